@@ -1,0 +1,107 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the host pays: for a call that hits its plan, for a new shape, and for a build."""
+
+import itertools
+import statistics
+from collections.abc import Iterator
+
+import torch
+from results import Result
+from timing import Call, host_seconds, once_seconds
+from torch.nn import functional
+
+from fusedops import demo, flagship
+
+SHAPE = (64, 1024)
+BUILD_SECONDS = {"cuda": 0.5, "cpu": 3.0}
+LOAD_SECONDS = 20e-3
+NEW_SHAPE_SECONDS = 100e-6
+
+
+def devices() -> list[torch.device]:
+    """The CPU, and the GPU if there is one."""
+    return [torch.device(name) for name in ("cpu", "cuda")[: 1 + torch.cuda.is_available()]]
+
+
+def dtype_of(device: torch.device) -> torch.dtype:
+    """What people compute in there."""
+    return torch.float16 if device.type == "cuda" else torch.float32
+
+
+def calls() -> Iterator[Result]:
+    """The residual LayerNorm with its five operands, against one eager layer_norm."""
+    for device in devices():
+        named = _rivals(device)
+        measured = dict(zip(named, host_seconds(list(named.values()), device), strict=True))
+        against = measured["torch eager layer_norm"]
+        for by, seconds in measured.items():
+            ours = by.startswith("fusedops")
+            yield Result(
+                "host",
+                f"{SHAPE} on {device}",
+                by,
+                seconds,
+                against=against,
+                target="<= layer_norm" if ours else "",
+                met=seconds <= against if ours else None,
+            )
+
+
+def _rivals(device: torch.device) -> dict[str, Call]:
+    dropped, kept = (
+        flagship.add_norm(SHAPE, p=p, dtype=dtype_of(device), device=device) for p in (0.1, 0.0)
+    )
+    x, gamma, beta = dropped.x, dropped.operands["gamma"], dropped.operands["beta"]
+    return {
+        "fusedops, p = 0.1": dropped.fused,
+        "fusedops, p = 0": kept.fused,
+        "torch eager layer_norm": lambda: functional.layer_norm(x, SHAPE[1:], gamma, beta),
+        "torch eager chain": kept.unfused,
+        "torch.empty_like": lambda: torch.empty_like(x),
+    }
+
+
+def builds() -> Iterator[Result]:
+    """A variant built cold and taken from the disk; a new shape and a new number of one known."""
+    for device in devices():
+        make_case = {"p": 0.1, "dtype": dtype_of(device), "device": device}
+        flagship_cases = [
+            flagship.attention((2, 4, 32, 128), **make_case),
+            flagship.add_norm(SHAPE, **make_case),
+        ]
+        with demo.empty_cache() as folder:
+            for case in flagship_cases:
+                built = demo.first_build(case, folder)
+                for by, seconds, most in (
+                    ("cold", built.cold, BUILD_SECONDS[device.type]),
+                    ("from the cache", built.cached, LOAD_SECONDS),
+                ):
+                    yield _at_most("build", f"{case.title} on {device}", by, seconds, most)
+            yield from _new_shapes(device)
+
+
+def _new_shapes(device: torch.device) -> Iterator[Result]:
+    """What the first call with a new shape costs more than the second."""
+    fresh = [
+        flagship.add_norm((rows, 1024), p=0.1, dtype=dtype_of(device), device=device)
+        for rows in range(65, 85)
+    ]
+    costs = {
+        "new shape": [
+            once_seconds(case.fused, device) - once_seconds(case.fused, device) for case in fresh
+        ]
+    }
+    case = fresh[-1]
+    costs["new number"] = [
+        once_seconds(lambda p=p: case.op(case.x, **case.operands | {"p": p}), device)
+        - once_seconds(case.fused, device)
+        for p in itertools.islice(itertools.count(0.2, 0.01), 20)
+    ]
+    for by, seconds in costs.items():
+        median = max(statistics.median(seconds), 0.0)
+        yield _at_most("build", f"more rows on {device}", by, median, NEW_SHAPE_SECONDS)
+
+
+def _at_most(part: str, case: str, by: str, seconds: float, most: float) -> Result:
+    return Result(part, case, by, seconds, target=f"<= {most * 1e3:g} ms", met=seconds <= most)

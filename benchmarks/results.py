@@ -1,0 +1,117 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a benchmark found: one row a measurement, as a table and as CSV."""
+
+import csv
+import dataclasses
+import datetime
+import platform
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from rich.table import Table
+
+import fusedops
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One measurement.
+
+    Attributes:
+        part: The part of the benchmark.
+        case: What was computed.
+        by: What computed it.
+        seconds: Of one call.
+        moved: The bytes that one call must move; 0 where that says nothing.
+        ceiling: The seconds that the fastest plain kernel takes for these bytes; 0 where unknown.
+        against: The seconds of what this is held against; 0 where there is nothing.
+        target: The claim that the project makes for this row, such as ">= 95 %"; may be empty.
+        met: Whether the claim holds; None where there is none.
+    """
+
+    part: str
+    case: str
+    by: str
+    seconds: float
+    moved: int = 0
+    ceiling: float = 0.0
+    against: float = 0.0
+    target: str = ""
+    met: bool | None = None
+
+    @property
+    def percent(self) -> float:
+        """Of the ceiling."""
+        return 100 * self.ceiling / self.seconds
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast as what it is held against."""
+        return self.against / self.seconds
+
+    def cells(self) -> dict[str, str]:
+        """Every figure as text, those that say nothing empty."""
+        return {
+            "part": self.part,
+            "case": self.case,
+            "by": self.by,
+            "microseconds": f"{self.seconds * 1e6:.2f}",
+            "TB/s": f"{self.moved / self.seconds / 1e12:.3g}" if self.moved else "",
+            "percent": f"{self.percent:.1f}" if self.ceiling else "",
+            "ratio": f"{self.ratio:.2f}" if self.against else "",
+            "target": self.target,
+            "met": {None: "", True: "yes", False: "no"}[self.met],
+        }
+
+
+def table(results: Iterable[Result]) -> Table:
+    """The results of one part for people."""
+    rows = [result.cells() for result in results]
+    part = rows[0]["part"]
+    columns = [name for name in rows[0] if name != "part" and any(row[name] for row in rows)]
+    shown = Table(*columns, title=part, title_justify="left")
+    for row in rows:
+        shown.add_row(*(row[name] for name in columns), style={"no": "red"}.get(row["met"]))
+    return shown
+
+
+def write(results: Iterable[Result], path: Path) -> None:
+    """All results for programs, each row with where and when it was measured."""
+    origin = provenance()
+    rows = [{**result.cells(), **origin} for result in results]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def provenance() -> dict[str, str]:
+    """Device, driver, versions and date."""
+    gpu = torch.cuda.is_available()
+    return {
+        "device": torch.cuda.get_device_name() if gpu else "",
+        "driver": _driver() if gpu else "",
+        "cpu": f"{_cpu()} x{torch.get_num_threads()}",
+        "fusedops": fusedops.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "date": datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat(),
+    }
+
+
+def _driver() -> str:
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.check_output(query, text=True).split("\n")[0]
+    except OSError:
+        return "unknown"
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()

@@ -1,0 +1,127 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""How long a call takes: on the device's clock, and on the host's.
+
+Every function takes one call per set of tensors and goes round them, so that no call finds its
+data in a cache that the last one filled. Every result is the median of SAMPLES.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+Call = Callable[[], object]
+
+SAMPLES = 7
+ROTATED_BYTES = 300e6  # Five times the L2 of an H200, the largest there is.
+SAMPLE_SECONDS = 4e-3  # Far above the resolution of a CUDA event (0.5 us).
+
+
+def sets(bytes_per_call: int) -> int:
+    """How many sets of tensors to rotate for calls that touch so many bytes."""
+    return max(2, math.ceil(ROTATED_BYTES / bytes_per_call))
+
+
+def graph_seconds(calls: Sequence[Call]) -> float:
+    """Device seconds of one call, captured in a CUDA graph: host time does not count."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):  # What is built or tuned at a first call is no part of it.
+        for call in calls:
+            call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        results = [call() for call in calls]  # Kept: each call writes memory of its own.
+    seconds = _event_seconds(graph.replay, len(calls))
+    del results
+    return seconds
+
+
+def queue_seconds(calls: Sequence[Call]) -> float:
+    """Device seconds of one call, queued without a graph.
+
+    For what cannot be captured. Host time does not count as long as it is below the device's.
+    """
+    results: list[object] = [None] * len(calls)
+
+    def once() -> None:
+        for i, call in enumerate(calls):
+            results[i] = call()
+
+    once()
+    return _event_seconds(once, len(calls))
+
+
+def _event_seconds(run: Call, calls: int) -> float:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def elapsed(repeats: int) -> float:
+        begin.record()
+        for _ in range(repeats):
+            run()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) * 1e-3 / repeats
+
+    elapsed(1)
+    repeats = max(1, math.ceil(SAMPLE_SECONDS / elapsed(2)))
+    return statistics.median(elapsed(repeats) for _ in range(SAMPLES)) / calls
+
+
+def host_seconds(calls: Sequence[Call], device: torch.device) -> list[float]:
+    """Host seconds of each call, sampled in turn so that all meet the same machine.
+
+    On a GPU, calls are only issued, in bursts that its queue holds.
+    """
+    return [statistics.median(samples) for samples in zip(*_bursts(calls, device), strict=True)]
+
+
+def _bursts(calls: Sequence[Call], device: torch.device) -> Iterator[list[float]]:
+    burst = 500
+    for sample in range(-1, SAMPLES):
+        row = []
+        for call in calls:
+            synchronize(device)
+            begin = time.perf_counter()
+            for _ in range(burst):
+                call()
+            row.append((time.perf_counter() - begin) / burst)
+        if sample >= 0:  # The first round warms up.
+            yield row
+
+
+def wall_seconds(calls: Sequence[Call], device: torch.device) -> list[float]:
+    """Seconds until each call's result is there, sampled in turn; at least 0.2 s a sample."""
+    for call in calls:
+        call()
+    samples = []
+    for _ in range(SAMPLES):
+        row = []
+        for call in calls:
+            synchronize(device)
+            begin, count = time.perf_counter(), 0
+            while (seconds := time.perf_counter() - begin) < 0.2 or count == 0:
+                call()
+                synchronize(device)
+                count += 1
+            row.append(seconds / count)
+        samples.append(row)
+    return [statistics.median(column) for column in zip(*samples, strict=True)]
+
+
+def once_seconds(call: Call, device: torch.device) -> float:
+    """Seconds of one call, without repetition."""
+    synchronize(device)
+    begin = time.perf_counter()
+    call()
+    synchronize(device)
+    return time.perf_counter() - begin
+
+
+def synchronize(device: torch.device) -> None:
+    """Waits for a GPU; a CPU has nothing to wait for."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,150 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+#include "arguments.h"
+
+#include <algorithm>
+
+namespace fusedops::runtime {
+namespace {
+
+// dim= and normalized_shape=: an int or a sequence of them. One int and a sequence of one mean the
+// same, so they have the same key.
+bool add_ints(PyObject* object, Key* key) {
+  if (!object) {
+    key->add(-1);
+    return true;
+  }
+  const auto add = [key](PyObject* item) {
+    if (!PyLong_Check(item) || PyBool_Check(item)) return false;
+    int overflow = 0;
+    key->add(PyLong_AsLongLongAndOverflow(item, &overflow));
+    return overflow == 0;
+  };
+  if (!PyTuple_Check(object) && !PyList_Check(object)) {
+    key->add(1);
+    return add(object);
+  }
+  const Py_ssize_t size = PySequence_Fast_GET_SIZE(object);
+  key->add(size);
+  for (Py_ssize_t i = 0; i < size; ++i) {
+    if (!add(PySequence_Fast_GET_ITEM(object, i))) return false;
+  }
+  return true;
+}
+
+// out=: a tensor, or one for each output; None leaves an output to be allocated.
+bool read_out(PyObject* object, Arguments* arguments) {
+  arguments->num_out = 0;
+  if (!object) return true;
+  if (!PyTuple_Check(object) && !PyList_Check(object)) {
+    arguments->out[arguments->num_out++] = object;
+    return true;
+  }
+  const Py_ssize_t size = PySequence_Fast_GET_SIZE(object);
+  if (size < 1 || size > Arguments::kMaxOut) return false;
+  for (Py_ssize_t i = 0; i < size; ++i) {
+    PyObject* item = PySequence_Fast_GET_ITEM(object, i);
+    arguments->out[arguments->num_out++] = item == Py_None ? nullptr : item;
+  }
+  return true;
+}
+
+// Where the value of a keyword goes; null if nothing has that name. The comparison is by address:
+// all names here are interned.
+PyObject** find(const std::vector<Slot>& slots, PyObject* name, Arguments* arguments) {
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (slots[i].name.ptr() == name) return &arguments->slots[i + 1];
+  }
+  PyObject* const* names = option_names();
+  for (int i = 0; i < Arguments::kOptions; ++i) {
+    if (names[i] == name) return &arguments->options[i];
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+PyObject* const* option_names() {
+  static PyObject* const names[Arguments::kOptions] = {
+      PyUnicode_InternFromString("dim"),      PyUnicode_InternFromString("normalized_shape"),
+      PyUnicode_InternFromString("dtype"),    PyUnicode_InternFromString("out"),
+      PyUnicode_InternFromString("training"), PyUnicode_InternFromString("generator"),
+  };
+  return names;
+}
+
+bool match(const std::vector<Slot>& slots, PyObject* x, PyObject* const* values, PyObject* keywords,
+           Arguments* arguments) {
+  std::fill_n(arguments->slots, slots.size() + 1, nullptr);
+  std::fill_n(arguments->options, Arguments::kOptions, nullptr);
+  arguments->slots[0] = x;
+  const Py_ssize_t count = keywords ? PyTuple_GET_SIZE(keywords) : 0;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* name = PyTuple_GET_ITEM(keywords, i);
+    // Operands mostly come in the order of the declaration.
+    const auto guess = static_cast<size_t>(i);
+    PyObject** place = guess < slots.size() && slots[guess].name.ptr() == name
+                           ? &arguments->slots[guess + 1]
+                           : find(slots, name, arguments);
+    if (!place) {
+      // Names from code are interned; those of a dictionary, as in op(x, **names), need not be.
+      PyObject* interned = Py_NewRef(name);
+      PyUnicode_InternInPlace(&interned);
+      place = find(slots, interned, arguments);
+      Py_DECREF(interned);
+      if (!place) return false;
+    }
+    *place = values[i];
+  }
+  return true;
+}
+
+bool read_options(const Torch& torch, Arguments* arguments, Key* key) {
+  PyObject** options = arguments->options;
+  for (int i = 0; i < Arguments::kOptions; ++i) {
+    if (options[i] == Py_None && i != Arguments::kTraining) options[i] = nullptr;
+  }
+  PyObject* training = options[Arguments::kTraining];
+  PyObject* dtype = options[Arguments::kDtype];
+  PyObject* generator = options[Arguments::kGenerator];
+  if (training && !PyBool_Check(training)) return false;
+  if (dtype && Py_TYPE(dtype) != torch.dtype) return false;
+  if (generator && !PyObject_TypeCheck(generator, torch.generator)) return false;
+  if (!read_out(options[Arguments::kOut], arguments)) return false;
+  arguments->training = training != Py_False;
+  key->add(arguments->training | static_cast<int64_t>(arguments->num_out) << 1);
+  key->add(static_cast<int64_t>(reinterpret_cast<intptr_t>(dtype)));  // dtypes are never freed
+  return add_ints(options[Arguments::kDim], key) &&
+         add_ints(options[Arguments::kNormalizedShape], key);
+}
+
+bool read_number(PyObject* object, const Slot& slot, Value* value) {
+  if (PyFloat_Check(object)) {
+    value->kind = Value::kReal;
+    value->real = PyFloat_AS_DOUBLE(object);
+  } else if (PyLong_Check(object) && !PyBool_Check(object)) {
+    int overflow = 0;
+    value->kind = Value::kInteger;
+    value->integer = PyLong_AsLongLongAndOverflow(object, &overflow);
+    value->real = static_cast<double>(value->integer);
+    if (overflow) return false;
+  } else {
+    return false;
+  }
+  // Written so that a NaN is refused too.
+  return !(slot.flags & Slot::kProbability) || (value->real >= 0 && value->real <= 1);
+}
+
+void collect(PyObject* const* values, PyObject* keywords, py::dict* operands, py::dict* options) {
+  PyObject* const* names = option_names();
+  const Py_ssize_t count = keywords ? PyTuple_GET_SIZE(keywords) : 0;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    const py::handle name = PyTuple_GET_ITEM(keywords, i);
+    const bool option = std::any_of(names, names + Arguments::kOptions, [&](PyObject* known) {
+      return PyUnicode_Compare(known, name.ptr()) == 0;
+    });
+    (option ? *options : *operands)[name] = py::handle(values[i]);
+  }
+}
+
+}  // namespace fusedops::runtime

@@ -1,0 +1,50 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The keyword arguments of a call: which belongs to which operand or option, and what an option
+// may be.
+#pragma once
+
+#include <vector>
+
+#include "key.h"
+
+namespace fusedops::runtime {
+
+/// An operand's name and what it may be.
+struct Slot {
+  enum Flags : int { kProbability = 1, kNumber = 2, kTensor = 4 };
+  py::object name;  // interned
+  int flags;
+};
+
+/// The arguments of one call, borrowed from the caller; null where not given.
+struct Arguments {
+  static constexpr int kMaxSlots = 48;  // x included
+  static constexpr int kMaxOut = 16;
+  enum Option { kDim, kNormalizedShape, kDtype, kOut, kTraining, kGenerator, kOptions };
+
+  PyObject* slots[kMaxSlots];  // slot 0 is x
+  PyObject* options[kOptions];
+  bool training;
+  int num_out;
+  PyObject* out[kMaxOut];
+};
+
+/// The names of the options, interned, in the order of Arguments::Option.
+PyObject* const* option_names();
+
+/// Sorts the keywords into `arguments`; false if one is unknown.
+bool match(const std::vector<Slot>& slots, PyObject* x, PyObject* const* values, PyObject* keywords,
+           Arguments* arguments);
+
+/// Reads the options and adds them to the key; false if one is not what it may be.
+bool read_options(const Torch& torch, Arguments* arguments, Key* key);
+
+/// Reads a number that a slot allows; false if it is none, or no probability where one is wanted.
+bool read_number(PyObject* object, const Slot& slot, Value* value);
+
+/// All that came, sorted by name, for Python to judge: the unknown are among the operands.
+void collect(PyObject* const* values, PyObject* keywords, py::dict* operands, py::dict* options);
+
+}  // namespace fusedops::runtime

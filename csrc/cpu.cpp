@@ -1,0 +1,97 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu.h"
+
+#include <cstdint>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace fusedops::runtime {
+
+#if defined(__x86_64__)
+namespace {
+
+enum Register { kEax, kEbx, kEcx, kEdx };
+
+// The register state that the operating system has to save for the instructions to be usable.
+enum State : uint32_t { kNone = 0, kYmm = 0x6, kZmm = 0xe6 };
+
+struct Feature {
+  const char* name;
+  uint32_t leaf;
+  uint32_t subleaf;
+  Register where;
+  int bit;
+  State state;
+};
+
+// Intel SDM volume 2A, CPUID; AMD APM volume 3, appendix D.
+constexpr Feature kFeatures[] = {
+    {"sse3", 1, 0, kEcx, 0, kNone},
+    {"ssse3", 1, 0, kEcx, 9, kNone},
+    {"fma", 1, 0, kEcx, 12, kYmm},
+    {"cx16", 1, 0, kEcx, 13, kNone},
+    {"sse4_1", 1, 0, kEcx, 19, kNone},
+    {"sse4_2", 1, 0, kEcx, 20, kNone},
+    {"movbe", 1, 0, kEcx, 22, kNone},
+    {"popcnt", 1, 0, kEcx, 23, kNone},
+    {"osxsave", 1, 0, kEcx, 27, kNone},
+    {"avx", 1, 0, kEcx, 28, kYmm},
+    {"f16c", 1, 0, kEcx, 29, kYmm},
+    {"bmi1", 7, 0, kEbx, 3, kNone},
+    {"avx2", 7, 0, kEbx, 5, kYmm},
+    {"bmi2", 7, 0, kEbx, 8, kNone},
+    {"avx512f", 7, 0, kEbx, 16, kZmm},
+    {"avx512dq", 7, 0, kEbx, 17, kZmm},
+    {"avx512ifma", 7, 0, kEbx, 21, kZmm},
+    {"avx512cd", 7, 0, kEbx, 28, kZmm},
+    {"avx512bw", 7, 0, kEbx, 30, kZmm},
+    {"avx512vl", 7, 0, kEbx, 31, kZmm},
+    {"avx512_vbmi", 7, 0, kEcx, 1, kZmm},
+    {"avx512_vbmi2", 7, 0, kEcx, 6, kZmm},
+    {"avx512_vnni", 7, 0, kEcx, 11, kZmm},
+    {"avx512_fp16", 7, 0, kEdx, 23, kZmm},
+    {"avx_vnni", 7, 1, kEax, 4, kYmm},
+    {"avx512_bf16", 7, 1, kEax, 5, kZmm},
+    {"lahf_lm", 0x80000001, 0, kEcx, 0, kNone},
+    {"lzcnt", 0x80000001, 0, kEcx, 5, kNone},
+};
+
+uint32_t saved_state() {
+  uint32_t a = 0, b = 0, c = 0, d = 0;
+  __get_cpuid(1, &a, &b, &c, &d);
+  if (!(c >> 27 & 1)) return 0;
+  // xgetbv as bytes: its intrinsic needs a compiler flag that would reach the whole file.
+  uint32_t low = 0, high = 0;
+  asm volatile(".byte 0x0f, 0x01, 0xd0" : "=a"(low), "=d"(high) : "c"(0));
+  return low;
+}
+
+}  // namespace
+
+std::vector<std::string> cpu_features() {
+  std::vector<std::string> found;
+  const uint32_t state = saved_state();
+  for (const Feature& feature : kFeatures) {
+    uint32_t words[4] = {};
+    const bool known = __get_cpuid_count(feature.leaf, feature.subleaf, &words[kEax], &words[kEbx],
+                                         &words[kEcx], &words[kEdx]);
+    const bool usable = (state & feature.state) == feature.state;
+    if (known && usable && (words[feature.where] >> feature.bit & 1)) found.push_back(feature.name);
+  }
+  return found;
+}
+
+#elif defined(__aarch64__)
+
+std::vector<std::string> cpu_features() { return {"asimd"}; }
+
+#else
+
+std::vector<std::string> cpu_features() { return {}; }
+
+#endif
+
+}  // namespace fusedops::runtime

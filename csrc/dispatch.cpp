@@ -1,0 +1,410 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+#include "dispatch.h"
+
+#include <structmember.h>
+
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "arguments.h"
+#include "gate.h"
+#include "key.h"
+
+namespace fusedops::runtime {
+namespace {
+
+int64_t salt = 0;
+PyObject* last = nullptr;
+
+// What a dispatcher was made from, and what it has learnt. Built by tp_new, filled by tp_init.
+struct State {
+  std::string name;
+  std::vector<Slot> slots;
+  py::object slow;
+  py::object draw;
+  py::object result;  // a namedtuple type, or null
+  PlanTable plans;
+};
+
+struct Dispatcher {
+  PyObject_HEAD vectorcallfunc vectorcall;
+  State* state;
+  long long launches;
+  long long hits;
+  long long misses;
+};
+
+Dispatcher* cast(PyObject* self) { return reinterpret_cast<Dispatcher*>(self); }
+
+// One call: what came, and what the gate made of it.
+struct Call {
+  const Torch& torch = Torch::get();
+  Arguments arguments;
+  Value values[Arguments::kMaxSlots];
+  Value out[Arguments::kMaxOut];
+  Key key;
+};
+
+// Slots of the same key word: what stands there when it is no tensor. A probability stands for its
+// class alone, since p = 0 and training=False drop the functor.
+enum KeyKind : int64_t {
+  kKeyAbsent = 0,
+  kKeyReal = 2,
+  kKeyInteger = 3,
+  kKeyDropped = 4,
+  kKeyDropping = 5,
+};
+
+const char* read_tensor(Call* call, PyObject* object, bool grad_mode, Value* value) {
+  const char* reason = check_tensor(call->torch, object, grad_mode, &value->view);
+  if (reason) return reason;
+  value->kind = Value::kTensor;
+  const dlpack::Device& wanted = call->values[0].view.device;
+  const dlpack::Device& device = value->view.device;
+  if (device.type != wanted.type || device.index != wanted.index) return "device";
+  call->key.add_tensor(value->view);
+  return nullptr;
+}
+
+const char* read_operand(Call* call, const Slot& slot, PyObject* object, bool grad_mode,
+                         Value* value) {
+  if (!object) {
+    value->kind = Value::kAbsent;
+    call->key.add(kKeyAbsent);
+    return nullptr;
+  }
+  if ((slot.flags & Slot::kNumber) && read_number(object, slot, value)) {
+    if (slot.flags & Slot::kProbability) {
+      const bool dropping = call->arguments.training && value->real > 0;
+      call->key.add(dropping ? kKeyDropping : kKeyDropped);
+    } else {
+      call->key.add(value->kind == Value::kReal ? kKeyReal : kKeyInteger);
+    }
+    return nullptr;
+  }
+  if (!(slot.flags & Slot::kTensor)) return "arguments";
+  return read_tensor(call, object, grad_mode, value);
+}
+
+const char* read_out(Call* call, size_t num_slots, bool grad_mode) {
+  const Arguments& arguments = call->arguments;
+  for (int i = 0; i < arguments.num_out; ++i) {
+    Value& value = call->out[i];
+    value.kind = Value::kAbsent;
+    if (!arguments.out[i]) {
+      call->key.add(kKeyAbsent);
+      continue;
+    }
+    if (const char* reason = read_tensor(call, arguments.out[i], grad_mode, &value)) return reason;
+    if (const char* reason = check_self_overlap(value.view)) return reason;
+    for (size_t s = 0; s <= num_slots; ++s) {
+      if (call->values[s].kind != Value::kTensor) continue;
+      if (check_overlap(value.view, call->values[s].view)) return "overlap";
+    }
+    for (int j = 0; j < i; ++j) {
+      if (call->out[j].kind != Value::kTensor) continue;
+      if (check_overlap(value.view, call->out[j].view)) return "overlap";
+    }
+  }
+  return nullptr;
+}
+
+// The gate and the key in one pass; the reason why the call must not go on, or null.
+const char* read(const State& state, PyObject* x, PyObject* const* keyword_values,
+                 PyObject* keywords, Call* call) {
+  bool grad_mode = true;
+  if (const char* reason = check_state(call->torch, &grad_mode)) return reason;
+  Arguments& arguments = call->arguments;
+  if (!match(state.slots, x, keyword_values, keywords, &arguments)) return "arguments";
+  call->key.add(salt);
+  if (!read_options(call->torch, &arguments, &call->key)) return "arguments";
+  Value& first = call->values[0];
+  if (const char* reason = check_tensor(call->torch, x, grad_mode, &first.view)) return reason;
+  first.kind = Value::kTensor;
+  call->key.add(static_cast<int64_t>(first.view.device.type) << 32 | first.view.device.index);
+  call->key.add_tensor(first.view);
+  for (size_t i = 0; i < state.slots.size(); ++i) {
+    const char* reason =
+        read_operand(call, state.slots[i], arguments.slots[i + 1], grad_mode, &call->values[i + 1]);
+    if (reason) return reason;
+  }
+  return read_out(call, state.slots.size(), grad_mode);
+}
+
+py::object call_slow(const State& state, const char* reason, PyObject* x,
+                     PyObject* const* keyword_values, PyObject* keywords) {
+  py::dict operands, options;
+  collect(keyword_values, keywords, &operands, &options);
+  return state.slow(reason, py::handle(x), operands, options);
+}
+
+Draw call_draw(const State& state, const Call& call, int count) {
+  const dlpack::Device& device = call.values[0].view.device;
+  PyObject* generator = call.arguments.options[Arguments::kGenerator];
+  const py::object pair =
+      state.draw(device.type == dlpack::kCPU ? "cpu" : "cuda", device.index,
+                 generator ? py::handle(generator) : py::handle(Py_None), count);
+  if (!PyTuple_Check(pair.ptr()) || PyTuple_GET_SIZE(pair.ptr()) != 2) {
+    throw py::type_error("Dispatcher: draw must return (seed, offset)");
+  }
+  // Masked: a seed may be any 64 bits, of either sign.
+  const Draw draw{PyLong_AsUnsignedLongLongMask(PyTuple_GET_ITEM(pair.ptr(), 0)),
+                  PyLong_AsUnsignedLongLongMask(PyTuple_GET_ITEM(pair.ptr(), 1))};
+  if (PyErr_Occurred()) throw py::error_already_set();
+  return draw;
+}
+
+// Takes the references. A namedtuple is filled as a tuple: its own __new__ is Python code.
+PyObject* pack(const State& state, PyObject** tensors, size_t count) {
+  if (!state.result) return tensors[0];
+  PyObject* fields = PyTuple_New(static_cast<Py_ssize_t>(count));
+  for (size_t i = 0; i < count; ++i) {
+    if (fields) {
+      PyTuple_SET_ITEM(fields, static_cast<Py_ssize_t>(i), tensors[i]);
+    } else {
+      Py_DECREF(tensors[i]);
+    }
+  }
+  if (!fields) return nullptr;
+  PyObject* arguments = PyTuple_Pack(1, fields);
+  Py_DECREF(fields);
+  if (!arguments) return nullptr;
+  auto* type = reinterpret_cast<PyTypeObject*>(state.result.ptr());
+  PyObject* result = PyTuple_Type.tp_new(type, arguments, nullptr);
+  Py_DECREF(arguments);
+  return result;
+}
+
+void check_plan(const State& state, const Call& call, const Plan& plan) {
+  plan.check(call.values, static_cast<int>(state.slots.size()) + 1);
+  if (!state.result && plan.num_outputs() != 1) {
+    throw py::value_error("Dispatcher: a plan with several outputs needs a result type");
+  }
+  const int num_out = call.arguments.num_out;
+  if (num_out && static_cast<size_t>(num_out) != plan.num_outputs()) {
+    throw py::value_error(state.name + ": out must hold " + std::to_string(plan.num_outputs()) +
+                          " tensors, one for each output, got " + std::to_string(num_out));
+  }
+}
+
+PyObject* run(Dispatcher* self, const Call& call, py::object plan_object, Plan* plan) {
+  const State& state = *self->state;
+  const Arguments& arguments = call.arguments;
+  const Draw draw = plan->draws() ? call_draw(state, call, plan->draws()) : Draw{};
+  PyObject* tensors[Arguments::kMaxOut];
+  plan->run(call.torch, call.values, arguments.num_out ? arguments.out : nullptr, call.out, draw,
+            tensors);
+  self->launches += plan->launches();
+  if (last != plan_object.ptr()) Py_XSETREF(last, plan_object.release().ptr());
+  return pack(state, tensors, plan->num_outputs());
+}
+
+PyObject* dispatch(Dispatcher* self, PyObject* x, PyObject* const* keyword_values,
+                   PyObject* keywords) {
+  const State& state = *self->state;
+  Call call;
+  if (const char* reason = read(state, x, keyword_values, keywords, &call)) {
+    return call_slow(state, reason, x, keyword_values, keywords).release().ptr();
+  }
+  const uint64_t hash = call.key.hash();
+  Plan* plan = nullptr;
+  if (PyObject* known = self->state->plans.find(call.key, hash, &plan)) {
+    ++self->hits;
+    return run(self, call, py::reinterpret_borrow<py::object>(known), plan);
+  }
+  ++self->misses;
+  py::object answer = call_slow(state, "miss", x, keyword_values, keywords);
+  if (!py::isinstance<Plan>(answer)) return answer.release().ptr();
+  plan = answer.cast<Plan*>();
+  check_plan(state, call, *plan);
+  self->state->plans.insert(call.key, hash, answer, plan);
+  return run(self, call, std::move(answer), plan);
+}
+
+PyObject* vectorcall(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* keywords) {
+  Dispatcher* self = cast(object);
+  const Py_ssize_t count = PyVectorcall_NARGS(nargsf);
+  if (!self->state->slow) {
+    PyErr_SetString(PyExc_RuntimeError, "Dispatcher: __init__ was not called");
+    return nullptr;
+  }
+  if (count != 1) {
+    PyErr_Format(PyExc_TypeError,
+                 "%s takes one positional argument, the tensor x, got %zd; "
+                 "operands and options are given by keyword",
+                 self->state->name.c_str(), count);
+    return nullptr;
+  }
+  try {
+    return dispatch(self, args[0], args + 1, keywords);
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const py::builtin_exception& error) {
+    error.set_error();
+  } catch (const std::exception& error) {
+    PyErr_Format(PyExc_RuntimeError, "%s: %s", self->state->name.c_str(), error.what());
+  }
+  return nullptr;
+}
+
+PyObject* create(PyTypeObject* type, PyObject*, PyObject*) {
+  PyObject* object = type->tp_alloc(type, 0);
+  if (!object) return nullptr;
+  Dispatcher* self = cast(object);
+  self->vectorcall = vectorcall;
+  self->state = new (std::nothrow) State;
+  if (self->state) return object;
+  Py_DECREF(object);
+  return PyErr_NoMemory();
+}
+
+void fill(State* state, const char* name, const py::handle slots, const py::handle slow,
+          const py::handle draw, const py::handle result) {
+  std::vector<Slot> read;
+  for (const py::handle item : slots) {
+    const auto [slot, flags] = item.cast<std::pair<py::str, int>>();
+    PyObject* interned = Py_NewRef(slot.ptr());
+    PyUnicode_InternInPlace(&interned);
+    read.push_back({py::reinterpret_steal<py::object>(interned), flags});
+  }
+  if (read.size() >= Arguments::kMaxSlots) {
+    throw py::value_error(std::string(name) + ": at most " +
+                          std::to_string(Arguments::kMaxSlots - 1) + " operands, got " +
+                          std::to_string(read.size()));
+  }
+  if (!result.is_none() &&
+      !(PyType_Check(result.ptr()) && py::hasattr(result, "_fields") &&
+        PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(result.ptr()), &PyTuple_Type))) {
+    throw py::type_error("Dispatcher: result must be a namedtuple type or None");
+  }
+  Torch::get();
+  state->name = name;
+  state->slots = std::move(read);
+  state->draw = py::reinterpret_borrow<py::object>(draw);
+  state->result = result.is_none() ? py::object() : py::reinterpret_borrow<py::object>(result);
+  state->slow = py::reinterpret_borrow<py::object>(slow);
+  state->plans.clear();
+}
+
+int init(PyObject* object, PyObject* args, PyObject* keywords) {
+  static const char* names[] = {"name", "slots", "slow", "draw", "result", nullptr};
+  const char* name = nullptr;
+  PyObject *slots = nullptr, *slow = nullptr, *draw = nullptr, *result = Py_None;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "sOOO|O:Dispatcher", const_cast<char**>(names),
+                                   &name, &slots, &slow, &draw, &result)) {
+    return -1;
+  }
+  try {
+    fill(cast(object)->state, name, slots, slow, draw, result);
+    return 0;
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const py::builtin_exception& error) {
+    error.set_error();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return -1;
+}
+
+int traverse(PyObject* object, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(object));
+  const State* state = cast(object)->state;
+  if (!state) return 0;
+  Py_VISIT(state->slow.ptr());
+  Py_VISIT(state->draw.ptr());
+  Py_VISIT(state->result.ptr());
+  return state->plans.visit(visit, arg);
+}
+
+int clear(PyObject* object) {
+  State* state = cast(object)->state;
+  if (!state) return 0;
+  // Moved out first: dropping them can run Python, which may come back here.
+  const py::object slow = std::move(state->slow);
+  const py::object draw = std::move(state->draw);
+  const py::object result = std::move(state->result);
+  state->plans.clear();
+  return 0;
+}
+
+void destroy(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  PyObject_GC_UnTrack(object);
+  clear(object);
+  delete cast(object)->state;
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+PyObject* clear_plans(PyObject* object, PyObject*) {
+  cast(object)->state->plans.clear();
+  Py_RETURN_NONE;
+}
+
+PyObject* num_plans(PyObject* object, void*) {
+  return PyLong_FromSize_t(cast(object)->state->plans.size());
+}
+
+PyObject* get_name(PyObject* object, void*) {
+  return PyUnicode_FromString(cast(object)->state->name.c_str());
+}
+
+PyMemberDef members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Dispatcher, vectorcall), READONLY, nullptr},
+    {"launches", T_LONGLONG, offsetof(Dispatcher, launches), READONLY, "Kernels launched so far."},
+    {"hits", T_LONGLONG, offsetof(Dispatcher, hits), READONLY, "Calls that found their plan."},
+    {"misses", T_LONGLONG, offsetof(Dispatcher, misses), READONLY, "Calls that asked for a plan."},
+    {nullptr, 0, 0, 0, nullptr},
+};
+
+PyGetSetDef properties[] = {
+    {"plans", num_plans, nullptr, "Plans kept.", nullptr},
+    {"name", get_name, nullptr, "What errors call the op.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
+PyMethodDef methods[] = {
+    {"clear", clear_plans, METH_NOARGS, "Forgets all plans."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyType_Slot type_slots[] = {
+    {Py_tp_doc, const_cast<char*>("Calls the plan that fits the arguments; see fusedops.runtime.")},
+    {Py_tp_new, reinterpret_cast<void*>(create)},
+    {Py_tp_init, reinterpret_cast<void*>(init)},
+    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+    {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+    {Py_tp_clear, reinterpret_cast<void*>(clear)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(destroy)},
+    {Py_tp_members, members},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, properties},
+    {0, nullptr},
+};
+
+PyType_Spec spec = {
+    "fusedops._runtime.Dispatcher",
+    sizeof(Dispatcher),
+    0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
+        Py_TPFLAGS_IMMUTABLETYPE,
+    type_slots,
+};
+
+}  // namespace
+
+py::object make_dispatcher_type(const py::module_& module) {
+  PyObject* type = PyType_FromModuleAndSpec(module.ptr(), &spec, nullptr);
+  if (!type) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(type);
+}
+
+void set_salt(int64_t value) { salt = value; }
+
+py::object last_plan() { return py::reinterpret_borrow<py::object>(last ? last : Py_None); }
+
+}  // namespace fusedops::runtime

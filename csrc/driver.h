@@ -1,0 +1,101 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The CUDA driver, found with dlopen at first use: the module links and loads without it.
+#pragma once
+
+#include <string>
+
+namespace fusedops::runtime::cuda {
+
+using Result = int;  // CUresult
+using Device = int;  // CUdevice
+using Context = struct CUctx_st*;
+using Stream = struct CUstream_st*;
+using Function = struct CUfunc_st*;
+using Library = struct CUlib_st*;
+using Kernel = struct CUkern_st*;
+
+constexpr Result kSuccess = 0;
+
+/// Values of CUdevice_attribute and of CUfunction_attribute (cuda.h; part of the driver's ABI).
+enum DeviceAttribute : int {
+  kMaxRegistersPerBlock = 12,
+  kMultiprocessors = 16,
+  kL2Bytes = 38,
+  kCapabilityMajor = 75,
+  kCapabilityMinor = 76,
+  kSharedPerBlockOptin = 97,
+};
+enum FunctionAttribute : int { kMaxDynamicShared = 8 };
+enum CaptureMode : int { kCaptureRelaxed = 2 };
+
+/// The entry points in use, named as in cuda.h without `cu`.
+struct Driver {
+  Result (*Init)(unsigned flags);
+  Result (*DriverGetVersion)(int* version);
+  Result (*GetErrorName)(Result error, const char** name);
+  Result (*GetErrorString)(Result error, const char** text);
+  Result (*DeviceGetCount)(int* count);
+  Result (*DeviceGet)(Device* device, int index);
+  Result (*DeviceGetName)(char* name, int size, Device device);
+  Result (*DeviceGetAttribute)(int* value, int attribute, Device device);
+  Result (*DevicePrimaryCtxRetain)(Context* context, Device device);
+  Result (*CtxGetCurrent)(Context* context);
+  Result (*CtxPushCurrent)(Context context);
+  Result (*CtxPopCurrent)(Context* context);
+  Result (*LibraryLoadData)(Library* library, const void* image, int* options, void** values,
+                            unsigned count, int* library_options, void** library_values,
+                            unsigned library_count);
+  Result (*LibraryGetKernel)(Kernel* kernel, Library library, const char* name);
+  Result (*KernelGetFunction)(Function* function, Kernel kernel);
+  Result (*KernelSetAttribute)(int attribute, int value, Kernel kernel, Device device);
+  Result (*ThreadExchangeStreamCaptureMode)(int* mode);
+  Result (*LaunchKernel)(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                         unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
+                         Stream stream, void** arguments, void** extra);
+
+  /// Throws std::runtime_error with the reason and the cure where there is no usable driver.
+  static const Driver& get();
+
+  /// Throws std::runtime_error naming the CUDA error unless `result` is success.
+  void check(Result result, const std::string& what) const;
+};
+
+/// 0 where there is no driver, or no device.
+int device_count();
+
+/// The driver's CUDA version as 1000 * major + 10 * minor; 0 without a driver.
+int driver_version();
+
+/// What a device can do.
+struct Properties {
+  std::string name;
+  int capability_major;
+  int capability_minor;
+  int multiprocessors;
+  int shared_per_block_optin;
+  int l2_bytes;
+  int registers_per_block;
+};
+Properties properties(int index);
+
+/// The device's primary context, which torch uses too; retained once, for the process.
+Context primary_context(int index);
+
+/// Makes the device's primary context current for a scope, if it is not already.
+class Scope {
+ public:
+  /// Whether the device's primary context is current already.
+  static bool holds(int index);
+
+  explicit Scope(int index);
+  ~Scope();
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+ private:
+  bool pushed_ = false;
+};
+
+}  // namespace fusedops::runtime::cuda

@@ -1,0 +1,86 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gate.h"
+
+namespace fusedops::runtime {
+namespace {
+
+// The truth of a new reference; an exception of torch's own goes on to the caller.
+bool truth(PyObject* result) {
+  if (!result) throw py::error_already_set();
+  const bool value = result != Py_False && result != Py_None &&
+                     (result == Py_True || PyObject_IsTrue(result) == 1);
+  Py_DECREF(result);
+  return value;
+}
+
+bool call(PyObject* function) { return truth(PyObject_CallNoArgs(function)); }
+
+bool call(PyObject* method, PyObject* self) { return truth(PyObject_CallOneArg(method, self)); }
+
+bool get(PyObject* descriptor, PyObject* self) {
+  return truth(Py_TYPE(descriptor)
+                   ->tp_descr_get(descriptor, self, reinterpret_cast<PyObject*>(Py_TYPE(self))));
+}
+
+// A tensor that the exchange API refuses: its message speaks of DLPack, so the reason is found
+// here.
+const char* why_no_view(PyObject* tensor) {
+  PyErr_Clear();
+  PyObject* device = PyObject_GetAttrString(tensor, "device");
+  PyObject* type = device ? PyObject_GetAttrString(device, "type") : nullptr;
+  const bool known = type && (PyUnicode_CompareWithASCIIString(type, "cpu") == 0 ||
+                              PyUnicode_CompareWithASCIIString(type, "cuda") == 0);
+  Py_XDECREF(type);
+  Py_XDECREF(device);
+  PyErr_Clear();
+  return known ? "layout" : "device";
+}
+
+}  // namespace
+
+const char* check_state(const Torch& torch, bool* grad_mode) {
+  if (call(torch.dispatch_modes) || call(torch.function_mode)) return "mode";
+  if (call(torch.functorch_level)) return "functorch";
+  PyObject* level = PyDict_GetItem(torch.forward_ad, torch.dual_level);
+  if (!level || PyLong_AsLong(level) >= 0) {
+    PyErr_Clear();
+    return "dual";
+  }
+  // A flag that a later torch has dropped cannot be set; the other checks still hold.
+  if (PyDict_GetItem(torch.compiler, torch.compiling) == Py_True || call(torch.tracing_state)) {
+    return "tracing";
+  }
+  *grad_mode = call(torch.grad_enabled);
+  return nullptr;
+}
+
+const char* check_tensor(const Torch& torch, PyObject* tensor, bool grad_mode, View* view) {
+  if (Py_TYPE(tensor) != torch.tensor && Py_TYPE(tensor) != torch.parameter) {
+    return PyObject_TypeCheck(tensor, torch.tensor) ? "subclass" : "arguments";
+  }
+  if (!view_tensor(torch, tensor, view)) return why_no_view(tensor);
+  if (view->device.type != dlpack::kCPU && view->device.type != dlpack::kCUDA) return "device";
+  if (call(torch.is_neg, tensor)) return "neg";
+  if (view->dtype.code == dlpack::kComplex && call(torch.is_conj, tensor)) return "conj";
+  if (grad_mode && get(torch.requires_grad, tensor)) return "grad";
+  if (!view->data && elements(*view) != 0) return "storage";
+  return nullptr;
+}
+
+const char* check_overlap(const View& out, const View& other) {
+  const Range a = range_of(out);
+  const Range b = range_of(other);
+  const bool apart =
+      a.last <= b.first || b.last <= a.first || a.first == a.last || b.first == b.last;
+  return apart ? nullptr : "overlap";
+}
+
+const char* check_self_overlap(const View& out) {
+  for (int d = 0; d < out.ndim; ++d) {
+    if (out.strides[d] == 0 && out.shape[d] > 1) return "overlap";
+  }
+  return nullptr;
+}
+
+}  // namespace fusedops::runtime

@@ -1,0 +1,99 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+#include "kernel.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace fusedops::runtime {
+namespace {
+
+// What a kernel may use of shared memory without asking.
+constexpr unsigned kDefaultShared = 48 * 1024;
+
+// Loading code is forbidden while this thread captures a graph in the default mode.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const cuda::Driver& driver) : driver_(driver) {
+    driver.check(driver.ThreadExchangeStreamCaptureMode(&mode_),
+                 "cuThreadExchangeStreamCaptureMode");
+  }
+  ~RelaxedCapture() { driver_.ThreadExchangeStreamCaptureMode(&mode_); }
+
+ private:
+  const cuda::Driver& driver_;
+  int mode_ = cuda::kCaptureRelaxed;
+};
+
+}  // namespace
+
+std::shared_ptr<Kernel> Kernel::load_cuda(std::string image, const std::string& symbol) {
+  const cuda::Driver& driver = cuda::Driver::get();
+  cuda::Library library = nullptr;
+  std::shared_ptr<Kernel> kernel(new Kernel);
+  kernel->symbol_ = symbol;
+  driver.check(
+      driver.LibraryLoadData(&library, image.data(), nullptr, nullptr, 0, nullptr, nullptr, 0),
+      "loading the CUDA kernel " + symbol + " (" + std::to_string(image.size()) +
+          " bytes; was it built for this device?): cuLibraryLoadData");
+  driver.check(driver.LibraryGetKernel(&kernel->cuda_, library, symbol.c_str()),
+               "finding the CUDA kernel " + symbol + ": cuLibraryGetKernel");
+  return kernel;
+}
+
+std::shared_ptr<Kernel> Kernel::load_host(const std::string& path, const std::string& symbol) {
+  std::shared_ptr<Kernel> kernel(new Kernel);
+  kernel->symbol_ = symbol;
+  kernel->library_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!kernel->library_) {
+    throw std::runtime_error("loading the host kernel " + symbol + " failed: " + dlerror());
+  }
+  kernel->host_ = reinterpret_cast<HostKernel>(dlsym(kernel->library_, symbol.c_str()));
+  if (!kernel->host_) {
+    throw std::runtime_error(path + " holds no kernel " + symbol + ": " + dlerror());
+  }
+  return kernel;
+}
+
+Kernel::~Kernel() {
+  if (library_) dlclose(library_);
+}
+
+void Kernel::prepare(int index, unsigned shared) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (index >= static_cast<int>(shared_.size())) shared_.resize(index + 1, -1);
+  int64_t& allowed = shared_[index];
+  if (allowed >= static_cast<int64_t>(shared)) return;
+  const cuda::Driver& driver = cuda::Driver::get();
+  const RelaxedCapture relaxed(driver);
+  cuda::Function function = nullptr;
+  driver.check(driver.KernelGetFunction(&function, cuda_),
+               "loading the CUDA kernel " + symbol_ + " on device " + std::to_string(index));
+  if (shared > kDefaultShared) {
+    cuda::Device device = 0;
+    driver.check(driver.DeviceGet(&device, index), "cuDeviceGet");
+    driver.check(
+        driver.KernelSetAttribute(cuda::kMaxDynamicShared, static_cast<int>(shared), cuda_, device),
+        "allowing " + symbol_ + " " + std::to_string(shared) +
+            " bytes of shared memory on device " + std::to_string(index));
+  }
+  allowed = std::max<int64_t>(shared, kDefaultShared);
+}
+
+void Kernel::launch(cuda::Stream stream, unsigned grid, unsigned block, unsigned shared,
+                    void* words) const {
+  const cuda::Driver& driver = cuda::Driver::get();
+  void* arguments[] = {words};
+  // cuLaunchKernel takes a CUkernel in place of a CUfunction: it then runs in the current context.
+  const cuda::Result result =
+      driver.LaunchKernel(reinterpret_cast<cuda::Function>(cuda_), grid, 1, 1, block, 1, 1, shared,
+                          stream, arguments, nullptr);
+  if (result == cuda::kSuccess) return;
+  driver.check(result, "launching " + symbol_ + " (grid " + std::to_string(grid) + ", block " +
+                           std::to_string(block) + ", shared memory " + std::to_string(shared) +
+                           " bytes)");
+}
+
+}  // namespace fusedops::runtime

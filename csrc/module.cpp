@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The Python module fusedops._runtime: binds, and nothing else.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <string>
+#include <vector>
+
+#include "cpu.h"
+#include "dispatch.h"
+#include "driver.h"
+#include "kernel.h"
+#include "plan.h"
+
+namespace py = pybind11;
+namespace runtime = fusedops::runtime;
+
+namespace {
+
+py::frozenset cpu_features() { return py::frozenset(py::cast(runtime::cpu_features())); }
+
+py::dict device(int index) {
+  const runtime::cuda::Properties found = runtime::cuda::properties(index);
+  py::dict properties;
+  properties["name"] = found.name;
+  properties["capability"] = py::make_tuple(found.capability_major, found.capability_minor);
+  properties["multiprocessors"] = found.multiprocessors;
+  properties["shared_per_block_optin"] = found.shared_per_block_optin;
+  properties["l2_bytes"] = found.l2_bytes;
+  properties["registers_per_block"] = found.registers_per_block;
+  return properties;
+}
+
+void bind_kinds(py::module_& module) {
+  using runtime::Patch;
+  module.attr("POINTER") = static_cast<int>(Patch::kPointer);
+  module.attr("OUTPUT") = static_cast<int>(Patch::kOutput);
+  module.attr("FLOAT32") = static_cast<int>(Patch::kFloat32);
+  module.attr("FLOAT64") = static_cast<int>(Patch::kFloat64);
+  module.attr("INT64") = static_cast<int>(Patch::kInt64);
+  module.attr("THRESHOLD") = static_cast<int>(Patch::kThreshold);
+  module.attr("KEEP_SCALE32") = static_cast<int>(Patch::kKeepScale32);
+  module.attr("KEEP_SCALE64") = static_cast<int>(Patch::kKeepScale64);
+  module.attr("SEED") = static_cast<int>(Patch::kSeed);
+  module.attr("OFFSET") = static_cast<int>(Patch::kOffset);
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_runtime, module) {
+  module.doc() = "Finds the plan for these tensors and launches it.";
+
+  py::class_<runtime::Kernel, std::shared_ptr<runtime::Kernel>>(module, "Kernel")
+      .def_property_readonly("symbol", &runtime::Kernel::symbol);
+  module.def(
+      "load_cuda",
+      [](const py::bytes& image, const std::string& symbol) {
+        return runtime::Kernel::load_cuda(image, symbol);
+      },
+      py::arg("image"), py::arg("symbol"));
+  module.def("load_host", &runtime::Kernel::load_host, py::arg("path"), py::arg("symbol"));
+
+  bind_kinds(module);
+  py::class_<runtime::Plan>(module, "Plan")
+      .def(
+          py::init([](std::shared_ptr<runtime::Kernel> kernel, const py::bytes& words,
+                      const py::list& patches, const py::list& outputs, int64_t rows, int64_t grain,
+                      unsigned grid, unsigned block, unsigned shared, int draws, py::object info) {
+            return std::make_unique<runtime::Plan>(std::move(kernel), words, patches, outputs, rows,
+                                                   grain, grid, block, shared, draws,
+                                                   std::move(info));
+          }),
+          py::arg("kernel"), py::arg("words"), py::arg("patches"), py::arg("outputs"),
+          py::arg("rows"), py::arg("grain"), py::arg("grid"), py::arg("block"), py::arg("shared"),
+          py::arg("draws"), py::arg("info"))
+      .def_readonly("info", &runtime::Plan::info);
+
+  module.attr("Dispatcher") = runtime::make_dispatcher_type(module);
+  module.def("set_salt", &runtime::set_salt, py::arg("salt"));
+  module.def("last_plan", &runtime::last_plan);
+
+  module.def("cpu_features", &cpu_features);
+  module.def("device", &device, py::arg("index"));
+  module.def("device_count", &runtime::cuda::device_count);
+  module.def("driver_version", &runtime::cuda::driver_version);
+}

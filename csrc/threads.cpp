@@ -1,0 +1,165 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+#include "threads.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+namespace fusedops::runtime {
+namespace {
+
+// How long an idle worker looks for the next job before it sleeps. Waking a sleeper takes some
+// 50 us; a longer spin would take the core from torch's own threads.
+constexpr std::chrono::microseconds kSpin{20};
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+class Pool {
+ public:
+  bool try_lock() { return busy_.try_lock(); }
+
+  // Called with the lock, and gives it back.
+  void run(HostKernel kernel, const void* words, int64_t rows, int64_t grain, int helpers) {
+    grow(helpers);
+    const uint64_t places = std::min(helpers, workers_);
+    job_ = {kernel, words, rows, grain};
+    next_.store(0, std::memory_order_relaxed);
+    finished_.store(0, std::memory_order_relaxed);
+    gate_.store((gate_.load(std::memory_order_relaxed) | kPlaces) + 1 + places);
+    wake();
+    work();
+    // Whoever has not come in by now stays out: nobody waits for a sleeper to wake.
+    const uint64_t came = places - (gate_.fetch_and(~kPlaces) & kPlaces);
+    for (int spins = 0; finished_.load(std::memory_order_acquire) != came; ++spins) {
+      spins < 1000 ? pause() : std::this_thread::yield();
+    }
+    busy_.unlock();
+  }
+
+ private:
+  struct Job {
+    HostKernel kernel;
+    const void* words;
+    int64_t rows;
+    int64_t grain;
+  };
+
+  // The gate holds the job's number and below it the places that are free. A worker comes in by
+  // taking a place from that very number, so it never meets a job whose caller has left.
+  static constexpr uint64_t kPlaces = 0xffff;
+
+  void grow(int helpers) {
+    if (workers_ >= helpers) return;
+    // Signals are for the threads that Python knows.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+      for (; workers_ < helpers; ++workers_) std::thread([this] { serve(); }).detach();
+    } catch (const std::system_error&) {
+      // No more threads to be had: fewer do the same work.
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  void wake() {
+    if (sleepers_.load() == 0) return;
+    {
+      std::lock_guard<std::mutex> lock(sleep_);
+    }  // until the last one really waits
+    alarm_.notify_all();
+  }
+
+  void work() {
+    const Job job = job_;
+    for (;;) {
+      const int64_t begin = next_.fetch_add(job.grain, std::memory_order_relaxed);
+      if (begin >= job.rows) return;
+      job.kernel(job.words, begin, std::min(begin + job.grain, job.rows));
+    }
+  }
+
+  void serve() {
+    uint64_t seen = 0;
+    for (;;) {
+      uint64_t gate = await(seen);
+      seen = gate | kPlaces;
+      while ((gate & kPlaces) && !gate_.compare_exchange_weak(gate, gate - 1)) {
+      }
+      if (gate & kPlaces) {
+        work();
+        finished_.fetch_add(1, std::memory_order_release);
+      }
+    }
+  }
+
+  // The gate as soon as its job is another than that of `seen`.
+  uint64_t await(uint64_t seen) {
+    const auto fresh = [&] { return (gate_.load() | kPlaces) != (seen | kPlaces); };
+    const auto end = std::chrono::steady_clock::now() + kSpin;
+    do {
+      for (int i = 0; i < 32; ++i) {
+        if (fresh()) return gate_.load();
+        pause();
+      }
+    } while (std::chrono::steady_clock::now() < end);
+    std::unique_lock<std::mutex> lock(sleep_);
+    sleepers_.fetch_add(1);
+    alarm_.wait(lock, fresh);
+    sleepers_.fetch_sub(1);
+    return gate_.load();
+  }
+
+  std::mutex busy_;  // held by the caller whose job it is
+  Job job_{};
+  int workers_ = 0;
+  alignas(64) std::atomic<uint64_t> gate_{0};
+  alignas(64) std::atomic<int64_t> next_{0};
+  alignas(64) std::atomic<uint64_t> finished_{0};
+  alignas(64) std::atomic<int> sleepers_{0};
+  std::mutex sleep_;
+  std::condition_variable alarm_;
+};
+
+// Never destroyed: detached workers wait in it until the process ends.
+std::atomic<Pool*> pool{nullptr};
+
+// A child has its parent's memory but none of its threads, and perhaps locks that nobody holds.
+const int at_fork = pthread_atfork(nullptr, nullptr, [] { pool.store(nullptr); });
+
+Pool& get_pool() {
+  Pool* current = pool.load();
+  if (current) return *current;
+  auto* fresh = new Pool;
+  if (pool.compare_exchange_strong(current, fresh)) return *fresh;
+  delete fresh;
+  return *current;
+}
+
+}  // namespace
+
+void run_rows(HostKernel kernel, const void* words, int64_t rows, int64_t grain, int threads) {
+  const int64_t pieces = rows / grain + (rows % grain != 0);
+  const int helpers = static_cast<int>(std::min<int64_t>({pieces, threads, 1024})) - 1;
+  if (helpers > 0) {
+    Pool& shared = get_pool();
+    if (shared.try_lock()) return shared.run(kernel, words, rows, grain, helpers);
+  }
+  kernel(words, 0, rows);
+}
+
+}  // namespace fusedops::runtime

@@ -1,0 +1,57 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Fused row operations: softmax and norms with everything elementwise around them.
+
+Declare what happens before and after a row reduction; get one kernel that moves every byte once.
+
+>>> import torch, fusedops as fo
+>>> attention_softmax = fo.Softmax(load=[fo.Scale("scale"), fo.Mask("padding")])
+>>> attention_softmax(torch.zeros(1, 2), scale=0.125, padding=torch.tensor([False, True]))
+tensor([[1., 0.]])
+"""
+
+from fusedops.errors import (
+    CompileError,
+    CompilerNotFound,
+    FusedOpsError,
+    MissingVariantError,
+    UnsupportedError,
+)
+from fusedops.functors import (
+    Affine,
+    Bias,
+    Cast,
+    Causal,
+    Dropout,
+    Functor,
+    Lengths,
+    Mask,
+    Residual,
+    Scale,
+)
+from fusedops.ops import LayerNorm, LogSoftmax, RMSNorm, RowOp, Softmax
+
+__all__ = [
+    "Affine",
+    "Bias",
+    "Cast",
+    "Causal",
+    "CompileError",
+    "CompilerNotFound",
+    "Dropout",
+    "Functor",
+    "FusedOpsError",
+    "LayerNorm",
+    "Lengths",
+    "LogSoftmax",
+    "Mask",
+    "MissingVariantError",
+    "RMSNorm",
+    "Residual",
+    "RowOp",
+    "Scale",
+    "Softmax",
+    "UnsupportedError",
+]
+
+__version__ = "0.1.0"

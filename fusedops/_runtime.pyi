@@ -1,0 +1,127 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The compiled runtime (csrc/): finds the plan for these tensors and launches it."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypedDict
+
+import torch
+
+class DeviceProperties(TypedDict):
+    name: str
+    capability: tuple[int, int]
+    multiprocessors: int
+    shared_per_block_optin: int
+    l2_bytes: int
+    registers_per_block: int
+
+class Kernel:
+    """A loaded kernel."""
+
+    @property
+    def symbol(self) -> str: ...
+
+def load_cuda(image: bytes, symbol: str) -> Kernel:
+    """Load a kernel from the bytes of a cubin; RuntimeError if the driver refuses."""
+
+def load_host(path: str, symbol: str) -> Kernel:
+    """Load ``void symbol(const void* words, int64_t row_begin, int64_t row_end)``."""
+
+# The kinds of a patch: what rewrites a word of the kernel's argument at each call.
+POINTER: int  # the data of slot `source`: 0 is x, i the i-th operand
+OUTPUT: int  # the data of output `source`
+FLOAT32: int  # the number in slot `source`, in the lower half of the word; the upper half stays
+FLOAT64: int
+INT64: int
+THRESHOLD: int  # of the probability in the slot: round(p * 65536) in 1..65535, 65536 for p = 1
+KEEP_SCALE32: int  # 65536 / (65536 - threshold), 0 for p = 1; 32-bit kinds as FLOAT32
+KEEP_SCALE64: int
+SEED: int  # `source` unused
+OFFSET: int  # of the draw, plus `source`
+
+class Plan:
+    """All that is known of a call before its pointers and numbers are.
+
+    Args:
+        kernel: What to launch.
+        words: The kernel's only argument, at most 4096 bytes, whole words of 8.
+        patches: ``(word, kind, source)`` for each word that a call rewrites.
+        outputs: ``(dlpack_code, bits, shape)`` for each output.
+        rows: How many; 0 launches nothing.
+        grain: On the host, how many rows a thread takes at a time.
+        grid: Blocks.
+        block: Threads a block.
+        shared: Bytes of dynamic shared memory.
+        draws: How many dropouts draw; 0 leaves the generator alone.
+        info: Anything; readable as ``plan.info``.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        words: bytes,
+        patches: list[tuple[int, int, int]],
+        outputs: list[tuple[int, int, tuple[int, ...]]],
+        rows: int,
+        grain: int,
+        grid: int,
+        block: int,
+        shared: int,
+        draws: int,
+        info: object,
+    ) -> None: ...
+    @property
+    def info(self) -> Any: ...
+
+class Dispatcher:
+    """Calls the plan that fits the arguments: ``dispatcher(x, **operands_and_options)``.
+
+    Args:
+        name: What errors call the op.
+        slots: ``(operand name, flags)``; bit 0: dropout probability, bit 1: may be a number, bit 2:
+            may be a tensor.
+        slow: ``slow(reason, x, operands, options)``. Reason "miss" may answer with a Plan, which is
+            kept and run; any other answer to any reason is the call's result.
+        draw: ``draw(device_type, device_index, generator, count) -> (seed, offset)``.
+        result: A namedtuple type with a field for each output, or None for a single tensor.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        slots: Iterable[tuple[str, int]],
+        slow: Callable[[str, Any, dict[str, Any], dict[str, Any]], Any],
+        draw: Callable[[str, int, torch.Generator | None, int], tuple[int, int]],
+        result: type[tuple[Any, ...]] | None = None,
+    ) -> None: ...
+    def __call__(self, x: torch.Tensor, /, **keywords: Any) -> Any: ...
+    def clear(self) -> None:
+        """Forget all plans."""
+    @property
+    def name(self) -> str: ...
+    @property
+    def plans(self) -> int: ...
+    @property
+    def launches(self) -> int: ...
+    @property
+    def hits(self) -> int: ...
+    @property
+    def misses(self) -> int: ...
+
+def set_salt(salt: int) -> None:
+    """Set a number that is part of every key; test hooks part their plans from others by it."""
+
+def last_plan() -> Plan | None:
+    """Return the plan that ran last in this process."""
+
+def cpu_features() -> frozenset[str]:
+    """Instruction sets that can be used here, by their names in /proc/cpuinfo."""
+
+def device(index: int) -> DeviceProperties:
+    """What the driver says of a CUDA device; RuntimeError without a driver or such a device."""
+
+def device_count() -> int:
+    """CUDA devices; 0 without a driver. Initialises the driver."""
+
+def driver_version() -> int:
+    """CUDA version of the driver, 1000 * major + 10 * minor; 0 without one."""

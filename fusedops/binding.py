@@ -1,0 +1,283 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Check a call against its declaration: which value belongs to which name, and whether it will do.
+
+What passes is a `Bound` call. `op(...)`, `op.unfused(...)` and `op.explain(...)` all start from one,
+so the three agree on what a call means and refuse the same calls with the same words.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import numbers
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fusedops.functors import Dropout, Functor, Residual, Role
+from fusedops.geometry import mismatch
+
+if TYPE_CHECKING:
+    from fusedops.ops import RowOp
+
+__all__ = ["FLOATING", "OPTIONS", "Bound", "bind"]
+
+FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+#: Keywords that the call itself uses.
+OPTIONS = ("dim", "normalized_shape", "dtype", "out", "training", "generator")
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """A call whose arguments have been checked.
+
+    Attributes:
+        op: The declaration.
+        x: The input.
+        reduced: The dimensions that make a row, ascending.
+        columns: Elements of a row.
+        dtype: Of the main output.
+        compute: Of the arithmetic, float32 or float64.
+        operands: Tensors and numbers by name.
+        load, store: The functors that act: without dropouts that drop nothing.
+        slots: The number of each acting `Dropout`, by its place in the declaration.
+        out: Preallocated outputs by name.
+    """
+
+    op: RowOp
+    x: Tensor
+    reduced: tuple[int, ...]
+    columns: int
+    dtype: torch.dtype
+    compute: torch.dtype
+    operands: Mapping[str, Any]
+    load: tuple[Functor, ...]
+    store: tuple[Functor, ...]
+    slots: Mapping[tuple[str, int], int]
+    out: Mapping[str, Tensor]
+    generator: torch.Generator | None
+
+    def output_dtype(self, name: str) -> torch.dtype:
+        """The dtype of an output."""
+        if name == "y":
+            return self.dtype
+        if name in ("mean", "rstd"):
+            return self.compute
+        for functor in self.load:
+            if isinstance(functor, Residual) and functor.save == name:
+                residual = self.operands[functor.residual]
+                return residual.dtype if isinstance(residual, Tensor) else self.x.dtype
+        raise KeyError(name)
+
+    def output_shape(self, name: str) -> tuple[int, ...]:
+        """The shape of an output: x's, for statistics without the reduced dimensions."""
+        shape = tuple(self.x.shape)
+        if name in ("mean", "rstd"):
+            return tuple(size for dim, size in enumerate(shape) if dim not in self.reduced)
+        return shape
+
+
+def bind(op: RowOp, x: Any, operands: Mapping[str, Any], options: Mapping[str, Any]) -> Bound:
+    """Check a call.
+
+    Raises:
+        TypeError: A value of the wrong kind, or a name that is unknown or missing.
+        ValueError: A shape, device or number that does not fit.
+    """
+    name = type(op).__name__
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name}: x must be a torch.Tensor, got {type(x).__name__}")
+    if x.dtype not in FLOATING:
+        raise TypeError(
+            f"{name}: x must be floating point ({_names(FLOATING)}), got {x.dtype}; "
+            "convert it, for example with x.float()"
+        )
+    _check_names(op, name, operands)
+    for key in options:
+        if key not in OPTIONS:
+            raise TypeError(f"{name}: unknown option {key!r}")
+    reduced = _reduced(op, name, x, options)
+    dtype = options.get("dtype") or x.dtype
+    if dtype not in FLOATING:
+        raise TypeError(f"{name}: dtype must be one of {_names(FLOATING)}, got {dtype}")
+    training = options.get("training", True)
+    if not isinstance(training, bool):
+        raise TypeError(f"{name}: training must be True or False, got {training!r}")
+    values = {
+        operand.name: _operand(op, name, operand.name, operand.role, operands[operand.name], x, reduced)
+        for operand in op.operands
+    }
+    load, store, slots = _acting(op, values, training)
+    double = torch.float64 in (x.dtype, dtype)
+    bound = Bound(
+        op=op,
+        x=x,
+        reduced=reduced,
+        columns=math.prod(x.shape[dim] for dim in reduced),
+        dtype=dtype,
+        compute=torch.float64 if double else torch.float32,
+        operands=values,
+        load=load,
+        store=store,
+        slots=slots,
+        out={},
+        generator=options.get("generator"),
+    )
+    given = options.get("out")
+    return bound if given is None else dataclasses.replace(bound, out=_out(bound, name, given))
+
+
+def _check_names(op: RowOp, name: str, operands: Mapping[str, Any]) -> None:
+    known = [operand.name for operand in op.operands]
+    wanted = f"this op takes {', '.join(map(repr, known)) or 'no operands'}"
+    for key in operands:
+        if key not in known:
+            raise TypeError(f"{name}: unknown operand {key!r}; {wanted}")
+    for key in known:
+        if operands.get(key) is None:
+            got = "is missing" if key not in operands else "must not be None"
+            raise TypeError(f"{name}: operand {key!r} {got}; {wanted}: pass {key}=...")
+
+
+def _reduced(op: RowOp, name: str, x: Tensor, options: Mapping[str, Any]) -> tuple[int, ...]:
+    dim = options.get("dim")
+    shape = options.get("normalized_shape")
+    if x.dim() == 0:
+        raise ValueError(f"{name}: x must have at least one dimension, got a 0-d tensor; use x[None]")
+    if shape is not None:
+        if not op.normalizes:
+            raise TypeError(f"{name}: normalized_shape is an option of norms; use dim=")
+        if dim is not None:
+            raise TypeError(f"{name}: give dim or normalized_shape, not both")
+        wanted = (shape,) if isinstance(shape, int) else tuple(shape)
+        if not wanted or tuple(x.shape[-len(wanted) :]) != wanted:
+            raise ValueError(
+                f"{name}: normalized_shape must be the end of x's shape {tuple(x.shape)}, got {wanted}"
+            )
+        return tuple(range(x.dim() - len(wanted), x.dim()))
+    dims = (-1,) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
+    if len(dims) != 1 and not op.normalizes:
+        raise TypeError(f"{name}: dim must be one int, got {dim!r}")
+    for one in dims:
+        if not isinstance(one, int) or not -x.dim() <= one < x.dim():
+            raise ValueError(f"{name}: dim must be within x's {x.dim()} dimensions, got {dim!r}")
+    result = tuple(sorted({one % x.dim() for one in dims}))
+    if not result or len(result) != len(dims):
+        raise ValueError(f"{name}: dim must name each dimension once, got {dim!r}")
+    return result
+
+
+def _operand(
+    op: RowOp, name: str, key: str, role: Role, value: Any, x: Tensor, reduced: tuple[int, ...]
+) -> Any:
+    if not isinstance(value, Tensor):
+        return _number(name, key, role, value)
+    if role is Role.PROBABILITY:
+        raise TypeError(f"{name}: operand {key!r} must be {role.value}, got a tensor; use {key}.item()")
+    if value.device != x.device:
+        raise ValueError(
+            f"{name}: operand {key!r} must be on x's device {x.device}, got {value.device}; "
+            f"move it with .to({str(x.device)!r})"
+        )
+    allowed = {
+        Role.VALUE: FLOATING,
+        Role.FLAGS: (torch.bool,),
+        Role.COUNT: (torch.int32, torch.int64),
+    }[role]
+    if value.dtype not in allowed:
+        cure = {
+            Role.VALUE: f"convert it, for example with {key}.to(x.dtype)",
+            Role.FLAGS: f"write {key} != 0 (True is masked out) or {key} == 0, whichever is meant",
+            Role.COUNT: f"convert it with {key}.long()",
+        }[role]
+        raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {value.dtype}; {cure}")
+    wrong = mismatch(tuple(x.shape), tuple(value.shape))
+    if wrong is not None:
+        detail = (
+            f"x has no dimension {wrong.dim}"
+            if wrong.wanted is None
+            else f"size {wrong.got} in dimension {wrong.dim} where x has {wrong.wanted}"
+        )
+        raise ValueError(
+            f"{name}: operand {key!r} of shape {tuple(value.shape)} does not broadcast against x of "
+            f"shape {tuple(x.shape)}: {detail}; add or expand dimensions, as torch's broadcasting wants"
+        )
+    if role is Role.COUNT:
+        own = (1,) * (x.dim() - value.dim()) + tuple(value.shape)
+        if any(own[dim] != 1 for dim in reduced):
+            raise ValueError(
+                f"{name}: operand {key!r} counts columns a row, so it must have size 1 in the reduced "
+                f"dimension, got shape {tuple(value.shape)}; use {key}[..., None]"
+            )
+    return value
+
+
+def _number(name: str, key: str, role: Role, value: Any) -> Any:
+    if role is Role.FLAGS or isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {type(value).__name__}")
+    if role is Role.COUNT:
+        if not isinstance(value, numbers.Integral):
+            raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {value!r}")
+        return int(value)
+    number = float(value)
+    if role is Role.PROBABILITY and not 0.0 <= number <= 1.0:
+        raise ValueError(f"{name}: operand {key!r} must be a probability in [0, 1], got {number}")
+    return number
+
+
+def _acting(
+    op: RowOp, values: Mapping[str, Any], training: bool
+) -> tuple[tuple[Functor, ...], tuple[Functor, ...], dict[tuple[str, int], int]]:
+    slots: dict[tuple[str, int], int] = {}
+    sides = []
+    number = 0
+    for side, functors in (("load", op.load), ("store", op.store)):
+        acting: list[Functor] = []
+        for functor in functors:
+            if isinstance(functor, Dropout):
+                if training and values[functor.p] > 0:
+                    slots[side, len(acting)] = number
+                    acting.append(functor)
+                number += 1
+            else:
+                acting.append(functor)
+        sides.append(tuple(acting))
+    return sides[0], sides[1], slots
+
+
+def _out(bound: Bound, name: str, given: Any) -> dict[str, Tensor]:
+    names = bound.op.outputs
+    tensors = (given,) if isinstance(given, Tensor) else tuple(given)
+    if len(tensors) != len(names):
+        raise ValueError(
+            f"{name}: out must hold {len(names)} tensor{'s' * (len(names) > 1)} ({', '.join(names)}), "
+            f"got {len(tensors)}"
+        )
+    for key, tensor in zip(names, tensors, strict=True):
+        if tensor is None:
+            continue
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name}: out for {key!r} must be a tensor, got {type(tensor).__name__}")
+        if tensor.device != bound.x.device:
+            raise ValueError(
+                f"{name}: out for {key!r} must be on x's device {bound.x.device}, got {tensor.device}"
+            )
+        if tuple(tensor.shape) != bound.output_shape(key):
+            raise ValueError(
+                f"{name}: out for {key!r} must have shape {bound.output_shape(key)}, "
+                f"got {tuple(tensor.shape)}"
+            )
+        if tensor.dtype != bound.output_dtype(key):
+            raise TypeError(
+                f"{name}: out for {key!r} must have dtype {bound.output_dtype(key)}, got {tensor.dtype}; "
+                "the output's dtype is chosen with dtype="
+            )
+    return {key: tensor for key, tensor in zip(names, tensors, strict=True) if tensor is not None}
+
+
+def _names(dtypes: tuple[torch.dtype, ...]) -> str:
+    return ", ".join(str(dtype) for dtype in dtypes)

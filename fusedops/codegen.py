@@ -1,0 +1,239 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Generate a kernel: C++ that only instantiates, and the words that are its one argument.
+
+A kernel takes one struct whose members are the op, the views and the functors, in the order of the
+declaration. Its text and its content come out of the same walk: every call on `Arguments` appends the
+words of one member and returns the member's type. Types make the variant; words (strides, sizes,
+pointers, numbers) are written anew for every shape, and some at every call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from fusedops import _runtime
+from fusedops.functors import Functor
+from fusedops.geometry import Placed
+
+__all__ = ["STORAGE", "Arguments", "Number", "View", "cuda_source", "host_source"]
+
+#: C++ storage types of torch's.
+STORAGE: dict[torch.dtype, str] = {
+    torch.float16: "half",
+    torch.bfloat16: "bfloat16",
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.bool: "uint8_t",
+    torch.int32: "int32_t",
+    torch.int64: "int64_t",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """An operand that is a tensor: `patch` says where its pointer comes from at each call."""
+
+    storage: str
+    placed: Placed
+    width: int
+    patch: tuple[int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Number:
+    """An operand that is a number, read from the slot at each call."""
+
+    slot: int
+    integer: bool = False
+
+
+class Arguments:
+    """Appends members to the kernel's argument and remembers their words.
+
+    Attributes:
+        compute: the C++ compute type, "float" or "double".
+        rank: how many dimensions the rows have.
+        queries, columns: for masks that are made from indices.
+    """
+
+    def __init__(
+        self,
+        *,
+        compute: str,
+        sizes: Sequence[int],
+        columns: int,
+        queries: int,
+        operands: Mapping[str, View | Number],
+        outputs: Mapping[str, View],
+        query: Sequence[int],
+        logical_row: Sequence[int],
+        slots: Mapping[str, int],
+        dropouts: int = 0,
+    ) -> None:
+        self.compute = compute
+        self.rank = len(sizes)
+        self.columns = columns
+        self.queries = queries
+        self._operands = operands
+        self._outputs = outputs
+        self._query = query
+        self._logical_row = logical_row
+        self._slots = slots
+        self._dropouts = dropouts
+        self._float_patch = _runtime.FLOAT32 if compute == "float" else _runtime.FLOAT64
+        self._scale_patch = _runtime.KEEP_SCALE32 if compute == "float" else _runtime.KEEP_SCALE64
+        self.words: list[int] = []
+        self.patches: list[tuple[int, int, int]] = []
+
+    def operand(self, name: str) -> str:
+        """A tensor or a number given at the call."""
+        given = self._operands[name]
+        if isinstance(given, View):
+            return self.view(given)
+        kind = _runtime.INT64 if given.integer else self._float_patch
+        self._patched(kind, given.slot)
+        return f"Value<{'int64_t' if given.integer else self.compute}>"
+
+    def output(self, name: str) -> str:
+        """A tensor that the kernel writes."""
+        return self.view(self._outputs[name])
+
+    def view(self, view: View) -> str:
+        """Pointer, row strides, column stride."""
+        self._patched(*view.patch)
+        self.words.extend(view.placed.row_strides)
+        step = view.placed.column_stride
+        self.words.append(step)
+        column = "kBroadcast" if step == 0 else "kContiguous" if step == 1 else "kStrided"
+        return f"View<{view.storage}, {self.rank}, Column::{column}, {view.width}>"
+
+    def number(self, value: float) -> str:
+        """A constant of the declaration, in the compute type."""
+        layout = "<fxxxx" if self.compute == "float" else "<d"
+        self.words.append(int.from_bytes(struct.pack(layout, value), "little", signed=True))
+        return f"Value<{self.compute}>"
+
+    def absent(self) -> str:
+        """Stands for a member that the declaration leaves out."""
+        self.words.append(0)
+        return "Absent"
+
+    def constant(self, value: int) -> None:
+        """A 64-bit integer."""
+        self.words.append(value)
+
+    def query_map(self) -> None:
+        """The map from a row's coordinates to the number of its query."""
+        self.words.extend(self._query)
+
+    def dropout(self, p: str) -> None:
+        """Seed, offset, threshold, scale and the map to the logical row; takes the next slot."""
+        slot, number = self._slots[p], self._dropouts
+        self._dropouts += 1
+        self._patched(_runtime.SEED, 0)
+        self._patched(_runtime.OFFSET, number)
+        self._patched(_runtime.THRESHOLD, slot)
+        self._patched(self._scale_patch, slot)
+        self.words.extend(self._logical_row)
+
+    def rows(self, count: int, sizes: Sequence[int]) -> str:
+        """The dimensions that rows run over."""
+        self.words.append(count)
+        for size in sizes[1:]:
+            shift = (size - 1).bit_length()
+            multiplier = ((1 << 32) * ((1 << shift) - size)) // size + 1
+            self.words.append(size | multiplier << 32 if multiplier < 1 << 31 else
+                              (size | multiplier << 32) - (1 << 64))
+            self.words.append(shift)
+        return f"RowSpace<{self.rank}>"
+
+    def storage(self, dtype: torch.dtype) -> str:
+        """The C++ type of a torch dtype."""
+        return STORAGE[dtype]
+
+    def pack(self) -> bytes:
+        """The words as the kernel gets them."""
+        return struct.pack(f"<{len(self.words)}q", *self.words)
+
+    def _patched(self, kind: int, source: int) -> None:
+        self.patches.append((len(self.words), kind, source))
+        self.words.append(0)
+
+
+def cuda_source(
+    members: Sequence[tuple[str, str]],
+    words: int,
+    schedule: str,
+    block: int,
+    headers: Sequence[str],
+    load: Sequence[str],
+    store: Sequence[str],
+) -> str:
+    """The text of one GPU variant, which has one kernel, `fusedops_kernel`."""
+    return _source(
+        members,
+        words,
+        [*headers, "row/kernel.cuh"],
+        f"""\
+extern "C" __global__ void __launch_bounds__({block})
+fusedops_kernel(const __grid_constant__ Arguments a) {{
+  row_kernel<{schedule}>(a.op, load({", ".join(load)}), store({", ".join(store)}), a.statistics,
+                         a.rows, a.cols);
+}}
+""",
+    )
+
+
+def host_source(
+    members: Sequence[tuple[str, str]],
+    words: int,
+    schedule: str,
+    buffered: int,
+    headers: Sequence[str],
+    load: Sequence[str],
+    store: Sequence[str],
+) -> str:
+    """The text of one CPU variant: `fusedops_rows` over a range of rows."""
+    return _source(
+        members,
+        words,
+        [*headers, "host/rows.cuh"],
+        f"""\
+static_assert({schedule}::kBuffered == {buffered}, "schedule.py and host/rows.cuh disagree");
+
+extern "C" __attribute__((visibility("default"))) void fusedops_rows(const void* words, int64_t begin,
+                                                                     int64_t end) {{
+  const Arguments& a = *static_cast<const Arguments*>(words);
+  host_rows<{schedule}>(a.op, load({", ".join(load)}), store({", ".join(store)}), a.statistics,
+                        a.rows, a.cols, begin, end);
+}}
+""",
+    )
+
+
+def _source(
+    members: Sequence[tuple[str, str]], words: int, headers: Sequence[str], function: str
+) -> str:
+    includes = "\n".join(f"#include <fusedops/{name}>" for name in dict.fromkeys(headers))
+    fields = "\n".join(f"  alignas(8) {kind} {name};" for kind, name in members)
+    return f"""\
+{includes}
+
+using namespace fusedops;
+
+struct Arguments {{
+{fields}
+}};
+static_assert(sizeof(Arguments) == {8 * words}, "codegen.py and the headers disagree on a layout");
+
+{function}"""
+
+
+def functor_headers(functors: Sequence[Functor]) -> list[str]:
+    """What the functors of a chain include."""
+    return [f"functor/{functor.header}" for functor in functors]

@@ -1,0 +1,236 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Where the elements of every operand lie, as rows and columns.
+
+A row op sees its operands as a grid of rows and columns, however many dimensions the tensors have
+and whatever they share by broadcasting. This module turns shapes and strides into that grid:
+dimensions of size 1 vanish, neighbours merge where every operand's strides allow it, and the rows
+are put into the order in which they are best visited. It knows nothing of torch or of any
+operator: integers in, integers out.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple, TypeAlias
+
+#: What a kernel can address: each number of row dimensions is a variant, so there is a last one.
+MAX_ROW_DIMS = 5
+
+#: An operand that is smaller than this stays in the caches in whatever order the rows are visited.
+SHARED_BYTES = 1 << 20
+
+
+class Virtual(NamedTuple):
+    """A number computed from the coordinates, such as the row that dropout counts: no memory.
+
+    Attributes:
+        strides: what one step along each of x's dimensions adds to the number.
+    """
+
+    strides: Sequence[int]
+
+
+#: A tensor's shape and strides (in elements), or a `Virtual`.
+Operand: TypeAlias = "tuple[Sequence[int], Sequence[int]] | Virtual"
+
+
+class Placed(NamedTuple):
+    """Where one operand lies; strides count elements and are 0 where it is broadcast."""
+
+    row_strides: tuple[int, ...]
+    column_stride: int
+
+
+class Geometry(NamedTuple):
+    """Rows and columns of a call.
+
+    Attributes:
+        rows: how many rows there are.
+        columns: how many elements a row has.
+        sizes: the row dimensions that are left, outermost first; never empty; product `rows`.
+        placed: each operand's place in the order given; None for one whose reduced dimensions do
+            not merge into one column dimension, and which therefore has to be copied first.
+        order: x's row dimensions (those of size 1 left out) in the order in which they are
+            visited, outermost first.
+    """
+
+    rows: int
+    columns: int
+    sizes: tuple[int, ...]
+    placed: tuple[Placed | None, ...]
+    order: tuple[int, ...]
+
+
+class Mismatch(NamedTuple):
+    """Why a shape does not broadcast against x's.
+
+    Attributes:
+        dim: the dimension, counted from the end (-1 is the last).
+        got: the operand's size there.
+        wanted: x's size there, or None where x has no such dimension.
+    """
+
+    dim: int
+    got: int
+    wanted: int | None
+
+
+class _Group(NamedTuple):
+    """Row dimensions walked as one: their size, each operand's stride, x's dimensions in it."""
+
+    size: int
+    strides: tuple[int, ...]
+    dims: tuple[int, ...]
+
+
+def mismatch(shape: Sequence[int], operand: Sequence[int]) -> Mismatch | None:
+    """Say where `operand` fails to broadcast against `shape`, or None if it does not fail.
+
+    Unlike in torch, the operand may not have more dimensions than x: the result has x's shape.
+
+    >>> mismatch((8, 16, 32), (16, 1))
+    >>> mismatch((8, 16, 32), (8, 32))
+    Mismatch(dim=-2, got=8, wanted=16)
+    """
+    extra = len(operand) - len(shape)
+    if extra > 0:
+        return Mismatch(-len(shape) - 1, operand[extra - 1], None)
+    for dim, (got, wanted) in enumerate(zip(reversed(operand), reversed(shape), strict=False), 1):
+        if got != wanted and got != 1:
+            return Mismatch(-dim, got, wanted)
+    return None
+
+
+def place(
+    shape: Sequence[int],
+    reduced: Sequence[int],
+    operands: Sequence[Operand],
+    element_bytes: Sequence[int],
+) -> Geometry:
+    """Place `operands` on a grid of rows and columns.
+
+    Args:
+        shape: x's shape.
+        reduced: the dimensions that make a row, not negative and ascending.
+        operands: x, the outputs and all else that is addressed; each broadcasts against `shape`.
+        element_bytes: the size of an element of each operand.
+
+    Raises:
+        ValueError: more than `MAX_ROW_DIMS` row dimensions are left.
+
+    >>> place((4, 3, 8), (2,), [((4, 3, 8), (24, 8, 1)), ((3, 1), (1, 1))], [4, 4]).placed
+    (Placed(row_strides=(24, 8), column_stride=1), Placed(row_strides=(0, 1), column_stride=0))
+    """
+    strides = [_expanded(shape, operand) for operand in operands]
+    columns = prod([shape[dim] for dim in reduced])
+    column_strides = [
+        _column_stride(shape, reduced, own, operand)
+        for own, operand in zip(strides, operands, strict=True)
+    ]
+
+    steps = list(zip(*strides, strict=True)) or [()] * len(shape)
+    groups = [
+        _Group(size, steps[dim], (dim,))
+        for dim, size in enumerate(shape)
+        if size != 1 and dim not in reduced
+    ]
+    rows = prod([group.size for group in groups])
+    if rows != 1 and rows * columns:
+        groups = _merged(groups)
+        if len(groups) > 1:
+            groups = _ordered(groups, columns, column_strides, operands, element_bytes)
+        if len(groups) > MAX_ROW_DIMS:
+            sizes = tuple(group.size for group in groups)
+            raise ValueError(f"{len(groups)} row dimensions {sizes}, at most {MAX_ROW_DIMS} work")
+    else:  # One row, or nothing to visit at all: there is nowhere to step to.
+        dims = tuple(dim for group in groups for dim in group.dims)
+        groups = [_Group(rows, (0,) * len(operands), dims)]
+
+    row_strides = zip(*[group.strides for group in groups], strict=True)
+    return Geometry(
+        rows,
+        columns,
+        tuple([group.size for group in groups]),
+        tuple(
+            [
+                None if column is None else Placed(row, column)
+                for row, column in zip(row_strides, column_strides, strict=True)
+            ]
+        ),
+        tuple([dim for group in groups for dim in group.dims]),
+    )
+
+
+def _expanded(shape: Sequence[int], operand: Operand) -> Sequence[int]:
+    """The operand's stride along each of x's dimensions, 0 where it is broadcast."""
+    if isinstance(operand, Virtual):
+        return operand.strides
+    own, strides = operand
+    if own == shape:
+        return strides
+    missing = (0,) * (len(shape) - len(own))
+    return (*missing, *[0 if size == 1 else step for size, step in zip(own, strides, strict=True)])
+
+
+def _column_stride(
+    shape: Sequence[int], reduced: Sequence[int], strides: Sequence[int], operand: Operand
+) -> int | None:
+    """The step between neighbours in a row, or None where no single step visits them in order."""
+    step = None
+    reach = 0
+    for dim in reversed(reduced):
+        if shape[dim] == 1:
+            continue
+        if step is None:
+            step = strides[dim]
+        elif strides[dim] != reach:
+            return None
+        reach = strides[dim] * shape[dim]
+    if step is not None:
+        return step
+    # One column: any step will do. A tensor that has the dimension counts as dense, like its
+    # siblings with more columns, so that it shares their variant.
+    if isinstance(operand, Virtual):
+        return strides[reduced[-1]]
+    return int(len(operand[0]) >= len(shape) - reduced[-1])
+
+
+def _merged(groups: list[_Group]) -> list[_Group]:
+    """Merge each group with the one inside it where every operand can walk both in one stride."""
+    merged = [groups[0]]
+    for inner in groups[1:]:
+        outer = merged[-1]
+        if outer.strides == tuple([step * inner.size for step in inner.strides]):
+            merged[-1] = _Group(outer.size * inner.size, inner.strides, outer.dims + inner.dims)
+        else:
+            merged.append(inner)
+    return merged
+
+
+def _ordered(
+    groups: list[_Group],
+    columns: int,
+    column_strides: Sequence[int | None],
+    operands: Sequence[Operand],
+    element_bytes: Sequence[int],
+) -> list[_Group]:
+    """Move dimensions over which large operands are broadcast inwards: sharers become neighbours.
+
+    An attention bias shared over the batch is read from memory once in this order, and once per
+    batch in the order of x's dimensions. Of two such dimensions the one that saves more bytes is
+    the inner.
+    """
+    saved = [0] * len(groups)
+    for i, (operand, column) in enumerate(zip(operands, column_strides, strict=True)):
+        if not column or isinstance(operand, Virtual):
+            continue
+        steps = [group.strides[i] for group in groups]
+        if all(steps) or not any(steps):
+            continue
+        used = [group.size for group, step in zip(groups, steps, strict=True) if step]
+        size = prod(used) * columns * element_bytes[i]
+        if size >= SHARED_BYTES:
+            saved = [was + size * (not step) for was, step in zip(saved, steps, strict=True)]
+    if not any(saved):
+        return groups
+    return _merged([groups[i] for i in sorted(range(len(groups)), key=saved.__getitem__)])

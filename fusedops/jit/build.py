@@ -1,0 +1,192 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Build one variant: from the cache if it is there, else with NVRTC or the host's compiler."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Literal
+
+from fusedops.errors import (
+    CompileError,
+    CompilerNotFound,
+    FusedOpsError,
+    MissingVariantError,
+    UnsupportedError,
+)
+from fusedops.jit import env, host, nvrtc
+from fusedops.jit.cache import Entry, Identity, Store
+from fusedops.jit.key import SCHEMA, Request, build_digest, make_request
+from fusedops.jit.store import private_store, say_once, stores, writable_store
+
+__all__ = ["Artifact", "build"]
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A built variant.
+
+    Attributes:
+        folder: The cache entry, with the source and ``meta.json``.
+        binary: The cubin, or the shared library.
+        arch: What it was built for.
+        origin: Whether this call compiled it.
+        seconds: How long this call took.
+    """
+
+    folder: Path
+    binary: Path
+    arch: str
+    origin: Literal["compiled", "cache"]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Backend:
+    """What the two kinds of compiler have in common."""
+
+    source: str
+    binary: str
+    flags: Callable[[str], tuple[str, ...]]
+    identity: Callable[[Request], dict[str, str]]
+    compile: Callable[[str, str], tuple[bytes, str]]
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One variant to build."""
+
+    backend: _Backend
+    request: Request
+    name: str
+    declaration: str
+
+
+_CUDA = _Backend("kernel.cu", "kernel.cubin", nvrtc.flags, nvrtc.identity, nvrtc.compile_cuda)
+_HOST = _Backend("kernel.cpp", "kernel.so", host.flags, host.identity, host.compile_host)
+
+
+def build(source: str, *, name: str, arch: str, declaration: str = "") -> Artifact:
+    """Give the binary of `source` for `arch`, compiled if the cache lacks it.
+
+    Args:
+        source: C++ whose includes are all of the form ``<...>``.
+        name: A name for people, part of the entry's folder but not of its digests.
+        arch: ``sm_90`` and the like for a cubin, a level of ``host.LEVELS`` for a shared library.
+        declaration: What the variant was generated from, kept with the entry and named in errors.
+
+    Raises:
+        UnsupportedError: No such `arch`.
+        MissingVariantError: Compiling is forbidden and the cache lacks the variant.
+        CompilerNotFound: There is no compiler, and the cache lacks the variant.
+        CompileError: The source does not compile.
+    """
+    started = time.perf_counter()
+    backend = _backend(arch)
+    request = _request(source, arch)
+    job = _Job(backend, request, name, declaration)
+    origin: Literal["compiled", "cache"] = "cache"
+    if env.offline():
+        entry = _any_compiler(job)
+        if entry is None:
+            raise MissingVariantError(
+                f"{declaration or name}: its variant for {arch} must be in the cache "
+                f"({env.cache_dir()}) while FUSEDOPS_OFFLINE=1, found none: fill the cache first "
+                "(fusedops build) or unset FUSEDOPS_OFFLINE"
+            )
+    else:
+        try:
+            compiler = backend.identity(request)
+        except CompilerNotFound:
+            entry = _any_compiler(job)
+            if entry is None:
+                raise
+        else:
+            identity = Identity(name, request.digest, build_digest(request, compiler))
+            entry = _find(identity)
+            if entry is None:
+                entry, origin = _compile(job, identity, compiler)
+    return Artifact(entry.folder, entry.binary, arch, origin, time.perf_counter() - started)
+
+
+def _backend(arch: str) -> _Backend:
+    if re.fullmatch(r"sm_\d{2,3}[af]?", arch):
+        return _CUDA
+    if arch in host.LEVELS:
+        return _HOST
+    levels = ", ".join(host.LEVELS)
+    raise UnsupportedError(f"arch must be sm_NN for a GPU or one of {levels}, got {arch!r}")
+
+
+def _request(source: str, arch: str) -> Request:
+    flags = _backend(arch).flags(arch)
+    return make_request(source, arch=arch, flags=flags, include_dir=env.include_dir())
+
+
+def _find(identity: Identity) -> Entry | None:
+    return next((entry for store in stores() if (entry := store.find(identity))), None)
+
+
+def _any_compiler(job: _Job) -> Entry | None:
+    digest = job.request.digest
+    return next((entry for store in stores() if (entry := store.newest(digest))), None)
+
+
+def _compile(
+    job: _Job, identity: Identity, compiler: dict[str, str]
+) -> tuple[Entry, Literal["compiled", "cache"]]:
+    shared = writable_store()
+    with shared.lock(identity) if shared else contextlib.nullcontext():
+        if shared and (entry := shared.find(identity)):
+            return entry, "cache"  # another process built it while this one waited
+        began = time.perf_counter()
+        try:
+            binary, log = job.backend.compile(job.request.source, job.request.arch)
+        except CompileError as error:
+            raise _kept(error, job, identity, shared) from None
+        seconds = time.perf_counter() - began
+        if _request(job.request.source, job.request.arch) != job.request:
+            raise FusedOpsError(f"{job.name}: the headers changed while it compiled; call again")
+        if env.verbose():
+            _show(job, seconds, log)
+        meta = {
+            "schema": SCHEMA,
+            "name": job.name,
+            "declaration": job.declaration,
+            "arch": job.request.arch,
+            "compiler": compiler,
+            "flags": job.request.flags,
+            "seconds": round(seconds, 4),
+            "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "log": log,
+        }
+        files = {job.backend.source: job.request.source.encode(), job.backend.binary: binary}
+        if shared:
+            try:
+                return shared.publish(identity, meta, files), "compiled"
+            except OSError as error:
+                say_once(f"the cache folder {shared.root} cannot be written: {error.strerror}")
+        return private_store().publish(identity, meta, files), "compiled"
+
+
+def _kept(error: CompileError, job: _Job, identity: Identity, shared: Store | None) -> CompileError:
+    """`error` with the place where its source was kept."""
+    files = {job.backend.source: job.request.source.encode(), "log.txt": error.log.encode()}
+    for root in (shared.root if shared else None, None):
+        with contextlib.suppress(OSError):
+            store = Store(root or Path(tempfile.mkdtemp(prefix="fusedops-")))
+            return CompileError(error.command, error.log, store.keep_failure(identity, files))
+    return error
+
+
+def _show(job: _Job, seconds: float, log: str) -> None:
+    flags = " ".join(job.request.flags)
+    sys.stderr.write(f"fusedops: {job.name}: {job.backend.source} {flags} ({seconds:.2f} s)\n{log}")

@@ -1,0 +1,82 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The environment, read here and nowhere else, and the folders that follow from it.
+
+Everything is read when it is asked for, so that a change takes effect at the next build.
+
+===================== ======================================================================
+``FUSEDOPS_CACHE_DIR`` the cache (default ``$XDG_CACHE_HOME/fusedops`` or ``~/.cache/fusedops``)
+``FUSEDOPS_OFFLINE``   1: a variant that the cache lacks is an error, never a compile
+``FUSEDOPS_VERBOSE``   1: each compiler command and its log go to stderr
+``CXX``                the host compiler, with arguments if need be (``ccache g++``)
+``CUDA_HOME``          a CUDA toolkit to take NVRTC and its headers from, after the wheels
+===================== ======================================================================
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = [
+    "cache_dir",
+    "compiler_environment",
+    "cuda_homes",
+    "cxx",
+    "include_dir",
+    "offline",
+    "verbose",
+]
+
+
+def cache_dir() -> Path | None:
+    """The folder of the cache, or None where there is no home to put it in."""
+    if folder := os.environ.get("FUSEDOPS_CACHE_DIR"):
+        return Path(folder).expanduser().absolute()
+    if folder := os.environ.get("XDG_CACHE_HOME"):
+        return Path(folder) / "fusedops"
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return None
+    return home / ".cache" / "fusedops"
+
+
+def offline() -> bool:
+    """Whether compiling is forbidden."""
+    return _flag("FUSEDOPS_OFFLINE")
+
+
+def verbose() -> bool:
+    """Whether to show each compiler command and its log."""
+    return _flag("FUSEDOPS_VERBOSE")
+
+
+def cxx() -> str | None:
+    """The host compiler that the user names, if any."""
+    return os.environ.get("CXX") or None
+
+
+def cuda_homes() -> list[Path]:
+    """CUDA toolkits that are installed outside Python, most explicit first."""
+    named = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
+    return [Path(home) for home in [*named, "/usr/local/cuda"] if home]
+
+
+def compiler_environment() -> dict[str, str]:
+    """The environment of a compiler's process: ours, with messages in one language."""
+    return {**os.environ, "LC_ALL": "C"}
+
+
+def include_dir() -> Path:
+    """The folder that holds ``fusedops/*.cuh``: inside the package, or a source tree's."""
+    package = Path(__file__).resolve().parent.parent
+    installed = package / "include"
+    return installed if installed.is_dir() else package.parent / "include"
+
+
+def _flag(name: str) -> bool:
+    value = os.environ.get(name, "")
+    if value not in ("", "0", "1"):
+        raise ValueError(f"{name} must be 0 or 1, got {value!r}")
+    return value == "1"

@@ -1,0 +1,148 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""C++ source to a shared library for the CPU, through the host's compiler."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from fusedops.errors import CompileError, CompilerNotFound
+from fusedops.jit import env
+from fusedops.jit.key import Request
+
+__all__ = ["LEVELS", "compile_host", "cpu_level", "find_compiler", "flags", "identity"]
+
+# The instruction set of each level: explicit, so that a cache can be shared between machines.
+LEVELS = {
+    "x86-64-v2": "-march=x86-64-v2",
+    "x86-64-v3": "-march=x86-64-v3",
+    "x86-64-v4": "-march=x86-64-v4",
+    "aarch64": "-march=armv8-a",
+}
+# What the compiler may use at a level, beyond the level below.
+_V3 = frozenset({"avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "movbe"})
+_V4 = frozenset({"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"})
+
+_COMMANDS = ("c++", "g++", "clang++")
+
+
+def flags(arch: str) -> tuple[str, ...]:
+    """The options that decide what the code is; the include path is added when compiling."""
+    # Never -ffast-math: linking with it sets flush-to-zero in the process that loads the library.
+    optimise = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math")
+    return (*optimise, LEVELS[arch], "-fPIC", "-shared", "-fvisibility=hidden")
+
+
+def cpu_level(features: Iterable[str], machine: str | None = None) -> str:
+    """The best level for a CPU with `features` (lower-case names, as the runtime reports them).
+
+    Args:
+        features: Such as ``avx2``, ``fma``, ``avx512f``.
+        machine: The kind of CPU (default: this one's).
+    """
+    if (machine or os.uname().machine).lower() in ("aarch64", "arm64"):
+        return "aarch64"
+    have = {"lzcnt" if name == "abm" else name for name in features}  # abm: Linux's name for it
+    if not have >= _V3:
+        return "x86-64-v2"
+    return "x86-64-v4" if have >= _V4 else "x86-64-v3"
+
+
+def find_compiler() -> tuple[str, ...]:
+    """The command of the host's C++ compiler: ``CXX``, else the first of c++, g++ and clang++.
+
+    Raises:
+        CompilerNotFound: Says what was looked for and how to get a compiler.
+    """
+    named = env.cxx()
+    if named is not None:
+        command = shlex.split(named)
+        program = shutil.which(command[0]) if command else None
+        if program is None:
+            raise CompilerNotFound(
+                f"CXX must name a C++ compiler on the PATH, got {named!r}: mend or unset CXX"
+            )
+        return (program, *command[1:])
+    for name in _COMMANDS:
+        if program := shutil.which(name):
+            return (program,)
+    raise CompilerNotFound(
+        f"no C++ compiler: looked for CXX (not set) and for {', '.join(_COMMANDS)} on the PATH. "
+        "Install one (Debian, Ubuntu: apt-get install g++; Fedora: dnf install gcc-c++; "
+        "conda: conda install gxx) or set CXX."
+    )
+
+
+def identity(request: Request) -> dict[str, str]:
+    """What answers `request`: the compiler's name, full version and the arguments in ``CXX``.
+
+    The compiler is asked, once in a process: behind a wrapper nothing else would tell that it has
+    changed, and the question costs 2 to 4 ms.
+
+    Raises:
+        CompilerNotFound: There is no compiler, or it does not answer.
+    """
+    del request  # the standard headers belong to the compiler
+    command = find_compiler()
+    banner = _banner(command)
+    number = re.search(r"\d+(\.\d+)+", banner)
+    return {
+        "name": "clang" if "clang" in banner else "gcc",
+        "version": number[0] if number else "0",
+        "banner": banner,
+        "arguments": shlex.join(command[1:]),
+    }
+
+
+def compile_host(source: str, arch: str) -> tuple[bytes, str]:
+    """Compile `source` for `arch` (a level of ``LEVELS``) and give the shared library and the log.
+
+    Raises:
+        CompilerNotFound: There is no compiler.
+        CompileError: The source does not compile.
+    """
+    compiler = find_compiler()
+    with tempfile.TemporaryDirectory(prefix="fusedops-") as scratch:
+        Path(scratch, "kernel.cpp").write_text(source, encoding="utf-8")
+        include = f"-I{env.include_dir()}"
+        command = [*compiler, *flags(arch), include, "kernel.cpp", "-o", "kernel.so"]
+        done = subprocess.run(
+            command,
+            cwd=scratch,
+            env=env.compiler_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        log = done.stdout.decode(errors="replace")
+        if done.returncode != 0:
+            raise CompileError(command, log or f"exit status {done.returncode}")
+        return Path(scratch, "kernel.so").read_bytes(), log
+
+
+@functools.cache
+def _banner(command: tuple[str, ...]) -> str:
+    try:
+        done = subprocess.run(
+            [*command, "--version"],
+            env=env.compiler_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise CompilerNotFound(f"{shlex.join(command)} does not run: {error}") from error
+    lines = done.stdout.decode(errors="replace").splitlines()
+    # g++ begins with the name it was called by, which is no part of what it is.
+    first = re.sub(r"^\S*(?:\+\+|cc)\S* \(", "(", lines[0]) if lines else ""
+    target = next((line for line in lines if line.startswith("Target:")), "")
+    return f"{first} {target}".strip()

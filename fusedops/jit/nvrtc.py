@@ -1,0 +1,144 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA source to a cubin, through NVRTC in this process: no nvcc, no host compiler, no GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+from collections.abc import Sequence
+
+from fusedops.errors import CompileError, UnsupportedError
+from fusedops.jit import env
+from fusedops.jit.key import Request, closure, digest
+from fusedops.jit.toolkit import find_toolkit
+
+__all__ = ["compile_cuda", "flags", "identity"]
+
+SUCCESS = 0
+INVALID_OPTION = 5
+
+# NVRTC has these built in and skips them in the toolkit's headers.
+_SUPPLIED = frozenset({"builtin_types.h", "cuda_runtime_api.h", "vector_functions.h"})
+
+
+def flags(arch: str) -> tuple[str, ...]:
+    """The options that decide what the code is; the include paths are added when compiling."""
+    # The last keeps the working directory off the include path.
+    target = f"--gpu-architecture={arch}"
+    return ("-std=c++17", target, "-default-device", "--no-source-include")
+
+
+def identity(request: Request) -> dict[str, str]:
+    """What answers `request`: NVRTC's release and the toolkit's headers that it can reach.
+
+    Does not load NVRTC.
+
+    Raises:
+        CompilerNotFound: There is no NVRTC, or no CUDA headers.
+    """
+    toolkit = find_toolkit()
+    release = toolkit.builtins.name.partition(".so.")[2] if toolkit.builtins else f"{toolkit.major}"
+    return {
+        "name": "nvrtc",
+        "version": release,
+        "library": _fingerprint(),
+        "headers": _headers(request.foreign),
+    }
+
+
+def compile_cuda(source: str, arch: str, extra: Sequence[str] = ()) -> tuple[bytes, str]:
+    """Compile `source` for `arch` ("sm_90") and give the cubin and the log.
+
+    `extra` are further options, such as ``--ptxas-options=-v``, which puts registers and spills in
+    the log.
+
+    Raises:
+        CompilerNotFound: There is no NVRTC, or no CUDA headers.
+        UnsupportedError: This NVRTC does not know `arch`.
+        CompileError: The source does not compile.
+    """
+    library = _library()
+    include = [f"-I{folder}" for folder in find_toolkit().include]
+    options = [*flags(arch), f"-I{env.include_dir()}", *include, *extra]
+    program = ctypes.c_void_p()
+    text = (source.encode(), b"kernel.cu", 0, None, None)
+    _check(library.nvrtcCreateProgram(ctypes.byref(program), *text), "nvrtcCreateProgram")
+    try:
+        array = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
+        status = library.nvrtcCompileProgram(program, len(options), array)
+        log = _output(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
+        if status != SUCCESS:
+            if status == INVALID_OPTION:
+                _check_arch(arch)
+            raise CompileError(("nvrtc", *options, "kernel.cu"), log or _message(status))
+        return _output(program, "CUBIN"), log
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def version() -> tuple[int, int]:
+    """NVRTC's own version (loads it)."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _check(_library().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)), "nvrtcVersion")
+    return major.value, minor.value
+
+
+def supported_archs() -> list[int]:
+    """The architectures that NVRTC knows, as numbers: 90 for sm_90."""
+    count = ctypes.c_int()
+    _check(_library().nvrtcGetNumSupportedArchs(ctypes.byref(count)), "nvrtcGetNumSupportedArchs")
+    archs = (ctypes.c_int * count.value)()
+    _check(_library().nvrtcGetSupportedArchs(archs), "nvrtcGetSupportedArchs")
+    return list(archs)
+
+
+def _check_arch(arch: str) -> None:
+    found = re.fullmatch(r"sm_(\d+)[af]?", arch)
+    known = supported_archs()
+    if found is None or int(found[1]) not in known:
+        raise UnsupportedError(
+            f"arch must be one that NVRTC {'.'.join(map(str, version()))} knows, got {arch!r}: "
+            f"it knows sm_{', sm_'.join(map(str, known))}; a newer nvidia-cuda-nvrtc may know more"
+        )
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    toolkit = find_toolkit()
+    if toolkit.builtins:
+        # NVRTC opens it by bare name; opened here, it is found wherever it lies.
+        ctypes.CDLL(str(toolkit.builtins))
+    library = ctypes.CDLL(str(toolkit.library))
+    library.nvrtcGetErrorString.restype = ctypes.c_char_p
+    return library
+
+
+@functools.cache
+def _fingerprint() -> str:
+    return find_toolkit().fingerprint()
+
+
+@functools.cache
+def _headers(names: tuple[str, ...]) -> str:
+    return digest(closure(names, find_toolkit().include, without=_SUPPLIED))
+
+
+def _output(program: ctypes.c_void_p, what: str) -> bytes:
+    library, size = _library(), ctypes.c_size_t()
+    get_size = getattr(library, f"nvrtcGet{what}Size")
+    _check(get_size(program, ctypes.byref(size)), f"nvrtcGet{what}Size")
+    buffer = ctypes.create_string_buffer(size.value)
+    _check(getattr(library, f"nvrtcGet{what}")(program, buffer), f"nvrtcGet{what}")
+    return buffer.raw
+
+
+def _check(status: int, call: str) -> None:
+    if status != SUCCESS:
+        raise CompileError((call,), _message(status))
+
+
+def _message(status: int) -> str:
+    text = _library().nvrtcGetErrorString(status)
+    return text.decode() if isinstance(text, bytes) else f"NVRTC error {status}"

@@ -1,0 +1,372 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Declare fused row ops: softmax, log-softmax, LayerNorm and RMSNorm with functors around them.
+
+A declaration is a value: printable, hashable, comparable, picklable. Making one builds nothing.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fusedops import _runtime
+from fusedops.binding import OPTIONS, Bound, bind
+from fusedops.functors import Dropout, Functor, Operand, Residual, Role
+from fusedops.random import keep_mask
+
+__all__ = ["LayerNorm", "LogSoftmax", "RMSNorm", "RowOp", "Softmax"]
+
+_FLAGS = {Role.VALUE: 2 | 4, Role.FLAGS: 4, Role.COUNT: 2 | 4, Role.PROBABILITY: 1 | 2}
+
+#: Names that results and options use.
+_RESERVED = (*OPTIONS, "y", "mean", "rstd", "x", "self")
+
+
+#: Ops that have been called, by identity: equal declarations count apart.
+called: weakref.WeakValueDictionary[int, RowOp] = weakref.WeakValueDictionary()
+
+
+class RowOp:
+    """Base of the ops: a reduction over rows, with a LOAD before it and a STORE after it.
+
+    Attributes:
+        load, store: The functors, in the order in which they apply.
+        operands: The operands that a call gives, in order, each once.
+        outputs: The names of the results: "y", saved streams, then statistics.
+    """
+
+    header: ClassVar[str]
+    normalizes: ClassVar[bool]
+    masks: ClassVar[bool]
+
+    def __init__(
+        self, load: Iterable[Functor] = (), store: Iterable[Functor] = (), **constants: Any
+    ) -> None:
+        self.load = _functors(self, "load", load)
+        self.store = _functors(self, "store", store)
+        self.constants = constants
+        self.operands = _operands(self)
+        saved = [f.save for f in self.load if isinstance(f, Residual) and f.save is not None]
+        if len(set(saved)) != len(saved):
+            raise ValueError(f"{type(self).__name__}: save= names must differ, got {saved}")
+        statistics = ("mean", "rstd") if constants.get("stats") else ()
+        self.outputs: tuple[str, ...] = ("y", *saved, *statistics)
+        self._dispatcher: _runtime.Dispatcher | None = None
+
+    def __call__(self, x: Tensor, /, **arguments: Any) -> Any:
+        """Run the fused op.
+
+        Args:
+            x: half, bfloat16, float or double, of any shape and strides.
+            dim: The dimension to reduce over, the last by default; for norms also several.
+            normalized_shape: For norms, the end of x's shape to reduce over.
+            dtype: The output's dtype, x's by default.
+            out: Tensors to write to, which overlap no input: one, or one for each output.
+            training: False leaves dropout out.
+            generator: Where dropout takes its seed from, torch's default by default.
+            **arguments: The operands, by the names in the declaration.
+
+        Returns:
+            A tensor, or a named tuple with y, the saved streams and the statistics.
+
+        Raises:
+            TypeError, ValueError: The arguments do not fit; the message says which and how to mend it.
+            CompileError, CompilerNotFound: A variant could not be built.
+        """
+        if self._dispatcher is None:
+            self._dispatcher = self._new_dispatcher()
+            called[id(self)] = self
+        return self._dispatcher(x, **arguments)
+
+    def unfused(self, x: Tensor, /, **arguments: Any) -> Any:
+        """The same as a chain of torch calls: same arguments, same results, same dropout mask."""
+        from fusedops.unfused import run
+
+        return self.wrap(run(self._bind(x, arguments)))
+
+    def explain(self, x: Tensor, /, **arguments: Any) -> Any:
+        """Say what a call would run and why, without running it: print the answer.
+
+        Shows the LOAD and STORE chains, the schedule, each operand's place and vector width, whether
+        the variant is cached, and the bytes that must move.
+        """
+        from fusedops.explain import explain
+
+        return explain(self._bind(x, arguments))
+
+    def dropout_mask(
+        self, shape: Sequence[int], seed: int, offset: int, p: float, *, slot: int = 0, dim: Any = -1
+    ) -> Tensor:
+        """The elements that a dropout of this op keeps, as a bool tensor on the CPU.
+
+        Args:
+            shape: x's shape.
+            seed, offset: As the generator gave them (docs/dropout.md).
+            p: The probability of being dropped.
+            slot: Which Dropout of the declaration, counted from 0, LOAD before STORE.
+            dim: The reduced dimension or dimensions.
+        """
+        count = sum(isinstance(f, Dropout) for f in (*self.load, *self.store))
+        if not 0 <= slot < count:
+            raise ValueError(
+                f"{type(self).__name__}: slot must be one of this op's {count} dropouts, got {slot}"
+            )
+        dims = (dim,) if isinstance(dim, int) else tuple(dim)
+        reduced = sorted(one % len(shape) for one in dims)
+        return keep_mask(tuple(shape), reduced, seed=seed, offset=offset + slot, p=p)
+
+    def reference(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The reduction in torch over the last dimension, and its statistics."""
+        raise NotImplementedError
+
+    def cpp(self, compute: str) -> str:
+        """The C++ type of the operator."""
+        raise NotImplementedError
+
+    @property
+    def launches(self) -> int:
+        """Kernels that calls of this op have launched so far."""
+        return 0 if self._dispatcher is None else self._dispatcher.launches
+
+    @property
+    def eps(self) -> float | None:
+        """What a norm adds to the variance; None for a softmax."""
+        return self.constants.get("eps")
+
+    def _new_dispatcher(self) -> _runtime.Dispatcher:
+        from fusedops.runtime import draw
+
+        return _runtime.Dispatcher(
+            type(self).__name__,
+            [(operand.name, _FLAGS[operand.role]) for operand in self.operands],
+            self._slow,
+            draw,
+            self._result_type if len(self.outputs) > 1 else None,
+        )
+
+    def _slow(self, reason: str, x: Any, operands: dict[str, Any], options: dict[str, Any]) -> Any:
+        """Where the C++ path ends: a new plan, or what stood in its way."""
+        from fusedops.plan import make_plan, refuse
+
+        if reason != "miss":
+            refuse(self, reason, x, operands, options)
+            # Nothing is wrong but the kind of number, say numpy's: once more in plain types.
+            bound = bind(self, x, operands, options)
+            assert self._dispatcher is not None
+            return self._dispatcher(x, **bound.operands, **options)
+        return make_plan(bind(self, x, operands, options))
+
+    def _bind(self, x: Any, arguments: dict[str, Any]) -> Bound:
+        options = {key: value for key, value in arguments.items() if key in OPTIONS}
+        operands = {key: value for key, value in arguments.items() if key not in OPTIONS}
+        return bind(self, x, operands, options)
+
+    @functools.cached_property
+    def _result_type(self) -> Any:
+        return collections.namedtuple(f"{type(self).__name__}Result", self.outputs)
+
+    def wrap(self, outputs: Mapping[str, Tensor]) -> Any:
+        """What a call returns: the tensor, or all of them as a named tuple."""
+        return outputs["y"] if len(self.outputs) == 1 else self._result_type(**outputs)
+
+    def _key(self) -> tuple[Any, ...]:
+        return (type(self), self.load, self.store, tuple(self.constants.items()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RowOp) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        parts = [f"{side}={list(chain)!r}" for side, chain in self._sides() if chain]
+        parts += [f"{key}={value!r}" for key, value in self.constants.items()]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.load, self.store, self.constants)
+
+    def _sides(self) -> tuple[tuple[str, tuple[Functor, ...]], ...]:
+        return (("load", self.load), ("store", self.store))
+
+
+class Softmax(RowOp):
+    """``y_i = exp(v_i - max v) / sum_j exp(v_j - max v)`` over each row of ``v = load(x)``.
+
+    A row whose maximum is -inf, say a fully masked one, gives zeros; ``empty_row="nan"`` gives
+    torch's answer.
+
+    >>> import torch, fusedops as fo
+    >>> op = fo.Softmax(load=[fo.Scale("scale"), fo.Mask("m")])
+    >>> op(torch.zeros(1, 3), scale=0.5, m=torch.tensor([False, False, True]))
+    tensor([[0.5000, 0.5000, 0.0000]])
+    """
+
+    header = "op/softmax.cuh"
+    normalizes = False
+    masks = True
+    _log = False
+
+    def __init__(
+        self,
+        load: Iterable[Functor] = (),
+        store: Iterable[Functor] = (),
+        *,
+        empty_row: str = "zero",
+    ) -> None:
+        if empty_row not in ("zero", "nan"):
+            raise ValueError(
+                f"{type(self).__name__}: empty_row must be 'zero' or 'nan', got {empty_row!r}"
+            )
+        super().__init__(load, store, empty_row=empty_row)
+
+    def reference(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        empty = value.amax(-1, keepdim=True) == -torch.inf
+        safe = value.masked_fill(empty, 0.0)
+        result = torch.log_softmax(safe, -1) if self._log else torch.softmax(safe, -1)
+        filler = torch.nan if self.constants["empty_row"] == "nan" else -torch.inf if self._log else 0.0
+        return result.masked_fill(empty, filler), {}
+
+    def cpp(self, compute: str) -> str:
+        log = str(self._log).lower()
+        nan = str(self.constants["empty_row"] == "nan").lower()
+        return f"Softmax<{compute}, {log}, {nan}>"
+
+
+class LogSoftmax(Softmax):
+    """``y_i = v_i - max v - log(sum_j exp(v_j - max v))`` over each row of ``v = load(x)``.
+
+    A row whose maximum is -inf gives -inf; ``empty_row="nan"`` gives torch's answer.
+
+    >>> import torch, fusedops as fo
+    >>> fo.LogSoftmax()(torch.zeros(1, 2))
+    tensor([[-0.6931, -0.6931]])
+    """
+
+    _log = True
+
+
+class LayerNorm(RowOp):
+    """``y = (v - mean) / sqrt(variance + eps)`` over each row of ``v = load(x)``.
+
+    The variance is the biased one. The affine part is a functor of the STORE: `Affine`.
+    ``stats=True`` also returns mean and ``rstd = 1 / sqrt(variance + eps)``, one a row, in float32
+    (float64 for float64).
+
+    >>> import torch, fusedops as fo
+    >>> fo.LayerNorm()(torch.tensor([[0.0, 2.0]]))
+    tensor([[-1.0000,  1.0000]])
+    """
+
+    header = "op/norm.cuh"
+    normalizes = True
+    masks = False
+
+    def __init__(
+        self,
+        load: Iterable[Functor] = (),
+        store: Iterable[Functor] = (),
+        *,
+        eps: float = 1e-5,
+        stats: bool = False,
+    ) -> None:
+        if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not eps >= 0:
+            raise ValueError(f"{type(self).__name__}: eps must be a number >= 0, got {eps!r}")
+        super().__init__(load, store, eps=float(eps), stats=bool(stats))
+
+    def reference(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        result, mean, rstd = torch.native_layer_norm(value, value.shape[-1:], None, None, self.eps)
+        return result, {"mean": mean[..., 0], "rstd": rstd[..., 0]}
+
+    def cpp(self, compute: str) -> str:
+        return f"LayerNorm<{compute}>"
+
+
+class RMSNorm(LayerNorm):
+    """``y = v / sqrt(mean(v * v) + eps)`` over each row of ``v = load(x)``.
+
+    With ``stats=True`` the mean returned is that which is subtracted, zero.
+
+    >>> import torch, fusedops as fo
+    >>> fo.RMSNorm()(torch.tensor([[3.0, 3.0]]))
+    tensor([[1.0000, 1.0000]])
+    """
+
+    def __init__(
+        self,
+        load: Iterable[Functor] = (),
+        store: Iterable[Functor] = (),
+        *,
+        eps: float = 1e-6,
+        stats: bool = False,
+    ) -> None:
+        super().__init__(load, store, eps=eps, stats=stats)
+
+    def reference(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        rstd = torch.rsqrt(value.square().mean(-1, keepdim=True) + self.eps)
+        return value * rstd, {"mean": torch.zeros_like(rstd[..., 0]), "rstd": rstd[..., 0]}
+
+    def cpp(self, compute: str) -> str:
+        return f"RmsNorm<{compute}>"
+
+
+def _functors(op: RowOp, side: str, functors: Iterable[Functor]) -> tuple[Functor, ...]:
+    name = type(op).__name__
+    if isinstance(functors, Functor):
+        functors = (functors,)
+    chain = tuple(functors)
+    for functor in chain:
+        if not isinstance(functor, Functor):
+            raise TypeError(f"{name}: {side} must hold functors, got {functor!r}")
+        if functor.masks and not op.masks:
+            raise ValueError(
+                f"{name}: {functor!r} cannot stand here: a masked element leaves the row, which a norm "
+                "has no meaning for; masks belong in the load of Softmax or LogSoftmax"
+            )
+        if functor.masks and side == "store":
+            raise ValueError(
+                f"{name}: {functor!r} cannot stand in store: what is masked must be known before the "
+                "reduction; put it in load"
+            )
+        if isinstance(functor, Residual) and functor.save is not None and side == "store":
+            raise ValueError(
+                f"{name}: {functor!r} cannot save in store: the value there is the output itself; "
+                "save= belongs in load"
+            )
+    return chain
+
+
+def _operands(op: RowOp) -> tuple[Operand, ...]:
+    name = type(op).__name__
+    found: dict[str, Operand] = {}
+    for functor in (*op.load, *op.store):
+        saved = functor.save if isinstance(functor, Residual) else None
+        for operand in functor.operands():
+            if operand.name in _RESERVED:
+                raise ValueError(
+                    f"{name}: {functor!r} names its operand {operand.name!r}, which the call itself "
+                    f"uses; choose another name than {', '.join(_RESERVED)}"
+                )
+            known = found.setdefault(operand.name, operand)
+            if known.role is not operand.role:
+                raise ValueError(
+                    f"{name}: operand {operand.name!r} is named twice, as {known.role.value} and as "
+                    f"{operand.role.value}; use two names"
+                )
+        if saved in _RESERVED and saved is not None:
+            raise ValueError(f"{name}: {functor!r}: save={saved!r} is taken; choose another name")
+    return tuple(found.values())
+
+
+def _rebuild(
+    kind: type[RowOp], load: tuple[Functor, ...], store: tuple[Functor, ...], constants: dict[str, Any]
+) -> RowOp:
+    return kind(load, store, **constants)
+

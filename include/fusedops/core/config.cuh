@@ -1,0 +1,65 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the language lacks: function qualifiers that mean the same under nvcc, NVRTC and a plain host
+// compiler, fixed-width integers where no <cstdint> exists, and the version. No other header defines macros.
+#pragma once
+
+#define FUSEDOPS_VERSION 100  // major * 10000 + minor * 100 + patch
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#define FUSEDOPS_CUDA 1
+#define FUSEDOPS_HD __host__ __device__ __forceinline__
+#else
+#define FUSEDOPS_HD inline __attribute__((always_inline))
+#endif
+
+// Code that runs on a GPU, as opposed to host code that nvcc happens to compile.
+#if defined(__CUDA_ARCH__)
+#define FUSEDOPS_ON_DEVICE 1
+#endif
+
+// Loops over the elements of a pack. A GPU unrolls them; a host compiler vectorizes them (unrolling them first
+// would hide them from it), and FUSEDOPS_VECTOR tells it that the operands of one access do not overlap.
+#if defined(FUSEDOPS_CUDA)
+#define FUSEDOPS_UNROLL _Pragma("unroll")
+#define FUSEDOPS_VECTOR _Pragma("unroll")
+#else
+#define FUSEDOPS_UNROLL
+#if defined(__clang__)
+#define FUSEDOPS_VECTOR _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define FUSEDOPS_VECTOR _Pragma("GCC ivdep")
+#endif
+#endif
+
+#if !defined(__CUDACC_RTC__)
+#include <cstdint>
+#endif
+
+namespace fusedops {
+
+#if defined(__CUDACC_RTC__)
+using int64_t = long long;
+using uint64_t = unsigned long long;
+using int32_t = int;
+using uint32_t = unsigned int;
+using uint16_t = unsigned short;
+using uint8_t = unsigned char;
+#else
+using std::int32_t;
+using std::int64_t;
+using std::uint16_t;
+using std::uint32_t;
+using std::uint64_t;
+using std::uint8_t;
+#endif
+
+/// A value in eight bytes, whatever its type: arguments of generated kernels are a list of 8-byte words.
+template <class T>
+struct alignas(8) Word {
+  T value;
+  FUSEDOPS_HD operator T() const { return value; }
+};
+
+}  // namespace fusedops

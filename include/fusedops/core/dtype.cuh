@@ -1,0 +1,137 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Storage types and their conversion to and from the compute type. On a GPU half and bfloat16 are CUDA's; a
+// host compiler gets our own, with branch-free conversions that vectorize. Rounding is to nearest even.
+#pragma once
+
+#include <fusedops/core/config.cuh>
+
+#if defined(FUSEDOPS_CUDA)
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#endif
+
+namespace fusedops {
+
+#if defined(FUSEDOPS_CUDA)
+using half = __half;
+using bfloat16 = __nv_bfloat16;
+#else
+struct half {
+  uint16_t bits;
+};
+struct bfloat16 {
+  uint16_t bits;
+};
+#endif
+
+/// The same bits as another type of the same size.
+template <class To, class From>
+FUSEDOPS_HD To bit_cast(const From& from) {
+  static_assert(sizeof(To) == sizeof(From), "bit_cast needs types of one size");
+  To to;
+#if defined(__CUDACC_RTC__)
+  memcpy(&to, &from, sizeof(To));
+#else
+  __builtin_memcpy(&to, &from, sizeof(To));
+#endif
+  return to;
+}
+
+/// Conversion between storage and compute types; each conversion rounds once (double to 16 bits: through float).
+template <class To, class From>
+struct Convert {
+  FUSEDOPS_HD static To apply(From x) { return static_cast<To>(x); }
+};
+
+#if defined(FUSEDOPS_CUDA)
+
+template <>
+struct Convert<float, half> {
+  FUSEDOPS_HD static float apply(half x) { return __half2float(x); }
+};
+template <>
+struct Convert<half, float> {
+  FUSEDOPS_HD static half apply(float x) { return __float2half_rn(x); }
+};
+template <>
+struct Convert<float, bfloat16> {
+  FUSEDOPS_HD static float apply(bfloat16 x) { return __bfloat162float(x); }
+};
+template <>
+struct Convert<bfloat16, float> {
+  FUSEDOPS_HD static bfloat16 apply(float x) { return __float2bfloat16_rn(x); }
+};
+
+#else
+
+template <>
+struct Convert<float, half> {
+  FUSEDOPS_HD static float apply(half x) {
+    const uint32_t magnitude = uint32_t(x.bits & 0x7fffu) << 13;
+    const uint32_t sign = uint32_t(x.bits & 0x8000u) << 16;
+    // 2^112 moves the exponent bias from 15 to 127, and normalizes subnormals on the way.
+    const uint32_t finite = bit_cast<uint32_t>(bit_cast<float>(magnitude) * 0x1p112f);
+    const uint32_t value = magnitude >= 0x0f800000u ? (magnitude | 0x7f800000u) : finite;
+    return bit_cast<float>(value | sign);
+  }
+};
+template <>
+struct Convert<half, float> {
+  FUSEDOPS_HD static half apply(float x) {
+    const uint32_t bits = bit_cast<uint32_t>(x);
+    const uint32_t magnitude = bits & 0x7fffffffu;
+    const uint32_t sign = (bits >> 16) & 0x8000u;
+    const uint32_t normal = (magnitude - 0x38000000u + 0x0fffu + ((magnitude >> 13) & 1u)) >> 13;
+    // Adding one half aligns a subnormal's last bit with the float's, so the sum rounds it.
+    const uint32_t subnormal = bit_cast<uint32_t>(bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
+    uint32_t value = magnitude < 0x38800000u ? subnormal : normal;
+    value = magnitude >= 0x477ff000u ? 0x7c00u : value;
+    value = magnitude > 0x7f800000u ? 0x7e00u : value;
+    return half{static_cast<uint16_t>(value | sign)};
+  }
+};
+template <>
+struct Convert<float, bfloat16> {
+  FUSEDOPS_HD static float apply(bfloat16 x) { return bit_cast<float>(uint32_t(x.bits) << 16); }
+};
+template <>
+struct Convert<bfloat16, float> {
+  FUSEDOPS_HD static bfloat16 apply(float x) {
+    const uint32_t bits = bit_cast<uint32_t>(x);
+    const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    const uint32_t value = (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded;
+    return bfloat16{static_cast<uint16_t>(value)};
+  }
+};
+
+#endif
+
+template <>
+struct Convert<double, half> {
+  FUSEDOPS_HD static double apply(half x) { return Convert<float, half>::apply(x); }
+};
+template <>
+struct Convert<half, double> {
+  FUSEDOPS_HD static half apply(double x) {
+    return Convert<half, float>::apply(static_cast<float>(x));
+  }
+};
+template <>
+struct Convert<double, bfloat16> {
+  FUSEDOPS_HD static double apply(bfloat16 x) { return Convert<float, bfloat16>::apply(x); }
+};
+template <>
+struct Convert<bfloat16, double> {
+  FUSEDOPS_HD static bfloat16 apply(double x) {
+    return Convert<bfloat16, float>::apply(static_cast<float>(x));
+  }
+};
+
+template <class To, class From>
+FUSEDOPS_HD To convert(From x) {
+  return Convert<To, From>::apply(x);
+}
+
+}  // namespace fusedops

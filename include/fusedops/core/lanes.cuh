@@ -1,0 +1,46 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The lanes that reduce together: a power of two of neighbouring lanes of a warp, or the single "lane" of a
+// CPU thread. Every lane of the group gets the result, and the order of additions is fixed (a butterfly over
+// an operation that commutes, so that all lanes agree to the bit).
+#pragma once
+
+#include <fusedops/core/math.cuh>
+
+namespace fusedops {
+
+template <int kLanes>
+struct Lanes {
+  static_assert(kLanes >= 1 && kLanes <= 32 && (kLanes & (kLanes - 1)) == 0,
+                "a group of lanes is a power of two up to a warp");
+
+#if defined(FUSEDOPS_ON_DEVICE)
+  // All 32 lanes of the warp take part, also those whose row lies beyond the end: the schedule sees to it.
+  template <class T>
+  FUSEDOPS_HD T sum(T x) const {
+    FUSEDOPS_UNROLL
+    for (int step = kLanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+    return x;
+  }
+  template <class T>
+  FUSEDOPS_HD T max(T x) const {
+    FUSEDOPS_UNROLL
+    for (int step = kLanes / 2; step > 0; step /= 2) {
+      x = larger(x, __shfl_xor_sync(0xffffffffu, x, step));
+    }
+    return x;
+  }
+#else
+  template <class T>
+  FUSEDOPS_HD T sum(T x) const {
+    return x;
+  }
+  template <class T>
+  FUSEDOPS_HD T max(T x) const {
+    return x;
+  }
+#endif
+};
+
+}  // namespace fusedops

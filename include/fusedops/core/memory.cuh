@@ -1,0 +1,80 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reading and writing W neighbouring elements at once. The pointer must be aligned to W elements; who knows
+// less passes a smaller W. Inputs are read through the read-only path, so that a compiler may move a read
+// above the stores of an earlier pack: several packs are in flight even where a LOAD saves what it read.
+#pragma once
+
+#include <fusedops/core/dtype.cuh>
+
+namespace fusedops {
+
+/// W elements of T that move as one access of at most 16 bytes.
+template <class T, int W>
+struct alignas(sizeof(T) * W) Pack {
+  T at[W];
+};
+
+namespace detail {
+
+template <int kBytes>
+struct Raw;
+#if defined(FUSEDOPS_ON_DEVICE)
+template <>
+struct Raw<1> {
+  using type = unsigned char;
+};
+template <>
+struct Raw<2> {
+  using type = unsigned short;
+};
+template <>
+struct Raw<4> {
+  using type = unsigned int;
+};
+template <>
+struct Raw<8> {
+  using type = uint2;
+};
+template <>
+struct Raw<16> {
+  using type = uint4;
+};
+#endif
+
+}  // namespace detail
+
+/// Reads an input: memory that nothing writes while the kernel runs.
+template <int W, class T>
+FUSEDOPS_HD Pack<T, W> read_input(const T* from) {
+#if defined(FUSEDOPS_ON_DEVICE)
+  using Raw = typename detail::Raw<sizeof(T) * W>::type;
+  return bit_cast<Pack<T, W>>(__ldg(reinterpret_cast<const Raw*>(from)));
+#else
+  Pack<T, W> pack;
+  __builtin_memcpy(&pack, from, sizeof(pack));  // host packs may lie anywhere
+  return pack;
+#endif
+}
+
+/// Reads memory that this thread has written in the same kernel.
+template <int W, class T>
+FUSEDOPS_HD Pack<T, W> read_back(const T* from) {
+#if defined(FUSEDOPS_ON_DEVICE)
+  return *reinterpret_cast<const Pack<T, W>*>(from);
+#else
+  return read_input<W>(from);
+#endif
+}
+
+template <int W, class T>
+FUSEDOPS_HD void write(T* to, const Pack<T, W>& pack) {
+#if defined(FUSEDOPS_ON_DEVICE)
+  *reinterpret_cast<Pack<T, W>*>(to) = pack;
+#else
+  __builtin_memcpy(to, &pack, sizeof(pack));
+#endif
+}
+
+}  // namespace fusedops

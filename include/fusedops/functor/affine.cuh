@@ -1,0 +1,58 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Affine: v = v * gamma + beta; either may be absent.
+#pragma once
+
+#include <fusedops/functor/contract.cuh>
+#include <fusedops/row/view.cuh>
+
+namespace fusedops {
+
+/// Stands for a gamma or beta that is not there.
+struct Absent {
+  uint64_t unused;
+};
+
+template <class Gamma, class Beta>
+struct Affine {
+  Gamma gamma;
+  Beta beta;
+  static constexpr bool kHasGamma = !detail::IsSame<Gamma, Absent>::value;
+  static constexpr bool kHasBeta = !detail::IsSame<Beta, Absent>::value;
+  static constexpr bool kNeedsInput = kHasGamma;  // for the gradient of gamma
+
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
+    if constexpr (kHasGamma) {
+      Compute scale[N];
+      gamma.read(scale, row, col);
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < N; ++i) v[i] *= scale[i];
+    }
+    if constexpr (kHasBeta) {
+      Compute shift[N];
+      beta.read(shift, row, col);
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < N; ++i) v[i] += shift[i];
+    }
+  }
+
+  template <int N, class Compute, class Row, class Sink>
+  FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&in)[N], const Row& row, int64_t col,
+                            Sink& sink) const {
+    if constexpr (kHasBeta) sink.template add<1>(g, row, col);
+    if constexpr (kHasGamma) {
+      Compute scale[N], of_gamma[N];
+      gamma.read(scale, row, col);
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < N; ++i) {
+        of_gamma[i] = g[i] * in[i];
+        g[i] *= scale[i];
+      }
+      sink.template add<0>(of_gamma, row, col);
+    }
+  }
+};
+
+}  // namespace fusedops

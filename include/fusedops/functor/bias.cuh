@@ -1,0 +1,31 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Bias: v = v + bias, the bias a tensor that broadcasts or a number.
+#pragma once
+
+#include <fusedops/row/view.cuh>
+
+namespace fusedops {
+
+template <class Term>
+struct Bias {
+  Term term;
+  static constexpr bool kNeedsInput = false;
+
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
+    Compute bias[N];
+    term.read(bias, row, col);
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < N; ++i) v[i] += bias[i];
+  }
+
+  template <int N, class Compute, class Row, class Sink>
+  FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&)[N], const Row& row, int64_t col,
+                            Sink& sink) const {
+    sink.template add<0>(g, row, col);
+  }
+};
+
+}  // namespace fusedops

@@ -1,0 +1,22 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Causal: a query sees the columns up to its own position, shifted by `shift` (the declaration's offset and,
+// for the bottom-right alignment, the difference between columns and queries).
+#pragma once
+
+#include <fusedops/functor/columns.cuh>
+
+namespace fusedops {
+
+template <int kRank>
+struct Causal : KeepColumns<Causal<kRank>> {
+  RowMap<kRank> query;
+  int64_t shift;
+
+  FUSEDOPS_HD Causal(const RowMap<kRank>& query, int64_t shift) : query(query), shift(shift) {}
+
+  FUSEDOPS_HD Columns columns(const RowIndex<kRank>& row) const { return {0, query(row) + shift + 1}; }
+};
+
+}  // namespace fusedops

@@ -1,0 +1,205 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Composition: a source and functors make a LOAD, functors and a target make a STORE. The functors apply in
+// the order in which they are declared, except that masks come last: they are sticky, whatever follows them.
+#pragma once
+
+#include <fusedops/functor/contract.cuh>
+
+namespace fusedops {
+
+/// Hands operand gradients of one functor on to the schedule's sink, marked with the functor's place.
+template <int kFunctor, class Sink>
+struct SinkAt {
+  Sink& sink;
+  template <int kOperand, int N, class Compute, class Row>
+  FUSEDOPS_HD void add(const Compute (&gradient)[N], const Row& row, int64_t col) {
+    sink.template add<kFunctor, kOperand>(gradient, row, col);
+  }
+};
+
+/// Functors in the order of their declaration; kFirst is the place of the first one.
+template <int kFirst, class... Functors>
+struct Chain {
+  static constexpr bool kSaves = false;
+  static constexpr bool kBounds = false;
+
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void values(Compute (&)[N], const Row&, int64_t) const {}
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void masks(Compute (&)[N], const Row&, int64_t) const {}
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void after_save(Compute (&)[N], const Row&, int64_t) const {}
+  template <class Row>
+  FUSEDOPS_HD Columns columns(const Row&, Columns all) const {
+    return all;
+  }
+  template <int N, class Row>
+  FUSEDOPS_HD bool any(const Row&, int64_t) const {
+    return true;
+  }
+  template <int N, class Compute, class Row, class Sink>
+  FUSEDOPS_HD void backward(Compute (&)[N], Compute (&)[N], const Row&, int64_t, Sink&) const {}
+};
+
+template <int kFirst, class F, class... Rest>
+struct Chain<kFirst, F, Rest...> {
+  F first;
+  Chain<kFirst + 1, Rest...> rest;
+
+  static constexpr bool kSavesHere = detail::Saves<F>::value;
+  static constexpr bool kSavesLater = Chain<kFirst + 1, Rest...>::kSaves;
+  static constexpr bool kSaves = kSavesHere || kSavesLater;
+  static constexpr bool kBounds =
+      detail::HasColumns<F, RowIndex<1>>::value || Chain<kFirst + 1, Rest...>::kBounds;
+
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void values(Compute (&v)[N], const Row& row, int64_t col) const {
+    static_assert(is_functor_v<F, Compute, Row>,
+                  "fusedops: not a functor: it needs template <int N> void operator()(Compute (&v)[N], "
+                  "int64_t row, int64_t col) const (see fusedops/functor/contract.cuh)");
+    if constexpr (!detail::Masks<F>::value) first(v, row, col);
+    rest.values(v, row, col);
+  }
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void masks(Compute (&v)[N], const Row& row, int64_t col) const {
+    if constexpr (detail::Masks<F>::value) first(v, row, col);
+    rest.masks(v, row, col);
+  }
+  /// The values again, from the last saved stream on.
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void after_save(Compute (&v)[N], const Row& row, int64_t col) const {
+    if constexpr (kSavesLater) {
+      rest.after_save(v, row, col);
+    } else if constexpr (kSavesHere) {
+      first.reread(v, row, col);
+      rest.values(v, row, col);
+    }
+  }
+  template <class Row>
+  FUSEDOPS_HD Columns columns(const Row& row, Columns all) const {
+    all = rest.columns(row, all);
+    if constexpr (detail::HasColumns<F, Row>::value) {
+      const Columns mine = first.columns(row);
+      all.begin = mine.begin > all.begin ? mine.begin : all.begin;
+      all.end = mine.end < all.end ? mine.end : all.end;
+    }
+    return all;
+  }
+  template <int N, class Row>
+  FUSEDOPS_HD bool any(const Row& row, int64_t col) const {
+    if constexpr (detail::HasAny<F, Row>::value) {
+      if (!first.template any<N>(row, col)) return false;
+    }
+    return rest.template any<N>(row, col);
+  }
+  /// `v` enters as the value this functor saw and is rewritten on the way up; `g` enters as the gradient of
+  /// the chain's result and leaves as that of `v`. Only inputs that a gradient needs are kept.
+  template <int N, class Compute, class Row, class Sink>
+  FUSEDOPS_HD void backward(Compute (&g)[N], Compute (&v)[N], const Row& row, int64_t col, Sink& sink) const {
+    Compute seen[N];
+    if constexpr (detail::NeedsInput<F>::value) {
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < N; ++i) seen[i] = v[i];
+    }
+    if constexpr (!detail::Masks<F>::value) first(v, row, col);
+    rest.backward(g, v, row, col, sink);
+    SinkAt<kFirst, Sink> mine{sink};
+    first.backward(g, seen, row, col, mine);
+  }
+};
+
+/// A composed LOAD.
+template <class Source, class... Functors>
+struct Load {
+  Source source;
+  Chain<0, Functors...> chain;
+
+  static constexpr bool kBounds = Chain<0, Functors...>::kBounds;
+
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void load(Compute* dst, const Row& row, int64_t col) const {
+    Compute(&v)[N] = *reinterpret_cast<Compute(*)[N]>(dst);
+    source.read(v, row, col);
+    chain.values(v, row, col);
+    chain.masks(v, row, col);
+  }
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void revisit(Compute* dst, const Row& row, int64_t col) const {
+    if constexpr (Chain<0, Functors...>::kSaves) {
+      Compute(&v)[N] = *reinterpret_cast<Compute(*)[N]>(dst);
+      chain.after_save(v, row, col);
+      chain.masks(v, row, col);
+    } else {
+      load<N>(dst, row, col);
+    }
+  }
+  template <class Row>
+  FUSEDOPS_HD Columns columns(const Row& row, int64_t cols) const {
+    return chain.columns(row, Columns{0, cols});
+  }
+  template <int N, class Row>
+  FUSEDOPS_HD bool any(const Row& row, int64_t col) const {
+    return chain.template any<N>(row, col);
+  }
+  /// The gradient of the source, from that of the LOAD's result; recomputes what the functors saw.
+  template <int N, class Compute, class Row, class Sink>
+  FUSEDOPS_HD void backward(Compute (&g)[N], const Row& row, int64_t col, Sink& sink) const {
+    Compute v[N];
+    source.read(v, row, col);
+    chain.backward(g, v, row, col, sink);
+  }
+};
+
+/// A composed STORE.
+template <class Target, class... Functors>
+struct Store {
+  Target target;
+  Chain<0, Functors...> chain;
+
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void store(const Compute* src, const Row& row, int64_t col) const {
+    Compute v[N];
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < N; ++i) v[i] = src[i];
+    chain.values(v, row, col);
+    target.write(v, row, col);
+  }
+  /// The gradient of the row's result, from that of what was stored; `result` is what the STORE was given.
+  template <int N, class Compute, class Row, class Sink>
+  FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&result)[N], const Row& row, int64_t col,
+                            Sink& sink) const {
+    Compute v[N];
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < N; ++i) v[i] = result[i];
+    chain.backward(g, v, row, col, sink);
+  }
+};
+
+namespace detail {
+
+template <int kFirst>
+FUSEDOPS_HD Chain<kFirst> chain() {
+  return {};
+}
+template <int kFirst, class F, class... Rest>
+FUSEDOPS_HD Chain<kFirst, F, Rest...> chain(const F& first, const Rest&... rest) {
+  return {first, chain<kFirst + 1>(rest...)};
+}
+
+}  // namespace detail
+
+/// load(source, f1, f2, ...): reads through source, then f1, then f2.
+template <class Source, class... Functors>
+FUSEDOPS_HD Load<Source, Functors...> load(const Source& source, const Functors&... functors) {
+  return {source, detail::chain<0>(functors...)};
+}
+
+/// store(target, f1, f2, ...): f1, then f2, then writes to target.
+template <class Target, class... Functors>
+FUSEDOPS_HD Store<Target, Functors...> store(const Target& target, const Functors&... functors) {
+  return {target, detail::chain<0>(functors...)};
+}
+
+}  // namespace fusedops

@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Mask: a boolean tensor takes elements out of the row, by selection: what lies under the mask cannot leak.
+#pragma once
+
+#include <fusedops/core/math.cuh>
+#include <fusedops/row/view.cuh>
+
+namespace fusedops {
+
+/// kKeep: true takes part (the attention convention); otherwise true is masked out (torch's masked_fill).
+template <class Flags, bool kKeep>
+struct Mask {
+  Flags flags;
+  static constexpr bool kMasks = true;
+  static constexpr bool kNeedsInput = false;
+
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
+    uint8_t flag[N];
+    flags.read(flag, row, col);
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < N; ++i) v[i] = (flag[i] != 0) == kKeep ? v[i] : -infinity<Compute>();
+  }
+
+  template <int N, class Compute, class Row, class Sink>
+  FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&)[N], const Row& row, int64_t col, Sink&) const {
+    uint8_t flag[N];
+    flags.read(flag, row, col);
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < N; ++i) g[i] = (flag[i] != 0) == kKeep ? g[i] : Compute(0);
+  }
+};
+
+}  // namespace fusedops

@@ -1,0 +1,64 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Residual: v = v + alpha * residual. With a stream it also saves the sum, rounded to the stream's type, and the
+// chain continues with the rounded value, as torch's chain does.
+#pragma once
+
+#include <fusedops/row/view.cuh>
+
+namespace fusedops {
+
+template <class Skip, class Alpha>
+struct Residual {
+  Skip skip;
+  Alpha alpha;
+  static constexpr bool kNeedsInput = false;
+
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
+    Compute term[N], factor[N];
+    skip.read(term, row, col);
+    alpha.read(factor, row, col);
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < N; ++i) v[i] += factor[i] * term[i];
+  }
+
+  template <int N, class Compute, class Row, class Sink>
+  FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&)[N], const Row& row, int64_t col,
+                            Sink& sink) const {
+    Compute of_skip[N];
+    alpha.read(of_skip, row, col);
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < N; ++i) of_skip[i] *= g[i];
+    sink.template add<0>(of_skip, row, col);
+  }
+};
+
+template <class Skip, class Alpha, class Stream>
+struct SavedResidual {
+  Residual<Skip, Alpha> residual;
+  Stream stream;
+  static constexpr bool kSaves = true;
+  static constexpr bool kNeedsInput = false;
+
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
+    residual(v, row, col);
+    stream.write(v, row, col);
+    stream.round(v);
+  }
+
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void reread(Compute (&v)[N], const Row& row, int64_t col) const {
+    stream.read_again(v, row, col);
+  }
+
+  template <int N, class Compute, class Row, class Sink>
+  FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&in)[N], const Row& row, int64_t col,
+                            Sink& sink) const {
+    residual.backward(g, in, row, col, sink);
+  }
+};
+
+}  // namespace fusedops

@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Scale: v = v * scale, the scale a number or a tensor that broadcasts.
+#pragma once
+
+#include <fusedops/row/view.cuh>
+
+namespace fusedops {
+
+template <class Factor>
+struct Scale {
+  Factor factor;
+  static constexpr bool kNeedsInput = true;  // for the gradient of the scale
+
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
+    Compute scale[N];
+    factor.read(scale, row, col);
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < N; ++i) v[i] *= scale[i];
+  }
+
+  template <int N, class Compute, class Row, class Sink>
+  FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&in)[N], const Row& row, int64_t col,
+                            Sink& sink) const {
+    Compute scale[N], of_scale[N];
+    factor.read(scale, row, col);
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < N; ++i) {
+      of_scale[i] = g[i] * in[i];
+      g[i] *= scale[i];
+    }
+    sink.template add<0>(of_scale, row, col);
+  }
+};
+
+}  // namespace fusedops

@@ -1,0 +1,75 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The row schedule of the CPU: a thread takes one row after another. The same operators, LOADs and STOREs as on
+// the GPU; a "group of lanes" is one thread, a pack is as wide as several vector registers, and a row that fits
+// a small buffer stays there between its reduction and its result. The runtime owns the threads.
+#pragma once
+
+#include <fusedops/row/fetch.cuh>
+#include <fusedops/row/kernel.cuh>
+#include <fusedops/row/storage.cuh>
+
+namespace fusedops {
+
+/// Storage: InRegisters keeps the row (up to kBuffered columns), Streamed reads it twice.
+template <class Storage_>
+struct HostSchedule {
+  using Storage = Storage_;
+  static constexpr int kWidth = 64;      // eight AVX2 registers of float: enough independent work
+  static constexpr int kPacks = 16;      // a chunk of 1024 columns: merging chunks costs little
+  static constexpr int kChunks = 16;     // a row of 16384 floats takes 64 KiB, which the L2 cache holds
+  static constexpr int kChunk = kWidth * kPacks;
+  static constexpr int kBuffered = kChunk * kChunks;
+};
+
+/// Rows begin <= row < end, on the calling thread.
+template <class Schedule, class Op, class LoadT, class StoreT, class Statistics, int kRank>
+inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Statistics& statistics,
+                      const RowSpace<kRank>& rows, int64_t cols, int64_t begin, int64_t end) {
+  using Compute = typename Op::Compute;
+  using Storage = typename Schedule::Storage;
+  using RowTile = Tile<Compute, Schedule::kPacks, Schedule::kWidth, Schedule::kWidth, Schedule::kWidth, false>;
+  using Row = RowIndex<kRank>;
+  static_assert(is_load_v<LoadT, Compute, Row>,
+                "fusedops: not a LOAD: it needs template <int N> void load(Compute* dst, int64_t row, "
+                "int64_t col) const (see fusedops/functor/contract.cuh)");
+  static_assert(is_store_v<StoreT, Compute, Row>,
+                "fusedops: not a STORE: it needs template <int N> void store(const Compute* src, int64_t row, "
+                "int64_t col) (see fusedops/functor/contract.cuh)");
+  constexpr bool kBounds = detail::Bounds<LoadT>::value;
+  constexpr bool kKeeps = !Storage::kRevisits;
+  const int64_t chunks = (cols + Schedule::kChunk - 1) / Schedule::kChunk;
+  alignas(64) RowTile tiles[kKeeps ? Schedule::kChunks : 1];
+
+  for (int64_t number = begin; number < end; ++number) {
+    const Row row = rows.index(number);
+    Columns bounds{0, cols};
+    if constexpr (kBounds) bounds = load.columns(row, cols);
+
+    typename Op::Partial parts[kKeeps ? Schedule::kChunks : 1];
+    typename Op::Partial of_row = Op::nothing();
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      RowTile& tile = tiles[kKeeps ? chunk : 0];
+      tile.left = tile.group_left = cols - chunk * Schedule::kChunk;
+      load_tile<false>(tile, load, row, chunk * Schedule::kChunk, bounds, kBounds, Op::neutral());
+      const typename Op::Partial part = op.reduce(Lanes<1>{}, tile);
+      if constexpr (kKeeps) parts[chunk] = part;
+      of_row = chunk == 0 ? part : op.merge(of_row, part);
+    }
+    const typename Op::Finish finish = op.finish(of_row, cols);
+    statistics.write(finish, row);
+
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      RowTile& tile = tiles[kKeeps ? chunk : 0];
+      if constexpr (!kKeeps) {
+        tile.left = tile.group_left = cols - chunk * Schedule::kChunk;
+        load_tile<true>(tile, load, row, chunk * Schedule::kChunk, bounds, kBounds, Op::neutral());
+        parts[0] = op.again(Lanes<1>{}, tile);
+      }
+      store_tile(tile, store, row, chunk * Schedule::kChunk, finish.of(parts[kKeeps ? chunk : 0]));
+    }
+  }
+}
+
+}  // namespace fusedops

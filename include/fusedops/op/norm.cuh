@@ -1,0 +1,128 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// LayerNorm and RMSNorm over a row, without the affine part, which is a functor of the STORE.
+//
+// What is known of part of a row: how many columns, their mean, and the sum of squares about it. The mean is
+// kept as a float and its rounding error, the squares are centred (the second pass of a two-pass algorithm;
+// the values are at hand), and parts are merged as in Chan, Golub and LeVeque, "Updating formulae and a
+// pairwise algorithm for computing sample variances" (1979). The sums are of x / 2^k, so that values near the
+// largest float do not overflow.
+#pragma once
+
+#include <fusedops/row/tile.cuh>
+
+namespace fusedops {
+
+template <class Compute_>
+struct LayerNorm {
+  using Compute = Compute_;
+  Word<Compute> eps;
+
+  struct Partial {
+    Compute count, mean, low, squares;  // the mean is mean + low
+  };
+
+  FUSEDOPS_HD static Compute neutral() { return 0; }
+
+  FUSEDOPS_HD static Partial nothing() { return {0, 0, 0, 0}; }
+
+  template <class Group, class Tile>
+  FUSEDOPS_HD Partial reduce(Group group, Tile& tile) const {
+    constexpr int kMost = detail::power_of_two(Tile::kPacks * Tile::kSpan);
+    constexpr Compute kShrink = Compute(1) / kMost;
+    const Compute count = static_cast<Compute>(tile.group_count());
+    const Compute sum = group.sum(tile.sum([](Compute x) { return x * kShrink; }));
+    const Compute mean = count > 0 ? sum * (kMost / count) : Compute(0);
+    tile.fill_absent(mean);
+    const Compute off = group.sum(tile.sum([mean](Compute x) { return x - mean; }));
+    const Compute low = count > 0 ? off / count : Compute(0);
+    const Compute squares = group.sum(tile.sum([mean](Compute x) { return (x - mean) * (x - mean); }));
+    return {count, mean, low, squares - off * low};
+  }
+
+  /// A tile that was loaded a second time needs nothing: results are made from the values themselves.
+  template <class Group, class Tile>
+  FUSEDOPS_HD Partial again(Group, Tile&) const {
+    return nothing();
+  }
+
+  template <class Group>
+  FUSEDOPS_HD Partial combine(Group group, Partial part) const {
+    const Compute count = group.sum(part.count);
+    const Compute share = count > 0 ? part.count / count : Compute(0);
+    const Compute mean = group.sum(part.mean * share);
+    const Compute off = (part.mean - mean) + part.low;
+    const Compute low = group.sum(off * share);
+    const Compute squares = group.sum(part.squares + part.count * off * off);
+    return {count, mean, low, squares - count * low * low};
+  }
+
+  FUSEDOPS_HD Partial merge(Partial a, Partial b) const {
+    const Compute count = a.count + b.count;
+    if (!(count > 0)) return a;
+    const Compute share = b.count / count;
+    const Compute delta = (b.mean - a.mean) + (b.low - a.low);
+    const Compute step = delta * share;
+    const Compute mean = a.mean + step;
+    // What the addition lost, exactly (Knuth's two-sum).
+    const Compute taken = mean - a.mean;
+    const Compute lost = (a.mean - (mean - taken)) + (step - taken);
+    return {count, mean, lost + a.low, a.squares + b.squares + delta * delta * a.count * share};
+  }
+
+  struct Finish {
+    Compute mean, rstd, shift;
+    FUSEDOPS_HD Compute operator()(Compute x) const { return (x - mean) * rstd + shift; }
+    FUSEDOPS_HD Finish of(Partial) const { return *this; }
+  };
+
+  FUSEDOPS_HD Finish finish(Partial row, int64_t) const {
+    const Compute variance = larger(row.squares, Compute(0)) / row.count;
+    const Compute rstd = reciprocal_sqrt(variance + eps);
+    return {row.mean, rstd, -row.low * rstd};
+  }
+};
+
+template <class Compute_>
+struct RmsNorm {
+  using Compute = Compute_;
+  Word<Compute> eps;
+
+  struct Partial {
+    Compute squares;
+  };
+
+  FUSEDOPS_HD static Compute neutral() { return 0; }
+
+  FUSEDOPS_HD static Partial nothing() { return {0}; }
+
+  template <class Group, class Tile>
+  FUSEDOPS_HD Partial reduce(Group group, Tile& tile) const {
+    return {group.sum(tile.sum([](Compute x) { return x * x; }))};
+  }
+
+  template <class Group, class Tile>
+  FUSEDOPS_HD Partial again(Group, Tile&) const {
+    return nothing();
+  }
+
+  template <class Group>
+  FUSEDOPS_HD Partial combine(Group group, Partial part) const {
+    return {group.sum(part.squares)};
+  }
+
+  FUSEDOPS_HD Partial merge(Partial a, Partial b) const { return {a.squares + b.squares}; }
+
+  struct Finish {
+    Compute mean, rstd;  // the mean is that which is subtracted: zero
+    FUSEDOPS_HD Compute operator()(Compute x) const { return x * rstd; }
+    FUSEDOPS_HD Finish of(Partial) const { return *this; }
+  };
+
+  FUSEDOPS_HD Finish finish(Partial row, int64_t cols) const {
+    return {0, reciprocal_sqrt(row.squares / static_cast<Compute>(cols) + eps)};
+  }
+};
+
+}  // namespace fusedops

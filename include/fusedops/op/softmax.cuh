@@ -1,0 +1,103 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Softmax and log-softmax over a row. What is known of part of a row is its maximum and the sum of
+// exp(x - maximum); parts are merged by rescaling (Milakov and Gimelshein, "Online normalizer calculation for
+// softmax", 2018), so a row may arrive in any number of chunks.
+//
+// An empty row, one whose maximum is -inf, gives zeros (log-softmax: -inf), or NaN where asked for.
+#pragma once
+
+#include <fusedops/row/tile.cuh>
+
+namespace fusedops {
+
+template <class Compute_, bool kLog, bool kEmptyIsNan>
+struct Softmax {
+  using Compute = Compute_;
+  uint64_t unused;  // operators are arguments too; this one has none
+
+  struct Partial {
+    Compute max, sum;
+  };
+
+  /// The value that takes no part.
+  FUSEDOPS_HD static Compute neutral() { return -infinity<Compute>(); }
+
+  FUSEDOPS_HD static Partial nothing() { return {-infinity<Compute>(), 0}; }
+
+  /// The part of a row that a group of lanes holds; every lane gets it. Rewrites the tile to what finishing
+  /// starts from: softmax keeps exp(x - maximum of the part), so that no element is exponentiated twice.
+  template <class Group, class Tile>
+  FUSEDOPS_HD Partial reduce(Group group, Tile& tile) const {
+    const Partial part = again(group, tile);
+    if constexpr (kLog) {
+      const Compute base = finite(part.max);
+      return {part.max, group.sum(tile.sum([base](Compute x) { return exp(x - base); }))};
+    } else {
+      return {part.max, group.sum(tile.sum([](Compute x) { return x; }))};
+    }
+  }
+
+  /// Rewrites a tile that was loaded a second time as reduce() did; what it returns suits Finish::of alone.
+  template <class Group, class Tile>
+  FUSEDOPS_HD Partial again(Group group, Tile& tile) const {
+    const Compute max = group.max(tile.max());
+    if constexpr (!kLog) {
+      const Compute base = finite(max);
+      tile.apply([base](Compute x) { return exp(x - base); });
+    }
+    return {max, 0};
+  }
+
+  /// Parts of a row held by the lanes of a group, one each.
+  template <class Group>
+  FUSEDOPS_HD Partial combine(Group group, Partial part) const {
+    const Compute max = group.max(part.max);
+    return {max, group.sum(part.sum * exp(part.max - finite(max)))};
+  }
+
+  FUSEDOPS_HD Partial merge(Partial a, Partial b) const {
+    const Compute max = larger(a.max, b.max);
+    const Compute base = finite(max);
+    return {max, a.sum * exp(a.max - base) + b.sum * exp(b.max - base)};
+  }
+
+  /// Turns what reduce() left of a part of the row into the row's result.
+  struct Finish {
+    Compute base, factor;
+
+    struct Element {
+      Compute base, factor;
+      FUSEDOPS_HD Compute operator()(Compute x) const {
+        if constexpr (kLog) {
+          return (x - base) - factor;
+        } else {
+          return x * factor;
+        }
+      }
+    };
+    FUSEDOPS_HD Element of(Partial part) const {
+      if constexpr (kLog) {
+        return {base, factor};
+      } else {
+        return {base, exp(finite(part.max) - base) * factor};
+      }
+    }
+  };
+
+  FUSEDOPS_HD Finish finish(Partial row, int64_t) const {
+    const Compute base = finite(row.max);
+    // NaN among masked elements has a sum that is NaN, so that row is not empty.
+    if (row.max == -infinity<Compute>() && row.sum == 0) {
+      return {base, kEmptyIsNan ? quiet_nan<Compute>() : Compute(0)};
+    }
+    return {base, kLog ? log(row.sum) : Compute(1) / row.sum};
+  }
+
+ private:
+  // Subtracting a maximum of -inf would make NaN of an empty part.
+  FUSEDOPS_HD static Compute finite(Compute max) { return max == -infinity<Compute>() ? Compute(0) : max; }
+};
+
+}  // namespace fusedops

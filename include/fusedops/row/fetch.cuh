@@ -1,0 +1,102 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Moves a tile between memory and registers through LOAD and STORE, pack by pack. A complete pack moves at the
+// schedule's width; the end of an odd row one column at a time.
+#pragma once
+
+#include <fusedops/functor/contract.cuh>
+#include <fusedops/row/tile.cuh>
+
+namespace fusedops {
+
+namespace detail {
+
+template <int N, bool kAgain, class LoadT, class Compute, class Row>
+FUSEDOPS_HD void load_pack(const LoadT& load, Compute* dst, const Row& row, int64_t col) {
+  if constexpr (kAgain && HasRevisit<LoadT, Compute, Row>::value) {
+    load.template revisit<N>(dst, row, col);
+  } else {
+    load.template load<N>(dst, row, col);
+  }
+}
+
+// Narrower and narrower packs: a CPU's packs are wide, and the end of a row should still move by vectors.
+template <int N, bool kAgain, class LoadT, class Compute, class Row>
+FUSEDOPS_HD void load_tail(const LoadT& load, Compute* dst, const Row& row, int64_t col, int64_t count) {
+  constexpr int kNext = N > 8 ? 8 : 1;
+  int64_t done = 0;
+  FUSEDOPS_UNROLL
+  for (int i = 0; i + kNext <= N; i += kNext) {
+    if (i + kNext <= count) {
+      load_pack<kNext, kAgain>(load, dst + i, row, col + i);
+      done = i + kNext;
+    }
+  }
+  if constexpr (kNext > 1) {
+    if (done < count) load_tail<kNext, kAgain>(load, dst + done, row, col + done, count - done);
+  }
+}
+
+template <int N, class StoreT, class Compute, class Row>
+FUSEDOPS_HD void store_tail(StoreT& store, const Compute* src, const Row& row, int64_t col, int64_t count) {
+  constexpr int kNext = N > 8 ? 8 : 1;
+  int64_t done = 0;
+  FUSEDOPS_UNROLL
+  for (int i = 0; i + kNext <= N; i += kNext) {
+    if (i + kNext <= count) {
+      store.template store<kNext>(src + i, row, col + i);
+      done = i + kNext;
+    }
+  }
+  if constexpr (kNext > 1) {
+    if (done < count) store_tail<kNext>(store, src + done, row, col + done, count - done);
+  }
+}
+
+}  // namespace detail
+
+/// Fills a tile whose first pack begins at `col`. Only columns of `bounds` are read; all others, within the
+/// row or beyond it, become `neutral`.
+template <bool kAgain, class Tile, class LoadT, class Row>
+FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_t col, Columns bounds,
+                           bool bounded, typename Tile::Compute neutral) {
+  constexpr int N = Tile::kWidth;
+  FUSEDOPS_UNROLL
+  for (int k = 0; k < tile.packs(); ++k) {
+    const int64_t first = col + int64_t(k) * Tile::kStride;
+    const int64_t count = tile.count(k);
+    const bool wanted = !bounded || (first < bounds.end && first + N > bounds.begin);
+    if (Tile::kExact && !bounded) {
+      detail::load_pack<N, kAgain>(load, tile.at[k], row, first);
+    } else if (wanted && count == N) {
+      detail::load_pack<N, kAgain>(load, tile.at[k], row, first);
+    } else {
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < N; ++i) tile.at[k][i] = neutral;
+      if (!Tile::kExact && wanted && count > 0) {
+        detail::load_tail<N, kAgain>(load, tile.at[k], row, first, count);
+      }
+    }
+  }
+}
+
+/// Turns a tile into the row's result and stores it.
+template <class Tile, class StoreT, class Row, class Finish>
+FUSEDOPS_HD void store_tile(Tile& tile, StoreT& store, const Row& row, int64_t col, const Finish& finish) {
+  constexpr int N = Tile::kWidth;
+  FUSEDOPS_UNROLL
+  for (int k = 0; k < tile.packs(); ++k) {
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < N; ++i) tile.at[k][i] = finish(tile.at[k][i]);
+    const int64_t first = col + int64_t(k) * Tile::kStride;
+    const int64_t count = tile.count(k);
+    if (Tile::kExact || count == N) {
+      store.template store<N>(tile.at[k], row, first);
+    } else if (count > 0) {
+      detail::store_tail<N>(store, tile.at[k], row, first, count);
+    }
+  }
+}
+
+}  // namespace fusedops

@@ -1,0 +1,84 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rows and their coordinates. A schedule counts rows in visiting order; operands broadcast over several
+// dimensions, so each row also has coordinates, computed once a row and shared by all operands. To a LOAD or
+// STORE that wants a plain number, a RowIndex is that number.
+#pragma once
+
+#include <fusedops/core/config.cuh>
+
+namespace fusedops {
+
+/// One row: its number in visiting order and its coordinates, outermost first.
+template <int kRank>
+struct RowIndex {
+  int64_t row;
+  int64_t at[kRank];
+  FUSEDOPS_HD operator int64_t() const { return row; }
+};
+
+/// Division by a size that is known before the launch: q = (high(n * multiplier) + n) >> shift for n < 2^31
+/// (Granlund and Montgomery, "Division by invariant integers using multiplication", PLDI 1994).
+struct Divider {
+  uint32_t size, multiplier;
+  uint32_t shift, unused;
+
+  FUSEDOPS_HD uint32_t divide(uint32_t n) const {
+    const uint32_t high = static_cast<uint32_t>((uint64_t(n) * multiplier) >> 32);
+    return (high + n) >> shift;
+  }
+};
+
+/// The dimensions that rows run over, in visiting order: the outermost needs no size.
+template <int kRank>
+struct RowSpace {
+  int64_t count;
+  Divider inner[kRank - 1];
+
+  FUSEDOPS_HD RowIndex<kRank> index(int64_t row) const {
+    RowIndex<kRank> result;
+    result.row = row;
+    if (count <= 0x7fffffff) {
+      uint32_t rest = static_cast<uint32_t>(row);
+      FUSEDOPS_UNROLL
+      for (int d = kRank - 1; d > 0; --d) {
+        const uint32_t quotient = inner[d - 1].divide(rest);
+        result.at[d] = rest - quotient * inner[d - 1].size;
+        rest = quotient;
+      }
+      result.at[0] = rest;
+    } else {
+      int64_t rest = row;
+      FUSEDOPS_UNROLL
+      for (int d = kRank - 1; d > 0; --d) {
+        const int64_t quotient = rest / inner[d - 1].size;
+        result.at[d] = rest - quotient * inner[d - 1].size;
+        rest = quotient;
+      }
+      result.at[0] = rest;
+    }
+    return result;
+  }
+};
+
+template <>
+struct RowSpace<1> {
+  int64_t count;
+  FUSEDOPS_HD RowIndex<1> index(int64_t row) const { return {row, {row}}; }
+};
+
+/// A linear function of a row's coordinates: an address, a query position, the row number of a dropout mask.
+template <int kRank>
+struct RowMap {
+  int64_t stride[kRank];
+
+  FUSEDOPS_HD int64_t operator()(const RowIndex<kRank>& row) const {
+    int64_t sum = row.at[0] * stride[0];
+    FUSEDOPS_UNROLL
+    for (int d = 1; d < kRank; ++d) sum += row.at[d] * stride[d];
+    return sum;
+  }
+};
+
+}  // namespace fusedops

@@ -1,0 +1,125 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The part of a row that one thread holds while it is reduced: kPacks packs of kWidth neighbouring columns,
+// kStride columns from pack to pack. Operators see rows only as tiles. Columns beyond the end of the row hold
+// the operator's neutral value, so a plain reduction need not know about them.
+#pragma once
+
+#include <fusedops/core/lanes.cuh>
+
+namespace fusedops {
+
+/// kExact: every pack is complete, so nothing has to be counted. kSpan: columns that a group covers in a pack.
+template <class Compute_, int kPacks_, int kWidth_, int kStride_, int kSpan_, bool kExact_>
+struct Tile {
+  using Compute = Compute_;
+  static constexpr int kPacks = kPacks_;
+  static constexpr int kWidth = kWidth_;
+  static constexpr int kStride = kStride_;
+  static constexpr int kSpan = kSpan_;
+  static constexpr bool kExact = kExact_;
+
+  Compute at[kPacks][kWidth];
+  int64_t left;        // columns from this thread's first pack to the end of the row, if any
+  int64_t group_left;  // the same from the first pack of the group of lanes
+
+  /// Packs that hold anything; on a GPU all are walked, so that the registers have constant indices.
+  FUSEDOPS_HD int packs() const {
+#if defined(FUSEDOPS_CUDA)
+    return kPacks;
+#else
+    return static_cast<int>(smaller<int64_t>((left + kStride - 1) / kStride, kPacks));
+#endif
+  }
+
+  /// Columns of the row in this thread's pack k.
+  FUSEDOPS_HD int64_t count(int k) const {
+    return kExact ? kWidth : larger<int64_t>(smaller<int64_t>(left - int64_t(k) * kStride, kWidth), 0);
+  }
+
+  /// Columns of the row that the whole group holds.
+  FUSEDOPS_HD int64_t group_count() const {
+    if constexpr (kExact) return int64_t(kSpan) * kPacks;
+    int64_t sum = 0;
+    FUSEDOPS_UNROLL
+    for (int k = 0; k < kPacks; ++k) {
+      sum += larger<int64_t>(smaller<int64_t>(group_left - int64_t(k) * kStride, kSpan), 0);
+    }
+    return sum;
+  }
+
+  /// Sets what lies beyond the end of the row.
+  FUSEDOPS_HD void fill_absent(Compute value) {
+    if constexpr (kExact) return;
+    FUSEDOPS_UNROLL
+    for (int k = 0; k < packs(); ++k) {
+      const int64_t present = count(k);
+      if (present < kWidth) {
+        FUSEDOPS_UNROLL
+        for (int i = 0; i < kWidth; ++i) at[k][i] = i < present ? at[k][i] : value;
+      }
+    }
+  }
+
+  /// Rewrites every value.
+  template <class F>
+  FUSEDOPS_HD void apply(F f) {
+    FUSEDOPS_UNROLL
+    for (int k = 0; k < packs(); ++k) {
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < kWidth; ++i) at[k][i] = f(at[k][i]);
+    }
+  }
+
+  /// The sum of f over the tile, in a fixed order: kAccumulators partial sums, then pairwise.
+  template <class F>
+  FUSEDOPS_HD Compute sum(F f) const {
+    Compute partial[kAccumulators];
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < kAccumulators; ++i) partial[i] = 0;
+    FUSEDOPS_UNROLL
+    for (int k = 0; k < packs(); ++k) {
+      FUSEDOPS_UNROLL
+      for (int j = 0; j < kWidth; j += kAccumulators) {
+        FUSEDOPS_UNROLL
+        for (int i = 0; i < kAccumulators; ++i) partial[i] += f(at[k][j + i]);
+      }
+    }
+    FUSEDOPS_UNROLL
+    for (int step = kAccumulators / 2; step > 0; step /= 2) {
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < step; ++i) partial[i] += partial[i + step];
+    }
+    return partial[0];
+  }
+
+  FUSEDOPS_HD Compute max() const {
+    Compute partial[kAccumulators];
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < kAccumulators; ++i) partial[i] = -infinity<Compute>();
+    FUSEDOPS_UNROLL
+    for (int k = 0; k < packs(); ++k) {
+      FUSEDOPS_UNROLL
+      for (int j = 0; j < kWidth; j += kAccumulators) {
+        FUSEDOPS_UNROLL
+        for (int i = 0; i < kAccumulators; ++i) partial[i] = larger(at[k][j + i], partial[i]);
+      }
+    }
+    FUSEDOPS_UNROLL
+    for (int step = kAccumulators / 2; step > 0; step /= 2) {
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < step; ++i) partial[i] = larger(partial[i], partial[i + step]);
+    }
+    return partial[0];
+  }
+
+ private:
+#if defined(FUSEDOPS_CUDA)
+  static constexpr int kAccumulators = kWidth < 4 ? kWidth : 4;  // enough to hide the latency of an addition
+#else
+  static constexpr int kAccumulators = kWidth < 32 ? kWidth : 32;  // four AVX2 registers
+#endif
+};
+
+}  // namespace fusedops

@@ -1,0 +1,119 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// An operand as a kernel sees it: a pointer, a stride for each dimension of the rows (0 where it is broadcast)
+// and one for the columns. How wide a pack is belongs to the schedule; how wide this operand can be read
+// belongs to its pointer and strides: a pack of N is read as N / W accesses of W elements.
+#pragma once
+
+#include <fusedops/core/memory.cuh>
+#include <fusedops/row/index.cuh>
+
+namespace fusedops {
+
+/// How the columns of an operand lie in memory.
+enum class Column { kBroadcast, kContiguous, kStrided };
+
+/// The width of a host's operands, whose compiler chooses its own.
+inline constexpr int kAnyWidth = 0;
+
+template <class T, int kRank, Column kColumn, int W>
+struct View {
+  T* data;
+  RowMap<kRank> rows;
+  int64_t column_stride;
+
+  /// Reads N columns of an input from `col` on and converts them to the compute type.
+  template <int N, class Compute>
+  FUSEDOPS_HD void read(Compute (&value)[N], const RowIndex<kRank>& row, int64_t col) const {
+    const T* base = data + rows(row);
+    if constexpr (kColumn == Column::kBroadcast) {
+      const Compute one = convert<Compute>(read_input<1>(base).at[0]);
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < N; ++i) value[i] = one;
+    } else if constexpr (kColumn == Column::kContiguous && W == kAnyWidth) {
+      FUSEDOPS_VECTOR
+      for (int i = 0; i < N; ++i) value[i] = convert<Compute>(base[col + i]);
+    } else if constexpr (kColumn == Column::kContiguous) {
+      constexpr int kStep = W < N ? W : N;
+      Pack<T, kStep> pack[N / kStep];
+      FUSEDOPS_UNROLL
+      for (int j = 0; j < N / kStep; ++j) pack[j] = read_input<kStep>(base + col + j * kStep);
+      FUSEDOPS_UNROLL
+      for (int j = 0; j < N / kStep; ++j) unpack<kStep>(value, j * kStep, pack[j]);
+    } else {
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < N; ++i) {
+        value[i] = convert<Compute>(read_input<1>(base + (col + i) * column_stride).at[0]);
+      }
+    }
+  }
+
+  /// Reads what this thread has written before (a saved stream).
+  template <int N, class Compute>
+  FUSEDOPS_HD void read_again(Compute (&value)[N], const RowIndex<kRank>& row, int64_t col) const {
+    const T* base = data + rows(row);
+    if constexpr (kColumn == Column::kContiguous && W != kAnyWidth) {
+      constexpr int kStep = W < N ? W : N;
+      FUSEDOPS_UNROLL
+      for (int j = 0; j < N / kStep; ++j) {
+        unpack<kStep>(value, j * kStep, read_back<kStep>(base + col + j * kStep));
+      }
+    } else {
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < N; ++i) {
+        value[i] = convert<Compute>(read_back<1>(base + (col + i) * column_stride).at[0]);
+      }
+    }
+  }
+
+  /// Rounds N columns to the storage type, once, and writes them.
+  template <int N, class Compute>
+  FUSEDOPS_HD void write(const Compute (&value)[N], const RowIndex<kRank>& row, int64_t col) const {
+    T* base = data + rows(row);
+    if constexpr (kColumn == Column::kContiguous && W == kAnyWidth) {
+      FUSEDOPS_VECTOR
+      for (int i = 0; i < N; ++i) base[col + i] = convert<T>(value[i]);
+    } else if constexpr (kColumn == Column::kContiguous) {
+      constexpr int kStep = W < N ? W : N;
+      FUSEDOPS_UNROLL
+      for (int j = 0; j < N / kStep; ++j) {
+        Pack<T, kStep> pack;
+        FUSEDOPS_UNROLL
+        for (int i = 0; i < kStep; ++i) pack.at[i] = convert<T>(value[j * kStep + i]);
+        fusedops::write<kStep>(base + col + j * kStep, pack);
+      }
+    } else {
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < N; ++i) base[(col + i) * column_stride] = convert<T>(value[i]);
+    }
+  }
+
+  /// What write() and read_again() would make of the values.
+  template <int N, class Compute>
+  FUSEDOPS_HD void round(Compute (&value)[N]) const {
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < N; ++i) value[i] = convert<Compute>(convert<T>(value[i]));
+  }
+
+ private:
+  template <int kStep, int N, class Compute>
+  FUSEDOPS_HD static void unpack(Compute (&value)[N], int first, const Pack<T, kStep>& pack) {
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < kStep; ++i) value[first + i] = convert<Compute>(pack.at[i]);
+  }
+};
+
+/// A number given at the call, in place of a tensor.
+template <class Compute>
+struct Value {
+  Word<Compute> number;
+
+  template <int N, class Row>
+  FUSEDOPS_HD void read(Compute (&value)[N], const Row&, int64_t) const {
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < N; ++i) value[i] = number;
+  }
+};
+
+}  // namespace fusedops

@@ -1,0 +1,185 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Chains as fusedops declarations, inputs for them, and one comparison that every test uses."""
+
+import contextlib
+import functools
+from collections.abc import Mapping
+
+import pytest
+import torch
+from philox import drawn
+from references import Chain, check, evaluate
+
+import fusedops as fo
+from fusedops import testing
+
+HALVES = [torch.float16, torch.bfloat16]
+FLOATS = [*HALVES, torch.float32]
+
+SOFTMAX = Chain("softmax")
+LOG_SOFTMAX = Chain("log_softmax")
+LAYER_NORM = Chain("layer_norm", store=(("affine", "gamma", "beta"),), eps=1e-5)
+RMS_NORM = Chain("rms_norm", store=(("affine", "gamma", None),), eps=1e-6)
+
+#: Each operator in its plainest form, norms with their parameters.
+OPERATORS = {chain.op: chain for chain in (SOFTMAX, LOG_SOFTMAX, LAYER_NORM, RMS_NORM)}
+
+ATTENTION = Chain(
+    "softmax",
+    load=(("scale", "scale"), ("bias", "pair_bias"), ("mask", "padding")),
+    store=(("dropout", "p"),),
+)
+ADD_NORM = Chain(
+    "layer_norm",
+    load=(("bias", "bias"), ("dropout", "p"), ("residual", "residual", 1.0, "stream")),
+    store=(("affine", "gamma", "beta"),),
+    eps=1e-5,
+)
+
+
+def functor(word, *arguments):
+    """The functor that says what a step says."""
+    if word == "causal":
+        align, offset = arguments
+        return fo.Causal(align=align, offset=offset)
+    if word == "residual":
+        name, alpha, save = arguments
+        return fo.Residual(name, alpha=alpha, save=save)
+    if word == "keep":
+        return fo.Mask(*arguments, keep=True)
+    kinds = {
+        "scale": fo.Scale,
+        "bias": fo.Bias,
+        "mask": fo.Mask,
+        "lengths": fo.Lengths,
+        "dropout": fo.Dropout,
+        "affine": fo.Affine,
+        "cast": fo.Cast,
+    }
+    return kinds[word](*arguments)
+
+
+@functools.cache
+def declare(chain):
+    """The fused op that a chain describes."""
+    kinds = {
+        "softmax": fo.Softmax,
+        "log_softmax": fo.LogSoftmax,
+        "layer_norm": fo.LayerNorm,
+        "rms_norm": fo.RMSNorm,
+    }
+    if chain.op.endswith("norm"):
+        options = {"eps": chain.eps, "stats": chain.stats}
+    else:
+        options = {"empty_row": chain.empty_row}
+    load = [functor(*step) for step in chain.load]
+    store = [functor(*step) for step in chain.store]
+    return kinds[chain.op](load=load, store=store, **options)
+
+
+def randn(*shape, dtype=torch.float32, device="cpu", seed=0):
+    """Normal numbers that depend on the arguments alone."""
+    generator = torch.Generator(device).manual_seed(seed)
+    return torch.randn(shape, dtype=torch.float32, device=device, generator=generator).to(dtype)
+
+
+def parameters(chain, columns, dtype=torch.float32, device="cpu"):
+    """Operands for the affine step of a plain norm; nothing for a softmax."""
+    names = [name for word, *names in chain.store if word == "affine" for name in names if name]
+    return {
+        name: randn(columns, dtype=dtype, device=device, seed=10 + i)
+        for i, name in enumerate(names)
+    }
+
+
+@contextlib.contextmanager
+def forced(schedule):
+    """Every call runs on `schedule`, and at least one does; None leaves the choice alone."""
+    if schedule is None:
+        yield
+        return
+    with testing.force_schedule(schedule):
+        yield
+    assert testing.last_schedule() == schedule
+
+
+def named(result):
+    """A call's result as a mapping, whether it is one tensor or a named tuple."""
+    if isinstance(result, torch.Tensor):
+        return {"y": result}
+    return result._asdict()
+
+
+def poisoned(shape, dtype, device):
+    """An output full of NaN between two guards, and a function that says whether they still stand.
+
+    A value that is never written shows in the output, one that is written outside shows here.
+    """
+    guard = 64
+    count = torch.Size(shape).numel()
+    buffer = torch.full((count + 2 * guard,), torch.nan, dtype=dtype, device=device)
+    out = buffer[guard : guard + count].view(shape)
+
+    def intact():
+        return bool(buffer[:guard].isnan().all() and buffer[guard + count :].isnan().all())
+
+    return out, intact
+
+
+def verify(chain, x, operands, *, seed=1, schedule=None, unfused=True, **options):
+    """Call the fused op of `chain` and hold every output to the bound; the outputs, by name.
+
+    In float32 the op's own unfused chain has to meet the same bound.
+    """
+    op = declare(chain)
+
+    def call(function):
+        generator = torch.Generator(x.device).manual_seed(seed)
+        return named(function(x, **operands, generator=generator, **options))
+
+    with forced(schedule):
+        got = call(op)
+    compare(chain, x, operands, got, seed=seed, **options)
+    if unfused and x.dtype in (torch.float32, torch.float64):
+        compare(chain, x, operands, call(op.unfused), seed=seed, **options)
+    return got
+
+
+def compare(chain, x, operands, got: Mapping, *, seed=1, training=True, dtype=None, **options):
+    """Hold outputs that came from somewhere to the bound."""
+    draw = drawn(x.device, seed) if training else None
+    compute = torch.float64 if torch.float64 in (x.dtype, dtype) else torch.float32
+    ref = evaluate(chain, x, operands, torch.float64, draw, got)
+    near = evaluate(chain, x, operands, compute, draw, got)
+    assert list(got) == list(ref), f"outputs are {list(got)}, not {list(ref)}"
+    assert got["y"].dtype == (dtype or x.dtype)
+    for name in got:
+        if name in ("mean", "rstd"):
+            assert got[name].dtype == compute
+            value = got[name].reshape(ref[name].shape)
+            # A mean of numbers that cancel is as uncertain as the largest of them.
+            floor = x.abs().amax(-1) if name == "mean" else ref[name]
+            check(value, ref[name], near[name], floor=floor, what=name)
+        else:
+            check(got[name], ref[name], near[name], what=name)
+
+
+def row_counts(columns, device, limit=1 << 26):
+    """How many rows to try with so many columns: the most first."""
+    if torch.device(device).type == "cuda":
+        processors = torch.cuda.get_device_properties(device).multi_processor_count
+        counts = [65537, processors + 1, processors, 199, 3, 1, 0]
+    else:
+        counts, limit = [199, 3, 1, 0], 1 << 20
+    return [rows for rows in counts if rows * columns <= limit]
+
+
+@contextlib.contextmanager
+def raises(kind, *parts):
+    """An error of this kind, whose message holds each of `parts`, before anything is launched."""
+    with testing.count_launches() as launches, pytest.raises(kind) as raised:
+        yield
+    missing = [part for part in parts if part not in str(raised.value)]
+    assert not missing, f"{str(raised.value)!r} does not say {missing}"
+    assert not launches, "launched all the same"

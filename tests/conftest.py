@@ -1,0 +1,37 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""What every test shares: the devices, and a cache of built variants that outlives a run."""
+
+import os
+
+import hypothesis
+import pytest
+import torch
+
+# Load on a shared machine is no property of the code, so no example has a deadline.
+hypothesis.settings.register_profile("fusedops", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("fusedops")
+
+
+def pytest_configure(config):
+    # Variants are keyed by content, so what an earlier run built stays right; pytest's own cache
+    # folder keeps them out of the user's.
+    os.environ.setdefault("FUSEDOPS_CACHE_DIR", str(config.cache.mkdir("fusedops")))
+    # Workers share the cores: more threads than cores would wait for one another.
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    torch.set_num_threads(max(1, torch.get_num_threads() // workers))
+
+
+def pytest_collection_modifyitems(items):
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="needs an NVIDIA GPU that torch can use")
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(skip)
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request):
+    """The device that a test runs on: each test that asks for it runs on every one."""
+    return request.param

@@ -1,0 +1,141 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The host's compiler: which one, how it is called, and what is said when it fails."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+from samples import HOST, LEVEL, Compiler
+
+from fusedops.errors import CompileError, CompilerNotFound, FusedOpsError
+from fusedops.jit import host, key
+
+V3 = ["avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "movbe"]
+V4 = [*V3, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"]
+REQUEST = key.Request("0" * 64, HOST, LEVEL, (), ())
+
+# Tiny, so that a process that flushes subnormals to zero multiplies it away.
+SUBNORMAL = """
+extern "C" __attribute__((visibility("default"))) float half(float x) { return x * 0.5f; }
+"""
+
+
+def test_a_library_is_compiled_and_runs(tmp_path: Path) -> None:
+    binary, log = host.compile_host(HOST, LEVEL)
+    (tmp_path / "kernel.so").write_bytes(binary)
+    answer = ctypes.CDLL(str(tmp_path / "kernel.so")).answer
+    answer.argtypes, answer.restype = [ctypes.c_int64], ctypes.c_int64
+    assert answer(1) == 43
+    assert log == ""
+
+
+def test_loading_a_library_leaves_subnormal_numbers_alone(tmp_path: Path) -> None:
+    (tmp_path / "kernel.so").write_bytes(host.compile_host(SUBNORMAL, LEVEL)[0])
+    half = ctypes.CDLL(str(tmp_path / "kernel.so")).half
+    half.argtypes, half.restype = [ctypes.c_float], ctypes.c_float
+    assert half(2.0**-140) == 2.0**-141
+    assert 5e-324 * 1.0 == 5e-324
+    assert not any("fast-math" in flag for level in host.LEVELS for flag in host.flags(level))
+
+
+@pytest.mark.parametrize(
+    ("features", "machine", "level"),
+    [
+        ([], "x86_64", "x86-64-v2"),
+        (V3, "x86_64", "x86-64-v3"),
+        (["abm", *(set(V3) - {"lzcnt"})], "x86_64", "x86-64-v3"),
+        (V4, "x86_64", "x86-64-v4"),
+        (sorted(set(V4) - {"avx512vl"}), "x86_64", "x86-64-v3"),
+        (sorted(set(V4) - {"fma"}), "x86_64", "x86-64-v2"),  # a level needs all of those below
+        ([], "aarch64", "aarch64"),
+        ([], "arm64", "aarch64"),
+    ],
+)
+def test_the_level_follows_the_features(features: list[str], machine: str, level: str) -> None:
+    assert host.cpu_level(features, machine) == level
+
+
+def test_every_level_names_its_instruction_set() -> None:
+    assert all(any(flag.startswith("-march=") for flag in host.flags(lv)) for lv in host.LEVELS)
+
+
+def test_a_refused_source_is_told_with_command_and_log() -> None:
+    with pytest.raises(CompileError) as caught:
+        host.compile_host("int f() { return nonsense; }", LEVEL)
+    message = str(caught.value)
+    assert "nonsense" in caught.value.log
+    assert "nonsense" in message
+    assert "-O3" in caught.value.command
+    assert " ".join(caught.value.command) in message
+    assert isinstance(caught.value, FusedOpsError)
+
+
+def test_a_long_log_is_cut_in_the_message_alone() -> None:
+    error = CompileError(["g++"], "\n".join(f"line {i}" for i in range(500)), Path("kept/kernel.cu"))
+    assert "line 0" in str(error)
+    assert "line 499" not in str(error)
+    assert "460 more lines" in str(error)
+    assert "kept/kernel.cu" in str(error)
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.command, again.log, again.source) == (error.command, error.log, error.source)
+
+
+def test_no_compiler_says_what_was_looked_for_and_the_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CompilerNotFound, match=r"c\+\+, g\+\+, clang\+\+.*apt-get install g\+\+"):
+        host.find_compiler()
+
+
+@pytest.mark.parametrize("named", ["/nowhere/c++", "no-such-compiler -v", "  "])
+def test_a_wrong_cxx_is_told_and_not_passed_over(
+    monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    monkeypatch.setenv("CXX", named)
+    with pytest.raises(CompilerNotFound, match="CXX must name a C"):
+        host.find_compiler()
+
+
+def test_a_compiler_that_does_not_run_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\nexit 3\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    with pytest.raises(CompilerNotFound, match=r"broken does not run: .*exit status 3"):
+        host.identity(REQUEST)
+
+
+def test_arguments_in_cxx_are_used_and_identify(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = host.identity(REQUEST)
+    monkeypatch.setenv("CXX", f"env {compiler.path}")
+    assert host.identity(REQUEST) == {**plain, "arguments": str(compiler.path)}
+    host.compile_host(HOST, LEVEL)
+    assert compiler.compilations == 1
+
+
+def test_the_name_that_a_compiler_is_called_by_is_not_its_identity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = host.identity(REQUEST)
+    other = tmp_path / "x86_64-test-linux-gnu-g++-99"
+    other.symlink_to(os.path.realpath(host.find_compiler()[0]))
+    monkeypatch.setenv("CXX", str(other))
+    assert host.identity(REQUEST) == plain
+
+
+def test_the_version_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", str(Compiler(tmp_path, version="14.1.0").path))
+    identity = host.identity(REQUEST)
+    assert identity["version"] == "14.1.0"
+    assert identity["banner"] == "(Test) 14.1.0"

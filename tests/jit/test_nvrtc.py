@@ -1,0 +1,81 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""NVRTC: cubins for every architecture that matters, without a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from samples import CUDA
+
+from fusedops.errors import CompileError, UnsupportedError
+from fusedops.jit import key, nvrtc
+
+ELF = b"\x7fELF"
+
+
+# The oldest that has bfloat16, the one that is measured, and the two families of Blackwell.
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_120"])
+def test_a_cubin_is_compiled(arch: str) -> None:
+    cubin, log = nvrtc.compile_cuda(CUDA, arch)
+    assert cubin.startswith(ELF)
+    assert b"twice" in cubin
+    assert log == ""
+
+
+def test_registers_and_spills_can_be_had() -> None:
+    _, log = nvrtc.compile_cuda(CUDA, "sm_90", ["--ptxas-options=-v"])
+    assert "registers" in log
+    assert "0 bytes spill stores" in log
+
+
+def test_warnings_are_kept() -> None:
+    source = 'extern "C" __global__ void k() { int never_used; }'
+    _, log = nvrtc.compile_cuda(source, "sm_90")
+    assert "never_used" in log
+
+
+def test_a_refused_source_is_told_with_options_and_log() -> None:
+    with pytest.raises(CompileError) as caught:
+        nvrtc.compile_cuda("__global__ void k() { nonsense(); }", "sm_90")
+    assert "nonsense" in str(caught.value)
+    assert "kernel.cu(1)" in caught.value.log
+    assert "--gpu-architecture=sm_90" in caught.value.command
+
+
+def test_an_unknown_architecture_is_told_with_those_known() -> None:
+    with pytest.raises(UnsupportedError, match=r"got 'sm_20'.*sm_90"):
+        nvrtc.compile_cuda(CUDA, "sm_20")
+
+
+def test_the_working_directory_is_not_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stray.h").write_text("")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CompileError, match=r"stray\.h"):
+        nvrtc.compile_cuda('#include "stray.h"\n', "sm_90")
+
+
+def test_the_identity_covers_release_library_and_headers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def identity_with(header: str) -> dict[str, str]:
+        nvrtc._headers.cache_clear()
+        (tmp_path / "cuda_fp16.h").write_text('#include "cuda_fp16.hpp"\n')
+        (tmp_path / "cuda_fp16.hpp").write_text(header)
+        return nvrtc.identity(request)
+
+    request = key.Request("0" * 64, "", "sm_90", (), ("cuda_fp16.h",))
+    real = nvrtc.identity(request)
+    assert real["version"] == ".".join(map(str, nvrtc.version()))
+    assert len(real["library"]) == len(real["headers"]) == 64
+    toolkit = nvrtc.find_toolkit()
+    other = type(toolkit)(toolkit.library, (tmp_path,))
+    monkeypatch.setattr(nvrtc, "find_toolkit", lambda: other)
+    before = identity_with("// one\n")
+    after = identity_with("// two\n")
+    nvrtc._headers.cache_clear()
+    assert before["headers"] != after["headers"]
+    assert before["library"] == after["library"] == real["library"]

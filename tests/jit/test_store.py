@@ -1,0 +1,185 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""A cache folder that cannot be used is told once and worked around."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from samples import HOST, LEVEL, Compiler
+
+import fusedops
+from fusedops.jit import build, env
+from fusedops.jit import cache as cache_module
+
+
+def make() -> str:
+    return build(HOST, name="h", arch=LEVEL).origin
+
+
+def closed(cache: Path) -> None:
+    cache.mkdir(mode=0o700)
+
+
+def open_to_all(cache: Path) -> None:
+    closed(cache)
+    cache.chmod(0o777)
+
+
+def of_another(cache: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder away")
+    closed(cache)
+    os.chown(cache, 12345, -1)
+
+
+def a_file(cache: Path) -> None:
+    cache.write_text("")
+
+
+def under_a_file(cache: Path) -> None:
+    cache.with_name("file").write_text("")
+    os.environ["FUSEDOPS_CACHE_DIR"] = str(cache.with_name("file") / "cache")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (open_to_all, "everybody may write to it"),
+        (of_another, "belongs to user 12345"),
+        (a_file, "it is no folder"),
+        (under_a_file, "cannot be made: Not a directory"),
+    ],
+)
+def test_a_folder_that_cannot_be_used(
+    compiler: Compiler, cache: Path, spoil: Callable[[Path], None], reason: str
+) -> None:
+    spoil(cache)
+    with pytest.warns(RuntimeWarning, match=reason) as told:
+        assert make() == "compiled"
+        assert make() == "cache"  # this process keeps what it has built
+    assert len(told) == 1
+    assert "FUSEDOPS_CACHE_DIR" in str(told[0].message)
+    assert compiler.compilations == 1
+    assert not cache.is_dir() or list(cache.iterdir()) == []
+
+
+def test_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("FUSEDOPS_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(env.Path, "home", no_home)
+    with pytest.warns(RuntimeWarning, match="no home folder"):
+        assert make() == "compiled"
+
+
+def test_a_full_disk(
+    cache: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = cache_module._write
+
+    def full(path: Path, content: bytes) -> None:
+        if cache in path.parents:
+            raise OSError(28, "No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(cache_module, "_write", full)
+    with pytest.warns(RuntimeWarning, match="cannot be written: No space left") as told:
+        assert make() == "compiled"
+        assert make() == "cache"
+    assert len(told) == 1
+    assert compiler.compilations == 1
+
+
+@pytest.fixture
+def open_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache that an ordinary user can reach, made by whoever runs the tests."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_folder_that_is_only_readable(
+    open_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(open_cache))
+    entry = build(HOST, name="h", arch=LEVEL).folder
+    entry.chmod(0o755)
+    script = f"""
+import sys, warnings
+sys.path[:0] = {[str(Path(folder).parent) for folder in fusedops.__path__]!r}
+from fusedops.jit import build
+import filelock, os
+os.setuid(65534)
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    origins = [build(source, name="h", arch={LEVEL!r}).origin
+               for source in ({HOST!r}, {HOST!r} + "//", {HOST!r} + "//")]
+print(*origins, [str(w.message) for w in told])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd="/"
+    )
+    assert done.stdout.startswith("cache compiled cache"), done.stderr
+    assert done.stdout.count("cannot be written") == 1
+
+
+def test_a_usable_folder_is_not_talked_about() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make()
+
+
+def test_the_private_folder_goes_with_its_process(tmp_path: Path) -> None:
+    script = f"""
+import sys
+sys.path[:0] = {[str(Path(folder).parent) for folder in fusedops.__path__]!r}
+from fusedops.jit.store import private_store
+print(private_store().root)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert not Path(done.stdout.strip()).exists()
+
+
+@pytest.mark.parametrize(
+    ("variables", "folder"),
+    [
+        ({"FUSEDOPS_CACHE_DIR": "/a", "XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/a"),
+        ({"XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/b/fusedops"),
+        ({"HOME": "/c"}, "/c/.cache/fusedops"),
+        ({"FUSEDOPS_CACHE_DIR": "~/kernels", "HOME": "/c"}, "/c/kernels"),
+        ({"FUSEDOPS_CACHE_DIR": "", "XDG_CACHE_HOME": "", "HOME": "/c"}, "/c/.cache/fusedops"),
+    ],
+)
+def test_where_the_cache_is(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], folder: str
+) -> None:
+    for name in ("FUSEDOPS_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert env.cache_dir() == Path(folder)
+
+
+@pytest.mark.parametrize("name", ["FUSEDOPS_OFFLINE", "FUSEDOPS_VERBOSE"])
+def test_a_flag_is_0_or_1(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    read = {"FUSEDOPS_OFFLINE": env.offline, "FUSEDOPS_VERBOSE": env.verbose}[name]
+    for value, meaning in [("", False), ("0", False), ("1", True)]:
+        monkeypatch.setenv(name, value)
+        assert read() is meaning
+    monkeypatch.setenv(name, "yes")
+    with pytest.raises(ValueError, match=f"{name} must be 0 or 1, got 'yes'"):
+        read()

@@ -1,0 +1,273 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""What every op and functor means, written by hand, and how far from it a result may be.
+
+Nothing here comes from fusedops. A `Chain` says in plain words what a declaration says in
+functors; `evaluate` runs it in float64 for the truth, and in float32 through torch's own softmax
+and norms for the error that an unfused chain makes; `check` compares.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import mpmath
+import numpy as np
+import torch
+from philox import keep_mask, keep_scale
+from torch.nn import functional
+
+
+@dataclass(frozen=True)
+class Chain:
+    """An op with steps before and after it.
+
+    A step is a word, the operand's name and what else it needs: ("scale", s), ("bias", b),
+    ("mask", m) and ("keep", m), ("causal", align, offset), ("lengths", n), ("dropout", p),
+    ("residual", r, alpha, save), ("affine", gamma, beta), ("cast", dtype).
+    """
+
+    op: str
+    load: tuple[tuple[Any, ...], ...] = ()
+    store: tuple[tuple[Any, ...], ...] = ()
+    empty_row: str = "zero"
+    eps: float = 0.0
+    stats: bool = False
+
+
+def evaluate(chain, x, operands, compute, draw=None, saved=None):
+    """Every output of `chain` before its final rounding, by name.
+
+    Args:
+        chain: what to evaluate, over the last dimension of x.
+        x: the input; it and the operands are taken as they are, rounded to their own types.
+        operands: tensors and numbers by name.
+        compute: the type of the arithmetic. float64 uses the formulas below, any other type
+            torch's own softmax and norms.
+        draw: seed and offset of the dropout; None drops nothing.
+        saved: outputs of `save=`, as the op under test gave them: the chain goes on from these.
+    """
+    outputs = {}
+    slots = iter(range(len(chain.load) + len(chain.store)))
+    masked = torch.zeros((), dtype=torch.bool, device=x.device)
+
+    def operand(name):
+        value = operands[name]
+        return value.to(compute) if isinstance(value, torch.Tensor) else value
+
+    def walk(v, steps):
+        nonlocal masked
+        for word, *arguments in steps:
+            if word == "scale":
+                v = v * operand(arguments[0])
+            elif word == "bias":
+                v = v + operand(arguments[0])
+            elif word == "mask":
+                masked = masked | operands[arguments[0]]
+            elif word == "keep":
+                masked = masked | ~operands[arguments[0]]
+            elif word == "causal":
+                masked = masked | ~lower_triangle(x, *arguments)
+            elif word == "lengths":
+                columns = torch.arange(x.shape[-1], device=x.device)
+                masked = masked | (columns >= operands[arguments[0]])
+            elif word == "dropout":
+                slot = next(slots)
+                if draw is not None:
+                    p = operands[arguments[0]]
+                    kept = keep_mask(x.shape, *draw, p, slot, device=x.device)
+                    v = torch.where(kept, v * keep_scale(p), 0)
+            elif word == "residual":
+                name, alpha, save = arguments
+                v = v + (operand(alpha) if isinstance(alpha, str) else alpha) * operand(name)
+                if save is not None:
+                    outputs[save] = v
+                    v = saved[save].to(compute)
+            elif word == "affine":
+                gamma, beta = arguments
+                v = v if gamma is None else v * operand(gamma)
+                v = v if beta is None else v + operand(beta)
+            elif word == "cast":
+                v = v.to(arguments[0]).to(compute)
+            else:
+                raise AssertionError(f"no such step: {word}")
+        return v
+
+    v = walk(x.to(compute), chain.load)
+    reduce = FORMULAS[chain.op] if compute == torch.float64 else TORCH[chain.op]
+    v = reduce(v.masked_fill(masked, -torch.inf), chain, outputs)
+    return {"y": walk(v, chain.store), **outputs}
+
+
+def lower_triangle(x, align, offset):
+    """True where the column is at most the row (plus `offset`), from either corner."""
+    rows, columns = x.shape[-2:]
+    row = torch.arange(rows, device=x.device)[:, None]
+    column = torch.arange(columns, device=x.device)
+    return column <= row + offset + (columns - rows if align == "bottom-right" else 0)
+
+
+def softmax_formula(v, chain, outputs):
+    top = v.amax(-1, keepdim=True)
+    e = torch.exp(v - top)
+    y = e / e.sum(-1, keepdim=True)
+    return y if chain.empty_row == "nan" else torch.where(top == -torch.inf, 0.0, y)
+
+
+def log_softmax_formula(v, chain, outputs):
+    top = v.amax(-1, keepdim=True)
+    y = v - top - torch.exp(v - top).sum(-1, keepdim=True).log()
+    return y if chain.empty_row == "nan" else torch.where(top == -torch.inf, -torch.inf, y)
+
+
+def layer_norm_formula(v, chain, outputs):
+    mean = v.mean(-1, keepdim=True)
+    rstd = 1 / torch.sqrt((v - mean).square().mean(-1, keepdim=True) + chain.eps)
+    if chain.stats:
+        outputs.update(mean=mean[..., 0], rstd=rstd[..., 0])
+    return (v - mean) * rstd
+
+
+def rms_norm_formula(v, chain, outputs):
+    rstd = 1 / torch.sqrt(v.square().mean(-1, keepdim=True) + chain.eps)
+    if chain.stats:
+        # The mean is that which is subtracted: none.
+        outputs.update(mean=torch.zeros_like(rstd[..., 0]), rstd=rstd[..., 0])
+    return v * rstd
+
+
+FORMULAS = {
+    "softmax": softmax_formula,
+    "log_softmax": log_softmax_formula,
+    "layer_norm": layer_norm_formula,
+    "rms_norm": rms_norm_formula,
+}
+
+
+def softmax_torch(v, chain, outputs):
+    y = torch.softmax(v, -1)
+    empty = (v == -torch.inf).all(-1, keepdim=True)
+    return y if chain.empty_row == "nan" else torch.where(empty, 0.0, y)
+
+
+def log_softmax_torch(v, chain, outputs):
+    y = torch.log_softmax(v, -1)
+    empty = (v == -torch.inf).all(-1, keepdim=True)
+    return y if chain.empty_row == "nan" else torch.where(empty, -torch.inf, y)
+
+
+def layer_norm_torch(v, chain, outputs):
+    y, mean, rstd = torch.native_layer_norm(v, v.shape[-1:], None, None, chain.eps)
+    if chain.stats:
+        outputs.update(mean=mean[..., 0], rstd=rstd[..., 0])
+    return y
+
+
+def rms_norm_torch(v, chain, outputs):
+    if chain.stats:
+        rstd = torch.rsqrt(v.square().mean(-1) + chain.eps)
+        outputs.update(mean=torch.zeros_like(rstd), rstd=rstd)
+    return functional.rms_norm(v, v.shape[-1:], eps=chain.eps)
+
+
+TORCH = {
+    "softmax": softmax_torch,
+    "log_softmax": log_softmax_torch,
+    "layer_norm": layer_norm_torch,
+    "rms_norm": rms_norm_torch,
+}
+
+
+def exact(tensor):
+    """A float64 tensor as an array of mpmath numbers, for arithmetic beyond float64."""
+    values = tensor.detach().cpu().double().numpy()
+    return np.vectorize(mpmath.mpf, otypes=[object])(values)
+
+
+def precise(op, v, eps=0.0):
+    """An op over the last dimension of mpmath numbers, as a float64 pair (high, low)."""
+    exp, log, sqrt = (
+        np.vectorize(f, otypes=[object]) for f in (mpmath.exp, mpmath.log, mpmath.sqrt)
+    )
+    with mpmath.workdps(50):
+        if op in ("softmax", "log_softmax"):
+            shifted = v - v.max(-1, keepdims=True)
+            total = exp(shifted).sum(-1, keepdims=True)
+            y = exp(shifted) / total if op == "softmax" else shifted - log(total)
+        else:
+            centred = v - v.mean(-1, keepdims=True) if op == "layer_norm" else v
+            y = centred / sqrt((centred * centred).mean(-1, keepdims=True) + mpmath.mpf(eps))
+        return split(y)
+
+
+def split(y):
+    """An array of mpmath numbers as two float64 tensors whose sum it is."""
+    high = y.astype(np.float64)
+    low = (y - high).astype(np.float64)
+    return torch.from_numpy(high), torch.from_numpy(low)
+
+
+def ulp(ref, dtype):
+    """The distance between neighbours of type `dtype` around each value of `ref`."""
+    info = torch.finfo(dtype)
+    smallest = torch.tensor(info.tiny, dtype=torch.float64).log2().item()
+    exponent = torch.frexp(ref.double()).exponent.double() - 1
+    exponent = torch.where(ref == 0, smallest, exponent)
+    return torch.exp2(exponent.clamp(min=smallest)) * info.eps
+
+
+def bound(ref, chain, dtype, floor=None, low=0.0):
+    """How far a result of type `dtype` may be from `ref`, per element.
+
+    0.51 ulp for its one rounding, and four times the largest error that the float32 chain makes in
+    that row, but at least four float32 roundings of the row's largest value (or of `floor`, for a
+    number per row whose size says nothing about what was added up for it). A chain that overflows
+    counts as one that gives zero.
+    """
+    largest = ref.abs() if floor is None else floor.abs().double()
+    error = ((chain.double() - ref) - low).abs()
+    error = torch.where(chain.isfinite(), error, ref.abs())
+    error = torch.where(ref.isfinite(), error, 0)
+    largest = torch.where(largest.isfinite(), largest, 0)
+    if floor is None:
+        error, largest = error.amax(-1, keepdim=True), largest.amax(-1, keepdim=True)
+    return 0.51 * ulp(ref, dtype) + 4 * torch.maximum(error, torch.finfo(chain.dtype).eps * largest)
+
+
+def check(got, ref, chain, floor=None, low=0.0, what="y"):
+    """Assert that `got` is within the bound of `ref`; NaN and Inf only where they belong.
+
+    Args:
+        got: what was computed, in its own type.
+        ref: the truth in float64.
+        chain: the float32 (for double: float64) torch chain, not rounded to the output's type.
+        floor: see `bound`.
+        low: what `ref` lacks, where it is known to more than float64.
+        what: the name of the output, for the report.
+
+    Returns:
+        The largest share of its bound that an element used.
+    """
+    assert got.shape == ref.shape, f"{what} has shape {tuple(got.shape)}, not {tuple(ref.shape)}"
+    if not got.numel():
+        return 0.0
+    allowed = bound(ref, chain, got.dtype, floor, low)
+    value = got.double()
+    share = ((value - ref) - low).abs() / allowed
+    # A bound of 0 (a row of zeros) allows exactly what it says.
+    share = torch.where((value == ref) | (value.isnan() & ref.isnan()), 0, share)
+    # The output's type may end below the truth: half an ulp beyond its last number.
+    overflow = value.isinf() & ref.isfinite() & (value.sign() == ref.sign())
+    end = torch.finfo(got.dtype).max * (1 + torch.finfo(got.dtype).eps / 4)
+    share = torch.where(overflow & (ref.abs() + allowed >= end), 0, share)
+    share = torch.nan_to_num(share, nan=torch.inf, posinf=torch.inf)
+    worst = int(share.argmax())
+    largest = share.flatten()[worst].item()
+    if not largest <= 1:
+        at = tuple(int(i) for i in np.unravel_index(worst, got.shape))
+        wrong = int((share > 1).sum())
+        raise AssertionError(
+            f"{what}{list(at)} is {got[at].item()!r}, wanted {ref[at].item()!r} "
+            f"within {allowed.expand_as(ref)[at].item():.3g} (float32 chain: "
+            f"{chain[at].item()!r}); {wrong} of {got.numel()} elements are outside"
+        )
+    return largest

@@ -1,0 +1,75 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The command line, in a process of its own as a user starts it."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+
+def fusedops(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "fusedops", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "160"},  # No table wraps.
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def printed():
+    """What `fusedops demo --device cpu` prints."""
+    result = fusedops("demo", "--device", "cpu")
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def row(printed, heading, op):
+    """The cells of one op in the table of that heading."""
+    table = printed[printed.index(heading) :]
+    return re.search(rf"│ {op}.*│$", table, re.MULTILINE)[0]
+
+
+OPS = ["attention softmax", "residual LayerNorm"]
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_demo_shows_the_chains(printed, op):
+    assert re.search(rf"{op}.*\n  LOAD   x → .*\n  STORE  .*→ y", printed)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_demo_builds_cold_and_from_the_cache(printed, op):
+    cold, cached = re.search(
+        r"([\d.]+) s +│ +([\d.]+) ms", row(printed, "from the cache", op)
+    ).groups()
+    assert float(cold) > float(cached) / 1e3 > 0
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_demo_errors_are_small(printed, op):
+    errors = re.findall(r"\d\.\de-\d+", row(printed, "largest error", op))
+    assert len(errors) == 2
+    assert all(float(error) < 1e-5 for error in errors)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_demo_shows_both_times(printed, op):
+    assert len(re.findall(r"[\d.]+ ms", row(printed, "speed-up", op))) == 2
+
+
+@pytest.mark.gpu
+def test_demo_on_the_gpu():
+    result = fusedops("demo")
+    assert result.returncode == 0, result.stderr
+    assert "torch.float16" in result.stdout
+
+
+def test_without_a_command_says_what_there_is():
+    result = fusedops()
+    assert "demo" in result.stdout + result.stderr
