@@ -13,6 +13,7 @@ Parts (all that this machine can run, unless some are named):
     host        both  host time of a call that hits its plan
 """
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -41,34 +42,43 @@ def main(
     csv: Annotated[Path | None, typer.Option(help="Where to write every row.")] = None,
 ) -> None:
     """Measures and prints."""
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 120)  # A log need not wrap.
     if unknown := set(parts or ()) - set(PARTS):
         raise typer.BadParameter(f"{sorted(unknown)}; there are {', '.join(PARTS)}")
     runnable = [part for part in PARTS if torch.cuda.is_available() or part not in GPU_PARTS]
     chosen = [part for part in PARTS if part in (parts or runnable)]
 
-    found = []
+    found: list[results.Result] = []
+    failed = []
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     with torch.no_grad(), Progress(*columns, console=console, transient=True) as progress:
         for part in chosen:
             task = progress.add_task(part, total=None)
-            for result in PARTS[part]():
-                found.append(result)
-                progress.update(task, description=f"{part}: {result.case}, {result.by}")
+            try:
+                for result in PARTS[part]():
+                    found.append(result)
+                    progress.update(task, description=f"{part}: {result.case}, {result.by}")
+            except Exception:  # Hours of the other parts shall not go with it.
+                failed.append(part)
+                console.print_exception()
             progress.remove_task(task)
 
     console.print(results.provenance())
     for part in chosen:
-        console.print(results.table(result for result in found if result.part == part))
+        if rows := [result for result in found if result.part == part]:
+            console.print(results.table(rows))
     if torch.cuda.is_available() and "H200" in torch.cuda.get_device_name():
         from ceiling import bandwidth
 
         reached = bandwidth(2**29, torch.float16)
         verdict = "" if reached >= HONEST_BYTES_PER_SECOND else ": VOID, below 4.1"
         console.print(f"Ceiling at 1 GiB: {reached / 1e12:.2f} TB/s{verdict}")
-    if csv:
+    if csv and found:
         results.write(found, csv)
         console.print(f"Wrote {len(found)} rows to {csv}.")
+    if failed:
+        console.print(f"Failed: {', '.join(failed)}", style="red")
+        raise typer.Exit(1)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,39 @@
 // CPython type with a vectorcall, since a binding layer would cost as much as the path itself.
 #pragma once
 
+#include <string>
+#include <vector>
+
+#include "arguments.h"
+#include "key.h"
 #include "plan.h"
 
 namespace fusedops::runtime {
 
-/// The Python type `Dispatcher`, a new reference. Throws py::error_already_set.
+/// What a dispatcher was made from, and what it has learnt. Built by tp_new, filled by tp_init.
+struct State {
+  std::string name;
+  std::vector<Slot> slots;
+  py::object slow;
+  py::object draw;
+  py::object result;  // a namedtuple type, or null
+  PlanTable plans;
+};
+
+struct Dispatcher {
+  PyObject_HEAD vectorcallfunc vectorcall;
+  State* state;
+  long long launches;
+  long long hits;
+  long long misses;
+};
+
+inline Dispatcher* cast(PyObject* self) { return reinterpret_cast<Dispatcher*>(self); }
+
+/// A call of a dispatcher, by CPython's vectorcall protocol.
+PyObject* vectorcall(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* keywords);
+
+/// The Python type `Dispatcher` (dispatcher_type.cpp). Throws py::error_already_set.
 py::object make_dispatcher_type(const py::module_& module);
 
 /// A number that is part of every key; test hooks change it to part their plans from the others.

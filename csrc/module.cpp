@@ -13,6 +13,7 @@
 #include "driver.h"
 #include "kernel.h"
 #include "plan.h"
+#include "threads.h"
 
 namespace py = pybind11;
 namespace runtime = fusedops::runtime;
@@ -79,6 +80,7 @@ PYBIND11_MODULE(_runtime, module) {
 
   module.attr("Dispatcher") = runtime::make_dispatcher_type(module);
   module.def("set_salt", &runtime::set_salt, py::arg("salt"));
+  module.def("use_own_threads", &runtime::use_own_threads, py::arg("own"));
   module.def("last_plan", &runtime::last_plan);
 
   module.def("cpu_features", &cpu_features);

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "threads.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 
@@ -28,20 +29,36 @@ void pause() {
 #endif
 }
 
+// Rows are handed out as threads come for them.
+struct Job {
+  HostKernel kernel;
+  const void* words;
+  int64_t rows;
+  int64_t grain;
+  alignas(64) std::atomic<int64_t> next{0};
+
+  void work() {
+    for (;;) {
+      const int64_t begin = next.fetch_add(grain, std::memory_order_relaxed);
+      if (begin >= rows) return;
+      kernel(words, begin, std::min(begin + grain, rows));
+    }
+  }
+};
+
 class Pool {
  public:
   bool try_lock() { return busy_.try_lock(); }
 
   // Called with the lock, and gives it back.
-  void run(HostKernel kernel, const void* words, int64_t rows, int64_t grain, int helpers) {
+  void run(Job* job, int helpers) {
     grow(helpers);
     const uint64_t places = std::min(helpers, workers_);
-    job_ = {kernel, words, rows, grain};
-    next_.store(0, std::memory_order_relaxed);
+    job_ = job;
     finished_.store(0, std::memory_order_relaxed);
     gate_.store((gate_.load(std::memory_order_relaxed) | kPlaces) + 1 + places);
     wake();
-    work();
+    job->work();
     // Whoever has not come in by now stays out: nobody waits for a sleeper to wake.
     const uint64_t came = places - (gate_.fetch_and(~kPlaces) & kPlaces);
     for (int spins = 0; finished_.load(std::memory_order_acquire) != came; ++spins) {
@@ -51,13 +68,6 @@ class Pool {
   }
 
  private:
-  struct Job {
-    HostKernel kernel;
-    const void* words;
-    int64_t rows;
-    int64_t grain;
-  };
-
   // The gate holds the job's number and below it the places that are free. A worker comes in by
   // taking a place from that very number, so it never meets a job whose caller has left.
   static constexpr uint64_t kPlaces = 0xffff;
@@ -84,15 +94,6 @@ class Pool {
     alarm_.notify_all();
   }
 
-  void work() {
-    const Job job = job_;
-    for (;;) {
-      const int64_t begin = next_.fetch_add(job.grain, std::memory_order_relaxed);
-      if (begin >= job.rows) return;
-      job.kernel(job.words, begin, std::min(begin + job.grain, job.rows));
-    }
-  }
-
   void serve() {
     uint64_t seen = 0;
     for (;;) {
@@ -101,7 +102,7 @@ class Pool {
       while ((gate & kPlaces) && !gate_.compare_exchange_weak(gate, gate - 1)) {
       }
       if (gate & kPlaces) {
-        work();
+        job_->work();
         finished_.fetch_add(1, std::memory_order_release);
       }
     }
@@ -125,10 +126,9 @@ class Pool {
   }
 
   std::mutex busy_;  // held by the caller whose job it is
-  Job job_{};
+  Job* job_ = nullptr;
   int workers_ = 0;
   alignas(64) std::atomic<uint64_t> gate_{0};
-  alignas(64) std::atomic<int64_t> next_{0};
   alignas(64) std::atomic<uint64_t> finished_{0};
   alignas(64) std::atomic<int> sleepers_{0};
   std::mutex sleep_;
@@ -138,8 +138,23 @@ class Pool {
 // Never destroyed: detached workers wait in it until the process ends.
 std::atomic<Pool*> pool{nullptr};
 
+std::atomic<bool> own_threads{false};
+std::atomic<bool> forked{false};
+
 // A child has its parent's memory but none of its threads, and perhaps locks that nobody holds.
-const int at_fork = pthread_atfork(nullptr, nullptr, [] { pool.store(nullptr); });
+const int at_fork = pthread_atfork(nullptr, nullptr, [] {
+  pool.store(nullptr);
+  forked.store(true);
+});
+
+// libgomp's entry point for a parallel region (libgomp/libgomp_g.h; LLVM's runtime has it too).
+using Team = void (*)(void (*work)(void*), void* data, unsigned threads, unsigned flags);
+
+// torch loads its OpenMP runtime for all to see. Looked up at first use, when torch is there.
+Team find_team() {
+  static const auto team = reinterpret_cast<Team>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
+  return own_threads.load() || forked.load() ? nullptr : team;
+}
 
 Pool& get_pool() {
   Pool* current = pool.load();
@@ -154,12 +169,17 @@ Pool& get_pool() {
 
 void run_rows(HostKernel kernel, const void* words, int64_t rows, int64_t grain, int threads) {
   const int64_t pieces = rows / grain + (rows % grain != 0);
-  const int helpers = static_cast<int>(std::min<int64_t>({pieces, threads, 1024})) - 1;
-  if (helpers > 0) {
-    Pool& shared = get_pool();
-    if (shared.try_lock()) return shared.run(kernel, words, rows, grain, helpers);
+  const int useful = static_cast<int>(std::min<int64_t>({pieces, threads, 1024}));
+  if (useful <= 1) return kernel(words, 0, rows);
+  Job job{kernel, words, rows, grain};
+  if (const Team team = find_team()) {
+    return team([](void* data) { static_cast<Job*>(data)->work(); }, &job, useful, 0);
   }
+  Pool& shared = get_pool();
+  if (shared.try_lock()) return shared.run(&job, useful - 1);
   kernel(words, 0, rows);
 }
+
+void use_own_threads(bool own) { own_threads.store(own); }
 
 }  // namespace fusedops::runtime

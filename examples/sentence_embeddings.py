@@ -124,6 +124,7 @@ def embed(model: nn.Module, tokens: dict[str, Tensor], see_padding: bool = False
 class Report:
     """What the comparison found."""
 
+    device: str
     sentences: int
     tokens: tuple[int, int]  # Of the shortest and of the longest sentence.
     difference: float  # Largest, between the fused and the stock model's embeddings.
@@ -162,6 +163,7 @@ def compare(device: str) -> Report:
     *page, question = fused_embeddings
 
     return Report(
+        device=device,
         sentences=len(sentences) + 1,
         tokens=(int(lengths.min()), int(lengths.max())),
         difference=(fused_embeddings - stock_embeddings).abs().max().item(),
@@ -183,21 +185,20 @@ def time(model: nn.Module, tokens: dict[str, Tensor]) -> float:
     return timer.blocked_autorange(min_run_time=1.0).median
 
 
-def main() -> None:
+def show(report: Report) -> None:
     """Prints the comparison."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    report = compare(device)
     softmaxes, norms = report.launches[attention_softmax], report.launches[residual_norm]
-    stock_ops = {name: report.torch_ops[f"aten::{name}"] for name in ("_softmax", "layer_norm")}
-
-    rich.print(f"Embedded {report.sentences} sentences of {report.tokens[0]} to", end=" ")
-    rich.print(f"{report.tokens[1]} tokens on {device}, float32.")
+    torch_softmaxes, torch_norms = (
+        report.torch_ops[f"aten::{name}"] for name in ("_softmax", "layer_norm")
+    )
+    shortest, longest = report.tokens
+    rich.print(f"{report.sentences} sentences of {shortest} to {longest} tokens, {report.device}.")
     rich.print(f"Q: {QUESTION}\nA: {report.answer}\n")
     rich.print(f"Largest difference from the stock model: {report.difference:.1e}")
     rich.print(f"  with the padding mask left out:        {report.unmasked_difference:.1e}")
     rich.print(f"Our kernels in one pass: {softmaxes} softmaxes, {norms} residual LayerNorms")
-    rich.print(f"torch's in the same pass: {stock_ops['_softmax']} softmaxes,", end=" ")
-    rich.print(f"{stock_ops['layer_norm']} LayerNorm (the embedding's)\n")
+    rich.print(f"torch's in the same one: {torch_softmaxes} softmaxes,", end=" ")
+    rich.print(f"{torch_norms} LayerNorm (the embedding's)\n")
 
     table = Table("model", "ms a pass")
     for name, seconds in report.seconds.items():
@@ -206,4 +207,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    show(compare("cuda" if torch.cuda.is_available() else "cpu"))

@@ -111,6 +111,9 @@ class Dispatcher:
 def set_salt(salt: int) -> None:
     """Set a number that is part of every key; test hooks part their plans from others by it."""
 
+def use_own_threads(own: bool) -> None:
+    """Run host kernels on threads of our own even where torch's team is there; a test hook."""
+
 def last_plan() -> Plan | None:
     """Return the plan that ran last in this process."""
 

@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fusedops.demo import pick_device, run
+
 app = typer.Typer(
     help="Fused row ops for torch: softmax and norms with their neighbours in one kernel.",
     no_args_is_help=True,
@@ -29,9 +31,11 @@ def demo(
     ] = None,
 ) -> None:
     """Builds, runs and times both flagship ops beside the unfused torch chains."""
-    from fusedops import demo as module  # Imports torch: `--help` need not wait for it.
-
-    module.run(module.pick_device(device), Console())
+    try:
+        place = pick_device(device)
+    except RuntimeError as error:
+        raise typer.BadParameter(str(error), param_hint="--device") from None
+    run(place, Console())
 
 
 def main() -> None:

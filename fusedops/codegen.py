@@ -36,12 +36,18 @@ STORAGE: dict[torch.dtype, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """An operand that is a tensor: `patch` says where its pointer comes from at each call."""
+    """An operand that is a tensor.
+
+    Attributes:
+        patch: Where its pointer comes from at each call.
+        shared: All rows read the same columns of it.
+    """
 
     storage: str
     placed: Placed
     width: int
     patch: tuple[int, int]
+    shared: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,11 +112,12 @@ class Arguments:
     def view(self, view: View) -> str:
         """Pointer, row strides, column stride."""
         self._patched(*view.patch)
-        self.words.extend(view.placed.row_strides)
+        self.words.extend((0,) if view.shared else view.placed.row_strides)
         step = view.placed.column_stride
         self.words.append(step)
         column = "kBroadcast" if step == 0 else "kContiguous" if step == 1 else "kStrided"
-        return f"View<{view.storage}, {self.rank}, Column::{column}, {view.width}>"
+        rank = 0 if view.shared else self.rank
+        return f"View<{view.storage}, {rank}, Column::{column}, {view.width}>"
 
     def number(self, value: float) -> str:
         """A constant of the declaration, in the compute type."""

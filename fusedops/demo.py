@@ -33,8 +33,17 @@ SEED = 1  # Of the dropout mask that fused, torch and float64 share.
 
 
 def pick_device(name: str | None) -> torch.device:
-    """The device of that name, or the GPU if there is one, else the CPU."""
-    return torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+    """The device of that name, or the GPU if there is one, else the CPU.
+
+    Raises:
+        RuntimeError: There is no such device.
+    """
+    device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if device.type not in ("cpu", "cuda"):
+        raise RuntimeError(f"device must be cpu or cuda, got {name}")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise RuntimeError(f"torch finds {torch.cuda.device_count()} CUDA devices, got {name}")
+    return device
 
 
 def run(device: torch.device, console: Console) -> None:

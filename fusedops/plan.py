@@ -169,7 +169,7 @@ def describe(bound: Bound, target: Target | None = None) -> Info:
         aligned = 16 if tensor is None else math.gcd(tensor.data_ptr(), 16) or 16
         size = dtype.itemsize
         widest = 0 if tile is None else _width(where, size, aligned, width)
-        view = View(STORAGE[dtype], where, widest, patch)
+        view = View(STORAGE[dtype], where, widest, patch, _shared(bound, name))
         if name.startswith("out:"):
             outs[name[4:]] = view
         else:
@@ -359,6 +359,19 @@ def _generate(
             members, words, text, schedule.HOST_BUFFERED, headers, load, store
         )
     return codegen.cuda_source(members, words, tile.cpp, tile.block, headers, load, store)
+
+
+def _shared(bound: Bound, name: str) -> bool:
+    """Whether an operand has no row dimensions at all, whatever the number of rows.
+
+    Judged by its dimensions, not by strides: with a batch of one every stride is 0, and a last batch
+    of one must not build a variant of its own.
+    """
+    value = bound.operands.get(name)
+    own = value.dim() if isinstance(value, Tensor) else bound.x.dim()
+    return own <= len(bound.reduced) < bound.x.dim() and bound.reduced[0] == bound.x.dim() - len(
+        bound.reduced
+    )
 
 
 def _width(where: Any, size: int, aligned: int, width: int) -> int:

@@ -22,8 +22,8 @@ def draw(
 ) -> tuple[int, int]:
     """Take from torch's generator what `count` dropouts start from.
 
-    On CUDA that is the seed and the offset of the Philox generator, moved on by one for each dropout
-    (in steps of four, as torch requires). A CPU generator has no offset: a seed is drawn from it.
+    On CUDA that is the seed and the offset of the Philox generator, which moves on by one for each
+    dropout (in steps of four, as torch requires). A CPU generator has no offset: a seed is drawn.
 
     Args:
         device_type: "cpu" or "cuda": where the dropouts run.

@@ -24,17 +24,20 @@ STORAGES = {
 #: Columns that a CPU thread keeps between reduction and result; as HostSchedule::kBuffered.
 HOST_BUFFERED = 16384
 
-#: Values that a thread holds: 4 packs of 8 halves, each an independent 16-byte read, which is what it
-#: takes to have about 32 KiB in flight a multiprocessor (H200: 97 to 100 % of a copy's bandwidth from
-#: 256 to 16384 columns). A double takes two registers.
-VALUES = {4: 32, 8: 16}
+#: Values that a thread holds of a row of so many columns, and what that was worth on one H200 (fp16, 49152
+#: rows, percent of the ceiling, softmax and LayerNorm with gamma and beta). Fewer values leave room for more
+#: threads; more values make fewer threads do with one barrier. A double takes two registers, so half as many.
+VALUES = (
+    (512, 16),  # 256 columns: 96 and 91, with 32 values 96 and 89
+    (4096, 32),  # 1024 columns: 99 and 96, with 16 values 99 and 94
+    (None, 64),  # 16384 columns: 97 and 97, with 32 values 99 and 62 (a block of 512 fits only once)
+)
 
-#: Threads of a row at most: 32 values and what surrounds them need more than the 64 registers that are
-#: left to each of 1024 threads.
-MOST_THREADS = 512
+#: Threads of a row at most; rows of more than 64 x 256 columns are cut into chunks.
+MOST_THREADS = 256
 
-#: Threads of a block that holds several rows.
-SMALL_BLOCK = 128
+#: Threads of a block that holds several rows: 1024 columns 99 and 96 with 64, 97 and 95 with 128.
+SMALL_BLOCK = 64
 
 #: A pack that dropout draws for at once: one Philox call gives eight elements their bits.
 DROPOUT_WIDTH = 8
@@ -78,6 +81,25 @@ class Schedule:
         )
 
 
+def _tile(columns: int, width: int, compute_bytes: int) -> tuple[int, int, int]:
+    """Threads, packs a thread and chunks of a row."""
+    values = next(values for most, values in VALUES if most is None or columns <= most)
+    most_packs = max(1, values * 4 // compute_bytes // width)
+    packs_of_row = _ceil(columns, width)
+    if packs_of_row <= 32 * most_packs:
+        threads = _power_of_two_above(_ceil(packs_of_row, most_packs))
+        return threads, _ceil(packs_of_row, threads), 1
+    if packs_of_row <= MOST_THREADS * most_packs:
+        # Warps that come out even, if there are any: then no pack need be asked whether it is there.
+        for packs in range(most_packs, most_packs // 2, -1):
+            if packs_of_row % (32 * packs) == 0 and packs_of_row // packs <= MOST_THREADS:
+                return packs_of_row // packs, packs, 1
+        threads = 32 * _ceil(packs_of_row, 32 * most_packs)
+        return threads, _ceil(packs_of_row, threads), 1
+    chunks = _ceil(packs_of_row, MOST_THREADS * most_packs)
+    return MOST_THREADS, _ceil(packs_of_row, MOST_THREADS * chunks), chunks
+
+
 @functools.lru_cache(maxsize=4096)
 def choose(
     columns: int,
@@ -102,17 +124,7 @@ def choose(
     """
     width = DROPOUT_WIDTH if dropout else 16 // element_bytes
     width = min(width, _power_of_two_below(columns))
-    most_packs = max(1, VALUES[compute_bytes] // width)
-    packs_of_row = _ceil(columns, width)
-    chunks = 1
-    if packs_of_row <= 32 * most_packs:
-        threads = _power_of_two_above(_ceil(packs_of_row, most_packs))
-    else:
-        threads = 32 * _ceil(packs_of_row, 32 * most_packs)
-        if threads > MOST_THREADS:
-            threads = MOST_THREADS
-            chunks = _ceil(packs_of_row, threads * most_packs)
-    packs = _ceil(packs_of_row, threads * chunks)
+    threads, packs, chunks = _tile(columns, width, compute_bytes)
     rows = max(1, SMALL_BLOCK // threads) if threads <= 32 else 1
     exact = columns == chunks * threads * packs * width
     schedule = Schedule("register", threads, packs, width, rows, chunks, exact, compute_bytes)

@@ -35,3 +35,19 @@ def pytest_collection_modifyitems(items):
 def device(request):
     """The device that a test runs on: each test that asks for it runs on every one."""
     return request.param
+
+
+@pytest.fixture(
+    params=[
+        ("cpu", "host"),
+        ("cpu", "streaming"),
+        *(
+            pytest.param(("cuda", name), marks=pytest.mark.gpu)
+            for name in ("register", "shared", "streaming")
+        ),
+    ],
+    ids="-".join,
+)
+def scheduled(request):
+    """A device and one of its row schedules, to be forced."""
+    return request.param

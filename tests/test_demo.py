@@ -73,3 +73,11 @@ def test_demo_on_the_gpu():
 def test_without_a_command_says_what_there_is():
     result = fusedops()
     assert "demo" in result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "meta", "nonsense"])
+def test_a_device_that_does_not_exist_is_refused(device):
+    result = fusedops("demo", "--device", device)
+    assert result.returncode == 2
+    assert "--device" in result.stderr
+    assert "Traceback" not in result.stderr

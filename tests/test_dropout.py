@@ -50,7 +50,7 @@ def test_thresholds(p, device):
     torch.testing.assert_close(y, expected.float(), rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("columns", [1, 2, 7, 8, 9, 33, 1000, 4096])
 def test_kernels_draw_the_documented_mask(dtype, columns, device):
     """Before the reduction and after it, in packs of every width."""
@@ -60,13 +60,12 @@ def test_kernels_draw_the_documented_mask(dtype, columns, device):
     assert torch.equal(kept(AFTER, torch.zeros_like(x), 11, 0.4), wanted)
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("schedule", ["register", "shared", "streaming"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("columns", [31, 128, 1001, 4096])
-def test_every_schedule_draws_the_same_mask(schedule, dtype, columns):
-    wanted = keep_mask((199, columns), *drawn("cuda", 11), 0.4, device="cuda")
-    x = torch.ones(199, columns, dtype=dtype, device="cuda")
+def test_every_schedule_draws_the_same_mask(dtype, columns, scheduled):
+    device, schedule = scheduled
+    wanted = keep_mask((199, columns), *drawn(device, 11), 0.4, device=device)
+    x = torch.ones(199, columns, dtype=dtype, device=device)
     with forced(schedule):
         assert torch.equal(kept(BEFORE, x, 11, 0.4), wanted)
         assert torch.equal(kept(AFTER, x * 0, 11, 0.4), wanted)

@@ -22,7 +22,7 @@ def sentence_embeddings():
     return module
 
 
-def test_sentence_embeddings(sentence_embeddings, device):
+def test_sentence_embeddings(sentence_embeddings, device, capsys):
     report = sentence_embeddings.compare(device)
 
     assert report.tokens[0] < report.tokens[1]  # Else there would be nothing to mask.
@@ -40,9 +40,7 @@ def test_sentence_embeddings(sentence_embeddings, device):
     # An embedding that ranks well is more than one that is close to another.
     assert "woman" in report.answer
 
-
-def test_sentence_embeddings_prints(sentence_embeddings, capsys):
-    sentence_embeddings.main()
+    sentence_embeddings.show(report)
     printed = capsys.readouterr().out
     assert "6 softmaxes, 12 residual LayerNorms" in printed
     for model in ("stock (sdpa)", "stock (eager)", "fused"):

@@ -186,15 +186,14 @@ def test_masked_is_as_if_removed(op, device):
     assert y[:, 0].eq(1.0 if op == "softmax" else 0.0).all()
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("schedule", ["register", "shared", "streaming"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("columns", [33, 1000, 4096])
-def test_masks_on_every_schedule(op, dtype, columns, schedule):
-    x = randn(2, 40, columns, dtype=dtype, device="cuda")
-    mask = random_mask(40, columns, device="cuda")
+def test_masks_on_every_schedule(op, dtype, columns, scheduled):
+    device, schedule = scheduled
+    x = randn(2, 40, columns, dtype=dtype, device=device)
+    mask = random_mask(40, columns, device=device)
     mask[3] = True
-    n = torch.tensor([columns, columns // 2], device="cuda")[:, None, None]
+    n = torch.tensor([columns, columns // 2], device=device)[:, None, None]
     steps = (("mask", "m"), ("causal", "bottom-right", 5), ("lengths", "n"))
     clean = verify(Chain(op, steps), x, {"m": mask, "n": n}, schedule=schedule)["y"]
     with forced(schedule):

@@ -76,6 +76,18 @@ class TestWhatIsReduced:
         unfused = declare(chain).unfused(x, **operands, normalized_shape=shape)
         torch.testing.assert_close(unfused, got)
 
+    @pytest.mark.parametrize("dim", [(1, 2), (-1, -2), (0, 2), (0, 1, 2), (1,), (2, 0)])
+    def test_dims_of_a_norm(self, dim, device):
+        """Neighbours or not: what no single step reaches is copied."""
+        x = randn(3, 6, 7, device=device)
+        chain = Chain("layer_norm", eps=1e-5)
+        got = declare(chain)(x, dim=dim)
+        rows = [d for d in range(3) if d not in [one % 3 for one in dim]]
+        order = [*rows, *sorted(one % 3 for one in dim)]
+        flat = [t.permute(order).flatten(len(rows)) for t in (x, got)]
+        compare(chain, flat[0], {}, {"y": flat[1]})
+        torch.testing.assert_close(declare(chain).unfused(x, dim=dim), got)
+
     def test_an_operand_broadcast_within_several_dimensions(self, device):
         """Its columns are no single step apart: copied, not misread."""
         x, g = randn(3, 6, 7, device=device), randn(7, device=device)

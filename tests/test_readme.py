@@ -10,9 +10,11 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCKS = [
-    pytest.param(match[1], match[2], id=f"line{README[: match.start()].count(chr(10)) + 1}")
-    for match in re.finditer(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    pytest.param(match[1], match[2], line, id=f"line{line}")
+    for match in FENCED.finditer(README)
+    for line in [README[: match.start(2)].count("\n")]  # Of the fence.
 ]
 
 
@@ -24,10 +26,11 @@ def commands():
     return listed.stdout.splitlines()
 
 
-@pytest.mark.parametrize(("language", "text"), BLOCKS)
-def test_block(language, text):
+@pytest.mark.parametrize(("language", "text", "line"), BLOCKS)
+def test_block(language, text, line):
     if language == "python":
-        exec(compile(text, "README.md", "exec"), {"__name__": "readme"})
+        # Padded, so that a traceback shows the README's own line.
+        exec(compile("\n" * line + text, str(ROOT / "README.md"), "exec"), {"__name__": "readme"})
     else:
         # Any other block would be one that nothing executes.
         assert language == "sh"

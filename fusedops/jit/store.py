@@ -29,8 +29,8 @@ _making = threading.Lock()
 def shared_store() -> Store | None:
     """The store in the user's cache folder, made if need be; None, said once, if it cannot be used.
 
-    The folder holds code that will be loaded: it must be the user's own (or root's), and not open to
-    everybody.
+    The folder holds code that will be loaded: it must be the user's own (or root's), and not open
+    to everybody.
     """
     root = env.cache_dir()
     if root is None:

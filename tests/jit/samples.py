@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fusedops.jit.host import find_compiler
 
+REAL = find_compiler()[0]
 LEVEL = "x86-64-v2" if platform.machine() == "x86_64" else "aarch64"
 HOST = """
 #include <cstdint>
@@ -28,13 +29,12 @@ class Compiler:
     def __init__(self, folder: Path, version: str | None = None, seconds: float = 0.0) -> None:
         self.log = folder / "compilations"
         self.path = folder / "counting-c++"
-        real = find_compiler()[0]
-        answer = f"echo 'g++ (Test) {version}'; exit" if version else f'exec {real} "$@"'
+        answer = f"echo 'g++ (Test) {version}'; exit" if version else f'exec {REAL} "$@"'
         self.path.write_text(
             "#!/bin/sh\n"
             f'if [ "$1" = --version ]; then {answer}; fi\n'
             f"echo $$ >> {self.log}; sleep {seconds}\n"
-            f'exec {real} "$@"\n'
+            f'exec {REAL} "$@"\n'
         )
         self.path.chmod(0o755)
 

@@ -138,9 +138,7 @@ def test_the_one_who_comes_second_takes_the_first_ones_entry(store: Store) -> No
     assert [path.name for path in store.root.iterdir()] == [IDENTITY.folder]
 
 
-def test_a_failed_publication_leaves_nothing(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_publication_leaves_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -186,15 +184,13 @@ def test_any_name_makes_a_plain_folder(store: Store, name: str) -> None:
     assert len(entry.folder.name) < 100
 
 
-def test_processes_that_race_compile_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_that_race_compile_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counting = Compiler(tmp_path, seconds=0.5)  # so that all of them find the cache empty
     monkeypatch.setenv("CXX", str(counting.path))
     command = [sys.executable, "-c", BUILDER]
-    racers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(6)]
+    racers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     origins = sorted(racer.communicate(timeout=120)[0].strip() for racer in racers)
-    assert origins == ["cache"] * 5 + ["compiled"]
+    assert origins == ["cache"] * 3 + ["compiled"]
     assert counting.compilations == 1
 
 

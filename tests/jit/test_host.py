@@ -76,7 +76,9 @@ def test_a_refused_source_is_told_with_command_and_log() -> None:
 
 
 def test_a_long_log_is_cut_in_the_message_alone() -> None:
-    error = CompileError(["g++"], "\n".join(f"line {i}" for i in range(500)), Path("kept/kernel.cu"))
+    error = CompileError(
+        ["g++"], "\n".join(f"line {i}" for i in range(500)), Path("kept/kernel.cu")
+    )
     assert "line 0" in str(error)
     assert "line 499" not in str(error)
     assert "460 more lines" in str(error)

@@ -63,9 +63,7 @@ def test_the_packages_come_before_a_toolkit_and_the_newer_first(machine: Path) -
     assert toolkit.find_toolkit().library == library
 
 
-def test_nvrtc_is_not_newer_than_the_driver(
-    machine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nvrtc_is_not_newer_than_the_driver(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(machine, CU13)
     library, include = install(machine, CU12)
     monkeypatch.setattr(toolkit, "_driver_major", lambda: 12)

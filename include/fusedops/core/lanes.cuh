@@ -31,7 +31,10 @@ struct Lanes {
     }
     return x;
   }
+  /// Whether it holds in any lane of the warp, which may hold several groups.
+  FUSEDOPS_HD bool any(bool holds) const { return __any_sync(0xffffffffu, holds); }
 #else
+  FUSEDOPS_HD bool any(bool holds) const { return holds; }
   template <class T>
   FUSEDOPS_HD T sum(T x) const {
     return x;

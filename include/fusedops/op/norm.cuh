@@ -35,9 +35,13 @@ struct LayerNorm {
     const Compute sum = group.sum(tile.sum([](Compute x) { return x * kShrink; }));
     const Compute mean = count > 0 ? sum * (kMost / count) : Compute(0);
     tile.fill_absent(mean);
-    const Compute off = group.sum(tile.sum([mean](Compute x) { return x - mean; }));
-    const Compute low = count > 0 ? off / count : Compute(0);
     const Compute squares = group.sum(tile.sum([mean](Compute x) { return (x - mean) * (x - mean); }));
+    // The mean is off by an ulp or so of itself, which matters where it exceeds the deviation: then the
+    // deviations are summed once more to find by how much. Lanes agree within a group, not across groups.
+    const bool matters = mean * mean * count > squares;
+    if (!group.any(matters)) return {count, mean, 0, squares};
+    const Compute off = group.sum(tile.sum([mean](Compute x) { return x - mean; }));
+    const Compute low = matters && count > 0 ? off / count : Compute(0);
     return {count, mean, low, squares - off * low};
   }
 

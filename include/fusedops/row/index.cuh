@@ -69,6 +69,7 @@ struct RowSpace<1> {
 };
 
 /// A linear function of a row's coordinates: an address, a query position, the row number of a dropout mask.
+/// Of rank 0 where it is the same for all rows, which a compiler then need not compute in each.
 template <int kRank>
 struct RowMap {
   int64_t stride[kRank];
@@ -78,6 +79,15 @@ struct RowMap {
     FUSEDOPS_UNROLL
     for (int d = 1; d < kRank; ++d) sum += row.at[d] * stride[d];
     return sum;
+  }
+};
+
+template <>
+struct RowMap<0> {
+  uint64_t unused;
+  template <class Row>
+  FUSEDOPS_HD int64_t operator()(const Row&) const {
+    return 0;
   }
 };
 

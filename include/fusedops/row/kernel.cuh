@@ -89,15 +89,19 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
   const int64_t first_col = int64_t(thread) * Schedule::kWidth;
   const int64_t group_col = int64_t(thread / Schedule::kLanes) * (Schedule::kLanes * Schedule::kWidth);
   const int64_t chunks = Storage::kOneTile ? 1 : (cols + Schedule::kChunk - 1) / Schedule::kChunk;
+  const int64_t step = int64_t(gridDim.x) * Schedule::kRows;
   int turn = 0;
-  RowTile tile;
 
-  // The bound is the same for all threads of a block, so every lane reaches every shuffle and barrier.
-  for (int64_t block_row = int64_t(blockIdx.x) * Schedule::kRows; block_row < rows.count;
-       block_row += int64_t(gridDim.x) * Schedule::kRows) {
-    const int64_t number = block_row + threadIdx.x / Schedule::kThreads;
-    const bool mine = Schedule::kRows == 1 || number < rows.count;
-    const Row row = rows.index(mine ? number : block_row);
+  // The bound is the same for all lanes of a warp, and of a block where its warps share a row, so every lane
+  // reaches every shuffle and barrier.
+  constexpr int kRowsOfWarp = 32 / Schedule::kLanes;
+  const int64_t warp_row = Schedule::kGroups > 1 ? 0 : int64_t(threadIdx.x / 32) * kRowsOfWarp;
+  const int in_warp = kRowsOfWarp > 1 ? threadIdx.x % 32 / Schedule::kThreads : 0;
+  int64_t first = int64_t(blockIdx.x) * Schedule::kRows + warp_row;
+  RowTile tile;
+  for (; first < rows.count; first += step) {
+    const bool mine = kRowsOfWarp == 1 || first + in_warp < rows.count;
+    const Row row = rows.index(mine ? first + in_warp : first);
     Columns bounds{0, cols};
     if constexpr (kBounds) bounds = load.columns(row, cols);
 
@@ -109,14 +113,10 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
       if (mine) {
         load_tile<false>(tile, load, row, begin + first_col, bounds, kBounds, Op::neutral());
       } else {
-        FUSEDOPS_UNROLL
-        for (int k = 0; k < Schedule::kPacks; ++k) {
-          FUSEDOPS_UNROLL
-          for (int i = 0; i < Schedule::kWidth; ++i) tile.at[k][i] = Op::neutral();
-        }
+        tile.fill(Op::neutral());
       }
       if constexpr (!Storage::kOneTile && !Storage::kRevisits) {
-        Storage::template put<Schedule::kThreads>(shared_row, tile, chunk, thread);
+        Storage::template put<Schedule::kThreads * Schedule::kRows>(shared_row, tile, chunk, threadIdx.x);
       }
       const typename Op::Partial of_chunk = op.reduce(Lanes<Schedule::kLanes>{}, tile);
       part = chunk == 0 ? of_chunk : op.merge(part, of_chunk);
@@ -135,7 +135,7 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
       if constexpr (Storage::kRevisits) {
         if (mine) load_tile<true>(tile, load, row, begin + first_col, bounds, kBounds, Op::neutral());
       } else if constexpr (!Storage::kOneTile) {
-        Storage::template get<Schedule::kThreads>(shared_row, tile, chunk, thread);
+        Storage::template get<Schedule::kThreads * Schedule::kRows>(shared_row, tile, chunk, threadIdx.x);
       }
       if constexpr (!Storage::kOneTile) part = op.again(Lanes<Schedule::kLanes>{}, tile);
       if (mine) store_tile(tile, store, row, begin + first_col, finish.of(part));

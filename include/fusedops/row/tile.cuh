@@ -49,6 +49,14 @@ struct Tile {
     return sum;
   }
 
+  FUSEDOPS_HD void fill(Compute value) {
+    FUSEDOPS_UNROLL
+    for (int k = 0; k < kPacks; ++k) {
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < kWidth; ++i) at[k][i] = value;
+    }
+  }
+
   /// Sets what lies beyond the end of the row.
   FUSEDOPS_HD void fill_absent(Compute value) {
     if constexpr (kExact) return;

@@ -3,7 +3,8 @@
 //
 // An operand as a kernel sees it: a pointer, a stride for each dimension of the rows (0 where it is broadcast)
 // and one for the columns. How wide a pack is belongs to the schedule; how wide this operand can be read
-// belongs to its pointer and strides: a pack of N is read as N / W accesses of W elements.
+// belongs to its pointer and strides: a pack of N is read as N / W accesses of W elements. An operand that all
+// rows share (gamma, say) has rank 0.
 #pragma once
 
 #include <fusedops/core/memory.cuh>
@@ -24,8 +25,8 @@ struct View {
   int64_t column_stride;
 
   /// Reads N columns of an input from `col` on and converts them to the compute type.
-  template <int N, class Compute>
-  FUSEDOPS_HD void read(Compute (&value)[N], const RowIndex<kRank>& row, int64_t col) const {
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void read(Compute (&value)[N], const Row& row, int64_t col) const {
     const T* base = data + rows(row);
     if constexpr (kColumn == Column::kBroadcast) {
       const Compute one = convert<Compute>(read_input<1>(base).at[0]);
@@ -50,8 +51,8 @@ struct View {
   }
 
   /// Reads what this thread has written before (a saved stream).
-  template <int N, class Compute>
-  FUSEDOPS_HD void read_again(Compute (&value)[N], const RowIndex<kRank>& row, int64_t col) const {
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void read_again(Compute (&value)[N], const Row& row, int64_t col) const {
     const T* base = data + rows(row);
     if constexpr (kColumn == Column::kContiguous && W != kAnyWidth) {
       constexpr int kStep = W < N ? W : N;
@@ -68,8 +69,8 @@ struct View {
   }
 
   /// Rounds N columns to the storage type, once, and writes them.
-  template <int N, class Compute>
-  FUSEDOPS_HD void write(const Compute (&value)[N], const RowIndex<kRank>& row, int64_t col) const {
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void write(const Compute (&value)[N], const Row& row, int64_t col) const {
     T* base = data + rows(row);
     if constexpr (kColumn == Column::kContiguous && W == kAnyWidth) {
       FUSEDOPS_VECTOR

@@ -1,0 +1,170 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The Python type around a dispatcher: how it is made, read, collected and destroyed.
+#include <pybind11/pybind11.h>
+#include <structmember.h>
+
+#include <new>
+#include <stdexcept>
+#include <utility>
+
+#include "dispatch.h"
+
+namespace fusedops::runtime {
+namespace {
+
+PyObject* create(PyTypeObject* type, PyObject*, PyObject*) {
+  PyObject* object = type->tp_alloc(type, 0);
+  if (!object) return nullptr;
+  Dispatcher* self = cast(object);
+  self->vectorcall = vectorcall;
+  self->state = new (std::nothrow) State;
+  if (self->state) return object;
+  Py_DECREF(object);
+  return PyErr_NoMemory();
+}
+
+void fill(State* state, const char* name, const py::handle slots, const py::handle slow,
+          const py::handle draw, const py::handle result) {
+  std::vector<Slot> read;
+  for (const py::handle item : slots) {
+    const auto [slot, flags] = item.cast<std::pair<py::str, int>>();
+    PyObject* interned = Py_NewRef(slot.ptr());
+    PyUnicode_InternInPlace(&interned);
+    read.push_back({py::reinterpret_steal<py::object>(interned), flags});
+  }
+  if (read.size() >= Arguments::kMaxSlots) {
+    throw py::value_error(std::string(name) + ": at most " +
+                          std::to_string(Arguments::kMaxSlots - 1) + " operands, got " +
+                          std::to_string(read.size()));
+  }
+  if (!result.is_none() &&
+      !(PyType_Check(result.ptr()) && py::hasattr(result, "_fields") &&
+        PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(result.ptr()), &PyTuple_Type))) {
+    throw py::type_error("Dispatcher: result must be a namedtuple type or None");
+  }
+  Torch::get();
+  state->name = name;
+  state->slots = std::move(read);
+  state->draw = py::reinterpret_borrow<py::object>(draw);
+  state->result = result.is_none() ? py::object() : py::reinterpret_borrow<py::object>(result);
+  state->slow = py::reinterpret_borrow<py::object>(slow);
+  state->plans.clear();
+}
+
+int init(PyObject* object, PyObject* args, PyObject* keywords) {
+  static const char* names[] = {"name", "slots", "slow", "draw", "result", nullptr};
+  const char* name = nullptr;
+  PyObject *slots = nullptr, *slow = nullptr, *draw = nullptr, *result = Py_None;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "sOOO|O:Dispatcher", const_cast<char**>(names),
+                                   &name, &slots, &slow, &draw, &result)) {
+    return -1;
+  }
+  try {
+    fill(cast(object)->state, name, slots, slow, draw, result);
+    return 0;
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const py::builtin_exception& error) {
+    error.set_error();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return -1;
+}
+
+int traverse(PyObject* object, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(object));
+  const State* state = cast(object)->state;
+  if (!state) return 0;
+  Py_VISIT(state->slow.ptr());
+  Py_VISIT(state->draw.ptr());
+  Py_VISIT(state->result.ptr());
+  return state->plans.visit(visit, arg);
+}
+
+int clear(PyObject* object) {
+  State* state = cast(object)->state;
+  if (!state) return 0;
+  // Moved out first: dropping them can run Python, which may come back here.
+  const py::object slow = std::move(state->slow);
+  const py::object draw = std::move(state->draw);
+  const py::object result = std::move(state->result);
+  state->plans.clear();
+  return 0;
+}
+
+void destroy(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  PyObject_GC_UnTrack(object);
+  clear(object);
+  delete cast(object)->state;
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+PyObject* clear_plans(PyObject* object, PyObject*) {
+  cast(object)->state->plans.clear();
+  Py_RETURN_NONE;
+}
+
+PyObject* num_plans(PyObject* object, void*) {
+  return PyLong_FromSize_t(cast(object)->state->plans.size());
+}
+
+PyObject* get_name(PyObject* object, void*) {
+  return PyUnicode_FromString(cast(object)->state->name.c_str());
+}
+
+PyMemberDef members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Dispatcher, vectorcall), READONLY, nullptr},
+    {"launches", T_LONGLONG, offsetof(Dispatcher, launches), READONLY, "Kernels launched so far."},
+    {"hits", T_LONGLONG, offsetof(Dispatcher, hits), READONLY, "Calls that found their plan."},
+    {"misses", T_LONGLONG, offsetof(Dispatcher, misses), READONLY, "Calls that asked for a plan."},
+    {nullptr, 0, 0, 0, nullptr},
+};
+
+PyGetSetDef properties[] = {
+    {"plans", num_plans, nullptr, "Plans kept.", nullptr},
+    {"name", get_name, nullptr, "What errors call the op.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
+PyMethodDef methods[] = {
+    {"clear", clear_plans, METH_NOARGS, "Forgets all plans."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyType_Slot type_slots[] = {
+    {Py_tp_doc, const_cast<char*>("Calls the plan that fits the arguments; see fusedops.runtime.")},
+    {Py_tp_new, reinterpret_cast<void*>(create)},
+    {Py_tp_init, reinterpret_cast<void*>(init)},
+    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+    {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+    {Py_tp_clear, reinterpret_cast<void*>(clear)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(destroy)},
+    {Py_tp_members, members},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, properties},
+    {0, nullptr},
+};
+
+PyType_Spec spec = {
+    "fusedops._runtime.Dispatcher",
+    sizeof(Dispatcher),
+    0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
+        Py_TPFLAGS_IMMUTABLETYPE,
+    type_slots,
+};
+
+}  // namespace
+
+py::object make_dispatcher_type(const py::module_& module) {
+  PyObject* type = PyType_FromModuleAndSpec(module.ptr(), &spec, nullptr);
+  if (!type) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(type);
+}
+
+}  // namespace fusedops::runtime

@@ -1,0 +1,186 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Building as a whole: what is compiled, what is not, how fast, and what failure says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from samples import CUDA, HOST, LEVEL, Compiler
+
+import fusedops
+from fusedops.errors import (
+    CompileError,
+    CompilerNotFound,
+    FusedOpsError,
+    MissingVariantError,
+    UnsupportedError,
+)
+from fusedops.jit import build, host, nvrtc
+from fusedops.jit import build as build_function
+
+PATHS = [str(Path(folder).parent) for folder in fusedops.__path__]
+build_module = sys.modules[build_function.__module__]
+
+
+def in_a_new_process(code: str) -> str:
+    script = f"import sys\nsys.path[:0] = {PATHS!r}\n{code}"
+    command = [sys.executable, "-c", script]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_cubin_is_built_and_cached(cache: Path) -> None:
+    first = build(CUDA, name="twice", arch="sm_90")
+    second = build(CUDA, name="twice", arch="sm_90")
+    assert (first.origin, second.origin) == ("compiled", "cache")
+    assert first.binary.read_bytes().startswith(b"\x7fELF")
+    assert {path.name for path in first.folder.iterdir()} == {
+        "kernel.cu",
+        "kernel.cubin",
+        "meta.json",
+    }
+    assert build(CUDA, name="twice", arch="sm_80").folder != first.folder
+
+
+@pytest.mark.parametrize("arch", ["sm_", "sm_9x", "compute_90", "x86-64-v9", "haswell", ""])
+def test_an_unknown_arch_is_refused(arch: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"arch must be sm_NN.*{LEVEL}.*got '{arch}'"):
+        build(HOST, name="h", arch=arch)
+
+
+def test_offline_never_compiles(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEDOPS_OFFLINE", "1")
+    with pytest.raises(
+        MissingVariantError, match=r"Softmax\(load=\[\]\).*fusedops build"
+    ) as caught:
+        build(HOST, name="h", arch=LEVEL, declaration="Softmax(load=[])")
+    assert LEVEL in str(caught.value)
+    assert compiler.compilations == 0
+
+
+@pytest.mark.parametrize("absent", ["offline", "no compiler"])
+def test_without_a_compiler_any_entry_serves_newest_compiler_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, absent: str
+) -> None:
+    folders = {}
+    for version in ("9.4.0", "12.2.0"):
+        monkeypatch.setenv("CXX", str(Compiler(tmp_path, version=version).path))
+        host._banner.cache_clear()
+        folders[version] = build(HOST, name="h", arch=LEVEL).folder
+    assert folders["9.4.0"] != folders["12.2.0"]
+    if absent == "offline":
+        monkeypatch.setenv("FUSEDOPS_OFFLINE", "1")
+    else:
+        monkeypatch.setenv("CXX", "/nowhere/c++")
+    served = build(HOST, name="h", arch=LEVEL)
+    assert (served.folder, served.origin) == (folders["12.2.0"], "cache")
+    (folders["12.2.0"] / "kernel.so").write_bytes(b"damaged")
+    assert build(HOST, name="h", arch=LEVEL).folder == folders["9.4.0"]
+
+
+def test_another_compiler_builds_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    origins = []
+    for version in ("9.4.0", "12.2.0", "9.4.0"):
+        monkeypatch.setenv("CXX", str(Compiler(tmp_path, version=version).path))
+        host._banner.cache_clear()
+        origins.append(build(HOST, name="h", arch=LEVEL).origin)
+    assert origins == ["compiled", "compiled", "cache"]
+
+
+def test_no_compiler_and_no_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/nowhere/c++")
+    with pytest.raises(CompilerNotFound, match="CXX"):
+        build(HOST, name="h", arch=LEVEL)
+
+
+@pytest.mark.parametrize(("arch", "file"), [(LEVEL, "kernel.cpp"), ("sm_90", "kernel.cu")])
+def test_a_refused_source_is_kept(cache: Path, arch: str, file: str) -> None:
+    source = "int f() { return nonsense; }\n"
+    with pytest.raises(CompileError) as caught:
+        build(source, name="bad", arch=arch)
+    kept = caught.value.source
+    assert kept is not None
+    assert kept.name == file
+    assert cache in kept.parents
+    assert kept.read_text() == source
+    assert "nonsense" in kept.with_name("log.txt").read_text()
+    assert str(kept) in str(caught.value)
+
+
+def test_an_edited_header_builds_anew(headers: Path, compiler: Compiler) -> None:
+    source = "#include <fusedops/c.cuh>\n" + HOST
+    assert build(source, name="h", arch=LEVEL).origin == "compiled"
+    assert build(source, name="h", arch=LEVEL).origin == "cache"
+    (headers / "fusedops" / "c.cuh").write_text("#pragma once\n// edited\n")
+    assert build(source, name="h", arch=LEVEL).origin == "compiled"
+    assert compiler.compilations == 2
+
+
+def test_what_compiled_while_a_header_changed_is_not_kept(
+    headers: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meddle(source: str, arch: str) -> tuple[bytes, str]:
+        (headers / "fusedops" / "c.cuh").write_text("// edited\n")
+        return b"binary", ""
+
+    backend = build_module._HOST
+    monkeypatch.setattr(
+        build_module,
+        "_HOST",
+        build_module._Backend(
+            backend.source, backend.binary, backend.flags, backend.identity, meddle
+        ),
+    )
+    with pytest.raises(FusedOpsError, match="headers changed"):
+        build("#include <fusedops/c.cuh>\n", name="h", arch=LEVEL)
+    assert not list(cache.glob("h-*"))
+
+
+def test_verbose_shows_command_and_log(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    build(HOST, name="quiet", arch=LEVEL)
+    monkeypatch.setenv("FUSEDOPS_VERBOSE", "1")
+    build(HOST + "#warning look here\n", name="told", arch=LEVEL)
+    told = capfd.readouterr().err
+    assert "quiet" not in told
+    assert "told: kernel.cpp -std=c++17 -O3" in told
+    assert "look here" in told
+
+
+def test_importing_runs_no_compiler_and_loads_no_nvrtc() -> None:
+    code = """
+def audit(event, arguments):
+    if event in ("subprocess.Popen", "os.posix_spawn", "os.fork", "os.system"):
+        raise SystemExit(f"{event} {arguments}")
+import fusedops  # torch, if it is imported, may do as it likes
+sys.addaudithook(audit)
+import fusedops.jit
+print("libnvrtc" in open("/proc/self/maps").read(), "filelock" in sys.modules)
+"""
+    assert in_a_new_process(code).split()[0] == "False"
+
+
+@pytest.mark.parametrize(("source", "arch"), [(HOST, LEVEL), (CUDA, "sm_90")])
+def test_from_the_cache_is_quick_from_the_first_call(source: str, arch: str) -> None:
+    build(source, name="k", arch=arch)
+    code = f"""
+from fusedops.jit import build
+print(build({source!r}, name="k", arch={arch!r}).seconds)
+print("libnvrtc" in open("/proc/self/maps").read())
+"""
+    runs = [in_a_new_process(code).split() for _ in range(3)]
+    assert min(float(run[0]) for run in runs) <= 0.020
+    assert all(run[1] == "False" for run in runs)
+    assert min(build(source, name="k", arch=arch).seconds for _ in range(5)) <= 0.005
+
+
+def test_a_cold_build_is_quick() -> None:
+    nvrtc.compile_cuda(CUDA, "sm_80")  # loads NVRTC
+    cold = [build(f"{CUDA}//{i}", name="k", arch="sm_90").seconds for i in range(3)]
+    assert min(cold) <= 0.5
+    cold = [build(f"{HOST}//{i}", name="k", arch=LEVEL).seconds for i in range(3)]
+    assert min(cold) <= 3

@@ -1,0 +1,72 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The compiled module itself: what it links, and what it knows of this machine."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fusedops import _runtime
+
+
+def test_loading_says_what_is_wrong(library, tmp_path):
+    with pytest.raises(RuntimeError, match=r"loading the host kernel k failed: .*missing.so"):
+        _runtime.load_host(str(tmp_path / "missing.so"), "k")
+    with pytest.raises(RuntimeError, match="holds no kernel nothing"):
+        _runtime.load_host(library, "nothing")
+    if _runtime.device_count() == 0:
+        with pytest.raises(RuntimeError):
+            _runtime.load_cuda(b"", "k")
+
+
+def test_cpu_features_are_those_of_the_system():
+    features = _runtime.cpu_features()
+    assert isinstance(features, frozenset)
+    info = Path("/proc/cpuinfo")
+    if not info.exists():
+        pytest.skip("no /proc/cpuinfo here")
+    line = re.search(r"^flags\s*:(.*)$", info.read_text(), re.MULTILINE)
+    if line is None:
+        pytest.skip("/proc/cpuinfo has no flags on this processor")
+    flags = set(line[1].split())
+    flags |= {"sse3"} if "pni" in flags else set()
+    flags |= {"lzcnt"} if "abm" in flags else set()
+    flags |= {"osxsave"} if "xsave" in flags else set()
+    assert features <= flags
+    for name in ("avx2", "fma", "f16c", "avx512f", "avx512bw", "bmi2"):
+        assert (name in features) == (name in flags)
+
+
+def test_the_module_links_neither_torch_nor_cuda():
+    readelf = shutil.which("readelf")
+    if readelf is None:
+        pytest.skip("no readelf on PATH: install binutils")
+
+    def read(option):
+        command = [readelf, "--wide", option, _runtime.__file__]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    needed = re.findall(r"\(NEEDED\).*\[(.*?)\]", read("--dynamic"))
+    assert needed
+    assert not [name for name in needed if re.search("torch|c10|cuda|nv|python", name)]
+    undefined = re.findall(r"\bUND (\S+)", read("--dyn-syms"))
+    assert undefined
+    assert not [
+        name for name in undefined if re.match(r"cu[A-Z]|cuda|nvrtc|.*(c10|torch|N2at)", name)
+    ]
+
+
+def test_the_module_loads_without_torch():
+    code = (
+        "import importlib.util, sys;"
+        f"spec = importlib.util.spec_from_file_location('_runtime', {_runtime.__file__!r});"
+        "module = importlib.util.module_from_spec(spec); spec.loader.exec_module(module);"
+        "assert module.cpu_features() is not None; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
