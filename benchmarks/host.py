@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the host pays: for a call that hits its plan, for a new shape, and for a build."""
 
+import dataclasses
 import itertools
 import statistics
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from torch.nn import functional
 
 from fusedops import demo, flagship
 
-SHAPE = (64, 1024)
+SHAPES = ((64, 1024), (1, 1024))
 BUILD_SECONDS = {"cuda": 0.5, "cpu": 3.0}
 LOAD_SECONDS = 20e-3
 NEW_SHAPE_SECONDS = 100e-6
@@ -30,16 +31,19 @@ def dtype_of(device: torch.device) -> torch.dtype:
 
 
 def calls() -> Iterator[Result]:
-    """The residual LayerNorm with its five operands, against one eager layer_norm."""
-    for device in devices():
-        named = _rivals(device)
+    """The residual LayerNorm with its five operands, against one eager layer_norm.
+
+    On a CPU a call includes the arithmetic; one row has next to none.
+    """
+    for device, shape in itertools.product(devices(), SHAPES):
+        named = _rivals(shape, device)
         measured = dict(zip(named, host_seconds(list(named.values()), device), strict=True))
         against = measured["torch eager layer_norm"]
         for by, seconds in measured.items():
             ours = by.startswith("fusedops")
             yield Result(
                 "host",
-                f"{SHAPE} on {device}",
+                f"{shape} on {device}",
                 by,
                 seconds,
                 against=against,
@@ -48,15 +52,15 @@ def calls() -> Iterator[Result]:
             )
 
 
-def _rivals(device: torch.device) -> dict[str, Call]:
+def _rivals(shape: tuple[int, int], device: torch.device) -> dict[str, Call]:
     dropped, kept = (
-        flagship.add_norm(SHAPE, p=p, dtype=dtype_of(device), device=device) for p in (0.1, 0.0)
+        flagship.add_norm(shape, p=p, dtype=dtype_of(device), device=device) for p in (0.1, 0.0)
     )
     x, gamma, beta = dropped.x, dropped.operands["gamma"], dropped.operands["beta"]
     return {
         "fusedops, p = 0.1": dropped.fused,
         "fusedops, p = 0": kept.fused,
-        "torch eager layer_norm": lambda: functional.layer_norm(x, SHAPE[1:], gamma, beta),
+        "torch eager layer_norm": lambda: functional.layer_norm(x, shape[1:], gamma, beta),
         "torch eager chain": kept.unfused,
         "torch.empty_like": lambda: torch.empty_like(x),
     }
@@ -68,7 +72,7 @@ def builds() -> Iterator[Result]:
         make_case = {"p": 0.1, "dtype": dtype_of(device), "device": device}
         flagship_cases = [
             flagship.attention((2, 4, 32, 128), **make_case),
-            flagship.add_norm(SHAPE, **make_case),
+            flagship.add_norm(SHAPES[0], **make_case),
         ]
         with demo.empty_cache() as folder:
             for case in flagship_cases:
@@ -82,25 +86,23 @@ def builds() -> Iterator[Result]:
 
 
 def _new_shapes(device: torch.device) -> Iterator[Result]:
-    """What the first call with a new shape costs more than the second."""
-    fresh = [
-        flagship.add_norm((rows, 1024), p=0.1, dtype=dtype_of(device), device=device)
-        for rows in range(65, 85)
+    """What the first call with a new shape, or a new number, costs more than another one.
+
+    Rows are short, so that the work of the call itself is little.
+    """
+    known, *fresh = [
+        flagship.add_norm((rows, 64), p=0.1, dtype=dtype_of(device), device=device)
+        for rows in range(65, 129)
     ]
-    costs = {
-        "new shape": [
-            once_seconds(case.fused, device) - once_seconds(case.fused, device) for case in fresh
-        ]
-    }
-    case = fresh[-1]
-    costs["new number"] = [
-        once_seconds(lambda p=p: case.op(case.x, **case.operands | {"p": p}), device)
-        - once_seconds(case.fused, device)
-        for p in itertools.islice(itertools.count(0.2, 0.01), 20)
+    known.fused()  # Builds the variant.
+    new_numbers = [
+        dataclasses.replace(known, operands={**known.operands, "p": 0.2 + number / 256})
+        for number in range(64)
     ]
-    for by, seconds in costs.items():
-        median = max(statistics.median(seconds), 0.0)
-        yield _at_most("build", f"more rows on {device}", by, median, NEW_SHAPE_SECONDS)
+    hit = statistics.median(once_seconds(known.fused, device) for _ in fresh)
+    for by, cases in (("new shape", fresh), ("new number", new_numbers)):
+        first = statistics.median(once_seconds(case.fused, device) for case in cases)
+        yield _at_most("build", f"(..., 64) on {device}", by, first - hit, NEW_SHAPE_SECONDS)
 
 
 def _at_most(part: str, case: str, by: str, seconds: float, most: float) -> Result:

@@ -107,6 +107,12 @@ def bind(op: RowOp, x: Any, operands: Mapping[str, Any], options: Mapping[str, A
     training = options.get("training", True)
     if not isinstance(training, bool):
         raise TypeError(f"{name}: training must be True or False, got {training!r}")
+    generator = options.get("generator")
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(
+            f"{name}: generator must be a torch.Generator on {x.device}, got "
+            f"{type(generator).__name__}; make one with torch.Generator({str(x.device)!r})"
+        )
     values = {
         operand.name: _operand(op, name, operand.name, operand.role, operands[operand.name], x, reduced)
         for operand in op.operands
@@ -125,7 +131,7 @@ def bind(op: RowOp, x: Any, operands: Mapping[str, Any], options: Mapping[str, A
         store=store,
         slots=slots,
         out={},
-        generator=options.get("generator"),
+        generator=generator,
     )
     given = options.get("out")
     return bound if given is None else dataclasses.replace(bound, out=_out(bound, name, given))
@@ -251,6 +257,11 @@ def _acting(
 
 def _out(bound: Bound, name: str, given: Any) -> dict[str, Tensor]:
     names = bound.op.outputs
+    if not isinstance(given, (Tensor, tuple, list)):
+        raise TypeError(
+            f"{name}: out must be a tensor, or a tuple of tensors, one for each output "
+            f"({', '.join(names)}), got {type(given).__name__}"
+        )
     tensors = (given,) if isinstance(given, Tensor) else tuple(given)
     if len(tensors) != len(names):
         raise ValueError(

@@ -79,7 +79,6 @@ class Arguments:
         query: Sequence[int],
         logical_row: Sequence[int],
         slots: Mapping[str, int],
-        dropouts: int = 0,
     ) -> None:
         self.compute = compute
         self.rank = len(sizes)
@@ -90,7 +89,7 @@ class Arguments:
         self._query = query
         self._logical_row = logical_row
         self._slots = slots
-        self._dropouts = dropouts
+        self.dropout_slot = -1  # of the functor that is about to be spelled
         self._float_patch = _runtime.FLOAT32 if compute == "float" else _runtime.FLOAT64
         self._scale_patch = _runtime.KEEP_SCALE32 if compute == "float" else _runtime.KEEP_SCALE64
         self.words: list[int] = []
@@ -139,11 +138,10 @@ class Arguments:
         self.words.extend(self._query)
 
     def dropout(self, p: str) -> None:
-        """Seed, offset, threshold, scale and the map to the logical row; takes the next slot."""
-        slot, number = self._slots[p], self._dropouts
-        self._dropouts += 1
+        """Seed, offset, threshold, scale and the map to the logical row."""
+        slot = self._slots[p]
         self._patched(_runtime.SEED, 0)
-        self._patched(_runtime.OFFSET, number)
+        self._patched(_runtime.OFFSET, self.dropout_slot)
         self._patched(_runtime.THRESHOLD, slot)
         self._patched(self._scale_patch, slot)
         self.words.extend(self._logical_row)

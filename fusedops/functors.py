@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import keyword
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -80,7 +81,7 @@ def _check_name(functor: object, field: str, name: object) -> None:
             f"{kind}: {field} names an operand and must be a string, got {name!r}; the value itself "
             "is given at the call"
         )
-    if not name.isidentifier():
+    if not name.isidentifier() or keyword.iskeyword(name):
         raise ValueError(f"{kind}: {field} must be usable as a keyword argument, got {name!r}")
 
 

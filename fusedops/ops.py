@@ -118,6 +118,8 @@ class RowOp:
             raise ValueError(
                 f"{type(self).__name__}: slot must be one of this op's {count} dropouts, got {slot}"
             )
+        if not 0.0 <= p <= 1.0:  # false for NaN, too
+            raise ValueError(f"{type(self).__name__}: p must be a probability in [0, 1], got {p}")
         dims = (dim,) if isinstance(dim, int) else tuple(dim)
         reduced = sorted(one % len(shape) for one in dims)
         return keep_mask(tuple(shape), reduced, seed=seed, offset=offset + slot, p=p)

@@ -111,9 +111,8 @@ class Info:
 
 def make_plan(bound: Bound) -> Any:
     """The plan of a call that the C++ path has not seen."""
-    copied = _columns_apart(bound)
-    if copied:
-        return _run_with_copies(bound, copied)
+    if bound.x.numel() and _columns_apart(bound):
+        return _run_with_copies(bound)
     outputs = [
         (*_dlpack(bound.output_dtype(name)), bound.output_shape(name)) for name in bound.op.outputs
     ]
@@ -218,8 +217,8 @@ def refuse(
         bound = bind(op, x, operands, options)
         if reason == "overlap":
             raise ValueError(
-                f"{name}: out must overlap neither an input nor another output nor itself; "
-                "pass other memory, or leave out= away and get a new tensor"
+                f"{name}: out must overlap neither an input nor another output nor itself, but "
+                f"{_overlap(bound)}; pass other memory, or leave out= away and get a new tensor"
             )
         if reason == "device":
             raise UnsupportedError(
@@ -241,15 +240,48 @@ def refuse(
         "tracing": "tracing (torch.compile, torch.export, torch.jit) does not see into a fused kernel; "
         "use op.unfused there",
         "layout": "tensors must be dense and strided, got {layouts}; use .to_dense() or .dequantize()",
-        "grad": "gradients are not available yet and an operand requires grad; call it under "
+        "grad": "gradients are not available yet and {grads} requires grad; call it under "
         "torch.no_grad(), detach() what needs no gradient, or use op.unfused, which differentiates",
+        "dual": "forward-mode derivatives do not reach into a fused kernel; use op.unfused",
+        "storage": "a tensor has no memory of its own (fake, meta, zero or functional tensors); pass "
+        "plain tensors, or use op.unfused",
     }
+    named = {"x": x, **operands}
     tensors = [value for value in (x, *operands.values()) if isinstance(value, Tensor)]
     text = meaning.get(reason, f"the call cannot take the fused path: {reason}").format(
         kinds=", ".join(sorted({type(value).__name__ for value in tensors})),
         layouts=", ".join(sorted({str(value.layout) for value in tensors})),
+        grads=" and ".join(
+            repr(key)
+            for key, value in named.items()
+            if isinstance(value, Tensor) and value.requires_grad
+        )
+        or "out",
     )
     _raise_unsupported(name, text)
+
+
+def _overlap(bound: Bound) -> str:
+    """Which output overlaps what, by the bytes between their first and last elements."""
+    inputs = {"x": bound.x, **bound.operands}
+    for name, out in bound.out.items():
+        for key, value in inputs.items():
+            if isinstance(value, Tensor) and _share(out, value):
+                return f"the out for {name!r} overlaps {key!r}"
+        for key, value in bound.out.items():
+            if key != name and _share(out, value):
+                return f"the out for {name!r} overlaps that for {key!r}"
+    return "an out has elements that share memory"
+
+
+def _share(a: Tensor, b: Tensor) -> bool:
+    def extent(tensor: Tensor) -> tuple[int, int]:
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        last = sum((size - 1) * step for size, step in steps)
+        return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+
+    (a_begin, a_end), (b_begin, b_end) = extent(a), extent(b)
+    return a.numel() > 0 and b.numel() > 0 and a_begin < b_end and b_begin < a_end
 
 
 def _raise_unsupported(name: str, text: str) -> NoReturn:
@@ -332,12 +364,11 @@ def _generate(
     members.append((op.cpp(write.compute), "op"))
     members.append((write.operand("x"), "x"))
     load, store = ["a.x"], ["a.y"]
-    for place_, functor in enumerate(bound.load):
-        members.append((functor.spell(write), f"load{place_}"))
-        load.append(f"a.load{place_}")
-    for place_, functor in enumerate(bound.store):
-        members.append((functor.spell(write), f"store{place_}"))
-        store.append(f"a.store{place_}")
+    for side, chain, names in (("load", bound.load, load), ("store", bound.store, store)):
+        for position, functor in enumerate(chain):
+            write.dropout_slot = bound.slots.get((side, position), -1)
+            members.append((functor.spell(write), f"{side}{position}"))
+            names.append(f"a.{side}{position}")
     members.append((write.output("y"), "y"))
     if "mean" in op.outputs:
         kinds = f"Statistics<{write.output('mean')}, {write.output('rstd')}>"
@@ -387,39 +418,49 @@ def _width(where: Any, size: int, aligned: int, width: int) -> int:
     return width
 
 
-def _columns_apart(bound: Bound) -> list[str]:
-    """Operands whose reduced dimensions do not merge into one: these have to be copied."""
+def _columns_apart(bound: Bound) -> bool:
+    """Whether some operand's reduced dimensions do not merge into one: then the call needs copies."""
     if len(bound.reduced) == 1:
-        return []
-    geometry, names = _placed(bound)
-    return [
-        name for name, where in zip(names, geometry.placed, strict=True) if where is None
-    ]
+        return False
+    return any(where is None for where in _placed(bound)[0].placed)
 
 
-def _run_with_copies(bound: Bound, copied: Sequence[str]) -> Any:
-    """Run a call after copying what no single column stride reaches; `explain` names it."""
-    tensors: dict[str, Any] = {**bound.operands}
+def _run_with_copies(bound: Bound) -> Any:
+    """Run a call on copies whose reduced dimensions are last and dense; `explain` says so."""
     x = bound.x
-    options: dict[str, Any] = {"dtype": bound.dtype, "dim": bound.reduced}
-    options["training"] = bool(bound.slots)
-    options["generator"] = bound.generator
-    for name in copied:
-        if name == "x":
-            x = x.contiguous()
-        elif name.startswith("out:"):
-            _raise_unsupported(
-                type(bound.op).__name__,
-                f"out for {name[4:]!r} must be contiguous in the reduced dimensions {bound.reduced}",
-            )
-        else:
-            shape = [1] * (x.dim() - tensors[name].dim()) + list(tensors[name].shape)
+    order = [dim for dim in range(x.dim()) if dim not in bound.reduced] + list(bound.reduced)
+    last = len(bound.reduced)
+
+    def dense(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        full = value[(None,) * (x.dim() - value.dim())]
+        wide = [
+            x.shape[dim] if dim in bound.reduced and full.shape[dim] != 1 else full.shape[dim]
+            for dim in range(x.dim())
+        ]
+        if any(wide[dim] != 1 for dim in bound.reduced):
             for dim in bound.reduced:
-                shape[dim] = x.shape[dim]
-            tensors[name] = tensors[name].expand(shape).contiguous()
-    if bound.out:
-        options["out"] = tuple(bound.out.get(name) for name in bound.op.outputs)
-    return bound.op(x, **tensors, **{k: v for k, v in options.items() if v is not None})
+                wide[dim] = x.shape[dim]
+        return full.expand(wide).permute(order).contiguous()
+
+    results = bound.op(
+        dense(x),
+        **{name: dense(value) for name, value in bound.operands.items()},
+        dim=tuple(range(x.dim() - last, x.dim())),
+        dtype=bound.dtype,
+        training=bool(bound.slots),
+        generator=bound.generator,
+    )
+    names = bound.op.outputs
+    tensors = dict(zip(names, [results] if len(names) == 1 else results, strict=True))
+    back = [order.index(dim) for dim in range(x.dim())]
+    for name, tensor in tensors.items():
+        if tensor.dim() == x.dim():
+            tensors[name] = tensor.permute(back).contiguous()
+        if name in bound.out:
+            tensors[name] = bound.out[name].copy_(tensors[name])
+    return bound.op.wrap(tensors)
 
 
 def _draws(bound: Bound) -> int:

@@ -169,7 +169,7 @@ def row_counts(columns, device, limit=1 << 26):
     """How many rows to try with so many columns: the most first."""
     if torch.device(device).type == "cuda":
         processors = torch.cuda.get_device_properties(device).multi_processor_count
-        counts = [65537, processors + 1, processors, 199, 3, 1, 0]
+        counts = sorted([65537, processors + 1, processors, 199, 3, 1, 0], reverse=True)
     else:
         counts, limit = [199, 3, 1, 0], 1 << 20
     return [rows for rows in counts if rows * columns <= limit]

@@ -37,6 +37,14 @@ def device(request):
     return request.param
 
 
+@pytest.fixture(autouse=True)
+def memory_is_given_back():
+    """After a test with large tensors: other workers share the GPU."""
+    yield
+    if torch.cuda.is_initialized() and torch.cuda.memory_reserved() > 1 << 30:
+        torch.cuda.empty_cache()
+
+
 @pytest.fixture(
     params=[
         ("cpu", "host"),

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ def fusedops(*arguments):
         capture_output=True,
         text=True,
         env={**os.environ, "COLUMNS": "160"},  # No table wraps.
+        cwd=Path(__file__).parent,  # `-m` looks there first: the source tree is not the package.
         timeout=300,
         check=False,
     )

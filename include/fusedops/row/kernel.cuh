@@ -89,19 +89,16 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
   const int64_t first_col = int64_t(thread) * Schedule::kWidth;
   const int64_t group_col = int64_t(thread / Schedule::kLanes) * (Schedule::kLanes * Schedule::kWidth);
   const int64_t chunks = Storage::kOneTile ? 1 : (cols + Schedule::kChunk - 1) / Schedule::kChunk;
-  const int64_t step = int64_t(gridDim.x) * Schedule::kRows;
   int turn = 0;
-
-  // The bound is the same for all lanes of a warp, and of a block where its warps share a row, so every lane
-  // reaches every shuffle and barrier.
-  constexpr int kRowsOfWarp = 32 / Schedule::kLanes;
-  const int64_t warp_row = Schedule::kGroups > 1 ? 0 : int64_t(threadIdx.x / 32) * kRowsOfWarp;
-  const int in_warp = kRowsOfWarp > 1 ? threadIdx.x % 32 / Schedule::kThreads : 0;
-  int64_t first = int64_t(blockIdx.x) * Schedule::kRows + warp_row;
   RowTile tile;
-  for (; first < rows.count; first += step) {
-    const bool mine = kRowsOfWarp == 1 || first + in_warp < rows.count;
-    const Row row = rows.index(mine ? first + in_warp : first);
+
+  // The bound is the same for all threads of a block, so every lane reaches every shuffle and barrier, and the
+  // compiler knows it.
+  for (int64_t first = int64_t(blockIdx.x) * Schedule::kRows; first < rows.count;
+       first += int64_t(gridDim.x) * Schedule::kRows) {
+    const int64_t number = first + threadIdx.x / Schedule::kThreads;
+    const bool mine = Schedule::kRows == 1 || number < rows.count;
+    const Row row = rows.index(mine ? number : first);
     Columns bounds{0, cols};
     if constexpr (kBounds) bounds = load.columns(row, cols);
 

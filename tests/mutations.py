@@ -1,0 +1,291 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Can the tests fail? Breaks a copy of the package in one place after another and runs a test.
+
+    python tests/mutations.py [NAME ...]
+
+Each mutation is a mistake that somebody has made in a kernel of this kind. Its test has to fail, by
+an assertion and not because nothing compiles; on the unbroken copy all of the tests have to pass.
+Runs on the CPU, which shares operators, functors and row access with the GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import fusedops
+from fusedops import _runtime
+from fusedops.jit.env import include_dir
+
+TESTS = Path(__file__).resolve().parent
+PACKAGE = Path(fusedops.__file__).resolve().parent
+
+#: Put before a copy's tests: the copy is what `import fusedops` finds, installed or not.
+PLUGIN = """
+import sys
+from importlib.machinery import PathFinder
+
+class Copy:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] == "fusedops":
+            return PathFinder.find_spec(name, path or [{folder!r}])
+
+sys.meta_path.insert(0, Copy)
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutation:
+    """One mistake: in `file`, `old` becomes `new`, and `test` has to notice."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+
+MUTATIONS = [
+    Mutation(
+        "naive variance",
+        "include/fusedops/op/norm.cuh",
+        "[mean](Compute x) { return (x - mean) * (x - mean); }",
+        "[mean](Compute x) { return x * x - mean * mean; }",
+        "test_numbers.py::test_mean_of_ten_thousand_sigma[64-cpu-layer_norm]",
+    ),
+    Mutation(
+        "half statistics",
+        "include/fusedops/op/norm.cuh",
+        "    return {row.mean, rstd, -row.low * rstd};",
+        "    return {row.mean, convert<Compute>(convert<half>(rstd)), -row.low * rstd};",
+        "test_forward.py::test_every_size[cpu-layer_norm-torch.float32-1000]",
+    ),
+    Mutation(
+        "a mask that adds",
+        "include/fusedops/functor/mask.cuh",
+        "v[i] = (flag[i] != 0) == kKeep ? v[i] : -infinity<Compute>();",
+        "v[i] += (flag[i] != 0) == kKeep ? Compute(0) : Compute(-10000);",
+        "test_masks.py::test_nothing_under_a_mask_leaks[softmax-cpu-37-inf]",
+    ),
+    Mutation(
+        "a mask that does not stick",
+        "include/fusedops/functor/compose.cuh",
+        "    chain.values(v, row, col);\n    chain.masks(v, row, col);\n",
+        "    chain.masks(v, row, col);\n    chain.values(v, row, col);\n",
+        "test_masks.py::test_masks_are_sticky[softmax-cpu]",
+    ),
+    Mutation(
+        "a dropped tail of what is loaded",
+        "include/fusedops/row/fetch.cuh",
+        "    if (done < count) load_tail<",
+        "    if (false) load_tail<",
+        "test_forward.py::test_every_size[cpu-softmax-torch.float32-33]",
+    ),
+    Mutation(
+        "a dropped tail of what is stored",
+        "include/fusedops/row/fetch.cuh",
+        "    if (done < count) store_tail<",
+        "    if (false) store_tail<",
+        "test_forward.py::test_every_size[cpu-softmax-torch.float32-33]",
+    ),
+    Mutation(
+        "an off-by-one causal",
+        "include/fusedops/functor/causal.cuh",
+        "query(row) + shift + 1}",
+        "query(row) + shift}",
+        "test_masks.py::test_causal[softmax-cpu-shape0-top-left]",
+    ),
+    Mutation(
+        "a causal in the wrong corner",
+        "fusedops/functors.py",
+        '(columns - queries if self.align == "bottom-right" else 0)',
+        '(queries - columns if self.align == "bottom-right" else 0)',
+        "test_masks.py::test_causal[softmax-cpu-shape1-bottom-right]",
+    ),
+    Mutation(
+        "lengths that count the last column twice",
+        "include/fusedops/functor/columns.cuh",
+        "v[i] = col + i >= keep.begin && col + i < keep.end",
+        "v[i] = col + i >= keep.begin && col + i <= keep.end",
+        "test_masks.py::test_lengths[softmax-cpu-torch.int64]",
+    ),
+    Mutation(
+        "a reused dropout counter: the same for all columns",
+        "include/fusedops/functor/dropout.cuh",
+        "static_cast<uint32_t>(call) + static_cast<uint32_t>(i);",
+        "0;",
+        "test_dropout.py::test_kernels_draw_the_documented_mask[cpu-33-torch.float32]",
+    ),
+    Mutation(
+        "a reused dropout counter: the same for all rows",
+        "include/fusedops/functor/dropout.cuh",
+        "counters.word[1][i] = static_cast<uint32_t>(logical);",
+        "counters.word[1][i] = 0;",
+        "test_dropout.py::test_kernels_draw_the_documented_mask[cpu-33-torch.float32]",
+    ),
+    Mutation(
+        "a reused dropout counter: the same for all dropouts",
+        "include/fusedops/functor/dropout.cuh",
+        "counters.word[2][i] = static_cast<uint32_t>(offset);",
+        "counters.word[2][i] = 0;",
+        "test_dropout.py::test_two_dropouts_differ_and_are_told_apart_by_their_place[cpu]",
+    ),
+    Mutation(
+        "nine rounds of Philox",
+        "include/fusedops/core/philox.cuh",
+        "round < 10;",
+        "round < 9;",
+        "test_dropout.py::test_kernels_draw_the_documented_mask[cpu-33-torch.float32]",
+    ),
+    Mutation(
+        "only the first row computed",
+        "include/fusedops/host/rows.cuh",
+        "for (int64_t number = begin; number < end; ++number) {",
+        "for (int64_t number = begin; number < smaller<int64_t>(end, 1); ++number) {",
+        "test_forward.py::test_every_size[cpu-softmax-torch.float32-33]",
+    ),
+    Mutation(
+        "a wrong broadcast stride",
+        "fusedops/geometry.py",
+        "*[0 if size == 1 else step for",
+        "*[step for",
+        "test_forward.py::test_every_broadcast_of_rank_five",
+    ),
+    Mutation(
+        "dimensions merged that do not merge",
+        "fusedops/geometry.py",
+        "if outer.strides == tuple([step * inner.size for step in inner.strides]):",
+        "if outer.strides[0] == inner.strides[0] * inner.size:",
+        "test_forward.py::test_every_broadcast_of_rank_five",
+    ),
+    Mutation(
+        "rows numbered in the order of visits",
+        "include/fusedops/row/index.cuh",
+        "int64_t sum = row.at[0] * stride[0];",
+        "int64_t sum = row.at[0];",
+        "test_dropout.py::test_the_order_of_visits_does_not_matter[cpu]",
+    ),
+    Mutation(
+        "softmax without its maximum",
+        "include/fusedops/op/softmax.cuh",
+        "return max == -infinity<Compute>() ? Compute(0) : max;",
+        "return Compute(0);",
+        "test_numbers.py::test_one_element_far_above_the_rest[64-cpu-softmax]",
+    ),
+    Mutation(
+        "a chunk that is merged without rescaling",
+        "include/fusedops/op/softmax.cuh",
+        "a.sum * exp(a.max - base) + b.sum * exp(b.max - base)",
+        "a.sum + b.sum * exp(b.max - base)",
+        "test_forward.py::test_every_size[cpu-softmax-torch.float32-4097]",
+    ),
+    Mutation(
+        "an empty row of NaN",
+        "include/fusedops/op/softmax.cuh",
+        "kEmptyIsNan ? quiet_nan<Compute>() : Compute(0)",
+        "quiet_nan<Compute>()",
+        "test_masks.py::test_an_empty_row[softmax-cpu]",
+    ),
+    Mutation(
+        "a saved stream that is not what was normalized",
+        "include/fusedops/functor/residual.cuh",
+        "    stream.round(v);\n",
+        "",
+        "test_forward.py::test_residual_layer_norm[cpu-torch.float16]",
+    ),
+    Mutation(
+        "survivors of dropout not scaled",
+        "fusedops/codegen.py",
+        "self._patched(self._scale_patch, slot)",
+        "self.number(1.0)",
+        "test_dropout.py::test_thresholds[cpu-0.1]",
+    ),
+]
+
+
+def make_copy(folder: Path) -> None:
+    """Put the package, its headers and the tests into an empty folder."""
+    leave = shutil.ignore_patterns("__pycache__", "include", "*.so")
+    shutil.copytree(PACKAGE, folder / "fusedops", ignore=leave)
+    shutil.copy(str(_runtime.__file__), folder / "fusedops")
+    shutil.copytree(include_dir(), folder / "include")
+    shutil.copytree(TESTS, folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(TESTS.parent / "pyproject.toml", folder)
+    (folder / "copy_first.py").write_text(PLUGIN.format(folder=str(folder)))
+
+
+def broken(mutation: Mutation, text: str) -> str:
+    """The text with the mistake in it; it has to fit in exactly one place."""
+    places = text.count(mutation.old)
+    if places != 1:
+        raise SystemExit(f"{mutation.name}: {mutation.old!r} is {places} times in {mutation.file}")
+    return text.replace(mutation.old, mutation.new)
+
+
+def run(folder: Path, tests: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run tests on the copy."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=short", "-p", "copy_first"]
+    environment = {**os.environ, "PYTHONPATH": str(folder), "FUSEDOPS_CACHE_DIR": str(folder / "c")}
+    return subprocess.run(
+        [*command, "-m", "not gpu", *(f"tests/{test}" for test in tests)],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def caught(result: subprocess.CompletedProcess[str]) -> bool:
+    """Whether a test ran and did not like what it saw."""
+    # pytest shortens an AssertionError to the assertion itself where it rewrote it.
+    said = any(word in result.stdout for word in ("AssertionError", "\nE   assert "))
+    return result.returncode == 1 and said
+
+
+def survivors(mutations: list[Mutation]) -> list[Mutation]:
+    """Try each mutation and say how it went; those that no test noticed."""
+    left = []
+    with tempfile.TemporaryDirectory(prefix="fusedops-mutations-") as name:
+        folder = Path(name).resolve()
+        make_copy(folder)
+        whole = run(folder, sorted({mutation.test for mutation in mutations}))
+        if whole.returncode != 0:
+            raise SystemExit(f"fails without any mutation:\n{whole.stdout}{whole.stderr}")
+        for mutation in mutations:
+            start = time.monotonic()
+            path = folder / mutation.file
+            text = path.read_text()
+            path.write_text(broken(mutation, text))
+            result = run(folder, [mutation.test])
+            path.write_text(text)
+            verdict = "caught" if caught(result) else "SURVIVED"
+            print(f"{verdict:9} {mutation.name} ({time.monotonic() - start:.1f} s)", flush=True)
+            if verdict != "caught":
+                left.append(mutation)
+                print(result.stdout[-3000:], result.stderr[-1000:], sep="\n")
+    return left
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="mutations to try; default: all")
+    names = parser.parse_args().names
+    chosen = [mutation for mutation in MUTATIONS if not names or mutation.name in names]
+    if left := survivors(chosen):
+        raise SystemExit(f"{len(left)} of {len(chosen)} mutations survive")
+    print(f"all {len(chosen)} mutations are caught")
+
+
+if __name__ == "__main__":
+    main()

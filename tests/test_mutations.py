@@ -1,0 +1,16 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The mutations fit the code as it is; `python tests/mutations.py` tries them."""
+
+import pytest
+from mutations import MUTATIONS, PACKAGE, broken
+
+from fusedops.jit.env import include_dir
+
+ROOTS = {"fusedops": PACKAGE.parent, "include": include_dir().parent}
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_it_applies(mutation):
+    text = (ROOTS[mutation.file.partition("/")[0]] / mutation.file).read_text()
+    assert broken(mutation, text) != text
