@@ -151,6 +151,11 @@ class TestOperands:
         with raises(TypeError, "Softmax", "p"):
             DROPPED(x, p=torch.rand(3, device=device))
 
+    def test_more_row_dimensions_than_there_are_variants_for(self, device):
+        x = torch.zeros((2,) * 7, device=device)
+        with raises(fo.UnsupportedError, "Softmax", "6 row dimensions", "contiguous"):
+            BIASED(x, b=torch.zeros((2, 1, 2, 1, 2, 1, 2), device=device))
+
     @pytest.mark.gpu
     def test_two_devices(self):
         x = randn(3, 4, device="cuda")

@@ -163,6 +163,22 @@ class TestScalars:
             verify(chain, x, {"s": s})
 
 
+def test_new_rows_and_numbers_build_nothing(device, monkeypatch, tmp_path):
+    """Offline and with an empty cache, what is loaded already has to do."""
+    chain = Chain("softmax", (("scale", "s"), ("bias", "b")))
+    x, b = randn(6, 7, 96, device=device), randn(7, 96, device=device)
+    verify(chain, x, {"s": 0.5, "b": b})
+    monkeypatch.setenv("FUSEDOPS_OFFLINE", "1")
+    monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path))
+    verify(chain, x, {"s": -3.0, "b": b})
+    for rows in (1, 2, 199):  # a last batch of one is a shape as any other
+        verify(chain, randn(rows, 7, 96, device=device), {"s": 1, "b": b})
+    wide = randn(6, 2, 7, 96, device=device)
+    verify(chain, wide, {"s": 1, "b": b})
+    with pytest.raises(fo.MissingVariantError):
+        declare(chain)(x.double(), s=1, b=b)
+
+
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_without_gradients_parameters_are_welcome(mode, device):
     gamma = torch.nn.Parameter(torch.ones(9, device=device))
