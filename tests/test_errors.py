@@ -315,6 +315,7 @@ def right_or_refused(call, wanted):
     assert "Softmax" in message
 
 
+@pytest.mark.filterwarnings("ignore")  # torch's, about making such tensors at all
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("which", ["x", "b"])
 def test_odd_tensors(which, odd, x):
@@ -334,6 +335,7 @@ TRANSFORMS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_transforms(transform, x):
     call = TRANSFORMS[transform]

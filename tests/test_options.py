@@ -166,17 +166,19 @@ class TestScalars:
 def test_new_rows_and_numbers_build_nothing(device, monkeypatch, tmp_path):
     """Offline and with an empty cache, what is loaded already has to do."""
     chain = Chain("softmax", (("scale", "s"), ("bias", "b")))
-    x, b = randn(6, 7, 96, device=device), randn(7, 96, device=device)
-    verify(chain, x, {"s": 0.5, "b": b})
+    vector, matrix = randn(96, device=device), randn(7, 96, device=device)
+    verify(chain, randn(6, 96, device=device), {"s": 0.5, "b": vector})
+    verify(chain, randn(6, 7, 96, device=device), {"s": 0.5, "b": matrix})
     monkeypatch.setenv("FUSEDOPS_OFFLINE", "1")
     monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path))
-    verify(chain, x, {"s": -3.0, "b": b})
-    for rows in (1, 2, 199):  # a last batch of one is a shape as any other
-        verify(chain, randn(rows, 7, 96, device=device), {"s": 1, "b": b})
-    wide = randn(6, 2, 7, 96, device=device)
-    verify(chain, wide, {"s": 1, "b": b})
+    for shape in ((1, 96), (199, 96), (2, 3, 96)):
+        verify(chain, randn(*shape, device=device), {"s": -3.0, "b": vector})
+    for shape in ((2, 7, 96), (199, 7, 96), (3, 2, 7, 96)):
+        verify(chain, randn(*shape, device=device), {"s": 1, "b": matrix})
+    row = randn(6, 1, 96, device=device)
+    verify(chain, randn(6, 7, 96, device=device), {"s": 1, "b": row})
     with pytest.raises(fo.MissingVariantError):
-        declare(chain)(x.double(), s=1, b=b)
+        declare(chain)(randn(6, 96, device=device).double(), s=1, b=vector)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])

@@ -27,7 +27,7 @@ from fusedops.jit.cache import Entry, Identity, Store
 from fusedops.jit.key import SCHEMA, Request, build_digest, make_request
 from fusedops.jit.store import private_store, say_once, stores, writable_store
 
-__all__ = ["Artifact", "build"]
+__all__ = ["Artifact", "build", "cached"]
 
 
 @dataclass(frozen=True)
@@ -89,32 +89,39 @@ def build(source: str, *, name: str, arch: str, declaration: str = "") -> Artifa
         CompilerNotFound: There is no compiler, and the cache lacks the variant.
         CompileError: The source does not compile.
     """
+    found = cached(source, name=name, arch=arch)
+    if found is not None:
+        return found
     started = time.perf_counter()
-    backend = _backend(arch)
-    request = _request(source, arch)
-    job = _Job(backend, request, name, declaration)
-    origin: Literal["compiled", "cache"] = "cache"
     if env.offline():
-        entry = _any_compiler(job)
-        if entry is None:
-            raise MissingVariantError(
-                f"{declaration or name}: its variant for {arch} must be in the cache "
-                f"({env.cache_dir()}) while FUSEDOPS_OFFLINE=1, found none: fill the cache first "
-                "(fusedops build) or unset FUSEDOPS_OFFLINE"
-            )
-    else:
-        try:
-            compiler = backend.identity(request)
-        except CompilerNotFound:
-            entry = _any_compiler(job)
-            if entry is None:
-                raise
-        else:
-            identity = Identity(name, request.digest, build_digest(request, compiler))
-            entry = _find(identity)
-            if entry is None:
-                entry, origin = _compile(job, identity, compiler)
+        raise MissingVariantError(
+            f"{declaration or name}: its variant for {arch} must be in the cache "
+            f"({env.cache_dir()}) while FUSEDOPS_OFFLINE=1, found none: fill the cache first "
+            "(fusedops build) or unset FUSEDOPS_OFFLINE"
+        )
+    job = _Job(_backend(arch), _request(source, arch), name, declaration)
+    identity, compiler = _identity(job)
+    entry, origin = _compile(job, identity, compiler)
     return Artifact(entry.folder, entry.binary, arch, origin, time.perf_counter() - started)
+
+
+def cached(source: str, *, name: str, arch: str) -> Artifact | None:
+    """What `build` would find in the cache, or None where it would compile; never compiles.
+
+    Offline, or where there is no compiler, that is the variant as the newest compiler made it.
+
+    Raises:
+        UnsupportedError: No such `arch`.
+    """
+    started = time.perf_counter()
+    job = _Job(_backend(arch), _request(source, arch), name, "")
+    try:
+        entry = _any_compiler(job) if env.offline() else _find(_identity(job)[0])
+    except CompilerNotFound:
+        entry = _any_compiler(job)
+    if entry is None:
+        return None
+    return Artifact(entry.folder, entry.binary, arch, "cache", time.perf_counter() - started)
 
 
 def _backend(arch: str) -> _Backend:
@@ -129,6 +136,12 @@ def _backend(arch: str) -> _Backend:
 def _request(source: str, arch: str) -> Request:
     flags = _backend(arch).flags(arch)
     return make_request(source, arch=arch, flags=flags, include_dir=env.include_dir())
+
+
+def _identity(job: _Job) -> tuple[Identity, dict[str, str]]:
+    """Which entry today's compiler makes, and that compiler."""
+    compiler = job.backend.identity(job.request)
+    return Identity(job.name, job.request.digest, build_digest(job.request, compiler)), compiler
 
 
 def _find(identity: Identity) -> Entry | None:

@@ -24,7 +24,7 @@ struct Lanes {
     return x;
   }
   template <class T>
-  FUSEDOPS_HD T max(T x) const {
+  FUSEDOPS_HD T maximum(T x) const {
     FUSEDOPS_UNROLL
     for (int step = kLanes / 2; step > 0; step /= 2) {
       x = larger(x, __shfl_xor_sync(0xffffffffu, x, step));
@@ -40,7 +40,7 @@ struct Lanes {
     return x;
   }
   template <class T>
-  FUSEDOPS_HD T max(T x) const {
+  FUSEDOPS_HD T maximum(T x) const {
     return x;
   }
 #endif

@@ -24,16 +24,18 @@ struct Affine {
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
-    if constexpr (kHasGamma) {
-      Compute scale[N];
-      gamma.read(scale, row, col);
-      FUSEDOPS_UNROLL
+    if constexpr (kHasGamma && kHasBeta) {
+      const auto scale = gamma.template fetch<N, Compute>(row, col);
+      const auto shift = beta.template fetch<N, Compute>(row, col);
+      FUSEDOPS_VECTOR
+      for (int i = 0; i < N; ++i) v[i] = v[i] * scale[i] + shift[i];
+    } else if constexpr (kHasGamma) {
+      const auto scale = gamma.template fetch<N, Compute>(row, col);
+      FUSEDOPS_VECTOR
       for (int i = 0; i < N; ++i) v[i] *= scale[i];
-    }
-    if constexpr (kHasBeta) {
-      Compute shift[N];
-      beta.read(shift, row, col);
-      FUSEDOPS_UNROLL
+    } else {
+      const auto shift = beta.template fetch<N, Compute>(row, col);
+      FUSEDOPS_VECTOR
       for (int i = 0; i < N; ++i) v[i] += shift[i];
     }
   }
@@ -43,8 +45,8 @@ struct Affine {
                             Sink& sink) const {
     if constexpr (kHasBeta) sink.template add<1>(g, row, col);
     if constexpr (kHasGamma) {
-      Compute scale[N], of_gamma[N];
-      gamma.read(scale, row, col);
+      const auto scale = gamma.template fetch<N, Compute>(row, col);
+      Compute of_gamma[N];
       FUSEDOPS_UNROLL
       for (int i = 0; i < N; ++i) {
         of_gamma[i] = g[i] * in[i];

@@ -15,9 +15,8 @@ struct Bias {
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
-    Compute bias[N];
-    term.read(bias, row, col);
-    FUSEDOPS_UNROLL
+    const auto bias = term.template fetch<N, Compute>(row, col);
+    FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) v[i] += bias[i];
   }
 

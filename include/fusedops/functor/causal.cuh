@@ -16,7 +16,10 @@ struct Causal : KeepColumns<Causal<kRank>> {
 
   FUSEDOPS_HD Causal(const RowMap<kRank>& query, int64_t shift) : query(query), shift(shift) {}
 
-  FUSEDOPS_HD Columns columns(const RowIndex<kRank>& row) const { return {0, query(row) + shift + 1}; }
+  template <class Row>
+  FUSEDOPS_HD Columns columns(const Row& row) const {
+    return {0, query(row) + shift + 1};
+  }
 };
 
 }  // namespace fusedops

@@ -18,9 +18,7 @@ struct Lengths : KeepColumns<Lengths<Length>> {
 
   template <class Row>
   FUSEDOPS_HD Columns columns(const Row& row) const {
-    int64_t n[1];
-    length.read(n, row, 0);
-    return {0, n[0]};
+    return {0, length.template fetch<1, int64_t>(row, 0)[0]};
   }
 };
 

@@ -18,17 +18,15 @@ struct Mask {
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
-    uint8_t flag[N];
-    flags.read(flag, row, col);
-    FUSEDOPS_UNROLL
+    const auto flag = flags.template fetch<N, uint8_t>(row, col);
+    FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) v[i] = (flag[i] != 0) == kKeep ? v[i] : -infinity<Compute>();
   }
 
   template <int N, class Compute, class Row, class Sink>
   FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&)[N], const Row& row, int64_t col, Sink&) const {
-    uint8_t flag[N];
-    flags.read(flag, row, col);
-    FUSEDOPS_UNROLL
+    const auto flag = flags.template fetch<N, uint8_t>(row, col);
+    FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) g[i] = (flag[i] != 0) == kKeep ? g[i] : Compute(0);
   }
 };

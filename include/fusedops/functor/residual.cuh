@@ -17,20 +17,19 @@ struct Residual {
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
-    Compute term[N], factor[N];
-    skip.read(term, row, col);
-    alpha.read(factor, row, col);
-    FUSEDOPS_UNROLL
+    const auto term = skip.template fetch<N, Compute>(row, col);
+    const auto factor = alpha.template fetch<N, Compute>(row, col);
+    FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) v[i] += factor[i] * term[i];
   }
 
   template <int N, class Compute, class Row, class Sink>
   FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&)[N], const Row& row, int64_t col,
                             Sink& sink) const {
+    const auto factor = alpha.template fetch<N, Compute>(row, col);
     Compute of_skip[N];
-    alpha.read(of_skip, row, col);
-    FUSEDOPS_UNROLL
-    for (int i = 0; i < N; ++i) of_skip[i] *= g[i];
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < N; ++i) of_skip[i] = factor[i] * g[i];
     sink.template add<0>(of_skip, row, col);
   }
 };

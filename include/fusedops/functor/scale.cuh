@@ -15,17 +15,16 @@ struct Scale {
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
-    Compute scale[N];
-    factor.read(scale, row, col);
-    FUSEDOPS_UNROLL
+    const auto scale = factor.template fetch<N, Compute>(row, col);
+    FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) v[i] *= scale[i];
   }
 
   template <int N, class Compute, class Row, class Sink>
   FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&in)[N], const Row& row, int64_t col,
                             Sink& sink) const {
-    Compute scale[N], of_scale[N];
-    factor.read(scale, row, col);
+    const auto scale = factor.template fetch<N, Compute>(row, col);
+    Compute of_scale[N];
     FUSEDOPS_UNROLL
     for (int i = 0; i < N; ++i) {
       of_scale[i] = g[i] * in[i];

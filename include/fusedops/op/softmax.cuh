@@ -42,7 +42,7 @@ struct Softmax {
   /// Rewrites a tile that was loaded a second time as reduce() did; what it returns suits Finish::of alone.
   template <class Group, class Tile>
   FUSEDOPS_HD Partial again(Group group, Tile& tile) const {
-    const Compute max = group.max(tile.max());
+    const Compute max = group.maximum(tile.maximum());
     if constexpr (!kLog) {
       const Compute base = finite(max);
       tile.apply([base](Compute x) { return exp(x - base); });
@@ -53,7 +53,7 @@ struct Softmax {
   /// Parts of a row held by the lanes of a group, one each.
   template <class Group>
   FUSEDOPS_HD Partial combine(Group group, Partial part) const {
-    const Compute max = group.max(part.max);
+    const Compute max = group.maximum(part.max);
     return {max, group.sum(part.sum * exp(part.max - finite(max)))};
   }
 

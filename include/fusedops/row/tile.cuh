@@ -59,13 +59,14 @@ struct Tile {
 
   /// Sets what lies beyond the end of the row.
   FUSEDOPS_HD void fill_absent(Compute value) {
-    if constexpr (kExact) return;
-    FUSEDOPS_UNROLL
-    for (int k = 0; k < packs(); ++k) {
-      const int64_t present = count(k);
-      if (present < kWidth) {
-        FUSEDOPS_UNROLL
-        for (int i = 0; i < kWidth; ++i) at[k][i] = i < present ? at[k][i] : value;
+    if constexpr (!kExact) {
+      FUSEDOPS_UNROLL
+      for (int k = 0; k < packs(); ++k) {
+        const int64_t present = count(k);
+        if (present < kWidth) {
+          FUSEDOPS_UNROLL
+          for (int i = 0; i < kWidth; ++i) at[k][i] = i < present ? at[k][i] : value;
+        }
       }
     }
   }
@@ -102,7 +103,7 @@ struct Tile {
     return partial[0];
   }
 
-  FUSEDOPS_HD Compute max() const {
+  FUSEDOPS_HD Compute maximum() const {
     Compute partial[kAccumulators];
     FUSEDOPS_UNROLL
     for (int i = 0; i < kAccumulators; ++i) partial[i] = -infinity<Compute>();

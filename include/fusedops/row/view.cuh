@@ -18,36 +18,66 @@ enum class Column { kBroadcast, kContiguous, kStrided };
 /// The width of a host's operands, whose compiler chooses its own.
 inline constexpr int kAnyWidth = 0;
 
+/// N values of an operand in the compute type, by index. A GPU has read them into registers when it has one.
+template <class Compute, int N>
+struct Values {
+  Compute at[N];
+  FUSEDOPS_HD Compute operator[](int i) const { return at[i]; }
+};
+
+/// One value that stands for all.
+template <class Compute>
+struct Repeated {
+  Compute one;
+  FUSEDOPS_HD Compute operator[](int) const { return one; }
+};
+
+/// Values that are read where they are used: a host compiler makes one vector loop of reading and using.
+template <class Compute, class T>
+struct InPlace {
+  const T* first;
+  FUSEDOPS_HD Compute operator[](int i) const { return convert<Compute>(first[i]); }
+};
+
 template <class T, int kRank, Column kColumn, int W>
 struct View {
   T* data;
   RowMap<kRank> rows;
   int64_t column_stride;
 
-  /// Reads N columns of an input from `col` on and converts them to the compute type.
+  /// N columns of an input from `col` on, by index, in the compute type.
   template <int N, class Compute, class Row>
-  FUSEDOPS_HD void read(Compute (&value)[N], const Row& row, int64_t col) const {
+  FUSEDOPS_HD auto fetch(const Row& row, int64_t col) const {
     const T* base = data + rows(row);
     if constexpr (kColumn == Column::kBroadcast) {
-      const Compute one = convert<Compute>(read_input<1>(base).at[0]);
-      FUSEDOPS_UNROLL
-      for (int i = 0; i < N; ++i) value[i] = one;
+      return Repeated<Compute>{convert<Compute>(read_input<1>(base).at[0])};
     } else if constexpr (kColumn == Column::kContiguous && W == kAnyWidth) {
-      FUSEDOPS_VECTOR
-      for (int i = 0; i < N; ++i) value[i] = convert<Compute>(base[col + i]);
-    } else if constexpr (kColumn == Column::kContiguous) {
-      constexpr int kStep = W < N ? W : N;
-      Pack<T, kStep> pack[N / kStep];
-      FUSEDOPS_UNROLL
-      for (int j = 0; j < N / kStep; ++j) pack[j] = read_input<kStep>(base + col + j * kStep);
-      FUSEDOPS_UNROLL
-      for (int j = 0; j < N / kStep; ++j) unpack<kStep>(value, j * kStep, pack[j]);
+      return InPlace<Compute, T>{base + col};
     } else {
-      FUSEDOPS_UNROLL
-      for (int i = 0; i < N; ++i) {
-        value[i] = convert<Compute>(read_input<1>(base + (col + i) * column_stride).at[0]);
+      Values<Compute, N> values;
+      if constexpr (kColumn == Column::kContiguous) {
+        constexpr int kStep = W < N ? W : N;
+        Pack<T, kStep> pack[N / kStep];
+        FUSEDOPS_UNROLL
+        for (int j = 0; j < N / kStep; ++j) pack[j] = read_input<kStep>(base + col + j * kStep);
+        FUSEDOPS_UNROLL
+        for (int j = 0; j < N / kStep; ++j) unpack<kStep>(values.at, j * kStep, pack[j]);
+      } else {
+        FUSEDOPS_UNROLL
+        for (int i = 0; i < N; ++i) {
+          values.at[i] = convert<Compute>(read_input<1>(base + (col + i) * column_stride).at[0]);
+        }
       }
+      return values;
     }
+  }
+
+  /// The same into an array: what a LOAD starts from.
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void read(Compute (&value)[N], const Row& row, int64_t col) const {
+    const auto fetched = fetch<N, Compute>(row, col);
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < N; ++i) value[i] = fetched[i];
   }
 
   /// Reads what this thread has written before (a saved stream).
@@ -106,14 +136,13 @@ struct View {
 };
 
 /// A number given at the call, in place of a tensor.
-template <class Compute>
+template <class Number>
 struct Value {
-  Word<Compute> number;
+  Word<Number> number;
 
-  template <int N, class Row>
-  FUSEDOPS_HD void read(Compute (&value)[N], const Row&, int64_t) const {
-    FUSEDOPS_UNROLL
-    for (int i = 0; i < N; ++i) value[i] = number;
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD Repeated<Compute> fetch(const Row&, int64_t) const {
+    return {static_cast<Compute>(number.value)};
   }
 };
 

@@ -1,0 +1,449 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Say what a call would run and why, without running, drawing or building anything.
+
+The facts are those that a plan is made of (`plan.describe`); this page only finds words for them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from fusedops import jit, plan
+from fusedops.binding import Bound, bind
+from fusedops.codegen import View
+from fusedops.functors import Causal, Dropout, Functor, Lengths
+from fusedops.geometry import SHARED_BYTES
+from fusedops.plan import Info, Target
+from fusedops.random import threshold
+from fusedops.runtime import device_info
+from fusedops.schedule import HOST_BUFFERED, RESERVED_SHARED, VALUES, Schedule
+
+if TYPE_CHECKING:
+    from fusedops.ops import RowOp
+
+__all__ = ["CEILINGS", "Ceiling", "Explanation", "Place", "explain"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ceiling:
+    """The fastest plain kernel that moves as many bytes, as it was measured."""
+
+    bytes_per_second: float
+    source: str
+
+
+#: By the device's name; docs/measured-facts.md says how they are measured.
+CEILINGS = {
+    "NVIDIA H200": Ceiling(
+        4.28e12, "one read and one write at large sizes, driver 580, torch 2.11.0+cu130"
+    )
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """One tensor of a call.
+
+    Attributes:
+        lies: How its rows and columns lie in memory.
+        width: Elements that a GPU moves at once; None on a CPU, whose compiler chooses.
+        limit: What decided the width.
+        bytes: Of the elements that are touched, each counted once.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    lies: str
+    width: int | None
+    limit: str
+    bytes: int
+
+    def __str__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{dtype} {self.shape}: {self.lies}; {self.limit}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """What a call would run; print it.
+
+    Attributes:
+        op: The declaration.
+        device, arch: Where it would run and what the variant is built for.
+        load, store: The functors that act; `left_out` are dropouts that drop nothing.
+        rows, columns: What is reduced.
+        visited: x's row dimensions, outermost first, in the order of the visit, and why that order.
+        schedule: "register", "shared", "streaming" or "host"; None where nothing is launched.
+        tile: How a row is cut up on a GPU; None on a CPU.
+        why: What decided the schedule and the tile.
+        operands, outputs: The tensors by name, x among the operands.
+        numbers: The operands that are numbers: arguments of the kernel, new ones build nothing.
+        dropouts: The acting dropouts' slots and thresholds.
+        copies: Tensors that are copied first or last, since their reduced dimensions lie apart.
+        cached: Whether the variant is in this process, in the cache on disk, or not there yet.
+        variant: Its name, and its folder or what would build it.
+        bytes: What must move: each element touched once, plus copies.
+        ceiling: The device's measured ceiling, if there is one.
+        notes: What else there is to know.
+    """
+
+    op: RowOp
+    device: str
+    arch: str
+    compute: torch.dtype
+    load: tuple[Functor, ...]
+    store: tuple[Functor, ...]
+    left_out: tuple[Functor, ...]
+    rows: int
+    columns: int
+    visited: tuple[tuple[int, ...], str]
+    schedule: str | None
+    tile: Schedule | None
+    why: str
+    operands: Mapping[str, Place]
+    numbers: Mapping[str, float]
+    outputs: Mapping[str, Place]
+    dropouts: tuple[str, ...]
+    copies: tuple[str, ...]
+    cached: Literal["loaded", "on disk", "to be built"] | None
+    variant: str
+    bytes: int
+    ceiling: Ceiling | None
+    notes: tuple[str, ...]
+
+    @property
+    def seconds(self) -> float | None:
+        """The time at the ceiling, or None where none has been measured."""
+        return None if self.ceiling is None else self.bytes / self.ceiling.bytes_per_second
+
+    def __str__(self) -> str:
+        chain = " -> ".join(["x", *map(repr, self.load), "row"])
+        back = " -> ".join(["row", *map(repr, self.store), "y"])
+        constants = ", ".join(f"{key}={value!r}" for key, value in self.op.constants.items())
+        compute = str(self.compute).removeprefix("torch.")
+        lines = [
+            ("LOAD", chain),
+            ("op", f"{type(self.op).__name__}({constants}) in {compute}"),
+            ("STORE", back),
+            *(("left out", f"{functor!r}: drops nothing here") for functor in self.left_out),
+            ("rows", f"{self.rows} of {self.columns} columns; {self.visited[1]}"),
+            ("schedule", f"{self.schedule}: {self.why}" if self.schedule else self.why),
+            *((name, str(place)) for name, place in self.operands.items()),
+            *((name, f"the number {value}, an argument") for name, value in self.numbers.items()),
+            *((f"{name} (out)", str(place)) for name, place in self.outputs.items()),
+            *(("dropout", text) for text in self.dropouts),
+            *(("copied", text) for text in self.copies),
+            ("variant", f"{self.cached}: {self.variant}" if self.cached else self.variant),
+            ("bytes", f"{self.bytes} (each element that is touched, once)"),
+            ("time", self._time()),
+            *(("note", text) for text in self.notes),
+        ]
+        width = max(len(name) for name, _ in lines)
+        head = f"{type(self.op).__name__} on {self.device} ({self.arch})"
+        return "\n".join([head, *(f"  {name:<{width}}  {text}" for name, text in lines)])
+
+    def _time(self) -> str:
+        if self.ceiling is None or self.seconds is None:
+            return f"no ceiling measured for {self.device}"
+        rate = self.ceiling.bytes_per_second / 1e12
+        return f"{self.seconds * 1e6:.1f} us at {rate:.2f} TB/s ({self.ceiling.source})"
+
+
+def explain(bound: Bound, target: Target | None = None) -> Explanation:
+    """Explain a checked call, for the device of its tensors or as if for another target.
+
+    Raises:
+        UnsupportedError: The tensors are on a device that no kernel is made for, or their operands
+            broadcast in too many ways.
+        ValueError: A forced schedule cannot hold the row.
+    """
+    if bound.x.device.type not in ("cpu", "cuda"):
+        plan.refuse(bound.op, "device", bound.x, bound.operands, _options(bound))
+    here = target is None
+    target = target or Target.of(bound.x.device)
+    device = _device_name(bound.x.device) if here else target.arch
+    launches = bound.x.numel() > 0
+    copies, copied = (), 0
+    described = bound
+    if launches and plan._columns_apart(bound):
+        described, copies, copied = _with_copies(bound)
+    info = plan.describe(described, target) if launches else None
+    operands = {
+        name: _place(described, name, info)
+        for name, value in {"x": bound.x, **bound.operands}.items()
+        if isinstance(value, Tensor)
+    }
+    outputs = {name: _place(described, name, info, out=True) for name in bound.op.outputs}
+    acting = (*bound.load, *bound.store)
+    cached, variant = _variant(info)
+    return Explanation(
+        op=bound.op,
+        device=device,
+        arch=target.arch,
+        compute=bound.compute,
+        load=bound.load,
+        store=bound.store,
+        left_out=_left_out(bound),
+        rows=math.prod(bound.output_shape("mean")),
+        columns=bound.columns,
+        visited=_visited(described, info),
+        schedule=info and info.schedule,
+        tile=info and info.tile,
+        why=_why(info, target),
+        operands=operands,
+        numbers={k: v for k, v in bound.operands.items() if not isinstance(v, Tensor)},
+        outputs=outputs,
+        dropouts=_dropouts(bound),
+        copies=copies,
+        cached=cached,
+        variant=variant,
+        bytes=copied + sum(place.bytes for place in (*operands.values(), *outputs.values())),
+        ceiling=CEILINGS.get(device),
+        notes=_notes(bound, acting, info),
+    )
+
+
+def _place(bound: Bound, name: str, info: Info | None, *, out: bool = False) -> Place:
+    if out:
+        shape, dtype, tensor = bound.output_shape(name), bound.output_dtype(name), bound.out.get(name)
+    else:
+        tensor = bound.x if name == "x" else bound.operands[name]
+        shape, dtype = tuple(tensor.shape), tensor.dtype
+    touched = math.prod(shape) if tensor is None else _touched(tensor)
+    if info is None:
+        return Place(dtype, shape, "not touched", None, "nothing is launched", 0)
+    view = info.outputs[name] if out else info.operands[name]
+    assert isinstance(view, View)
+    lies = [_columns_lie(view)]
+    if not out and name != "x":
+        assert tensor is not None
+        lies += _rows_lie(bound, tensor, view)
+    width, limit = _width(view, dtype.itemsize, tensor, info.tile)
+    return Place(dtype, shape, ", ".join(lies), width, limit, touched * dtype.itemsize)
+
+
+def _touched(tensor: Tensor) -> int:
+    """Elements in memory that a tensor shows, each counted once."""
+    if tensor.numel() == 0:
+        return 0
+    steps = list(zip(tensor.shape, tensor.stride(), strict=True))
+    own = math.prod([size for size, step in steps if step])
+    return min(own, 1 + sum((size - 1) * step for size, step in steps))  # less if they overlap
+
+
+def _columns_lie(view: View) -> str:
+    step = view.placed.column_stride
+    return {0: "one value for all columns", 1: "contiguous columns"}.get(
+        step, f"strided columns, {step} elements apart"
+    )
+
+
+def _rows_lie(bound: Bound, tensor: Tensor, view: View) -> list[str]:
+    dims = _shared_dims(bound, tensor)
+    rows = [dim for dim in range(bound.x.dim()) if dim not in bound.reduced]
+    if view.shared:
+        return ["no row dimensions: shared by all rows"]
+    if not dims:
+        return []
+    if all(dim in dims or bound.x.shape[dim] == 1 for dim in rows):
+        return ["shared by all rows"]
+    return [f"shared along x's {_dims(dims)}"]
+
+
+def _shared_dims(bound: Bound, tensor: Tensor) -> tuple[int, ...]:
+    """x's row dimensions along which an operand is broadcast."""
+    missing = bound.x.dim() - tensor.dim()
+    return tuple(
+        dim
+        for dim, size in enumerate(bound.x.shape)
+        if dim not in bound.reduced
+        and size > 1
+        and (dim < missing or tensor.shape[dim - missing] == 1 or not tensor.stride(dim - missing))
+    )
+
+
+def _width(
+    view: View, size: int, tensor: Tensor | None, tile: Schedule | None
+) -> tuple[int | None, str]:
+    if tile is None:
+        return None, "vectors of the compiler's choice"
+    if view.placed.column_stride != 1:
+        return 1, "1 at a time: " + (
+            "the columns are not contiguous" if view.placed.column_stride else "it is one value"
+        )
+    width = view.width
+    text = f"{width} at a time ({width * size} bytes)"
+    if width == tile.width:
+        return width, f"{text}: the pack"
+    if width * size == 16:
+        return width, f"{text}: the widest access"
+    limits = []
+    if tensor is not None and tensor.data_ptr() % (2 * width * size):
+        limits.append(f"its pointer is aligned to {math.gcd(tensor.data_ptr(), 16)} bytes")
+    odd = [step for step in view.placed.row_strides if step % (2 * width)]
+    if odd:
+        limits.append(f"a row stride is {odd[-1]} elements")
+    return width, f"{text}: {' and '.join(limits)}"
+
+
+def _visited(bound: Bound, info: Info | None) -> tuple[tuple[int, ...], str]:
+    if info is None:
+        return (), "none is visited"
+    geometry = info.geometry
+    order = geometry.order
+    walked = f"walked as {' x '.join(map(str, geometry.sizes))}"
+    if list(order) == sorted(order):
+        return order, f"in the order of x's dimensions, {walked}"
+    sharers = []
+    for name, view in info.operands.items():
+        tensor = bound.operands.get(name)
+        if not isinstance(tensor, Tensor) or not isinstance(view, View):
+            continue
+        dims = _shared_dims(bound, tensor)
+        large = _touched(tensor) * tensor.element_size() >= SHARED_BYTES
+        if large and dims and view.placed.column_stride and any(view.placed.row_strides):
+            sharers.append(f"{name!r} is shared along {_dims(dims)}")
+    return order, (
+        f"dimensions visited in the order {', '.join(map(str, order))}, the last innermost, {walked}: "
+        f"{' and '.join(sharers)}, and is read from memory once if its sharers are neighbours"
+    )
+
+
+def _why(info: Info | None, target: Target) -> str:
+    if info is None:
+        return "nothing is launched: x has no elements"
+    columns, tile = info.geometry.columns, info.tile
+    forced = "forced by fusedops.testing; " if plan.forced else ""
+    if tile is None:
+        if info.schedule == "streaming":
+            return f"{forced}each thread reads its row twice (a buffer holds {HOST_BUFFERED} columns)"
+        return f"{forced}each thread keeps its row in a buffer of {HOST_BUFFERED} columns between the passes"
+    values = next(values for most, values in VALUES if most is None or columns <= most)
+    at_most = values * 4 // tile.compute_bytes
+    chunk = tile.threads * tile.packs * tile.width
+    parts = [
+        f"{forced}{tile.threads} threads x {tile.packs} packs x {tile.width} columns, "
+        f"{tile.chunks} chunk{'s' * (tile.chunks > 1)} a row, {tile.rows} row{'s' * (tile.rows > 1)} "
+        f"a block of {tile.block} threads",
+        f"at most {at_most} values a thread for {columns} columns",
+        "every pack is complete" if tile.exact else f"the last of {tile.chunks * chunk} is not full",
+    ]
+    in_shared = dataclasses.replace(tile, kind="shared").shared
+    limit = (target.shared_limit or 0) - RESERVED_SHARED
+    if tile.chunks == 1:
+        parts.append("the row fits the registers")
+    else:
+        fits = "fits" if in_shared <= limit else "does not fit"
+        parts.append(f"the row of {in_shared} bytes {fits} the block's {limit} of shared memory")
+    return "; ".join(parts)
+
+
+def _variant(
+    info: Info | None,
+) -> tuple[Literal["loaded", "on disk", "to be built"] | None, str]:
+    if info is None:
+        return None, "none is needed"
+    variant = info.variant
+    if variant.loaded:
+        return "loaded", f"{variant.name}, in this process"
+    found = jit.cached(variant.source, name=variant.name, arch=variant.arch)
+    if found is not None:
+        return "on disk", f"{variant.name}, in {found.folder}"
+    builder = "NVRTC" if variant.arch.startswith("sm_") else "the host's C++ compiler"
+    return "to be built", f"{variant.name}, by {builder} for {variant.arch}"
+
+
+def _dropouts(bound: Bound) -> tuple[str, ...]:
+    chains = {"load": bound.load, "store": bound.store}
+    texts = []
+    for (side, place), slot in bound.slots.items():
+        functor = chains[side][place]
+        assert isinstance(functor, Dropout)
+        p = bound.operands[functor.p]
+        texts.append(
+            f"slot {slot}, {functor!r} in {side.upper()}: drops where 16 bits are below {threshold(p)}"
+        )
+    return tuple(texts)
+
+
+def _left_out(bound: Bound) -> tuple[Functor, ...]:
+    acting = [functor for functor in (*bound.load, *bound.store) if isinstance(functor, Dropout)]
+    declared = [f for f in (*bound.op.load, *bound.op.store) if isinstance(f, Dropout)]
+    for functor in acting:
+        declared.remove(functor)
+    return tuple(declared)
+
+
+def _notes(bound: Bound, acting: Sequence[Functor], info: Info | None) -> tuple[str, ...]:
+    notes = []
+    last = max((i for i, f in enumerate(bound.load) if not f.masks), default=-1)
+    if any(functor.masks for functor in bound.load[: max(last, 0)]):
+        notes.append("masks are applied last, whatever stands after them")
+    if any(isinstance(functor, (Causal, Lengths)) for functor in acting):
+        notes.append("columns that indices mask out are not loaded: the bytes are an upper bound")
+    if info is not None and info.schedule == "streaming":
+        notes.append("the row is read twice: the second time from a cache, where it is still there")
+    given = [bound.x, *bound.operands.values(), *bound.out.values()]
+    if torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in given):
+        notes.append("a call in grad mode raises, since an operand requires grad")
+    return tuple(notes)
+
+
+def _with_copies(bound: Bound) -> tuple[Bound, tuple[str, ...], int]:
+    """The call on dense copies, as tensors without memory; what is copied; the bytes that takes."""
+    x = bound.x
+    order = [dim for dim in range(x.dim()) if dim not in bound.reduced] + list(bound.reduced)
+    back = [order.index(dim) for dim in range(x.dim())]
+    names: list[str] = []
+    moved = 0
+
+    def dense(name: str, value: Any) -> Any:
+        nonlocal moved
+        if not isinstance(value, Tensor):
+            return value
+        full = value[(None,) * (x.dim() - value.dim())]
+        whole = any(full.shape[dim] != 1 for dim in bound.reduced)
+        wide = [x.shape[d] if whole and d in bound.reduced else full.shape[d] for d in range(x.dim())]
+        seen = full.expand(wide).permute(order)
+        if not seen.is_contiguous():
+            names.append(f"{name!r} to {tuple(seen.shape)}, dense")
+            moved += (_touched(value) + seen.numel()) * value.element_size()
+        return torch.empty(seen.shape, dtype=value.dtype, device="meta")
+
+    dense_x = dense("x", x)
+    operands = {name: dense(name, value) for name, value in bound.operands.items()}
+    options = {
+        "dim": tuple(range(x.dim() - len(bound.reduced), x.dim())),
+        "dtype": bound.dtype,
+        "training": bool(bound.slots),
+    }
+    for name in bound.op.outputs:
+        shape = bound.output_shape(name)
+        turned = len(shape) == x.dim() and back != sorted(back)
+        if turned or name in bound.out:
+            names.append(f"the output {name!r} back to {shape}")
+            times = 2 * (int(turned) + int(name in bound.out))
+            moved += times * math.prod(shape) * bound.output_dtype(name).itemsize
+    return bind(bound.op, dense_x, operands, options), tuple(names), moved
+
+
+def _device_name(device: torch.device) -> str:
+    return device_info(device.index)["name"] if device.type == "cuda" else str(device)
+
+
+def _options(bound: Bound) -> dict[str, Any]:
+    dim = bound.reduced if len(bound.reduced) > 1 else bound.reduced[0]
+    return {"dim": dim, "dtype": bound.dtype}
+
+
+def _dims(dims: Sequence[int]) -> str:
+    return f"dimension{'s' * (len(dims) > 1)} {', '.join(map(str, dims))}"
+
+
