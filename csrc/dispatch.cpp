@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dispatch.h"
 
+#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -120,10 +121,15 @@ py::object call_slow(const State& state, const char* reason, PyObject* x,
 
 Draw call_draw(const State& state, const Call& call, int count) {
   const dlpack::Device& device = call.values[0].view.device;
+  static PyObject* const cpu = PyUnicode_InternFromString("cpu");
+  static PyObject* const cuda = PyUnicode_InternFromString("cuda");
   PyObject* generator = call.arguments.options[Arguments::kGenerator];
-  const py::object pair =
-      state.draw(device.type == dlpack::kCPU ? "cpu" : "cuda", device.index,
-                 generator ? py::handle(generator) : py::handle(Py_None), count);
+  const py::int_ index(device.index), number(count);
+  PyObject* arguments[] = {device.type == dlpack::kCPU ? cpu : cuda, index.ptr(),
+                           generator ? generator : Py_None, number.ptr()};
+  const auto pair = py::reinterpret_steal<py::object>(
+      PyObject_Vectorcall(state.draw.ptr(), arguments, std::size(arguments), nullptr));
+  if (!pair) throw py::error_already_set();
   if (!PyTuple_Check(pair.ptr()) || PyTuple_GET_SIZE(pair.ptr()) != 2) {
     throw py::type_error("Dispatcher: draw must return (seed, offset)");
   }
@@ -174,8 +180,10 @@ PyObject* run(Dispatcher* self, const Call& call, py::object plan_object, Plan* 
   PyObject* tensors[Arguments::kMaxOut];
   plan->run(call.torch, call.values, arguments.num_out ? arguments.out : nullptr, call.out, draw,
             tensors);
-  self->launches += plan->launches();
-  if (last != plan_object.ptr()) Py_XSETREF(last, plan_object.release().ptr());
+  if (plan->launches()) {
+    ++self->launches;
+    if (last != plan_object.ptr()) Py_XSETREF(last, plan_object.release().ptr());
+  }
   return pack(state, tensors, plan->num_outputs());
 }
 

@@ -43,7 +43,7 @@ py::object make_dispatcher_type(const py::module_& module);
 /// A number that is part of every key; test hooks change it to part their plans from the others.
 void set_salt(int64_t salt);
 
-/// The plan that ran last in this process, or None.
+/// The plan that launched last in this process, or None.
 py::object last_plan();
 
 }  // namespace fusedops::runtime

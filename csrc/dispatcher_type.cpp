@@ -15,6 +15,9 @@ namespace fusedops::runtime {
 namespace {
 
 PyObject* create(PyTypeObject* type, PyObject*, PyObject*) {
+  // A class that Python derives inherits the flag only from Python 3.12 on; without it, every call
+  // would pack its keywords into a dict. One that has a __call__ of its own is left alone.
+  if (type->tp_call == PyVectorcall_Call) type->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;
   PyObject* object = type->tp_alloc(type, 0);
   if (!object) return nullptr;
   Dispatcher* self = cast(object);

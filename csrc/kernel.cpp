@@ -10,8 +10,9 @@
 namespace fusedops::runtime {
 namespace {
 
-// What a kernel may use of shared memory without asking.
-constexpr unsigned kDefaultShared = 48 * 1024;
+// What a kernel may surely use without asking: of the 48 KiB that static and dynamic shared memory
+// have together, 8 KiB are left to the static part.
+constexpr unsigned kDefaultShared = 40 * 1024;
 
 // Loading code is forbidden while this thread captures a graph in the default mode.
 class RelaxedCapture {

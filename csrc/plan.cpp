@@ -83,16 +83,18 @@ Plan::Plan(std::shared_ptr<Kernel> kernel, const std::string& words, const py::l
       block_(block),
       shared_(shared),
       draws_(draws) {
-  if (!kernel_) throw py::value_error("Plan: kernel must not be None");
   if (words.size() % sizeof(uint64_t) || words_.size() > kMaxWords) {
     throw py::value_error("Plan: words must be whole words of 8 bytes, at most 4096 bytes, got " +
                           std::to_string(words.size()) + " bytes");
   }
   std::memcpy(words_.data(), words.data(), words.size());
   if (rows < 0) throw py::value_error("Plan: rows must not be negative");
-  if (kernel_->on_host() && grain < 1) throw py::value_error("Plan: grain must be positive");
-  if (!kernel_->on_host() && rows > 0 && (grid < 1 || block < 1)) {
-    throw py::value_error("Plan: grid and block must be positive");
+  if (rows > 0) {
+    if (!kernel_) throw py::value_error("Plan: kernel must not be None where there are rows");
+    if (kernel_->on_host() && grain < 1) throw py::value_error("Plan: grain must be positive");
+    if (!kernel_->on_host() && (grid < 1 || block < 1)) {
+      throw py::value_error("Plan: grid and block must be positive");
+    }
   }
   if (outputs.empty() || outputs.size() > kMaxOutputs) {
     throw py::value_error("Plan: outputs must be 1 to 16, got " + std::to_string(outputs.size()));

@@ -43,7 +43,7 @@ class Plan:
     """All that is known of a call before its pointers and numbers are.
 
     Args:
-        kernel: What to launch.
+        kernel: What to launch; None if there are no rows.
         words: The kernel's only argument, at most 4096 bytes, whole words of 8.
         patches: ``(word, kind, source)`` for each word that a call rewrites.
         outputs: ``(dlpack_code, bits, shape)`` for each output.
@@ -58,7 +58,7 @@ class Plan:
 
     def __init__(
         self,
-        kernel: Kernel,
+        kernel: Kernel | None,
         words: bytes,
         patches: list[tuple[int, int, int]],
         outputs: list[tuple[int, int, tuple[int, ...]]],
@@ -115,7 +115,7 @@ def use_own_threads(own: bool) -> None:
     """Run host kernels on threads of our own even where torch's team is there; a test hook."""
 
 def last_plan() -> Plan | None:
-    """Return the plan that ran last in this process."""
+    """Return the plan that launched last in this process."""
 
 def cpu_features() -> frozenset[str]:
     """Instruction sets that can be used here, by their names in /proc/cpuinfo."""

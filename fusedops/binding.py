@@ -8,17 +8,17 @@ so the three agree on what a call means and refuse the same calls with the same 
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import numbers
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fusedops.functors import Dropout, Functor, Residual, Role
+from fusedops.functors import Dropout, Functor, Role
 from fusedops.geometry import mismatch
+from fusedops.runtime import check_generator
 
 if TYPE_CHECKING:
     from fusedops.ops import RowOp
@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 __all__ = ["FLOATING", "OPTIONS", "Bound", "bind"]
 
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_FLAGS = (torch.bool,)
+_COUNTS = (torch.int32, torch.int64)
 
 #: Keywords that the call itself uses.
 OPTIONS = ("dim", "normalized_shape", "dtype", "out", "training", "generator")
 
 
-@dataclasses.dataclass(frozen=True)
-class Bound:
+class Bound(NamedTuple):
     """A call whose arguments have been checked.
 
     Attributes:
@@ -67,11 +68,8 @@ class Bound:
             return self.dtype
         if name in ("mean", "rstd"):
             return self.compute
-        for functor in self.load:
-            if isinstance(functor, Residual) and functor.save == name:
-                residual = self.operands[functor.residual]
-                return residual.dtype if isinstance(residual, Tensor) else self.x.dtype
-        raise KeyError(name)
+        residual = self.operands[self.op.saves[name]]
+        return residual.dtype if isinstance(residual, Tensor) else self.x.dtype
 
     def output_shape(self, name: str) -> tuple[int, ...]:
         """The shape of an output: x's, for statistics without the reduced dimensions."""
@@ -88,7 +86,7 @@ def bind(op: RowOp, x: Any, operands: Mapping[str, Any], options: Mapping[str, A
         TypeError: A value of the wrong kind, or a name that is unknown or missing.
         ValueError: A shape, device or number that does not fit.
     """
-    name = type(op).__name__
+    name = op.name
     if not isinstance(x, Tensor):
         raise TypeError(f"{name}: x must be a torch.Tensor, got {type(x).__name__}")
     if x.dtype not in FLOATING:
@@ -113,17 +111,24 @@ def bind(op: RowOp, x: Any, operands: Mapping[str, Any], options: Mapping[str, A
             f"{name}: generator must be a torch.Generator on {x.device}, got "
             f"{type(generator).__name__}; make one with torch.Generator({str(x.device)!r})"
         )
-    values = {
-        operand.name: _operand(op, name, operand.name, operand.role, operands[operand.name], x, reduced)
-        for operand in op.operands
-    }
+    values: dict[str, Any] = {}
+    for operand in op.operands:
+        key, role = operand.name, operand.role
+        value = operands[key]
+        if isinstance(value, Tensor):
+            _check_tensor(name, key, role, value, x, reduced)
+        else:
+            value = _number(name, key, role, value)
+        values[key] = value
     load, store, slots = _acting(op, values, training)
+    if slots and generator is not None:
+        check_generator(name, generator, x.device.type, x.device.index or 0)
     double = torch.float64 in (x.dtype, dtype)
     bound = Bound(
         op=op,
         x=x,
         reduced=reduced,
-        columns=math.prod(x.shape[dim] for dim in reduced),
+        columns=math.prod([x.shape[dim] for dim in reduced]),
         dtype=dtype,
         compute=torch.float64 if double else torch.float32,
         operands=values,
@@ -134,19 +139,21 @@ def bind(op: RowOp, x: Any, operands: Mapping[str, Any], options: Mapping[str, A
         generator=generator,
     )
     given = options.get("out")
-    return bound if given is None else dataclasses.replace(bound, out=_out(bound, name, given))
+    return bound if given is None else bound._replace(out=_out(bound, name, given))
 
 
 def _check_names(op: RowOp, name: str, operands: Mapping[str, Any]) -> None:
-    known = [operand.name for operand in op.operands]
-    wanted = f"this op takes {', '.join(map(repr, known)) or 'no operands'}"
     for key in operands:
-        if key not in known:
-            raise TypeError(f"{name}: unknown operand {key!r}; {wanted}")
-    for key in known:
+        if key not in op.slots:
+            raise TypeError(f"{name}: unknown operand {key!r}; {_wanted(op)}")
+    for key in op.slots:
         if operands.get(key) is None:
             got = "is missing" if key not in operands else "must not be None"
-            raise TypeError(f"{name}: operand {key!r} {got}; {wanted}: pass {key}=...")
+            raise TypeError(f"{name}: operand {key!r} {got}; {_wanted(op)}: pass {key}=...")
+
+
+def _wanted(op: RowOp) -> str:
+    return f"this op takes {', '.join(map(repr, op.slots)) or 'no operands'}"
 
 
 def _reduced(op: RowOp, name: str, x: Tensor, options: Mapping[str, Any]) -> tuple[int, ...]:
@@ -165,7 +172,9 @@ def _reduced(op: RowOp, name: str, x: Tensor, options: Mapping[str, Any]) -> tup
                 f"{name}: normalized_shape must be the end of x's shape {tuple(x.shape)}, got {wanted}"
             )
         return tuple(range(x.dim() - len(wanted), x.dim()))
-    dims = (-1,) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
+    if dim is None:
+        return (x.dim() - 1,)
+    dims = (dim,) if isinstance(dim, int) else tuple(dim)
     if len(dims) != 1 and not op.normalizes:
         raise TypeError(f"{name}: dim must be one int, got {dim!r}")
     for one in dims:
@@ -177,11 +186,9 @@ def _reduced(op: RowOp, name: str, x: Tensor, options: Mapping[str, Any]) -> tup
     return result
 
 
-def _operand(
-    op: RowOp, name: str, key: str, role: Role, value: Any, x: Tensor, reduced: tuple[int, ...]
-) -> Any:
-    if not isinstance(value, Tensor):
-        return _number(name, key, role, value)
+def _check_tensor(
+    name: str, key: str, role: Role, value: Tensor, x: Tensor, reduced: tuple[int, ...]
+) -> None:
     if role is Role.PROBABILITY:
         raise TypeError(f"{name}: operand {key!r} must be {role.value}, got a tensor; use {key}.item()")
     if value.device != x.device:
@@ -189,11 +196,7 @@ def _operand(
             f"{name}: operand {key!r} must be on x's device {x.device}, got {value.device}; "
             f"move it with .to({str(x.device)!r})"
         )
-    allowed = {
-        Role.VALUE: FLOATING,
-        Role.FLAGS: (torch.bool,),
-        Role.COUNT: (torch.int32, torch.int64),
-    }[role]
+    allowed = FLOATING if role is Role.VALUE else _FLAGS if role is Role.FLAGS else _COUNTS
     if value.dtype not in allowed:
         cure = {
             Role.VALUE: f"convert it, for example with {key}.to(x.dtype)",
@@ -201,7 +204,7 @@ def _operand(
             Role.COUNT: f"convert it with {key}.long()",
         }[role]
         raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {value.dtype}; {cure}")
-    wrong = mismatch(tuple(x.shape), tuple(value.shape))
+    wrong = None if value.shape == x.shape else mismatch(x.shape, value.shape)
     if wrong is not None:
         detail = (
             f"x has no dimension {wrong.dim}"
@@ -219,10 +222,11 @@ def _operand(
                 f"{name}: operand {key!r} counts columns a row, so it must have size 1 in the reduced "
                 f"dimension, got shape {tuple(value.shape)}; use {key}[..., None]"
             )
-    return value
 
 
-def _number(name: str, key: str, role: Role, value: Any) -> Any:
+def _number(name: str, key: str, role: Role, value: Any) -> float:
+    if type(value) is float and role is Role.VALUE:
+        return value  # at once: what follows is slow to ask
     if role is Role.FLAGS or isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {type(value).__name__}")
     if role is Role.COUNT:
@@ -239,6 +243,8 @@ def _acting(
     op: RowOp, values: Mapping[str, Any], training: bool
 ) -> tuple[tuple[Functor, ...], tuple[Functor, ...], dict[tuple[str, int], int]]:
     slots: dict[tuple[str, int], int] = {}
+    if not op.dropouts:
+        return op.load, op.store, slots
     sides = []
     number = 0
     for side, functors in (("load", op.load), ("store", op.store)):

@@ -10,15 +10,15 @@ pointers, numbers) are written anew for every shape, and some at every call.
 
 from __future__ import annotations
 
-import dataclasses
 import struct
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import torch
 
 from fusedops import _runtime
-from fusedops.functors import Functor
 from fusedops.geometry import Placed
+from fusedops.schedule import HOST_BUFFERED, Schedule
 
 __all__ = ["STORAGE", "Arguments", "Number", "View", "cuda_source", "host_source"]
 
@@ -34,8 +34,11 @@ STORAGE: dict[torch.dtype, str] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class View:
+#: Type and name of each member of the kernel's argument.
+Members: TypeAlias = Sequence[tuple[str, str]]
+
+
+class View(NamedTuple):
     """An operand that is a tensor.
 
     Attributes:
@@ -50,8 +53,7 @@ class View:
     shared: bool
 
 
-@dataclasses.dataclass(frozen=True)
-class Number:
+class Number(NamedTuple):
     """An operand that is a number, read from the slot at each call."""
 
     slot: int
@@ -110,13 +112,11 @@ class Arguments:
 
     def view(self, view: View) -> str:
         """Pointer, row strides, column stride."""
-        self._patched(*view.patch)
-        self.words.extend((0,) if view.shared else view.placed.row_strides)
-        step = view.placed.column_stride
-        self.words.append(step)
+        storage, (rows, step), width, patch, shared = view
+        self._patched(*patch)
+        self.words += (0, step) if shared else (*rows, step)
         column = "kBroadcast" if step == 0 else "kContiguous" if step == 1 else "kStrided"
-        rank = 0 if view.shared else self.rank
-        return f"View<{view.storage}, {rank}, Column::{column}, {view.width}>"
+        return f"View<{storage}, {0 if shared else self.rank}, Column::{column}, {width}>"
 
     def number(self, value: float) -> str:
         """A constant of the declaration, in the compute type."""
@@ -170,60 +170,52 @@ class Arguments:
         self.words.append(0)
 
 
-def cuda_source(
-    members: Sequence[tuple[str, str]],
-    words: int,
-    schedule: str,
-    block: int,
-    headers: Sequence[str],
-    load: Sequence[str],
-    store: Sequence[str],
-) -> str:
+def cuda_source(members: Members, words: int, tile: Schedule, headers: Sequence[str]) -> str:
     """The text of one GPU variant, which has one kernel, `fusedops_kernel`."""
     return _source(
         members,
         words,
         [*headers, "row/kernel.cuh"],
         f"""\
-extern "C" __global__ void __launch_bounds__({block})
+extern "C" __global__ void __launch_bounds__({tile.block})
 fusedops_kernel(const __grid_constant__ Arguments a) {{
-  row_kernel<{schedule}>(a.op, load({", ".join(load)}), store({", ".join(store)}), a.statistics,
+  row_kernel<{tile.cpp}>(a.op, {_chains(members)}, a.statistics,
                          a.rows, a.cols);
 }}
 """,
     )
 
 
-def host_source(
-    members: Sequence[tuple[str, str]],
-    words: int,
-    schedule: str,
-    buffered: int,
-    headers: Sequence[str],
-    load: Sequence[str],
-    store: Sequence[str],
-) -> str:
+def host_source(members: Members, words: int, kind: str, headers: Sequence[str]) -> str:
     """The text of one CPU variant: `fusedops_rows` over a range of rows."""
+    schedule = f"HostSchedule<{'Streamed' if kind == 'streaming' else 'InRegisters'}>"
     return _source(
         members,
         words,
         [*headers, "host/rows.cuh"],
         f"""\
-static_assert({schedule}::kBuffered == {buffered}, "schedule.py and host/rows.cuh disagree");
+static_assert({schedule}::kBuffered == {HOST_BUFFERED}, "schedule.py and host/rows.cuh disagree");
 
 extern "C" __attribute__((visibility("default"))) void fusedops_rows(const void* words, int64_t begin,
                                                                      int64_t end) {{
   const Arguments& a = *static_cast<const Arguments*>(words);
-  host_rows<{schedule}>(a.op, load({", ".join(load)}), store({", ".join(store)}), a.statistics,
+  host_rows<{schedule}>(a.op, {_chains(members)}, a.statistics,
                         a.rows, a.cols, begin, end);
 }}
 """,
     )
 
 
-def _source(
-    members: Sequence[tuple[str, str]], words: int, headers: Sequence[str], function: str
-) -> str:
+def _chains(members: Members) -> str:
+    """LOAD and STORE, each from its view and the functors of its side."""
+    load, store = (
+        ", ".join([f"a.{view}", *[f"a.{name}" for _, name in members if name.startswith(side)]])
+        for side, view in (("load", "x"), ("store", "y"))
+    )
+    return f"load({load}), store({store})"
+
+
+def _source(members: Members, words: int, headers: Sequence[str], function: str) -> str:
     includes = "\n".join(f"#include <fusedops/{name}>" for name in dict.fromkeys(headers))
     fields = "\n".join(f"  alignas(8) {kind} {name};" for kind, name in members)
     return f"""\
@@ -237,8 +229,3 @@ struct Arguments {{
 static_assert(sizeof(Arguments) == {8 * words}, "codegen.py and the headers disagree on a layout");
 
 {function}"""
-
-
-def functor_headers(functors: Sequence[Functor]) -> list[str]:
-    """What the functors of a chain include."""
-    return [f"functor/{functor.header}" for functor in functors]

@@ -1,16 +1,16 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Say what a call would run and why, without running, drawing or building anything.
+"""Find out what a call would run and why, without running, drawing or building anything.
 
-The facts are those that a plan is made of (`plan.describe`); this page only finds words for them.
+The facts are those that a plan is made of (`plan.describe`); here they get words.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,142 +18,16 @@ from torch import Tensor
 from fusedops import jit, plan
 from fusedops.binding import Bound, bind
 from fusedops.codegen import View
+from fusedops.explanation import CEILINGS, Cached, Explanation, Place
 from fusedops.functors import Causal, Dropout, Functor, Lengths
 from fusedops.geometry import SHARED_BYTES
-from fusedops.plan import Info, Target
+from fusedops.plan import Info
 from fusedops.random import threshold
 from fusedops.runtime import device_info
 from fusedops.schedule import HOST_BUFFERED, RESERVED_SHARED, VALUES, Schedule
+from fusedops.variant import Target
 
-if TYPE_CHECKING:
-    from fusedops.ops import RowOp
-
-__all__ = ["CEILINGS", "Ceiling", "Explanation", "Place", "explain"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Ceiling:
-    """The fastest plain kernel that moves as many bytes, as it was measured."""
-
-    bytes_per_second: float
-    source: str
-
-
-#: By the device's name; docs/measured-facts.md says how they are measured.
-CEILINGS = {
-    "NVIDIA H200": Ceiling(
-        4.28e12, "one read and one write at large sizes, driver 580, torch 2.11.0+cu130"
-    )
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """One tensor of a call.
-
-    Attributes:
-        lies: How its rows and columns lie in memory.
-        width: Elements that a GPU moves at once; None on a CPU, whose compiler chooses.
-        limit: What decided the width.
-        bytes: Of the elements that are touched, each counted once.
-    """
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    lies: str
-    width: int | None
-    limit: str
-    bytes: int
-
-    def __str__(self) -> str:
-        dtype = str(self.dtype).removeprefix("torch.")
-        return f"{dtype} {self.shape}: {self.lies}; {self.limit}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Explanation:
-    """What a call would run; print it.
-
-    Attributes:
-        op: The declaration.
-        device, arch: Where it would run and what the variant is built for.
-        load, store: The functors that act; `left_out` are dropouts that drop nothing.
-        rows, columns: What is reduced.
-        visited: x's row dimensions, outermost first, in the order of the visit, and why that order.
-        schedule: "register", "shared", "streaming" or "host"; None where nothing is launched.
-        tile: How a row is cut up on a GPU; None on a CPU.
-        why: What decided the schedule and the tile.
-        operands, outputs: The tensors by name, x among the operands.
-        numbers: The operands that are numbers: arguments of the kernel, new ones build nothing.
-        dropouts: The acting dropouts' slots and thresholds.
-        copies: Tensors that are copied first or last, since their reduced dimensions lie apart.
-        cached: Whether the variant is in this process, in the cache on disk, or not there yet.
-        variant: Its name, and its folder or what would build it.
-        bytes: What must move: each element touched once, plus copies.
-        ceiling: The device's measured ceiling, if there is one.
-        notes: What else there is to know.
-    """
-
-    op: RowOp
-    device: str
-    arch: str
-    compute: torch.dtype
-    load: tuple[Functor, ...]
-    store: tuple[Functor, ...]
-    left_out: tuple[Functor, ...]
-    rows: int
-    columns: int
-    visited: tuple[tuple[int, ...], str]
-    schedule: str | None
-    tile: Schedule | None
-    why: str
-    operands: Mapping[str, Place]
-    numbers: Mapping[str, float]
-    outputs: Mapping[str, Place]
-    dropouts: tuple[str, ...]
-    copies: tuple[str, ...]
-    cached: Literal["loaded", "on disk", "to be built"] | None
-    variant: str
-    bytes: int
-    ceiling: Ceiling | None
-    notes: tuple[str, ...]
-
-    @property
-    def seconds(self) -> float | None:
-        """The time at the ceiling, or None where none has been measured."""
-        return None if self.ceiling is None else self.bytes / self.ceiling.bytes_per_second
-
-    def __str__(self) -> str:
-        chain = " -> ".join(["x", *map(repr, self.load), "row"])
-        back = " -> ".join(["row", *map(repr, self.store), "y"])
-        constants = ", ".join(f"{key}={value!r}" for key, value in self.op.constants.items())
-        compute = str(self.compute).removeprefix("torch.")
-        lines = [
-            ("LOAD", chain),
-            ("op", f"{type(self.op).__name__}({constants}) in {compute}"),
-            ("STORE", back),
-            *(("left out", f"{functor!r}: drops nothing here") for functor in self.left_out),
-            ("rows", f"{self.rows} of {self.columns} columns; {self.visited[1]}"),
-            ("schedule", f"{self.schedule}: {self.why}" if self.schedule else self.why),
-            *((name, str(place)) for name, place in self.operands.items()),
-            *((name, f"the number {value}, an argument") for name, value in self.numbers.items()),
-            *((f"{name} (out)", str(place)) for name, place in self.outputs.items()),
-            *(("dropout", text) for text in self.dropouts),
-            *(("copied", text) for text in self.copies),
-            ("variant", f"{self.cached}: {self.variant}" if self.cached else self.variant),
-            ("bytes", f"{self.bytes} (each element that is touched, once)"),
-            ("time", self._time()),
-            *(("note", text) for text in self.notes),
-        ]
-        width = max(len(name) for name, _ in lines)
-        head = f"{type(self.op).__name__} on {self.device} ({self.arch})"
-        return "\n".join([head, *(f"  {name:<{width}}  {text}" for name, text in lines)])
-
-    def _time(self) -> str:
-        if self.ceiling is None or self.seconds is None:
-            return f"no ceiling measured for {self.device}"
-        rate = self.ceiling.bytes_per_second / 1e12
-        return f"{self.seconds * 1e6:.1f} us at {rate:.2f} TB/s ({self.ceiling.source})"
+__all__ = ["explain"]
 
 
 def explain(bound: Bound, target: Target | None = None) -> Explanation:
@@ -170,8 +44,9 @@ def explain(bound: Bound, target: Target | None = None) -> Explanation:
     target = target or Target.of(bound.x.device)
     device = _device_name(bound.x.device) if here else target.arch
     launches = bound.x.numel() > 0
-    copies, copied = (), 0
     described = bound
+    copies: tuple[str, ...] = ()
+    copied = 0
     if launches and plan._columns_apart(bound):
         described, copies, copied = _with_copies(bound)
     info = plan.describe(described, target) if launches else None
@@ -194,8 +69,8 @@ def explain(bound: Bound, target: Target | None = None) -> Explanation:
         rows=math.prod(bound.output_shape("mean")),
         columns=bound.columns,
         visited=_visited(described, info),
-        schedule=info and info.schedule,
-        tile=info and info.tile,
+        schedule=None if info is None else info.schedule,
+        tile=None if info is None else info.tile,
         why=_why(info, target),
         operands=operands,
         numbers={k: v for k, v in bound.operands.items() if not isinstance(v, Tensor)},
@@ -211,8 +86,10 @@ def explain(bound: Bound, target: Target | None = None) -> Explanation:
 
 
 def _place(bound: Bound, name: str, info: Info | None, *, out: bool = False) -> Place:
+    tensor: Tensor | None
     if out:
-        shape, dtype, tensor = bound.output_shape(name), bound.output_dtype(name), bound.out.get(name)
+        tensor = bound.out.get(name)
+        shape, dtype = bound.output_shape(name), bound.output_dtype(name)
     else:
         tensor = bound.x if name == "x" else bound.operands[name]
         shape, dtype = tuple(tensor.shape), tensor.dtype
@@ -222,8 +99,7 @@ def _place(bound: Bound, name: str, info: Info | None, *, out: bool = False) -> 
     view = info.outputs[name] if out else info.operands[name]
     assert isinstance(view, View)
     lies = [_columns_lie(view)]
-    if not out and name != "x":
-        assert tensor is not None
+    if tensor is not None and not out and name != "x":
         lies += _rows_lie(bound, tensor, view)
     width, limit = _width(view, dtype.itemsize, tensor, info.tile)
     return Place(dtype, shape, ", ".join(lies), width, limit, touched * dtype.itemsize)
@@ -240,7 +116,7 @@ def _touched(tensor: Tensor) -> int:
 
 def _columns_lie(view: View) -> str:
     step = view.placed.column_stride
-    return {0: "one value for all columns", 1: "contiguous columns"}.get(
+    return {0: "one value a row", 1: "contiguous columns"}.get(
         step, f"strided columns, {step} elements apart"
     )
 
@@ -258,7 +134,7 @@ def _rows_lie(bound: Bound, tensor: Tensor, view: View) -> list[str]:
 
 
 def _shared_dims(bound: Bound, tensor: Tensor) -> tuple[int, ...]:
-    """x's row dimensions along which an operand is broadcast."""
+    """The row dimensions along which an operand is broadcast."""
     missing = bound.x.dim() - tensor.dim()
     return tuple(
         dim
@@ -311,8 +187,8 @@ def _visited(bound: Bound, info: Info | None) -> tuple[tuple[int, ...], str]:
         if large and dims and view.placed.column_stride and any(view.placed.row_strides):
             sharers.append(f"{name!r} is shared along {_dims(dims)}")
     return order, (
-        f"dimensions visited in the order {', '.join(map(str, order))}, the last innermost, {walked}: "
-        f"{' and '.join(sharers)}, and is read from memory once if its sharers are neighbours"
+        f"dimensions visited in the order {', '.join(map(str, order))}, the last innermost, "
+        f"{walked}: {' and '.join(sharers)}, and neighbours that share it read it once"
     )
 
 
@@ -323,17 +199,17 @@ def _why(info: Info | None, target: Target) -> str:
     forced = "forced by fusedops.testing; " if plan.forced else ""
     if tile is None:
         if info.schedule == "streaming":
-            return f"{forced}each thread reads its row twice (a buffer holds {HOST_BUFFERED} columns)"
-        return f"{forced}each thread keeps its row in a buffer of {HOST_BUFFERED} columns between the passes"
+            return f"{forced}rows are read twice (the buffer has room for {HOST_BUFFERED} columns)"
+        return f"{forced}rows stay in a buffer (of {HOST_BUFFERED} columns) until they are written"
     values = next(values for most, values in VALUES if most is None or columns <= most)
     at_most = values * 4 // tile.compute_bytes
     chunk = tile.threads * tile.packs * tile.width
     parts = [
-        f"{forced}{tile.threads} threads x {tile.packs} packs x {tile.width} columns, "
-        f"{tile.chunks} chunk{'s' * (tile.chunks > 1)} a row, {tile.rows} row{'s' * (tile.rows > 1)} "
-        f"a block of {tile.block} threads",
+        f"{forced}{tile.threads} threads x {tile.packs} packs x {tile.width} columns",
+        f"{tile.chunks} chunk{'s' * (tile.chunks > 1)} a row",
+        f"{tile.rows} row{'s' * (tile.rows > 1)} a block of {tile.block} threads",
         f"at most {at_most} values a thread for {columns} columns",
-        "every pack is complete" if tile.exact else f"the last of {tile.chunks * chunk} is not full",
+        "every pack is full" if tile.exact else f"the tile of {tile.chunks * chunk} is not full",
     ]
     in_shared = dataclasses.replace(tile, kind="shared").shared
     limit = (target.shared_limit or 0) - RESERVED_SHARED
@@ -345,9 +221,7 @@ def _why(info: Info | None, target: Target) -> str:
     return "; ".join(parts)
 
 
-def _variant(
-    info: Info | None,
-) -> tuple[Literal["loaded", "on disk", "to be built"] | None, str]:
+def _variant(info: Info | None) -> tuple[Cached | None, str]:
     if info is None:
         return None, "none is needed"
     variant = info.variant
@@ -368,7 +242,7 @@ def _dropouts(bound: Bound) -> tuple[str, ...]:
         assert isinstance(functor, Dropout)
         p = bound.operands[functor.p]
         texts.append(
-            f"slot {slot}, {functor!r} in {side.upper()}: drops where 16 bits are below {threshold(p)}"
+            f"slot {slot}, {functor!r} in {side.upper()}: drops {threshold(p)} in 65536 elements"
         )
     return tuple(texts)
 
@@ -410,7 +284,7 @@ def _with_copies(bound: Bound) -> tuple[Bound, tuple[str, ...], int]:
             return value
         full = value[(None,) * (x.dim() - value.dim())]
         whole = any(full.shape[dim] != 1 for dim in bound.reduced)
-        wide = [x.shape[d] if whole and d in bound.reduced else full.shape[d] for d in range(x.dim())]
+        wide = [size if whole and d in bound.reduced else -1 for d, size in enumerate(x.shape)]
         seen = full.expand(wide).permute(order)
         if not seen.is_contiguous():
             names.append(f"{name!r} to {tuple(seen.shape)}, dense")
@@ -445,5 +319,3 @@ def _options(bound: Bound) -> dict[str, Any]:
 
 def _dims(dims: Sequence[int]) -> str:
     return f"dimension{'s' * (len(dims) > 1)} {', '.join(map(str, dims))}"
-
-

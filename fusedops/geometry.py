@@ -123,10 +123,14 @@ def place(
     """
     strides = [_expanded(shape, operand) for operand in operands]
     columns = prod([shape[dim] for dim in reduced])
-    column_strides = [
-        _column_stride(shape, reduced, own, operand)
-        for own, operand in zip(strides, operands, strict=True)
-    ]
+    column_strides: list[int | None]
+    if len(reduced) == 1 and columns != 1:  # nearly always: nothing to merge
+        column_strides = [own[reduced[0]] for own in strides]
+    else:
+        column_strides = [
+            _column_stride(shape, reduced, own, operand)
+            for own, operand in zip(strides, operands, strict=True)
+        ]
 
     steps = list(zip(*strides, strict=True)) or [()] * len(shape)
     groups = [
@@ -168,8 +172,8 @@ def _expanded(shape: Sequence[int], operand: Operand) -> Sequence[int]:
     own, strides = operand
     if own == shape:
         return strides
-    missing = (0,) * (len(shape) - len(own))
-    return (*missing, *[0 if size == 1 else step for size, step in zip(own, strides, strict=True)])
+    steps = [0 if size == 1 else step for size, step in zip(own, strides, strict=True)]
+    return [0] * (len(shape) - len(own)) + steps
 
 
 def _column_stride(
@@ -221,11 +225,11 @@ def _ordered(
     the inner.
     """
     saved = [0] * len(groups)
-    for i, (operand, column) in enumerate(zip(operands, column_strides, strict=True)):
-        if not column or isinstance(operand, Virtual):
+    strides = zip(*[group.strides for group in groups], strict=True)
+    for i, steps in enumerate(strides):
+        if 0 not in steps or not any(steps):
             continue
-        steps = [group.strides[i] for group in groups]
-        if all(steps) or not any(steps):
+        if not column_strides[i] or isinstance(operands[i], Virtual):
             continue
         used = [group.size for group, step in zip(groups, steps, strict=True) if step]
         size = prod(used) * columns * element_bytes[i]

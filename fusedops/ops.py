@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import inspect
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -18,8 +19,10 @@ from torch import Tensor
 
 from fusedops import _runtime
 from fusedops.binding import OPTIONS, Bound, bind
-from fusedops.functors import Dropout, Functor, Operand, Residual, Role
+from fusedops.functors import Causal, Dropout, Functor, Operand, Residual, Role
+from fusedops.plan import make_plan, refuse
 from fusedops.random import keep_mask
+from fusedops.runtime import draw
 
 __all__ = ["LayerNorm", "LogSoftmax", "RMSNorm", "RowOp", "Softmax"]
 
@@ -29,17 +32,54 @@ _FLAGS = {Role.VALUE: 2 | 4, Role.FLAGS: 4, Role.COUNT: 2 | 4, Role.PROBABILITY:
 _RESERVED = (*OPTIONS, "y", "mean", "rstd", "x", "self")
 
 
-#: Ops that have been called, by identity: equal declarations count apart.
-called: weakref.WeakValueDictionary[int, RowOp] = weakref.WeakValueDictionary()
+#: All ops there are, by identity: equal declarations count apart.
+declared: weakref.WeakValueDictionary[int, RowOp] = weakref.WeakValueDictionary()
 
 
-class RowOp:
+class _CallSignature:
+    """How an op is called, with the names of its own operands, for help() and editors."""
+
+    def __get__(self, op: RowOp | None, owner: type[RowOp]) -> inspect.Signature | None:
+        if op is None:
+            return None  # the class is called with what its __init__ says
+        x = inspect.Parameter("x", inspect.Parameter.POSITIONAL_ONLY, annotation=Tensor)
+        operands = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in op.slots]
+        options = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=name == "training" or None)
+            for name in OPTIONS
+        ]
+        return inspect.Signature([x, *operands, *options])
+
+
+class RowOp(_runtime.Dispatcher):
     """Base of the ops: a reduction over rows, with a LOAD before it and a STORE after it.
+
+    ``op(x, **operands, **options)`` runs the fused op; x is half, bfloat16, float or double, of any
+    shape and strides, and the operands go by the names in the declaration. It returns a tensor, or a
+    named tuple with y, the saved streams and the statistics. Options:
+
+    - dim: The dimension to reduce over, the last by default; for norms also several.
+    - normalized_shape: For norms, the end of x's shape to reduce over.
+    - dtype: The output's dtype, x's by default.
+    - out: Tensors to write to, which overlap no input: one, or one for each output.
+    - training: False leaves dropout out.
+    - generator: Where dropout takes its seed from, torch's default by default.
+
+    TypeError and ValueError say which argument does not fit and how to mend it; CompileError and
+    CompilerNotFound that a variant could not be built.
+
+    The call itself is the runtime's (csrc/dispatch.cpp): a method in between would take longer than
+    finding the plan does.
 
     Attributes:
         load, store: The functors, in the order in which they apply.
         operands: The operands that a call gives, in order, each once.
+        slots: The number of each operand, counted from 1, by its name; x is number 0.
         outputs: The names of the results: "y", saved streams, then statistics.
+        saves: The residual that each saved stream is named for.
+        dropouts: How many dropouts there are.
+        causal: Whether a mask asks which query a row is.
+        launches: Kernels that calls of this op have launched so far.
     """
 
     header: ClassVar[str]
@@ -53,37 +93,27 @@ class RowOp:
         self.store = _functors(self, "store", store)
         self.constants = constants
         self.operands = _operands(self)
-        saved = [f.save for f in self.load if isinstance(f, Residual) and f.save is not None]
-        if len(set(saved)) != len(saved):
-            raise ValueError(f"{type(self).__name__}: save= names must differ, got {saved}")
+        self.slots = {operand.name: slot for slot, operand in enumerate(self.operands, 1)}
+        saving = [f for f in self.load if isinstance(f, Residual) and f.save is not None]
+        self.saves = {str(f.save): f.residual for f in saving}
+        if len(self.saves) != len(saving):
+            names = [f.save for f in saving]
+            raise ValueError(f"{type(self).__name__}: save= names must differ, got {names}")
         statistics = ("mean", "rstd") if constants.get("stats") else ()
-        self.outputs: tuple[str, ...] = ("y", *saved, *statistics)
-        self._dispatcher: _runtime.Dispatcher | None = None
+        self.outputs: tuple[str, ...] = ("y", *self.saves, *statistics)
+        self.dropouts = sum(isinstance(f, Dropout) for f in (*self.load, *self.store))
+        self.causal = any(isinstance(f, Causal) for f in self.load)
+        name = type(self).__name__
+        super().__init__(
+            name,
+            [(operand.name, _FLAGS[operand.role]) for operand in self.operands],
+            self._slow,
+            functools.partial(draw, op=name),
+            self._result_type if len(self.outputs) > 1 else None,
+        )
+        declared[id(self)] = self
 
-    def __call__(self, x: Tensor, /, **arguments: Any) -> Any:
-        """Run the fused op.
-
-        Args:
-            x: half, bfloat16, float or double, of any shape and strides.
-            dim: The dimension to reduce over, the last by default; for norms also several.
-            normalized_shape: For norms, the end of x's shape to reduce over.
-            dtype: The output's dtype, x's by default.
-            out: Tensors to write to, which overlap no input: one, or one for each output.
-            training: False leaves dropout out.
-            generator: Where dropout takes its seed from, torch's default by default.
-            **arguments: The operands, by the names in the declaration.
-
-        Returns:
-            A tensor, or a named tuple with y, the saved streams and the statistics.
-
-        Raises:
-            TypeError, ValueError: The arguments do not fit; the message says which and how to mend it.
-            CompileError, CompilerNotFound: A variant could not be built.
-        """
-        if self._dispatcher is None:
-            self._dispatcher = self._new_dispatcher()
-            called[id(self)] = self
-        return self._dispatcher(x, **arguments)
+    __signature__ = _CallSignature()
 
     def unfused(self, x: Tensor, /, **arguments: Any) -> Any:
         """The same as a chain of torch calls: same arguments, same results, same dropout mask."""
@@ -113,10 +143,10 @@ class RowOp:
             slot: Which Dropout of the declaration, counted from 0, LOAD before STORE.
             dim: The reduced dimension or dimensions.
         """
-        count = sum(isinstance(f, Dropout) for f in (*self.load, *self.store))
-        if not 0 <= slot < count:
+        if not 0 <= slot < self.dropouts:
             raise ValueError(
-                f"{type(self).__name__}: slot must be one of this op's {count} dropouts, got {slot}"
+                f"{type(self).__name__}: slot must be one of this op's {self.dropouts} dropouts, "
+                f"got {slot}"
             )
         if not 0.0 <= p <= 1.0:  # false for NaN, too
             raise ValueError(f"{type(self).__name__}: p must be a probability in [0, 1], got {p}")
@@ -133,42 +163,28 @@ class RowOp:
         raise NotImplementedError
 
     @property
-    def launches(self) -> int:
-        """Kernels that calls of this op have launched so far."""
-        return 0 if self._dispatcher is None else self._dispatcher.launches
-
-    @property
     def eps(self) -> float | None:
         """What a norm adds to the variance; None for a softmax."""
         return self.constants.get("eps")
 
-    def _new_dispatcher(self) -> _runtime.Dispatcher:
-        from fusedops.runtime import draw
-
-        return _runtime.Dispatcher(
-            type(self).__name__,
-            [(operand.name, _FLAGS[operand.role]) for operand in self.operands],
-            self._slow,
-            draw,
-            self._result_type if len(self.outputs) > 1 else None,
-        )
-
     def _slow(self, reason: str, x: Any, operands: dict[str, Any], options: dict[str, Any]) -> Any:
         """Where the C++ path ends: a new plan, or what stood in its way."""
-        from fusedops.plan import make_plan, refuse
-
         if reason != "miss":
             refuse(self, reason, x, operands, options)
             # Nothing is wrong but the kind of number, say numpy's: once more in plain types.
             bound = bind(self, x, operands, options)
-            assert self._dispatcher is not None
-            return self._dispatcher(x, **bound.operands, **options)
+            return self(x, **bound.operands, **options)
         return make_plan(bind(self, x, operands, options))
 
     def _bind(self, x: Any, arguments: dict[str, Any]) -> Bound:
         options = {key: value for key, value in arguments.items() if key in OPTIONS}
         operands = {key: value for key, value in arguments.items() if key not in OPTIONS}
         return bind(self, x, operands, options)
+
+    @functools.cached_property
+    def declaration(self) -> str:
+        """The text of the declaration."""
+        return repr(self)
 
     @functools.cached_property
     def _result_type(self) -> Any:

@@ -2,28 +2,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make the plan of a call: place the operands, choose the schedule, generate, build, and pack.
 
-A plan belongs to shapes, strides and dtypes; the kernel it launches belongs to its source text alone,
-so a new shape of a known pattern finds its kernel by the text and builds nothing.
+A plan belongs to shapes, strides and dtypes; the kernel it launches belongs to the types of its
+argument alone, so a new shape of a known pattern finds its kernel by them and builds nothing.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
-from fusedops import _runtime, codegen, jit, schedule
-from fusedops.binding import Bound, bind
+from fusedops import _runtime, schedule
+from fusedops.binding import FLOATING, Bound, bind
 from fusedops.codegen import STORAGE, Arguments, Number, View
 from fusedops.errors import UnsupportedError
-from fusedops.functors import Functor
-from fusedops.geometry import Geometry, Operand, Virtual, place
-from fusedops.runtime import device_info
+from fusedops.geometry import Geometry, Operand, Placed, Virtual, place
 from fusedops.unfused import run
+from fusedops.variant import Target, Variant
 
 if TYPE_CHECKING:
     from fusedops.ops import RowOp
@@ -35,67 +33,16 @@ HOST_GRAIN = 16384
 
 _MOST_BLOCKS = 2**31 - 1
 
-#: Kernels in this process, by source text and architecture.
-_kernels: dict[tuple[str, str], _runtime.Kernel] = {}
+#: DLPack's type code and bits of what a kernel writes.
+_DLPACK = {
+    dtype: (4 if dtype is torch.bfloat16 else 2, dtype.itemsize * 8) for dtype in FLOATING
+}
 
 #: Which storage a test wants, or None: fusedops.testing.force_schedule.
 forced: str | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Variant:
-    """What is compiled: a source text for an architecture."""
-
-    name: str
-    arch: str
-    source: str
-    declaration: str
-
-    @property
-    def loaded(self) -> bool:
-        """Whether this process has it."""
-        return (self.source, self.arch) in _kernels
-
-    def kernel(self) -> _runtime.Kernel:
-        """Load the kernel, building it if the cache does not hold it."""
-        known = _kernels.get((self.source, self.arch))
-        if known is None:
-            built = jit.build(
-                self.source, name=self.name, arch=self.arch, declaration=self.declaration
-            )
-            if self.arch.startswith("sm_"):
-                known = _runtime.load_cuda(built.binary.read_bytes(), "fusedops_kernel")
-            else:
-                known = _runtime.load_host(str(built.binary), "fusedops_rows")
-            _kernels[self.source, self.arch] = known
-        return known
-
-
-@dataclasses.dataclass(frozen=True)
-class Target:
-    """What a variant is built for.
-
-    Attributes:
-        arch: "sm_90" and the like, or a level of CPU features.
-        shared_limit: Bytes of shared memory that a block can opt in to; None for a CPU.
-    """
-
-    arch: str
-    shared_limit: int | None
-
-    @classmethod
-    def of(cls, device: torch.device) -> Target:
-        """The target of the machine at hand."""
-        if device.type != "cuda":
-            return cls(jit.cpu_level(_runtime.cpu_features()), None)
-        properties = device_info(device.index)
-        return cls(
-            "sm_{}{}".format(*properties["capability"]), properties["shared_per_block_optin"]
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class Info:
+class Info(NamedTuple):
     """What is known of a call before it runs; `explain` and the test hooks read it."""
 
     schedule: str
@@ -111,24 +58,26 @@ class Info:
 
 def make_plan(bound: Bound) -> Any:
     """The plan of a call that the C++ path has not seen."""
-    if bound.x.numel() and _columns_apart(bound):
-        return _run_with_copies(bound)
     outputs = [
-        (*_dlpack(bound.output_dtype(name)), bound.output_shape(name)) for name in bound.op.outputs
+        (*_DLPACK[bound.output_dtype(name)], bound.output_shape(name)) for name in bound.op.outputs
     ]
-    if bound.x.numel() == 0:  # nothing to launch: the chain allocates what there is to return
-        return bound.op.wrap(run(bound))
+    if bound.x.numel() == 0:
+        if bound.columns == 0 and "mean" in bound.op.outputs:
+            return bound.op.wrap(run(bound))  # rows without columns have statistics: NaN
+        return _runtime.Plan(None, b"", [], outputs, 0, 1, 1, 1, 0, _draws(bound), None)
+    if len(bound.reduced) > 1 and _columns_apart(bound):
+        return _run_with_copies(bound)
     info = describe(bound)
-    count = info.geometry.rows
+    rows = info.geometry.rows
     tile = info.tile
     return _runtime.Plan(
         info.variant.kernel(),
         info.words,
         info.patches,
         outputs,
-        count,
+        rows,
         max(1, HOST_GRAIN // info.geometry.columns),
-        1 if tile is None else min(-(-count // tile.rows), _MOST_BLOCKS),
+        1 if tile is None else min(-(-rows // tile.rows), _MOST_BLOCKS),
         1 if tile is None else tile.block,
         0 if tile is None else tile.shared,
         info.draws,
@@ -140,11 +89,13 @@ def describe(bound: Bound, target: Target | None = None) -> Info:
     """Place, choose and generate, without building anything; for x's own device by default."""
     op, x = bound.op, bound.x
     target = target or Target.of(x.device)
-    geometry, names = _placed(bound)
+    inputs, outputs = _parts(bound)
+    geometry = _placed(bound, [*inputs.values(), *outputs.values()])
     columns = max(geometry.columns, 1)
     tile = None
-    width = 0
-    if target.shared_limit is not None:
+    if target.shared_limit is None:
+        kind, width = schedule.choose_host(columns, forced), 0
+    else:
         tile = schedule.choose(
             columns,
             x.element_size(),
@@ -154,34 +105,15 @@ def describe(bound: Bound, target: Target | None = None) -> Info:
             forced,
         )
         kind, width = tile.kind, tile.width
-    else:
-        kind = schedule.choose_host(columns, forced)
-
-    operands: dict[str, View | Number] = {}
-    outs: dict[str, View] = {}
-    slots = {operand.name: slot for slot, operand in enumerate(op.operands, 1)}
-    for name, where in zip(names, geometry.placed, strict=True):
-        assert where is not None
-        if name.startswith("\0"):
-            continue
-        patch, tensor, dtype = _source_of(bound, name, slots)
-        aligned = 16 if tensor is None else math.gcd(tensor.data_ptr(), 16) or 16
-        size = dtype.itemsize
-        widest = 0 if tile is None else _width(where, size, aligned, width)
-        view = View(STORAGE[dtype], where, widest, patch, _shared(bound, name))
-        if name.startswith("out:"):
-            outs[name[4:]] = view
-        else:
-            operands[name] = view
-    for name, value in bound.operands.items():
-        if not isinstance(value, Tensor):
-            operands[name] = Number(slots[name], isinstance(value, int))
-
-    virtual = {
-        name: where.row_strides
-        for name, where in zip(names, geometry.placed, strict=True)
-        if where is not None and name.startswith("\0")
+    places = iter(geometry.placed)
+    operands: dict[str, View | Number] = {
+        name: _view(part, next(places), width) for name, part in inputs.items()
     }
+    for name, value in bound.operands.items():
+        if name not in inputs:
+            operands[name] = Number(op.slots[name], isinstance(value, int))
+    views = {name: _view(part, next(places), width) for name, part in outputs.items()}
+    query, logical_row = (() if place is None else place.row_strides for place in places)
     rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
     write = Arguments(
         compute="double" if bound.compute is torch.float64 else "float",
@@ -189,19 +121,32 @@ def describe(bound: Bound, target: Target | None = None) -> Info:
         columns=geometry.columns,
         queries=x.shape[rows[-1]] if rows else 1,
         operands=operands,
-        outputs=outs,
-        query=virtual["\0query"],
-        logical_row=virtual["\0row"],
-        slots=slots,
+        outputs=views,
+        query=query,
+        logical_row=logical_row,
+        slots=op.slots,
     )
-    source = _generate(bound, write, geometry, kind, tile)
+    members = _members(bound, write, geometry)
+    variant = Variant(
+        arch=target.arch,
+        schedule=kind,
+        tile=tile,
+        members=members,
+        words=len(write.words),
+        op=op.name,
+        header=op.header,
+        load=bound.load,
+        store=bound.store,
+        dtype=x.dtype,
+        declaration=op.declaration,
+    )
     return Info(
         schedule=kind,
         tile=tile,
         geometry=geometry,
         operands=operands,
-        outputs=outs,
-        variant=Variant(_name(bound, kind), target.arch, source, repr(op)),
+        outputs=views,
+        variant=variant,
         words=write.pack(),
         patches=write.patches,
         draws=_draws(bound),
@@ -288,71 +233,89 @@ def _raise_unsupported(name: str, text: str) -> NoReturn:
     raise UnsupportedError(f"{name}: {text}")
 
 
-def _placed(bound: Bound) -> tuple[Geometry, list[str]]:
-    """Everything that is addressed, by name; names with a NUL are made from indices."""
-    x = bound.x
-    shape = tuple(x.shape)
-    names = ["x"]
-    operands: list[Operand] = [(shape, x.stride())]
-    sizes = [x.element_size()]
+class _Part(NamedTuple):
+    """A tensor that the kernel addresses, before it has its place among rows and columns.
+
+    Attributes:
+        patch: Where its pointer comes from at each call.
+        alignment: Of its pointer, in bytes, 16 at most.
+        shared: All rows read the same columns of it, whatever the number of rows. Judged by its
+            dimensions, not by strides: with a batch of one every stride is 0, and a last batch of
+            one must not build a variant of its own.
+    """
+
+    shape: Sequence[int]
+    strides: Sequence[int]
+    dtype: torch.dtype
+    patch: tuple[int, int]
+    alignment: int
+    shared: bool = False
+
+
+def _parts(bound: Bound) -> tuple[dict[str, _Part], dict[str, _Part]]:
+    """The tensors that are read and those that are written, by name."""
+    x, op, rank = bound.x, bound.op, bound.x.dim()
+    rows = rank - len(bound.reduced)
+    # So many dimensions an operand has at most that all rows share.
+    most = len(bound.reduced) if rows > 0 and bound.reduced[0] == rows else -1
+    inputs = {"x": _part(x, (_runtime.POINTER, 0))}
     for name, value in bound.operands.items():
         if isinstance(value, Tensor):
-            names.append(name)
-            operands.append((tuple(value.shape), value.stride()))
-            sizes.append(value.element_size())
-    for name in bound.op.outputs:
-        own = bound.output_shape(name)
+            patch = (_runtime.POINTER, op.slots[name])
+            inputs[name] = _part(value, patch, value.dim() <= most)
+    outputs = {}
+    for index, name in enumerate(op.outputs):
+        patch = (_runtime.OUTPUT, index)
         if name in bound.out:
-            strides: Sequence[int] = bound.out[name].stride()
+            part = _part(bound.out[name], patch)
         else:
-            strides = _contiguous(own)
-        if len(own) != len(shape):
-            own, strides = _widened(own, strides, bound)
-        names.append(f"out:{name}")
-        operands.append((own, strides))
-        sizes.append(bound.output_dtype(name).itemsize)
-    rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
-    query = [0] * x.dim()
-    if rows:
+            shape = bound.output_shape(name)
+            part = _Part(shape, _contiguous(shape), bound.output_dtype(name), patch, 16)
+        outputs[name] = part if len(part.shape) == rank else _widened(part, bound.reduced)
+    return inputs, outputs
+
+
+def _part(tensor: Tensor, patch: tuple[int, int], shared: bool = False) -> _Part:
+    alignment = math.gcd(tensor.data_ptr(), 16)
+    return _Part(tensor.shape, tensor.stride(), tensor.dtype, patch, alignment, shared)
+
+
+def _placed(bound: Bound, parts: Sequence[_Part]) -> Geometry:
+    """The parts in their order, then the maps to a row's query and to the row that dropout counts.
+
+    A map that nothing asks for is zero everywhere, so that it keeps no dimensions from merging.
+    """
+    shape = tuple(bound.x.shape)
+    rows = [dim for dim in range(len(shape)) if dim not in bound.reduced]
+    query, logical = [0] * len(shape), [0] * len(shape)
+    if rows and bound.op.causal:
         query[rows[-1]] = 1
-    logical = [0] * x.dim()
-    for dim, step in zip(rows, _contiguous([shape[dim] for dim in rows]), strict=True):
-        logical[dim] = step
-    names += ["\0query", "\0row"]
-    operands += [Virtual(query), Virtual(logical)]
-    sizes += [0, 0]
+    if bound.slots:
+        for dim, step in zip(rows, _contiguous([shape[dim] for dim in rows]), strict=True):
+            logical[dim] = step
+    operands: list[Operand] = [(part.shape, part.strides) for part in parts]
+    operands += (Virtual(query), Virtual(logical))
+    sizes = [*[part.dtype.itemsize for part in parts], 0, 0]
     try:
-        return place(shape, bound.reduced, operands, sizes), names
+        return place(shape, bound.reduced, operands, sizes)
     except ValueError as error:
         _raise_unsupported(
-            type(bound.op).__name__,
+            bound.op.name,
             f"x of shape {shape} and its operands broadcast in too many ways: {error}; make an operand "
             "contiguous with .expand(...).contiguous(), or use op.unfused",
         )
 
 
-def _source_of(
-    bound: Bound, name: str, slots: Mapping[str, int]
-) -> tuple[tuple[int, int], Tensor | None, torch.dtype]:
-    """Where a view's pointer comes from, the tensor if there is one, and the dtype."""
-    if name == "x":
-        return (_runtime.POINTER, 0), bound.x, bound.x.dtype
-    if name.startswith("out:"):
-        output = name[4:]
-        index = bound.op.outputs.index(output)
-        return (_runtime.OUTPUT, index), bound.out.get(output), bound.output_dtype(output)
-    value = bound.operands[name]
-    return (_runtime.POINTER, slots[name]), value, value.dtype
+def _view(part: _Part, place: Placed | None, width: int) -> View:
+    """A part in its place; `width` is that of a GPU's tile, 0 on a CPU."""
+    assert place is not None  # the caller has seen to it: _columns_apart
+    if width:
+        width = _width(place, part.dtype.itemsize, part.alignment, width)
+    return View(STORAGE[part.dtype], place, width, part.patch, part.shared)
 
 
-def _generate(
-    bound: Bound,
-    write: Arguments,
-    geometry: Geometry,
-    kind: str,
-    tile: schedule.Schedule | None,
-) -> str:
-    """Walk the declaration once: the text comes out, the words stay in `write`."""
+def _members(bound: Bound, write: Arguments, geometry: Geometry) -> tuple[tuple[str, str], ...]:
+    """Walk the declaration once: the types come out, the words stay in `write`."""
     op = bound.op
     members = [(write.rows(geometry.rows, geometry.sizes), "rows")]
     write.constant(geometry.columns)
@@ -363,12 +326,10 @@ def _generate(
         write.number(op.eps)
     members.append((op.cpp(write.compute), "op"))
     members.append((write.operand("x"), "x"))
-    load, store = ["a.x"], ["a.y"]
-    for side, chain, names in (("load", bound.load, load), ("store", bound.store, store)):
+    for side, chain in (("load", bound.load), ("store", bound.store)):
         for position, functor in enumerate(chain):
             write.dropout_slot = bound.slots.get((side, position), -1)
             members.append((functor.spell(write), f"{side}{position}"))
-            names.append(f"a.{side}{position}")
     members.append((write.output("y"), "y"))
     if "mean" in op.outputs:
         kinds = f"Statistics<{write.output('mean')}, {write.output('rstd')}>"
@@ -376,36 +337,10 @@ def _generate(
     else:
         write.constant(0)
         members.append(("NoStatistics", "statistics"))
-    functors: tuple[Functor, ...] = (*bound.load, *bound.store)
-    headers = [
-        "functor/compose.cuh",
-        *codegen.functor_headers(functors),
-        op.header,
-        "row/statistics.cuh",
-    ]
-    words = len(write.words)
-    if tile is None:
-        text = f"HostSchedule<{'Streamed' if kind == 'streaming' else 'InRegisters'}>"
-        return codegen.host_source(
-            members, words, text, schedule.HOST_BUFFERED, headers, load, store
-        )
-    return codegen.cuda_source(members, words, tile.cpp, tile.block, headers, load, store)
+    return tuple(members)
 
 
-def _shared(bound: Bound, name: str) -> bool:
-    """Whether an operand has no row dimensions at all, whatever the number of rows.
-
-    Judged by its dimensions, not by strides: with a batch of one every stride is 0, and a last batch
-    of one must not build a variant of its own.
-    """
-    value = bound.operands.get(name)
-    own = value.dim() if isinstance(value, Tensor) else bound.x.dim()
-    return own <= len(bound.reduced) < bound.x.dim() and bound.reduced[0] == bound.x.dim() - len(
-        bound.reduced
-    )
-
-
-def _width(where: Any, size: int, aligned: int, width: int) -> int:
+def _width(where: Placed, size: int, aligned: int, width: int) -> int:
     """Elements that can be read at once: what pointer and strides allow, 16 bytes at most."""
     if where.column_stride != 1:
         return 1
@@ -422,7 +357,8 @@ def _columns_apart(bound: Bound) -> bool:
     """Whether some operand's reduced dimensions do not merge into one: then the call needs copies."""
     if len(bound.reduced) == 1:
         return False
-    return any(where is None for where in _placed(bound)[0].placed)
+    inputs, outputs = _parts(bound)
+    return None in _placed(bound, [*inputs.values(), *outputs.values()]).placed
 
 
 def _run_with_copies(bound: Bound) -> Any:
@@ -464,22 +400,8 @@ def _run_with_copies(bound: Bound) -> Any:
 
 
 def _draws(bound: Bound) -> int:
-    from fusedops.functors import Dropout
-
-    if not bound.slots:
-        return 0
-    return sum(isinstance(f, Dropout) for f in (*bound.op.load, *bound.op.store))
-
-
-def _name(bound: Bound, kind: str) -> str:
-    parts = [type(bound.op).__name__.lower()]
-    parts += [type(functor).__name__.lower() for functor in (*bound.load, *bound.store)]
-    parts += [str(bound.x.dtype).removeprefix("torch."), kind]
-    return "-".join(parts)
-
-
-def _dlpack(dtype: torch.dtype) -> tuple[int, int]:
-    return (4 if dtype is torch.bfloat16 else 2), dtype.itemsize * 8
+    """How many dropouts draw: all or none, so that each has its own offset."""
+    return bound.op.dropouts if bound.slots else 0
 
 
 def _contiguous(shape: Sequence[int]) -> list[int]:
@@ -489,12 +411,10 @@ def _contiguous(shape: Sequence[int]) -> list[int]:
     return strides
 
 
-def _widened(
-    shape: Sequence[int], strides: Sequence[int], bound: Bound
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """A statistic's shape and strides with the reduced dimensions back, as size 1."""
-    own, steps = list(shape), list(strides)
-    for dim in bound.reduced:
-        own.insert(dim, 1)
-        steps.insert(dim, 0)
-    return tuple(own), tuple(steps)
+def _widened(part: _Part, reduced: Sequence[int]) -> _Part:
+    """A statistic with the reduced dimensions back, as size 1."""
+    shape, strides = list(part.shape), list(part.strides)
+    for dim in reduced:
+        shape.insert(dim, 1)
+        strides.insert(dim, 0)
+    return part._replace(shape=shape, strides=strides)

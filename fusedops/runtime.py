@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,11 +15,26 @@ from fusedops import _runtime
 if TYPE_CHECKING:
     from fusedops._runtime import DeviceProperties
 
-__all__ = ["device_info", "draw"]
+__all__ = ["check_generator", "device_info", "draw"]
+
+
+class _Scratch(threading.local):
+    """Where a CPU generator writes a seed: making a tensor costs more than drawing does."""
+
+    def __init__(self) -> None:
+        with torch.inference_mode(False):  # an inference tensor could not be written to outside
+            self.seed = torch.empty((), dtype=torch.int64)
+
+
+_scratch = _Scratch()
 
 
 def draw(
-    device_type: str, device_index: int, generator: torch.Generator | None, count: int
+    device_type: str,
+    device_index: int,
+    generator: torch.Generator | None,
+    count: int,
+    op: str = "dropout",
 ) -> tuple[int, int]:
     """Take from torch's generator what `count` dropouts start from.
 
@@ -30,6 +46,7 @@ def draw(
         device_index: Which CUDA device.
         generator: The generator to take from; the device's default generator if None.
         count: How many dropouts.
+        op: What an error calls the op.
 
     Returns:
         The seed and the offset.
@@ -37,20 +54,28 @@ def draw(
     Raises:
         ValueError: If the generator belongs to another device.
     """
-    if generator is not None and not _belongs(generator.device, device_type, device_index):
-        raise ValueError(
-            f"generator must be on the device of x, {_name(device_type, device_index)}, "
-            f"got a generator on {generator.device}: "
-            f'make one with torch.Generator("{_name(device_type, device_index)}")'
-        )
+    if generator is not None:
+        check_generator(op, generator, device_type, device_index)
     if device_type == "cpu":
-        seed = torch.empty((), dtype=torch.int64).random_(generator=generator)
-        return int(seed.item()), 0
+        return int(_scratch.seed.random_(generator=generator).item()), 0
     if generator is None:
         generator = torch.cuda.default_generators[device_index]
     offset = generator.get_offset()
     generator.set_offset(offset + (count + 3) // 4 * 4)
     return generator.initial_seed(), offset
+
+
+def check_generator(
+    op: str, generator: torch.Generator, device_type: str, device_index: int
+) -> None:
+    """Raise ValueError if dropouts on this device cannot draw from the generator."""
+    if _belongs(generator.device, device_type, device_index):
+        return
+    wanted = device_type if device_type == "cpu" else f"{device_type}:{device_index}"
+    raise ValueError(
+        f"{op}: generator must be on the device of x, {wanted}, got a generator on "
+        f"{generator.device}; make one with torch.Generator({wanted!r})"
+    )
 
 
 @functools.cache
@@ -63,7 +88,3 @@ def _belongs(place: torch.device, device_type: str, device_index: int) -> bool:
     if place.type != device_type:
         return False
     return device_type == "cpu" or place.index is None or place.index == device_index
-
-
-def _name(device_type: str, device_index: int) -> str:
-    return device_type if device_type == "cpu" else f"{device_type}:{device_index}"

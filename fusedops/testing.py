@@ -61,10 +61,10 @@ def count_launches() -> Iterator[collections.Counter[RowOp]]:
     >>> launches[op]
     1
     """
-    before = {key: op.launches for key, op in ops.called.items()}
+    before = {key: op.launches for key, op in ops.declared.items()}
     counter: collections.Counter[RowOp] = collections.Counter()
     yield counter
-    for key, op in list(ops.called.items()):
+    for key, op in list(ops.declared.items()):
         launched = op.launches - before.get(key, 0)
         if launched:
             counter[op] += launched

@@ -34,7 +34,7 @@ class Chain:
     stats: bool = False
 
 
-def evaluate(chain, x, operands, compute, draw=None, saved=None):
+def evaluate(chain, x, operands, compute, draw=None, saved=None, peak=None):
     """Every output of `chain` before its final rounding, by name.
 
     Args:
@@ -45,6 +45,7 @@ def evaluate(chain, x, operands, compute, draw=None, saved=None):
             torch's own softmax and norms.
         draw: seed and offset of the dropout; None drops nothing.
         saved: outputs of `save=`, as the op under test gave them: the chain goes on from these.
+        peak: a list that gets the values which the store's steps round on the way to y.
     """
     outputs = {}
     slots = iter(range(len(chain.load) + len(chain.store)))
@@ -54,9 +55,12 @@ def evaluate(chain, x, operands, compute, draw=None, saved=None):
         value = operands[name]
         return value.to(compute) if isinstance(value, torch.Tensor) else value
 
+    seen = []
+
     def walk(v, steps):
         nonlocal masked
         for word, *arguments in steps:
+            seen.append(v)
             if word == "scale":
                 v = v * operand(arguments[0])
             elif word == "bias":
@@ -85,7 +89,9 @@ def evaluate(chain, x, operands, compute, draw=None, saved=None):
             elif word == "affine":
                 gamma, beta = arguments
                 v = v if gamma is None else v * operand(gamma)
-                v = v if beta is None else v + operand(beta)
+                if beta is not None:
+                    seen.append(v)
+                    v = v + operand(beta)
             elif word == "cast":
                 v = v.to(arguments[0]).to(compute)
             else:
@@ -95,6 +101,7 @@ def evaluate(chain, x, operands, compute, draw=None, saved=None):
     v = walk(x.to(compute), chain.load)
     reduce = FORMULAS[chain.op] if compute == torch.float64 else TORCH[chain.op]
     v = reduce(v.masked_fill(masked, -torch.inf), chain, outputs)
+    seen = [] if peak is None else peak
     return {"y": walk(v, chain.store), **outputs}
 
 
@@ -215,13 +222,15 @@ def ulp(ref, dtype):
     return torch.exp2(exponent.clamp(min=smallest)) * info.eps
 
 
-def bound(ref, chain, dtype, floor=None, low=0.0):
+def bound(ref, chain, dtype, floor=None, low=0.0, peak=()):
     """How far a result of type `dtype` may be from `ref`, per element.
 
     0.51 ulp for its one rounding, and four times the largest error that the float32 chain makes in
     that row, but at least four float32 roundings of the row's largest value (or of `floor`, for a
-    number per row whose size says nothing about what was added up for it). A chain that overflows
-    counts as one that gives zero.
+    number per row whose size says nothing about what was added up for it). Where the store's steps
+    cancel (gamma * n against beta), the largest value is that of what they round, `peak`: y itself
+    says nothing of it, and a row of three columns has too few errors to find the chain's largest.
+    A chain that overflows counts as one that gives zero.
     """
     largest = ref.abs() if floor is None else floor.abs().double()
     error = ((chain.double() - ref) - low).abs()
@@ -230,10 +239,13 @@ def bound(ref, chain, dtype, floor=None, low=0.0):
     largest = torch.where(largest.isfinite(), largest, 0)
     if floor is None:
         error, largest = error.amax(-1, keepdim=True), largest.amax(-1, keepdim=True)
+        for value in peak:
+            value = torch.where(value.isfinite(), value.abs(), 0).amax(-1, keepdim=True)
+            largest = torch.maximum(largest, value)
     return 0.51 * ulp(ref, dtype) + 4 * torch.maximum(error, torch.finfo(chain.dtype).eps * largest)
 
 
-def check(got, ref, chain, floor=None, low=0.0, what="y"):
+def check(got, ref, chain, floor=None, low=0.0, what="y", peak=()):
     """Assert that `got` is within the bound of `ref`; NaN and Inf only where they belong.
 
     Args:
@@ -243,6 +255,7 @@ def check(got, ref, chain, floor=None, low=0.0, what="y"):
         floor: see `bound`.
         low: what `ref` lacks, where it is known to more than float64.
         what: the name of the output, for the report.
+        peak: see `bound`.
 
     Returns:
         The largest share of its bound that an element used.
@@ -250,7 +263,7 @@ def check(got, ref, chain, floor=None, low=0.0, what="y"):
     assert got.shape == ref.shape, f"{what} has shape {tuple(got.shape)}, not {tuple(ref.shape)}"
     if not got.numel():
         return 0.0
-    allowed = bound(ref, chain, got.dtype, floor, low)
+    allowed = bound(ref, chain, got.dtype, floor, low, peak)
     value = got.double()
     share = ((value - ref) - low).abs() / allowed
     # A bound of 0 (a row of zeros) allows exactly what it says.

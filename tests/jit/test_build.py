@@ -19,7 +19,7 @@ from fusedops.errors import (
     MissingVariantError,
     UnsupportedError,
 )
-from fusedops.jit import build, host, nvrtc
+from fusedops.jit import build, cached, host, nvrtc
 from fusedops.jit import build as build_function
 
 PATHS = [str(Path(folder).parent) for folder in fusedops.__path__]
@@ -43,6 +43,21 @@ def test_a_cubin_is_built_and_cached(cache: Path) -> None:
         "meta.json",
     }
     assert build(CUDA, name="twice", arch="sm_80").folder != first.folder
+
+
+def test_asking_for_what_is_cached_never_compiles(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cached(HOST, name="h", arch=LEVEL) is None
+    assert compiler.compilations == 0
+    built = build(HOST, name="h", arch=LEVEL)
+    found = cached(HOST, name="h", arch=LEVEL)
+    assert found is not None
+    assert (found.folder, found.origin) == (built.folder, "cache")
+    assert cached(HOST + "\n", name="h", arch=LEVEL) is None
+    assert compiler.compilations == 1
+    monkeypatch.setenv("CXX", "no-such-compiler")  # then any compiler's will do, as for build
+    assert cached(HOST, name="h", arch=LEVEL) is not None
 
 
 @pytest.mark.parametrize("arch", ["sm_", "sm_9x", "compute_90", "x86-64-v9", "haswell", ""])

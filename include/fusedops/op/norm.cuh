@@ -34,7 +34,8 @@ struct LayerNorm {
     constexpr Compute kShrink = Compute(1) / kPower;
     const Compute count = static_cast<Compute>(tile.group_count());
     const Compute sum = group.sum(tile.sum([](Compute x) { return x * kShrink; }));
-    const Compute mean = count > 0 ? sum * divide(kMost, count) : Compute(0);
+    const Compute share = kMost * inverse(tile, count);
+    const Compute mean = count > 0 ? sum * share : Compute(0);
     tile.fill_absent(mean);
     const Compute squares = group.sum(tile.sum([mean](Compute x) { return (x - mean) * (x - mean); }));
     // The mean is off by an ulp or so of itself, which matters where it exceeds the deviation: then the
@@ -42,7 +43,7 @@ struct LayerNorm {
     const bool matters = mean * mean * count > squares;
     if (!group.any(matters)) return {count, mean, 0, squares};
     const Compute off = group.sum(tile.sum([mean](Compute x) { return x - mean; }));
-    const Compute low = matters && count > 0 ? divide(off, count) : Compute(0);
+    const Compute low = matters && count > 0 ? off * inverse(tile, count) : Compute(0);
     return {count, mean, low, squares - off * low};
   }
 
@@ -55,7 +56,7 @@ struct LayerNorm {
   template <class Group>
   FUSEDOPS_HD Partial combine(Group group, Partial part) const {
     const Compute count = group.sum(part.count);
-    const Compute share = count > 0 ? divide(part.count, count) : Compute(0);
+    const Compute share = count > 0 ? part.count * reciprocal(count) : Compute(0);
     const Compute mean = group.sum(part.mean * share);
     const Compute off = (part.mean - mean) + part.low;
     const Compute low = group.sum(off * share);
@@ -66,7 +67,7 @@ struct LayerNorm {
   FUSEDOPS_HD Partial merge(Partial a, Partial b) const {
     const Compute count = a.count + b.count;
     if (!(count > 0)) return a;
-    const Compute share = divide(b.count, count);
+    const Compute share = b.count * reciprocal(count);
     const Compute delta = (b.mean - a.mean) + (b.low - a.low);
     const Compute step = delta * share;
     const Compute mean = a.mean + step;
@@ -82,10 +83,21 @@ struct LayerNorm {
     FUSEDOPS_HD Finish of(Partial) const { return *this; }
   };
 
-  FUSEDOPS_HD Finish finish(Partial row, int64_t) const {
-    const Compute variance = divide(larger(row.squares, Compute(0)), row.count);
+  FUSEDOPS_HD Finish finish(Partial row, int64_t cols) const {
+    const Compute variance = average(larger(row.squares, Compute(0)), static_cast<Compute>(cols));
     const Compute rstd = reciprocal_sqrt(variance + eps);
     return {row.mean, rstd, -row.low * rstd};
+  }
+
+ private:
+  /// One over the columns that a group holds, a constant where every pack is complete.
+  template <class Tile>
+  FUSEDOPS_HD static Compute inverse(const Tile&, Compute count) {
+    if constexpr (Tile::kExact) {
+      return Compute(1) / (Tile::kSpan * Tile::kPacks);
+    } else {
+      return reciprocal(count);
+    }
   }
 };
 
@@ -126,7 +138,7 @@ struct RmsNorm {
   };
 
   FUSEDOPS_HD Finish finish(Partial row, int64_t cols) const {
-    return {0, reciprocal_sqrt(divide(row.squares, static_cast<Compute>(cols)) + eps)};
+    return {0, reciprocal_sqrt(average(row.squares, static_cast<Compute>(cols)) + eps)};
   }
 };
 

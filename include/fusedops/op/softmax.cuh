@@ -92,7 +92,7 @@ struct Softmax {
     if (row.max == -infinity<Compute>() && row.sum == 0) {
       return {base, kEmptyIsNan ? quiet_nan<Compute>() : Compute(0)};
     }
-    return {base, kLog ? log(row.sum) : divide(Compute(1), row.sum)};
+    return {base, kLog ? log(row.sum) : reciprocal(row.sum)};
   }
 
  private:

@@ -1,0 +1,303 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Every kernel compiles for every architecture without spilling registers; no GPU is needed.
+
+Not the full product of the axes: a set in which each combination of values of any three axes (for the
+functors: any two) occurs.
+"""
+
+import functools
+import itertools
+import re
+
+import pytest
+import torch
+from cases import ADD_NORM, ATTENTION, OPERATORS, declare
+
+import fusedops as fo
+from fusedops import plan, schedule, testing
+from fusedops.binding import bind
+from fusedops.jit import compile_cuda
+
+#: Shared memory that a block can opt in to, by architecture: A100, H100 and H200, B200, RTX 5090.
+ARCHS = {"sm_80": 166912, "sm_90": 232448, "sm_100": 232448, "sm_120": 101376}
+
+STORAGES = ["register", "shared", "streaming"]
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+
+#: By storage: columns that fill no pack, columns that fill every tile, and about the most that every device
+#: can hold of double.
+COLUMNS = {
+    "register": {"odd": 333, "exact": 1024, "long": 8192},
+    "shared": {"odd": 1023, "exact": 4096, "long": 12288},
+    "streaming": {"odd": 777, "exact": 4096, "long": 262145},
+}
+
+
+def covering(strength, *axes):
+    """Tuples of one value an axis, such that all combinations of values of `strength` axes occur."""
+    candidates = [tuple(enumerate(row)) for row in itertools.product(*axes)]
+    combinations = {row: set(itertools.combinations(row, strength)) for row in candidates}
+    missing = set().union(*combinations.values())
+    chosen = []
+    while missing:
+        best = max(candidates, key=lambda row: len(combinations[row] & missing))
+        missing -= combinations[best]
+        chosen.append(tuple(value for _, value in best))
+    return sorted(chosen, key=lambda row: [str(value) for value in row])
+
+
+def tensor(*shape, dtype=torch.float32, misaligned=False):
+    """Memory without content: a kernel is generated from shapes, strides, dtypes and alignment."""
+    count = torch.Size(shape).numel()
+    return torch.empty(count + 1, dtype=dtype)[int(misaligned) :][:count].view(shape)
+
+
+def described(op, x, operands, arch, storage=None):
+    """What a call on a device of this architecture would run."""
+    bound = bind(op, x, operands, {})
+    target = plan.Target(arch, ARCHS[arch])
+    if storage is None:
+        return plan.describe(bound, target)
+    with testing.force_schedule(storage):
+        return plan.describe(bound, target)
+
+
+def check_compiles(info):
+    """The variant compiles without a word of warning, in registers alone."""
+    _, log = compile_cuda(info.variant.source, info.variant.arch, ["--ptxas-options=-v"])
+    assert "warning" not in log, log
+    usage = r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
+    assert re.findall(usage, log) == [("0", "0", "0")], log
+    registers = int(re.search(r"Used (\d+) registers", log)[1])
+    assert registers * info.tile.block <= 65536, log
+
+
+def parameters(op, columns):
+    """Values for the operands of a plain norm."""
+    return {operand.name: tensor(columns) for operand in op.operands}
+
+
+@pytest.mark.parametrize(
+    ("arch", "operator", "storage", "size", "dtype", "aligned"),
+    covering(3, ARCHS, OPERATORS, STORAGES, ["odd", "exact", "long"], DTYPES, [True, False]),
+)
+def test_every_operator_compiles(arch, operator, storage, size, dtype, aligned):
+    op, columns = declare(OPERATORS[operator]), COLUMNS[storage][size]
+    x = tensor(2, 3, columns, dtype=dtype, misaligned=not aligned)
+    info = described(op, x, parameters(op, columns), arch, storage)
+    assert info.schedule == storage
+    check_compiles(info)
+
+
+def values(columns, dtype):
+    """Operands in various dtypes and broadcast patterns, by the names that functors give them here."""
+    return {
+        "number": 0.5,
+        "p": 0.1,
+        "count": 7,
+        "scalar": tensor(dtype=torch.float32),
+        "rows": tensor(2, 1, columns, dtype=torch.bfloat16),
+        "row": tensor(2, 3, 1, dtype=torch.float64 if dtype is torch.float64 else torch.float32),
+        "like": tensor(2, 3, columns, dtype=dtype),
+        "column": tensor(columns),
+        "columns": tensor(columns, dtype=torch.float16),
+        "flags": tensor(2, 1, columns, dtype=torch.bool),
+        "counts": tensor(2, 1, 1, dtype=torch.int32),
+    }
+
+
+MASKS = {
+    "mask": [fo.Mask("flags")],
+    "keep": [fo.Mask("flags", keep=True)],
+    "causal": [fo.Causal()],
+    "causal-bottom-right": [fo.Causal(align="bottom-right", offset=1)],
+    "lengths": [fo.Lengths("counts")],
+    "length": [fo.Lengths("count")],
+}
+EITHER = {
+    "scale-number": [fo.Scale("number")],
+    "scale-scalar": [fo.Scale("scalar")],
+    "bias": [fo.Bias("rows")],
+    "bias-row": [fo.Bias("row")],
+    "dropout": [fo.Dropout("p")],
+    "residual": [fo.Residual("like", alpha="number")],
+    "affine": [fo.Affine("column", "columns")],
+    "gamma": [fo.Affine("columns")],
+    "beta": [fo.Affine(beta="column")],
+    "cast": [fo.Cast(torch.float16)],
+}
+SAVE = {"saved": [fo.Residual("like", save="stream")]}
+
+SOFTMAXES = [fo.Softmax, fo.LogSoftmax]
+ALL = [*SOFTMAXES, fo.LayerNorm, fo.RMSNorm]
+
+#: Where each functor may stand, with the ops that allow it there.
+PLACES = {
+    **{f"load-{name}": ("load", chain, SOFTMAXES) for name, chain in MASKS.items()},
+    **{f"load-{name}": ("load", chain, ALL) for name, chain in (EITHER | SAVE).items()},
+    **{f"store-{name}": ("store", chain, ALL) for name, chain in EITHER.items()},
+}
+
+
+@pytest.mark.parametrize(
+    ("number", "arch", "place", "storage", "dtype"),
+    [(i, *row) for i, row in enumerate(covering(2, ARCHS, PLACES, STORAGES, DTYPES))],
+    ids=lambda value: None if isinstance(value, int) else str(value).removeprefix("torch."),
+)
+def test_every_functor_compiles(number, arch, place, storage, dtype):
+    side, chain, kinds = PLACES[place]
+    columns = COLUMNS[storage][["odd", "exact"][number % 2]]
+    op = kinds[number % len(kinds)](**{side: chain})
+    given = values(columns, dtype)
+    operands = {operand.name: given[operand.name] for operand in op.operands}
+    check_compiles(described(op, tensor(2, 3, columns, dtype=dtype), operands, arch, storage))
+
+
+@pytest.mark.parametrize(
+    ("arch", "flagship", "storage", "size", "dtype"),
+    covering(
+        2, ARCHS, ["attention", "add_norm"], STORAGES, ["odd", "exact", "long"], [torch.float16, torch.float32]
+    ),
+)
+def test_the_flagships_compile(arch, flagship, storage, size, dtype):
+    """All kinds of functors at once: what takes the most registers."""
+    op, columns = declare({"attention": ATTENTION, "add_norm": ADD_NORM}[flagship]), COLUMNS[storage][size]
+    like = tensor(2, 3, columns, dtype=dtype)
+    operands = {
+        "scale": 0.125,
+        "pair_bias": tensor(1, 3, columns, dtype=dtype),
+        "padding": tensor(2, 1, columns, dtype=torch.bool),
+        "p": 0.1,
+        "bias": tensor(columns, dtype=dtype),
+        "residual": like,
+        "gamma": tensor(columns),
+        "beta": tensor(columns),
+    }
+    wanted = {operand.name: operands[operand.name] for operand in op.operands}
+    check_compiles(described(op, like, wanted, arch, storage))
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_statistics_compile(arch):
+    x = tensor(2, 3, 1000, dtype=torch.bfloat16)
+    for kind in (fo.LayerNorm, fo.RMSNorm):
+        check_compiles(described(kind(stats=True), x, {}, arch))
+
+
+def test_every_value_occurs_with_every_architecture():
+    """What `covering` promises, for the set that matters most."""
+    rows = covering(3, ARCHS, OPERATORS, STORAGES, ["odd", "exact", "long"], DTYPES, [True, False])
+    for wanted in itertools.product(ARCHS, OPERATORS, STORAGES):
+        assert any(row[:3] == wanted for row in rows)
+    for wanted in itertools.product(ARCHS, STORAGES, DTYPES):
+        assert any((row[0], row[2], row[4]) == wanted for row in rows)
+
+
+# The choice of the schedule, from columns alone.
+
+#: Every count up to a few tiles of a warp, then the powers of two, their neighbours and some between.
+COUNTS = sorted(
+    {
+        *range(1, 2050),
+        *(power + step for power in (1 << k for k in range(11, 21)) for step in (-1, 0, 1)),
+        *(round(2 ** (k / 7)) for k in range(77, 141)),
+        12288,
+        50257,
+        100003,
+        1 << 20,
+    }
+)
+
+#: Bytes of an element of x and of the compute type.
+BYTES = [(2, 4), (4, 4), (8, 8), (2, 8)]
+
+#: Registers of a thread that hold values: as many again are left for addresses and functors.
+MOST_REGISTERS = 64
+
+
+@pytest.mark.parametrize("dropout", [False, True], ids=["plain", "dropout"])
+@pytest.mark.parametrize(("element_bytes", "compute_bytes"), BYTES)
+def test_the_tiles_of_a_row_cover_it(element_bytes, compute_bytes, dropout):
+    for columns in COUNTS:
+        tile = schedule.choose(columns, element_bytes, compute_bytes, dropout, ARCHS["sm_90"], None)
+        chunk = tile.threads * tile.packs * tile.width
+        at = f"{columns} columns: {tile}"
+        assert tile.chunks == -(-columns // chunk), at  # row_kernel counts them like this
+        assert tile.exact == (columns == tile.chunks * chunk), at
+        assert 1 <= tile.threads <= 256, at
+        assert tile.threads % 32 == 0 or tile.threads in (1, 2, 4, 8, 16), at
+        assert tile.rows == 1 or tile.threads <= 32, at  # several warps have the block to themselves
+        assert tile.block <= 256, at
+        assert tile.block % 32 == 0, at  # every lane of a warp takes part in a shuffle
+        assert tile.width & (tile.width - 1) == 0, at
+        assert tile.width <= columns, at
+        assert tile.packs * tile.width * compute_bytes <= 4 * MOST_REGISTERS, at
+        assert tile.shared <= ARCHS["sm_90"], at
+        # Some threads hold nothing where a power of two is called for; fewer than half of them.
+        assert tile.threads < 2 * -(-columns // tile.width), at
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_storage_follows_what_holds_the_row(arch):
+    kinds = [schedule.choose(columns, 2, 4, False, ARCHS[arch], None).kind for columns in COUNTS]
+    order = [kind for kind, _ in itertools.groupby(kinds)]
+    assert order == STORAGES
+
+
+@pytest.mark.parametrize("dropout", [False, True], ids=["plain", "dropout"])
+@pytest.mark.parametrize("columns", [1, 7, 1000, 4096, 16384, 16385, 50257, 262144])
+def test_the_tile_depends_on_columns_dtypes_and_dropout_alone(columns, dropout):
+    op = fo.LayerNorm(store=[fo.Dropout("p")]) if dropout else fo.LayerNorm()
+    operands = {"p": 0.1} if dropout else {}
+    layouts = [
+        tensor(1, columns, dtype=torch.float16),
+        tensor(100, columns, dtype=torch.float16),
+        tensor(2, 3, 1, columns, dtype=torch.float16),
+        tensor(3, columns, dtype=torch.float16, misaligned=True),
+        tensor(3, columns + 1, dtype=torch.float16)[:, :columns],
+        tensor(columns, 3, dtype=torch.float16).t(),
+        tensor(1, columns, dtype=torch.float16).expand(5, columns),
+    ]
+    tiles = set()
+    for x, arch, storage in itertools.product(layouts, ARCHS, [None, "streaming"]):
+        tile = described(op, x, operands, arch, storage).tile
+        tiles.add((tile.threads, tile.packs, tile.width, tile.rows, tile.chunks))
+    assert len(tiles) == 1
+
+
+def test_a_new_shape_of_a_pattern_is_the_same_variant():
+    @functools.cache
+    def source(*shape):
+        return described(fo.Softmax(), tensor(*shape, dtype=torch.float16), {}, "sm_90").variant.source
+
+    assert source(4, 1024) == source(1, 1024) == source(77777 // 1024, 1024) == source(2, 3, 1024)
+    assert source(4, 1000) == source(9, 1000)
+    assert source(4, 1000) != source(4, 1024)
+
+
+@pytest.mark.parametrize("columns", [16385, 50257, 1 << 20])
+def test_a_row_that_registers_cannot_hold_is_refused(columns):
+    x = tensor(1, columns, dtype=torch.float16)
+    with pytest.raises(ValueError, match=rf"{columns} columns"):
+        described(fo.Softmax(), x, {}, "sm_90", "register")
+
+
+@pytest.mark.parametrize(("arch", "columns"), [("sm_120", 32768), ("sm_80", 50257), ("sm_90", 65536)])
+def test_a_row_that_shared_memory_cannot_hold_is_refused(arch, columns):
+    x = tensor(1, columns, dtype=torch.float16)
+    with pytest.raises(ValueError, match=rf"{columns} columns.*{ARCHS[arch]}"):
+        described(fo.Softmax(), x, {}, arch, "shared")
+    assert described(fo.Softmax(), x, {}, arch).schedule == "streaming"
+
+
+def test_schedules_of_another_device_are_refused():
+    x = tensor(1, 8)
+    with pytest.raises(ValueError, match="'host' is the schedule of a CPU"):
+        described(fo.Softmax(), x, {}, "sm_90", "host")
+    for storage in ("register", "shared"):
+        with testing.force_schedule(storage), pytest.raises(ValueError, match=f"a CPU has no {storage}"):
+            plan.describe(bind(fo.Softmax(), x, {}, {}))
+    wide = tensor(1, schedule.HOST_BUFFERED + 1)
+    with testing.force_schedule("host"), pytest.raises(ValueError, match=f"{wide.shape[1]} columns"):
+        plan.describe(bind(fo.Softmax(), wide, {}, {}))
