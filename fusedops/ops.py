@@ -300,7 +300,8 @@ class LayerNorm(RowOp):
         super().__init__(load, store, eps=float(eps), stats=bool(stats))
 
     def reference(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        result, mean, rstd = torch.native_layer_norm(value, value.shape[-1:], None, None, self.eps)
+        eps = float(self.constants["eps"])
+        result, mean, rstd = torch.native_layer_norm(value, value.shape[-1:], None, None, eps)
         return result, {"mean": mean[..., 0], "rstd": rstd[..., 0]}
 
     def cpp(self, compute: str) -> str:
@@ -328,7 +329,7 @@ class RMSNorm(LayerNorm):
         super().__init__(load, store, eps=eps, stats=stats)
 
     def reference(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        rstd = torch.rsqrt(value.square().mean(-1, keepdim=True) + self.eps)
+        rstd = torch.rsqrt(value.square().mean(-1, keepdim=True) + float(self.constants["eps"]))
         return value * rstd, {"mean": torch.zeros_like(rstd[..., 0]), "rstd": rstd[..., 0]}
 
     def cpp(self, compute: str) -> str:

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Info", "Target", "Variant", "describe", "make_plan", "refuse"]
 
-#: Work that one thread of a CPU takes at a time, in elements: some 20 us, far above a wake-up.
+#: Elements that one thread of a CPU takes at a time; what is no more than this runs on the caller's.
+#: Two threads against one, residual LayerNorm in float32: 16384 elements 10 us against 11, 32768
+#: elements 12 against 28 (33 against 34 where the other had gone to sleep), 65536 elements 21 against
+#: 35. Pieces of half the size gain nothing, and a caller waits the longer for a thread that wakes.
 HOST_GRAIN = 16384
 
 _MOST_BLOCKS = 2**31 - 1

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of LOAD, STORE and functor in C++: tests/cpp/contract.cpp and backward.cpp, driven from here.
+"""The contract of LOAD, STORE and functor in C++: drives tests/cpp/contract.cpp and backward.cpp.
 
 That the traits accept and refuse the right types are `static_assert`s there: both files compile.
 """
@@ -138,7 +138,8 @@ class TestColumns:
         assert tuple(columns.tolist()) == want
 
     @pytest.mark.parametrize(
-        ("column", "want"), [(24, False), (32, False), (40, True), (56, True), (64, False), (72, False)]
+        ("column", "want"),
+        [(24, False), (32, False), (40, True), (56, True), (64, False), (72, False)],
     )
     def test_any_holds_where_it_holds_for_all(self, contract, column, want):
         columns, any_ = torch.zeros(2, dtype=torch.int64), torch.zeros(1, dtype=torch.bool)
@@ -191,7 +192,10 @@ class TestSave:
 class TestRecomputation:
     def test_each_functor_gets_the_value_it_saw(self, contract):
         rows, columns = 4, 77
-        x, scale = normal(rows, columns, dtype=torch.float64), normal(rows, columns, dtype=torch.float64, seed=1)
+        x, scale = (
+            normal(rows, columns, dtype=torch.float64),
+            normal(rows, columns, dtype=torch.float64, seed=1),
+        )
         flags = normal(rows, columns, seed=2) > 0
         given = torch.full((2, 4, rows, columns), torch.nan, dtype=torch.float64)
         seen = torch.full((4, rows, columns), torch.nan, dtype=torch.float64)
@@ -395,7 +399,11 @@ def run_backward(library, case, side, given, x, upstream, stream=None):
 def _sides(case):
     sides = ["alone"] if case in SINGLE else []
     # A saved stream, too, belongs to a LOAD.
-    return [*sides, "load"] if case.masks or case.name in ("saved", "add_norm") else [*sides, "load", "store"]
+    return (
+        [*sides, "load"]
+        if case.masks or case.name in ("saved", "add_norm")
+        else [*sides, "load", "store"]
+    )
 
 
 #: A handful of roundings, in the same order on both sides.
@@ -429,7 +437,9 @@ def test_gradients_are_autograds(backward, case, side):
     for functor in range(6):
         for operand in range(2):
             if (functor, operand) not in case.places:
-                assert not gradients[functor, operand].any(), "a gradient for an operand that is not there"
+                assert not gradients[functor, operand].any(), (
+                    "a gradient for an operand that is not there"
+                )
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf], ids=["nan", "inf"])
@@ -485,15 +495,24 @@ void run(const Op& op, Rows rows, const RowSpace<1>& space) {{
 
 CUDA = """
 extern "C" __global__ void run(const Op op, Rows rows, const RowSpace<1> space) {{
-  row_kernel<Schedule<InRegisters, 1, 1, 8, 1, true>>(op, {load}, {store}, NoStatistics{{0}}, space, 8);
+  row_kernel<Schedule<InRegisters, 1, 1, 8, 1, true>>(op, {load}, {store}, NoStatistics{{0}}, space,
+                                                      8);
 }}
 """
 
 REFUSED = {
-    "load": ("Nothing{}", "store(rows)", "fusedops: not a LOAD: it needs template <int N> void load("),
+    "load": (
+        "Nothing{}",
+        "store(rows)",
+        "fusedops: not a LOAD: it needs template <int N> void load(",
+    ),
     "misspelt load": ("Misspelt{}", "store(rows)", "fusedops: not a LOAD: it needs"),
     "store as load": ("store(rows)", "store(rows)", "fusedops: not a LOAD: it needs"),
-    "store": ("load(rows)", "Nothing{}", "fusedops: not a STORE: it needs template <int N> void store("),
+    "store": (
+        "load(rows)",
+        "Nothing{}",
+        "fusedops: not a STORE: it needs template <int N> void store(",
+    ),
     "load as store": ("load(rows)", "load(rows)", "fusedops: not a STORE: it needs"),
     "functor": ("load(rows, Nothing{})", "store(rows)", "fusedops: not a functor: it needs"),
 }
@@ -507,7 +526,13 @@ def _first_errors(log, count=3):
 def test_a_type_that_is_neither_is_told_on_a_cpu(tmp_path, load, store, message):
     source = tmp_path / "kernel.cpp"
     source.write_text(PREAMBLE.format(schedule="host/rows") + HOST.format(load=load, store=store))
-    command = [*host.find_compiler(), "-std=c++17", "-fsyntax-only", f"-I{env.include_dir()}", source]
+    command = [
+        *host.find_compiler(),
+        "-std=c++17",
+        "-fsyntax-only",
+        f"-I{env.include_dir()}",
+        source,
+    ]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env=env.compiler_environment()
     )

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every header compiles alone and without warnings, with each compiler that is here; no GPU is needed."""
+"""Every header compiles alone, without warnings, with each compiler that is here; without a GPU."""
 
 import re
 import shutil
@@ -18,8 +18,8 @@ HEADERS = sorted(
 #: What a header may include beside others of fusedops: NVRTC compiles these in a tenth of a second.
 FOREIGN = {"cuda_bf16.h", "cuda_fp16.h", "cstdint", "cmath"}
 
-#: Names that headers of the C library, Windows and other projects define as macros. What the standard
-#: headers themselves do with min() and max() is not our concern, so those come first.
+#: Names that headers of the C library, Windows and other projects define as macros. What standard
+#: headers do with min() and max() themselves is not our concern, so those come first.
 MACROS = """\
 #include <cmath>
 #include <cstdint>
@@ -110,4 +110,6 @@ def test_what_stands_at_the_head(header):
     assert text.count("#pragma once") == 1
     macros = set(re.findall(r"^\s*#\s*define\s+(\w+)", text, re.MULTILINE))
     assert all(macro.startswith("FUSEDOPS_") for macro in macros)
-    assert not macros or header == "fusedops/core/config.cuh", f"macros belong to config.cuh: {macros}"
+    assert not macros or header == "fusedops/core/config.cuh", (
+        f"macros belong to config.cuh: {macros}"
+    )

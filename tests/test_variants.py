@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every kernel compiles for every architecture without spilling registers; no GPU is needed.
 
-Not the full product of the axes: a set in which each combination of values of any three axes (for the
-functors: any two) occurs.
+Not the full product of the axes: a set in which each combination of values of any three axes (for
+the functors: any two) occurs.
 """
 
 import functools
@@ -25,8 +25,8 @@ ARCHS = {"sm_80": 166912, "sm_90": 232448, "sm_100": 232448, "sm_120": 101376}
 STORAGES = ["register", "shared", "streaming"]
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
-#: By storage: columns that fill no pack, columns that fill every tile, and about the most that every device
-#: can hold of double.
+#: By storage: columns that fill no pack, columns that fill every tile, and about the most that every
+#: device can hold of double.
 COLUMNS = {
     "register": {"odd": 333, "exact": 1024, "long": 8192},
     "shared": {"odd": 1023, "exact": 4096, "long": 12288},
@@ -35,7 +35,7 @@ COLUMNS = {
 
 
 def covering(strength, *axes):
-    """Tuples of one value an axis, such that all combinations of values of `strength` axes occur."""
+    """Tuples of one value an axis; all combinations of values of any `strength` axes occur."""
     candidates = [tuple(enumerate(row)) for row in itertools.product(*axes)]
     combinations = {row: set(itertools.combinations(row, strength)) for row in candidates}
     missing = set().union(*combinations.values())
@@ -91,7 +91,7 @@ def test_every_operator_compiles(arch, operator, storage, size, dtype, aligned):
 
 
 def values(columns, dtype):
-    """Operands in various dtypes and broadcast patterns, by the names that functors give them here."""
+    """Operands of various dtypes and broadcast patterns, by the names that functors give them."""
     return {
         "number": 0.5,
         "p": 0.1,
@@ -157,12 +157,20 @@ def test_every_functor_compiles(number, arch, place, storage, dtype):
 @pytest.mark.parametrize(
     ("arch", "flagship", "storage", "size", "dtype"),
     covering(
-        2, ARCHS, ["attention", "add_norm"], STORAGES, ["odd", "exact", "long"], [torch.float16, torch.float32]
+        2,
+        ARCHS,
+        ["attention", "add_norm"],
+        STORAGES,
+        ["odd", "exact", "long"],
+        [torch.float16, torch.float32],
     ),
 )
 def test_the_flagships_compile(arch, flagship, storage, size, dtype):
     """All kinds of functors at once: what takes the most registers."""
-    op, columns = declare({"attention": ATTENTION, "add_norm": ADD_NORM}[flagship]), COLUMNS[storage][size]
+    op, columns = (
+        declare({"attention": ATTENTION, "add_norm": ADD_NORM}[flagship]),
+        COLUMNS[storage][size],
+    )
     like = tensor(2, 3, columns, dtype=dtype)
     operands = {
         "scale": 0.125,
@@ -196,7 +204,7 @@ def test_every_value_occurs_with_every_architecture():
 
 # The choice of the schedule, from columns alone.
 
-#: Every count up to a few tiles of a warp, then the powers of two, their neighbours and some between.
+#: Every count up to a few tiles of a warp, then powers of two, their neighbours and some between.
 COUNTS = sorted(
     {
         *range(1, 2050),
@@ -227,7 +235,9 @@ def test_the_tiles_of_a_row_cover_it(element_bytes, compute_bytes, dropout):
         assert tile.exact == (columns == tile.chunks * chunk), at
         assert 1 <= tile.threads <= 256, at
         assert tile.threads % 32 == 0 or tile.threads in (1, 2, 4, 8, 16), at
-        assert tile.rows == 1 or tile.threads <= 32, at  # several warps have the block to themselves
+        assert tile.rows == 1 or tile.threads <= 32, (
+            at
+        )  # several warps have the block to themselves
         assert tile.block <= 256, at
         assert tile.block % 32 == 0, at  # every lane of a warp takes part in a shuffle
         assert tile.width & (tile.width - 1) == 0, at
@@ -269,7 +279,9 @@ def test_the_tile_depends_on_columns_dtypes_and_dropout_alone(columns, dropout):
 def test_a_new_shape_of_a_pattern_is_the_same_variant():
     @functools.cache
     def source(*shape):
-        return described(fo.Softmax(), tensor(*shape, dtype=torch.float16), {}, "sm_90").variant.source
+        return described(
+            fo.Softmax(), tensor(*shape, dtype=torch.float16), {}, "sm_90"
+        ).variant.source
 
     assert source(4, 1024) == source(1, 1024) == source(77777 // 1024, 1024) == source(2, 3, 1024)
     assert source(4, 1000) == source(9, 1000)
@@ -283,7 +295,9 @@ def test_a_row_that_registers_cannot_hold_is_refused(columns):
         described(fo.Softmax(), x, {}, "sm_90", "register")
 
 
-@pytest.mark.parametrize(("arch", "columns"), [("sm_120", 32768), ("sm_80", 50257), ("sm_90", 65536)])
+@pytest.mark.parametrize(
+    ("arch", "columns"), [("sm_120", 32768), ("sm_80", 50257), ("sm_90", 65536)]
+)
 def test_a_row_that_shared_memory_cannot_hold_is_refused(arch, columns):
     x = tensor(1, columns, dtype=torch.float16)
     with pytest.raises(ValueError, match=rf"{columns} columns.*{ARCHS[arch]}"):
@@ -296,8 +310,14 @@ def test_schedules_of_another_device_are_refused():
     with pytest.raises(ValueError, match="'host' is the schedule of a CPU"):
         described(fo.Softmax(), x, {}, "sm_90", "host")
     for storage in ("register", "shared"):
-        with testing.force_schedule(storage), pytest.raises(ValueError, match=f"a CPU has no {storage}"):
+        with (
+            testing.force_schedule(storage),
+            pytest.raises(ValueError, match=f"a CPU has no {storage}"),
+        ):
             plan.describe(bind(fo.Softmax(), x, {}, {}))
     wide = tensor(1, schedule.HOST_BUFFERED + 1)
-    with testing.force_schedule("host"), pytest.raises(ValueError, match=f"{wide.shape[1]} columns"):
+    with (
+        testing.force_schedule("host"),
+        pytest.raises(ValueError, match=f"{wide.shape[1]} columns"),
+    ):
         plan.describe(bind(fo.Softmax(), wide, {}, {}))

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The gradients of functors, alone and composed in a LOAD or a STORE, in double. test_contract.py has a torch
-// function of the same name for every chain below and compares with autograd.
+// The gradients of functors, alone and composed in a LOAD or a STORE, in double. test_contract.py
+// has a torch function of the same name for every chain below and compares with autograd.
+#include <cstring>
 #include <fusedops/functor/affine.cuh>
 #include <fusedops/functor/bias.cuh>
 #include <fusedops/functor/cast.cuh>
@@ -13,8 +14,6 @@
 #include <fusedops/functor/mask.cuh>
 #include <fusedops/functor/residual.cuh>
 #include <fusedops/functor/scale.cuh>
-
-#include <cstring>
 #include <type_traits>
 
 using namespace fusedops;
@@ -32,7 +31,8 @@ using Full = View<T, 1, Column::kContiguous, kAnyWidth>;
 /// One call: a chain's name, where it stands, and rows of doubles. Pointers to rows are dense.
 struct Problem {
   int64_t rows, cols;
-  const char* side;  // "alone", "load", "store", or "again": a LOAD's gradient without a load before
+  const char*
+      side;  // "alone", "load", "store", or "again": a LOAD's gradient without a load before
   const double* x;
   const double* upstream;
   double* y;
@@ -53,7 +53,8 @@ struct Recorder {
   const Problem& p;
   template <int kFunctor, int kOperand, int N, class Row>
   void add(const double (&gradient)[N], const Row& row, int64_t col) {
-    for (int i = 0; i < N; ++i) p.gradient[kFunctor][kOperand][row * p.cols + col + i] += gradient[i];
+    for (int i = 0; i < N; ++i)
+      p.gradient[kFunctor][kOperand][row * p.cols + col + i] += gradient[i];
   }
 };
 
@@ -112,10 +113,13 @@ struct Make {
     return Lengths<Lengths1>{Lengths1{p.lengths, {{1}}, 0}};
   }
   auto dropout() const { return Dropout<double, 1>{11, 3, 1 << 14, {4.0 / 3.0}, {{1}}}; }
-  auto residual(int i) const { return Residual<Full<const double>, Value<double>>{operand(i), number(0.5)}; }
+  auto residual(int i) const {
+    return Residual<Full<const double>, Value<double>>{operand(i), number(0.5)};
+  }
   auto saved(int i) const {
     using Stream = Full<double>;
-    return SavedResidual<Full<const double>, Value<double>, Stream>{residual(i), {p.stream, {{p.cols}}, 1}};
+    return SavedResidual<Full<const double>, Value<double>, Stream>{residual(i),
+                                                                    {p.stream, {{p.cols}}, 1}};
   }
   auto gamma(int i) const { return Affine<Full<const double>, Absent>{operand(i), {}}; }
   auto beta(int i) const { return Affine<Absent, Full<const double>>{{}, operand(i)}; }
@@ -147,13 +151,21 @@ extern "C" bool run(const char* name, const Problem* problem) {
   if (is("affine")) return drive(p, make.affine(0, 1)), true;
   if (is("cast")) return drive(p, make.cast()), true;
 
-  if (is("attention")) return drive(p, make.scale(0), make.bias(1), make.mask(), make.dropout()), true;
-  if (is("add_norm")) return drive(p, make.bias(0), make.dropout(), make.saved(1), make.affine(2, 3)), true;
-  if (is("written")) return drive(p, make.affine(0, 1), make.dropout(), make.scale(2), make.cast()), true;
-  if (is("twice")) return drive(p, make.scale(0), make.bias(1), make.scale(2), make.residual(3)), true;
-  if (is("indices")) return drive(p, make.causal(), make.scale(0), make.lengths(), make.bias(1)), true;
-  if (is("mask_first")) return drive(p, make.mask(), make.scale(0), make.bias(1), make.scale(2)), true;
-  if (is("mask_within")) return drive(p, make.scale(0), make.mask(), make.bias(1), make.scale(2)), true;
-  if (is("mask_last")) return drive(p, make.scale(0), make.bias(1), make.scale(2), make.mask()), true;
+  if (is("attention"))
+    return drive(p, make.scale(0), make.bias(1), make.mask(), make.dropout()), true;
+  if (is("add_norm"))
+    return drive(p, make.bias(0), make.dropout(), make.saved(1), make.affine(2, 3)), true;
+  if (is("written"))
+    return drive(p, make.affine(0, 1), make.dropout(), make.scale(2), make.cast()), true;
+  if (is("twice"))
+    return drive(p, make.scale(0), make.bias(1), make.scale(2), make.residual(3)), true;
+  if (is("indices"))
+    return drive(p, make.causal(), make.scale(0), make.lengths(), make.bias(1)), true;
+  if (is("mask_first"))
+    return drive(p, make.mask(), make.scale(0), make.bias(1), make.scale(2)), true;
+  if (is("mask_within"))
+    return drive(p, make.scale(0), make.mask(), make.bias(1), make.scale(2)), true;
+  if (is("mask_last"))
+    return drive(p, make.scale(0), make.bias(1), make.scale(2), make.mask()), true;
   return false;
 }

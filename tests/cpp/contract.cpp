@@ -1,8 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The contract of LOAD, STORE and functor, as test_contract.py drives it: what the traits accept, foreign types
-// in a row schedule, and what a composed LOAD does with its functors.
+// The contract of LOAD, STORE and functor, as test_contract.py drives it: what the traits accept,
+// foreign types in a row schedule, and what a composed LOAD does with its functors.
+#include "contract.h"
+
 #include <fusedops/functor/bias.cuh>
 #include <fusedops/functor/cast.cuh>
 #include <fusedops/functor/causal.cuh>
@@ -15,10 +17,7 @@
 #include <fusedops/host/rows.cuh>
 #include <fusedops/op/softmax.cuh>
 #include <fusedops/row/statistics.cuh>
-
 #include <type_traits>
-
-#include "contract.h"
 
 using namespace fusedops;
 
@@ -92,7 +91,8 @@ static_assert(!is_functor_v<WritingFunctor, float>);
 static_assert(detail::HasRevisit<foreign::RevisitedLoad, float, RowIndex<1>>::value);
 static_assert(!detail::HasRevisit<foreign::Load, float, RowIndex<1>>::value);
 
-// A LOAD says that it bounds its rows where one of its functors does, whatever the rank of the rows.
+// A LOAD says that it bounds its rows where one of its functors does, whatever the rank of the
+// rows.
 static_assert(!OurLoad::kBounds);
 static_assert(Load<Full<float>, Scale<Value<float>>, Causal<1>>::kBounds);
 static_assert(Load<Full<float>, Causal<4>, Scale<Value<float>>>::kBounds);
@@ -111,7 +111,8 @@ struct Window {
   }
   template <int N, class Compute>
   void operator()(Compute (&v)[N], int64_t, int64_t col) const {
-    for (int i = 0; i < N; ++i) v[i] = col + i >= begin && col + i < end ? v[i] : -infinity<Compute>();
+    for (int i = 0; i < N; ++i)
+      v[i] = col + i >= begin && col + i < end ? v[i] : -infinity<Compute>();
   }
 };
 
@@ -201,13 +202,14 @@ void softmax(const LoadT& load, const StoreT& store, int64_t rows, int64_t cols,
 extern "C" {
 
 /// Softmax from a plain LOAD to a plain STORE; counts what is read of x.
-void foreign_softmax(const float* x, float* y, int32_t* visits, int64_t rows, int64_t cols, bool streamed) {
+void foreign_softmax(const float* x, float* y, int32_t* visits, int64_t rows, int64_t cols,
+                     bool streamed) {
   softmax(foreign::Load{x, cols, visits}, foreign::Store{y, cols}, rows, cols, streamed);
 }
 
 /// The same from a LOAD with a visit of another kind for the second time.
-void revisited_softmax(const float* x, float* y, int32_t* visits, int32_t* revisits, int64_t rows, int64_t cols,
-                       bool streamed) {
+void revisited_softmax(const float* x, float* y, int32_t* visits, int32_t* revisits, int64_t rows,
+                       int64_t cols, bool streamed) {
   foreign::RevisitedLoad source;
   source.data = x;
   source.cols = cols;
@@ -218,18 +220,20 @@ void revisited_softmax(const float* x, float* y, int32_t* visits, int32_t* revis
 
 /// Our source and target, and a plain functor on both sides.
 void ramped_softmax(const float* x, float* y, int64_t rows, int64_t cols) {
-  softmax(load(full(x, cols), foreign::Ramp{}), store(full(y, cols), foreign::Ramp{}), rows, cols, false);
+  softmax(load(full(x, cols), foreign::Ramp{}), store(full(y, cols), foreign::Ramp{}), rows, cols,
+          false);
 }
 
 /// A window of each row; y is NaN where x was read outside the window, as x is.
-void window_softmax(const float* x, float* y, int64_t rows, int64_t cols, int64_t begin, int64_t end,
-                    bool streamed) {
+void window_softmax(const float* x, float* y, int64_t rows, int64_t cols, int64_t begin,
+                    int64_t end, bool streamed) {
   softmax(load(full(x, cols), Window{begin, end}), store(full(y, cols)), rows, cols, streamed);
 }
 
-/// What a chain of two windows, causal and lengths says of row `row`: its columns, and `any` of a pack at `col`.
-void bounds(int64_t row, int64_t cols, const int64_t* window, int64_t length, int64_t col, int64_t* columns,
-            bool* any) {
+/// What a chain of two windows, causal and lengths says of row `row`: its columns, and `any` of a
+/// pack at `col`.
+void bounds(int64_t row, int64_t cols, const int64_t* window, int64_t length, int64_t col,
+            int64_t* columns, bool* any) {
   const RowIndex<2> index{row, {row, 0}};
   const auto chain =
       load(Full<double>{}, Window{window[0], window[1]}, Scale<Value<double>>{number(2)},
@@ -256,7 +260,8 @@ void order(const double* x, double* y, int64_t cols, bool reversed, bool storing
 }
 
 /// A mask among functors that would make -inf something else, in each of three places.
-void sticky(const double* x, const uint8_t* flags, double* y, int64_t rows, int64_t cols, int place) {
+void sticky(const double* x, const uint8_t* flags, double* y, int64_t rows, int64_t cols,
+            int place) {
   const Mask<Full<const uint8_t>, false> mask{full(flags, cols)};
   const Scale<Value<double>> minus{number(-1)};
   const Bias<Value<double>> plus{number(infinity<double>())};
@@ -266,27 +271,32 @@ void sticky(const double* x, const uint8_t* flags, double* y, int64_t rows, int6
 }
 
 /// Two saved sums with functors around them. `again` visits a second time.
-void saved(const double* x, const double* skip, half* first, float* second, double* y, int64_t rows, int64_t cols,
-           bool again) {
+void saved(const double* x, const double* skip, half* first, float* second, double* y, int64_t rows,
+           int64_t cols, bool again) {
   using Skip = Residual<Full<const double>, Value<double>>;
   const Skip residual{full(skip, cols), number(0.5)};
-  const SavedResidual<Full<const double>, Value<double>, Full<half>> one{residual, full(first, cols)};
-  const SavedResidual<Full<const double>, Value<double>, Full<float>> two{residual, full(second, cols)};
-  load_all(load(full(x, cols), Scale<Value<double>>{number(3)}, one, Scale<Value<double>>{number(0.3)}, two,
-                Bias<Value<double>>{number(0.1)}),
+  const SavedResidual<Full<const double>, Value<double>, Full<half>> one{residual,
+                                                                         full(first, cols)};
+  const SavedResidual<Full<const double>, Value<double>, Full<float>> two{residual,
+                                                                          full(second, cols)};
+  load_all(load(full(x, cols), Scale<Value<double>>{number(3)}, one,
+                Scale<Value<double>>{number(0.3)}, two, Bias<Value<double>>{number(0.1)}),
            y, rows, cols, again);
 }
 
-/// What four spies were given on the way up (by a load, then by a backward's recomputation) and what backward
-/// says that they saw: given[2][4][rows][cols], seen[4][rows][cols].
-void spied(const double* x, const double* scale, const uint8_t* flags, double* given, double* seen, double* y,
-           int64_t rows, int64_t cols) {
+/// What four spies were given on the way up (by a load, then by a backward's recomputation) and
+/// what backward says that they saw: given[2][4][rows][cols], seen[4][rows][cols].
+void spied(const double* x, const double* scale, const uint8_t* flags, double* given, double* seen,
+           double* y, int64_t rows, int64_t cols) {
   const int64_t size = rows * cols;
   const auto chain = [&](int turn) {
-    const auto spy = [&](int i) { return Spy{given + (4 * turn + i) * size, seen + i * size, cols}; };
+    const auto spy = [&](int i) {
+      return Spy{given + (4 * turn + i) * size, seen + i * size, cols};
+    };
     return load(full(x, cols), spy(0), Scale<Full<const double>>{full(scale, cols)}, spy(1),
                 Mask<Full<const uint8_t>, false>{full(flags, cols)},
-                Dropout<double, 1>{7, 1, 1 << 14, {4.0 / 3.0}, {{1}}}, spy(2), Cast<half>{}, spy(3));
+                Dropout<double, 1>{7, 1, 1 << 14, {4.0 / 3.0}, {{1}}}, spy(2), Cast<half>{},
+                spy(3));
   };
   load_all(chain(0), y, rows, cols);
   NoSink sink;
@@ -299,7 +309,8 @@ void spied(const double* x, const double* scale, const uint8_t* flags, double* g
   }
 }
 
-/// Whether functors that need their input, and those that do not, were given one: by LOAD and by STORE.
+/// Whether functors that need their input, and those that do not, were given one: by LOAD and by
+/// STORE.
 void needs(bool* needing, bool* other) {
   const Probe<true> yes{needing};
   const Probe<false> no{other}, no_more{other + 1};

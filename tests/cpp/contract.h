@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Types that meet the contract and know nothing of fusedops but its words: what a user would bring along.
+// Types that meet the contract and know nothing of fusedops but its words: what a user would bring
+// along.
 #pragma once
 
 #include <cstdint>

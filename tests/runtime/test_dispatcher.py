@@ -11,7 +11,7 @@ import weakref
 
 import pytest
 import torch
-from dispatchers import Affine
+from dispatchers import TENSOR, Affine
 
 from fusedops import _runtime
 from fusedops.runtime import draw
@@ -104,6 +104,35 @@ def test_no_elements_launch_nothing(affine, shape):
     assert y.shape == shape
     if shape[0] == 0:
         assert affine.dispatch.launches == 0
+
+
+def test_without_rows_no_kernel_is_needed():
+    def slow(reason, x, operands, options):
+        outputs = [(2, 32, tuple(x.shape))]
+        return _runtime.Plan(None, b"", [], outputs, 0, 1, 1, 1, 0, 0, None)
+
+    dispatch = _runtime.Dispatcher("op", [], slow, draw)
+    last = _runtime.last_plan()
+    for _ in range(2):
+        assert dispatch(torch.empty(0, 3)).shape == (0, 3)
+    assert (dispatch.launches, dispatch.hits) == (0, 1)
+    assert _runtime.last_plan() is last
+
+
+def test_a_derived_class_is_called_as_fast():
+    class Derived(_runtime.Dispatcher):
+        pass
+
+    class Wrapped(_runtime.Dispatcher):
+        def __call__(self, x, /, **keywords):
+            return "wrapped"
+
+    have_vectorcall = 1 << 11  # Py_TPFLAGS_HAVE_VECTORCALL
+    slow = lambda reason, x, operands, options: operands  # noqa: E731
+    for kind, answer in ((Derived, {"b": 1}), (Wrapped, "wrapped")):
+        assert kind("op", [("b", TENSOR)], slow, draw)(torch.ones(1), b=1) == answer
+    assert Derived.__flags__ & have_vectorcall
+    assert not Wrapped.__flags__ & have_vectorcall
 
 
 def test_plans_can_be_forgotten(affine, x):

@@ -62,8 +62,15 @@ def test_draw_follows_the_generator():
     torch.manual_seed(5)
     assert draw("cpu", 0, None, 1) == first
     assert draw("cpu", 0, torch.Generator().manual_seed(5), 1) == first
-    with pytest.raises(ValueError, match=r"generator must be on the device of x, cuda:0"):
-        draw("cuda", 0, torch.Generator(), 1)
+    wrong = r"Softmax: generator must be on the device of x, cuda:0, got a generator on cpu"
+    with pytest.raises(ValueError, match=wrong):
+        draw("cuda", 0, torch.Generator(), 1, op="Softmax")
+
+
+def test_draw_after_inference_mode():
+    with torch.inference_mode():
+        draw("cpu", 0, None, 1)
+    draw("cpu", 0, None, 1)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +85,7 @@ def test_draw_follows_the_generator():
         (dict(outputs=[]), "outputs must be 1 to 16"),
         (dict(rows=-1), "rows must not be negative"),
         (dict(grain=0), "grain must be positive"),
+        (dict(kernel=None), "kernel must not be None where there are rows"),
     ],
 )
 def test_plans_are_checked(library, change, message):
