@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Check a call against its declaration: which value belongs to which name, and whether it will do.
+"""Check a call against its declaration: which value belongs to which name, and whether it fits.
 
-What passes is a `Bound` call. `op(...)`, `op.unfused(...)` and `op.explain(...)` all start from one,
-so the three agree on what a call means and refuse the same calls with the same words.
+What passes is a `Bound` call. `op(...)`, `op.unfused(...)` and `op.explain(...)` all start from
+one, so the three agree on what a call means and refuse the same calls with the same words.
 """
 
 from __future__ import annotations
@@ -160,7 +160,9 @@ def _reduced(op: RowOp, name: str, x: Tensor, options: Mapping[str, Any]) -> tup
     dim = options.get("dim")
     shape = options.get("normalized_shape")
     if x.dim() == 0:
-        raise ValueError(f"{name}: x must have at least one dimension, got a 0-d tensor; use x[None]")
+        raise ValueError(
+            f"{name}: x must have at least one dimension, got a 0-d tensor; use x[None]"
+        )
     if shape is not None:
         if not op.normalizes:
             raise TypeError(f"{name}: normalized_shape is an option of norms; use dim=")
@@ -169,7 +171,8 @@ def _reduced(op: RowOp, name: str, x: Tensor, options: Mapping[str, Any]) -> tup
         wanted = (shape,) if isinstance(shape, int) else tuple(shape)
         if not wanted or tuple(x.shape[-len(wanted) :]) != wanted:
             raise ValueError(
-                f"{name}: normalized_shape must be the end of x's shape {tuple(x.shape)}, got {wanted}"
+                f"{name}: normalized_shape must be the end of x's shape {tuple(x.shape)}, "
+                f"got {wanted}"
             )
         return tuple(range(x.dim() - len(wanted), x.dim()))
     if dim is None:
@@ -190,7 +193,9 @@ def _check_tensor(
     name: str, key: str, role: Role, value: Tensor, x: Tensor, reduced: tuple[int, ...]
 ) -> None:
     if role is Role.PROBABILITY:
-        raise TypeError(f"{name}: operand {key!r} must be {role.value}, got a tensor; use {key}.item()")
+        raise TypeError(
+            f"{name}: operand {key!r} must be {role.value}, got a tensor; use {key}.item()"
+        )
     if value.device != x.device:
         raise ValueError(
             f"{name}: operand {key!r} must be on x's device {x.device}, got {value.device}; "
@@ -212,15 +217,16 @@ def _check_tensor(
             else f"size {wrong.got} in dimension {wrong.dim} where x has {wrong.wanted}"
         )
         raise ValueError(
-            f"{name}: operand {key!r} of shape {tuple(value.shape)} does not broadcast against x of "
-            f"shape {tuple(x.shape)}: {detail}; add or expand dimensions, as torch's broadcasting wants"
+            f"{name}: operand {key!r} of shape {tuple(value.shape)} does not broadcast against x "
+            f"of shape {tuple(x.shape)}: {detail}; add or expand dimensions, as torch's "
+            "broadcasting wants"
         )
     if role is Role.COUNT:
         own = (1,) * (x.dim() - value.dim()) + tuple(value.shape)
         if any(own[dim] != 1 for dim in reduced):
             raise ValueError(
-                f"{name}: operand {key!r} counts columns a row, so it must have size 1 in the reduced "
-                f"dimension, got shape {tuple(value.shape)}; use {key}[..., None]"
+                f"{name}: operand {key!r} counts columns a row, so it must have size 1 in the "
+                f"reduced dimension, got shape {tuple(value.shape)}; use {key}[..., None]"
             )
 
 
@@ -271,17 +277,20 @@ def _out(bound: Bound, name: str, given: Any) -> dict[str, Tensor]:
     tensors = (given,) if isinstance(given, Tensor) else tuple(given)
     if len(tensors) != len(names):
         raise ValueError(
-            f"{name}: out must hold {len(names)} tensor{'s' * (len(names) > 1)} ({', '.join(names)}), "
-            f"got {len(tensors)}"
+            f"{name}: out must hold {len(names)} tensor{'s' * (len(names) > 1)} "
+            f"({', '.join(names)}), got {len(tensors)}"
         )
     for key, tensor in zip(names, tensors, strict=True):
         if tensor is None:
             continue
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name}: out for {key!r} must be a tensor, got {type(tensor).__name__}")
+            raise TypeError(
+                f"{name}: out for {key!r} must be a tensor, got {type(tensor).__name__}"
+            )
         if tensor.device != bound.x.device:
             raise ValueError(
-                f"{name}: out for {key!r} must be on x's device {bound.x.device}, got {tensor.device}"
+                f"{name}: out for {key!r} must be on x's device {bound.x.device}, "
+                f"got {tensor.device}"
             )
         if tuple(tensor.shape) != bound.output_shape(key):
             raise ValueError(
@@ -290,8 +299,8 @@ def _out(bound: Bound, name: str, given: Any) -> dict[str, Tensor]:
             )
         if tensor.dtype != bound.output_dtype(key):
             raise TypeError(
-                f"{name}: out for {key!r} must have dtype {bound.output_dtype(key)}, got {tensor.dtype}; "
-                "the output's dtype is chosen with dtype="
+                f"{name}: out for {key!r} must have dtype {bound.output_dtype(key)}, "
+                f"got {tensor.dtype}; the output's dtype is chosen with dtype="
             )
     return {key: tensor for key, tensor in zip(names, tensors, strict=True) if tensor is not None}
 

@@ -3,9 +3,9 @@
 """Generate a kernel: C++ that only instantiates, and the words that are its one argument.
 
 A kernel takes one struct whose members are the op, the views and the functors, in the order of the
-declaration. Its text and its content come out of the same walk: every call on `Arguments` appends the
-words of one member and returns the member's type. Types make the variant; words (strides, sizes,
-pointers, numbers) are written anew for every shape, and some at every call.
+declaration. Its text and its content come out of the same walk: every call on `Arguments` appends
+the words of one member and returns the member's type. Types make the variant; words (strides,
+sizes, pointers, numbers) are written anew for every shape, and some at every call.
 """
 
 from __future__ import annotations
@@ -152,10 +152,15 @@ class Arguments:
         for size in sizes[1:]:
             shift = (size - 1).bit_length()
             multiplier = ((1 << 32) * ((1 << shift) - size)) // size + 1
-            self.words.append(size | multiplier << 32 if multiplier < 1 << 31 else
-                              (size | multiplier << 32) - (1 << 64))
+            self.words.append(
+                size | multiplier << 32
+                if multiplier < 1 << 31
+                else (size | multiplier << 32) - (1 << 64)
+            )
             self.words.append(shift)
-        return f"RowSpace<{self.rank}>"
+        # A 32-bit division needs fewer than 2^31 rows.
+        wide = "Wide" if count >= 1 << 31 and self.rank > 1 else ""
+        return f"{wide}RowSpace<{self.rank}>"
 
     def storage(self, dtype: torch.dtype) -> str:
         """The C++ type of a torch dtype."""
@@ -172,12 +177,18 @@ class Arguments:
 
 def cuda_source(members: Members, words: int, tile: Schedule, headers: Sequence[str]) -> str:
     """The text of one GPU variant, which has one kernel, `fusedops_kernel`."""
+    blocks = f", {tile.blocks}" if tile.blocks else ""
     return _source(
         members,
         words,
         [*headers, "row/kernel.cuh"],
         f"""\
-extern "C" __global__ void __launch_bounds__({tile.block})
+#if defined(FUSEDOPS_ANY_REGISTERS)
+#define FUSEDOPS_BOUNDS __launch_bounds__({tile.block}, 1)
+#else
+#define FUSEDOPS_BOUNDS __launch_bounds__({tile.block}{blocks})
+#endif
+extern "C" __global__ void FUSEDOPS_BOUNDS
 fusedops_kernel(const __grid_constant__ Arguments a) {{
   row_kernel<{tile.cpp}>(a.op, {_chains(members)}, a.statistics,
                          a.rows, a.cols);
@@ -196,8 +207,8 @@ def host_source(members: Members, words: int, kind: str, headers: Sequence[str])
         f"""\
 static_assert({schedule}::kBuffered == {HOST_BUFFERED}, "schedule.py and host/rows.cuh disagree");
 
-extern "C" __attribute__((visibility("default"))) void fusedops_rows(const void* words, int64_t begin,
-                                                                     int64_t end) {{
+extern "C" __attribute__((visibility("default")))
+void fusedops_rows(const void* words, int64_t begin, int64_t end) {{
   const Arguments& a = *static_cast<const Arguments*>(words);
   host_rows<{schedule}>(a.op, {_chains(members)}, a.statistics,
                         a.rows, a.cols, begin, end);

@@ -23,6 +23,7 @@ from fusedops.functors import Causal, Dropout, Functor, Lengths
 from fusedops.geometry import SHARED_BYTES
 from fusedops.plan import Info
 from fusedops.random import threshold
+from fusedops.refusal import refuse
 from fusedops.runtime import device_info
 from fusedops.schedule import HOST_BUFFERED, RESERVED_SHARED, VALUES, Schedule
 from fusedops.variant import Target
@@ -39,7 +40,7 @@ def explain(bound: Bound, target: Target | None = None) -> Explanation:
         ValueError: A forced schedule cannot hold the row.
     """
     if bound.x.device.type not in ("cpu", "cuda"):
-        plan.refuse(bound.op, "device", bound.x, bound.operands, _options(bound))
+        refuse(bound.op, "device", bound.x, bound.operands, _options(bound))
     here = target is None
     target = target or Target.of(bound.x.device)
     device = _device_name(bound.x.device) if here else target.arch

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The functors: what can stand before and after a row reduction.
 
-Each class is a declaration, a value that holds names and constants. ``apply`` (for masks: ``masked``)
-is its meaning in torch, which ``op.unfused`` runs; ``spell`` names the C++ struct of the same name in
-``include/fusedops/functor/`` and lists the struct's members in order.
+Each class is a declaration, a value that holds names and constants. ``apply`` (for masks:
+``masked``) is its meaning in torch, which ``op.unfused`` runs; ``spell`` names the C++ struct of
+the same name in ``include/fusedops/functor/`` and lists the struct's members in order.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def _check_name(functor: object, field: str, name: object) -> None:
     kind = type(functor).__name__
     if not isinstance(name, str):
         raise TypeError(
-            f"{kind}: {field} names an operand and must be a string, got {name!r}; the value itself "
-            "is given at the call"
+            f"{kind}: {field} names an operand and must be a string, got {name!r}; the value "
+            "itself is given at the call"
         )
     if not name.isidentifier() or keyword.iskeyword(name):
         raise ValueError(f"{kind}: {field} must be usable as a keyword argument, got {name!r}")
@@ -164,7 +164,7 @@ class Mask(Functor):
         return (Operand(self.mask, Role.FLAGS),)
 
     def masked(self, chain: Chain) -> Tensor:
-        flags = chain.tensor(self.mask)
+        flags: Tensor = chain.tensor(self.mask)
         return ~flags if self.keep else flags
 
     def spell(self, write: Arguments) -> str:
@@ -173,11 +173,11 @@ class Mask(Functor):
 
 @dataclasses.dataclass(frozen=True)
 class Causal(Functor):
-    """Query q sees key k when ``k <= q + offset`` (``"top-left"``, torch's ``tril(diagonal=offset)``).
+    """Query q sees key k when ``k <= q + offset``: ``"top-left"``, torch's ``tril(offset)``.
 
     With ``"bottom-right"`` the last query sees the last key: ``k <= q + offset + keys - queries``.
-    Queries are x's last dimension that is not reduced, keys the columns. No tensor is read, and what
-    is masked out is not loaded.
+    Queries are x's last dimension that is not reduced, keys the columns. No tensor is read, and
+    what is masked out is not loaded.
 
     >>> import torch, fusedops as fo
     >>> fo.Softmax(load=[fo.Causal()])(torch.zeros(2, 2))
@@ -192,7 +192,9 @@ class Causal(Functor):
 
     def __post_init__(self) -> None:
         if self.align not in ("top-left", "bottom-right"):
-            raise ValueError(f"Causal: align must be 'top-left' or 'bottom-right', got {self.align!r}")
+            raise ValueError(
+                f"Causal: align must be 'top-left' or 'bottom-right', got {self.align!r}"
+            )
         if not isinstance(self.offset, int) or isinstance(self.offset, bool):
             raise TypeError(f"Causal: offset must be an int, got {self.offset!r}")
 
@@ -233,7 +235,8 @@ class Lengths(Functor):
         return (Operand(self.lengths, Role.COUNT),)
 
     def masked(self, chain: Chain) -> Tensor:
-        return chain.column() >= chain.tensor(self.lengths)
+        lengths: Tensor | int = chain.tensor(self.lengths)
+        return chain.column() >= lengths
 
     def spell(self, write: Arguments) -> str:
         return f"Lengths<{write.operand(self.lengths)}>"
@@ -243,8 +246,8 @@ class Lengths(Functor):
 class Dropout(Functor):
     """Zeroes elements with probability p and scales the others so that the expectation is exact.
 
-    Which elements is a function of seed, offset, row and column alone (docs/dropout.md): the same on
-    every device, and nothing is stored. ``torch.manual_seed`` and ``generator=`` decide seed and
+    Which elements is a function of seed, offset, row and column alone (docs/dropout.md): the same
+    on every device, and nothing is stored. ``torch.manual_seed`` and ``generator=`` decide seed and
     offset. p = 0 and ``training=False`` leave the functor out; p = 1 gives zeros.
 
     >>> import torch, fusedops as fo
@@ -276,8 +279,8 @@ class Dropout(Functor):
 class Residual(Functor):
     """``x + alpha * residual``; alpha is a number, or the name of an operand.
 
-    ``save="stream"`` also returns the sum under that name, rounded to the residual's dtype; the chain
-    goes on with the rounded value, so the result is exactly the norm of the stream.
+    ``save="stream"`` also returns the sum under that name, rounded to the residual's dtype; the
+    chain goes on with the rounded value, so the result is exactly the norm of the stream.
 
     >>> import torch, fusedops as fo
     >>> op = fo.LayerNorm(load=[fo.Residual("r", save="stream")])
@@ -298,7 +301,9 @@ class Residual(Functor):
         if isinstance(self.alpha, str):
             _check_name(self, "alpha", self.alpha)
         elif isinstance(self.alpha, bool) or not isinstance(self.alpha, (int, float)):
-            raise TypeError(f"Residual: alpha must be a number or an operand's name, got {self.alpha!r}")
+            raise TypeError(
+                f"Residual: alpha must be a number or an operand's name, got {self.alpha!r}"
+            )
 
     def operands(self) -> tuple[Operand, ...]:
         mine = Operand(self.residual, Role.VALUE)
@@ -325,7 +330,8 @@ class Affine(Functor):
 
     >>> import torch, fusedops as fo
     >>> op = fo.LayerNorm(store=[fo.Affine("gamma", "beta")])
-    >>> op(torch.tensor([[0.0, 2.0]]), gamma=torch.tensor([2.0, 2.0]), beta=torch.tensor([1.0, 0.0]))
+    >>> gamma, beta = torch.tensor([2.0, 2.0]), torch.tensor([1.0, 0.0])
+    >>> op(torch.tensor([[0.0, 2.0]]), gamma=gamma, beta=beta)
     tensor([[-1.0000,  2.0000]])
     """
 
@@ -341,7 +347,9 @@ class Affine(Functor):
                 _check_name(self, field, getattr(self, field))
 
     def operands(self) -> tuple[Operand, ...]:
-        return tuple(Operand(name, Role.VALUE) for name in (self.gamma, self.beta) if name is not None)
+        return tuple(
+            Operand(name, Role.VALUE) for name in (self.gamma, self.beta) if name is not None
+        )
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         if self.gamma is not None:
@@ -369,7 +377,9 @@ class Cast(Functor):
     def __post_init__(self) -> None:
         known = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
         if self.dtype not in known:
-            raise TypeError(f"Cast: dtype must be one of {', '.join(map(str, known))}, got {self.dtype!r}")
+            raise TypeError(
+                f"Cast: dtype must be one of {', '.join(map(str, known))}, got {self.dtype!r}"
+            )
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         return x.to(self.dtype).to(x.dtype)

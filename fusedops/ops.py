@@ -20,8 +20,9 @@ from torch import Tensor
 from fusedops import _runtime
 from fusedops.binding import OPTIONS, Bound, bind
 from fusedops.functors import Causal, Dropout, Functor, Operand, Residual, Role
-from fusedops.plan import make_plan, refuse
+from fusedops.plan import make_plan
 from fusedops.random import keep_mask
+from fusedops.refusal import refuse
 from fusedops.runtime import draw
 
 __all__ = ["LayerNorm", "LogSoftmax", "RMSNorm", "RowOp", "Softmax"]
@@ -45,7 +46,9 @@ class _CallSignature:
         x = inspect.Parameter("x", inspect.Parameter.POSITIONAL_ONLY, annotation=Tensor)
         operands = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in op.slots]
         options = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=name == "training" or None)
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=name == "training" or None
+            )
             for name in OPTIONS
         ]
         return inspect.Signature([x, *operands, *options])
@@ -55,8 +58,8 @@ class RowOp(_runtime.Dispatcher):
     """Base of the ops: a reduction over rows, with a LOAD before it and a STORE after it.
 
     ``op(x, **operands, **options)`` runs the fused op; x is half, bfloat16, float or double, of any
-    shape and strides, and the operands go by the names in the declaration. It returns a tensor, or a
-    named tuple with y, the saved streams and the statistics. Options:
+    shape and strides, and the operands go by the names in the declaration. It returns a tensor, or
+    a named tuple with y, the saved streams and the statistics. Options:
 
     - dim: The dimension to reduce over, the last by default; for norms also several.
     - normalized_shape: For norms, the end of x's shape to reduce over.
@@ -124,21 +127,29 @@ class RowOp(_runtime.Dispatcher):
     def explain(self, x: Tensor, /, **arguments: Any) -> Any:
         """Say what a call would run and why, without running it: print the answer.
 
-        Shows the LOAD and STORE chains, the schedule, each operand's place and vector width, whether
-        the variant is cached, and the bytes that must move.
+        Shows the LOAD and STORE chains, the schedule, each operand's place and vector width,
+        whether the variant is cached, and the bytes that must move.
         """
         from fusedops.explain import explain
 
         return explain(self._bind(x, arguments))
 
     def dropout_mask(
-        self, shape: Sequence[int], seed: int, offset: int, p: float, *, slot: int = 0, dim: Any = -1
+        self,
+        shape: Sequence[int],
+        seed: int,
+        offset: int,
+        p: float,
+        *,
+        slot: int = 0,
+        dim: Any = -1,
     ) -> Tensor:
         """The elements that a dropout of this op keeps, as a bool tensor on the CPU.
 
         Args:
             shape: x's shape.
-            seed, offset: As the generator gave them (docs/dropout.md).
+            seed: As the generator gave it (docs/dropout.md).
+            offset: Likewise; 0 on a CPU.
             p: The probability of being dropped.
             slot: Which Dropout of the declaration, counted from 0, LOAD before STORE.
             dim: The reduced dimension or dimensions.
@@ -249,7 +260,9 @@ class Softmax(RowOp):
         empty = value.amax(-1, keepdim=True) == -torch.inf
         safe = value.masked_fill(empty, 0.0)
         result = torch.log_softmax(safe, -1) if self._log else torch.softmax(safe, -1)
-        filler = torch.nan if self.constants["empty_row"] == "nan" else -torch.inf if self._log else 0.0
+        filler = (
+            torch.nan if self.constants["empty_row"] == "nan" else -torch.inf if self._log else 0.0
+        )
         return result.masked_fill(empty, filler), {}
 
     def cpp(self, compute: str) -> str:
@@ -346,13 +359,13 @@ def _functors(op: RowOp, side: str, functors: Iterable[Functor]) -> tuple[Functo
             raise TypeError(f"{name}: {side} must hold functors, got {functor!r}")
         if functor.masks and not op.masks:
             raise ValueError(
-                f"{name}: {functor!r} cannot stand here: a masked element leaves the row, which a norm "
-                "has no meaning for; masks belong in the load of Softmax or LogSoftmax"
+                f"{name}: {functor!r} cannot stand here: a masked element leaves the row, which a "
+                "norm has no meaning for; masks belong in the load of Softmax or LogSoftmax"
             )
         if functor.masks and side == "store":
             raise ValueError(
-                f"{name}: {functor!r} cannot stand in store: what is masked must be known before the "
-                "reduction; put it in load"
+                f"{name}: {functor!r} cannot stand in store: what is masked must be known before "
+                "the reduction; put it in load"
             )
         if isinstance(functor, Residual) and functor.save is not None and side == "store":
             raise ValueError(
@@ -370,14 +383,14 @@ def _operands(op: RowOp) -> tuple[Operand, ...]:
         for operand in functor.operands():
             if operand.name in _RESERVED:
                 raise ValueError(
-                    f"{name}: {functor!r} names its operand {operand.name!r}, which the call itself "
-                    f"uses; choose another name than {', '.join(_RESERVED)}"
+                    f"{name}: {functor!r} names its operand {operand.name!r}, which the call "
+                    f"itself uses; choose another name than {', '.join(_RESERVED)}"
                 )
             known = found.setdefault(operand.name, operand)
             if known.role is not operand.role:
                 raise ValueError(
-                    f"{name}: operand {operand.name!r} is named twice, as {known.role.value} and as "
-                    f"{operand.role.value}; use two names"
+                    f"{name}: operand {operand.name!r} is named twice, as {known.role.value} and "
+                    f"as {operand.role.value}; use two names"
                 )
         if saved in _RESERVED and saved is not None:
             raise ValueError(f"{name}: {functor!r}: save={saved!r} is taken; choose another name")
@@ -385,7 +398,9 @@ def _operands(op: RowOp) -> tuple[Operand, ...]:
 
 
 def _rebuild(
-    kind: type[RowOp], load: tuple[Functor, ...], store: tuple[Functor, ...], constants: dict[str, Any]
+    kind: type[RowOp],
+    load: tuple[Functor, ...],
+    store: tuple[Functor, ...],
+    constants: dict[str, Any],
 ) -> RowOp:
     return kind(load, store, **constants)
-

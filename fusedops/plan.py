@@ -10,36 +10,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fusedops import _runtime, schedule
-from fusedops.binding import FLOATING, Bound, bind
+from fusedops.binding import FLOATING, Bound
 from fusedops.codegen import STORAGE, Arguments, Number, View
 from fusedops.errors import UnsupportedError
-from fusedops.geometry import Geometry, Operand, Placed, Virtual, place
+from fusedops.geometry import MAX_ROW_DIMS, Geometry, Operand, Placed, Virtual, place
 from fusedops.unfused import run
 from fusedops.variant import Target, Variant
 
-if TYPE_CHECKING:
-    from fusedops.ops import RowOp
+__all__ = ["Info", "Target", "Variant", "describe", "make_plan"]
 
-__all__ = ["Info", "Target", "Variant", "describe", "make_plan", "refuse"]
+#: Elements that a call on a CPU must have before it wakes a second thread. Two threads against one,
+#: residual LayerNorm in float32: 16384 elements 10 us against 11, 32768 elements 12 against 28.
+HOST_INLINE = 16384
 
-#: Elements that one thread of a CPU takes at a time; what is no more than this runs on the caller's.
-#: Two threads against one, residual LayerNorm in float32: 16384 elements 10 us against 11, 32768
-#: elements 12 against 28 (33 against 34 where the other had gone to sleep), 65536 elements 21 against
-#: 35. Pieces of half the size gain nothing, and a caller waits the longer for a thread that wakes.
-HOST_GRAIN = 16384
+#: Elements that a thread takes at a time: a machine of 16 threads shares 65536 elements among all.
+HOST_GRAIN = 4096
 
 _MOST_BLOCKS = 2**31 - 1
 
 #: DLPack's type code and bits of what a kernel writes.
-_DLPACK = {
-    dtype: (4 if dtype is torch.bfloat16 else 2, dtype.itemsize * 8) for dtype in FLOATING
-}
+_DLPACK = {dtype: (4 if dtype is torch.bfloat16 else 2, dtype.itemsize * 8) for dtype in FLOATING}
 
 #: Which storage a test wants, or None: fusedops.testing.force_schedule.
 forced: str | None = None
@@ -71,6 +67,8 @@ def make_plan(bound: Bound) -> Any:
     if len(bound.reduced) > 1 and _columns_apart(bound):
         return _run_with_copies(bound)
     info = describe(bound)
+    if not info.variant.loaded:
+        info = _wider(bound) or info
     rows = info.geometry.rows
     tile = info.tile
     return _runtime.Plan(
@@ -79,7 +77,7 @@ def make_plan(bound: Bound) -> Any:
         info.patches,
         outputs,
         rows,
-        max(1, HOST_GRAIN // info.geometry.columns),
+        _grain(rows, info.geometry.columns),
         1 if tile is None else min(-(-rows // tile.rows), _MOST_BLOCKS),
         1 if tile is None else tile.block,
         0 if tile is None else tile.shared,
@@ -88,12 +86,22 @@ def make_plan(bound: Bound) -> Any:
     )
 
 
-def describe(bound: Bound, target: Target | None = None) -> Info:
-    """Place, choose and generate, without building anything; for x's own device by default."""
+def _grain(rows: int, columns: int) -> int:
+    """Rows that a thread of a CPU takes at a time; as many as there are, and the caller does them."""
+    return rows if rows * columns <= HOST_INLINE else max(1, HOST_GRAIN // columns)
+
+
+def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> Info:
+    """Place, choose and generate, without building anything; for x's own device by default.
+
+    `padding` adds row dimensions of size 1, for a kernel that has more of them.
+    """
     op, x = bound.op, bound.x
     target = target or Target.of(x.device)
     inputs, outputs = _parts(bound)
     geometry = _placed(bound, [*inputs.values(), *outputs.values()])
+    if padding:
+        geometry = _padded(geometry, padding)
     columns = max(geometry.columns, 1)
     tile = None
     if target.shared_limit is None:
@@ -156,84 +164,25 @@ def describe(bound: Bound, target: Target | None = None) -> Info:
     )
 
 
-def refuse(
-    op: RowOp, reason: str, x: Any, operands: Mapping[str, Any], options: Mapping[str, Any]
-) -> None:
-    """Raise what the gate's reason means for these arguments; return if it means nothing bad."""
-    name = type(op).__name__
-    if reason in ("arguments", "device", "overlap"):
-        bound = bind(op, x, operands, options)
-        if reason == "overlap":
-            raise ValueError(
-                f"{name}: out must overlap neither an input nor another output nor itself, but "
-                f"{_overlap(bound)}; pass other memory, or leave out= away and get a new tensor"
-            )
-        if reason == "device":
-            raise UnsupportedError(
-                f"{name}: x must be on the CPU or a CUDA device, got {bound.x.device}; op.unfused runs "
-                "on any device"
-            )
-        return
-    meaning = {
-        "subclass": "x and its operands must be plain torch.Tensor or Parameter, got {kinds}; pass "
-        "x.as_subclass(torch.Tensor), or use op.unfused",
-        "neg": "a tensor has its negative bit set, so its memory holds other numbers; use "
-        ".resolve_neg()",
-        "conj": "a tensor has its conjugate bit set, so its memory holds other numbers; use "
-        ".resolve_conj()",
-        "mode": "a torch dispatch or function mode is active, which a fused kernel would bypass; use "
-        "op.unfused under it",
-        "functorch": "torch.func transforms (vmap, grad, jvp) do not see into a fused kernel; use "
-        "op.unfused under them",
-        "tracing": "tracing (torch.compile, torch.export, torch.jit) does not see into a fused kernel; "
-        "use op.unfused there",
-        "layout": "tensors must be dense and strided, got {layouts}; use .to_dense() or .dequantize()",
-        "grad": "gradients are not available yet and {grads} requires grad; call it under "
-        "torch.no_grad(), detach() what needs no gradient, or use op.unfused, which differentiates",
-        "dual": "forward-mode derivatives do not reach into a fused kernel; use op.unfused",
-        "storage": "a tensor has no memory of its own (fake, meta, zero or functional tensors); pass "
-        "plain tensors, or use op.unfused",
-    }
-    named = {"x": x, **operands}
-    tensors = [value for value in (x, *operands.values()) if isinstance(value, Tensor)]
-    text = meaning.get(reason, f"the call cannot take the fused path: {reason}").format(
-        kinds=", ".join(sorted({type(value).__name__ for value in tensors})),
-        layouts=", ".join(sorted({str(value.layout) for value in tensors})),
-        grads=" and ".join(
-            repr(key)
-            for key, value in named.items()
-            if isinstance(value, Tensor) and value.requires_grad
-        )
-        or "out",
-    )
-    _raise_unsupported(name, text)
+def _wider(bound: Bound) -> Info | None:
+    """The same call for a kernel that is loaded and has more row dimensions, if there is one.
+
+    A last batch of one loses a dimension, and must not build a variant for it.
+    """
+    rank = len(describe(bound).geometry.sizes)
+    for padding in range(1, MAX_ROW_DIMS - rank + 1):
+        info = describe(bound, padding=padding)
+        if info.variant.loaded:
+            return info
+    return None
 
 
-def _overlap(bound: Bound) -> str:
-    """Which output overlaps what, by the bytes between their first and last elements."""
-    inputs = {"x": bound.x, **bound.operands}
-    for name, out in bound.out.items():
-        for key, value in inputs.items():
-            if isinstance(value, Tensor) and _share(out, value):
-                return f"the out for {name!r} overlaps {key!r}"
-        for key, value in bound.out.items():
-            if key != name and _share(out, value):
-                return f"the out for {name!r} overlaps that for {key!r}"
-    return "an out has elements that share memory"
-
-
-def _share(a: Tensor, b: Tensor) -> bool:
-    def extent(tensor: Tensor) -> tuple[int, int]:
-        steps = zip(tensor.shape, tensor.stride(), strict=True)
-        last = sum((size - 1) * step for size, step in steps)
-        return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
-
-    (a_begin, a_end), (b_begin, b_end) = extent(a), extent(b)
-    return a.numel() > 0 and b.numel() > 0 and a_begin < b_end and b_begin < a_end
-
-
-def _raise_unsupported(name: str, text: str) -> NoReturn:
-    raise UnsupportedError(f"{name}: {text}")
+def _padded(geometry: Geometry, padding: int) -> Geometry:
+    places = [
+        None if place is None else place._replace(row_strides=(0,) * padding + place.row_strides)
+        for place in geometry.placed
+    ]
+    return geometry._replace(sizes=(1,) * padding + geometry.sizes, placed=tuple(places))
 
 
 class _Part(NamedTuple):
@@ -302,11 +251,10 @@ def _placed(bound: Bound, parts: Sequence[_Part]) -> Geometry:
     try:
         return place(shape, bound.reduced, operands, sizes)
     except ValueError as error:
-        _raise_unsupported(
-            bound.op.name,
-            f"x of shape {shape} and its operands broadcast in too many ways: {error}; make an operand "
-            "contiguous with .expand(...).contiguous(), or use op.unfused",
-        )
+        raise UnsupportedError(
+            f"{bound.op.name}: x of shape {shape} and its operands broadcast in too many ways: "
+            f"{error}; make an operand contiguous with .expand(...).contiguous(), or use op.unfused"
+        ) from None
 
 
 def _view(part: _Part, place: Placed | None, width: int) -> View:
@@ -357,7 +305,7 @@ def _width(where: Placed, size: int, aligned: int, width: int) -> int:
 
 
 def _columns_apart(bound: Bound) -> bool:
-    """Whether some operand's reduced dimensions do not merge into one: then the call needs copies."""
+    """Whether some operand's reduced dimensions do not merge into one, so that it needs a copy."""
     if len(bound.reduced) == 1:
         return False
     inputs, outputs = _parts(bound)

@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The dropout contract in torch: which elements (seed, offset, slot) keeps. docs/dropout.md has the map.
+"""The dropout contract in torch: which elements (seed, offset, slot) keeps.
 
-The kernels draw the same bits; this is for `op.unfused`, `op.dropout_mask`, and for reading.
+docs/dropout.md has the map. The kernels draw the same bits; this is for `op.unfused`,
+`op.dropout_mask`, and for reading.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ def keep_mask(
     p: float,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """True where an element is kept; rows and columns are numbered in the order of `shape`'s dims."""
+    """True where an element is kept; rows and columns are numbered in the order of the dims."""
     rows = [dim for dim in range(len(shape)) if dim not in reduced]
     columns = math.prod(shape[dim] for dim in reduced)
     count = math.prod(shape[dim] for dim in rows)
-    row = torch.arange(count, device=device)[:, None]
-    call = torch.arange((columns + 7) // 8, device=device)[None, :]
-    row, call = torch.broadcast_tensors(row, call)
+    calls = (columns + 7) // 8
+    row = torch.arange(count, device=device)[:, None].expand(count, calls)
+    call = torch.arange(calls, device=device).expand(count, calls)
     counter = (
         call,
         row & _LOW,
@@ -61,7 +62,9 @@ def keep_mask(
     return placed.permute([order.index(dim) for dim in range(len(shape))])
 
 
-def philox(counter: Sequence[Tensor], key0: int, key1: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def philox(
+    counter: Sequence[Tensor], key0: int, key1: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Philox4x32-10 over int64 tensors that hold 32-bit words (Salmon et al., SC 2011)."""
     c0, c1, c2, c3 = counter
     for _ in range(10):

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choose the row schedule: how many threads hold a row, in how many packs, and where it lives.
 
-The tile (threads x packs x width) follows from columns and dtypes alone, since it decides who is added
-to whom. The storage may follow the device: registers, shared memory and streaming reduce the same
-tiles in the same order, so they agree to the bit. Nothing here depends on the number of rows.
+The tile (threads x packs x width) follows from columns and dtypes alone, since it decides who is
+added to whom. The storage may follow the device: registers, shared memory and streaming reduce the
+same tiles in the same order, so they agree to the bit. Nothing here depends on the number of rows.
 """
 
 from __future__ import annotations
@@ -24,14 +24,21 @@ STORAGES = {
 #: Columns that a CPU thread keeps between reduction and result; as HostSchedule::kBuffered.
 HOST_BUFFERED = 16384
 
-#: Values that a thread holds of a row of so many columns, and what that was worth on one H200 (fp16, 49152
-#: rows, percent of the ceiling, softmax and LayerNorm with gamma and beta). Fewer values leave room for more
-#: threads; more values make fewer threads do with one barrier. A double takes two registers, so half as many.
+#: Values that a thread holds of a row of so many columns, and what that was worth on one H200
+#: (fp16, 49152 rows, percent of the ceiling, softmax and LayerNorm with gamma and beta). Fewer
+#: values leave room for more threads; more values make fewer threads do with one barrier. A double
+#: takes two registers, so half as many.
 VALUES = (
-    (512, 16),  # 256 columns: 96 and 91, with 32 values 96 and 89
-    (4096, 32),  # 1024 columns: 99 and 96, with 16 values 99 and 94
-    (None, 64),  # 16384 columns: 97 and 97, with 32 values 99 and 62 (a block of 512 fits only once)
+    (512, 16),  # 256 columns: 99 and 93, with 32 values 96 and 89
+    (4096, 32),  # 1024 columns: 99 and 96, with 16 values 99 and 96; 2048: 100 and 99, 100 and 92
+    (None, 64),  # 16384 columns: 97 and 97, with 32 values 99 and 62: a block of 512 fits only once
 )
+
+#: Threads that a multiprocessor shall have room for, by the values that each holds. Left alone, the
+#: assembler saves registers by reading two packs after the other two: attention softmax with pair
+#: bias and mask 88 percent of the ceiling, and 97 with room for 896 threads (72 registers each);
+#: with dropout 80 and 83. For 16 values it costs 1 to 3 points, for 64 values nothing is gained.
+RESIDENT = {32: 896}
 
 #: Threads of a row at most; rows of more than 64 x 256 columns are cut into chunks.
 MOST_THREADS = 256
@@ -65,6 +72,12 @@ class Schedule:
         return self.threads * self.rows
 
     @property
+    def blocks(self) -> int:
+        """Blocks that a multiprocessor shall have room for; 0 leaves it to the compiler."""
+        values = self.packs * self.width * self.compute_bytes // 4
+        return next((t // self.block for v, t in RESIDENT.items() if v // 2 < values <= v), 0)
+
+    @property
     def shared(self) -> int:
         """Bytes of dynamic shared memory of a block."""
         if self.kind != "shared":
@@ -90,7 +103,7 @@ def _tile(columns: int, width: int, compute_bytes: int) -> tuple[int, int, int]:
         threads = _power_of_two_above(_ceil(packs_of_row, most_packs))
         return threads, _ceil(packs_of_row, threads), 1
     if packs_of_row <= MOST_THREADS * most_packs:
-        # Warps that come out even, if there are any: then no pack need be asked whether it is there.
+        # Warps that come out even, if there are any: then no pack need be asked if it is there.
         for packs in range(most_packs, most_packs // 2, -1):
             if packs_of_row % (32 * packs) == 0 and packs_of_row // packs <= MOST_THREADS:
                 return packs_of_row // packs, packs, 1
@@ -137,8 +150,8 @@ def choose(
         raise ValueError(f"a row of {columns} columns does not fit the registers of a block")
     if kind == "shared" and not fits:
         raise ValueError(
-            f"a row of {columns} columns takes {in_shared.shared} bytes of shared memory, the device "
-            f"has {shared_limit} a block"
+            f"a row of {columns} columns takes {in_shared.shared} bytes of shared memory, the "
+            f"device has {shared_limit} a block"
         )
     return dataclasses.replace(schedule, kind=kind)
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fusedops.binding import Bound
-from fusedops.functors import Dropout, Functor, Mask, Causal, Lengths
+from fusedops.functors import Causal, Dropout, Functor, Lengths, Mask
 from fusedops.random import keep_mask, keep_scale
 from fusedops.runtime import draw
 
@@ -60,9 +60,9 @@ class Chain:
         value = self._bound.operands[name]
         return self.arrange(value) if isinstance(value, Tensor) else value
 
-    def value(self, name: str) -> Any:
+    def value(self, name: str) -> Tensor | float:
         """A floating operand in the compute type."""
-        value = self.tensor(name)
+        value: Tensor | float = self.tensor(name)
         return value.to(self._bound.compute) if isinstance(value, Tensor) else value
 
     def column(self) -> Tensor:
@@ -88,7 +88,12 @@ class Chain:
         seed, offset = self._drawn
         p = bound.operands[functor.p]
         kept = keep_mask(
-            tuple(x.shape), bound.reduced, seed=seed, offset=offset + self._slot, p=p, device=x.device
+            tuple(x.shape),
+            bound.reduced,
+            seed=seed,
+            offset=offset + self._slot,
+            p=p,
+            device=x.device,
         )
         return self.arrange(kept), keep_scale(p)
 
@@ -108,7 +113,7 @@ def run(bound: Bound) -> dict[str, Tensor]:
     value = chain.apply("load", bound.load, chain.arrange(bound.x).to(bound.compute))
     masks = [f.masked(chain) for f in bound.load if isinstance(f, (Mask, Causal, Lengths))]
     if masks:
-        # The union of the masks, last: a masked element leaves the row whatever stands after the mask.
+        # The union of the masks, last: a masked element leaves the row whatever stands after it.
         value = value.masked_fill(functools.reduce(operator.or_, masks), -torch.inf)
     if bound.columns == 0:
         result, statistics = value, {}

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every operator on every GPU schedule, small, for compute-sanitizer to watch:
+"""Every operator on every GPU schedule, small, for compute-sanitizer to watch.
 
-    compute-sanitizer --tool memcheck --error-exitcode 1 python tests/sanitize.py
-    compute-sanitizer --tool racecheck --error-exitcode 1 python tests/sanitize.py
+compute-sanitizer --tool memcheck --error-exitcode 1 python tests/sanitize.py
+compute-sanitizer --tool racecheck --error-exitcode 1 python tests/sanitize.py
 """
 
 import torch

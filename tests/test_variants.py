@@ -25,7 +25,7 @@ ARCHS = {"sm_80": 166912, "sm_90": 232448, "sm_100": 232448, "sm_120": 101376}
 STORAGES = ["register", "shared", "streaming"]
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
-#: By storage: columns that fill no pack, columns that fill every tile, and about the most that every
+#: By storage: columns that fill no pack, columns that fill every tile, and the most that every
 #: device can hold of double.
 COLUMNS = {
     "register": {"odd": 333, "exact": 1024, "long": 8192},

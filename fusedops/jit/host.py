@@ -27,8 +27,9 @@ LEVELS = {
     "x86-64-v4": ("-march=x86-64-v4", "-mtune=skylake-avx512"),
     "aarch64": ("-march=armv8-a",),
 }
-# Without this GCC turns loops that copy a pack into calls of memcpy, whose 16-byte stores the 32-byte loads
-# behind them have to wait for: a residual LayerNorm of 1024 columns takes 1.7 times as long.
+# Without this GCC turns loops that copy a pack into calls of memcpy, whose 16-byte stores the
+# 32-byte loads behind them have to wait for: a residual LayerNorm of 1024 columns takes 1.7 times
+# as long.
 _GCC = ("-fno-tree-loop-distribute-patterns",)
 # What the compiler may use at a level, beyond the level below.
 _V3 = frozenset({"avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "movbe"})
@@ -117,7 +118,15 @@ def compile_host(source: str, arch: str) -> tuple[bytes, str]:
     with tempfile.TemporaryDirectory(prefix="fusedops-") as scratch:
         Path(scratch, "kernel.cpp").write_text(source, encoding="utf-8")
         include = f"-I{env.include_dir()}"
-        command = [*compiler, *flags(arch), *_own_flags(compiler), include, "kernel.cpp", "-o", "kernel.so"]
+        command = [
+            *compiler,
+            *flags(arch),
+            *_own_flags(compiler),
+            include,
+            "kernel.cpp",
+            "-o",
+            "kernel.so",
+        ]
         done = subprocess.run(
             command,
             cwd=scratch,

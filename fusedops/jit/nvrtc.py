@@ -19,6 +19,11 @@ __all__ = ["compile_cuda", "flags", "identity"]
 SUCCESS = 0
 INVALID_OPTION = 5
 
+# Makes the assembler report registers, stack and spills.
+RESOURCES = "--ptxas-options=-v"
+_SPILLS = re.compile(r"[1-9]\d* bytes (stack frame|spill)")
+_RESOURCE_LINE = re.compile(r"ptxas info|\s+\d+ bytes stack frame|\s*$")
+
 # NVRTC has these built in and skips them in the toolkit's headers.
 _SUPPLIED = frozenset({"builtin_types.h", "cuda_runtime_api.h", "vector_functions.h"})
 
@@ -51,6 +56,10 @@ def identity(request: Request) -> dict[str, str]:
 def compile_cuda(source: str, arch: str, extra: Sequence[str] = ()) -> tuple[bytes, str]:
     """Compile `source` for `arch` ("sm_90") and give the cubin and the log.
 
+    A kernel that spills registers is compiled once more with ``FUSEDOPS_ANY_REGISTERS`` defined: the
+    generated source then asks for no more than one block a multiprocessor, and the compiler takes
+    the registers that it needs.
+
     `extra` are further options, such as ``--ptxas-options=-v``, which puts registers and spills in
     the log.
 
@@ -59,6 +68,16 @@ def compile_cuda(source: str, arch: str, extra: Sequence[str] = ()) -> tuple[byt
         UnsupportedError: This NVRTC does not know `arch`.
         CompileError: The source does not compile.
     """
+    options = list(extra) if RESOURCES in extra else [*extra, RESOURCES]
+    cubin, log = _compile(source, arch, options)
+    if _SPILLS.search(log):
+        cubin, log = _compile(source, arch, [*options, "-DFUSEDOPS_ANY_REGISTERS"])
+    if RESOURCES not in extra:
+        log = "\n".join(line for line in log.splitlines() if not _RESOURCE_LINE.match(line))
+    return cubin, log
+
+
+def _compile(source: str, arch: str, extra: Sequence[str]) -> tuple[bytes, str]:
     library = _library()
     include = [f"-I{folder}" for folder in find_toolkit().include]
     options = [*flags(arch), f"-I{env.include_dir()}", *include, *extra]

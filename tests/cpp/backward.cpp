@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The gradients of functors, alone and composed in a LOAD or a STORE, in double. test_contract.py
+// The gradients of functors, alone and composed in a LOAD or a STORE, in double. test_backward.py
 // has a torch function of the same name for every chain below and compares with autograd.
 #include <cstring>
 #include <fusedops/functor/affine.cuh>

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the language lacks: function qualifiers that mean the same under nvcc, NVRTC and a plain host
-// compiler, fixed-width integers where no <cstdint> exists, and the version. No other header defines macros.
+// What the language lacks: function qualifiers that mean the same under nvcc, NVRTC and a plain
+// host compiler, fixed-width integers where no <cstdint> exists, and the version. No other header
+// defines macros.
 #pragma once
 
 #define FUSEDOPS_VERSION 100  // major * 10000 + minor * 100 + patch
@@ -19,8 +20,9 @@
 #define FUSEDOPS_ON_DEVICE 1
 #endif
 
-// Loops over the elements of a pack. A GPU unrolls them; a host compiler vectorizes them (unrolling them first
-// would hide them from it), and FUSEDOPS_VECTOR tells it that the operands of one access do not overlap.
+// Loops over the elements of a pack. A GPU unrolls them; a host compiler vectorizes them (unrolling
+// them first would hide them from it), and FUSEDOPS_VECTOR tells it that the operands of one access
+// do not overlap.
 #if defined(FUSEDOPS_CUDA)
 #define FUSEDOPS_UNROLL _Pragma("unroll")
 #define FUSEDOPS_VECTOR _Pragma("unroll")
@@ -55,7 +57,8 @@ using std::uint64_t;
 using std::uint8_t;
 #endif
 
-/// A value in eight bytes, whatever its type: arguments of generated kernels are a list of 8-byte words.
+/// A value in eight bytes, whatever its type: arguments of generated kernels are a list of 8-byte
+/// words.
 template <class T>
 struct alignas(8) Word {
   T value;

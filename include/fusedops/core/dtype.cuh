@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Storage types and their conversion to and from the compute type. On a GPU half and bfloat16 are CUDA's; a
-// host compiler gets our own, with branch-free conversions that vectorize. Rounding is to nearest even.
+// Storage types and their conversion to and from the compute type. On a GPU half and bfloat16 are
+// CUDA's; a host compiler gets our own, with branch-free conversions that vectorize. Rounding is to
+// nearest even.
 #pragma once
 
 #include <fusedops/core/config.cuh>
@@ -39,7 +40,8 @@ FUSEDOPS_HD To bit_cast(const From& from) {
   return to;
 }
 
-/// Conversion between storage and compute types; each conversion rounds once (double to 16 bits: through float).
+/// Conversion between storage and compute types; each conversion rounds once (double to 16 bits:
+/// through float).
 template <class To, class From>
 struct Convert {
   FUSEDOPS_HD static To apply(From x) { return static_cast<To>(x); }

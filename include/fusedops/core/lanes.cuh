@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The lanes that reduce together: a power of two of neighbouring lanes of a warp, or the single "lane" of a
-// CPU thread. Every lane of the group gets the result, and the order of additions is fixed (a butterfly over
-// an operation that commutes, so that all lanes agree to the bit).
+// The lanes that reduce together: a power of two of neighbouring lanes of a warp, or the single
+// "lane" of a CPU thread. Every lane of the group gets the result, and the order of additions is
+// fixed (a butterfly over an operation that commutes, so that all lanes agree to the bit).
 #pragma once
 
 #include <fusedops/core/math.cuh>
@@ -16,7 +16,8 @@ struct Lanes {
                 "a group of lanes is a power of two up to a warp");
 
 #if defined(FUSEDOPS_ON_DEVICE)
-  // All 32 lanes of the warp take part, also those whose row lies beyond the end: the schedule sees to it.
+  // All 32 lanes of the warp take part, also those whose row lies beyond the end: the schedule sees
+  // to it.
   template <class T>
   FUSEDOPS_HD T sum(T x) const {
     FUSEDOPS_UNROLL

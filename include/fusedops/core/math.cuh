@@ -3,8 +3,9 @@
 //
 // The functions that operators and functors use, for float and double, on GPU and CPU.
 //
-// Stated errors, float: exp on a GPU 2 + 1.2 |x| ulp (one multiply and the hardware's exp2; results below
-// 2^-126 are zero), on a CPU 2 ulp; log 2 ulp, the reciprocals 1 ulp. Double: those of the platform's mathematics library.
+// Stated errors, float: exp on a GPU 2 + 1.2 |x| ulp (one multiply and the hardware's exp2; results
+// below 2^-126 are zero), on a CPU 2 ulp; log 2 ulp, the reciprocals 1 ulp. Double: those of the
+// platform's mathematics library.
 #pragma once
 
 #include <fusedops/core/dtype.cuh>
@@ -47,7 +48,8 @@ FUSEDOPS_HD T larger(T a, T b) {
 #if defined(FUSEDOPS_ON_DEVICE)
   return ::fmax(a, b);
 #else
-  return a > b ? a : b;  // drops a NaN in a; one in b survives until the sum, which it poisons anyway
+  return a > b ? a
+               : b;  // drops a NaN in a; one in b survives until the sum, which it poisons anyway
 #endif
 }
 #if defined(FUSEDOPS_ON_DEVICE)
@@ -67,8 +69,8 @@ FUSEDOPS_HD float exp(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
   return y;
 #else
-  // exp(x) = 2^n exp(r), |r| <= ln(2)/2; n is rounded by adding 1.5 * 2^23, ln(2) is split in two so that
-  // n * high is exact, and the power is applied in halves so that neither half overflows.
+  // exp(x) = 2^n exp(r), |r| <= ln(2)/2; n is rounded by adding 1.5 * 2^23, ln(2) is split in two
+  // so that n * high is exact, and the power is applied in halves so that neither half overflows.
   x = x < -104.0f ? -104.0f : x;
   x = x > 89.0f ? 89.0f : x;
   const float shifted = x * 1.44269504f + 12582912.0f;
@@ -113,8 +115,8 @@ FUSEDOPS_HD double log(double x) {
 #endif
 }
 
-/// 1 / x within 1 ulp for normal x and 1 / x: the hardware's estimate and a Newton step, a third of the
-/// instructions of the correctly rounded division.
+/// 1 / x within 1 ulp for normal x and 1 / x: the hardware's estimate and a Newton step, a third of
+/// the instructions of the correctly rounded division.
 FUSEDOPS_HD float reciprocal(float x) {
 #if defined(FUSEDOPS_ON_DEVICE)
   float y;
@@ -148,7 +150,8 @@ FUSEDOPS_HD float reciprocal_sqrt(float x) {
   const float high = x * y;
   const float low = ::fmaf(x, y, -high);
   const float residual = ::fmaf(-low, y, ::fmaf(-high, y, 1.0f));
-  return x > 0.0f && y > 0.0f ? ::fmaf(0.5f * y, residual, y) : y;  // a step from 0 or infinity would be NaN
+  return x > 0.0f && y > 0.0f ? ::fmaf(0.5f * y, residual, y)
+                              : y;  // a step from 0 or infinity would be NaN
 #else
   return 1.0f / __builtin_sqrtf(x);
 #endif

@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reading and writing W neighbouring elements at once. The pointer must be aligned to W elements; who knows
-// less passes a smaller W. Inputs are read through the read-only path, so that a compiler may move a read
-// above the stores of an earlier pack: several packs are in flight even where a LOAD saves what it read.
+// Reading and writing W neighbouring elements at once. The pointer must be aligned to W elements;
+// who knows less passes a smaller W. Inputs are read through the read-only path, so that a compiler
+// may move a read above the stores of an earlier pack: several packs are in flight even where a
+// LOAD saves what it read.
 #pragma once
 
 #include <fusedops/core/dtype.cuh>
@@ -71,7 +72,8 @@ FUSEDOPS_HD Pack<T, W> read_back(const T* from) {
 template <int W, class T>
 FUSEDOPS_HD void write(T* to, const Pack<T, W>& pack) {
 #if defined(FUSEDOPS_ON_DEVICE)
-  *reinterpret_cast<Pack<T, W>*>(to) = pack;
+  using Raw = typename detail::Raw<sizeof(T) * W>::type;  // a struct might be stored in pieces
+  *reinterpret_cast<Raw*>(to) = bit_cast<Raw>(pack);
 #else
   __builtin_memcpy(to, &pack, sizeof(pack));
 #endif

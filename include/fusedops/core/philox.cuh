@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Philox4x32-10, the counter-based generator of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as
-// easy as 1, 2, 3" (SC 2011). Integer arithmetic alone, so the same bits on every device. A GPU steps one
-// counter at a time in 32-bit words; a CPU steps four, each word in a 64-bit lane whose upper half is ignored.
+// Philox4x32-10, the counter-based generator of Salmon, Moraes, Dror and Shaw, "Parallel random
+// numbers: as easy as 1, 2, 3" (SC 2011). Integer arithmetic alone, so the same bits on every
+// device. A GPU steps one counter at a time in 32-bit words; a CPU steps four, each word in a
+// 64-bit lane whose upper half is ignored.
 #pragma once
 
 #include <fusedops/core/dtype.cuh>
@@ -22,7 +23,8 @@ using FourWords = uint64_t __attribute__((vector_size(32)));
 
 FUSEDOPS_HD void multiply_wide(FourWords a, uint32_t b, FourWords& high, FourWords& low) {
 #if defined(__AVX2__) && !defined(__clang__)
-  using Halves = int __attribute__((vector_size(32)));  // GCC does not see one instruction in the other form
+  using Halves =
+      int __attribute__((vector_size(32)));  // GCC does not see one instruction in the other form
   const FourWords factor = FourWords{} + b;
   const auto product = (FourWords)__builtin_ia32_pmuludq256((Halves)a, (Halves)factor);
 #else
@@ -73,20 +75,22 @@ class SixteenBits {
     for (int i = 0; i < kCounters; i += 4) {
       const uint64_t first = s.first + static_cast<uint32_t>(i);
       const FourWords none = {};
-      FourWords c[4] = {FourWords{0, 1, 2, 3} + first, none + s.low, none + s.middle, none + s.high};
+      FourWords c[4] = {FourWords{0, 1, 2, 3} + first, none + s.low, none + s.middle,
+                        none + s.high};
       philox(c, s.key0, s.key1);
       const FourWords lower = (c[0] & 0xffffffffu) | c[1] << 32;
       const FourWords upper = (c[2] & 0xffffffffu) | c[3] << 32;
       for (int j = 0; j < 4 && i + j < kCounters; ++j) {
         const uint64_t words[2] = {lower[j], upper[j]};
-        __builtin_memcpy(half_ + 8 * (i + j), words, sizeof(words));  // little-endian: the low half first
+        __builtin_memcpy(half_ + 8 * (i + j), words,
+                         sizeof(words));  // little-endian: the low half first
       }
     }
 #endif
   }
 
-  /// Element i's bits in the upper half of a word; the lower half is anything. The index is a constant or,
-  /// on a CPU, a loop's.
+  /// Element i's bits in the upper half of a word; the lower half is anything. The index is a
+  /// constant or, on a CPU, a loop's.
   FUSEDOPS_HD uint32_t upper(int i) const {
 #if defined(FUSEDOPS_CUDA)
     return i % 2 == 0 ? pair_[i / 2] << 16 : pair_[i / 2];

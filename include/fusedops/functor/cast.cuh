@@ -19,7 +19,8 @@ struct Cast {
   }
 
   template <int N, class Compute, class Row, class Sink>
-  FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&)[N], const Row& row, int64_t col, Sink&) const {
+  FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&)[N], const Row& row, int64_t col,
+                            Sink&) const {
     (*this)(g, row, col);  // torch rounds the gradient on its way back through a cast
   }
 };

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Causal: a query sees the columns up to its own position, shifted by `shift` (the declaration's offset and,
-// for the bottom-right alignment, the difference between columns and queries).
+// Causal: a query sees the columns up to its own position, shifted by `shift` (the declaration's
+// offset and, for the bottom-right alignment, the difference between columns and queries).
 #pragma once
 
 #include <fusedops/functor/columns.cuh>

@@ -1,15 +1,17 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Composition: a source and functors make a LOAD, functors and a target make a STORE. The functors apply in
-// the order in which they are declared, except that masks come last: they are sticky, whatever follows them.
+// Composition: a source and functors make a LOAD, functors and a target make a STORE. The functors
+// apply in the order in which they are declared, except that masks come last: they are sticky,
+// whatever follows them.
 #pragma once
 
 #include <fusedops/functor/contract.cuh>
 
 namespace fusedops {
 
-/// Hands operand gradients of one functor on to the schedule's sink, marked with the functor's place.
+/// Hands operand gradients of one functor on to the schedule's sink, marked with the functor's
+/// place.
 template <int kFunctor, class Sink>
 struct SinkAt {
   Sink& sink;
@@ -19,10 +21,31 @@ struct SinkAt {
   }
 };
 
+/// Hands on the gradients of what is kept, and zero for what masks took out of the row (kept is
+/// -inf there): a selection, so that Inf and NaN under a mask leak no more backward than forward.
+template <int N, class Compute, class Sink>
+struct KeptSink {
+  Sink& sink;
+  const Compute (&kept)[N];
+  FUSEDOPS_HD void select(Compute (&gradient)[N]) const {
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < N; ++i) gradient[i] = kept[i] == 0 ? gradient[i] : Compute(0);
+  }
+  template <int kFunctor, int kOperand, class Row>
+  FUSEDOPS_HD void add(const Compute (&gradient)[N], const Row& row, int64_t col) {
+    Compute selected[N];
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < N; ++i) selected[i] = gradient[i];
+    select(selected);
+    sink.template add<kFunctor, kOperand>(selected, row, col);
+  }
+};
+
 /// Functors in the order of their declaration; kFirst is the place of the first one.
 template <int kFirst, class... Functors>
 struct Chain {
   static constexpr bool kSaves = false;
+  static constexpr bool kMasks = false;
   static constexpr bool kBounds = false;
 
   template <int N, class Compute, class Row>
@@ -51,14 +74,16 @@ struct Chain<kFirst, F, Rest...> {
   static constexpr bool kSavesHere = detail::Saves<F>::value;
   static constexpr bool kSavesLater = Chain<kFirst + 1, Rest...>::kSaves;
   static constexpr bool kSaves = kSavesHere || kSavesLater;
+  static constexpr bool kMasks = detail::Masks<F>::value || Chain<kFirst + 1, Rest...>::kMasks;
   static constexpr bool kBounds =
       detail::HasColumns<F, RowIndex<1>>::value || Chain<kFirst + 1, Rest...>::kBounds;
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void values(Compute (&v)[N], const Row& row, int64_t col) const {
-    static_assert(is_functor_v<F, Compute, Row>,
-                  "fusedops: not a functor: it needs template <int N> void operator()(Compute (&v)[N], "
-                  "int64_t row, int64_t col) const (see fusedops/functor/contract.cuh)");
+    static_assert(
+        is_functor_v<F, Compute, Row>,
+        "fusedops: not a functor: it needs template <int N> void operator()(Compute (&v)[N], "
+        "int64_t row, int64_t col) const (see fusedops/functor/contract.cuh)");
     if constexpr (!detail::Masks<F>::value) first(v, row, col);
     rest.values(v, row, col);
   }
@@ -94,19 +119,30 @@ struct Chain<kFirst, F, Rest...> {
     }
     return rest.template any<N>(row, col);
   }
-  /// `v` enters as the value this functor saw and is rewritten on the way up; `g` enters as the gradient of
-  /// the chain's result and leaves as that of `v`. Only inputs that a gradient needs are kept.
+  /// `v` enters as the value this functor saw and is rewritten on the way up; `g` enters as the
+  /// gradient of the chain's result and leaves as that of `v`. Only inputs that a gradient needs
+  /// are kept; a saved stream is read, not written. Masks are no part of it: they come last going
+  /// up, so whoever calls this sees to them.
   template <int N, class Compute, class Row, class Sink>
-  FUSEDOPS_HD void backward(Compute (&g)[N], Compute (&v)[N], const Row& row, int64_t col, Sink& sink) const {
-    Compute seen[N];
-    if constexpr (detail::NeedsInput<F>::value) {
-      FUSEDOPS_UNROLL
-      for (int i = 0; i < N; ++i) seen[i] = v[i];
+  FUSEDOPS_HD void backward(Compute (&g)[N], Compute (&v)[N], const Row& row, int64_t col,
+                            Sink& sink) const {
+    if constexpr (detail::Masks<F>::value) {
+      rest.backward(g, v, row, col, sink);
+    } else {
+      Compute seen[N];
+      if constexpr (detail::NeedsInput<F>::value) {
+        FUSEDOPS_UNROLL
+        for (int i = 0; i < N; ++i) seen[i] = v[i];
+      }
+      if constexpr (kSavesHere) {
+        first.reread(v, row, col);
+      } else {
+        first(v, row, col);
+      }
+      rest.backward(g, v, row, col, sink);
+      SinkAt<kFirst, Sink> mine{sink};
+      first.backward(g, seen, row, col, mine);
     }
-    if constexpr (!detail::Masks<F>::value) first(v, row, col);
-    rest.backward(g, v, row, col, sink);
-    SinkAt<kFirst, Sink> mine{sink};
-    first.backward(g, seen, row, col, mine);
   }
 };
 
@@ -148,7 +184,18 @@ struct Load {
   FUSEDOPS_HD void backward(Compute (&g)[N], const Row& row, int64_t col, Sink& sink) const {
     Compute v[N];
     source.read(v, row, col);
-    chain.backward(g, v, row, col, sink);
+    if constexpr (Chain<0, Functors...>::kMasks) {
+      Compute kept[N];
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < N; ++i) kept[i] = 0;
+      chain.masks(kept, row, col);
+      KeptSink<N, Compute, Sink> of_kept{sink, kept};
+      of_kept.select(g);
+      chain.backward(g, v, row, col, of_kept);
+      of_kept.select(g);  // zero times an infinite scale
+    } else {
+      chain.backward(g, v, row, col, sink);
+    }
   }
 };
 
@@ -166,10 +213,11 @@ struct Store {
     chain.values(v, row, col);
     target.write(v, row, col);
   }
-  /// The gradient of the row's result, from that of what was stored; `result` is what the STORE was given.
+  /// The gradient of the row's result, from that of what was stored; `result` is what the STORE was
+  /// given.
   template <int N, class Compute, class Row, class Sink>
-  FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&result)[N], const Row& row, int64_t col,
-                            Sink& sink) const {
+  FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&result)[N], const Row& row,
+                            int64_t col, Sink& sink) const {
     Compute v[N];
     FUSEDOPS_UNROLL
     for (int i = 0; i < N; ++i) v[i] = result[i];

@@ -5,21 +5,27 @@
 //
 // LOAD     template <int N> void load(Compute* dst, int64_t row, int64_t col) const
 // STORE    template <int N> void store(const Compute* src, int64_t row, int64_t col)
-//   Called with 0 <= row < rows, col % N == 0 and col + N <= cols; the end of an odd row uses a smaller N.
-//   Optional members of a LOAD:
-//   - template <int N> void revisit(Compute* dst, int64_t row, int64_t col) const: the same values for a second
+//   Called with 0 <= row < rows, col % N == 0 and col + N <= cols; the end of an odd row uses a
+//   smaller N. Optional members of a LOAD:
+//   - template <int N> void revisit(Compute* dst, int64_t row, int64_t col) const: the same values
+//   for a second
 //     visit, without side effects (default: load);
-//   - Columns columns(int64_t row) const: what can be unmasked at all; nothing else is loaded (default: all);
-//   - template <int N> bool any(int64_t row, int64_t col) const: whether anything in a pack can be unmasked
+//   - Columns columns(int64_t row) const: what can be unmasked at all; nothing else is loaded
+//   (default: all);
+//   - template <int N> bool any(int64_t row, int64_t col) const: whether anything in a pack can be
+//   unmasked
 //     (default: true).
 //
 // functor  template <int N> void operator()(Compute (&v)[N], int64_t row, int64_t col) const
-//   rewrites N values in place. Ours take the row as a template parameter, a RowIndex that holds the
-//   coordinates as well and converts to int64_t, so a functor that declares int64_t works as it is.
-//   Members found at compile time:
-//   - static constexpr bool kMasks: it only sets values to -inf; masks are sticky, so a chain applies them last;
-//   - static constexpr bool kSaves, reread: it writes the value it makes, which a later visit reads instead;
-//   - template <int N, class Sink> void backward(Compute (&g)[N], const Compute (&in)[N], row, col, Sink& sink)
+//   rewrites N values in place. Ours take the row as a template parameter, a RowIndex that holds
+//   the coordinates as well and converts to int64_t, so a functor that declares int64_t works as it
+//   is. Members found at compile time:
+//   - static constexpr bool kMasks: it only sets values to -inf; masks are sticky, so a chain
+//   applies them last;
+//   - static constexpr bool kSaves, reread: it writes the value it makes, which a later visit reads
+//   instead;
+//   - template <int N, class Sink> void backward(Compute (&g)[N], const Compute (&in)[N], row, col,
+//   Sink& sink)
 //     const: turns the gradient of its output into that of its input and hands operand gradients to
 //     sink.template add<k>(gradient, row, col), k the number of the operand within the functor;
 //   - static constexpr bool kNeedsInput: whether backward needs the values the functor saw.
@@ -61,8 +67,8 @@ struct IsLoad {
 };
 template <class L, class Compute, class Row>
 struct IsLoad<L, Compute, Row,
-              Void<decltype(any_of<const L>().template load<1>(any_of<Compute*>(), any_of<const Row>(),
-                                                               int64_t(0)))>> {
+              Void<decltype(any_of<const L>().template load<1>(any_of<Compute*>(),
+                                                               any_of<const Row>(), int64_t(0)))>> {
   static constexpr bool value = true;
 };
 
@@ -72,8 +78,8 @@ struct IsStore {
 };
 template <class S, class Compute, class Row>
 struct IsStore<S, Compute, Row,
-               Void<decltype(any_of<S>().template store<1>(any_of<const Compute*>(), any_of<const Row>(),
-                                                           int64_t(0)))>> {
+               Void<decltype(any_of<S>().template store<1>(any_of<const Compute*>(),
+                                                           any_of<const Row>(), int64_t(0)))>> {
   static constexpr bool value = true;
 };
 
@@ -82,8 +88,9 @@ struct IsFunctor {
   static constexpr bool value = false;
 };
 template <class F, class Compute, class Row>
-struct IsFunctor<F, Compute, Row,
-                 Void<decltype(any_of<const F>()(any_of<Compute[1]>(), any_of<const Row>(), int64_t(0)))>> {
+struct IsFunctor<
+    F, Compute, Row,
+    Void<decltype(any_of<const F>()(any_of<Compute[1]>(), any_of<const Row>(), int64_t(0)))>> {
   static constexpr bool value = true;
 };
 
@@ -128,7 +135,8 @@ struct HasAny {
   static constexpr bool value = false;
 };
 template <class F, class Row>
-struct HasAny<F, Row, Void<decltype(any_of<const F>().template any<1>(any_of<const Row>(), int64_t(0)))>> {
+struct HasAny<F, Row,
+              Void<decltype(any_of<const F>().template any<1>(any_of<const Row>(), int64_t(0)))>> {
   static constexpr bool value = true;
 };
 
@@ -138,8 +146,8 @@ struct HasRevisit {
 };
 template <class L, class Compute, class Row>
 struct HasRevisit<L, Compute, Row,
-                  Void<decltype(any_of<const L>().template revisit<1>(any_of<Compute*>(), any_of<const Row>(),
-                                                                      int64_t(0)))>> {
+                  Void<decltype(any_of<const L>().template revisit<1>(
+                      any_of<Compute*>(), any_of<const Row>(), int64_t(0)))>> {
   static constexpr bool value = true;
 };
 

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Dropout: keeps an element with probability 1 - p and scales it so that the expectation is exact. Whether an
-// element is kept is a function of (seed, offset, logical row, column) alone: docs/dropout.md. One Philox call
-// serves eight columns, sixteen bits each.
+// Dropout: keeps an element with probability 1 - p and scales it so that the expectation is exact.
+// Whether an element is kept is a function of (seed, offset, logical row, column) alone:
+// docs/dropout.md. One Philox call serves eight columns, sixteen bits each.
 #pragma once
 
 #include <fusedops/core/philox.cuh>
@@ -24,9 +24,12 @@ struct Dropout {
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
     const uint64_t logical = static_cast<uint64_t>(logical_row(row));
     const PhiloxStream stream{
-        static_cast<uint32_t>(col / 8), static_cast<uint32_t>(logical), static_cast<uint32_t>(offset),
+        static_cast<uint32_t>(col / 8),
+        static_cast<uint32_t>(logical),
+        static_cast<uint32_t>(offset),
         static_cast<uint32_t>(logical >> 32 << 16) | static_cast<uint32_t>(offset >> 32),
-        static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
+        static_cast<uint32_t>(seed),
+        static_cast<uint32_t>(seed >> 32)};
     // Sixteen bits >= threshold, compared in the upper half of a word.
     const uint32_t below = (static_cast<uint32_t>(threshold) << 16) - 1;
     const Compute factor = scale;
@@ -50,7 +53,8 @@ struct Dropout {
   }
 
   template <int N, class Row, class Sink>
-  FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&)[N], const Row& row, int64_t col, Sink&) const {
+  FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&)[N], const Row& row, int64_t col,
+                            Sink&) const {
     (*this)(g, row, col);  // the same elements, the same scale
   }
 };

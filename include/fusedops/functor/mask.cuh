@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Mask: a boolean tensor takes elements out of the row, by selection: what lies under the mask cannot leak.
+// Mask: a boolean tensor takes elements out of the row, by selection: what lies under the mask
+// cannot leak.
 #pragma once
 
 #include <fusedops/core/math.cuh>
@@ -9,7 +10,8 @@
 
 namespace fusedops {
 
-/// kKeep: true takes part (the attention convention); otherwise true is masked out (torch's masked_fill).
+/// kKeep: true takes part (the attention convention); otherwise true is masked out (torch's
+/// masked_fill).
 template <class Flags, bool kKeep>
 struct Mask {
   Flags flags;
@@ -24,7 +26,8 @@ struct Mask {
   }
 
   template <int N, class Compute, class Row, class Sink>
-  FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&)[N], const Row& row, int64_t col, Sink&) const {
+  FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&)[N], const Row& row, int64_t col,
+                            Sink&) const {
     const auto flag = flags.template fetch<N, uint8_t>(row, col);
     FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) g[i] = (flag[i] != 0) == kKeep ? g[i] : Compute(0);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Residual: v = v + alpha * residual. With a stream it also saves the sum, rounded to the stream's type, and the
-// chain continues with the rounded value, as torch's chain does.
+// Residual: v = v + alpha * residual. With a stream it also saves the sum, rounded to the stream's
+// type, and the chain continues with the rounded value, as torch's chain does.
 #pragma once
 
 #include <fusedops/row/view.cuh>

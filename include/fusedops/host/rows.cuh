@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The row schedule of the CPU: a thread takes one row after another. The same operators, LOADs and STOREs as on
-// the GPU; a "group of lanes" is one thread, a pack is as wide as several vector registers, and a row that fits
-// a small buffer stays there between its reduction and its result. The runtime owns the threads.
+// The row schedule of the CPU: a thread takes one row after another. The same operators, LOADs and
+// STOREs as on the GPU; a "group of lanes" is one thread, a pack is as wide as several vector
+// registers, and a row that fits a small buffer stays there between its reduction and its result.
+// The runtime owns the threads.
 #pragma once
 
 #include <fusedops/row/fetch.cuh>
@@ -16,26 +17,30 @@ namespace fusedops {
 template <class Storage_>
 struct HostSchedule {
   using Storage = Storage_;
-  static constexpr int kWidth = 64;      // eight AVX2 registers of float: enough independent work
-  static constexpr int kPacks = 16;      // a chunk of 1024 columns: merging chunks costs little
-  static constexpr int kChunks = 16;     // a row of 16384 floats takes 64 KiB, which the L2 cache holds
+  static constexpr int kWidth = 64;  // eight AVX2 registers of float: enough independent work
+  static constexpr int kPacks = 16;  // a chunk of 1024 columns: merging chunks costs little
+  static constexpr int kChunks =
+      16;  // a row of 16384 floats takes 64 KiB, which the L2 cache holds
   static constexpr int kChunk = kWidth * kPacks;
   static constexpr int kBuffered = kChunk * kChunks;
 };
 
 /// Rows begin <= row < end, on the calling thread.
-template <class Schedule, class Op, class LoadT, class StoreT, class Statistics, int kRank>
+template <class Schedule, class Op, class LoadT, class StoreT, class Statistics, class Rows>
 inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Statistics& statistics,
-                      const RowSpace<kRank>& rows, int64_t cols, int64_t begin, int64_t end) {
+                      const Rows& rows, int64_t cols, int64_t begin, int64_t end) {
   using Compute = typename Op::Compute;
   using Storage = typename Schedule::Storage;
-  using RowTile = Tile<Compute, Schedule::kPacks, Schedule::kWidth, Schedule::kWidth, Schedule::kWidth, false>;
-  using Row = RowIndex<kRank>;
-  static_assert(is_load_v<LoadT, Compute, Row>,
-                "fusedops: not a LOAD: it needs template <int N> void load(Compute* dst, int64_t row, "
-                "int64_t col) const (see fusedops/functor/contract.cuh)");
+  using RowTile =
+      Tile<Compute, Schedule::kPacks, Schedule::kWidth, Schedule::kWidth, Schedule::kWidth, false>;
+  using Row = typename Rows::Index;
+  static_assert(
+      is_load_v<LoadT, Compute, Row>,
+      "fusedops: not a LOAD: it needs template <int N> void load(Compute* dst, int64_t row, "
+      "int64_t col) const (see fusedops/functor/contract.cuh)");
   static_assert(is_store_v<StoreT, Compute, Row>,
-                "fusedops: not a STORE: it needs template <int N> void store(const Compute* src, int64_t row, "
+                "fusedops: not a STORE: it needs template <int N> void store(const Compute* src, "
+                "int64_t row, "
                 "int64_t col) (see fusedops/functor/contract.cuh)");
   constexpr bool kBounds = detail::Bounds<LoadT>::value;
   constexpr bool kKeeps = !Storage::kRevisits;

@@ -3,11 +3,11 @@
 //
 // LayerNorm and RMSNorm over a row, without the affine part, which is a functor of the STORE.
 //
-// What is known of part of a row: how many columns, their mean, and the sum of squares about it. The mean is
-// kept as a float and its rounding error, the squares are centred (the second pass of a two-pass algorithm;
-// the values are at hand), and parts are merged as in Chan, Golub and LeVeque, "Updating formulae and a
-// pairwise algorithm for computing sample variances" (1979). The sums are of x / 2^k, so that values near the
-// largest float do not overflow.
+// What is known of part of a row: how many columns, their mean, and the sum of squares about it.
+// The mean is kept as a float and its rounding error, the squares are centred (the second pass of a
+// two-pass algorithm; the values are at hand), and parts are merged as in Chan, Golub and LeVeque,
+// "Updating formulae and a pairwise algorithm for computing sample variances" (1979). The sums are
+// of x / 2^k, so that values near the largest float do not overflow.
 #pragma once
 
 #include <fusedops/row/tile.cuh>
@@ -37,9 +37,11 @@ struct LayerNorm {
     const Compute share = kMost * inverse(tile, count);
     const Compute mean = count > 0 ? sum * share : Compute(0);
     tile.fill_absent(mean);
-    const Compute squares = group.sum(tile.sum([mean](Compute x) { return (x - mean) * (x - mean); }));
-    // The mean is off by an ulp or so of itself, which matters where it exceeds the deviation: then the
-    // deviations are summed once more to find by how much. Lanes agree within a group, not across groups.
+    const Compute squares =
+        group.sum(tile.sum([mean](Compute x) { return (x - mean) * (x - mean); }));
+    // The mean is off by an ulp or so of itself, which matters where it exceeds the deviation: then
+    // the deviations are summed once more to find by how much. Lanes agree within a group, not
+    // across groups.
     const bool matters = mean * mean * count > squares;
     if (!group.any(matters)) return {count, mean, 0, squares};
     const Compute off = group.sum(tile.sum([mean](Compute x) { return x - mean; }));
@@ -47,7 +49,8 @@ struct LayerNorm {
     return {count, mean, low, squares - off * low};
   }
 
-  /// A tile that was loaded a second time needs nothing: results are made from the values themselves.
+  /// A tile that was loaded a second time needs nothing: results are made from the values
+  /// themselves.
   template <class Group, class Tile>
   FUSEDOPS_HD Partial again(Group, Tile&) const {
     return nothing();

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Softmax and log-softmax over a row. What is known of part of a row is its maximum and the sum of
-// exp(x - maximum); parts are merged by rescaling (Milakov and Gimelshein, "Online normalizer calculation for
-// softmax", 2018), so a row may arrive in any number of chunks.
+// exp(x - maximum); parts are merged by rescaling (Milakov and Gimelshein, "Online normalizer
+// calculation for softmax", 2018), so a row may arrive in any number of chunks.
 //
 // An empty row, one whose maximum is -inf, gives zeros (log-softmax: -inf), or NaN where asked for.
 #pragma once
@@ -26,8 +26,9 @@ struct Softmax {
 
   FUSEDOPS_HD static Partial nothing() { return {-infinity<Compute>(), 0}; }
 
-  /// The part of a row that a group of lanes holds; every lane gets it. Rewrites the tile to what finishing
-  /// starts from: softmax keeps exp(x - maximum of the part), so that no element is exponentiated twice.
+  /// The part of a row that a group of lanes holds; every lane gets it. Rewrites the tile to what
+  /// finishing starts from: softmax keeps exp(x - maximum of the part), so that no element is
+  /// exponentiated twice.
   template <class Group, class Tile>
   FUSEDOPS_HD Partial reduce(Group group, Tile& tile) const {
     const Partial part = again(group, tile);
@@ -39,7 +40,8 @@ struct Softmax {
     }
   }
 
-  /// Rewrites a tile that was loaded a second time as reduce() did; what it returns suits Finish::of alone.
+  /// Rewrites a tile that was loaded a second time as reduce() did; what it returns suits
+  /// Finish::of alone.
   template <class Group, class Tile>
   FUSEDOPS_HD Partial again(Group group, Tile& tile) const {
     const Compute max = group.maximum(tile.maximum());
@@ -97,7 +99,9 @@ struct Softmax {
 
  private:
   // Subtracting a maximum of -inf would make NaN of an empty part.
-  FUSEDOPS_HD static Compute finite(Compute max) { return max == -infinity<Compute>() ? Compute(0) : max; }
+  FUSEDOPS_HD static Compute finite(Compute max) {
+    return max == -infinity<Compute>() ? Compute(0) : max;
+  }
 };
 
 }  // namespace fusedops

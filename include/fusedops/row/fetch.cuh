@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Moves a tile between memory and registers through LOAD and STORE, pack by pack. A complete pack moves at the
-// schedule's width; the end of an odd row one column at a time.
+// Moves a tile between memory and registers through LOAD and STORE, pack by pack. A complete pack
+// moves at the schedule's width; the end of an odd row one column at a time.
 #pragma once
 
 #include <fusedops/functor/contract.cuh>
@@ -21,9 +21,11 @@ FUSEDOPS_HD void load_pack(const LoadT& load, Compute* dst, const Row& row, int6
   }
 }
 
-// Narrower and narrower packs: a CPU's packs are wide, and the end of a row should still move by vectors.
+// Narrower and narrower packs: a CPU's packs are wide, and the end of a row should still move by
+// vectors.
 template <int N, bool kAgain, class LoadT, class Compute, class Row>
-FUSEDOPS_HD void load_tail(const LoadT& load, Compute* dst, const Row& row, int64_t col, int64_t count) {
+FUSEDOPS_HD void load_tail(const LoadT& load, Compute* dst, const Row& row, int64_t col,
+                           int64_t count) {
   constexpr int kNext = N > 8 ? 8 : 1;
   int64_t done = 0;
   FUSEDOPS_UNROLL
@@ -39,7 +41,8 @@ FUSEDOPS_HD void load_tail(const LoadT& load, Compute* dst, const Row& row, int6
 }
 
 template <int N, class StoreT, class Compute, class Row>
-FUSEDOPS_HD void store_tail(StoreT& store, const Compute* src, const Row& row, int64_t col, int64_t count) {
+FUSEDOPS_HD void store_tail(StoreT& store, const Compute* src, const Row& row, int64_t col,
+                            int64_t count) {
   constexpr int kNext = N > 8 ? 8 : 1;
   int64_t done = 0;
   FUSEDOPS_UNROLL
@@ -56,11 +59,11 @@ FUSEDOPS_HD void store_tail(StoreT& store, const Compute* src, const Row& row, i
 
 }  // namespace detail
 
-/// Fills a tile whose first pack begins at `col`. Only columns of `bounds` are read; all others, within the
-/// row or beyond it, become `neutral`.
+/// Fills a tile whose first pack begins at `col`. Only columns of `bounds` are read; all others,
+/// within the row or beyond it, become `neutral`.
 template <bool kAgain, class Tile, class LoadT, class Row>
-FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_t col, Columns bounds,
-                           bool bounded, typename Tile::Compute neutral) {
+FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_t col,
+                           Columns bounds, bool bounded, typename Tile::Compute neutral) {
   constexpr int N = Tile::kWidth;
   FUSEDOPS_UNROLL
   for (int k = 0; k < tile.packs(); ++k) {
@@ -83,7 +86,8 @@ FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_
 
 /// Turns a tile into the row's result and stores it.
 template <class Tile, class StoreT, class Row, class Finish>
-FUSEDOPS_HD void store_tile(Tile& tile, StoreT& store, const Row& row, int64_t col, const Finish& finish) {
+FUSEDOPS_HD void store_tile(Tile& tile, StoreT& store, const Row& row, int64_t col,
+                            const Finish& finish) {
   constexpr int N = Tile::kWidth;
   FUSEDOPS_UNROLL
   for (int k = 0; k < tile.packs(); ++k) {

@@ -3,11 +3,12 @@
 //
 // The row kernel of the GPU: one text for every operator, every LOAD and STORE, and every schedule.
 //
-// A schedule is a tile (threads per row x packs per thread x pack width) and a storage. Threads of a row own
-// its packs in turn, so a row is cut into chunks of one tile a thread. Each group of lanes (a warp, or the part
-// of a warp that holds a row) reduces its part of a chunk; a group's parts are merged chunk by chunk; the
-// groups of a row are combined once, through shared memory, behind the only barrier. That order depends on the
-// tile alone, and the tile on operator, columns and types alone.
+// A schedule is a tile (threads per row x packs per thread x pack width) and a storage. Threads of
+// a row own its packs in turn, so a row is cut into chunks of one tile a thread. Each group of
+// lanes (a warp, or the part of a warp that holds a row) reduces its part of a chunk; a group's
+// parts are merged chunk by chunk; the groups of a row are combined once, through shared memory,
+// behind the only barrier. That order depends on the tile alone, and the tile on operator, columns
+// and types alone.
 #pragma once
 
 #include <fusedops/functor/contract.cuh>
@@ -16,7 +17,8 @@
 
 namespace fusedops {
 
-/// kThreads: threads per row, a power of two up to 32 or a multiple of 32. kRows: rows per block at a time.
+/// kThreads: threads per row, a power of two up to 32 or a multiple of 32. kRows: rows per block at
+/// a time.
 template <class Storage_, int kThreads_, int kPacks_, int kWidth_, int kRows_, bool kExact_>
 struct Schedule {
   using Storage = Storage_;
@@ -50,10 +52,11 @@ struct Bounds<L, Void<decltype(L::kBounds)>> {
 
 namespace detail {
 
-/// Combines what the groups of a row know. `turn` alternates from row to row: a group that is still reading
-/// one row's parts and one that writes the next row's do not meet.
+/// Combines what the groups of a row know. `turn` alternates from row to row: a group that is still
+/// reading one row's parts and one that writes the next row's do not meet.
 template <class Schedule, class Op>
-__device__ __forceinline__ typename Op::Partial combine_groups(const Op& op, typename Op::Partial part,
+__device__ __forceinline__ typename Op::Partial combine_groups(const Op& op,
+                                                               typename Op::Partial part,
                                                                int turn) {
   constexpr int kLanes = power_of_two(Schedule::kGroups);
   __shared__ typename Op::Partial parts[2][Schedule::kGroups];
@@ -67,33 +70,37 @@ __device__ __forceinline__ typename Op::Partial combine_groups(const Op& op, typ
 
 }  // namespace detail
 
-template <class Schedule, class Op, class LoadT, class StoreT, class Statistics, int kRank>
+template <class Schedule, class Op, class LoadT, class StoreT, class Statistics, class Rows>
 __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, StoreT store,
-                                           const Statistics& statistics, const RowSpace<kRank>& rows,
+                                           const Statistics& statistics, const Rows& rows,
                                            int64_t cols) {
   using Compute = typename Op::Compute;
   using Storage = typename Schedule::Storage;
-  using Row = RowIndex<kRank>;
-  using RowTile = Tile<Compute, Schedule::kPacks, Schedule::kWidth, Schedule::kThreads * Schedule::kWidth,
-                       Schedule::kLanes * Schedule::kWidth, Schedule::kExact>;
-  static_assert(is_load_v<LoadT, Compute, Row>,
-                "fusedops: not a LOAD: it needs template <int N> void load(Compute* dst, int64_t row, "
-                "int64_t col) const (see fusedops/functor/contract.cuh)");
+  using Row = typename Rows::Index;
+  using RowTile =
+      Tile<Compute, Schedule::kPacks, Schedule::kWidth, Schedule::kThreads * Schedule::kWidth,
+           Schedule::kLanes * Schedule::kWidth, Schedule::kExact>;
+  static_assert(
+      is_load_v<LoadT, Compute, Row>,
+      "fusedops: not a LOAD: it needs template <int N> void load(Compute* dst, int64_t row, "
+      "int64_t col) const (see fusedops/functor/contract.cuh)");
   static_assert(is_store_v<StoreT, Compute, Row>,
-                "fusedops: not a STORE: it needs template <int N> void store(const Compute* src, int64_t row, "
+                "fusedops: not a STORE: it needs template <int N> void store(const Compute* src, "
+                "int64_t row, "
                 "int64_t col) (see fusedops/functor/contract.cuh)");
   constexpr bool kBounds = detail::Bounds<LoadT>::value;
   extern __shared__ __align__(16) char shared_row[];
 
   const int thread = threadIdx.x % Schedule::kThreads;
   const int64_t first_col = int64_t(thread) * Schedule::kWidth;
-  const int64_t group_col = int64_t(thread / Schedule::kLanes) * (Schedule::kLanes * Schedule::kWidth);
+  const int64_t group_col =
+      int64_t(thread / Schedule::kLanes) * (Schedule::kLanes * Schedule::kWidth);
   const int64_t chunks = Storage::kOneTile ? 1 : (cols + Schedule::kChunk - 1) / Schedule::kChunk;
   int turn = 0;
   RowTile tile;
 
-  // The bound is the same for all threads of a block, so every lane reaches every shuffle and barrier, and the
-  // compiler knows it.
+  // The bound is the same for all threads of a block, so every lane reaches every shuffle and
+  // barrier, and the compiler knows it.
   for (int64_t first = int64_t(blockIdx.x) * Schedule::kRows; first < rows.count;
        first += int64_t(gridDim.x) * Schedule::kRows) {
     const int64_t number = first + threadIdx.x / Schedule::kThreads;
@@ -113,7 +120,8 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
         tile.fill(Op::neutral());
       }
       if constexpr (!Storage::kOneTile && !Storage::kRevisits) {
-        Storage::template put<Schedule::kThreads * Schedule::kRows>(shared_row, tile, chunk, threadIdx.x);
+        Storage::template put<Schedule::kThreads * Schedule::kRows>(shared_row, tile, chunk,
+                                                                    threadIdx.x);
       }
       const typename Op::Partial of_chunk = op.reduce(Lanes<Schedule::kLanes>{}, tile);
       part = chunk == 0 ? of_chunk : op.merge(part, of_chunk);
@@ -130,9 +138,11 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
       const int64_t begin = chunk * Schedule::kChunk;
       tile.left = cols - begin - first_col;
       if constexpr (Storage::kRevisits) {
-        if (mine) load_tile<true>(tile, load, row, begin + first_col, bounds, kBounds, Op::neutral());
+        if (mine)
+          load_tile<true>(tile, load, row, begin + first_col, bounds, kBounds, Op::neutral());
       } else if constexpr (!Storage::kOneTile) {
-        Storage::template get<Schedule::kThreads * Schedule::kRows>(shared_row, tile, chunk, threadIdx.x);
+        Storage::template get<Schedule::kThreads * Schedule::kRows>(shared_row, tile, chunk,
+                                                                    threadIdx.x);
       }
       if constexpr (!Storage::kOneTile) part = op.again(Lanes<Schedule::kLanes>{}, tile);
       if (mine) store_tile(tile, store, row, begin + first_col, finish.of(part));

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where a row lives between its reduction and its result, one axis of the row schedules. All three hold the
-// same tiles and reduce them in the same order, so the choice never changes a bit of the result.
+// Where a row lives between its reduction and its result, one axis of the row schedules. All three
+// hold the same tiles and reduce them in the same order, so the choice never changes a bit of the
+// result.
 #pragma once
 
 #include <fusedops/core/memory.cuh>
@@ -16,8 +17,9 @@ struct InRegisters {
   static constexpr bool kRevisits = false;
 };
 
-/// In shared memory, in the compute type. A thread reads back only what it wrote, so no barrier is needed;
-/// neighbouring threads touch neighbouring 16-byte words, so no two lanes of an access share a bank.
+/// In shared memory, in the compute type. A thread reads back only what it wrote, so no barrier is
+/// needed; neighbouring threads touch neighbouring 16-byte words, so no two lanes of an access
+/// share a bank.
 struct InShared {
   static constexpr bool kOneTile = false;
   static constexpr bool kRevisits = false;
@@ -44,13 +46,15 @@ struct InShared {
 
  private:
   template <class Tile>
-  static constexpr int kWords = static_cast<int>(smaller<int>(16 / sizeof(typename Tile::Compute), Tile::kWidth));
+  static constexpr int kWords =
+      static_cast<int>(smaller<int>(16 / sizeof(typename Tile::Compute), Tile::kWidth));
 
   template <int kThreads, class Tile, class F>
   FUSEDOPS_HD static void each(char* memory, int64_t chunk, int thread, F f) {
     using Words = Pack<typename Tile::Compute, kWords<Tile>>;
     constexpr int kPerPack = Tile::kWidth / kWords<Tile>;
-    Words* words = reinterpret_cast<Words*>(memory) + chunk * (Tile::kPacks * kPerPack * kThreads) + thread;
+    Words* words =
+        reinterpret_cast<Words*>(memory) + chunk * (Tile::kPacks * kPerPack * kThreads) + thread;
     FUSEDOPS_UNROLL
     for (int k = 0; k < Tile::kPacks; ++k) {
       FUSEDOPS_UNROLL

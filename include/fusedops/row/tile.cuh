@@ -1,16 +1,17 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The part of a row that one thread holds while it is reduced: kPacks packs of kWidth neighbouring columns,
-// kStride columns from pack to pack. Operators see rows only as tiles. Columns beyond the end of the row hold
-// the operator's neutral value, so a plain reduction need not know about them.
+// The part of a row that one thread holds while it is reduced: kPacks packs of kWidth neighbouring
+// columns, kStride columns from pack to pack. Operators see rows only as tiles. Columns beyond the
+// end of the row hold the operator's neutral value, so a plain reduction need not know about them.
 #pragma once
 
 #include <fusedops/core/lanes.cuh>
 
 namespace fusedops {
 
-/// kExact: every pack is complete, so nothing has to be counted. kSpan: columns that a group covers in a pack.
+/// kExact: every pack is complete, so nothing has to be counted. kSpan: columns that a group covers
+/// in a pack.
 template <class Compute_, int kPacks_, int kWidth_, int kStride_, int kSpan_, bool kExact_>
 struct Tile {
   using Compute = Compute_;
@@ -24,7 +25,8 @@ struct Tile {
   int64_t left;        // columns from this thread's first pack to the end of the row, if any
   int64_t group_left;  // the same from the first pack of the group of lanes
 
-  /// Packs that hold anything; on a GPU all are walked, so that the registers have constant indices.
+  /// Packs that hold anything; on a GPU all are walked, so that the registers have constant
+  /// indices.
   FUSEDOPS_HD int packs() const {
 #if defined(FUSEDOPS_CUDA)
     return kPacks;
@@ -35,7 +37,8 @@ struct Tile {
 
   /// Columns of the row in this thread's pack k.
   FUSEDOPS_HD int64_t count(int k) const {
-    return kExact ? kWidth : larger<int64_t>(smaller<int64_t>(left - int64_t(k) * kStride, kWidth), 0);
+    return kExact ? kWidth
+                  : larger<int64_t>(smaller<int64_t>(left - int64_t(k) * kStride, kWidth), 0);
   }
 
   /// Columns of the row that the whole group holds.
@@ -125,7 +128,8 @@ struct Tile {
 
  private:
 #if defined(FUSEDOPS_CUDA)
-  static constexpr int kAccumulators = kWidth < 4 ? kWidth : 4;  // enough to hide the latency of an addition
+  static constexpr int kAccumulators =
+      kWidth < 4 ? kWidth : 4;  // enough to hide the latency of an addition
 #else
   static constexpr int kAccumulators = kWidth < 32 ? kWidth : 32;  // four AVX2 registers
 #endif

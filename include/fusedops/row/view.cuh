@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// An operand as a kernel sees it: a pointer, a stride for each dimension of the rows (0 where it is broadcast)
-// and one for the columns. How wide a pack is belongs to the schedule; how wide this operand can be read
-// belongs to its pointer and strides: a pack of N is read as N / W accesses of W elements. An operand that all
-// rows share (gamma, say) has rank 0.
+// An operand as a kernel sees it: a pointer, a stride for each dimension of the rows (0 where it is
+// broadcast) and one for the columns. How wide a pack is belongs to the schedule; how wide this
+// operand can be read belongs to its pointer and strides: a pack of N is read as N / W accesses of
+// W elements. An operand that all rows share (gamma, say) has rank 0.
 #pragma once
 
 #include <fusedops/core/memory.cuh>
@@ -18,7 +18,8 @@ enum class Column { kBroadcast, kContiguous, kStrided };
 /// The width of a host's operands, whose compiler chooses its own.
 inline constexpr int kAnyWidth = 0;
 
-/// N values of an operand in the compute type, by index. A GPU has read them into registers when it has one.
+/// N values of an operand in the compute type, by index. A GPU has read them into registers when it
+/// has one.
 template <class Compute, int N>
 struct Values {
   Compute at[N];
@@ -32,7 +33,8 @@ struct Repeated {
   FUSEDOPS_HD Compute operator[](int) const { return one; }
 };
 
-/// Values that are read where they are used: a host compiler makes one vector loop of reading and using.
+/// Values that are read where they are used: a host compiler makes one vector loop of reading and
+/// using.
 template <class Compute, class T>
 struct InPlace {
   const T* first;
