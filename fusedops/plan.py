@@ -87,7 +87,7 @@ def make_plan(bound: Bound) -> Any:
 
 
 def _grain(rows: int, columns: int) -> int:
-    """Rows that a thread of a CPU takes at a time; as many as there are, and the caller does them."""
+    """Rows that a thread of a CPU takes at a time; all that there are, if the caller does them."""
     return rows if rows * columns <= HOST_INLINE else max(1, HOST_GRAIN // columns)
 
 

@@ -22,7 +22,7 @@ INVALID_OPTION = 5
 # Makes the assembler report registers, stack and spills.
 RESOURCES = "--ptxas-options=-v"
 _SPILLS = re.compile(r"[1-9]\d* bytes (stack frame|spill)")
-_RESOURCE_LINE = re.compile(r"ptxas info|\s+\d+ bytes stack frame|\s*$")
+_RESOURCE_LINE = re.compile(r"ptxas info|(ptxas)?[\s.]*\d+ bytes stack frame|\s*$")
 
 # NVRTC has these built in and skips them in the toolkit's headers.
 _SUPPLIED = frozenset({"builtin_types.h", "cuda_runtime_api.h", "vector_functions.h"})
@@ -56,9 +56,9 @@ def identity(request: Request) -> dict[str, str]:
 def compile_cuda(source: str, arch: str, extra: Sequence[str] = ()) -> tuple[bytes, str]:
     """Compile `source` for `arch` ("sm_90") and give the cubin and the log.
 
-    A kernel that spills registers is compiled once more with ``FUSEDOPS_ANY_REGISTERS`` defined: the
-    generated source then asks for no more than one block a multiprocessor, and the compiler takes
-    the registers that it needs.
+    A kernel that spills registers is compiled once more with ``FUSEDOPS_ANY_REGISTERS`` defined:
+    the generated source then asks for no more than one block a multiprocessor, and the compiler
+    takes the registers that it needs.
 
     `extra` are further options, such as ``--ptxas-options=-v``, which puts registers and spills in
     the log.

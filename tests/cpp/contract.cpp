@@ -234,12 +234,12 @@ void window_softmax(const float* x, float* y, int64_t rows, int64_t cols, int64_
 /// pack at `col`.
 void bounds(int64_t row, int64_t cols, const int64_t* window, int64_t length, int64_t col,
             int64_t* columns, bool* any) {
-  const RowIndex<2> index{row, {row, 0}};
+  const RowIndex<2> index{row, {static_cast<uint32_t>(row), 0}};
   const auto chain =
       load(Full<double>{}, Window{window[0], window[1]}, Scale<Value<double>>{number(2)},
            Causal<2>{RowMap<2>{{1, 0}}, 0}, Lengths<Value<int64_t>>{Value<int64_t>{{length}}},
            Window{window[2], window[3]});
-  const Columns both = chain.columns(index, cols);
+  const Columns both = bounds_of(chain, index, cols);
   columns[0] = both.begin;
   columns[1] = both.end;
   any[0] = chain.any<8>(index, col);

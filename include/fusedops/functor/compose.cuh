@@ -47,6 +47,7 @@ struct Chain {
   static constexpr bool kSaves = false;
   static constexpr bool kMasks = false;
   static constexpr bool kBounds = false;
+  static constexpr bool kSkips = false;
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void values(Compute (&)[N], const Row&, int64_t) const {}
@@ -77,6 +78,8 @@ struct Chain<kFirst, F, Rest...> {
   static constexpr bool kMasks = detail::Masks<F>::value || Chain<kFirst + 1, Rest...>::kMasks;
   static constexpr bool kBounds =
       detail::HasColumns<F, RowIndex<1>>::value || Chain<kFirst + 1, Rest...>::kBounds;
+  static constexpr bool kSkips =
+      detail::HasAny<F, RowIndex<1>>::value || Chain<kFirst + 1, Rest...>::kSkips;
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void values(Compute (&v)[N], const Row& row, int64_t col) const {
@@ -153,6 +156,7 @@ struct Load {
   Chain<0, Functors...> chain;
 
   static constexpr bool kBounds = Chain<0, Functors...>::kBounds;
+  static constexpr bool kSkips = Chain<0, Functors...>::kSkips;
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void load(Compute* dst, const Row& row, int64_t col) const {
@@ -172,8 +176,8 @@ struct Load {
     }
   }
   template <class Row>
-  FUSEDOPS_HD Columns columns(const Row& row, int64_t cols) const {
-    return chain.columns(row, Columns{0, cols});
+  FUSEDOPS_HD Columns columns(const Row& row) const {
+    return chain.columns(row, Columns{0, 0x7fffffffffffffff});
   }
   template <int N, class Row>
   FUSEDOPS_HD bool any(const Row& row, int64_t col) const {

@@ -140,6 +140,27 @@ struct HasAny<F, Row,
   static constexpr bool value = true;
 };
 
+/// Whether a LOAD says which columns can be unmasked (a composed one knows whether any functor
+/// does).
+template <class L, class Row, class = void>
+struct Bounds {
+  static constexpr bool value = HasColumns<L, Row>::value;
+};
+template <class L, class Row>
+struct Bounds<L, Row, Void<decltype(L::kBounds)>> {
+  static constexpr bool value = L::kBounds;
+};
+
+/// Whether a LOAD says which packs can be unmasked.
+template <class L, class Row, class = void>
+struct Skips {
+  static constexpr bool value = HasAny<L, Row>::value;
+};
+template <class L, class Row>
+struct Skips<L, Row, Void<decltype(L::kSkips)>> {
+  static constexpr bool value = L::kSkips;
+};
+
 template <class L, class Compute, class Row, class = void>
 struct HasRevisit {
   static constexpr bool value = false;

@@ -26,11 +26,16 @@ struct Residual {
   template <int N, class Compute, class Row, class Sink>
   FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&)[N], const Row& row, int64_t col,
                             Sink& sink) const {
+    const auto term = skip.template fetch<N, Compute>(row, col);
     const auto factor = alpha.template fetch<N, Compute>(row, col);
-    Compute of_skip[N];
+    Compute of_skip[N], of_alpha[N];
     FUSEDOPS_VECTOR
-    for (int i = 0; i < N; ++i) of_skip[i] = factor[i] * g[i];
+    for (int i = 0; i < N; ++i) {
+      of_skip[i] = g[i] * factor[i];
+      of_alpha[i] = g[i] * term[i];
+    }
     sink.template add<0>(of_skip, row, col);
+    sink.template add<1>(of_alpha, row, col);
   }
 };
 

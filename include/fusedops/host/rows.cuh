@@ -42,22 +42,20 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
                 "fusedops: not a STORE: it needs template <int N> void store(const Compute* src, "
                 "int64_t row, "
                 "int64_t col) (see fusedops/functor/contract.cuh)");
-  constexpr bool kBounds = detail::Bounds<LoadT>::value;
   constexpr bool kKeeps = !Storage::kRevisits;
   const int64_t chunks = (cols + Schedule::kChunk - 1) / Schedule::kChunk;
   alignas(64) RowTile tiles[kKeeps ? Schedule::kChunks : 1];
 
   for (int64_t number = begin; number < end; ++number) {
     const Row row = rows.index(number);
-    Columns bounds{0, cols};
-    if constexpr (kBounds) bounds = load.columns(row, cols);
+    const Columns bounds = bounds_of(load, row, cols);
 
     typename Op::Partial parts[kKeeps ? Schedule::kChunks : 1];
     typename Op::Partial of_row = Op::nothing();
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
       RowTile& tile = tiles[kKeeps ? chunk : 0];
       tile.left = tile.group_left = cols - chunk * Schedule::kChunk;
-      load_tile<false>(tile, load, row, chunk * Schedule::kChunk, bounds, kBounds, Op::neutral());
+      load_tile<false>(tile, load, row, chunk * Schedule::kChunk, bounds, Op::neutral());
       const typename Op::Partial part = op.reduce(Lanes<1>{}, tile);
       if constexpr (kKeeps) parts[chunk] = part;
       of_row = chunk == 0 ? part : op.merge(of_row, part);
@@ -69,7 +67,7 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
       RowTile& tile = tiles[kKeeps ? chunk : 0];
       if constexpr (!kKeeps) {
         tile.left = tile.group_left = cols - chunk * Schedule::kChunk;
-        load_tile<true>(tile, load, row, chunk * Schedule::kChunk, bounds, kBounds, Op::neutral());
+        load_tile<true>(tile, load, row, chunk * Schedule::kChunk, bounds, Op::neutral());
         parts[0] = op.again(Lanes<1>{}, tile);
       }
       store_tile(tile, store, row, chunk * Schedule::kChunk, finish.of(parts[kKeeps ? chunk : 0]));

@@ -59,25 +59,42 @@ FUSEDOPS_HD void store_tail(StoreT& store, const Compute* src, const Row& row, i
 
 }  // namespace detail
 
-/// Fills a tile whose first pack begins at `col`. Only columns of `bounds` are read; all others,
-/// within the row or beyond it, become `neutral`.
+/// The columns of a row that can be unmasked: all of them where the LOAD does not say.
+template <class LoadT, class Row>
+FUSEDOPS_HD Columns bounds_of(const LoadT& load, const Row& row, int64_t cols) {
+  Columns bounds{0, cols};
+  if constexpr (detail::Bounds<LoadT, Row>::value) {
+    bounds = load.columns(row);
+    if (bounds.end > cols) bounds.end = cols;
+  }
+  return bounds;
+}
+
+/// Fills a tile whose first pack begins at `col`. Only packs that can be unmasked are read; all
+/// others, within the row or beyond it, become `neutral`.
 template <bool kAgain, class Tile, class LoadT, class Row>
 FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_t col,
-                           Columns bounds, bool bounded, typename Tile::Compute neutral) {
+                           Columns bounds, typename Tile::Compute neutral) {
   constexpr int N = Tile::kWidth;
+  constexpr bool kAll = !detail::Bounds<LoadT, Row>::value && !detail::Skips<LoadT, Row>::value;
   FUSEDOPS_UNROLL
   for (int k = 0; k < tile.packs(); ++k) {
     const int64_t first = col + int64_t(k) * Tile::kStride;
     const int64_t count = tile.count(k);
-    const bool wanted = !bounded || (first < bounds.end && first + N > bounds.begin);
-    if (Tile::kExact && !bounded) {
+    bool wanted = count > 0;
+    if constexpr (detail::Bounds<LoadT, Row>::value) {
+      wanted = wanted && first < bounds.end && first + N > bounds.begin;
+    }
+    if constexpr (detail::Skips<LoadT, Row>::value)
+      wanted = wanted && load.template any<N>(row, first);
+    if (Tile::kExact && kAll) {
       detail::load_pack<N, kAgain>(load, tile.at[k], row, first);
     } else if (wanted && count == N) {
       detail::load_pack<N, kAgain>(load, tile.at[k], row, first);
     } else {
       FUSEDOPS_UNROLL
       for (int i = 0; i < N; ++i) tile.at[k][i] = neutral;
-      if (!Tile::kExact && wanted && count > 0) {
+      if (!Tile::kExact && wanted) {
         detail::load_tail<N, kAgain>(load, tile.at[k], row, first, count);
       }
     }

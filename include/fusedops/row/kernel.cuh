@@ -34,20 +34,6 @@ struct Schedule {
   static_assert(kGroups <= 32, "at most 1024 threads a row");
 };
 
-namespace detail {
-
-/// Whether a LOAD says which columns can be unmasked at all.
-template <class L, class = void>
-struct Bounds {
-  static constexpr bool value = false;
-};
-template <class L>
-struct Bounds<L, Void<decltype(L::kBounds)>> {
-  static constexpr bool value = L::kBounds;
-};
-
-}  // namespace detail
-
 #if defined(FUSEDOPS_CUDA)
 
 namespace detail {
@@ -88,7 +74,6 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
                 "fusedops: not a STORE: it needs template <int N> void store(const Compute* src, "
                 "int64_t row, "
                 "int64_t col) (see fusedops/functor/contract.cuh)");
-  constexpr bool kBounds = detail::Bounds<LoadT>::value;
   extern __shared__ __align__(16) char shared_row[];
 
   const int thread = threadIdx.x % Schedule::kThreads;
@@ -106,8 +91,7 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
     const int64_t number = first + threadIdx.x / Schedule::kThreads;
     const bool mine = Schedule::kRows == 1 || number < rows.count;
     const Row row = rows.index(mine ? number : first);
-    Columns bounds{0, cols};
-    if constexpr (kBounds) bounds = load.columns(row, cols);
+    const Columns bounds = bounds_of(load, row, cols);
 
     typename Op::Partial part = Op::nothing();  // what this thread's group knows of the row
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
@@ -115,7 +99,7 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
       tile.left = cols - begin - first_col;
       tile.group_left = cols - begin - group_col;
       if (mine) {
-        load_tile<false>(tile, load, row, begin + first_col, bounds, kBounds, Op::neutral());
+        load_tile<false>(tile, load, row, begin + first_col, bounds, Op::neutral());
       } else {
         tile.fill(Op::neutral());
       }
@@ -138,8 +122,7 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
       const int64_t begin = chunk * Schedule::kChunk;
       tile.left = cols - begin - first_col;
       if constexpr (Storage::kRevisits) {
-        if (mine)
-          load_tile<true>(tile, load, row, begin + first_col, bounds, kBounds, Op::neutral());
+        if (mine) load_tile<true>(tile, load, row, begin + first_col, bounds, Op::neutral());
       } else if constexpr (!Storage::kOneTile) {
         Storage::template get<Schedule::kThreads * Schedule::kRows>(shared_row, tile, chunk,
                                                                     threadIdx.x);
