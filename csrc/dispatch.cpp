@@ -173,11 +173,22 @@ void check_plan(const State& state, const Call& call, const Plan& plan) {
   }
 }
 
+// Autograd counts the writes to a tensor, to notice that what it saved has changed.
+void count_writes(const Call& call) {
+  const Arguments& arguments = call.arguments;
+  py::list written;
+  for (int i = 0; i < arguments.num_out; ++i) {
+    if (arguments.out[i]) written.append(py::handle(arguments.out[i]));
+  }
+  py::handle(call.torch.increment_version)(written);
+}
+
 PyObject* run(Dispatcher* self, const Call& call, py::object plan_object, Plan* plan) {
   const State& state = *self->state;
   const Arguments& arguments = call.arguments;
   const Draw draw = plan->draws() ? call_draw(state, call, plan->draws()) : Draw{};
   PyObject* tensors[Arguments::kMaxOut];
+  if (arguments.num_out) count_writes(call);
   plan->run(call.torch, call.values, arguments.num_out ? arguments.out : nullptr, call.out, draw,
             tensors);
   if (plan->launches()) {

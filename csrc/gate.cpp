@@ -23,6 +23,20 @@ bool get(PyObject* descriptor, PyObject* self) {
                    ->tp_descr_get(descriptor, self, reinterpret_cast<PyObject*>(Py_TYPE(self))));
 }
 
+// Whether all modes only say where new tensors go (torch.set_default_device, `with device:`): they
+// mean nothing to a call whose outputs go to x's device.
+bool only_default_device(const Torch& torch) {
+  if (!torch.device_context || !torch.function_modes || !torch.function_mode_at) return false;
+  const auto count = py::reinterpret_steal<py::object>(PyObject_CallNoArgs(torch.function_modes));
+  if (!count) throw py::error_already_set();
+  const long modes = PyLong_AsLong(count.ptr());
+  for (long i = 0; i < modes; ++i) {
+    const auto mode = py::handle(torch.function_mode_at)(i);
+    if (py::type::handle_of(mode).ptr() != torch.device_context) return false;
+  }
+  return modes > 0;
+}
+
 // A tensor that the exchange API refuses: its message speaks of DLPack, so the reason is found
 // here.
 const char* why_no_view(PyObject* tensor) {
@@ -40,7 +54,8 @@ const char* why_no_view(PyObject* tensor) {
 }  // namespace
 
 const char* check_state(const Torch& torch, bool* grad_mode) {
-  if (call(torch.dispatch_modes) || call(torch.function_mode)) return "mode";
+  if (call(torch.dispatch_modes)) return "mode";
+  if (call(torch.function_mode) && !only_default_device(torch)) return "mode";
   if (call(torch.functorch_level)) return "functorch";
   PyObject* level = PyDict_GetItem(torch.forward_ad, torch.dual_level);
   if (!level || PyLong_AsLong(level) >= 0) {
@@ -77,8 +92,17 @@ const char* check_overlap(const View& out, const View& other) {
 }
 
 const char* check_self_overlap(const View& out) {
+  if (elements(out) == 0) return nullptr;
   for (int d = 0; d < out.ndim; ++d) {
-    if (out.strides[d] == 0 && out.shape[d] > 1) return "overlap";
+    if (out.shape[d] == 1) continue;
+    // A step must lead beyond all that smaller steps reach.
+    int64_t reach = 0;
+    for (int e = 0; e < out.ndim; ++e) {
+      const bool inner =
+          out.strides[e] < out.strides[d] || (out.strides[e] == out.strides[d] && e < d);
+      if (inner) reach += (out.shape[e] - 1) * out.strides[e];
+    }
+    if (out.strides[d] <= reach) return "overlap";
   }
   return nullptr;
 }

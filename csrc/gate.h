@@ -12,7 +12,7 @@
 namespace fusedops::runtime {
 
 /// What holds for the whole call: modes, transforms, tracing. Sets `grad_mode`.
-///   "mode"       a torch dispatch mode or torch function mode is active
+///   "mode"       a torch dispatch mode or torch function mode is active, a default device aside
 ///   "functorch"  inside vmap, grad, jvp, functionalize
 ///   "dual"       inside a forward-mode level, where any tensor may carry a tangent
 ///   "tracing"    torch.jit.trace, torch.export
@@ -28,7 +28,8 @@ const char* check_state(const Torch& torch, bool* grad_mode);
 ///   "storage"    elements without memory: a zero tensor, a functional one, a freed storage
 const char* check_tensor(const Torch& torch, PyObject* tensor, bool grad_mode, View* view);
 
-/// "overlap" if a tensor to be written touches another operand, or itself through a stride of 0.
+/// "overlap" if a tensor to be written touches another operand, or itself. Both are judged
+/// by strides: columns of one buffer that take turns count as overlapping.
 const char* check_overlap(const View& out, const View& other);
 const char* check_self_overlap(const View& out);
 

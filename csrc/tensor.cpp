@@ -61,6 +61,11 @@ Torch look_up() {
   found.grad_enabled = keep(torch.attr("is_grad_enabled"));
   found.dispatch_modes = keep(c.attr("_len_torch_dispatch_stack"));
   found.function_mode = keep(c.attr("_is_torch_function_mode_enabled"));
+  found.function_modes = keep_or_null(c, "_len_torch_function_stack");
+  found.function_mode_at = keep_or_null(c, "_get_function_stack_at");
+  found.device_context = keep_or_null(py::module_::import("torch.utils._device"), "DeviceContext");
+  found.increment_version =
+      keep(py::module_::import("torch.autograd.graph").attr("increment_version"));
   found.functorch_level = keep(c.attr("_functorch").attr("peek_interpreter_stack"));
   found.tracing_state = keep(c.attr("_get_tracing_state"));
   found.num_threads = keep(torch.attr("get_num_threads"));

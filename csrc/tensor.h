@@ -35,6 +35,11 @@ struct Torch {
   PyObject* tracing_state;
   PyObject* num_threads;
 
+  PyObject* function_modes;    // how many, and
+  PyObject* function_mode_at;  // which; null in a torch that lacks them, as is
+  PyObject* device_context;    // the mode of torch.set_default_device
+  PyObject* increment_version;
+
   PyObject* compiler;  // module dictionaries, read for one name each
   PyObject* compiling;
   PyObject* forward_ad;

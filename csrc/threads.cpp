@@ -29,7 +29,7 @@ void pause() {
 #endif
 }
 
-// Rows are handed out as threads come for them.
+// Rows of our own pool are handed out as threads come for them: a sleeper may wake late.
 struct Job {
   HostKernel kernel;
   const void* words;
@@ -147,14 +147,48 @@ const int at_fork = pthread_atfork(nullptr, nullptr, [] {
   forked.store(true);
 });
 
-// libgomp's entry point for a parallel region (libgomp/libgomp_g.h; LLVM's runtime has it too).
-using Team = void (*)(void (*work)(void*), void* data, unsigned threads, unsigned flags);
+// torch's OpenMP team: libgomp's entry point for a parallel region (libgomp/libgomp_g.h; LLVM's
+// runtime has it too), and what a member asks for its share.
+struct Team {
+  void (*parallel)(void (*work)(void*), void* data, unsigned threads, unsigned flags);
+  int (*number)();
+  int (*size)();
+};
+
+template <class Function>
+void find(Function*& function, const char* name) {
+  function = reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
+}
 
 // torch loads its OpenMP runtime for all to see. Looked up at first use, when torch is there.
-Team find_team() {
-  static const auto team = reinterpret_cast<Team>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
-  return own_threads.load() || forked.load() ? nullptr : team;
+const Team* find_team() {
+  static const Team team = [] {
+    Team found{};
+    find(found.parallel, "GOMP_parallel");
+    find(found.number, "omp_get_thread_num");
+    find(found.size, "omp_get_num_threads");
+    return found;
+  }();
+  const bool whole = team.parallel && team.number && team.size;
+  return !whole || own_threads.load() || forked.load() ? nullptr : &team;
 }
+
+// Each member takes its share of the rows, the same one at every call: they are still in its cache
+// when the next call has the same tensors.
+struct Shares {
+  HostKernel kernel;
+  const void* words;
+  int64_t rows;
+  const Team* team;
+
+  void work() const {
+    const int64_t size = team->size(), number = team->number();
+    const int64_t share = rows / size, more = rows % size;
+    const int64_t begin = number * share + std::min(number, more);
+    const int64_t end = begin + share + (number < more);
+    if (begin < end) kernel(words, begin, end);
+  }
+};
 
 Pool& get_pool() {
   Pool* current = pool.load();
@@ -171,10 +205,12 @@ void run_rows(HostKernel kernel, const void* words, int64_t rows, int64_t grain,
   const int64_t pieces = rows / grain + (rows % grain != 0);
   const int useful = static_cast<int>(std::min<int64_t>({pieces, threads, 1024}));
   if (useful <= 1) return kernel(words, 0, rows);
-  Job job{kernel, words, rows, grain};
-  if (const Team team = find_team()) {
-    return team([](void* data) { static_cast<Job*>(data)->work(); }, &job, useful, 0);
+  if (const Team* team = find_team()) {
+    Shares shares{kernel, words, rows, team};
+    return team->parallel([](void* data) { static_cast<Shares*>(data)->work(); }, &shares, useful,
+                          0);
   }
+  Job job{kernel, words, rows, grain};
   Pool& shared = get_pool();
   if (shared.try_lock()) return shared.run(&job, useful - 1);
   kernel(words, 0, rows);

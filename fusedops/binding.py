@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import operator
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +24,7 @@ from fusedops.runtime import check_generator
 if TYPE_CHECKING:
     from fusedops.ops import RowOp
 
-__all__ = ["FLOATING", "OPTIONS", "Bound", "bind"]
+__all__ = ["FLOATING", "OPTIONS", "Bound", "bind", "read_ints"]
 
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _FLAGS = (torch.bool,)
@@ -99,8 +100,8 @@ def bind(op: RowOp, x: Any, operands: Mapping[str, Any], options: Mapping[str, A
         if key not in OPTIONS:
             raise TypeError(f"{name}: unknown option {key!r}")
     reduced = _reduced(op, name, x, options)
-    dtype = options.get("dtype") or x.dtype
-    if dtype not in FLOATING:
+    dtype = x.dtype if options.get("dtype") is None else options["dtype"]
+    if not isinstance(dtype, torch.dtype) or dtype not in FLOATING:
         raise TypeError(f"{name}: dtype must be one of {_names(FLOATING)}, got {dtype}")
     training = options.get("training", True)
     if not isinstance(training, bool):
@@ -168,7 +169,7 @@ def _reduced(op: RowOp, name: str, x: Tensor, options: Mapping[str, Any]) -> tup
             raise TypeError(f"{name}: normalized_shape is an option of norms; use dim=")
         if dim is not None:
             raise TypeError(f"{name}: give dim or normalized_shape, not both")
-        wanted = (shape,) if isinstance(shape, int) else tuple(shape)
+        wanted = read_ints(name, "normalized_shape", shape)
         if not wanted or tuple(x.shape[-len(wanted) :]) != wanted:
             raise ValueError(
                 f"{name}: normalized_shape must be the end of x's shape {tuple(x.shape)}, "
@@ -177,16 +178,30 @@ def _reduced(op: RowOp, name: str, x: Tensor, options: Mapping[str, Any]) -> tup
         return tuple(range(x.dim() - len(wanted), x.dim()))
     if dim is None:
         return (x.dim() - 1,)
-    dims = (dim,) if isinstance(dim, int) else tuple(dim)
+    dims = read_ints(name, "dim", dim)
     if len(dims) != 1 and not op.normalizes:
         raise TypeError(f"{name}: dim must be one int, got {dim!r}")
     for one in dims:
-        if not isinstance(one, int) or not -x.dim() <= one < x.dim():
+        if not -x.dim() <= one < x.dim():
             raise ValueError(f"{name}: dim must be within x's {x.dim()} dimensions, got {dim!r}")
     result = tuple(sorted({one % x.dim() for one in dims}))
     if not result or len(result) != len(dims):
         raise ValueError(f"{name}: dim must name each dimension once, got {dim!r}")
     return result
+
+
+def read_ints(name: str, option: str, value: Any) -> tuple[int, ...]:
+    """An option that is an int or several, of any integer type (numpy's, say), as plain ints."""
+    try:
+        items = tuple(value)
+    except TypeError:
+        items = (value,)
+    try:
+        if not any(isinstance(item, bool) for item in items):  # True would pass for 1
+            return tuple(operator.index(item) for item in items)
+    except TypeError:
+        pass
+    raise TypeError(f"{name}: {option} must be an int or a sequence of ints, got {value!r}")
 
 
 def _check_tensor(
@@ -238,8 +253,14 @@ def _number(name: str, key: str, role: Role, value: Any) -> float:
     if role is Role.COUNT:
         if not isinstance(value, numbers.Integral):
             raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {value!r}")
-        return int(value)
-    number = float(value)
+        count = int(value)
+        if not -(2**63) <= count < 2**63:
+            raise ValueError(f"{name}: operand {key!r} must fit 64 bits as an int, got {count}")
+        return count
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ValueError(f"{name}: operand {key!r} is too large for a double: {value}") from None
     if role is Role.PROBABILITY and not 0.0 <= number <= 1.0:
         raise ValueError(f"{name}: operand {key!r} must be a probability in [0, 1], got {number}")
     return number

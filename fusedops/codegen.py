@@ -149,18 +149,16 @@ class Arguments:
     def rows(self, count: int, sizes: Sequence[int]) -> str:
         """The dimensions that rows run over."""
         self.words.append(count)
+        if count >= 1 << 31 and self.rank > 1:  # too many for the 32-bit division
+            self.words.extend(sizes[1:])
+            return f"WideRowSpace<{self.rank}>"
         for size in sizes[1:]:
             shift = (size - 1).bit_length()
             multiplier = ((1 << 32) * ((1 << shift) - size)) // size + 1
-            self.words.append(
-                size | multiplier << 32
-                if multiplier < 1 << 31
-                else (size | multiplier << 32) - (1 << 64)
-            )
+            word = size | multiplier << 32
+            self.words.append(word if multiplier < 1 << 31 else word - (1 << 64))
             self.words.append(shift)
-        # A 32-bit division needs fewer than 2^31 rows.
-        wide = "Wide" if count >= 1 << 31 and self.rank > 1 else ""
-        return f"{wide}RowSpace<{self.rank}>"
+        return f"RowSpace<{self.rank}>"
 
     def storage(self, dtype: torch.dtype) -> str:
         """The C++ type of a torch dtype."""

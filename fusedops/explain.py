@@ -50,7 +50,7 @@ def explain(bound: Bound, target: Target | None = None) -> Explanation:
     copied = 0
     if launches and plan._columns_apart(bound):
         described, copies, copied = _with_copies(bound)
-    info = plan.describe(described, target) if launches else None
+    info = plan.choose(described, target) if launches else None
     operands = {
         name: _place(described, name, info)
         for name, value in {"x": bound.x, **bound.operands}.items()

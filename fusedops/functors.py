@@ -9,9 +9,11 @@ the same name in ``include/fusedops/functor/`` and lists the struct's members in
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import enum
 import keyword
+import math
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -34,6 +36,8 @@ __all__ = [
     "Residual",
     "Role",
     "Scale",
+    "is_finite",
+    "rounded",
 ]
 
 
@@ -60,6 +64,8 @@ class Functor:
     header: ClassVar[str]
     #: Takes elements out of the row: stands in the LOAD of softmax and log-softmax alone.
     masks: ClassVar[bool] = False
+    #: Asks which query a row is.
+    needs_query: ClassVar[bool] = False
 
     def operands(self) -> tuple[Operand, ...]:
         """The operands that a call gives, in the order of the C++ struct's members."""
@@ -67,6 +73,10 @@ class Functor:
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         """The functor in torch; x and all operands have the reduced dimensions last, flattened."""
+        raise NotImplementedError
+
+    def masked(self, chain: Chain) -> Tensor:
+        """For functors that mask, in place of `apply`: the elements that leave the row."""
         raise NotImplementedError
 
     def spell(self, write: Arguments) -> str:
@@ -83,6 +93,21 @@ def _check_name(functor: object, field: str, name: object) -> None:
         )
     if not name.isidentifier() or keyword.iskeyword(name):
         raise ValueError(f"{kind}: {field} must be usable as a keyword argument, got {name!r}")
+
+
+def is_finite(value: object) -> bool:
+    """Whether a constant is a number that a double can hold."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an int beyond the largest double
+        return False
+
+
+def rounded(value: float, compute: str) -> float:
+    """A constant in the compute type; infinite, as in torch, where float has no room for it."""
+    return ctypes.c_float(value).value if compute == "float" else value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,6 +214,7 @@ class Causal(Functor):
     offset: int = 0
     header: ClassVar[str] = "causal.cuh"
     masks: ClassVar[bool] = True
+    needs_query: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.align not in ("top-left", "bottom-right"):
@@ -298,12 +324,20 @@ class Residual(Functor):
         _check_name(self, "residual", self.residual)
         if self.save is not None:
             _check_name(self, "save", self.save)
+            if self.save.startswith("_") or hasattr(tuple, self.save):
+                raise ValueError(
+                    "Residual: save names a field of the result, a named tuple, so it must neither "
+                    "begin with an underscore nor be a method of tuples (count, index), got "
+                    f"{self.save!r}"
+                )
         if isinstance(self.alpha, str):
             _check_name(self, "alpha", self.alpha)
         elif isinstance(self.alpha, bool) or not isinstance(self.alpha, (int, float)):
             raise TypeError(
                 f"Residual: alpha must be a number or an operand's name, got {self.alpha!r}"
             )
+        elif not is_finite(self.alpha):
+            raise ValueError(f"Residual: alpha must be finite, got {self.alpha!r}")
 
     def operands(self) -> tuple[Operand, ...]:
         mine = Operand(self.residual, Role.VALUE)
@@ -317,7 +351,9 @@ class Residual(Functor):
     def spell(self, write: Arguments) -> str:
         skip = write.operand(self.residual)
         alpha = (
-            write.operand(self.alpha) if isinstance(self.alpha, str) else write.number(self.alpha)
+            write.operand(self.alpha)
+            if isinstance(self.alpha, str)
+            else write.number(rounded(self.alpha, write.compute))
         )
         if self.save is None:
             return f"Residual<{skip}, {alpha}>"

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from fusedops import _runtime
-from fusedops.binding import OPTIONS, Bound, bind
-from fusedops.functors import Causal, Dropout, Functor, Operand, Residual, Role
+from fusedops.binding import OPTIONS, Bound, bind, read_ints
+from fusedops.functors import Dropout, Functor, Operand, Residual, Role, is_finite
 from fusedops.plan import make_plan
 from fusedops.random import keep_mask
 from fusedops.refusal import refuse
@@ -105,7 +105,7 @@ class RowOp(_runtime.Dispatcher):
         statistics = ("mean", "rstd") if constants.get("stats") else ()
         self.outputs: tuple[str, ...] = ("y", *self.saves, *statistics)
         self.dropouts = sum(isinstance(f, Dropout) for f in (*self.load, *self.store))
-        self.causal = any(isinstance(f, Causal) for f in self.load)
+        self.causal = any(f.needs_query for f in self.load)
         name = type(self).__name__
         super().__init__(
             name,
@@ -161,7 +161,7 @@ class RowOp(_runtime.Dispatcher):
             )
         if not 0.0 <= p <= 1.0:  # false for NaN, too
             raise ValueError(f"{type(self).__name__}: p must be a probability in [0, 1], got {p}")
-        dims = (dim,) if isinstance(dim, int) else tuple(dim)
+        dims = read_ints(type(self).__name__, "dim", dim)
         reduced = sorted(one % len(shape) for one in dims)
         return keep_mask(tuple(shape), reduced, seed=seed, offset=offset + slot, p=p)
 
@@ -182,10 +182,24 @@ class RowOp(_runtime.Dispatcher):
         """Where the C++ path ends: a new plan, or what stood in its way."""
         if reason != "miss":
             refuse(self, reason, x, operands, options)
-            # Nothing is wrong but the kind of number, say numpy's: once more in plain types.
-            bound = bind(self, x, operands, options)
-            return self(x, **bound.operands, **options)
+            return self._in_plain_types(bind(self, x, operands, options), operands, options)
         return make_plan(bind(self, x, operands, options))
+
+    def _in_plain_types(
+        self, bound: Bound, operands: dict[str, Any], options: dict[str, Any]
+    ) -> Any:
+        """The call once more: nothing is wrong but the kind of a number, say numpy's."""
+        dim = options.get("dim")
+        if (
+            options.get("normalized_shape") is None
+            and type(dim) is tuple
+            and all(type(one) is int for one in dim)
+            and dim == bound.reduced
+            and all(operands[name] is value for name, value in bound.operands.items())
+        ):  # in plain types already: once more would be no better
+            raise TypeError(f"{self.name}: the runtime cannot read these options: {options}")
+        plain = {**options, "dim": bound.reduced, "normalized_shape": None}
+        return self(bound.x, **bound.operands, **plain)
 
     def _bind(self, x: Any, arguments: dict[str, Any]) -> Bound:
         options = {key: value for key, value in arguments.items() if key in OPTIONS}
@@ -308,8 +322,10 @@ class LayerNorm(RowOp):
         eps: float = 1e-5,
         stats: bool = False,
     ) -> None:
-        if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not eps >= 0:
-            raise ValueError(f"{type(self).__name__}: eps must be a number >= 0, got {eps!r}")
+        if not is_finite(eps) or eps < 0:
+            raise ValueError(
+                f"{type(self).__name__}: eps must be a finite number >= 0, got {eps!r}"
+            )
         super().__init__(load, store, eps=float(eps), stats=bool(stats))
 
     def reference(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

@@ -19,11 +19,12 @@ from fusedops import _runtime, schedule
 from fusedops.binding import FLOATING, Bound
 from fusedops.codegen import STORAGE, Arguments, Number, View
 from fusedops.errors import UnsupportedError
+from fusedops.functors import rounded
 from fusedops.geometry import MAX_ROW_DIMS, Geometry, Operand, Placed, Virtual, place
 from fusedops.unfused import run
 from fusedops.variant import Target, Variant
 
-__all__ = ["Info", "Target", "Variant", "describe", "make_plan"]
+__all__ = ["Info", "Target", "Variant", "choose", "describe", "make_plan"]
 
 #: Elements that a call on a CPU must have before it wakes a second thread. Two threads against one,
 #: residual LayerNorm in float32: 16384 elements 10 us against 11, 32768 elements 12 against 28.
@@ -66,9 +67,7 @@ def make_plan(bound: Bound) -> Any:
         return _runtime.Plan(None, b"", [], outputs, 0, 1, 1, 1, 0, _draws(bound), None)
     if len(bound.reduced) > 1 and _columns_apart(bound):
         return _run_with_copies(bound)
-    info = describe(bound)
-    if not info.variant.loaded:
-        info = _wider(bound) or info
+    info = choose(bound, Target.of(bound.x.device))
     rows = info.geometry.rows
     tile = info.tile
     return _runtime.Plan(
@@ -89,6 +88,21 @@ def make_plan(bound: Bound) -> Any:
 def _grain(rows: int, columns: int) -> int:
     """Rows that a thread of a CPU takes at a time; all that there are, if the caller does them."""
     return rows if rows * columns <= HOST_INLINE else max(1, HOST_GRAIN // columns)
+
+
+def choose(bound: Bound, target: Target) -> Info:
+    """What a call runs: its own variant or, rather than build it, one with more row dimensions.
+
+    A last batch of one loses a dimension, and must not build a variant for it.
+    """
+    own = describe(bound, target)
+    if own.variant.loaded:
+        return own
+    for padding in range(1, MAX_ROW_DIMS - len(own.geometry.sizes) + 1):
+        wider = describe(bound, target, padding)
+        if wider.variant.loaded:
+            return wider
+    return own
 
 
 def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> Info:
@@ -162,19 +176,6 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
         patches=write.patches,
         draws=_draws(bound),
     )
-
-
-def _wider(bound: Bound) -> Info | None:
-    """The same call for a kernel that is loaded and has more row dimensions, if there is one.
-
-    A last batch of one loses a dimension, and must not build a variant for it.
-    """
-    rank = len(describe(bound).geometry.sizes)
-    for padding in range(1, MAX_ROW_DIMS - rank + 1):
-        info = describe(bound, padding=padding)
-        if info.variant.loaded:
-            return info
-    return None
 
 
 def _padded(geometry: Geometry, padding: int) -> Geometry:
@@ -274,7 +275,7 @@ def _members(bound: Bound, write: Arguments, geometry: Geometry) -> tuple[tuple[
     if op.eps is None:
         write.constant(0)
     else:
-        write.number(op.eps)
+        write.number(rounded(op.eps, write.compute))
     members.append((op.cpp(write.compute), "op"))
     members.append((write.operand("x"), "x"))
     for side, chain in (("load", bound.load), ("store", bound.store)):

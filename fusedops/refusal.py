@@ -27,8 +27,9 @@ def refuse(
         bound = bind(op, x, operands, options)
         if reason == "overlap":
             raise ValueError(
-                f"{name}: out must overlap neither an input nor another output nor itself, but "
-                f"{_overlap(bound)}; pass other memory, or leave out= away and get a new tensor"
+                f"{name}: out must overlap neither an input nor another output nor itself, judged "
+                f"by first and last elements, but {_overlap(bound)}; pass other memory, or leave "
+                "out= away and get a new tensor"
             )
         if reason == "device":
             raise UnsupportedError(
@@ -78,11 +79,11 @@ def _overlap(bound: Bound) -> str:
     for name, out in bound.out.items():
         for key, value in inputs.items():
             if isinstance(value, Tensor) and _share(out, value):
-                return f"the out for {name!r} overlaps {key!r}"
+                return f"the out for {name!r} reaches into the memory range of {key!r}"
         for key, value in bound.out.items():
             if key != name and _share(out, value):
-                return f"the out for {name!r} overlaps that for {key!r}"
-    return "an out has elements that share memory"
+                return f"the out for {name!r} reaches into the memory range of that for {key!r}"
+    return "an out has strides by which its elements share memory"
 
 
 def _share(a: Tensor, b: Tensor) -> bool:

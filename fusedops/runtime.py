@@ -23,7 +23,7 @@ class _Scratch(threading.local):
 
     def __init__(self) -> None:
         with torch.inference_mode(False):  # an inference tensor could not be written to outside
-            self.seed = torch.empty((), dtype=torch.int64)
+            self.seed = torch.empty((), dtype=torch.int64, device="cpu")
 
 
 _scratch = _Scratch()

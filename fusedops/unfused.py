@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fusedops.binding import Bound
-from fusedops.functors import Causal, Dropout, Functor, Lengths, Mask
+from fusedops.functors import Dropout, Functor
 from fusedops.random import keep_mask, keep_scale
 from fusedops.runtime import draw
 
@@ -111,7 +111,7 @@ def run(bound: Bound) -> dict[str, Tensor]:
     chain = Chain(bound)
     names = bound.op.outputs
     value = chain.apply("load", bound.load, chain.arrange(bound.x).to(bound.compute))
-    masks = [f.masked(chain) for f in bound.load if isinstance(f, (Mask, Causal, Lengths))]
+    masks = [f.masked(chain) for f in bound.load if f.masks]
     if masks:
         # The union of the masks, last: a masked element leaves the row whatever stands after it.
         value = value.masked_fill(functools.reduce(operator.or_, masks), -torch.inf)

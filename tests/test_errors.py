@@ -14,6 +14,7 @@ WRONG = (TypeError, ValueError)
 
 BIASED = fo.Softmax(load=[fo.Bias("b")])
 MASKED = fo.Softmax(load=[fo.Mask("m")])
+LAYER = fo.LayerNorm()
 DROPPED = fo.Softmax(store=[fo.Dropout("p")])
 
 
@@ -394,3 +395,75 @@ def test_a_refused_call_leaves_the_op_usable(x):
         op(x)
     assert torch.equal(op(x, s=2.0), wanted)
     assert torch.equal(declare(SOFTMAX)(x * 2), wanted)
+
+
+class TestKindsOfNumbers:
+    """What the runtime cannot read and Python can is put in plain types, once."""
+
+    @pytest.mark.parametrize("dim", [True, [True], 0.5, "0", (0.5,)], ids=repr)
+    def test_what_is_no_dimension(self, dim, x):
+        for call in (LAYER, LAYER.unfused, LAYER.explain):
+            with raises(TypeError, "LayerNorm", "dim", repr(dim)):
+                call(x, dim=dim)
+
+    def test_what_is_no_shape(self, device):
+        one = randn(3, 1, device=device)
+        for shape in (True, [True], 1.0, "1"):
+            with raises(TypeError, "LayerNorm", "normalized_shape", repr(shape)):
+                LAYER(one, normalized_shape=shape)
+
+    @pytest.mark.parametrize("n", [2**63, 2**70, -(2**70)])
+    def test_a_count_beyond_64_bits(self, n, x):
+        op = fo.Softmax(load=[fo.Lengths("n")])
+        for call in (op, op.unfused, op.explain):
+            with raises(ValueError, "Softmax", "'n'", str(n)):
+                call(x, n=n)
+
+    def test_a_number_beyond_a_double(self, x):
+        with raises(ValueError, "Softmax", "'b'"):
+            BIASED(x, b=10**400)
+
+    @pytest.mark.parametrize("dtype", [False, 0, "", "float32"], ids=repr)
+    def test_what_is_no_dtype(self, dtype, x):
+        with raises(TypeError, "Softmax", "dtype"):
+            fo.Softmax()(x, dtype=dtype)
+
+    def test_no_call_is_tried_for_ever(self, x):
+        with raises(TypeError, "LayerNorm", "dim"):
+            LAYER._slow("arguments", x, {}, {"dim": (0,)})
+
+
+class TestConstants:
+    @pytest.mark.parametrize("value", [float("inf"), float("nan"), 10**400])
+    def test_constants_are_finite(self, value):
+        with raises(ValueError, "Residual", "alpha"):
+            fo.Residual("r", alpha=value)
+        for op in (fo.LayerNorm, fo.RMSNorm):
+            with raises(ValueError, op.__name__, "eps"):
+                op(eps=value)
+
+    @pytest.mark.parametrize("save", ["_s", "__len__", "count", "index"])
+    def test_names_that_a_result_cannot_have(self, save):
+        with raises(ValueError, "Residual", "save", "underscore", "count", repr(save)):
+            fo.Residual("r", save=save)
+
+
+def test_out_between_the_columns_of_x(device):
+    buffer = torch.zeros(3, 8, device=device)
+    with raises(ValueError, "Softmax", "out", "reaches into the memory range of 'x'"):
+        fo.Softmax()(buffer[:, 4:], out=buffer[:, :4])
+
+
+def test_rows_of_an_out_that_share_elements(device):
+    out = torch.zeros(64, device=device).as_strided((4, 8), (4, 1))
+    with raises(ValueError, "Softmax", "out", "overlap", "strides"):
+        fo.Softmax()(randn(4, 8, device=device), out=out)
+
+
+def test_autograd_notices_what_out_overwrites(x):
+    weight, out = torch.ones_like(x, requires_grad=True), torch.ones_like(x)
+    loss = (weight * out).sum()
+    with torch.no_grad():
+        fo.Softmax()(x, out=out)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()

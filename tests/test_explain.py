@@ -268,3 +268,14 @@ class TestVariant:
         operands = {k: v.to(device) if torch.is_tensor(v) else v for k, v in operands.items()}
         declare(ATTENTION).explain(x.to(device), **operands, generator=generator)
         assert torch.equal(generator.get_state(), state)
+
+
+def test_a_kernel_with_more_row_dimensions_is_loaded(device):
+    op = fo.LayerNorm(load=[fo.Bias("b"), fo.Cast(torch.bfloat16), fo.Scale("s")])
+    x, b = randn(2, 3, 8, device=device), randn(2, 1, 8, device=device)
+    op(x, b=b, s=2.0)
+    text = str(op.explain(x[:1], b=b[:1], s=2.0))
+    launched = op.explain(x[:1], b=b[:1], s=2.0)
+    op(x[:1], b=b[:1], s=2.0)
+    assert launched.cached == "loaded", text
+    assert op.explain(x[:1], b=b[:1], s=2.0) == launched

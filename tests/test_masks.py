@@ -199,3 +199,32 @@ def test_masks_on_every_schedule(op, dtype, columns, scheduled):
     with forced(schedule):
         dirty = declare(Chain(op, steps))(x.masked_fill(mask, torch.nan), m=mask, n=n)
     assert torch.equal(clean, dirty)
+
+
+@pytest.mark.parametrize("level", [-100.0, -1000.0, -1e30])
+@pytest.mark.parametrize("columns", [2048, 16384])
+def test_parts_without_an_element_far_below_zero(op, level, columns, scheduled):
+    """Whole warps and chunks are masked, and exp(-level) overflows: not into their zeros."""
+    device, schedule = scheduled
+    x = randn(3, columns, device=device) + level
+    mask = torch.zeros(3, columns, dtype=torch.bool, device=device)
+    mask[0, : columns // 2] = True
+    mask[1, columns // 2 :] = True
+    mask[2, 1:] = True
+    verify(Chain(op, (("mask", "m"),)), x, {"m": mask}, schedule=schedule)
+    verify(Chain(op, (("causal", "top-left", 0),)), x, {}, schedule=schedule)
+
+
+@pytest.mark.parametrize("columns", [20000, 70001])
+def test_chunks_without_an_element_far_below_zero(op, columns, device):
+    x = randn(4, columns, device=device) - 500
+    n = torch.tensor([0, 1, columns // 2, columns], device=device)[:, None]
+    verify(Chain(op, (("lengths", "n"),)), x, {"n": n})
+
+
+@pytest.mark.parametrize("columns", [37, 3000])
+def test_a_stream_is_saved_under_the_mask_as_well(op, columns, scheduled):
+    device, schedule = scheduled
+    x, r = randn(5, columns, device=device), randn(5, columns, device=device, seed=1)
+    steps = (("residual", "r", 1.0, "stream"), ("causal", "top-left", 0), ("lengths", "n"))
+    verify(Chain(op, steps), x, {"r": r, "n": columns // 2}, schedule=schedule)

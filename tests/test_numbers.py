@@ -114,3 +114,11 @@ def test_double_against_higher_precision(op, columns, device):
     high, low = precise(op, exact(x), chain.eps)
     near = evaluate(chain, x.cpu(), {}, torch.float64)["y"]
     check(got.cpu(), high, near, low=low)
+
+
+def test_warps_without_a_column_far_from_zero(device):
+    """The last of eight chunks of 16384 columns holds 312: most warps have nothing to merge."""
+    columns = 115000
+    x = randn(2, columns, device=device) * 1e16 + 1e20
+    chain = OPERATORS["layer_norm"]
+    verify(chain, x, parameters(chain, columns, device=device), unfused=False)  # torch: NaN

@@ -305,3 +305,53 @@ def test_results_are_fields_and_a_tuple(device):
     assert stream is result.stream
     assert named(result).keys() == {"y", "stream"}
     torch.testing.assert_close(stream, x + x)
+
+
+class TestIntegersOfAnyType:
+    @pytest.mark.parametrize("dim", [np.int64(-1), [np.int32(2)], range(2, 3), torch.tensor(2)])
+    def test_dim_of_a_softmax(self, dim, device):
+        x = randn(4, 6, 7, device=device)
+        assert torch.equal(fo.Softmax()(x, dim=dim), fo.Softmax()(x))
+
+    @pytest.mark.parametrize("dims", [range(1, 3), np.array([1, 2]), (np.int64(-2), -1)], ids=repr)
+    def test_dims_of_a_norm(self, dims, device):
+        x, op = randn(4, 6, 7, device=device), fo.LayerNorm()
+        expected = op(x, dim=(1, 2))
+        assert torch.equal(op(x, dim=dims), expected)
+        torch.testing.assert_close(op.unfused(x, dim=dims), expected)
+
+    @pytest.mark.parametrize("shape", [[np.int64(7)], np.int64(7), np.array([7])], ids=repr)
+    def test_normalized_shape(self, shape, device):
+        x, op = randn(4, 6, 7, device=device), fo.LayerNorm()
+        assert torch.equal(op(x, normalized_shape=shape), op(x))
+
+    def test_operands(self, device):
+        x = randn(4, 7, device=device)
+        counted, biased = fo.Softmax(load=[fo.Lengths("n")]), declare(BIASED)
+        assert torch.equal(counted(x, n=np.int64(3)), counted(x, n=3))
+        assert torch.equal(biased(x, b=np.float32(3)), biased(x, b=3.0))
+        assert torch.equal(biased(x, b=2**70), biased(x, b=2.0**70))
+
+
+class TestDefaultDevice:
+    def test_outputs_lie_with_x(self, device):
+        x, op = randn(4, 7, device=device), fo.LayerNorm(store=[fo.Dropout("p")], stats=True)
+        for result in (op, op.unfused):
+            with torch.device("meta"):
+                got = result(x, p=0.5)
+            assert {tensor.device for tensor in got} == {x.device}
+
+    def test_the_first_seed_of_a_thread(self, device):
+        from fusedops import runtime
+
+        with torch.device("meta"):
+            assert runtime._Scratch().seed.device.type == "cpu"
+
+
+def test_a_constant_too_large_for_float_is_infinite(device):
+    x = torch.tensor([[0.0, 1.0]], device=device)
+    big = fo.LayerNorm(load=[fo.Residual("r", alpha=1e39)], eps=1e39)
+    assert big(x, r=x).isnan().all()
+    assert big.unfused(x, r=x).isnan().all()
+    assert torch.equal(fo.LayerNorm(eps=1e39)(x), torch.zeros_like(x))
+    assert big(x.double(), r=x.double()).isfinite().all()

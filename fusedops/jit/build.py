@@ -96,8 +96,8 @@ def build(source: str, *, name: str, arch: str, declaration: str = "") -> Artifa
     if env.offline():
         raise MissingVariantError(
             f"{declaration or name}: its variant for {arch} must be in the cache "
-            f"({env.cache_dir()}) while FUSEDOPS_OFFLINE=1, found none: fill the cache first "
-            "(fusedops build) or unset FUSEDOPS_OFFLINE"
+            f"({env.cache_dir()}) while FUSEDOPS_OFFLINE=1, found none: run the call once "
+            "without FUSEDOPS_OFFLINE=1 and with the same FUSEDOPS_CACHE_DIR"
         )
     job = _Job(_backend(arch), _request(source, arch), name, declaration)
     identity, compiler = _identity(job)

@@ -100,13 +100,29 @@ class FunctionMode(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("mode", [DispatchMode, FunctionMode, lambda: torch.device("cpu")])
+@pytest.mark.parametrize("mode", [DispatchMode, FunctionMode])
 def test_modes_turn_away(affine, x, mode):
     affine(x)
     with mode():
         assert affine(x) == "mode"
     affine(x)
     assert affine.dispatch.hits == 1
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_default_device_changes_nothing(affine, x, device):
+    with torch.device(device):
+        got = affine(x, s=2.0)
+        assert got.device == x.device
+        assert torch.equal(affine(x, s=2.0, out=torch.empty_like(got)), got)
+        with FunctionMode():
+            assert affine(x, s=2.0) == "mode"
+    torch.set_default_device(device)
+    try:
+        assert affine(x, s=2.0).device == x.device
+    finally:
+        torch.set_default_device(None)
+    assert torch.equal(got, x * 2)
 
 
 def test_fake_mode_turns_away(affine, x):
@@ -176,3 +192,33 @@ def test_tracing_turns_away(affine, x):
 def test_compiling_turns_away(affine, x, monkeypatch):
     monkeypatch.setattr(torch.compiler, "_is_compiling_flag", True)
     assert affine(x) == "tracing"
+
+
+@pytest.mark.parametrize(
+    ("strides", "overlaps"),
+    [((8, 1), False), ((1, 4), False), ((4, 1), True), ((0, 1), True), ((1, 1), True)],
+)
+def test_an_out_that_overlaps_itself_is_turned_away(affine, x, strides, overlaps):
+    narrow = x[:, :5].contiguous()
+    out = torch.zeros(64).as_strided((4, 5), strides)
+    got = affine(narrow, out=out)
+    assert got == "overlap" if overlaps else got is out
+
+
+def test_sizes_of_one_and_none_overlap_nothing(affine):
+    buffer = torch.zeros(8)
+    for shape in ((1, 4), (0, 4)):
+        out = buffer.as_strided(shape, (0, 1))
+        assert affine(torch.ones(shape), out=out) is out
+
+
+def test_writes_to_out_are_counted(affine, x):
+    out = torch.empty_like(x)
+    before = out._version
+    affine(x, out=out)
+    assert out._version > before
+    before = out._version
+    affine(x, out=(out,))
+    assert out._version > before
+    with torch.inference_mode():
+        affine(x, out=torch.empty_like(x))  # has no counter

@@ -155,8 +155,10 @@ struct Load {
   Source source;
   Chain<0, Functors...> chain;
 
-  static constexpr bool kBounds = Chain<0, Functors...>::kBounds;
-  static constexpr bool kSkips = Chain<0, Functors...>::kSkips;
+  // A stream is saved whole, masked or not, so then everything is loaded.
+  static constexpr bool kSaves = Chain<0, Functors...>::kSaves;
+  static constexpr bool kBounds = Chain<0, Functors...>::kBounds && !kSaves;
+  static constexpr bool kSkips = Chain<0, Functors...>::kSkips && !kSaves;
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void load(Compute* dst, const Row& row, int64_t col) const {

@@ -50,9 +50,11 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
     const Row row = rows.index(number);
     const Columns bounds = bounds_of(load, row, cols);
 
+    const int64_t within = chunks_within<LoadT, Row>(bounds, Schedule::kChunk, chunks);
+
     typename Op::Partial parts[kKeeps ? Schedule::kChunks : 1];
     typename Op::Partial of_row = Op::nothing();
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    for (int64_t chunk = 0; chunk < within; ++chunk) {
       RowTile& tile = tiles[kKeeps ? chunk : 0];
       tile.left = tile.group_left = cols - chunk * Schedule::kChunk;
       load_tile<false>(tile, load, row, chunk * Schedule::kChunk, bounds, Op::neutral());
@@ -65,12 +67,13 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
 
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
       RowTile& tile = tiles[kKeeps ? chunk : 0];
-      if constexpr (!kKeeps) {
+      typename Op::Partial& part = parts[kKeeps ? chunk : 0];
+      if (!kKeeps || chunk >= within) {
         tile.left = tile.group_left = cols - chunk * Schedule::kChunk;
         load_tile<true>(tile, load, row, chunk * Schedule::kChunk, bounds, Op::neutral());
-        parts[0] = op.again(Lanes<1>{}, tile);
+        part = op.again(Lanes<1>{}, tile);
       }
-      store_tile(tile, store, row, chunk * Schedule::kChunk, finish.of(parts[kKeeps ? chunk : 0]));
+      store_tile(tile, store, row, chunk * Schedule::kChunk, finish.of(part));
     }
   }
 }

@@ -42,7 +42,7 @@ struct LayerNorm {
     // The mean is off by an ulp or so of itself, which matters where it exceeds the deviation: then
     // the deviations are summed once more to find by how much. Lanes agree within a group, not
     // across groups.
-    const bool matters = mean * mean * count > squares;
+    const bool matters = mean * mean * count > squares || squares == 0;
     if (!group.any(matters)) return {count, mean, 0, squares};
     const Compute off = group.sum(tile.sum([mean](Compute x) { return x - mean; }));
     const Compute low = matters && count > 0 ? off * inverse(tile, count) : Compute(0);
@@ -68,8 +68,9 @@ struct LayerNorm {
   }
 
   FUSEDOPS_HD Partial merge(Partial a, Partial b) const {
+    if (!(b.count > 0)) return a;
+    if (!(a.count > 0)) return b;
     const Compute count = a.count + b.count;
-    if (!(count > 0)) return a;
     const Compute share = b.count * reciprocal(count);
     const Compute delta = (b.mean - a.mean) + (b.low - a.low);
     const Compute step = delta * share;

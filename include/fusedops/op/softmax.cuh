@@ -83,7 +83,9 @@ struct Softmax {
       if constexpr (kLog) {
         return {base, factor};
       } else {
-        return {base, exp(finite(part.max) - base) * factor};
+        // A part without an unmasked element holds zeros, which no factor may turn into NaN.
+        const bool empty = part.max == -infinity<Compute>();
+        return {base, empty ? factor : exp(part.max - base) * factor};
       }
     }
   };

@@ -70,6 +70,16 @@ FUSEDOPS_HD Columns bounds_of(const LoadT& load, const Row& row, int64_t cols) {
   return bounds;
 }
 
+/// How many chunks of a row reach into its bounds: the others are neither loaded nor reduced.
+template <class LoadT, class Row>
+FUSEDOPS_HD int64_t chunks_within(Columns bounds, int64_t chunk, int64_t chunks) {
+  if constexpr (detail::Bounds<LoadT, Row>::value) {
+    const int64_t within = bounds.end > 0 ? (bounds.end + chunk - 1) / chunk : 0;
+    return within < chunks ? within : chunks;
+  }
+  return chunks;
+}
+
 /// Fills a tile whose first pack begins at `col`. Only packs that can be unmasked are read; all
 /// others, within the row or beyond it, become `neutral`.
 template <bool kAgain, class Tile, class LoadT, class Row>

@@ -72,7 +72,7 @@ struct RowSpace<1> {
 template <int kRank>
 struct WideRowSpace {
   int64_t count;
-  Divider inner[kRank - 1];
+  int64_t inner[kRank - 1];
   using Index = RowIndex<kRank, int64_t>;
 
   FUSEDOPS_HD Index index(int64_t row) const {
@@ -81,8 +81,8 @@ struct WideRowSpace {
     int64_t rest = row;
     FUSEDOPS_UNROLL
     for (int d = kRank - 1; d > 0; --d) {
-      const int64_t quotient = rest / inner[d - 1].size;
-      result.at[d] = rest - quotient * inner[d - 1].size;
+      const int64_t quotient = rest / inner[d - 1];
+      result.at[d] = rest - quotient * inner[d - 1];
       rest = quotient;
     }
     result.at[0] = rest;

@@ -93,8 +93,13 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
     const Row row = rows.index(mine ? number : first);
     const Columns bounds = bounds_of(load, row, cols);
 
+    // Rows that share a block go through the chunks together.
+    constexpr bool kSkipsChunks = !Storage::kOneTile && Schedule::kRows == 1;
+    const int64_t within =
+        kSkipsChunks ? chunks_within<LoadT, Row>(bounds, Schedule::kChunk, chunks) : chunks;
+
     typename Op::Partial part = Op::nothing();  // what this thread's group knows of the row
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    for (int64_t chunk = 0; chunk < within; ++chunk) {
       const int64_t begin = chunk * Schedule::kChunk;
       tile.left = cols - begin - first_col;
       tile.group_left = cols - begin - group_col;
@@ -124,8 +129,12 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
       if constexpr (Storage::kRevisits) {
         if (mine) load_tile<true>(tile, load, row, begin + first_col, bounds, Op::neutral());
       } else if constexpr (!Storage::kOneTile) {
-        Storage::template get<Schedule::kThreads * Schedule::kRows>(shared_row, tile, chunk,
-                                                                    threadIdx.x);
+        if (chunk < within) {
+          Storage::template get<Schedule::kThreads * Schedule::kRows>(shared_row, tile, chunk,
+                                                                      threadIdx.x);
+        } else {
+          tile.fill(Op::neutral());
+        }
       }
       if constexpr (!Storage::kOneTile) part = op.again(Lanes<Schedule::kLanes>{}, tile);
       if (mine) store_tile(tile, store, row, begin + first_col, finish.of(part));
