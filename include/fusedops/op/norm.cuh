@@ -46,7 +46,7 @@ struct LayerNorm {
     if (!group.any(matters)) return {count, mean, 0, squares};
     const Compute off = group.sum(tile.sum([mean](Compute x) { return x - mean; }));
     const Compute low = matters && count > 0 ? off * inverse(tile, count) : Compute(0);
-    return {count, mean, low, squares - off * low};
+    return {count, mean, low, matters ? squares - off * low : squares};  // off may be infinite
   }
 
   /// A tile that was loaded a second time needs nothing: results are made from the values
