@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -59,10 +60,22 @@ def draw(
     if device_type == "cpu":
         return int(_scratch.seed.random_(generator=generator).item()), 0
     if generator is None:
-        generator = torch.cuda.default_generators[device_index]
-    offset = generator.get_offset()
-    generator.set_offset(offset + (count + 3) // 4 * 4)
-    return generator.initial_seed(), offset
+        seed, get_offset, set_offset = _default_generator(device_index)
+    else:
+        seed, get_offset, set_offset = _methods(generator)
+    offset = get_offset()
+    set_offset(offset + (count + 3) // 4 * 4)
+    return seed(), offset
+
+
+def _methods(generator: torch.Generator) -> tuple[Callable[..., Any], ...]:
+    return generator.initial_seed, generator.get_offset, generator.set_offset
+
+
+@functools.cache
+def _default_generator(index: int) -> tuple[Callable[..., Any], ...]:
+    # Looked up once: the lookups would be a tenth of a call's host time.
+    return _methods(torch.cuda.default_generators[index])
 
 
 def check_generator(

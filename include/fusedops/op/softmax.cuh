@@ -83,9 +83,8 @@ struct Softmax {
       if constexpr (kLog) {
         return {base, factor};
       } else {
-        // A part without an unmasked element holds zeros, which no factor may turn into NaN.
-        const bool empty = part.max == -infinity<Compute>();
-        return {base, empty ? factor : exp(part.max - base) * factor};
+        // A part without an unmasked element has a maximum of -inf: its zeros get a factor of zero.
+        return {base, exp(part.max - base) * factor};
       }
     }
   };
