@@ -1,0 +1,32 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The functors: what can stand before and after a row reduction.
+
+Each class is a declaration, a value that holds names and constants. ``apply`` (for masks:
+``masked``) is its meaning in torch, which ``op.unfused`` runs; ``spell`` names the C++ struct of
+the same name in ``include/fusedops/functor/`` and lists the struct's members in order.
+"""
+
+from fusedops.functors.arithmetic import Affine, Bias, Cast, Scale
+from fusedops.functors.base import Functor, Operand, Role, check_name, is_finite, rounded
+from fusedops.functors.dropout import Dropout
+from fusedops.functors.masks import Causal, Lengths, Mask
+from fusedops.functors.residual import Residual
+
+__all__ = [
+    "Affine",
+    "Bias",
+    "Cast",
+    "Causal",
+    "Dropout",
+    "Functor",
+    "Lengths",
+    "Mask",
+    "Operand",
+    "Residual",
+    "Role",
+    "Scale",
+    "check_name",
+    "is_finite",
+    "rounded",
+]

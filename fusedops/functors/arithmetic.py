@@ -1,0 +1,137 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Functors that add and multiply."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from fusedops.functors.base import Functor, Operand, Role, check_name
+
+if TYPE_CHECKING:
+    from fusedops.codegen import Arguments
+    from fusedops.unfused import Chain
+
+__all__ = ["Affine", "Bias", "Cast", "Scale"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale(Functor):
+    """``x * scale``; the scale is a number or a tensor that broadcasts against x.
+
+    A number is an argument of the kernel (a new one builds nothing); a 0-d tensor is read on the
+    device. Masked elements stay masked whatever the scale.
+
+    >>> import torch, fusedops as fo
+    >>> fo.Softmax(load=[fo.Scale("scale")])(torch.zeros(2, 4), scale=0.5)[0]
+    tensor([0.2500, 0.2500, 0.2500, 0.2500])
+    """
+
+    scale: str
+    header: ClassVar[str] = "scale.cuh"
+
+    def __post_init__(self) -> None:
+        check_name(self, "scale", self.scale)
+
+    def operands(self) -> tuple[Operand, ...]:
+        return (Operand(self.scale, Role.VALUE),)
+
+    def apply(self, x: Tensor, chain: Chain) -> Tensor:
+        return x * chain.value(self.scale)
+
+    def spell(self, write: Arguments) -> str:
+        return f"Scale<{write.operand(self.scale)}>"
+
+
+@dataclasses.dataclass(frozen=True)
+class Bias(Functor):
+    """``x + bias``; the bias is a tensor that broadcasts against x, or a number.
+
+    >>> import torch, fusedops as fo
+    >>> fo.LayerNorm(load=[fo.Bias("b")])(torch.zeros(1, 2), b=torch.tensor([1.0, 3.0]))
+    tensor([[-1.0000,  1.0000]])
+    """
+
+    bias: str
+    header: ClassVar[str] = "bias.cuh"
+
+    def __post_init__(self) -> None:
+        check_name(self, "bias", self.bias)
+
+    def operands(self) -> tuple[Operand, ...]:
+        return (Operand(self.bias, Role.VALUE),)
+
+    def apply(self, x: Tensor, chain: Chain) -> Tensor:
+        return x + chain.value(self.bias)
+
+    def spell(self, write: Arguments) -> str:
+        return f"Bias<{write.operand(self.bias)}>"
+
+
+@dataclasses.dataclass(frozen=True)
+class Affine(Functor):
+    """``x * gamma + beta``; either may be left out. Both broadcast against x.
+
+    >>> import torch, fusedops as fo
+    >>> op = fo.LayerNorm(store=[fo.Affine("gamma", "beta")])
+    >>> gamma, beta = torch.tensor([2.0, 2.0]), torch.tensor([1.0, 0.0])
+    >>> op(torch.tensor([[0.0, 2.0]]), gamma=gamma, beta=beta)
+    tensor([[-1.0000,  2.0000]])
+    """
+
+    gamma: str | None = None
+    beta: str | None = None
+    header: ClassVar[str] = "affine.cuh"
+
+    def __post_init__(self) -> None:
+        if self.gamma is None and self.beta is None:
+            raise ValueError("Affine: needs gamma, beta or both; leave the functor out otherwise")
+        for field in ("gamma", "beta"):
+            if getattr(self, field) is not None:
+                check_name(self, field, getattr(self, field))
+
+    def operands(self) -> tuple[Operand, ...]:
+        return tuple(
+            Operand(name, Role.VALUE) for name in (self.gamma, self.beta) if name is not None
+        )
+
+    def apply(self, x: Tensor, chain: Chain) -> Tensor:
+        if self.gamma is not None:
+            x = x * chain.value(self.gamma)
+        return x if self.beta is None else x + chain.value(self.beta)
+
+    def spell(self, write: Arguments) -> str:
+        gamma = write.absent() if self.gamma is None else write.operand(self.gamma)
+        beta = write.absent() if self.beta is None else write.operand(self.beta)
+        return f"Affine<{gamma}, {beta}>"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cast(Functor):
+    """Rounds to a floating dtype and goes on, as ``x.to(dtype)`` within a chain does.
+
+    >>> import torch, fusedops as fo
+    >>> fo.LayerNorm(load=[fo.Cast(torch.float16)])(torch.tensor([[0.0, 1.0]]))
+    tensor([[-1.0000,  1.0000]])
+    """
+
+    dtype: torch.dtype
+    header: ClassVar[str] = "cast.cuh"
+
+    def __post_init__(self) -> None:
+        known = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+        if self.dtype not in known:
+            raise TypeError(
+                f"Cast: dtype must be one of {', '.join(map(str, known))}, got {self.dtype!r}"
+            )
+
+    def apply(self, x: Tensor, chain: Chain) -> Tensor:
+        return x.to(self.dtype).to(x.dtype)
+
+    def spell(self, write: Arguments) -> str:
+        write.constant(0)
+        return f"Cast<{write.storage(self.dtype)}>"

@@ -1,0 +1,90 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""What all functors are, and what their operands may be."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import enum
+import keyword
+import math
+from typing import TYPE_CHECKING, ClassVar
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from fusedops.codegen import Arguments
+    from fusedops.unfused import Chain
+
+__all__ = ["Functor", "Operand", "Role", "check_name", "is_finite", "rounded"]
+
+
+class Role(enum.Enum):
+    """What an operand is, which decides what may be passed for it."""
+
+    VALUE = "a floating-point tensor or a number"
+    FLAGS = "a bool tensor"
+    COUNT = "an int32 or int64 tensor or an int"
+    PROBABILITY = "a float in [0, 1]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Operand:
+    """A name that the call must give a value to."""
+
+    name: str
+    role: Role
+
+
+class Functor:
+    """Base of all functors; not for direct use."""
+
+    header: ClassVar[str]
+    #: Takes elements out of the row: stands in the LOAD of softmax and log-softmax alone.
+    masks: ClassVar[bool] = False
+    #: Asks which query a row is.
+    needs_query: ClassVar[bool] = False
+
+    def operands(self) -> tuple[Operand, ...]:
+        """The operands that a call gives, in the order of the C++ struct's members."""
+        return ()
+
+    def apply(self, x: Tensor, chain: Chain) -> Tensor:
+        """The functor in torch; x and all operands have the reduced dimensions last, flattened."""
+        raise NotImplementedError
+
+    def masked(self, chain: Chain) -> Tensor:
+        """For functors that mask, in place of `apply`: the elements that leave the row."""
+        raise NotImplementedError
+
+    def spell(self, write: Arguments) -> str:
+        """The C++ type; calls on ``write`` append its members."""
+        raise NotImplementedError
+
+
+def check_name(functor: object, field: str, name: object) -> None:
+    """Raise TypeError or ValueError if an operand cannot have this name."""
+    kind = type(functor).__name__
+    if not isinstance(name, str):
+        raise TypeError(
+            f"{kind}: {field} names an operand and must be a string, got {name!r}; the value "
+            "itself is given at the call"
+        )
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise ValueError(f"{kind}: {field} must be usable as a keyword argument, got {name!r}")
+
+
+def is_finite(value: object) -> bool:
+    """Whether a constant is a number that a double can hold."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an int beyond the largest double
+        return False
+
+
+def rounded(value: float, compute: str) -> float:
+    """A constant in the compute type; infinite, as in torch, where float has no room for it."""
+    return ctypes.c_float(value).value if compute == "float" else value

@@ -1,0 +1,77 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The residual connection."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, ClassVar
+
+from torch import Tensor
+
+from fusedops.functors.base import Functor, Operand, Role, check_name, is_finite, rounded
+
+if TYPE_CHECKING:
+    from fusedops.codegen import Arguments
+    from fusedops.unfused import Chain
+
+__all__ = ["Residual"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Residual(Functor):
+    """``x + alpha * residual``; alpha is a number, or the name of an operand.
+
+    ``save="stream"`` also returns the sum under that name, rounded to the residual's dtype; the
+    chain goes on with the rounded value, so the result is exactly the norm of the stream.
+
+    >>> import torch, fusedops as fo
+    >>> op = fo.LayerNorm(load=[fo.Residual("r", save="stream")])
+    >>> y, stream = op(torch.tensor([[1.0, 2.0]]), r=torch.tensor([[1.0, 4.0]]))
+    >>> stream
+    tensor([[2., 6.]])
+    """
+
+    residual: str
+    alpha: float | str = 1.0
+    save: str | None = None
+    header: ClassVar[str] = "residual.cuh"
+
+    def __post_init__(self) -> None:
+        check_name(self, "residual", self.residual)
+        if self.save is not None:
+            check_name(self, "save", self.save)
+            if self.save.startswith("_") or hasattr(tuple, self.save):
+                raise ValueError(
+                    "Residual: save names a field of the result, a named tuple, so it must neither "
+                    "begin with an underscore nor be a method of tuples (count, index), got "
+                    f"{self.save!r}"
+                )
+        if isinstance(self.alpha, str):
+            check_name(self, "alpha", self.alpha)
+        elif isinstance(self.alpha, bool) or not isinstance(self.alpha, (int, float)):
+            raise TypeError(
+                f"Residual: alpha must be a number or an operand's name, got {self.alpha!r}"
+            )
+        elif not is_finite(self.alpha):
+            raise ValueError(f"Residual: alpha must be finite, got {self.alpha!r}")
+
+    def operands(self) -> tuple[Operand, ...]:
+        mine = Operand(self.residual, Role.VALUE)
+        return (mine, Operand(self.alpha, Role.VALUE)) if isinstance(self.alpha, str) else (mine,)
+
+    def apply(self, x: Tensor, chain: Chain) -> Tensor:
+        alpha = chain.value(self.alpha) if isinstance(self.alpha, str) else self.alpha
+        total = x + alpha * chain.value(self.residual)
+        return total if self.save is None else chain.save(self.save, total)
+
+    def spell(self, write: Arguments) -> str:
+        skip = write.operand(self.residual)
+        alpha = (
+            write.operand(self.alpha)
+            if isinstance(self.alpha, str)
+            else write.number(rounded(self.alpha, write.compute))
+        )
+        if self.save is None:
+            return f"Residual<{skip}, {alpha}>"
+        return f"SavedResidual<{skip}, {alpha}, {write.output(self.save)}>"
