@@ -11,6 +11,7 @@ import torch
 from results import Result
 from timing import Call, host_seconds, once_seconds
 from torch.nn import functional
+from training import inputs_of, step
 
 from fusedops import demo, flagship
 
@@ -18,6 +19,7 @@ SHAPES = ((64, 1024), (1, 1024))
 BUILD_SECONDS = {"cuda": 0.5, "cpu": 3.0}
 LOAD_SECONDS = 20e-3
 NEW_SHAPE_SECONDS = 100e-6
+STEP_RATIO = 1.5  # Of layer_norm, forward and backward, with three gradients against our five.
 
 
 def devices() -> list[torch.device]:
@@ -35,6 +37,46 @@ def calls() -> Iterator[Result]:
 
     On a CPU a call includes the arithmetic; one row has next to none.
     """
+    yield from _forward()
+    yield from _steps()
+
+
+def _steps() -> Iterator[Result]:
+    """Forward and backward, with the gradients of all operands."""
+    shape = SHAPES[0]
+    for device in devices():
+        named = _rival_steps(shape, device)
+        measured = dict(zip(named, host_seconds(list(named.values()), device), strict=True))
+        against = measured["torch eager layer_norm"]
+        for by, seconds in measured.items():
+            ours = by.startswith("fusedops")
+            yield Result(
+                "host",
+                f"{shape} on {device}, forward and backward",
+                by,
+                seconds,
+                against=against,
+                target=f"<= {STEP_RATIO} x layer_norm" if ours else "",
+                met=seconds <= STEP_RATIO * against if ours else None,
+            )
+
+
+def _rival_steps(shape: tuple[int, int], device: torch.device) -> dict[str, Call]:
+    dropped, kept = (
+        flagship.add_norm(shape, p=p, dtype=dtype_of(device), device=device) for p in (0.1, 0.0)
+    )
+    x, gamma, beta = dropped.x, dropped.operands["gamma"], dropped.operands["beta"]
+    return {
+        "fusedops, p = 0.1": step(dropped.fused, inputs_of(dropped)),
+        "fusedops, p = 0": step(kept.fused, inputs_of(kept)),
+        "torch eager layer_norm": step(
+            lambda: functional.layer_norm(x, shape[1:], gamma, beta), [x, gamma, beta]
+        ),
+        "torch eager chain": step(kept.unfused, inputs_of(kept)),
+    }
+
+
+def _forward() -> Iterator[Result]:
     for device, shape in itertools.product(devices(), SHAPES):
         named = _rivals(shape, device)
         measured = dict(zip(named, host_seconds(list(named.values()), device), strict=True))

@@ -24,23 +24,25 @@ class Result:
         part: The part of the benchmark.
         case: What was computed.
         by: What computed it.
-        seconds: Of one call.
+        seconds: Of one call; 0 where time is not what was measured.
         moved: The bytes that one call must move; 0 where that says nothing.
         ceiling: The seconds that the fastest plain kernel takes for these bytes; 0 where unknown.
         against: The seconds of what this is held against; 0 where there is nothing.
         target: The claim that the project makes for this row, such as ">= 95 %"; may be empty.
         met: Whether the claim holds; None where there is none.
+        held: Bytes a row that are held beside inputs and outputs, if that was measured.
     """
 
     part: str
     case: str
     by: str
-    seconds: float
+    seconds: float = 0.0
     moved: int = 0
     ceiling: float = 0.0
     against: float = 0.0
     target: str = ""
     met: bool | None = None
+    held: float | None = None
 
     @property
     def percent(self) -> float:
@@ -58,10 +60,11 @@ class Result:
             "part": self.part,
             "case": self.case,
             "by": self.by,
-            "microseconds": f"{self.seconds * 1e6:.2f}",
+            "microseconds": f"{self.seconds * 1e6:.2f}" if self.seconds else "",
             "TB/s": f"{self.moved / self.seconds / 1e12:.3g}" if self.moved else "",
             "percent": f"{self.percent:.1f}" if self.ceiling else "",
             "ratio": f"{self.ratio:.2f}" if self.against else "",
+            "bytes a row": "" if self.held is None else f"{self.held:.2f}",
             "target": self.target,
             "met": {None: "", True: "yes", False: "no"}[self.met],
         }

@@ -1,22 +1,27 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Forward benchmarks: `python benchmarks/run.py [PART ...] [--csv FILE]`.
+"""Benchmarks: `python benchmarks/run.py [PART ...] [--csv FILE]`.
 
 Parts (all that this machine can run, unless some are named):
 
-    build       both  cold, from the cache, new shapes
-    ceiling     GPU   the fastest plain kernels that read and write so many streams
-    softmax     GPU   (49152, 256 ... 16384), percent of the ceiling
-    layer_norm  GPU   the same with gamma and beta
-    flagship    GPU   both chains beside torch eager and torch.compile
-    cpu         CPU   both chains beside torch eager
-    host        both  host time of a call that hits its plan
+    build                both  cold, from the cache, new shapes
+    ceiling              GPU   the fastest plain kernels that read and write so many streams
+    softmax              GPU   (49152, 256 ... 16384), percent of the ceiling
+    layer_norm           GPU   the same with gamma and beta
+    flagship             GPU   both chains beside torch eager and torch.compile
+    softmax_backward     GPU   as softmax: dx, percent of the ceiling
+    layer_norm_backward  GPU   as layer_norm: dx, dgamma, dbeta
+    flagship_backward    GPU   both chains forward and backward, all gradients
+    memory               GPU   what is held between forward and backward
+    cpu                  CPU   both chains beside torch eager
+    host                 both  host time of a call that hits its plan, and of forward and backward
 """
 
 import sys
 from pathlib import Path
 from typing import Annotated
 
+import backward
 import cpu
 import gpu
 import host
@@ -31,6 +36,10 @@ GPU_PARTS = {
     "softmax": gpu.softmax,
     "layer_norm": gpu.layer_norm,
     "flagship": gpu.flagships,
+    "softmax_backward": backward.softmax,
+    "layer_norm_backward": backward.layer_norm,
+    "flagship_backward": backward.flagships,
+    "memory": backward.memory,
 }
 # Builds come first, while this process has none of their kernels.
 PARTS = {"build": host.builds, **GPU_PARTS, "cpu": cpu.chains, "host": host.calls}

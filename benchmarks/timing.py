@@ -6,6 +6,7 @@ Every function takes one call per set of tensors and goes round them, so that no
 data in a cache that the last one filled. Every result is the median of SAMPLES.
 """
 
+import functools
 import math
 import statistics
 import time
@@ -25,9 +26,15 @@ def sets(bytes_per_call: int) -> int:
     return max(2, math.ceil(ROTATED_BYTES / bytes_per_call))
 
 
+@functools.cache
+def side_stream() -> torch.cuda.Stream:
+    """Where calls are captured."""
+    return torch.cuda.Stream()
+
+
 def graph_seconds(calls: Sequence[Call]) -> float:
     """Device seconds of one call, captured in a CUDA graph: host time does not count."""
-    stream = torch.cuda.Stream()
+    stream = side_stream()
     with torch.cuda.stream(stream):  # What is built or tuned at a first call is no part of it.
         for call in calls:
             call()

@@ -7,6 +7,9 @@
 namespace fusedops::runtime {
 namespace {
 
+// A dtype in the key: dtypes are never freed.
+int64_t address(PyObject* dtype) { return static_cast<int64_t>(reinterpret_cast<intptr_t>(dtype)); }
+
 // dim= and normalized_shape=: an int or a sequence of them. One int and a sequence of one mean the
 // same, so they have the same key.
 bool add_ints(PyObject* object, Key* key) {
@@ -32,6 +35,18 @@ bool add_ints(PyObject* object, Key* key) {
   return true;
 }
 
+// An int of any 64 bits, of either sign.
+bool read_bits(PyObject* object, uint64_t* bits) {
+  if (!PyLong_Check(object) || PyBool_Check(object)) return false;
+  int overflow = 0;
+  *bits = static_cast<uint64_t>(PyLong_AsLongLongAndOverflow(object, &overflow));
+  if (overflow <= 0) return overflow == 0;
+  *bits = PyLong_AsUnsignedLongLong(object);
+  const bool fits = !PyErr_Occurred();
+  PyErr_Clear();
+  return fits;
+}
+
 // out=: a tensor, or one for each output; None leaves an output to be allocated.
 bool read_out(PyObject* object, Arguments* arguments) {
   arguments->num_out = 0;
@@ -47,6 +62,13 @@ bool read_out(PyObject* object, Arguments* arguments) {
     arguments->out[arguments->num_out++] = item == Py_None ? nullptr : item;
   }
   return true;
+}
+
+// generator= as the draw itself: (seed, offset).
+bool read_draw(PyObject* object, Draw* draw) {
+  if (!PyTuple_CheckExact(object) || PyTuple_GET_SIZE(object) != 2) return false;
+  return read_bits(PyTuple_GET_ITEM(object, 0), &draw->seed) &&
+         read_bits(PyTuple_GET_ITEM(object, 1), &draw->offset);
 }
 
 // Where the value of a keyword goes; null if nothing has that name. The comparison is by address:
@@ -109,11 +131,14 @@ bool read_options(const Torch& torch, Arguments* arguments, Key* key) {
   PyObject* generator = options[Arguments::kGenerator];
   if (training && !PyBool_Check(training)) return false;
   if (dtype && Py_TYPE(dtype) != torch.dtype) return false;
-  if (generator && !PyObject_TypeCheck(generator, torch.generator)) return false;
+  arguments->drawn = generator && read_draw(generator, &arguments->draw);
+  if (generator && !arguments->drawn && !PyObject_TypeCheck(generator, torch.generator)) {
+    return false;
+  }
   if (!read_out(options[Arguments::kOut], arguments)) return false;
   arguments->training = training != Py_False;
   key->add(arguments->training | static_cast<int64_t>(arguments->num_out) << 1);
-  key->add(static_cast<int64_t>(reinterpret_cast<intptr_t>(dtype)));  // dtypes are never freed
+  key->add(address(dtype));
   return add_ints(options[Arguments::kDim], key) &&
          add_ints(options[Arguments::kNormalizedShape], key);
 }
@@ -133,6 +158,27 @@ bool read_number(PyObject* object, const Slot& slot, Value* value) {
   }
   // Written so that a NaN is refused too.
   return !(slot.flags & Slot::kProbability) || (value->real >= 0 && value->real <= 1);
+}
+
+bool read_description(const Torch& torch, PyObject* object, Key* key) {
+  if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != 2) return false;
+  PyObject* dtype = PyTuple_GET_ITEM(object, 0);
+  PyObject* shape = PyTuple_GET_ITEM(object, 1);
+  if (Py_TYPE(dtype) != torch.dtype || !PyTuple_Check(shape)) return false;
+  key->add(address(dtype));
+  return add_ints(shape, key);
+}
+
+PyObject* given_options(const Arguments& arguments) {
+  PyObject* given = nullptr;
+  for (int i = 0; i < Arguments::kOptions; ++i) {
+    if (!arguments.options[i]) continue;
+    if (!given && !(given = PyDict_New())) return nullptr;
+    if (PyDict_SetItem(given, option_names()[i], arguments.options[i]) == 0) continue;
+    Py_DECREF(given);
+    return nullptr;
+  }
+  return given;
 }
 
 void collect(PyObject* const* values, PyObject* keywords, py::dict* operands, py::dict* options) {

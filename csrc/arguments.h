@@ -13,20 +13,22 @@ namespace fusedops::runtime {
 
 /// An operand's name and what it may be.
 struct Slot {
-  enum Flags : int { kProbability = 1, kNumber = 2, kTensor = 4 };
+  enum Flags : int { kProbability = 1, kNumber = 2, kTensor = 4, kDescribed = 8 };
   py::object name;  // interned
   int flags;
 };
 
 /// The arguments of one call, borrowed from the caller; null where not given.
 struct Arguments {
-  static constexpr int kMaxSlots = 48;  // x included
-  static constexpr int kMaxOut = 16;
+  static constexpr int kMaxSlots = 96;  // x included
+  static constexpr int kMaxOut = Plan::kMaxOutputs;
   enum Option { kDim, kNormalizedShape, kDtype, kOut, kTraining, kGenerator, kOptions };
 
   PyObject* slots[kMaxSlots];  // slot 0 is x
   PyObject* options[kOptions];
   bool training;
+  bool drawn;  // generator= was the draw itself
+  Draw draw;   // which is this
   int num_out;
   PyObject* out[kMaxOut];
 };
@@ -43,6 +45,14 @@ bool read_options(const Torch& torch, Arguments* arguments, Key* key);
 
 /// Reads a number that a slot allows; false if it is none, or no probability where one is wanted.
 bool read_number(PyObject* object, const Slot& slot, Value* value);
+
+/// Reads the description of a tensor that is not there, `(dtype, shape)`, and adds it to the key;
+/// false if it is none.
+bool read_description(const Torch& torch, PyObject* object, Key* key);
+
+/// The options that were given as a dict, null if none were; null with a Python exception set where
+/// there is no memory.
+PyObject* given_options(const Arguments& arguments);
 
 /// All that came, sorted by name, for Python to judge: the unknown are among the operands.
 void collect(PyObject* const* values, PyObject* keywords, py::dict* operands, py::dict* options);

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dispatch.h"
 
+#include <cstring>
 #include <iterator>
 #include <stdexcept>
 #include <string>
@@ -34,6 +35,7 @@ enum KeyKind : int64_t {
   kKeyInteger = 3,
   kKeyDropped = 4,
   kKeyDropping = 5,
+  kKeyDescribed = 6,
 };
 
 const char* read_tensor(Call* call, PyObject* object, bool grad_mode, Value* value) {
@@ -62,6 +64,11 @@ const char* read_operand(Call* call, const Slot& slot, PyObject* object, bool gr
       call->key.add(value->kind == Value::kReal ? kKeyReal : kKeyInteger);
     }
     return nullptr;
+  }
+  if ((slot.flags & Slot::kDescribed) && PyTuple_Check(object)) {
+    value->kind = Value::kAbsent;
+    call->key.add(kKeyDescribed);
+    return read_description(call->torch, object, &call->key) ? nullptr : "arguments";
   }
   if (!(slot.flags & Slot::kTensor)) return "arguments";
   return read_tensor(call, object, grad_mode, value);
@@ -119,6 +126,23 @@ py::object call_slow(const State& state, const char* reason, PyObject* x,
   return state.slow(reason, py::handle(x), operands, options);
 }
 
+// Hands on what match() has sorted, without building dicts that the callee would take apart again.
+PyObject* call_grad(const State& state, const Arguments& arguments) {
+  PyObject* options = given_options(arguments);
+  if (!options && PyErr_Occurred()) return nullptr;
+  // The first place is the callee's, to put a `self` in front.
+  PyObject* values[Arguments::kMaxSlots + 2];
+  values[1] = options ? options : Py_None;
+  const size_t slots = state.slots.size() + 1;
+  for (size_t i = 0; i < slots; ++i) {
+    values[i + 2] = arguments.slots[i] ? arguments.slots[i] : Py_None;
+  }
+  PyObject* result = PyObject_Vectorcall(state.grad.ptr(), values + 1,
+                                         (slots + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+  Py_XDECREF(options);
+  return result;
+}
+
 Draw call_draw(const State& state, const Call& call, int count) {
   const dlpack::Device& device = call.values[0].view.device;
   static PyObject* const cpu = PyUnicode_InternFromString("cpu");
@@ -152,6 +176,7 @@ PyObject* pack(const State& state, PyObject** tensors, size_t count) {
     }
   }
   if (!fields) return nullptr;
+  if (state.result.ptr() == reinterpret_cast<PyObject*>(&PyTuple_Type)) return fields;
   PyObject* arguments = PyTuple_Pack(1, fields);
   Py_DECREF(fields);
   if (!arguments) return nullptr;
@@ -163,12 +188,12 @@ PyObject* pack(const State& state, PyObject** tensors, size_t count) {
 
 void check_plan(const State& state, const Call& call, const Plan& plan) {
   plan.check(call.values, static_cast<int>(state.slots.size()) + 1);
-  if (!state.result && plan.num_outputs() != 1) {
+  if (!state.result && plan.returned() != 1) {
     throw py::value_error("Dispatcher: a plan with several outputs needs a result type");
   }
   const int num_out = call.arguments.num_out;
-  if (num_out && static_cast<size_t>(num_out) != plan.num_outputs()) {
-    throw py::value_error(state.name + ": out must hold " + std::to_string(plan.num_outputs()) +
+  if (num_out && static_cast<size_t>(num_out) != plan.returned()) {
+    throw py::value_error(state.name + ": out must hold " + std::to_string(plan.returned()) +
                           " tensors, one for each output, got " + std::to_string(num_out));
   }
 }
@@ -186,8 +211,10 @@ void count_writes(const Call& call) {
 PyObject* run(Dispatcher* self, const Call& call, py::object plan_object, Plan* plan) {
   const State& state = *self->state;
   const Arguments& arguments = call.arguments;
-  const Draw draw = plan->draws() ? call_draw(state, call, plan->draws()) : Draw{};
-  PyObject* tensors[Arguments::kMaxOut];
+  const Draw draw = !plan->draws()    ? Draw{}
+                    : arguments.drawn ? arguments.draw
+                                      : call_draw(state, call, plan->draws());
+  PyObject* tensors[Plan::kMaxOutputs];
   if (arguments.num_out) count_writes(call);
   plan->run(call.torch, call.values, arguments.num_out ? arguments.out : nullptr, call.out, draw,
             tensors);
@@ -195,7 +222,7 @@ PyObject* run(Dispatcher* self, const Call& call, py::object plan_object, Plan* 
     ++self->launches;
     if (last != plan_object.ptr()) Py_XSETREF(last, plan_object.release().ptr());
   }
-  return pack(state, tensors, plan->num_outputs());
+  return pack(state, tensors, plan->returned());
 }
 
 PyObject* dispatch(Dispatcher* self, PyObject* x, PyObject* const* keyword_values,
@@ -203,6 +230,8 @@ PyObject* dispatch(Dispatcher* self, PyObject* x, PyObject* const* keyword_value
   const State& state = *self->state;
   Call call;
   if (const char* reason = read(state, x, keyword_values, keywords, &call)) {
+    // The gate looks at names and options before it looks at tensors: both are known to be right.
+    if (state.grad && std::strcmp(reason, "grad") == 0) return call_grad(state, call.arguments);
     return call_slow(state, reason, x, keyword_values, keywords).release().ptr();
   }
   const uint64_t hash = call.key.hash();

@@ -20,7 +20,8 @@ struct State {
   std::vector<Slot> slots;
   py::object slow;
   py::object draw;
-  py::object result;  // a namedtuple type, or null
+  py::object result;  // tuple, a namedtuple type, or null
+  py::object grad;    // or null
   PlanTable plans;
 };
 

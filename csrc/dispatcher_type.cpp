@@ -28,8 +28,20 @@ PyObject* create(PyTypeObject* type, PyObject*, PyObject*) {
   return PyErr_NoMemory();
 }
 
+// tuple itself, or what collections.namedtuple makes.
+bool is_tuple_type(const py::handle object) {
+  if (!PyType_Check(object.ptr())) return false;
+  auto* type = reinterpret_cast<PyTypeObject*>(object.ptr());
+  return type == &PyTuple_Type ||
+         (PyType_IsSubtype(type, &PyTuple_Type) && py::hasattr(object, "_fields"));
+}
+
+py::object null_if_none(const py::handle object) {
+  return object.is_none() ? py::object() : py::reinterpret_borrow<py::object>(object);
+}
+
 void fill(State* state, const char* name, const py::handle slots, const py::handle slow,
-          const py::handle draw, const py::handle result) {
+          const py::handle draw, const py::handle result, const py::handle grad) {
   std::vector<Slot> read;
   for (const py::handle item : slots) {
     const auto [slot, flags] = item.cast<std::pair<py::str, int>>();
@@ -42,30 +54,32 @@ void fill(State* state, const char* name, const py::handle slots, const py::hand
                           std::to_string(Arguments::kMaxSlots - 1) + " operands, got " +
                           std::to_string(read.size()));
   }
-  if (!result.is_none() &&
-      !(PyType_Check(result.ptr()) && py::hasattr(result, "_fields") &&
-        PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(result.ptr()), &PyTuple_Type))) {
-    throw py::type_error("Dispatcher: result must be a namedtuple type or None");
+  if (!result.is_none() && !is_tuple_type(result)) {
+    throw py::type_error("Dispatcher: result must be a namedtuple type, tuple or None");
+  }
+  if (!grad.is_none() && !PyCallable_Check(grad.ptr())) {
+    throw py::type_error("Dispatcher: grad must be callable or None");
   }
   Torch::get();
   state->name = name;
   state->slots = std::move(read);
   state->draw = py::reinterpret_borrow<py::object>(draw);
-  state->result = result.is_none() ? py::object() : py::reinterpret_borrow<py::object>(result);
+  state->result = null_if_none(result);
+  state->grad = null_if_none(grad);
   state->slow = py::reinterpret_borrow<py::object>(slow);
   state->plans.clear();
 }
 
 int init(PyObject* object, PyObject* args, PyObject* keywords) {
-  static const char* names[] = {"name", "slots", "slow", "draw", "result", nullptr};
+  static const char* names[] = {"name", "slots", "slow", "draw", "result", "grad", nullptr};
   const char* name = nullptr;
-  PyObject *slots = nullptr, *slow = nullptr, *draw = nullptr, *result = Py_None;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "sOOO|O:Dispatcher", const_cast<char**>(names),
-                                   &name, &slots, &slow, &draw, &result)) {
+  PyObject *slots = nullptr, *slow = nullptr, *draw = nullptr, *result = Py_None, *grad = Py_None;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "sOOO|OO:Dispatcher", const_cast<char**>(names),
+                                   &name, &slots, &slow, &draw, &result, &grad)) {
     return -1;
   }
   try {
-    fill(cast(object)->state, name, slots, slow, draw, result);
+    fill(cast(object)->state, name, slots, slow, draw, result, grad);
     return 0;
   } catch (py::error_already_set& error) {
     error.restore();
@@ -84,6 +98,7 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(state->slow.ptr());
   Py_VISIT(state->draw.ptr());
   Py_VISIT(state->result.ptr());
+  Py_VISIT(state->grad.ptr());
   return state->plans.visit(visit, arg);
 }
 
@@ -94,6 +109,7 @@ int clear(PyObject* object) {
   const py::object slow = std::move(state->slow);
   const py::object draw = std::move(state->draw);
   const py::object result = std::move(state->result);
+  const py::object grad = std::move(state->grad);
   state->plans.clear();
   return 0;
 }
@@ -122,7 +138,8 @@ PyObject* get_name(PyObject* object, void*) {
 
 PyMemberDef members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Dispatcher, vectorcall), READONLY, nullptr},
-    {"launches", T_LONGLONG, offsetof(Dispatcher, launches), READONLY, "Kernels launched so far."},
+    {"launches", T_LONGLONG, offsetof(Dispatcher, launches), READONLY,
+     "Calls that launched so far, however many kernels each."},
     {"hits", T_LONGLONG, offsetof(Dispatcher, hits), READONLY, "Calls that found their plan."},
     {"misses", T_LONGLONG, offsetof(Dispatcher, misses), READONLY, "Calls that asked for a plan."},
     {nullptr, 0, 0, 0, nullptr},

@@ -5,7 +5,11 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <memory>
+#include <optional>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "cpu.h"
@@ -48,6 +52,26 @@ void bind_kinds(py::module_& module) {
   module.attr("OFFSET") = static_cast<int>(Patch::kOffset);
 }
 
+// One launch of several, as Python gives it: kernel, words, patches, rows, grain, grid, block,
+// shared.
+using StageTuple = std::tuple<std::shared_ptr<runtime::Kernel>, py::bytes, py::list, int64_t,
+                              int64_t, unsigned, unsigned, unsigned>;
+
+std::unique_ptr<runtime::Plan> make_plan(std::shared_ptr<runtime::Kernel> kernel,
+                                         const py::bytes& words, const py::list& patches,
+                                         const py::list& outputs, int64_t rows, int64_t grain,
+                                         unsigned grid, unsigned block, unsigned shared, int draws,
+                                         py::object info, std::vector<StageTuple> then,
+                                         std::optional<size_t> returned) {
+  std::vector<runtime::Stage> stages;
+  stages.emplace_back(std::move(kernel), words, patches, rows, grain, grid, block, shared);
+  for (StageTuple& stage : then) {
+    stages.push_back(std::make_from_tuple<runtime::Stage>(std::move(stage)));
+  }
+  return std::make_unique<runtime::Plan>(std::move(stages), outputs,
+                                         returned.value_or(outputs.size()), draws, std::move(info));
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_runtime, module) {
@@ -65,17 +89,10 @@ PYBIND11_MODULE(_runtime, module) {
 
   bind_kinds(module);
   py::class_<runtime::Plan>(module, "Plan")
-      .def(
-          py::init([](std::shared_ptr<runtime::Kernel> kernel, const py::bytes& words,
-                      const py::list& patches, const py::list& outputs, int64_t rows, int64_t grain,
-                      unsigned grid, unsigned block, unsigned shared, int draws, py::object info) {
-            return std::make_unique<runtime::Plan>(std::move(kernel), words, patches, outputs, rows,
-                                                   grain, grid, block, shared, draws,
-                                                   std::move(info));
-          }),
-          py::arg("kernel"), py::arg("words"), py::arg("patches"), py::arg("outputs"),
-          py::arg("rows"), py::arg("grain"), py::arg("grid"), py::arg("block"), py::arg("shared"),
-          py::arg("draws"), py::arg("info"))
+      .def(py::init(&make_plan), py::arg("kernel"), py::arg("words"), py::arg("patches"),
+           py::arg("outputs"), py::arg("rows"), py::arg("grain"), py::arg("grid"), py::arg("block"),
+           py::arg("shared"), py::arg("draws"), py::arg("info"), py::arg("then") = py::list(),
+           py::arg("returned") = py::none())
       .def_readonly("info", &runtime::Plan::info);
 
   module.attr("Dispatcher") = runtime::make_dispatcher_type(module);

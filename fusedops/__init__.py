@@ -10,6 +10,7 @@ Declare what happens before and after a row reduction; get one kernel that moves
 tensor([[1., 0.]])
 """
 
+from fusedops import nn
 from fusedops.errors import (
     CompileError,
     CompilerNotFound,
@@ -19,6 +20,7 @@ from fusedops.errors import (
 )
 from fusedops.functors import (
     Affine,
+    Alibi,
     Bias,
     Cast,
     Causal,
@@ -28,11 +30,15 @@ from fusedops.functors import (
     Mask,
     Residual,
     Scale,
+    Window,
+    cpp_functor,
+    functor,
 )
 from fusedops.ops import LayerNorm, LogSoftmax, RMSNorm, RowOp, Softmax
 
 __all__ = [
     "Affine",
+    "Alibi",
     "Bias",
     "Cast",
     "Causal",
@@ -52,6 +58,10 @@ __all__ = [
     "Scale",
     "Softmax",
     "UnsupportedError",
+    "Window",
+    "cpp_functor",
+    "functor",
+    "nn",
 ]
 
 __version__ = "0.1.0"

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compiled runtime (csrc/): finds the plan for these tensors and launches it."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias, TypedDict
 
 import torch
 
@@ -39,6 +39,9 @@ KEEP_SCALE64: int
 SEED: int  # `source` unused
 OFFSET: int  # of the draw, plus `source`
 
+# A launch: kernel, words, patches, rows, grain, grid, block, shared, as Plan has them.
+Stage: TypeAlias = tuple[Kernel | None, bytes, list[tuple[int, int, int]], int, int, int, int, int]
+
 class Plan:
     """All that is known of a call before its pointers and numbers are.
 
@@ -46,7 +49,7 @@ class Plan:
         kernel: What to launch; None if there are no rows.
         words: The kernel's only argument, at most 4096 bytes, whole words of 8.
         patches: ``(word, kind, source)`` for each word that a call rewrites.
-        outputs: ``(dlpack_code, bits, shape)`` for each output.
+        outputs: ``(dlpack_code, bits, shape)`` for each output, at most 64.
         rows: How many; 0 launches nothing.
         grain: On the host, how many rows a thread takes at a time.
         grid: Blocks.
@@ -54,6 +57,12 @@ class Plan:
         shared: Bytes of dynamic shared memory.
         draws: How many dropouts draw; 0 leaves the generator alone.
         info: Anything; readable as ``plan.info``.
+        then: Further launches, each ``(kernel, words, patches, rows, grain, grid, block, shared)``,
+            one after another on the same stream. Their patches see the same slots, outputs and
+            draw. All kernels run on the host, or all on CUDA devices.
+        returned: How many of the outputs, the first ones, a call returns, and ``out=`` may give.
+            The others are scratch: allocated like outputs and released when the call returns. All
+            by default.
     """
 
     def __init__(
@@ -69,6 +78,8 @@ class Plan:
         shared: int,
         draws: int,
         info: object,
+        then: Sequence[Stage] = (),
+        returned: int | None = None,
     ) -> None: ...
     @property
     def info(self) -> Any: ...
@@ -78,12 +89,22 @@ class Dispatcher:
 
     Args:
         name: What errors call the op.
-        slots: ``(operand name, flags)``; bit 0: dropout probability, bit 1: may be a number, bit 2:
-            may be a tensor.
+        slots: ``(operand name, flags)``, at most 95; bit 0: dropout probability, bit 1: may be a
+            number, bit 2: may be a tensor, bit 3: may be the description ``(dtype, shape)`` of a
+            tensor that is not there. A description is part of the key, and no patch can use it.
         slow: ``slow(reason, x, operands, options)``. Reason "miss" may answer with a Plan, which is
             kept and run; any other answer to any reason is the call's result.
         draw: ``draw(device_type, device_index, generator, count) -> (seed, offset)``.
-        result: A namedtuple type with a field for each output, or None for a single tensor.
+        result: A namedtuple type with a field for each output that is returned, ``tuple`` for a
+            plain one, or None for a single tensor.
+        grad: ``grad(options, x, *values)``, called instead of `slow` where grad mode is on and a
+            tensor requires grad. Names and options have been found right; `options` holds those
+            given, or is None if none were; `values` are the operands in the order of the slots,
+            None where not given, and nobody has looked at those after the tensor that requires
+            grad. Its answer is the call's result.
+
+    A call's ``generator=`` may also be the draw itself, ``(seed, offset)``, two ints of 64 bits:
+    `draw` is then not called.
     """
 
     def __init__(
@@ -93,6 +114,7 @@ class Dispatcher:
         slow: Callable[[str, Any, dict[str, Any], dict[str, Any]], Any],
         draw: Callable[[str, int, torch.Generator | None, int], tuple[int, int]],
         result: type[tuple[Any, ...]] | None = None,
+        grad: Callable[..., Any] | None = None,
     ) -> None: ...
     def __call__(self, x: torch.Tensor, /, **keywords: Any) -> Any: ...
     def clear(self) -> None:
@@ -102,7 +124,9 @@ class Dispatcher:
     @property
     def plans(self) -> int: ...
     @property
-    def launches(self) -> int: ...
+    def launches(self) -> int:
+        """Calls that launched so far, however many kernels each."""
+
     @property
     def hits(self) -> int: ...
     @property

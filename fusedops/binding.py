@@ -24,11 +24,14 @@ from fusedops.runtime import check_generator
 if TYPE_CHECKING:
     from fusedops.ops import RowOp
 
-__all__ = ["FLOATING", "OPTIONS", "Bound", "bind", "read_ints"]
+__all__ = ["FLOATING", "KEPT", "OPTIONS", "Bound", "bind", "read_ints"]
 
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _FLAGS = (torch.bool,)
 _COUNTS = (torch.int32, torch.int64)
+
+#: The output that the backward pass reads: statistics, some numbers a row. No name of an operand.
+KEPT = "kept statistics"
 
 #: Keywords that the call itself uses.
 OPTIONS = ("dim", "normalized_shape", "dtype", "out", "training", "generator")
@@ -48,6 +51,8 @@ class Bound(NamedTuple):
         load, store: The functors that act: without dropouts that drop nothing.
         slots: The number of each acting `Dropout`, by its place in the declaration.
         out: Preallocated outputs by name.
+        generator: Where dropout draws from, or what it has drawn.
+        keep: Whether the row's statistics are kept for the backward pass.
     """
 
     op: RowOp
@@ -61,13 +66,19 @@ class Bound(NamedTuple):
     store: tuple[Functor, ...]
     slots: Mapping[tuple[str, int], int]
     out: Mapping[str, Tensor]
-    generator: torch.Generator | None
+    generator: torch.Generator | tuple[int, int] | None
+    keep: bool = False
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of what the kernel writes."""
+        return (*self.op.outputs, KEPT) if self.keep else self.op.outputs
 
     def output_dtype(self, name: str) -> torch.dtype:
         """The dtype of an output."""
         if name == "y":
             return self.dtype
-        if name in ("mean", "rstd"):
+        if name in ("mean", "rstd", KEPT):
             return self.compute
         residual = self.operands[self.op.saves[name]]
         return residual.dtype if isinstance(residual, Tensor) else self.x.dtype
@@ -75,9 +86,10 @@ class Bound(NamedTuple):
     def output_shape(self, name: str) -> tuple[int, ...]:
         """The shape of an output: x's, for statistics without the reduced dimensions."""
         shape = tuple(self.x.shape)
-        if name in ("mean", "rstd"):
-            return tuple(size for dim, size in enumerate(shape) if dim not in self.reduced)
-        return shape
+        if name not in ("mean", "rstd", KEPT):
+            return shape
+        rows = tuple(size for dim, size in enumerate(shape) if dim not in self.reduced)
+        return (*rows, self.op.kept) if name == KEPT else rows
 
 
 def bind(op: RowOp, x: Any, operands: Mapping[str, Any], options: Mapping[str, Any]) -> Bound:
@@ -107,7 +119,8 @@ def bind(op: RowOp, x: Any, operands: Mapping[str, Any], options: Mapping[str, A
     if not isinstance(training, bool):
         raise TypeError(f"{name}: training must be True or False, got {training!r}")
     generator = options.get("generator")
-    if generator is not None and not isinstance(generator, torch.Generator):
+    drawn = isinstance(generator, tuple)
+    if generator is not None and not drawn and not isinstance(generator, torch.Generator):
         raise TypeError(
             f"{name}: generator must be a torch.Generator on {x.device}, got "
             f"{type(generator).__name__}; make one with torch.Generator({str(x.device)!r})"
@@ -122,7 +135,7 @@ def bind(op: RowOp, x: Any, operands: Mapping[str, Any], options: Mapping[str, A
             value = _number(name, key, role, value)
         values[key] = value
     load, store, slots = _acting(op, values, training)
-    if slots and generator is not None:
+    if slots and isinstance(generator, torch.Generator):
         check_generator(name, generator, x.device.type, x.device.index or 0)
     double = torch.float64 in (x.dtype, dtype)
     bound = Bound(

@@ -81,6 +81,7 @@ class Arguments:
         query: Sequence[int],
         logical_row: Sequence[int],
         slots: Mapping[str, int],
+        joining: Mapping[str, View] | None = None,
     ) -> None:
         self.compute = compute
         self.rank = len(sizes)
@@ -88,6 +89,7 @@ class Arguments:
         self.queries = queries
         self._operands = operands
         self._outputs = outputs
+        self._joining = joining or {}
         self._query = query
         self._logical_row = logical_row
         self._slots = slots
@@ -99,7 +101,9 @@ class Arguments:
 
     def operand(self, name: str) -> str:
         """A tensor or a number given at the call."""
-        given = self._operands[name]
+        given = self._operands.get(name)
+        if given is None:
+            return self.unread()
         if isinstance(given, View):
             return self.view(given)
         kind = _runtime.INT64 if given.integer else self._float_patch
@@ -107,8 +111,13 @@ class Arguments:
         return f"Value<{'int64_t' if given.integer else self.compute}>"
 
     def output(self, name: str) -> str:
-        """A tensor that the kernel writes."""
-        return self.view(self._outputs[name])
+        """A tensor that the kernel writes; in a gradient, one that the forward pass wrote."""
+        return self.view(self._outputs[name]) if name in self._outputs else self.unread()
+
+    def joining(self, name: str) -> str:
+        """The gradient of a saved stream, which joins there on the way back."""
+        view = self._joining.get(name)
+        return self.absent() if view is None else self.view(view)
 
     def view(self, view: View) -> str:
         """Pointer, row strides, column stride."""
@@ -116,13 +125,25 @@ class Arguments:
         self._patched(*patch)
         self.words += (0, step) if shared else (*rows, step)
         column = "kBroadcast" if step == 0 else "kContiguous" if step == 1 else "kStrided"
-        return f"View<{storage}, {0 if shared else self.rank}, Column::{column}, {width}>"
+        return f"View<{storage}, {0 if shared else len(rows)}, Column::{column}, {width}>"
 
     def number(self, value: float) -> str:
         """A constant of the declaration, in the compute type."""
         layout = "<fxxxx" if self.compute == "float" else "<d"
         self.words.append(int.from_bytes(struct.pack(layout, value), "little", signed=True))
         return f"Value<{self.compute}>"
+
+    def unread(self) -> str:
+        """Stands for a tensor that a gradient does not read."""
+        self.words.append(0)
+        return "Unread"
+
+    def pointer(self, patch: tuple[int, int] | None) -> None:
+        """The address of a tensor, or of nothing."""
+        if patch is None:
+            self.words.append(0)
+        else:
+            self._patched(*patch)
 
     def absent(self) -> str:
         """Stands for a member that the declaration leaves out."""
@@ -173,13 +194,27 @@ class Arguments:
         self.words.append(0)
 
 
-def cuda_source(members: Members, words: int, tile: Schedule, headers: Sequence[str]) -> str:
+def cuda_source(
+    entry: str,
+    members: Members,
+    words: int,
+    tile: Schedule,
+    headers: Sequence[str],
+    definitions: Sequence[str] = (),
+) -> str:
     """The text of one GPU variant, which has one kernel, `fusedops_kernel`."""
     blocks = f", {tile.blocks}" if tile.blocks else ""
+    called, header = {
+        "forward": (f"row_kernel<{tile.cpp}>", "row/kernel.cuh"),
+        "gradient": (f"gradient_kernel<{tile.cpp}, {tile.ahead}>", "row/gradient.cuh"),
+        "sums": ("all_column_sums", "op/column_sums.cuh"),
+    }[entry]
+    arguments = ["blockIdx.x"] * (entry == "sums") + _arguments(entry, members)
     return _source(
         members,
         words,
-        [*headers, "row/kernel.cuh"],
+        [*headers, header],
+        definitions,
         f"""\
 #if defined(FUSEDOPS_ANY_REGISTERS)
 #define FUSEDOPS_BOUNDS __launch_bounds__({tile.block}, 1)
@@ -188,49 +223,88 @@ def cuda_source(members: Members, words: int, tile: Schedule, headers: Sequence[
 #endif
 extern "C" __global__ void FUSEDOPS_BOUNDS
 fusedops_kernel(const __grid_constant__ Arguments a) {{
-  row_kernel<{tile.cpp}>(a.op, {_chains(members)}, a.statistics,
-                         a.rows, a.cols);
+  {called}({_wrapped(arguments)});
 }}
 """,
     )
 
 
-def host_source(members: Members, words: int, kind: str, headers: Sequence[str]) -> str:
-    """The text of one CPU variant: `fusedops_rows` over a range of rows."""
+def host_source(
+    entry: str,
+    members: Members,
+    words: int,
+    kind: str,
+    headers: Sequence[str],
+    definitions: Sequence[str] = (),
+) -> str:
+    """The text of one CPU variant: `fusedops_rows` over a range of rows, or of slices of them."""
     schedule = f"HostSchedule<{'Streamed' if kind == 'streaming' else 'InRegisters'}>"
+    arguments = _wrapped(_arguments(entry, members))
+    body, header = {
+        "forward": (f"host_rows<{schedule}>({arguments}, begin, end);", "host/rows.cuh"),
+        "gradient": (f"host_gradient<{schedule}>({arguments}, begin, end);", "host/gradient.cuh"),
+        "sums": (
+            f"for (; begin < end; ++begin) all_column_sums(begin, {arguments});",
+            "op/column_sums.cuh",
+        ),
+    }[entry]
+    check = f"""\
+static_assert({schedule}::kBuffered == {HOST_BUFFERED}, "schedule.py and host/rows.cuh disagree");
+
+"""
     return _source(
         members,
         words,
-        [*headers, "host/rows.cuh"],
+        [*headers, header],
+        definitions,
         f"""\
-static_assert({schedule}::kBuffered == {HOST_BUFFERED}, "schedule.py and host/rows.cuh disagree");
-
-extern "C" __attribute__((visibility("default")))
+{check if entry != "sums" else ""}extern "C" __attribute__((visibility("default")))
 void fusedops_rows(const void* words, int64_t begin, int64_t end) {{
   const Arguments& a = *static_cast<const Arguments*>(words);
-  host_rows<{schedule}>(a.op, {_chains(members)}, a.statistics,
-                        a.rows, a.cols, begin, end);
+  {body}
 }}
 """,
     )
 
 
-def _chains(members: Members) -> str:
-    """LOAD and STORE, each from its view and the functors of its side."""
-    load, store = (
-        ", ".join([f"a.{view}", *[f"a.{name}" for _, name in members if name.startswith(side)]])
-        for side, view in (("load", "x"), ("store", "y"))
-    )
-    return f"load({load}), store({store})"
+def _arguments(entry: str, members: Members) -> list[str]:
+    """What the kernel's members are to it: LOAD and STORE are made of a view and functors each."""
+
+    def of(side: str, *first: str) -> str:
+        return ", ".join([*first, *[f"a.{name}" for _, name in members if name.startswith(side)]])
+
+    load = f"load({of('load', 'a.x')})"
+    if entry == "forward":
+        store = f"store({of('store', 'a.y')})"
+        return ["a.op", load, store, "a.statistics", "a.rows", "a.cols"]
+    if entry == "gradient":
+        store = f"store({of('store', 'Absent{}')})"
+        targets = [f"targets({of('of_load')})", f"targets({of('of_store')})"]
+        return [
+            *("a.op", load, "a.upstream", store, "a.kept", "a.to", *targets),
+            *("a.slices", "a.rows", "a.cols"),
+        ]
+    return [f"a.{name}" for _, name in members]
 
 
-def _source(members: Members, words: int, headers: Sequence[str], function: str) -> str:
+def _wrapped(arguments: Sequence[str]) -> str:
+    return ",\n    ".join(arguments)
+
+
+def _source(
+    members: Members,
+    words: int,
+    headers: Sequence[str],
+    definitions: Sequence[str],
+    function: str,
+) -> str:
     includes = "\n".join(f"#include <fusedops/{name}>" for name in dict.fromkeys(headers))
+    defined = "".join(f"{text}\n" for text in dict.fromkeys(definitions) if text)
     fields = "\n".join(f"  alignas(8) {kind} {name};" for kind, name in members)
     return f"""\
 {includes}
 
-using namespace fusedops;
+{defined}using namespace fusedops;
 
 struct Arguments {{
 {fields}

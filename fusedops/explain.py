@@ -19,7 +19,7 @@ from fusedops import jit, plan
 from fusedops.binding import Bound, bind
 from fusedops.codegen import View
 from fusedops.explanation import CEILINGS, Cached, Explanation, Place
-from fusedops.functors import Causal, Dropout, Functor, Lengths
+from fusedops.functors import Causal, Dropout, Functor, Lengths, Window
 from fusedops.geometry import SHARED_BYTES
 from fusedops.plan import Info
 from fusedops.random import threshold
@@ -48,7 +48,7 @@ def explain(bound: Bound, target: Target | None = None) -> Explanation:
     described = bound
     copies: tuple[str, ...] = ()
     copied = 0
-    if launches and plan._columns_apart(bound):
+    if launches and plan.columns_apart(bound):
         described, copies, copied = _with_copies(bound)
     info = plan.choose(described, target) if launches else None
     operands = {
@@ -261,7 +261,7 @@ def _notes(bound: Bound, acting: Sequence[Functor], info: Info | None) -> tuple[
     last = max((i for i, f in enumerate(bound.load) if not f.masks), default=-1)
     if any(functor.masks for functor in bound.load[: max(last, 0)]):
         notes.append("masks are applied last, whatever stands after them")
-    if any(isinstance(functor, (Causal, Lengths)) for functor in acting):
+    if any(isinstance(functor, (Causal, Lengths, Window)) for functor in acting):
         notes.append("columns that indices mask out are not loaded: the bytes are an upper bound")
     if info is not None and info.schedule == "streaming":
         notes.append("the row is read twice: the second time from a cache, where it is still there")

@@ -106,6 +106,7 @@ def place(
     reduced: Sequence[int],
     operands: Sequence[Operand],
     element_bytes: Sequence[int],
+    summed: Sequence[int] = (),
 ) -> Geometry:
     """Place `operands` on a grid of rows and columns.
 
@@ -114,6 +115,8 @@ def place(
         reduced: the dimensions that make a row, not negative and ascending.
         operands: x, the outputs and all else that is addressed; each broadcasts against `shape`.
         element_bytes: the size of an element of each operand.
+        summed: which operands add up what comes from the dimensions over which they are broadcast:
+            those go inwards whatever the operand's size.
 
     Raises:
         ValueError: more than `MAX_ROW_DIMS` row dimensions are left.
@@ -142,7 +145,7 @@ def place(
     if rows != 1 and rows * columns:
         groups = _merged(groups)
         if len(groups) > 1:
-            groups = _ordered(groups, columns, column_strides, operands, element_bytes)
+            groups = _ordered(groups, columns, column_strides, operands, element_bytes, summed)
         if len(groups) > MAX_ROW_DIMS:
             sizes = tuple(group.size for group in groups)
             raise ValueError(f"{len(groups)} row dimensions {sizes}, at most {MAX_ROW_DIMS} work")
@@ -217,6 +220,7 @@ def _ordered(
     column_strides: Sequence[int | None],
     operands: Sequence[Operand],
     element_bytes: Sequence[int],
+    summed: Sequence[int],
 ) -> list[_Group]:
     """Move dimensions over which large operands are broadcast inwards: sharers become neighbours.
 
@@ -229,11 +233,11 @@ def _ordered(
     for i, steps in enumerate(strides):
         if 0 not in steps or not any(steps):
             continue
-        if not column_strides[i] or isinstance(operands[i], Virtual):
+        if isinstance(operands[i], Virtual) or not (column_strides[i] or i in summed):
             continue
         used = [group.size for group, step in zip(groups, steps, strict=True) if step]
-        size = prod(used) * columns * element_bytes[i]
-        if size >= SHARED_BYTES:
+        size = prod(used) * (columns if column_strides[i] else 1) * element_bytes[i]
+        if size >= SHARED_BYTES or i in summed:
             saved = [was + size * (not step) for was, step in zip(saved, steps, strict=True)]
     if not any(saved):
         return groups

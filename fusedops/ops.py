@@ -18,8 +18,10 @@ import torch
 from torch import Tensor
 
 from fusedops import _runtime
+from fusedops.autograd import differentiate
 from fusedops.binding import OPTIONS, Bound, bind, read_ints
 from fusedops.functors import Dropout, Functor, Operand, Residual, Role, is_finite
+from fusedops.gradient import Gradient
 from fusedops.plan import make_plan
 from fusedops.random import keep_mask
 from fusedops.refusal import refuse
@@ -81,11 +83,14 @@ class RowOp(_runtime.Dispatcher):
         outputs: The names of the results: "y", saved streams, then statistics.
         saves: The residual that each saved stream is named for.
         dropouts: How many dropouts there are.
-        causal: Whether a mask asks which query a row is.
+        causal: Whether a functor asks which query a row is.
         launches: Kernels that calls of this op have launched so far.
     """
 
     header: ClassVar[str]
+    gradient_header: ClassVar[str]
+    #: Numbers of a row that the backward pass wants: as kKept in the C++.
+    kept: ClassVar[int]
     normalizes: ClassVar[bool]
     masks: ClassVar[bool]
 
@@ -107,13 +112,20 @@ class RowOp(_runtime.Dispatcher):
         self.dropouts = sum(isinstance(f, Dropout) for f in (*self.load, *self.store))
         self.causal = any(f.needs_query for f in self.load)
         name = type(self).__name__
+        slots = [(operand.name, _FLAGS[operand.role]) for operand in self.operands]
+        drawing = functools.partial(draw, op=name)
         super().__init__(
             name,
-            [(operand.name, _FLAGS[operand.role]) for operand in self.operands],
+            slots,
             self._slow,
-            functools.partial(draw, op=name),
-            self._result_type if len(self.outputs) > 1 else None,
+            drawing,
+            self.result_type if len(self.outputs) > 1 else None,
+            functools.partial(differentiate, self),
         )
+        self.trained = _runtime.Dispatcher(name, slots, self._slow_trained, drawing, tuple)
+        self.recipes: dict[tuple[bool, ...], Any] = {}
+        self.gradients: dict[tuple[Any, ...], Gradient] = {}
+        self.forward_only = [f for f in (*self.load, *self.store) if not f.differentiable]
         declared[id(self)] = self
 
     __signature__ = _CallSignature()
@@ -122,7 +134,7 @@ class RowOp(_runtime.Dispatcher):
         """The same as a chain of torch calls: same arguments, same results, same dropout mask."""
         from fusedops.unfused import run
 
-        return self.wrap(run(self._bind(x, arguments)))
+        return self.wrap(run(self.bind(x, arguments)))
 
     def explain(self, x: Tensor, /, **arguments: Any) -> Any:
         """Say what a call would run and why, without running it: print the answer.
@@ -132,7 +144,7 @@ class RowOp(_runtime.Dispatcher):
         """
         from fusedops.explain import explain
 
-        return explain(self._bind(x, arguments))
+        return explain(self.bind(x, arguments))
 
     def dropout_mask(
         self,
@@ -166,11 +178,15 @@ class RowOp(_runtime.Dispatcher):
         return keep_mask(tuple(shape), reduced, seed=seed, offset=offset + slot, p=p)
 
     def reference(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The reduction in torch over the last dimension, and its statistics."""
+        """The reduction in torch over the last dimension, and its statistics (no gradients)."""
         raise NotImplementedError
 
     def cpp(self, compute: str) -> str:
         """The C++ type of the operator."""
+        raise NotImplementedError
+
+    def gradient_cpp(self, compute: str) -> str:
+        """The C++ type of its gradient."""
         raise NotImplementedError
 
     @property
@@ -184,6 +200,24 @@ class RowOp(_runtime.Dispatcher):
             refuse(self, reason, x, operands, options)
             return self._in_plain_types(bind(self, x, operands, options), operands, options)
         return make_plan(bind(self, x, operands, options))
+
+    def _slow_trained(
+        self, reason: str, x: Any, operands: dict[str, Any], options: dict[str, Any]
+    ) -> Any:
+        """The same for a call whose row statistics are kept."""
+        if reason != "miss":
+            refuse(self, reason, x, operands, options)
+            bound = bind(self, x, operands, options)
+            plain = {"dim": bound.reduced, "dtype": bound.dtype, "generator": bound.generator}
+            return self.trained(x, **bound.operands, training=bool(bound.slots), **plain)
+        return make_plan(bind(self, x, operands, options)._replace(keep=True))
+
+    def drops(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether a call with these arguments draws random numbers."""
+        chain = (*self.load, *self.store)
+        return bool(arguments.get("training", True)) and any(
+            isinstance(f, Dropout) and arguments.get(f.p, 0) > 0 for f in chain
+        )
 
     def _in_plain_types(
         self, bound: Bound, operands: dict[str, Any], options: dict[str, Any]
@@ -201,7 +235,8 @@ class RowOp(_runtime.Dispatcher):
         plain = {**options, "dim": bound.reduced, "normalized_shape": None}
         return self(bound.x, **bound.operands, **plain)
 
-    def _bind(self, x: Any, arguments: dict[str, Any]) -> Bound:
+    def bind(self, x: Any, arguments: dict[str, Any]) -> Bound:
+        """Check a call."""
         options = {key: value for key, value in arguments.items() if key in OPTIONS}
         operands = {key: value for key, value in arguments.items() if key not in OPTIONS}
         return bind(self, x, operands, options)
@@ -212,12 +247,12 @@ class RowOp(_runtime.Dispatcher):
         return repr(self)
 
     @functools.cached_property
-    def _result_type(self) -> Any:
+    def result_type(self) -> Any:
         return collections.namedtuple(f"{type(self).__name__}Result", self.outputs)
 
     def wrap(self, outputs: Mapping[str, Tensor]) -> Any:
         """What a call returns: the tensor, or all of them as a named tuple."""
-        return outputs["y"] if len(self.outputs) == 1 else self._result_type(**outputs)
+        return outputs["y"] if len(self.outputs) == 1 else self.result_type(**outputs)
 
     def _key(self) -> tuple[Any, ...]:
         return (type(self), self.load, self.store, tuple(self.constants.items()))
@@ -253,6 +288,8 @@ class Softmax(RowOp):
     """
 
     header = "op/softmax.cuh"
+    gradient_header = "op/softmax_gradient.cuh"
+    kept = 2
     normalizes = False
     masks = True
     _log = False
@@ -271,9 +308,13 @@ class Softmax(RowOp):
         super().__init__(load, store, empty_row=empty_row)
 
     def reference(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        empty = value.amax(-1, keepdim=True) == -torch.inf
-        safe = value.masked_fill(empty, 0.0)
+        gone = value == -torch.inf
+        empty = gone.all(-1, keepdim=True)
+        # What has left the row has no gradient and hands none on, by selection: on its way in, and
+        # on its way out.
+        safe = value.masked_fill(gone, -torch.inf).masked_fill(empty, 0.0)
         result = torch.log_softmax(safe, -1) if self._log else torch.softmax(safe, -1)
+        result = torch.where(gone, result.detach(), result)
         filler = (
             torch.nan if self.constants["empty_row"] == "nan" else -torch.inf if self._log else 0.0
         )
@@ -283,6 +324,9 @@ class Softmax(RowOp):
         log = str(self._log).lower()
         nan = str(self.constants["empty_row"] == "nan").lower()
         return f"Softmax<{compute}, {log}, {nan}>"
+
+    def gradient_cpp(self, compute: str) -> str:
+        return self.cpp(compute).replace("Softmax", "SoftmaxGradient")
 
 
 class LogSoftmax(Softmax):
@@ -311,6 +355,8 @@ class LayerNorm(RowOp):
     """
 
     header = "op/norm.cuh"
+    gradient_header = "op/norm_gradient.cuh"
+    kept = 3
     normalizes = True
     masks = False
 
@@ -331,10 +377,13 @@ class LayerNorm(RowOp):
     def reference(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         eps = float(self.constants["eps"])
         result, mean, rstd = torch.native_layer_norm(value, value.shape[-1:], None, None, eps)
-        return result, {"mean": mean[..., 0], "rstd": rstd[..., 0]}
+        return result, {"mean": mean[..., 0].detach(), "rstd": rstd[..., 0].detach()}
 
     def cpp(self, compute: str) -> str:
         return f"LayerNorm<{compute}>"
+
+    def gradient_cpp(self, compute: str) -> str:
+        return f"LayerNormGradient<{compute}>"
 
 
 class RMSNorm(LayerNorm):
@@ -346,6 +395,8 @@ class RMSNorm(LayerNorm):
     >>> fo.RMSNorm()(torch.tensor([[3.0, 3.0]]))
     tensor([[1.0000, 1.0000]])
     """
+
+    kept = 1
 
     def __init__(
         self,
@@ -359,10 +410,14 @@ class RMSNorm(LayerNorm):
 
     def reference(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         rstd = torch.rsqrt(value.square().mean(-1, keepdim=True) + float(self.constants["eps"]))
-        return value * rstd, {"mean": torch.zeros_like(rstd[..., 0]), "rstd": rstd[..., 0]}
+        kept = rstd[..., 0].detach()
+        return value * rstd, {"mean": torch.zeros_like(kept), "rstd": kept}
 
     def cpp(self, compute: str) -> str:
         return f"RmsNorm<{compute}>"
+
+    def gradient_cpp(self, compute: str) -> str:
+        return f"RmsNormGradient<{compute}>"
 
 
 def _functors(op: RowOp, side: str, functors: Iterable[Functor]) -> tuple[Functor, ...]:
@@ -382,6 +437,11 @@ def _functors(op: RowOp, side: str, functors: Iterable[Functor]) -> tuple[Functo
             raise ValueError(
                 f"{name}: {functor!r} cannot stand in store: what is masked must be known before "
                 "the reduction; put it in load"
+            )
+        if functor.needs_query and not (op.masks and side == "load"):
+            raise ValueError(
+                f"{name}: {functor!r} cannot stand here: it compares queries with keys, which only "
+                "a softmax's input has; it belongs in the load of Softmax or LogSoftmax"
             )
         if isinstance(functor, Residual) and functor.save is not None and side == "store":
             raise ValueError(

@@ -8,7 +8,6 @@ argument alone, so a new shape of a known pattern finds its kernel by them and b
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,15 +15,27 @@ import torch
 from torch import Tensor
 
 from fusedops import _runtime, schedule
-from fusedops.binding import FLOATING, Bound
-from fusedops.codegen import STORAGE, Arguments, Number, View
+from fusedops.binding import FLOATING, KEPT, Bound
+from fusedops.codegen import Arguments, Number, View
 from fusedops.errors import UnsupportedError
 from fusedops.functors import rounded
-from fusedops.geometry import MAX_ROW_DIMS, Geometry, Operand, Placed, Virtual, place
+from fusedops.geometry import MAX_ROW_DIMS, Geometry, Operand, Virtual, place
+from fusedops.parts import Part, contiguous, kept_part, kept_view, part_of, view_of, widened
 from fusedops.unfused import run
 from fusedops.variant import Target, Variant
 
-__all__ = ["Info", "Target", "Variant", "choose", "describe", "make_plan"]
+__all__ = [
+    "DLPACK",
+    "Info",
+    "Target",
+    "Variant",
+    "choose",
+    "columns_apart",
+    "describe",
+    "make_plan",
+    "placed",
+    "run_with_copies",
+]
 
 #: Elements that a call on a CPU must have before it wakes a second thread. Two threads against one,
 #: residual LayerNorm in float32: 16384 elements 10 us against 11, 32768 elements 12 against 28.
@@ -36,7 +47,7 @@ HOST_GRAIN = 4096
 _MOST_BLOCKS = 2**31 - 1
 
 #: DLPack's type code and bits of what a kernel writes.
-_DLPACK = {dtype: (4 if dtype is torch.bfloat16 else 2, dtype.itemsize * 8) for dtype in FLOATING}
+DLPACK = {dtype: (4 if dtype is torch.bfloat16 else 2, dtype.itemsize * 8) for dtype in FLOATING}
 
 #: Which storage a test wants, or None: fusedops.testing.force_schedule.
 forced: str | None = None
@@ -59,14 +70,14 @@ class Info(NamedTuple):
 def make_plan(bound: Bound) -> Any:
     """The plan of a call that the C++ path has not seen."""
     outputs = [
-        (*_DLPACK[bound.output_dtype(name)], bound.output_shape(name)) for name in bound.op.outputs
+        (*DLPACK[bound.output_dtype(name)], bound.output_shape(name)) for name in bound.outputs
     ]
     if bound.x.numel() == 0:
         if bound.columns == 0 and "mean" in bound.op.outputs:
             return bound.op.wrap(run(bound))  # rows without columns have statistics: NaN
         return _runtime.Plan(None, b"", [], outputs, 0, 1, 1, 1, 0, _draws(bound), None)
-    if len(bound.reduced) > 1 and _columns_apart(bound):
-        return _run_with_copies(bound)
+    if len(bound.reduced) > 1 and columns_apart(bound):
+        return run_with_copies(bound)
     info = choose(bound, Target.of(bound.x.device))
     rows = info.geometry.rows
     tile = info.tile
@@ -113,7 +124,7 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
     op, x = bound.op, bound.x
     target = target or Target.of(x.device)
     inputs, outputs = _parts(bound)
-    geometry = _placed(bound, [*inputs.values(), *outputs.values()])
+    geometry = placed(bound, [*inputs.values(), *outputs.values()])
     if padding:
         geometry = _padded(geometry, padding)
     columns = max(geometry.columns, 1)
@@ -132,12 +143,14 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
         kind, width = tile.kind, tile.width
     places = iter(geometry.placed)
     operands: dict[str, View | Number] = {
-        name: _view(part, next(places), width) for name, part in inputs.items()
+        name: view_of(part, next(places), width) for name, part in inputs.items()
     }
     for name, value in bound.operands.items():
         if name not in inputs:
             operands[name] = Number(op.slots[name], isinstance(value, int))
-    views = {name: _view(part, next(places), width) for name, part in outputs.items()}
+    views = {name: view_of(part, next(places), width) for name, part in outputs.items()}
+    if bound.keep:
+        views[KEPT] = kept_view(views[KEPT], op.kept, width)
     query, logical_row = (() if place is None else place.row_strides for place in places)
     rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
     write = Arguments(
@@ -186,57 +199,37 @@ def _padded(geometry: Geometry, padding: int) -> Geometry:
     return geometry._replace(sizes=(1,) * padding + geometry.sizes, placed=tuple(places))
 
 
-class _Part(NamedTuple):
-    """A tensor that the kernel addresses, before it has its place among rows and columns.
-
-    Attributes:
-        patch: Where its pointer comes from at each call.
-        alignment: Of its pointer, in bytes, 16 at most.
-        shared: All rows read the same columns of it, whatever the number of rows. Judged by its
-            dimensions, not by strides: with a batch of one every stride is 0, and a last batch of
-            one must not build a variant of its own.
-    """
-
-    shape: Sequence[int]
-    strides: Sequence[int]
-    dtype: torch.dtype
-    patch: tuple[int, int]
-    alignment: int
-    shared: bool = False
-
-
-def _parts(bound: Bound) -> tuple[dict[str, _Part], dict[str, _Part]]:
+def _parts(bound: Bound) -> tuple[dict[str, Part], dict[str, Part]]:
     """The tensors that are read and those that are written, by name."""
     x, op, rank = bound.x, bound.op, bound.x.dim()
     rows = rank - len(bound.reduced)
     # So many dimensions an operand has at most that all rows share.
     most = len(bound.reduced) if rows > 0 and bound.reduced[0] == rows else -1
-    inputs = {"x": _part(x, (_runtime.POINTER, 0))}
+    inputs = {"x": part_of(x, (_runtime.POINTER, 0))}
     for name, value in bound.operands.items():
         if isinstance(value, Tensor):
             patch = (_runtime.POINTER, op.slots[name])
-            inputs[name] = _part(value, patch, value.dim() <= most)
+            inputs[name] = part_of(value, patch, value.dim() <= most)
     outputs = {}
-    for index, name in enumerate(op.outputs):
+    for index, name in enumerate(bound.outputs):
         patch = (_runtime.OUTPUT, index)
         if name in bound.out:
-            part = _part(bound.out[name], patch)
+            part = part_of(bound.out[name], patch)
         else:
             shape = bound.output_shape(name)
-            part = _Part(shape, _contiguous(shape), bound.output_dtype(name), patch, 16)
-        outputs[name] = part if len(part.shape) == rank else _widened(part, bound.reduced)
+            part = Part(shape, contiguous(shape), bound.output_dtype(name), patch, 16)
+        if name == KEPT:
+            outputs[name] = kept_part(shape, part.dtype, patch, bound.reduced)
+        else:
+            outputs[name] = part if len(part.shape) == rank else widened(part, bound.reduced)
     return inputs, outputs
 
 
-def _part(tensor: Tensor, patch: tuple[int, int], shared: bool = False) -> _Part:
-    alignment = math.gcd(tensor.data_ptr(), 16)
-    return _Part(tensor.shape, tensor.stride(), tensor.dtype, patch, alignment, shared)
-
-
-def _placed(bound: Bound, parts: Sequence[_Part]) -> Geometry:
+def placed(bound: Bound, parts: Sequence[Part], summed: Sequence[int] = ()) -> Geometry:
     """The parts in their order, then the maps to a row's query and to the row that dropout counts.
 
     A map that nothing asks for is zero everywhere, so that it keeps no dimensions from merging.
+    `summed` are the parts that add up what they are broadcast over.
     """
     shape = tuple(bound.x.shape)
     rows = [dim for dim in range(len(shape)) if dim not in bound.reduced]
@@ -244,26 +237,18 @@ def _placed(bound: Bound, parts: Sequence[_Part]) -> Geometry:
     if rows and bound.op.causal:
         query[rows[-1]] = 1
     if bound.slots:
-        for dim, step in zip(rows, _contiguous([shape[dim] for dim in rows]), strict=True):
+        for dim, step in zip(rows, contiguous([shape[dim] for dim in rows]), strict=True):
             logical[dim] = step
     operands: list[Operand] = [(part.shape, part.strides) for part in parts]
     operands += (Virtual(query), Virtual(logical))
     sizes = [*[part.dtype.itemsize for part in parts], 0, 0]
     try:
-        return place(shape, bound.reduced, operands, sizes)
+        return place(shape, bound.reduced, operands, sizes, summed)
     except ValueError as error:
         raise UnsupportedError(
             f"{bound.op.name}: x of shape {shape} and its operands broadcast in too many ways: "
             f"{error}; make an operand contiguous with .expand(...).contiguous(), or use op.unfused"
         ) from None
-
-
-def _view(part: _Part, place: Placed | None, width: int) -> View:
-    """A part in its place; `width` is that of a GPU's tile, 0 on a CPU."""
-    assert place is not None  # the caller has seen to it: _columns_apart
-    if width:
-        width = _width(place, part.dtype.itemsize, part.alignment, width)
-    return View(STORAGE[part.dtype], place, width, part.patch, part.shared)
 
 
 def _members(bound: Bound, write: Arguments, geometry: Geometry) -> tuple[tuple[str, str], ...]:
@@ -283,37 +268,25 @@ def _members(bound: Bound, write: Arguments, geometry: Geometry) -> tuple[tuple[
             write.dropout_slot = bound.slots.get((side, position), -1)
             members.append((functor.spell(write), f"{side}{position}"))
     members.append((write.output("y"), "y"))
+    kept = f"Kept<{write.output(KEPT)}, " if bound.keep else ""
     if "mean" in op.outputs:
-        kinds = f"Statistics<{write.output('mean')}, {write.output('rstd')}>"
-        members.append((kinds, "statistics"))
+        kind = f"Statistics<{write.output('mean')}, {write.output('rstd')}>"
     else:
         write.constant(0)
-        members.append(("NoStatistics", "statistics"))
+        kind = "NoStatistics"
+    members.append((f"{kept}{kind}>" if kept else kind, "statistics"))
     return tuple(members)
 
 
-def _width(where: Placed, size: int, aligned: int, width: int) -> int:
-    """Elements that can be read at once: what pointer and strides allow, 16 bytes at most."""
-    if where.column_stride != 1:
-        return 1
-    while width > 1 and (
-        width * size > 16
-        or aligned % (width * size)
-        or any(step % width for step in where.row_strides)
-    ):
-        width //= 2
-    return width
-
-
-def _columns_apart(bound: Bound) -> bool:
+def columns_apart(bound: Bound) -> bool:
     """Whether some operand's reduced dimensions do not merge into one, so that it needs a copy."""
     if len(bound.reduced) == 1:
         return False
     inputs, outputs = _parts(bound)
-    return None in _placed(bound, [*inputs.values(), *outputs.values()]).placed
+    return None in placed(bound, [*inputs.values(), *outputs.values()]).placed
 
 
-def _run_with_copies(bound: Bound) -> Any:
+def run_with_copies(bound: Bound) -> Any:
     """Run a call on copies whose reduced dimensions are last and dense; `explain` says so."""
     x = bound.x
     order = [dim for dim in range(x.dim()) if dim not in bound.reduced] + list(bound.reduced)
@@ -354,19 +327,3 @@ def _run_with_copies(bound: Bound) -> Any:
 def _draws(bound: Bound) -> int:
     """How many dropouts draw: all or none, so that each has its own offset."""
     return bound.op.dropouts if bound.slots else 0
-
-
-def _contiguous(shape: Sequence[int]) -> list[int]:
-    strides = [1] * len(shape)
-    for dim in range(len(shape) - 2, -1, -1):
-        strides[dim] = strides[dim + 1] * max(shape[dim + 1], 1)
-    return strides
-
-
-def _widened(part: _Part, reduced: Sequence[int]) -> _Part:
-    """A statistic with the reduced dimensions back, as size 1."""
-    shape, strides = list(part.shape), list(part.strides)
-    for dim in reduced:
-        shape.insert(dim, 1)
-        strides.insert(dim, 0)
-    return part._replace(shape=shape, strides=strides)

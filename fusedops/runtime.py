@@ -33,7 +33,7 @@ _scratch = _Scratch()
 def draw(
     device_type: str,
     device_index: int,
-    generator: torch.Generator | None,
+    generator: torch.Generator | tuple[int, int] | None,
     count: int,
     op: str = "dropout",
 ) -> tuple[int, int]:
@@ -45,7 +45,8 @@ def draw(
     Args:
         device_type: "cpu" or "cuda": where the dropouts run.
         device_index: Which CUDA device.
-        generator: The generator to take from; the device's default generator if None.
+        generator: The generator to take from; the device's default generator if None. A pair is
+            what has been taken before.
         count: How many dropouts.
         op: What an error calls the op.
 
@@ -55,6 +56,8 @@ def draw(
     Raises:
         ValueError: If the generator belongs to another device.
     """
+    if isinstance(generator, tuple):
+        return generator  # drawn before: a backward pass repeats its forward pass
     if generator is not None:
         check_generator(op, generator, device_type, device_index)
     if device_type == "cpu":

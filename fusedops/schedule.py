@@ -11,8 +11,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import NamedTuple
 
-__all__ = ["HOST_BUFFERED", "STORAGES", "Schedule", "choose", "choose_host"]
+__all__ = [
+    "HOST_BUFFERED",
+    "STORAGES",
+    "Schedule",
+    "Visiting",
+    "choose",
+    "choose_gradient",
+    "choose_host",
+    "resident_rows",
+]
 
 #: Storages by the names that `fusedops.testing.force_schedule` takes.
 STORAGES = {
@@ -40,6 +50,9 @@ VALUES = (
 #: with dropout 80 and 83. For 16 values it costs 1 to 3 points, for 64 values nothing is gained.
 RESIDENT = {32: 896}
 
+#: Threads of a row of a gradient at most.
+GRADIENT_THREADS = 1024
+
 #: Threads of a row at most; rows of more than 64 x 256 columns are cut into chunks.
 MOST_THREADS = 256
 
@@ -53,9 +66,57 @@ DROPOUT_WIDTH = 8
 RESERVED_SHARED = 2048
 
 
+class Visiting(NamedTuple):
+    """How a gradient visits rows of so many columns.
+
+    Attributes:
+        columns: The most, or None.
+        values: Of the row's result that a thread holds, and as many of its gradient.
+        block: Threads of a block that holds several rows.
+        ahead: Rows that are asked for before their turn; 0 visits one row a block.
+        resident: Threads that a multiprocessor has visiting at a time.
+        sums: Where what rows share is summed, "registers" or "shared".
+    """
+
+    columns: int | None
+    values: int
+    block: int = 64
+    ahead: int = 0
+    resident: int = 1024
+    sums: str = "registers"
+
+
+#: Where no rows share a gradient.
+ALONE = (
+    Visiting(4096, 16),
+    Visiting(8192, 32),
+    Visiting(None, 16, ahead=1, resident=1024),
+)
+
+#: Where rows that share a gradient are neighbours, so that a sum is complete after a few rows.
+GROUPED = (
+    Visiting(512, 16, ahead=1, resident=2048),
+    Visiting(1024, 32, ahead=1, resident=4096),
+    Visiting(4096, 16, ahead=1, resident=2048),
+    Visiting(None, 16, ahead=1, resident=1024, sums="shared"),
+)
+
+#: Where all rows share one.
+SUMMED = (
+    Visiting(512, 8, block=128, ahead=1, resident=1024),
+    Visiting(1024, 32, block=128, ahead=1, resident=448, sums="shared"),
+    Visiting(4096, 16, ahead=1, resident=768, sums="shared"),
+    Visiting(8192, 32, ahead=1, resident=512, sums="shared"),
+    Visiting(None, 16, ahead=1, resident=1024, sums="shared"),
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A row schedule. `chunks` tiles of `threads * packs * width` columns cover a row."""
+    """A row schedule. `chunks` tiles of `threads * packs * width` columns cover a row.
+
+    A gradient's may fetch the next row of its slice `ahead`, while it works on one.
+    """
 
     kind: str
     threads: int
@@ -65,6 +126,9 @@ class Schedule:
     chunks: int
     exact: bool
     compute_bytes: int
+    ahead: int = 0
+    resident: int = 0
+    sums: str = "registers"
 
     @property
     def block(self) -> int:
@@ -94,23 +158,29 @@ class Schedule:
         )
 
 
-def _tile(columns: int, width: int, compute_bytes: int) -> tuple[int, int, int]:
+def _tile(
+    columns: int,
+    width: int,
+    compute_bytes: int,
+    table: tuple[tuple[int | None, int], ...],
+    most_threads: int,
+) -> tuple[int, int, int]:
     """Threads, packs a thread and chunks of a row."""
-    values = next(values for most, values in VALUES if most is None or columns <= most)
+    values = next(values for most, values in table if most is None or columns <= most)
     most_packs = max(1, values * 4 // compute_bytes // width)
     packs_of_row = _ceil(columns, width)
     if packs_of_row <= 32 * most_packs:
         threads = _power_of_two_above(_ceil(packs_of_row, most_packs))
         return threads, _ceil(packs_of_row, threads), 1
-    if packs_of_row <= MOST_THREADS * most_packs:
+    if packs_of_row <= most_threads * most_packs:
         # Warps that come out even, if there are any: then no pack need be asked if it is there.
         for packs in range(most_packs, most_packs // 2, -1):
-            if packs_of_row % (32 * packs) == 0 and packs_of_row // packs <= MOST_THREADS:
+            if packs_of_row % (32 * packs) == 0 and packs_of_row // packs <= most_threads:
                 return packs_of_row // packs, packs, 1
         threads = 32 * _ceil(packs_of_row, 32 * most_packs)
         return threads, _ceil(packs_of_row, threads), 1
-    chunks = _ceil(packs_of_row, MOST_THREADS * most_packs)
-    return MOST_THREADS, _ceil(packs_of_row, MOST_THREADS * chunks), chunks
+    chunks = _ceil(packs_of_row, most_threads * most_packs)
+    return most_threads, _ceil(packs_of_row, most_threads * chunks), chunks
 
 
 @functools.lru_cache(maxsize=4096)
@@ -137,7 +207,7 @@ def choose(
     """
     width = DROPOUT_WIDTH if dropout else 16 // element_bytes
     width = min(width, _power_of_two_below(columns))
-    threads, packs, chunks = _tile(columns, width, compute_bytes)
+    threads, packs, chunks = _tile(columns, width, compute_bytes, VALUES, MOST_THREADS)
     rows = max(1, SMALL_BLOCK // threads) if threads <= 32 else 1
     exact = columns == chunks * threads * packs * width
     schedule = Schedule("register", threads, packs, width, rows, chunks, exact, compute_bytes)
@@ -154,6 +224,67 @@ def choose(
             f"device has {shared_limit} a block"
         )
     return dataclasses.replace(schedule, kind=kind)
+
+
+@functools.lru_cache(maxsize=4096)
+def choose_gradient(
+    columns: int,
+    element_bytes: int,
+    compute_bytes: int,
+    dropout: bool,
+    shared_limit: int,
+    sums: int,
+    grouped: bool,
+    forced: str | None,
+) -> Schedule:
+    """The schedule of a gradient on a GPU.
+
+    Args:
+        columns: As for `choose`.
+        element_bytes: As for `choose`.
+        compute_bytes: As for `choose`.
+        dropout: As for `choose`.
+        shared_limit: As for `choose`.
+        sums: How many gradients of operands are sums over rows.
+        grouped: Whether each sum is over a few neighbouring rows.
+        forced: As for `choose`; "shared" keeps the sums there.
+
+    Raises:
+        ValueError: the forced storage cannot hold the row.
+    """
+    width = DROPOUT_WIDTH if dropout else 16 // element_bytes
+    width = min(width, _power_of_two_below(columns))
+    table = ALONE if sums == 0 else GROUPED if grouped else SUMMED
+    visiting = next(one for one in table if one.columns is None or columns <= one.columns)
+    values = ((None, visiting.values),)
+    threads, packs, chunks = _tile(columns, width, compute_bytes, values, GRADIENT_THREADS)
+    rows = max(1, visiting.block // threads) if threads <= 32 else 1
+    exact = columns == chunks * threads * packs * width
+    if forced in ("register", "shared") and chunks > 1:
+        raise ValueError(f"a row of {columns} columns does not fit the registers of a block")
+    kind = "register" if chunks == 1 and forced != "streaming" else "streaming"
+    where = "shared" if forced == "shared" else visiting.sums
+    taken = sums * rows * threads * packs * width * compute_bytes
+    if kind == "streaming" or (where == "shared" and taken > shared_limit - RESERVED_SHARED):
+        where = "memory"
+    return Schedule(
+        kind=kind,
+        threads=threads,
+        packs=packs,
+        width=width,
+        rows=rows,
+        chunks=chunks,
+        exact=exact,
+        compute_bytes=compute_bytes,
+        ahead=visiting.ahead if kind == "register" else 0,
+        resident=visiting.resident,
+        sums=where,
+    )
+
+
+def resident_rows(tile: Schedule, multiprocessors: int) -> int:
+    """Rows of a gradient that a device visits at a time."""
+    return multiprocessors * max(1, tile.resident // tile.block) * tile.rows
 
 
 def choose_host(columns: int, forced: str | None) -> str:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks for tests: force a row schedule, see which one ran, count launches."""
+"""For tests: check a declaration; force a row schedule, see which one ran, count launches."""
 
 from __future__ import annotations
 
@@ -9,10 +9,18 @@ import contextlib
 from collections.abc import Iterator
 
 from fusedops import _runtime, ops, plan
+from fusedops.check import Compared, Report, check
 from fusedops.ops import RowOp
 from fusedops.schedule import STORAGES
 
-__all__ = ["count_launches", "force_schedule", "last_schedule"]
+__all__ = [
+    "Compared",
+    "Report",
+    "check",
+    "count_launches",
+    "force_schedule",
+    "last_schedule",
+]
 
 _NAMES = (*STORAGES, "host")
 

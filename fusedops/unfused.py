@@ -3,20 +3,24 @@
 """Run a declaration as a chain of plain torch calls: the same arguments, results and dropout mask.
 
 Arithmetic is in the compute type (float32 for 16-bit inputs), as in the kernels, and each output is
-rounded once. torch differentiates the chain as any other, twice if need be.
+rounded once. torch differentiates the chain as any other, twice if need be. What has left its row
+has no gradient, by selection: neither what lies under a mask nor the gradient that arrives there
+shows anywhere, be it Inf or NaN.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fusedops.binding import Bound
-from fusedops.functors import Dropout, Functor
+from fusedops.functors import Cast, Dropout, Residual
 from fusedops.random import keep_mask, keep_scale
 from fusedops.runtime import draw
 
@@ -33,7 +37,9 @@ class Chain:
         self.queries = bound.x.shape[self._rows[-1]] if self._rows else 1
         self.saved: dict[str, Tensor] = {}
         self._slot = -1
-        self._drawn: tuple[int, int] | None = None
+        drawn = bound.generator if isinstance(bound.generator, tuple) else None
+        self._drawn: tuple[int, int] | None = drawn
+        self._gone: Tensor | None = None
 
     def arrange(self, tensor: Tensor) -> Tensor:
         """Move the reduced dimensions to the end and make them one."""
@@ -63,7 +69,7 @@ class Chain:
     def value(self, name: str) -> Tensor | float:
         """A floating operand in the compute type."""
         value: Tensor | float = self.tensor(name)
-        return value.to(self._bound.compute) if isinstance(value, Tensor) else value
+        return self._kept(value.to(self._bound.compute)) if isinstance(value, Tensor) else value
 
     def column(self) -> Tensor:
         """The number of each column."""
@@ -75,16 +81,26 @@ class Chain:
 
     def save(self, name: str, value: Tensor) -> Tensor:
         """Keep a value as an output; the chain goes on with what was kept."""
-        rounded = value.to(self._bound.output_dtype(name))
-        self.saved[name] = self.restore(rounded)
-        return rounded.to(self._bound.compute)
+        rounded = self.rounded(name, value)
+        if self._gone is None:  # else it was saved before
+            self.saved[name] = self.restore(rounded)
+        return rounded
+
+    def rounded(self, name: str, value: Tensor) -> Tensor:
+        """A value as the stream of this name holds it; its gradient passes as it is."""
+        dtype = self._bound.output_dtype(name)
+        if dtype == value.dtype:
+            return value
+        result: Tensor = _Round.apply(value, dtype)  # type: ignore[no-untyped-call]
+        return result
 
     def dropout(self, functor: Dropout) -> tuple[Tensor, float]:
         """The elements that a dropout keeps, and their scale."""
         bound, x = self._bound, self._bound.x
         if self._drawn is None:
             count = sum(isinstance(f, Dropout) for f in (*bound.op.load, *bound.op.store))
-            self._drawn = draw(x.device.type, x.device.index or 0, bound.generator, count)
+            generator = None if isinstance(bound.generator, tuple) else bound.generator
+            self._drawn = draw(x.device.type, x.device.index or 0, generator, count)
         seed, offset = self._drawn
         p = bound.operands[functor.p]
         kept = keep_mask(
@@ -97,35 +113,106 @@ class Chain:
         )
         return self.arrange(kept), keep_scale(p)
 
-    def apply(self, side: str, functors: tuple[Functor, ...], value: Tensor) -> Tensor:
-        """Run the functors that are not masks."""
-        for place, functor in enumerate(functors):
+    def apply(self, side: str, value: Tensor, places: range) -> Tensor:
+        """Run the functors at these places, without the masks."""
+        functors = self._bound.load if side == "load" else self._bound.store
+        for place in places:
             self._slot = self._bound.slots.get((side, place), -1)
-            if not functor.masks:
-                value = functor.apply(value, self)
-        return value
+            if not functors[place].masks:
+                value = functors[place].apply(self._kept(value), self)
+        return self._kept(value)
+
+    def outputs(self) -> dict[str, Tensor]:
+        """Every result before it is rounded to its dtype, by name."""
+        bound, op = self._bound, self._bound.op
+        value = self._load()
+        if bound.columns == 0:
+            rows = [bound.x.shape[dim] for dim in self._rows]
+            result = value
+            statistics = {name: value.new_full(rows, torch.nan) for name in ("mean", "rstd")}
+        else:
+            result, statistics = op.reference(value)
+        # A logarithm of -inf is a constant, whatever the store makes of it.
+        gone = result == -torch.inf if op.masks and self._differentiable() else None
+        with self._without(gone):
+            result = self.apply("store", result, range(len(bound.store)))
+        return {"y": self.restore(result), **self.saved, **statistics}
+
+    def _load(self) -> Tensor:
+        """What is reduced: masked elements are -inf."""
+        bound = self._bound
+        shared, end = self._shared(), len(bound.load)
+        start = self.apply("load", self.arrange(bound.x).to(bound.compute), range(shared))
+        value = self.apply("load", start, range(shared, end))
+        masks = [f.masked(self) for f in bound.load if f.masks]
+        if masks:
+            # Their union, last: a masked element leaves the row whatever stands after its mask.
+            value = value.masked_fill(functools.reduce(operator.or_, masks), -torch.inf)
+        if not (bound.op.masks and self._differentiable()):
+            return value
+        gone = value == -torch.inf
+        with self._without(gone):
+            # Once more, since a stream's own gradient goes to masked elements as well.
+            value = self.apply("load", start, range(shared, end))
+            return value.masked_fill(gone, -torch.inf)
+
+    def _shared(self) -> int:
+        """How many functors are run once for y and for streams: a cast rounds their joint gradient.
+
+        Otherwise none, so that nothing leaks from under a mask where a stream has no gradient.
+        """
+        load = self._bound.load
+        saving = [i for i, f in enumerate(load) if isinstance(f, Residual) and f.save is not None]
+        saved = saving[-1] + 1 if saving else 0
+        return saved if any(isinstance(functor, Cast) for functor in load[:saved]) else 0
+
+    def _differentiable(self) -> bool:
+        tensors = (self._bound.x, *self._bound.operands.values())
+        return torch.is_grad_enabled() and any(
+            isinstance(tensor, Tensor) and tensor.requires_grad for tensor in tensors
+        )
+
+    @contextlib.contextmanager
+    def _without(self, gone: Tensor | None) -> Iterator[None]:
+        """In the block, nothing gets a gradient from these elements."""
+        self._gone = gone
+        try:
+            yield
+        finally:
+            self._gone = None
+
+    def _kept(self, value: Tensor) -> Tensor:
+        """The same value, with a gradient from what is in the row alone."""
+        return value if self._gone is None else torch.where(self._gone, value.detach(), value)
+
+
+class _Round(torch.autograd.Function):
+    """Rounds to a dtype and back; a gradient passes as it is, forward and backward."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(value: Tensor, dtype: torch.dtype) -> Tensor:
+        return value.to(dtype).to(value.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
+        return tangent
 
 
 def run(bound: Bound) -> dict[str, Tensor]:
     """The outputs of a call, by name."""
-    chain = Chain(bound)
-    names = bound.op.outputs
-    value = chain.apply("load", bound.load, chain.arrange(bound.x).to(bound.compute))
-    masks = [f.masked(chain) for f in bound.load if f.masks]
-    if masks:
-        # The union of the masks, last: a masked element leaves the row whatever stands after it.
-        value = value.masked_fill(functools.reduce(operator.or_, masks), -torch.inf)
-    if bound.columns == 0:
-        result, statistics = value, {}
-        rows = [bound.x.shape[dim] for dim in range(bound.x.dim()) if dim not in bound.reduced]
-        statistics = {name: value.new_full(rows, torch.nan) for name in ("mean", "rstd")}
-    else:
-        result, statistics = bound.op.reference(value)
-    result = chain.apply("store", bound.store, result)
-    outputs = {"y": chain.restore(result).to(bound.dtype), **chain.saved, **statistics}
+    outputs = Chain(bound).outputs()
     results = {}
-    for name in names:
-        results[name] = outputs[name].contiguous()
-        if name in bound.out:
-            results[name] = bound.out[name].copy_(outputs[name])
+    for name in bound.op.outputs:
+        result = outputs[name].to(bound.output_dtype(name))
+        results[name] = bound.out[name].copy_(result) if name in bound.out else result.contiguous()
     return results

@@ -31,10 +31,12 @@ class Target(NamedTuple):
     Attributes:
         arch: "sm_90" and the like, or a level of CPU features.
         shared_limit: Bytes of shared memory that a block can opt in to; None for a CPU.
+        multiprocessors: Of a GPU.
     """
 
     arch: str
     shared_limit: int | None
+    multiprocessors: int = 0
 
     @classmethod
     def of(cls, device: torch.device) -> Target:
@@ -51,7 +53,11 @@ def _host_target() -> Target:
 @functools.cache
 def _cuda_target(index: int) -> Target:
     found = device_info(index)
-    return Target("sm_{}{}".format(*found["capability"]), found["shared_per_block_optin"])
+    return Target(
+        "sm_{}{}".format(*found["capability"]),
+        found["shared_per_block_optin"],
+        found["multiprocessors"],
+    )
 
 
 class Variant(NamedTuple):
@@ -65,6 +71,7 @@ class Variant(NamedTuple):
         words: The argument's size in words of 8 bytes.
         op, header, load, store, dtype: Of the call, without its tensors.
         declaration: What messages name.
+        entry: Which kernel: "forward", "gradient" or "sums", the second stage of a gradient.
     """
 
     arch: str
@@ -78,28 +85,39 @@ class Variant(NamedTuple):
     store: tuple[Functor, ...]
     dtype: torch.dtype
     declaration: str
+    entry: str = "forward"
 
     @property
     def key(self) -> tuple[object, ...]:
         """What tells variants apart: all that the source text is made of."""
         tile = self.schedule if self.tile is None else self.tile.cpp
-        return (self.arch, tile, self.members)
+        ahead = self.tile is not None and (self.tile.ahead, self.tile.blocks)
+        return (self.arch, tile, ahead, self.entry, self.members)
 
     @property
     def name(self) -> str:
         """What the cache's folder begins with."""
         functors = [type(functor).__name__.lower() for functor in (*self.load, *self.store)]
         dtype = str(self.dtype).removeprefix("torch.")
-        return "-".join([self.op.lower(), *functors, dtype, self.schedule])
+        entry = [] if self.entry == "forward" else [self.entry]
+        return "-".join([self.op.lower(), *functors, dtype, *entry, self.schedule])
 
     @property
     def source(self) -> str:
         """The C++ text."""
-        functors = [f"functor/{functor.header}" for functor in (*self.load, *self.store)]
-        headers = ["functor/compose.cuh", *functors, self.header, "row/statistics.cuh"]
+        functors = (*self.load, *self.store)
+        of_functors = [header for functor in functors for header in functor.headers]
+        headers = ["functor/compose.cuh", *of_functors, self.header, "row/statistics.cuh"]
+        definitions = [functor.definition for functor in functors]
+        if self.entry == "sums":
+            headers, definitions = [], []
         if self.tile is None:
-            return codegen.host_source(self.members, self.words, self.schedule, headers)
-        return codegen.cuda_source(self.members, self.words, self.tile, headers)
+            return codegen.host_source(
+                self.entry, self.members, self.words, self.schedule, headers, definitions
+            )
+        return codegen.cuda_source(
+            self.entry, self.members, self.words, self.tile, headers, definitions
+        )
 
     @property
     def loaded(self) -> bool:

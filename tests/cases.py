@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 import torch
+from gradients import check_double, check_gradient, differentiate
 from philox import drawn
 from references import Chain, check, evaluate
 
@@ -43,6 +44,12 @@ def functor(word, *arguments):
     if word == "causal":
         align, offset = arguments
         return fo.Causal(align=align, offset=offset)
+    if word == "window":
+        left, right, align, offset = arguments
+        return fo.Window(left, right, align=align, offset=offset)
+    if word == "alibi":
+        slopes, align, offset = arguments
+        return fo.Alibi(slopes, align=align, offset=offset)
     if word == "residual":
         name, alpha, save = arguments
         return fo.Residual(name, alpha=alpha, save=save)
@@ -183,3 +190,91 @@ def raises(kind, *parts):
     missing = [part for part in parts if part not in str(raised.value)]
     assert not missing, f"{str(raised.value)!r} does not say {missing}"
     assert not launches, "launched all the same"
+
+
+def floating(operands):
+    """The operands that can have gradients."""
+    return {
+        name: value
+        for name, value in operands.items()
+        if isinstance(value, torch.Tensor) and value.is_floating_point()
+    }
+
+
+def upstream_of(chain, x, operands, dtype=None, seed=90):
+    """Random gradients of y and of every saved stream, by name."""
+    result = {"y": randn(*x.shape, dtype=dtype or x.dtype, device=x.device, seed=seed)}
+    for word, *arguments in chain.load:
+        if word == "residual" and arguments[2] is not None:
+            kept = operands[arguments[0]]
+            kept = kept.dtype if isinstance(kept, torch.Tensor) else x.dtype
+            seed += 1
+            result[arguments[2]] = randn(*x.shape, dtype=kept, device=x.device, seed=seed)
+    return result
+
+
+def same_bits(a, b):
+    """Whether two tensors are equal to the bit, NaN and signed zero included."""
+    bits = [t.contiguous().flatten().view(torch.uint8) for t in (a, b)]
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(*bits)
+
+
+def gradients_of(function, x, operands, upstream, *, wanted=None, seed=1, **options):
+    """Outputs of a call and the gradients of x and its floating operands, each by name.
+
+    `function` is the op or its unfused chain; no argument is copied, so layouts are as they come.
+    Outputs that `upstream` does not name are not used. `wanted` names the tensors whose gradients
+    are asked for, all by default.
+    """
+    wanted = ["x", *floating(operands)] if wanted is None else wanted
+    given = {"x": x, **operands}
+    leaves = {name: given[name].detach().requires_grad_() for name in wanted}
+    given |= leaves
+    generator = torch.Generator(x.device).manual_seed(seed)
+    outputs = named(function(given.pop("x"), **given, generator=generator, **options))
+    results = torch.autograd.grad(
+        [outputs[name] for name in upstream], list(leaves.values()), list(upstream.values())
+    )
+    return outputs, dict(zip(wanted, results, strict=True))
+
+
+def compare_gradients(chain, x, operands, upstream, outputs, got, *, seed=1, **options):
+    """Hold gradients that came from somewhere to the bound; the largest share of it."""
+    draw = drawn(x.device, seed) if options.get("training", True) else None
+    double = torch.float64 in (x.dtype, outputs["y"].dtype)
+    saved = {name: tensor.detach() for name, tensor in outputs.items()}
+    truth, near = (
+        differentiate(chain, x, operands, upstream, compute, draw, saved)
+        for compute in (torch.float64, torch.float64 if double else torch.float32)
+    )
+    given = {"x": x, **operands}
+    largest = 0.0
+    for name, gradient in got.items():
+        what = f"d {name}"
+        assert gradient.dtype == given[name].dtype, what
+        assert gradient.shape == given[name].shape, what
+        if double and gradient.dtype == torch.float64:
+            share = check_double(gradient, truth[name], what)
+        else:
+            share = check_gradient(gradient, truth[name], near[name], what)
+        largest = max(largest, share)
+    return largest
+
+
+def verify_gradients(chain, x, operands, upstream=None, *, schedule=None, unfused=False, **options):
+    """Hold every gradient of the fused op of `chain` to the bound; the gradients by name.
+
+    `upstream` holds gradients of outputs, random ones for all of them by default; a `schedule` is
+    forced forward and backward. With `unfused`, the op's own chain has to meet the bound as well.
+    """
+    op = declare(chain)
+    if upstream is None:
+        upstream = upstream_of(chain, x, operands, options.get("dtype"))
+    with forced(schedule):
+        outputs, got = gradients_of(op, x, operands, upstream, **options)
+    options.pop("wanted", None)
+    compare_gradients(chain, x, operands, upstream, outputs, got, **options)
+    if unfused:
+        outputs, plain = gradients_of(op.unfused, x, operands, upstream, **options)
+        compare_gradients(chain, x, operands, upstream, outputs, plain, **options)
+    return got

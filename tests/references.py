@@ -8,7 +8,7 @@ and norms for the error that an unfused chain makes; `check` compares.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import mpmath
 import numpy as np
@@ -22,8 +22,9 @@ class Chain:
     """An op with steps before and after it.
 
     A step is a word, the operand's name and what else it needs: ("scale", s), ("bias", b),
-    ("mask", m) and ("keep", m), ("causal", align, offset), ("lengths", n), ("dropout", p),
-    ("residual", r, alpha, save), ("affine", gamma, beta), ("cast", dtype).
+    ("mask", m) and ("keep", m), ("causal", align, offset), ("window", left, right, align, offset),
+    ("lengths", n), ("alibi", slopes, align, offset), ("dropout", p), ("residual", r, alpha, save),
+    ("affine", gamma, beta), ("cast", dtype).
     """
 
     op: str
@@ -34,7 +35,16 @@ class Chain:
     stats: bool = False
 
 
-def evaluate(chain, x, operands, compute, draw=None, saved=None, peak=None):
+class Step(NamedTuple):
+    """A step that was taken, with the value it saw; for a dropout the elements that it kept."""
+
+    word: str
+    arguments: list[Any]
+    saw: torch.Tensor
+    kept: torch.Tensor | None = None
+
+
+def evaluate(chain, x, operands, compute, draw=None, saved=None, peak=None, tape=None):
     """Every output of `chain` before its final rounding, by name.
 
     Args:
@@ -46,6 +56,9 @@ def evaluate(chain, x, operands, compute, draw=None, saved=None, peak=None):
         draw: seed and offset of the dropout; None drops nothing.
         saved: outputs of `save=`, as the op under test gave them: the chain goes on from these.
         peak: a list that gets the values which the store's steps round on the way to y.
+        tape: a dict that gets what the way back needs: for "load" and "store" the steps with the
+            value that each one saw and the elements that a dropout keeps, the "reduced" value and
+            its "result".
     """
     outputs = {}
     slots = iter(range(len(chain.load) + len(chain.store)))
@@ -56,11 +69,14 @@ def evaluate(chain, x, operands, compute, draw=None, saved=None, peak=None):
         return value.to(compute) if isinstance(value, torch.Tensor) else value
 
     seen = []
+    tape = {} if tape is None else tape
 
-    def walk(v, steps):
+    def walk(v, side):
         nonlocal masked
-        for word, *arguments in steps:
+        steps = tape[side] = []
+        for word, *arguments in getattr(chain, side):
             seen.append(v)
+            steps.append(Step(word, arguments, v))
             if word == "scale":
                 v = v * operand(arguments[0])
             elif word == "bias":
@@ -71,6 +87,11 @@ def evaluate(chain, x, operands, compute, draw=None, saved=None, peak=None):
                 masked = masked | ~operands[arguments[0]]
             elif word == "causal":
                 masked = masked | ~lower_triangle(x, *arguments)
+            elif word == "window":
+                masked = masked | ~band(x, *arguments)
+            elif word == "alibi":
+                slopes, *position = arguments
+                v = v - operand(slopes) * distance(x, *position).to(compute)
             elif word == "lengths":
                 columns = torch.arange(x.shape[-1], device=x.device)
                 masked = masked | (columns >= operands[arguments[0]])
@@ -79,6 +100,7 @@ def evaluate(chain, x, operands, compute, draw=None, saved=None, peak=None):
                 if draw is not None:
                     p = operands[arguments[0]]
                     kept = keep_mask(x.shape, *draw, p, slot, device=x.device)
+                    steps[-1] = Step(word, arguments, v, kept)
                     v = torch.where(kept, v * keep_scale(p), 0)
             elif word == "residual":
                 name, alpha, save = arguments
@@ -98,11 +120,12 @@ def evaluate(chain, x, operands, compute, draw=None, saved=None, peak=None):
                 raise AssertionError(f"no such step: {word}")
         return v
 
-    v = walk(x.to(compute), chain.load)
+    v = walk(x.to(compute), "load")
     reduce = FORMULAS[chain.op] if compute == torch.float64 else TORCH[chain.op]
-    v = reduce(v.masked_fill(masked, -torch.inf), chain, outputs)
+    tape["reduced"] = v.masked_fill(masked, -torch.inf)
+    tape["result"] = reduce(tape["reduced"], chain, outputs)
     seen = [] if peak is None else peak
-    return {"y": walk(v, chain.store), **outputs}
+    return {"y": walk(tape["result"], "store"), **outputs}
 
 
 def lower_triangle(x, align, offset):
@@ -111,6 +134,24 @@ def lower_triangle(x, align, offset):
     row = torch.arange(rows, device=x.device)[:, None]
     column = torch.arange(columns, device=x.device)
     return column <= row + offset + (columns - rows if align == "bottom-right" else 0)
+
+
+def band(x, left, right, align, offset):
+    """True from `left` columns before the diagonal to `right` columns after it."""
+    kept = torch.ones(x.shape[-2:], dtype=torch.bool, device=x.device)
+    if right is not None:
+        kept &= lower_triangle(x, align, offset + right)
+    if left is not None:
+        kept &= ~lower_triangle(x, align, offset - left - 1)
+    return kept
+
+
+def distance(x, align, offset):
+    """How far each column is from the diagonal (plus `offset`), from either corner."""
+    rows, columns = x.shape[-2:]
+    first = offset + (columns - rows if align == "bottom-right" else 0)
+    on_diagonal = torch.arange(first, first + rows, device=x.device)
+    return (on_diagonal[:, None] - torch.arange(columns, device=x.device)).abs()
 
 
 def softmax_formula(v, chain, outputs):

@@ -78,6 +78,14 @@ class Given:
     def causal(self, x):
         return x.masked_fill(self.column > torch.arange(ROWS)[:, None] + 2, -torch.inf)
 
+    def window(self, x):
+        position = torch.arange(ROWS)[:, None]
+        outside = (self.column < position - 2) | (self.column >= position + 60)
+        return x.masked_fill(outside, -torch.inf)
+
+    def alibi(self, x, i):
+        return x - self.operands[i] * (torch.arange(ROWS)[:, None] + 40 - self.column).abs()
+
     def to_length(self, x):
         return x.masked_fill(self.column >= self.lengths[:, None], -torch.inf)
 
@@ -114,7 +122,9 @@ SINGLE = [
     Case("mask", _then(("mask",)), masks=True),
     Case("keep", _then(("keep",)), masks=True),
     Case("causal", _then(("causal",)), masks=True),
+    Case("window", _then(("window",)), masks=True),
     Case("lengths", _then(("to_length",)), masks=True),
+    Case("alibi", _then(("alibi", 0)), ((0, 0),)),
     Case("dropout", _then(("dropout",))),
     Case("residual", _then(("residual", 0)), ((0, 0),)),
     Case("saved", _then(("residual", 0)), ((0, 0),)),
@@ -151,6 +161,12 @@ CHAINS = [
         "indices",
         _then(("scale", 0), ("bias", 1), ("causal",), ("to_length",)),
         ((1, 0), (3, 0)),
+        masks=True,
+    ),
+    Case(
+        "positions",
+        _then(("scale", 0), ("alibi", 1), ("scale", 2), ("window",)),
+        ((0, 0), (2, 0), (3, 0)),
         masks=True,
     ),
     Case(

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bad input: an exception before any launch that says what came, what was wanted, and the cure."""
 
+import functools
+
 import pytest
 import torch
 from cases import ADD_NORM, ATTENTION, LAYER_NORM, SOFTMAX, declare, parameters, raises, randn
@@ -35,10 +37,12 @@ class TestDeclarations:
             fo.Softmax(load=[fo.Scale(name)])
 
     @pytest.mark.parametrize(
-        "functor", [fo.Mask("m"), fo.Causal(), fo.Lengths("n")], ids=lambda f: type(f).__name__
+        "functor",
+        [fo.Mask("m"), fo.Causal(), fo.Window(3), fo.Lengths("n"), fo.Alibi("slopes")],
+        ids=lambda f: type(f).__name__,
     )
     @pytest.mark.parametrize("op", [fo.Softmax, fo.LogSoftmax, fo.LayerNorm, fo.RMSNorm])
-    def test_masks_stand_in_the_load_of_a_softmax(self, op, functor):
+    def test_masks_and_positions_stand_in_the_load_of_a_softmax(self, op, functor):
         kind = type(functor).__name__
         with raises(ValueError, op.__name__, kind, "load"):
             op(store=[functor])
@@ -68,16 +72,47 @@ class TestDeclarations:
     def test_options(self):
         with raises(ValueError, "empty_row", "'zero'", "'nan'", "'one'"):
             fo.Softmax(empty_row="one")
-        with raises(ValueError, "align", "'top-left'", "'bottom-right'", "'left'"):
-            fo.Causal(align="left")
         with raises(WRONG, "Cast", "int32"):
             fo.Cast(torch.int32)
         with raises(WRONG, "eps", "-1"):
             fo.LayerNorm(eps=-1.0)
-        with raises(WRONG, "offset", "0.5"):
-            fo.Causal(offset=0.5)
         with raises(WRONG, "Affine"):
             fo.Affine(None, None)
+
+    @pytest.mark.parametrize(
+        "functor",
+        [fo.Causal, functools.partial(fo.Window, 3), functools.partial(fo.Alibi, "slopes")],
+        ids=["Causal", "Window", "Alibi"],
+    )
+    def test_positions(self, functor, request):
+        kind = request.node.callspec.id
+        with raises(ValueError, kind, "align", "'top-left'", "'bottom-right'", "'left'"):
+            functor(align="left")
+        for offset in (0.5, "1", True, None):
+            with raises(TypeError, kind, "offset", repr(offset)):
+                functor(offset=offset)
+        for offset in (2**61, -(2**70)):
+            with raises(ValueError, kind, "offset", str(offset)):
+                functor(offset=offset)
+
+    def test_windows(self):
+        for size in (0.5, "1", True):
+            with raises(TypeError, "Window", "left", repr(size), "None"):
+                fo.Window(size)
+            with raises(TypeError, "Window", "right", repr(size), "None"):
+                fo.Window(0, size)
+        for size, cure in ((-1, "offset"), (2**61, "None")):
+            with raises(ValueError, "Window", "left", str(size), cure):
+                fo.Window(size)
+            with raises(ValueError, "Window", "right", str(size), cure):
+                fo.Window(0, size)
+        with raises(ValueError, "Window", "left", "right", "None"):
+            fo.Window(None, None)
+
+    @pytest.mark.parametrize("name", ["two words", 3, None])
+    def test_slopes_are_named(self, name):
+        with raises(WRONG, "Alibi", "slopes", repr(name)):
+            fo.Alibi(name)
 
 
 class TestOperands:

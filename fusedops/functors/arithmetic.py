@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
-from fusedops.functors.base import Functor, Operand, Role, check_name
+from fusedops.functors.base import Functor, Operand, Reads, Role, check_name
 
 if TYPE_CHECKING:
     from fusedops.codegen import Arguments
@@ -43,6 +44,9 @@ class Scale(Functor):
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         return x * chain.value(self.scale)
 
+    def reads(self, wanted: Collection[str]) -> Reads:
+        return Reads(self.scale in wanted, (self.scale,))
+
     def spell(self, write: Arguments) -> str:
         return f"Scale<{write.operand(self.scale)}>"
 
@@ -67,6 +71,9 @@ class Bias(Functor):
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         return x + chain.value(self.bias)
+
+    def reads(self, wanted: Collection[str]) -> Reads:
+        return Reads(False, ())
 
     def spell(self, write: Arguments) -> str:
         return f"Bias<{write.operand(self.bias)}>"
@@ -104,6 +111,13 @@ class Affine(Functor):
             x = x * chain.value(self.gamma)
         return x if self.beta is None else x + chain.value(self.beta)
 
+    def gradients(self) -> tuple[str | None, ...]:
+        return (self.gamma, self.beta)
+
+    def reads(self, wanted: Collection[str]) -> Reads:
+        gamma = () if self.gamma is None else (self.gamma,)
+        return Reads(self.gamma in wanted, gamma)
+
     def spell(self, write: Arguments) -> str:
         gamma = write.absent() if self.gamma is None else write.operand(self.gamma)
         beta = write.absent() if self.beta is None else write.operand(self.beta)
@@ -131,6 +145,9 @@ class Cast(Functor):
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         return x.to(self.dtype).to(x.dtype)
+
+    def reads(self, wanted: Collection[str]) -> Reads:
+        return Reads(False, ())
 
     def spell(self, write: Arguments) -> str:
         write.constant(0)

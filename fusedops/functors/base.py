@@ -9,7 +9,8 @@ import dataclasses
 import enum
 import keyword
 import math
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Collection
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from fusedops.codegen import Arguments
     from fusedops.unfused import Chain
 
-__all__ = ["Functor", "Operand", "Role", "check_name", "is_finite", "rounded"]
+__all__ = ["Functor", "Operand", "Reads", "Role", "check_name", "is_finite", "rounded"]
 
 
 class Role(enum.Enum):
@@ -37,14 +38,38 @@ class Operand:
     role: Role
 
 
+class Reads(NamedTuple):
+    """What a functor's gradient reads.
+
+    Attributes:
+        input: Whether it needs the value that the functor saw.
+        operands: The operands that it fetches.
+    """
+
+    input: bool
+    operands: tuple[str, ...]
+
+
 class Functor:
     """Base of all functors; not for direct use."""
 
     header: ClassVar[str]
     #: Takes elements out of the row: stands in the LOAD of softmax and log-softmax alone.
     masks: ClassVar[bool] = False
-    #: Asks which query a row is.
+    #: Has a gradient; an op with a functor that has none runs forward only.
+    differentiable: ClassVar[bool] = True
+    #: Asks which query a row is: likewise.
     needs_query: ClassVar[bool] = False
+
+    @property
+    def headers(self) -> tuple[str, ...]:
+        """The headers of its C++, under include/fusedops/."""
+        return (f"functor/{self.header}",)
+
+    @property
+    def definition(self) -> str:
+        """C++ text that the headers do not hold: that of a functor of the user's own."""
+        return ""
 
     def operands(self) -> tuple[Operand, ...]:
         """The operands that a call gives, in the order of the C++ struct's members."""
@@ -57,6 +82,20 @@ class Functor:
     def masked(self, chain: Chain) -> Tensor:
         """For functors that mask, in place of `apply`: the elements that leave the row."""
         raise NotImplementedError
+
+    def gradients(self) -> tuple[str | None, ...]:
+        """The operands that have gradients, each in the place of its number in the C++ struct."""
+        return tuple(
+            operand.name if operand.role is Role.VALUE else None for operand in self.operands()
+        )
+
+    def reads(self, wanted: Collection[str]) -> Reads:
+        """What the C++ ``backward`` reads when the gradients of these operands are asked for.
+
+        All there is, unless a functor knows better. What is not listed is not kept for the
+        backward pass and must not be fetched there.
+        """
+        return Reads(True, tuple(operand.name for operand in self.operands()))
 
     def spell(self, write: Arguments) -> str:
         """The C++ type; calls on ``write`` append its members."""

@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
-from fusedops.functors.base import Functor, Operand, Role, check_name
+from fusedops.functors.base import Functor, Operand, Reads, Role, check_name
 
 if TYPE_CHECKING:
     from fusedops.codegen import Arguments
@@ -46,6 +47,9 @@ class Dropout(Functor):
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         kept, scale = chain.dropout(self)
         return torch.where(kept, x * scale, 0.0)
+
+    def reads(self, wanted: Collection[str]) -> Reads:
+        return Reads(False, (self.p,))
 
     def spell(self, write: Arguments) -> str:
         write.dropout(self.p)

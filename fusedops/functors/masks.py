@@ -5,17 +5,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
-from fusedops.functors.base import Functor, Operand, Role, check_name
+from fusedops.functors.base import Functor, Operand, Reads, Role, check_name
+from fusedops.functors.position import FAR, Positioned
 
 if TYPE_CHECKING:
     from fusedops.codegen import Arguments
     from fusedops.unfused import Chain
 
-__all__ = ["Causal", "Lengths", "Mask"]
+__all__ = ["Causal", "Lengths", "Mask", "Window"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +49,15 @@ class Mask(Functor):
         flags: Tensor = chain.tensor(self.mask)
         return ~flags if self.keep else flags
 
+    def reads(self, wanted: Collection[str]) -> Reads:
+        return Reads(False, ())  # what left the row is known before
+
     def spell(self, write: Arguments) -> str:
         return f"Mask<{write.operand(self.mask)}, {str(self.keep).lower()}>"
 
 
 @dataclasses.dataclass(frozen=True)
-class Causal(Functor):
+class Causal(Positioned):
     """Query q sees key k when ``k <= q + offset``: ``"top-left"``, torch's ``tril(offset)``.
 
     With ``"bottom-right"`` the last query sees the last key: ``k <= q + offset + keys - queries``.
@@ -69,28 +74,84 @@ class Causal(Functor):
     offset: int = 0
     header: ClassVar[str] = "causal.cuh"
     masks: ClassVar[bool] = True
-    needs_query: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.align not in ("top-left", "bottom-right"):
-            raise ValueError(
-                f"Causal: align must be 'top-left' or 'bottom-right', got {self.align!r}"
-            )
-        if not isinstance(self.offset, int) or isinstance(self.offset, bool):
-            raise TypeError(f"Causal: offset must be an int, got {self.offset!r}")
-
-    def shift(self, queries: int, columns: int) -> int:
-        """What is added to a query's number to get its last column."""
-        return self.offset + (columns - queries if self.align == "bottom-right" else 0)
+        self.check_position()
 
     def masked(self, chain: Chain) -> Tensor:
-        last = chain.query() + self.shift(chain.queries, chain.columns)
-        return chain.column() > last
+        return self.ahead(chain) > 0
+
+    def reads(self, wanted: Collection[str]) -> Reads:
+        return Reads(False, ())  # what left the row is known before
 
     def spell(self, write: Arguments) -> str:
         write.query_map()
         write.constant(self.shift(write.queries, write.columns))
         return f"Causal<{write.rank}>"
+
+
+@dataclasses.dataclass(frozen=True)
+class Window(Positioned):
+    """Sliding-window attention: query q sees key k when ``q' - left <= k <= q' + right``.
+
+    ``q' = q + offset``, and ``+ keys - queries`` with ``align="bottom-right"``. None for left or
+    right is no limit on that side: ``Window(None)`` is ``Causal()``. Queries are x's last dimension
+    that is not reduced, keys the columns. No tensor is read, and what is masked out is not loaded.
+
+    >>> import torch, fusedops as fo
+    >>> fo.Softmax(load=[fo.Window(1)])(torch.zeros(3, 3))
+    tensor([[1.0000, 0.0000, 0.0000],
+            [0.5000, 0.5000, 0.0000],
+            [0.0000, 0.5000, 0.5000]])
+    """
+
+    left: int | None
+    right: int | None = 0
+    align: str = "top-left"
+    offset: int = 0
+    header: ClassVar[str] = "window.cuh"
+    masks: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for field in ("left", "right"):
+            size = getattr(self, field)
+            if size is None:
+                continue
+            if not isinstance(size, int) or isinstance(size, bool):
+                raise TypeError(
+                    f"Window: {field} must be an int >= 0 or None (no limit), got {size!r}"
+                )
+            if not 0 <= size <= FAR:
+                raise ValueError(
+                    f"Window: {field} must be an int >= 0 or None (no limit), got {size}; "
+                    + ("use None" if size > 0 else "offset= moves the window")
+                )
+        if self.left is None and self.right is None:
+            raise ValueError(
+                "Window: left and right cannot both be None, which masks nothing; leave the "
+                "functor out or limit a side"
+            )
+        self.check_position()
+
+    def sizes(self) -> tuple[int, int]:
+        """Left and right, as numbers."""
+        return FAR if self.left is None else self.left, FAR if self.right is None else self.right
+
+    def masked(self, chain: Chain) -> Tensor:
+        left, right = self.sizes()
+        ahead = self.ahead(chain)
+        return (ahead < -left) | (ahead > right)
+
+    def reads(self, wanted: Collection[str]) -> Reads:
+        return Reads(False, ())  # what left the row is known before
+
+    def spell(self, write: Arguments) -> str:
+        left, right = self.sizes()
+        position = self.shift(write.queries, write.columns)
+        write.query_map()
+        write.constant(position - left)
+        write.constant(position + right + 1)
+        return f"Window<{write.rank}>"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +179,9 @@ class Lengths(Functor):
     def masked(self, chain: Chain) -> Tensor:
         lengths: Tensor | int = chain.tensor(self.lengths)
         return chain.column() >= lengths
+
+    def reads(self, wanted: Collection[str]) -> Reads:
+        return Reads(False, ())  # what left the row is known before
 
     def spell(self, write: Arguments) -> str:
         return f"Lengths<{write.operand(self.lengths)}>"

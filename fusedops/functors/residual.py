@@ -5,11 +5,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
-from fusedops.functors.base import Functor, Operand, Role, check_name, is_finite, rounded
+from fusedops.functors.base import Functor, Operand, Reads, Role, check_name, is_finite, rounded
 
 if TYPE_CHECKING:
     from fusedops.codegen import Arguments
@@ -65,6 +66,12 @@ class Residual(Functor):
         total = x + alpha * chain.value(self.residual)
         return total if self.save is None else chain.save(self.save, total)
 
+    def reads(self, wanted: Collection[str]) -> Reads:
+        alpha = (self.alpha,) if isinstance(self.alpha, str) else ()
+        # The residual itself takes part in alpha's gradient alone.
+        skip = (self.residual,) if alpha and self.alpha in wanted else ()
+        return Reads(False, (*skip, *alpha))
+
     def spell(self, write: Arguments) -> str:
         skip = write.operand(self.residual)
         alpha = (
@@ -74,4 +81,5 @@ class Residual(Functor):
         )
         if self.save is None:
             return f"Residual<{skip}, {alpha}>"
-        return f"SavedResidual<{skip}, {alpha}, {write.output(self.save)}>"
+        stream, joining = write.output(self.save), write.joining(self.save)
+        return f"SavedResidual<{skip}, {alpha}, {stream}, {joining}>"

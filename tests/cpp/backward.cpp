@@ -5,6 +5,7 @@
 // has a torch function of the same name for every chain below and compares with autograd.
 #include <cstring>
 #include <fusedops/functor/affine.cuh>
+#include <fusedops/functor/alibi.cuh>
 #include <fusedops/functor/bias.cuh>
 #include <fusedops/functor/cast.cuh>
 #include <fusedops/functor/causal.cuh>
@@ -14,6 +15,7 @@
 #include <fusedops/functor/mask.cuh>
 #include <fusedops/functor/residual.cuh>
 #include <fusedops/functor/scale.cuh>
+#include <fusedops/functor/window.cuh>
 #include <type_traits>
 
 using namespace fusedops;
@@ -73,11 +75,15 @@ void pack(const Problem& p, int64_t number, int64_t col, const F&... functors) {
   if (is("load") || is("again")) {
     const auto chain = load(source, functors...);
     if (is("load")) chain.template load<N>(p.y + at, row, col);
-    chain.backward(g, row, col, sink);
+    double marked[N] = {};
+    chain.chain.masks(marked, row, col);
+    Gone<N> gone;
+    for (int i = 0; i < N; ++i) gone.at[i] = marked[i] != 0;
+    chain.backward(g, row, col, sink, gone);
   } else if (is("store")) {
     auto chain = store(target, functors...);
     chain.template store<N>(v, row, col);
-    chain.backward(g, v, row, col, sink);
+    chain.backward(g, v, row, col, sink, NoneGone{});
   } else if constexpr (sizeof...(F) == 1) {
     SinkAt<0, Recorder> mine{sink};
     (functors.backward(g, v, row, col, mine), ...);
@@ -108,6 +114,8 @@ struct Make {
   auto mask() const { return Mask<Full<const uint8_t>, false>{{p.flags, {{p.cols}}, 1}}; }
   auto keep() const { return Mask<Full<const uint8_t>, true>{{p.flags, {{p.cols}}, 1}}; }
   auto causal() const { return Causal<1>{RowMap<1>{{1}}, 2}; }
+  auto window() const { return Window<1>{RowMap<1>{{1}}, -2, 60}; }
+  auto alibi(int i) const { return Alibi<Full<const double>, 1>{operand(i), {{1}}, 40}; }
   auto lengths() const {
     using Lengths1 = View<const int64_t, 1, Column::kBroadcast, kAnyWidth>;
     return Lengths<Lengths1>{Lengths1{p.lengths, {{1}}, 0}};
@@ -119,7 +127,8 @@ struct Make {
   auto saved(int i) const {
     using Stream = Full<double>;
     return SavedResidual<Full<const double>, Value<double>, Stream>{residual(i),
-                                                                    {p.stream, {{p.cols}}, 1}};
+                                                                    {p.stream, {{p.cols}}, 1},
+                                                                    {}};
   }
   auto gamma(int i) const { return Affine<Full<const double>, Absent>{operand(i), {}}; }
   auto beta(int i) const { return Affine<Absent, Full<const double>>{{}, operand(i)}; }
@@ -142,7 +151,9 @@ extern "C" bool run(const char* name, const Problem* problem) {
   if (is("mask")) return drive(p, make.mask()), true;
   if (is("keep")) return drive(p, make.keep()), true;
   if (is("causal")) return drive(p, make.causal()), true;
+  if (is("window")) return drive(p, make.window()), true;
   if (is("lengths")) return drive(p, make.lengths()), true;
+  if (is("alibi")) return drive(p, make.alibi(0)), true;
   if (is("dropout")) return drive(p, make.dropout()), true;
   if (is("residual")) return drive(p, make.residual(0)), true;
   if (is("saved")) return drive(p, make.saved(0)), true;
@@ -161,6 +172,8 @@ extern "C" bool run(const char* name, const Problem* problem) {
     return drive(p, make.scale(0), make.bias(1), make.scale(2), make.residual(3)), true;
   if (is("indices"))
     return drive(p, make.causal(), make.scale(0), make.lengths(), make.bias(1)), true;
+  if (is("positions"))
+    return drive(p, make.scale(0), make.window(), make.alibi(1), make.scale(2)), true;
   if (is("mask_first"))
     return drive(p, make.mask(), make.scale(0), make.bias(1), make.scale(2)), true;
   if (is("mask_within"))

@@ -11,7 +11,8 @@ import torch
 from fusedops import _runtime
 from fusedops.runtime import draw
 
-PROBABILITY, NUMBER, TENSOR = 1, 2, 4
+PROBABILITY, NUMBER, TENSOR, DESCRIBED = 1, 2, 4, 8
+POINTER, OUTPUT = _runtime.POINTER, _runtime.OUTPUT
 
 KERNELS = r"""
 #include <stdint.h>
@@ -44,11 +45,16 @@ void echo(const void* words, int64_t begin, int64_t end) {
 class Affine:
     """A dispatcher of out = x * s + b for two-dimensional x; keeps what slow was given."""
 
-    def __init__(self, library, slots=(("b", TENSOR), ("s", NUMBER), ("p", PROBABILITY | NUMBER))):
+    def __init__(
+        self,
+        library,
+        slots=(("b", TENSOR), ("s", NUMBER), ("p", PROBABILITY | NUMBER)),
+        grad=None,
+    ):
         self.kernel = _runtime.load_host(library, "affine")
         self.reasons = []
         self.calls = []
-        self.dispatch = _runtime.Dispatcher("affine", slots, self.slow, draw)
+        self.dispatch = _runtime.Dispatcher("affine", slots, self.slow, draw, None, grad)
 
     def slow(self, reason, x, operands, options):
         self.reasons.append(reason)
@@ -93,6 +99,34 @@ class Echo:
 
     def __call__(self, **keywords):
         return struct.pack("<15q", *self.dispatch(torch.ones(1), **keywords).tolist())
+
+
+class Chain:
+    """y = (x * s) * 3 + b in two launches, by way of a scratch tensor; both may be returned."""
+
+    def __init__(self, library, returned=1, grains=(8, 8), result=None):
+        kernel = _runtime.load_host(library, "affine")
+
+        def slow(reason, x, operands, options):
+            if reason != "miss":
+                return reason
+            rows, columns = x.shape
+            first = struct.pack("<QQQqff", 0, 0, 0, columns, 1.0, 0.0)
+            second = struct.pack("<QQQqff", 0, 0, 0, columns, 3.0, 0.0)
+            to_scratch = [(0, POINTER, 0), (2, OUTPUT, 1), (4, _runtime.FLOAT32, 2)]
+            to_y = [(0, OUTPUT, 1), (1, POINTER, 1), (2, OUTPUT, 0)]
+            outputs = [(2, 32, (rows, columns))] * 2
+            then = [(kernel, second, to_y, rows, grains[1], 0, 0, 0)]
+            return _runtime.Plan(
+                kernel, first, to_scratch, outputs, rows, grains[0], 0, 0, 0, 0, None,
+                then=then, returned=returned,
+            )  # fmt: skip
+
+        slots = [("b", TENSOR), ("s", NUMBER)]
+        self.dispatch = _runtime.Dispatcher("chain", slots, slow, draw, result)
+
+    def __call__(self, *args, **keywords):
+        return self.dispatch(*args, **keywords)
 
 
 def counting(library, grain=1):

@@ -29,9 +29,13 @@ extern "C" __global__ void scale(Words w) {
 """
 
 
-def scaling(shared=1024, block=256, draws=0):
+def compiled():
     major, minor = device_info(torch.cuda.current_device())["capability"]
-    kernel = _runtime.load_cuda(compile_cuda(SOURCE, f"sm_{major}{minor}")[0], "scale")
+    return _runtime.load_cuda(compile_cuda(SOURCE, f"sm_{major}{minor}")[0], "scale")
+
+
+def scaling(shared=1024, block=256, draws=0):
+    kernel = compiled()
 
     def slow(reason, x, operands, options):
         if reason != "miss":
@@ -44,6 +48,24 @@ def scaling(shared=1024, block=256, draws=0):
         )
 
     return _runtime.Dispatcher("scale", [("s", 2)], slow, draw)
+
+
+def scaling_twice(shared=1024):
+    """A dispatcher of x * s * 3 in two launches, by way of a scratch tensor."""
+    kernel = compiled()
+
+    def slow(reason, x, operands, options):
+        first = struct.pack("<QQqff", 0, 0, x.numel(), 0, 0)
+        second = struct.pack("<QQqff", 0, 0, x.numel(), 3, 0)
+        to_scratch = [(0, _runtime.POINTER, 0), (1, _runtime.OUTPUT, 1), (3, _runtime.FLOAT32, 1)]
+        to_y = [(0, _runtime.OUTPUT, 1), (1, _runtime.OUTPUT, 0)]
+        outputs = [(2, 32, tuple(x.shape))] * 2
+        then = [(kernel, second, to_y, x.shape[0], 0, 2, 128, shared)]
+        return _runtime.Plan(
+            kernel, first, to_scratch, outputs, x.shape[0], 0, 4, 256, 1024, 0, None, then, 1
+        )
+
+    return _runtime.Dispatcher("twice", [("s", 2)], slow, draw)
 
 
 @pytest.fixture
@@ -117,6 +139,56 @@ def test_a_graph_captures_the_launch_even_the_first(x):
     x.normal_()
     graph.replay()
     assert torch.equal(y, x * 2)
+
+
+def test_launches_run_in_order_by_way_of_scratch():
+    dispatch = scaling_twice()
+    x = torch.randn(1 << 10, 1 << 12, device="cuda")
+    dispatch(x, s=1.0)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    for scale in range(20):  # the next call's tensors take the place of the last one's scratch
+        assert torch.equal(dispatch(x, s=float(scale)), x * float(scale) * 3)
+    assert torch.cuda.memory_allocated() == before
+    assert dispatch.launches == 21
+
+
+def test_launches_on_the_current_stream(x):
+    dispatch = scaling_twice()
+    dispatch(x, s=1.0)
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        ys = [dispatch(x, s=scale) for scale in (2.0, 5.0)]
+        assert not stream.query()
+    stream.synchronize()
+    assert torch.equal(ys[0], x * 2 * 3)
+    assert torch.equal(ys[1], x * 5 * 3)
+
+
+def test_a_graph_captures_all_launches(x):
+    dispatch = scaling_twice()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        ys = [dispatch(x, s=scale) for scale in (2.0, 5.0)]
+    x.normal_()
+    graph.replay()
+    assert torch.equal(ys[0], x * 2 * 3)
+    assert torch.equal(ys[1], x * 5 * 3)
+
+
+def test_a_further_launch_that_fails_says_so(x):
+    most = device_info(torch.cuda.current_device())["shared_per_block_optin"]
+    with pytest.raises(RuntimeError, match=r"bytes of shared memory on device.*CUDA_ERROR"):
+        scaling_twice(most + 16)(x, s=2.0)
+    assert torch.equal(scaling_twice(most)(x, s=2.0), x * 2 * 3)
+
+
+def test_host_and_cuda_kernels_do_not_mix(library):
+    host = (_runtime.load_host(library, "echo"), bytes(8), [], 1, 1, 0, 0, 0)
+    with pytest.raises(ValueError, match="all for the host or all for CUDA devices"):
+        _runtime.Plan(compiled(), bytes(40), [], [(2, 32, (1,))], 1, 0, 1, 32, 0, 0, None, [host])
 
 
 def test_operands_on_two_devices_are_turned_away(x):

@@ -191,6 +191,15 @@ BAD = {
     "dtype a string": dict(dtype="float32"),
     "dtype a type": dict(dtype=float),
     "generator a seed": dict(generator=5),
+    "generator of one": dict(generator=(5,)),
+    "generator of three": dict(generator=(5, 0, 0)),
+    "generator a list": dict(generator=[5, 0]),
+    "generator of floats": dict(generator=(5, 0.0)),
+    "generator of bools": dict(generator=(True, 0)),
+    "generator of None": dict(generator=(None, 0)),
+    "generator above 64 bits": dict(generator=(2**64, 0)),
+    "generator below 64 bits": dict(generator=(0, -(2**63) - 1)),
+    "description for a tensor": dict(b=(torch.float32, (6,))),
     "out a number": dict(out=1.0),
     "out empty": dict(out=()),
 }
@@ -253,5 +262,21 @@ def test_two_outs_that_overlap_are_turned_away(affine, x):
 
 
 def test_a_result_type_must_be_a_named_tuple():
-    with pytest.raises(TypeError, match="must be a namedtuple type or None"):
+    with pytest.raises(TypeError, match="must be a namedtuple type, tuple or None"):
         _runtime.Dispatcher("op", [], print, draw, list)
+
+
+def test_a_plain_tuple_is_returned_even_of_one(library, x):
+    kernel = _runtime.load_host(library, "count")
+    for number in (1, 3):
+
+        def slow(reason, x, operands, options, number=number):
+            outputs = [(0, 64, (1,))] * number
+            return _runtime.Plan(kernel, bytes(8), [], outputs, 0, 1, 0, 0, 0, 0, None)
+
+        dispatch = _runtime.Dispatcher("op", [], slow, draw, tuple)
+        for _ in range(2):
+            got = dispatch(x)
+            assert type(got) is tuple
+            assert len(got) == number
+            assert sys.getrefcount(got) == 2

@@ -49,6 +49,20 @@ def test_draws_are_patched(library):
     assert echo.drawn[1] == ("cpu", 0, None, 2)
 
 
+@pytest.mark.parametrize("seed", [0, -1, 2**63 - 1, -(2**63), 2**63, 2**64 - 1])
+def test_a_draw_may_be_given(library, seed):
+    patches = [(1, _runtime.SEED, 0), (2, _runtime.OFFSET, 0), (3, _runtime.OFFSET, 2)]
+    echo = Echo(library, patches, draws=2)
+    wrapped = (seed + 2**63) % 2**64 - 2**63
+    for _ in range(2):
+        got = struct.unpack_from("<qqq", echo(v=1.0, generator=(seed, 12)))
+        assert got == (wrapped, 12, 14)
+        assert struct.unpack_from("<qqq", echo(v=1.0, generator=(12, seed)))[:2] == (12, wrapped)
+    assert echo.drawn == []
+    assert struct.unpack_from("<qqq", echo(v=1.0)) == (-2, 40, 42)
+    assert echo.dispatch.misses == 1
+
+
 def test_nothing_is_drawn_without_draws(library):
     echo = Echo(library, [])
     echo(v=1.0)
@@ -82,7 +96,10 @@ def test_draw_after_inference_mode():
         (dict(patches=[(0, 99, 0)]), "out of range"),
         (dict(patches=[(0, _runtime.OUTPUT, 1)]), "out of range"),
         (dict(patches=[(0, _runtime.POINTER, -1)]), "out of range"),
-        (dict(outputs=[]), "outputs must be 1 to 16"),
+        (dict(outputs=[]), "outputs must be 1 to 64"),
+        (dict(outputs=[(2, 32, (1,))] * 65), "outputs must be 1 to 64"),
+        (dict(returned=0), "returned must be 1 to 1, the number of outputs, got 0"),
+        (dict(returned=2), "returned must be 1 to 1, the number of outputs, got 2"),
         (dict(rows=-1), "rows must not be negative"),
         (dict(grain=0), "grain must be positive"),
         (dict(kernel=None), "kernel must not be None where there are rows"),

@@ -69,6 +69,19 @@ FUSEDOPS_HD Pack<T, W> read_back(const T* from) {
 #endif
 }
 
+/// Asks the L2 cache for what a later read_input() of W elements wants: once for each line of it.
+template <int W, class T>
+FUSEDOPS_HD void prefetch(const T* from) {
+#if defined(FUSEDOPS_ON_DEVICE)
+  constexpr uint64_t kLine = 128;
+  if (reinterpret_cast<uint64_t>(from) % kLine < sizeof(T) * W) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+  }
+#else
+  (void)from;  // a host sees to it by itself
+#endif
+}
+
 template <int W, class T>
 FUSEDOPS_HD void write(T* to, const Pack<T, W>& pack) {
 #if defined(FUSEDOPS_ON_DEVICE)

@@ -9,11 +9,6 @@
 
 namespace fusedops {
 
-/// Stands for a gamma or beta that is not there.
-struct Absent {
-  uint64_t unused;
-};
-
 template <class Gamma, class Beta>
 struct Affine {
   Gamma gamma;

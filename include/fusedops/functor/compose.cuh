@@ -7,44 +7,15 @@
 #pragma once
 
 #include <fusedops/functor/contract.cuh>
+#include <fusedops/functor/sink.cuh>
 
 namespace fusedops {
-
-/// Hands operand gradients of one functor on to the schedule's sink, marked with the functor's
-/// place.
-template <int kFunctor, class Sink>
-struct SinkAt {
-  Sink& sink;
-  template <int kOperand, int N, class Compute, class Row>
-  FUSEDOPS_HD void add(const Compute (&gradient)[N], const Row& row, int64_t col) {
-    sink.template add<kFunctor, kOperand>(gradient, row, col);
-  }
-};
-
-/// Hands on the gradients of what is kept, and zero for what masks took out of the row (kept is
-/// -inf there): a selection, so that Inf and NaN under a mask leak no more backward than forward.
-template <int N, class Compute, class Sink>
-struct KeptSink {
-  Sink& sink;
-  const Compute (&kept)[N];
-  FUSEDOPS_HD void select(Compute (&gradient)[N]) const {
-    FUSEDOPS_UNROLL
-    for (int i = 0; i < N; ++i) gradient[i] = kept[i] == 0 ? gradient[i] : Compute(0);
-  }
-  template <int kFunctor, int kOperand, class Row>
-  FUSEDOPS_HD void add(const Compute (&gradient)[N], const Row& row, int64_t col) {
-    Compute selected[N];
-    FUSEDOPS_UNROLL
-    for (int i = 0; i < N; ++i) selected[i] = gradient[i];
-    select(selected);
-    sink.template add<kFunctor, kOperand>(selected, row, col);
-  }
-};
 
 /// Functors in the order of their declaration; kFirst is the place of the first one.
 template <int kFirst, class... Functors>
 struct Chain {
   static constexpr bool kSaves = false;
+  static constexpr bool kJoins = false;
   static constexpr bool kMasks = false;
   static constexpr bool kBounds = false;
   static constexpr bool kSkips = false;
@@ -55,6 +26,8 @@ struct Chain {
   FUSEDOPS_HD void masks(Compute (&)[N], const Row&, int64_t) const {}
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void after_save(Compute (&)[N], const Row&, int64_t) const {}
+  template <int N, class Row>
+  FUSEDOPS_HD void prefetch(const Row&, int64_t) const {}
   template <class Row>
   FUSEDOPS_HD Columns columns(const Row&, Columns all) const {
     return all;
@@ -63,8 +36,9 @@ struct Chain {
   FUSEDOPS_HD bool any(const Row&, int64_t) const {
     return true;
   }
-  template <int N, class Compute, class Row, class Sink>
-  FUSEDOPS_HD void backward(Compute (&)[N], Compute (&)[N], const Row&, int64_t, Sink&) const {}
+  template <int N, class Compute, class Row, class Sink, class Gone>
+  FUSEDOPS_HD void backward(Compute (&)[N], Compute (&)[N], const Row&, int64_t, Sink&,
+                            const Gone&) const {}
 };
 
 template <int kFirst, class F, class... Rest>
@@ -75,6 +49,7 @@ struct Chain<kFirst, F, Rest...> {
   static constexpr bool kSavesHere = detail::Saves<F>::value;
   static constexpr bool kSavesLater = Chain<kFirst + 1, Rest...>::kSaves;
   static constexpr bool kSaves = kSavesHere || kSavesLater;
+  static constexpr bool kJoins = detail::Joins<F>::value || Chain<kFirst + 1, Rest...>::kJoins;
   static constexpr bool kMasks = detail::Masks<F>::value || Chain<kFirst + 1, Rest...>::kMasks;
   static constexpr bool kBounds =
       detail::HasColumns<F, RowIndex<1>>::value || Chain<kFirst + 1, Rest...>::kBounds;
@@ -105,6 +80,12 @@ struct Chain<kFirst, F, Rest...> {
       rest.values(v, row, col);
     }
   }
+  /// Announces the saved streams: what a chain reads of x's size, as a rule.
+  template <int N, class Row>
+  FUSEDOPS_HD void prefetch(const Row& row, int64_t col) const {
+    if constexpr (kSavesHere) first.template prefetch<N>(row, col);
+    rest.template prefetch<N>(row, col);
+  }
   template <class Row>
   FUSEDOPS_HD Columns columns(const Row& row, Columns all) const {
     all = rest.columns(row, all);
@@ -124,13 +105,13 @@ struct Chain<kFirst, F, Rest...> {
   }
   /// `v` enters as the value this functor saw and is rewritten on the way up; `g` enters as the
   /// gradient of the chain's result and leaves as that of `v`. Only inputs that a gradient needs
-  /// are kept; a saved stream is read, not written. Masks are no part of it: they come last going
-  /// up, so whoever calls this sees to them.
-  template <int N, class Compute, class Row, class Sink>
+  /// are kept; a saved stream is read, not written. What is `gone` went after the last stream was
+  /// saved: whatever comes before has a gradient there all the same, if the stream has one.
+  template <int N, class Compute, class Row, class Sink, class Gone>
   FUSEDOPS_HD void backward(Compute (&g)[N], Compute (&v)[N], const Row& row, int64_t col,
-                            Sink& sink) const {
+                            Sink& sink, const Gone& gone) const {
     if constexpr (detail::Masks<F>::value) {
-      rest.backward(g, v, row, col, sink);
+      rest.backward(g, v, row, col, sink, gone);
     } else {
       Compute seen[N];
       if constexpr (detail::NeedsInput<F>::value) {
@@ -142,9 +123,16 @@ struct Chain<kFirst, F, Rest...> {
       } else {
         first(v, row, col);
       }
-      rest.backward(g, v, row, col, sink);
-      SinkAt<kFirst, Sink> mine{sink};
-      first.backward(g, seen, row, col, mine);
+      rest.backward(g, v, row, col, sink, gone);
+      if constexpr (kSavesHere && !kSavesLater) gone.select(g);
+      if constexpr (kJoins) {
+        SinkAt<kFirst, Sink> mine{sink};
+        first.backward(g, seen, row, col, mine);
+      } else {
+        KeptSink<Sink, Gone> kept{sink, gone};
+        SinkAt<kFirst, KeptSink<Sink, Gone>> mine{kept};
+        first.backward(g, seen, row, col, mine);
+      }
     }
   }
 };
@@ -157,6 +145,7 @@ struct Load {
 
   // A stream is saved whole, masked or not, so then everything is loaded.
   static constexpr bool kSaves = Chain<0, Functors...>::kSaves;
+  static constexpr bool kMasks = Chain<0, Functors...>::kMasks;
   static constexpr bool kBounds = Chain<0, Functors...>::kBounds && !kSaves;
   static constexpr bool kSkips = Chain<0, Functors...>::kSkips && !kSaves;
 
@@ -185,23 +174,20 @@ struct Load {
   FUSEDOPS_HD bool any(const Row& row, int64_t col) const {
     return chain.template any<N>(row, col);
   }
+  /// Announces that these columns are loaded soon.
+  template <int N, class Row>
+  FUSEDOPS_HD void prefetch(const Row& row, int64_t col) const {
+    source.template prefetch<N>(row, col);
+    chain.template prefetch<N>(row, col);
+  }
   /// The gradient of the source, from that of the LOAD's result; recomputes what the functors saw.
-  template <int N, class Compute, class Row, class Sink>
-  FUSEDOPS_HD void backward(Compute (&g)[N], const Row& row, int64_t col, Sink& sink) const {
+  template <int N, class Compute, class Row, class Sink, class Gone>
+  FUSEDOPS_HD void backward(Compute (&g)[N], const Row& row, int64_t col, Sink& sink,
+                            const Gone& gone) const {
     Compute v[N];
     source.read(v, row, col);
-    if constexpr (Chain<0, Functors...>::kMasks) {
-      Compute kept[N];
-      FUSEDOPS_UNROLL
-      for (int i = 0; i < N; ++i) kept[i] = 0;
-      chain.masks(kept, row, col);
-      KeptSink<N, Compute, Sink> of_kept{sink, kept};
-      of_kept.select(g);
-      chain.backward(g, v, row, col, of_kept);
-      of_kept.select(g);  // zero times an infinite scale
-    } else {
-      chain.backward(g, v, row, col, sink);
-    }
+    chain.backward(g, v, row, col, sink, gone);
+    if constexpr (!Chain<0, Functors...>::kJoins) gone.select(g);  // zero times an infinite scale
   }
 };
 
@@ -221,13 +207,13 @@ struct Store {
   }
   /// The gradient of the row's result, from that of what was stored; `result` is what the STORE was
   /// given.
-  template <int N, class Compute, class Row, class Sink>
+  template <int N, class Compute, class Row, class Sink, class Gone>
   FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&result)[N], const Row& row,
-                            int64_t col, Sink& sink) const {
+                            int64_t col, Sink& sink, const Gone& gone) const {
     Compute v[N];
     FUSEDOPS_UNROLL
     for (int i = 0; i < N; ++i) v[i] = result[i];
-    chain.backward(g, v, row, col, sink);
+    chain.backward(g, v, row, col, sink, gone);
   }
 };
 

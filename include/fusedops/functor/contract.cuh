@@ -24,6 +24,8 @@
 //   applies them last;
 //   - static constexpr bool kSaves, reread: it writes the value it makes, which a later visit reads
 //   instead;
+//   - static constexpr bool kJoins: what it saves has a gradient of its own, which its backward
+//   adds;
 //   - template <int N, class Sink> void backward(Compute (&g)[N], const Compute (&in)[N], row, col,
 //   Sink& sink)
 //     const: turns the gradient of its output into that of its input and hands operand gradients to
@@ -110,6 +112,15 @@ struct Saves {
 template <class F>
 struct Saves<F, Void<decltype(F::kSaves)>> {
   static constexpr bool value = F::kSaves;
+};
+
+template <class F, class = void>
+struct Joins {
+  static constexpr bool value = false;
+};
+template <class F>
+struct Joins<F, Void<decltype(F::kJoins)>> {
+  static constexpr bool value = F::kJoins;
 };
 
 template <class F, class = void>

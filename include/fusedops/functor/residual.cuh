@@ -2,9 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Residual: v = v + alpha * residual. With a stream it also saves the sum, rounded to the stream's
-// type, and the chain continues with the rounded value, as torch's chain does.
+// type, and the chain continues with the rounded value, as torch's chain does; going back, the
+// stream's own gradient joins there.
 #pragma once
 
+#include <fusedops/functor/contract.cuh>
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
@@ -39,11 +41,14 @@ struct Residual {
   }
 };
 
-template <class Skip, class Alpha, class Stream>
+/// Upstream: the gradient of the stream, or Absent.
+template <class Skip, class Alpha, class Stream, class Upstream = Absent>
 struct SavedResidual {
   Residual<Skip, Alpha> residual;
   Stream stream;
+  Upstream upstream;
   static constexpr bool kSaves = true;
+  static constexpr bool kJoins = !detail::IsSame<Upstream, Absent>::value;
   static constexpr bool kNeedsInput = false;
 
   template <int N, class Compute, class Row>
@@ -58,9 +63,22 @@ struct SavedResidual {
     stream.read_again(v, row, col);
   }
 
+  template <int N, class Row>
+  FUSEDOPS_HD void prefetch(const Row& row, int64_t col) const {
+    stream.template prefetch<N>(row, col);
+    if constexpr (kJoins) {
+      upstream.template prefetch<N>(row, col);
+    }
+  }
+
   template <int N, class Compute, class Row, class Sink>
   FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&in)[N], const Row& row, int64_t col,
                             Sink& sink) const {
+    if constexpr (kJoins) {
+      const auto joining = upstream.template fetch<N, Compute>(row, col);
+      FUSEDOPS_VECTOR
+      for (int i = 0; i < N; ++i) g[i] += joining[i];
+    }
     residual.backward(g, in, row, col, sink);
   }
 };

@@ -49,18 +49,17 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
   for (int64_t number = begin; number < end; ++number) {
     const Row row = rows.index(number);
     const Columns bounds = bounds_of(load, row, cols);
-
-    const int64_t within = chunks_within<LoadT, Row>(bounds, Schedule::kChunk, chunks);
+    const Columns within = chunks_within<LoadT, Row>(bounds, Schedule::kChunk, chunks);
 
     typename Op::Partial parts[kKeeps ? Schedule::kChunks : 1];
     typename Op::Partial of_row = Op::nothing();
-    for (int64_t chunk = 0; chunk < within; ++chunk) {
+    for (int64_t chunk = within.begin; chunk < within.end; ++chunk) {
       RowTile& tile = tiles[kKeeps ? chunk : 0];
       tile.left = tile.group_left = cols - chunk * Schedule::kChunk;
       load_tile<false>(tile, load, row, chunk * Schedule::kChunk, bounds, Op::neutral());
       const typename Op::Partial part = op.reduce(Lanes<1>{}, tile);
       if constexpr (kKeeps) parts[chunk] = part;
-      of_row = chunk == 0 ? part : op.merge(of_row, part);
+      of_row = chunk == within.begin ? part : op.merge(of_row, part);
     }
     const typename Op::Finish finish = op.finish(of_row, cols);
     statistics.write(finish, row);
@@ -68,7 +67,7 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
       RowTile& tile = tiles[kKeeps ? chunk : 0];
       typename Op::Partial& part = parts[kKeeps ? chunk : 0];
-      if (!kKeeps || chunk >= within) {
+      if (!kKeeps || chunk < within.begin || chunk >= within.end) {
         tile.left = tile.group_left = cols - chunk * Schedule::kChunk;
         load_tile<true>(tile, load, row, chunk * Schedule::kChunk, bounds, Op::neutral());
         part = op.again(Lanes<1>{}, tile);

@@ -82,9 +82,17 @@ struct LayerNorm {
   }
 
   struct Finish {
+    using Compute = Compute_;
     Compute mean, rstd, shift;
     FUSEDOPS_HD Compute operator()(Compute x) const { return (x - mean) * rstd + shift; }
     FUSEDOPS_HD Finish of(Partial) const { return *this; }
+
+    static constexpr int kKept = 3;
+    FUSEDOPS_HD void keep(Compute (&kept)[kKept]) const {
+      kept[0] = mean;
+      kept[1] = rstd;
+      kept[2] = shift;
+    }
   };
 
   FUSEDOPS_HD Finish finish(Partial row, int64_t cols) const {
@@ -136,9 +144,13 @@ struct RmsNorm {
   FUSEDOPS_HD Partial merge(Partial a, Partial b) const { return {a.squares + b.squares}; }
 
   struct Finish {
+    using Compute = Compute_;
     Compute mean, rstd;  // the mean is that which is subtracted: zero
     FUSEDOPS_HD Compute operator()(Compute x) const { return x * rstd; }
     FUSEDOPS_HD Finish of(Partial) const { return *this; }
+
+    static constexpr int kKept = 1;
+    FUSEDOPS_HD void keep(Compute (&kept)[kKept]) const { kept[0] = rstd; }
   };
 
   FUSEDOPS_HD Finish finish(Partial row, int64_t cols) const {

@@ -67,6 +67,7 @@ struct Softmax {
 
   /// Turns what reduce() left of a part of the row into the row's result.
   struct Finish {
+    using Compute = Compute_;
     Compute base, factor;
 
     struct Element {
@@ -86,6 +87,13 @@ struct Softmax {
         // A part without an unmasked element has a maximum of -inf: its zeros get a factor of zero.
         return {base, exp(part.max - base) * factor};
       }
+    }
+
+    /// What the gradient makes the row's result from: op/softmax_gradient.cuh.
+    static constexpr int kKept = 2;
+    FUSEDOPS_HD void keep(Compute (&kept)[kKept]) const {
+      kept[0] = base;
+      kept[1] = factor;
     }
   };
 

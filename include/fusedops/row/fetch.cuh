@@ -70,14 +70,15 @@ FUSEDOPS_HD Columns bounds_of(const LoadT& load, const Row& row, int64_t cols) {
   return bounds;
 }
 
-/// How many chunks of a row reach into its bounds: the others are neither loaded nor reduced.
+/// The chunks of a row that reach into its bounds: the others are neither loaded nor reduced.
 template <class LoadT, class Row>
-FUSEDOPS_HD int64_t chunks_within(Columns bounds, int64_t chunk, int64_t chunks) {
+FUSEDOPS_HD Columns chunks_within(Columns bounds, int64_t chunk, int64_t chunks) {
+  Columns within{0, chunks};
   if constexpr (detail::Bounds<LoadT, Row>::value) {
-    const int64_t within = bounds.end > 0 ? (bounds.end + chunk - 1) / chunk : 0;
-    return within < chunks ? within : chunks;
+    within.begin = bounds.begin > 0 ? bounds.begin / chunk : 0;
+    within.end = bounds.end > 0 ? (bounds.end + chunk - 1) / chunk : 0;  // within the row
   }
-  return chunks;
+  return within;
 }
 
 /// Fills a tile whose first pack begins at `col`. Only packs that can be unmasked are read; all

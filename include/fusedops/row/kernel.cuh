@@ -95,11 +95,12 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
 
     // Rows that share a block go through the chunks together.
     constexpr bool kSkipsChunks = !Storage::kOneTile && Schedule::kRows == 1;
-    const int64_t within =
-        kSkipsChunks ? chunks_within<LoadT, Row>(bounds, Schedule::kChunk, chunks) : chunks;
+    const Columns within = kSkipsChunks
+                               ? chunks_within<LoadT, Row>(bounds, Schedule::kChunk, chunks)
+                               : Columns{0, chunks};
 
     typename Op::Partial part = Op::nothing();  // what this thread's group knows of the row
-    for (int64_t chunk = 0; chunk < within; ++chunk) {
+    for (int64_t chunk = within.begin; chunk < within.end; ++chunk) {
       const int64_t begin = chunk * Schedule::kChunk;
       tile.left = cols - begin - first_col;
       tile.group_left = cols - begin - group_col;
@@ -113,7 +114,7 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
                                                                     threadIdx.x);
       }
       const typename Op::Partial of_chunk = op.reduce(Lanes<Schedule::kLanes>{}, tile);
-      part = chunk == 0 ? of_chunk : op.merge(part, of_chunk);
+      part = chunk == within.begin ? of_chunk : op.merge(part, of_chunk);
     }
     typename Op::Partial of_row = part;
     if constexpr (Schedule::kGroups > 1) {
@@ -129,7 +130,7 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
       if constexpr (Storage::kRevisits) {
         if (mine) load_tile<true>(tile, load, row, begin + first_col, bounds, Op::neutral());
       } else if constexpr (!Storage::kOneTile) {
-        if (chunk < within) {
+        if (chunk >= within.begin && chunk < within.end) {
           Storage::template get<Schedule::kThreads * Schedule::kRows>(shared_row, tile, chunk,
                                                                       threadIdx.x);
         } else {

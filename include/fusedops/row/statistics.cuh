@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where a norm's statistics go: nowhere, or to a mean and a reciprocal standard deviation a row.
+// Where a row's statistics go: nowhere, to a norm's mean and reciprocal standard deviation, or to
+// what the backward pass keeps of a row.
 #pragma once
 
 #include <fusedops/row/view.cuh>
@@ -27,6 +28,21 @@ struct Statistics {
     const decltype(finish.rstd) rstds[1] = {of_rstd};
     mean.write(means, row, 0);
     rstd.write(rstds, row, 0);
+  }
+};
+
+/// Keeps what the operator's gradient wants to know of a row, Finish::kKept numbers, and hands on.
+template <class To, class Others>
+struct Kept {
+  To to;
+  Others others;
+
+  template <class Finish, class Row>
+  FUSEDOPS_HD void write(const Finish& finish, const Row& row) const {
+    others.write(finish, row);
+    typename Finish::Compute kept[Finish::kKept];
+    finish.keep(kept);
+    to.write(kept, row, 0);
   }
 };
 

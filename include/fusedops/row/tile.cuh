@@ -87,6 +87,12 @@ struct Tile {
   /// The sum of f over the tile, in a fixed order: kAccumulators partial sums, then pairwise.
   template <class F>
   FUSEDOPS_HD Compute sum(F f) const {
+    return sum_with(*this, [f](Compute x, Compute) { return f(x); });
+  }
+
+  /// The same of f over two tiles, value by value.
+  template <class F>
+  FUSEDOPS_HD Compute sum_with(const Tile& other, F f) const {
     Compute partial[kAccumulators];
     FUSEDOPS_UNROLL
     for (int i = 0; i < kAccumulators; ++i) partial[i] = 0;
@@ -95,7 +101,7 @@ struct Tile {
       FUSEDOPS_UNROLL
       for (int j = 0; j < kWidth; j += kAccumulators) {
         FUSEDOPS_UNROLL
-        for (int i = 0; i < kAccumulators; ++i) partial[i] += f(at[k][j + i]);
+        for (int i = 0; i < kAccumulators; ++i) partial[i] += f(at[k][j + i], other.at[k][j + i]);
       }
     }
     FUSEDOPS_UNROLL

@@ -82,6 +82,14 @@ struct View {
     for (int i = 0; i < N; ++i) value[i] = fetched[i];
   }
 
+  /// Announces that these columns are read soon.
+  template <int N, class Row>
+  FUSEDOPS_HD void prefetch(const Row& row, int64_t col) const {
+    if constexpr (kColumn == Column::kContiguous && W != kAnyWidth) {
+      fusedops::prefetch<N>(data + rows(row) + col);
+    }
+  }
+
   /// Reads what this thread has written before (a saved stream).
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void read_again(Compute (&value)[N], const Row& row, int64_t col) const {
@@ -135,6 +143,32 @@ struct View {
     FUSEDOPS_UNROLL
     for (int i = 0; i < kStep; ++i) value[first + i] = convert<Compute>(pack.at[i]);
   }
+};
+
+/// Stands for an operand that the declaration leaves out.
+struct Absent {
+  uint64_t unused;
+};
+
+/// Stands for an operand that a gradient does not read: it was not kept.
+struct Unread {
+  uint64_t unused;
+
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD Repeated<Compute> fetch(const Row&, int64_t) const {
+    return {Compute(0)};
+  }
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void read(Compute (&value)[N], const Row&, int64_t) const {
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < N; ++i) value[i] = Compute(0);
+  }
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void read_again(Compute (&value)[N], const Row& row, int64_t col) const {
+    read(value, row, col);
+  }
+  template <int N, class Row>
+  FUSEDOPS_HD void prefetch(const Row&, int64_t) const {}
 };
 
 /// A number given at the call, in place of a tensor.

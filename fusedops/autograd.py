@@ -1,0 +1,206 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Differentiate a fused op: the forward pass, which keeps what the backward reads, and that pass.
+
+Nothing is kept but tensors that exist anyway (inputs, saved streams) and a few numbers a row; which
+inputs is decided by `fusedops.needed`. What is not read again is described by its shape alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fusedops.binding import KEPT
+from fusedops.errors import UnsupportedError
+from fusedops.gradient import Gradient, joining_name, saved_name
+from fusedops.plan import columns_apart, run_with_copies
+from fusedops.runtime import draw
+
+if TYPE_CHECKING:
+    from fusedops.ops import RowOp
+
+__all__ = ["differentiate"]
+
+
+def differentiate(op: RowOp, options: dict[str, Any] | None, x: Tensor, *values: Any) -> Any:
+    """Run a call that needs gradients; `values` are the operands in order, None if not given."""
+    _check(op, options)
+    if options and (options.get("dim") is not None or options.get("normalized_shape") is not None):
+        bound = op.bind(x, _named(op, values) | options)
+        if columns_apart(bound):
+            return run_with_copies(bound)
+    if x.numel() == 0:  # there is nothing to fuse
+        return op.unfused(x, **_named(op, values), **(options or {}))
+    apply: Any = _Differentiated.apply
+    result = apply(op, options, x, *values)
+    return result[0] if len(op.outputs) == 1 else op.result_type._make(result)
+
+
+class _Recipe(NamedTuple):
+    """What a forward pass keeps when these inputs need gradients."""
+
+    wanted: frozenset[str]
+    x: bool
+    kept: tuple[bool, ...]  # by operand
+    streams: tuple[tuple[int, str], ...]  # number of the output, keyword
+
+
+class _Differentiated(torch.autograd.Function):
+    """One call of an op; inputs: the op, its options, x, then the operands in order."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, op: RowOp, options: dict[str, Any] | None, x: Tensor, *values: Any
+    ) -> tuple[Tensor, ...]:
+        arguments = _named(op, values)
+        if options:
+            arguments.update(options)
+        given: dict[str, Any] = {}
+        if options:
+            given.update((k, options[k]) for k in ("dim", "training") if k in options)
+            if options.get("normalized_shape") is not None:
+                given["dim"] = op.bind(x, arguments).reduced
+        if op.dropouts:
+            generator = None if options is None else options.get("generator")
+            drawn = generator
+            if not isinstance(generator, tuple) and op.drops(arguments):
+                device = x.device
+                drawn = draw(device.type, device.index or 0, generator, op.dropouts, op.name)
+            given["generator"] = arguments["generator"] = drawn
+        *outputs, kept = op.trained(x, **arguments)
+        needs = ctx.needs_input_grad[2:]
+        recipe = op.recipes.get(needs)
+        if recipe is None:
+            recipe = op.recipes[needs] = _recipe(op, needs)
+        names, tensors = [KEPT], [kept]
+        if recipe.x:
+            names.append("x")
+            tensors.append(x)
+        else:
+            given["x"] = (x.dtype, x.shape)
+        for name, value, keep in zip(op.slots, values, recipe.kept, strict=True):
+            if not isinstance(value, Tensor):
+                given[name] = value
+            elif keep:
+                names.append(name)
+                tensors.append(value)
+            else:
+                given[name] = (value.dtype, value.shape)
+        for number, name in recipe.streams:
+            names.append(name)
+            tensors.append(outputs[number])
+        ctx.save_for_backward(*tensors)
+        ctx.op, ctx.names, ctx.given, ctx.wanted = op, names, given, recipe.wanted
+        ctx.result = (outputs[0].dtype, x.shape, x.device)
+        ctx.set_materialize_grads(False)
+        statistics = len(op.outputs) - 1 - len(op.saves)
+        if statistics:
+            ctx.mark_non_differentiable(*outputs[-statistics:])
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Any, ...]:
+        if not torch.is_grad_enabled():
+            return _backward(ctx, incoming)
+        # The graph of a second derivative is being made: it may never be used, so what is refused
+        # is its use.
+        with torch.no_grad():
+            results = _backward(ctx, incoming)
+        tensors = [result for result in results if isinstance(result, Tensor)]
+        roots = [one for one in (*ctx.saved_tensors, *incoming) if isinstance(one, Tensor)]
+        apply: Any = _Once.apply
+        once = iter(apply(ctx.op.name, len(tensors), *tensors, *roots))
+        return tuple(next(once) if isinstance(one, Tensor) else one for one in results)
+
+
+class _Once(torch.autograd.Function):
+    """Hands on gradients that cannot be differentiated again."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.name = name
+        return tuple(tensor.detach() for tensor in tensors[:count])
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: Tensor) -> Any:
+        raise UnsupportedError(
+            f"{ctx.name}: a fused op has a first derivative only, and a second was asked for; use "
+            "op.unfused, which torch differentiates as often as you like"
+        )
+
+
+def _backward(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    op: RowOp = ctx.op
+    dy = incoming[0]
+    arguments = dict(ctx.given)
+    arguments.update(zip(ctx.names, ctx.saved_tensors, strict=True))
+    joining = []
+    for name, gradient in zip(op.saves, incoming[1:], strict=False):
+        if gradient is not None:
+            joining.append(name)
+            arguments[joining_name(name)] = gradient
+    if dy is None:
+        dtype, shape, device = ctx.result
+        dy = torch.zeros((), dtype=dtype, device=device).expand(shape)
+    key = (ctx.wanted, *joining)
+    gradient_op = op.gradients.get(key)
+    if gradient_op is None:
+        gradient_op = op.gradients[key] = Gradient(op, ctx.wanted, frozenset(joining))
+    results = gradient_op(dy, **arguments)
+    found: dict[str, Tensor]
+    if gradient_op.loose:
+        found = _summed(gradient_op, results, arguments)
+    else:
+        found = dict(zip(gradient_op.names, results, strict=True))
+    return (None, None, found.get("x"), *[found.get(name) for name in op.slots])
+
+
+def _summed(
+    gradient: Gradient, results: Sequence[Tensor], arguments: dict[str, Any]
+) -> dict[str, Tensor]:
+    """Add up gradients that came whole, or from several functors."""
+    found: dict[str, Tensor] = {}
+    targets: dict[str, torch.dtype] = {}
+    for name, result in zip(gradient.names, results, strict=True):
+        value = arguments[name]
+        dtype, shape = value if isinstance(value, tuple) else (value.dtype, value.shape)
+        if result.shape != shape:
+            result = result.sum_to_size(shape)
+        found[name] = found[name] + result if name in found else result
+        targets[name] = dtype
+    return {name: result.to(targets[name]) for name, result in found.items()}
+
+
+def _recipe(op: RowOp, needs: Sequence[bool]) -> _Recipe:
+    names = ("x", *op.slots)
+    wanted = frozenset(name for name, need in zip(names, needs, strict=True) if need)
+    gradient = op.gradients.setdefault((wanted,), Gradient(op, wanted, frozenset()))
+    needed = gradient.needed
+    streams = [
+        (number, saved_name(name))
+        for number, name in enumerate(op.outputs)
+        if name in needed.streams
+    ]
+    kept = tuple(name in needed.operands for name in op.slots)
+    return _Recipe(wanted, needed.x, kept, tuple(streams))
+
+
+def _check(op: RowOp, options: dict[str, Any] | None) -> None:
+    if options and options.get("out") is not None:
+        raise UnsupportedError(
+            f"{op.name}: out= does not go with gradients; leave it away, or call the op under "
+            "torch.no_grad()"
+        )
+    for functor in op.forward_only:
+        raise UnsupportedError(
+            f"{op.name}: {functor!r} has no derivative, so the op has none; give the functor one, "
+            "call the op under torch.no_grad(), or detach() what needs no gradient"
+        )
+
+
+def _named(op: RowOp, values: Sequence[Any]) -> dict[str, Any]:
+    return {name: value for name, value in zip(op.slots, values, strict=True) if value is not None}

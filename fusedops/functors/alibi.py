@@ -1,0 +1,63 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Attention with linear biases."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from typing import TYPE_CHECKING, ClassVar
+
+from torch import Tensor
+
+from fusedops.functors.base import Operand, Reads, Role, check_name
+from fusedops.functors.position import Positioned
+
+if TYPE_CHECKING:
+    from fusedops.codegen import Arguments
+    from fusedops.unfused import Chain
+
+__all__ = ["Alibi"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Alibi(Positioned):
+    """``x - slope * |q' - k|``: the farther key k is from query q, the less it counts.
+
+    The slopes are a floating tensor that broadcasts against x, or a number: one a head is shape
+    (heads, 1, 1) for x of shape (batch, heads, queries, keys). ``q' = q + offset``, and
+    ``+ keys - queries`` with ``align="bottom-right"``. No tensor of x's size is read for it.
+
+    Press, Smith and Lewis, "Train Short, Test Long" (2022), in the symmetric form for attention in
+    both directions. Beside `Causal` it gives the paper's own probabilities: the two forms differ by
+    a constant a row.
+
+    >>> import torch, fusedops as fo
+    >>> fo.Softmax(load=[fo.Alibi("slopes")])(torch.zeros(2, 2), slopes=1.0)
+    tensor([[0.7311, 0.2689],
+            [0.2689, 0.7311]])
+    """
+
+    slopes: str
+    align: str = "top-left"
+    offset: int = 0
+    header: ClassVar[str] = "alibi.cuh"
+
+    def __post_init__(self) -> None:
+        check_name(self, "slopes", self.slopes)
+        self.check_position()
+
+    def operands(self) -> tuple[Operand, ...]:
+        return (Operand(self.slopes, Role.VALUE),)
+
+    def apply(self, x: Tensor, chain: Chain) -> Tensor:
+        return x - chain.value(self.slopes) * self.ahead(chain).abs().to(x.dtype)
+
+    def reads(self, wanted: Collection[str]) -> Reads:
+        return Reads(False, ())  # the distance is the gradient's only factor
+
+    def spell(self, write: Arguments) -> str:
+        slopes = write.operand(self.slopes)
+        write.query_map()
+        write.constant(self.shift(write.queries, write.columns))
+        return f"Alibi<{slopes}, {write.rank}>"

@@ -1,0 +1,273 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""From a graph of aten operations to C++ statements about one element.
+
+A tensor of the samples' shape stands for an element, one of a single element for a constant.
+Memory is followed as well: torch's formulas write in place, and views show what was written.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, fx
+
+from fusedops.errors import UnsupportedError
+from fusedops.functors.definition import Step
+from fusedops.functors.pointwise import (
+    COPIES,
+    EMPTY,
+    IDLE,
+    LOGICAL,
+    PREDICATES,
+    SAME,
+    SPELLINGS,
+    literal,
+)
+
+__all__ = ["lower"]
+
+_CURE = (
+    "compute it outside and pass the result as an operand, or give the functor as C++ with "
+    "fusedops.cpp_functor"
+)
+
+
+class _Number(float):
+    """A number that an operation was given; its text is C++."""
+
+    def __str__(self) -> str:
+        return literal(self)
+
+    def __format__(self, spec: str) -> str:
+        return literal(self)
+
+
+class _Memory:
+    """What an element of some memory holds: the text of a value, truth values or not."""
+
+    def __init__(self, text: str | None, logical: bool = False, given: bool = False) -> None:
+        self.text = text
+        self.logical = logical
+        self.given = given
+
+
+class _Lowering:
+    def __init__(self, title: str, shape: tuple[int, ...], rounds: bool) -> None:
+        self.title = title
+        self.shape = shape
+        self.rounds = rounds
+        self.steps: list[Step] = []
+        self._named: dict[tuple[str, str], str] = {}  # an expression that was met is not repeated
+
+    def refuse(self, what: str, why: str) -> NoReturn:
+        raise UnsupportedError(f"{self.title}: {what} {why}")
+
+    def name(self, kind: str, text: str) -> str:
+        """A name for an expression."""
+        known = self._named.get((kind, text))
+        if known is None:
+            known = self._named[kind, text] = f"t{len(self.steps)}"
+            self.steps.append(Step(kind, known, text))
+        return known
+
+    def text(self, memory: _Memory, logical: bool = False) -> str:
+        """The value that is held, as a truth value or as a number."""
+        if memory.text is None:
+            self.refuse("reads memory that nothing was written to,", "which has no value; fill it")
+        if memory.logical == logical:
+            return memory.text
+        return f"({memory.text} != 0)" if logical else f"Compute({memory.text})"
+
+    def constant(self, value: Any) -> _Memory:
+        """A tensor that the function holds or makes."""
+        if isinstance(value, Tensor) and value.requires_grad:
+            self.refuse(
+                f"it uses a tensor of shape {tuple(value.shape)} from outside that requires grad,",
+                "whose gradient would be lost; make it an operand",
+            )
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            shape = f" of shape {tuple(value.shape)}" if isinstance(value, Tensor) else ""
+            self.refuse(
+                f"it uses a tensor{shape} from outside,",
+                "but what is known here is one element at a time; make it an operand",
+            )
+        return _Memory(literal(value.item()), given=True)
+
+    def call(self, node: fx.Node, memory: dict[fx.Node, Any]) -> Any:
+        """What an operation's result holds."""
+        if node.target is operator.getitem:
+            return memory[node.args[0]][node.args[1]]  # type: ignore[index]
+        target = node.target
+        if not isinstance(target, torch._ops.OpOverload):
+            self.refuse(str(target), f"is no operation of torch's; {_CURE}")
+        arguments = _bound(target, node)
+        full = target.overloadpacket.__name__
+        writes = target._schema.is_mutable
+        name = full[:-1] if writes and full.endswith("_") else full
+        self.check(target, node, name)
+        if name in EMPTY:
+            return _Memory(None)
+        given = {key: memory[v] if isinstance(v, fx.Node) else v for key, v in arguments.items()}
+        if name in SAME:
+            return given["self"]
+        result = node.meta["val"]
+        value = result[0] if isinstance(result, (tuple, list)) else result
+        logical = value.dtype == torch.bool
+        text = (
+            self.copied(node, given["self"], value)
+            if name in COPIES
+            else self.name(
+                "bool" if logical else "Compute", self.spelled(target, name, given, logical)
+            )
+        )
+        if writes:
+            kept = given["self"]
+            if kept.given:
+                self.refuse(f"aten.{full}", "writes to an argument of the functor; make a copy")
+            kept.text, kept.logical = text, logical
+            return kept
+        made = _Memory(text, logical)
+        return made if value is result else [made, *[_Memory(None) for _ in result[1:]]]
+
+    def copied(self, node: fx.Node, source: _Memory, value: Tensor) -> str:
+        """The same value; a conversion from double to float rounds, where Compute is double."""
+        text = self.text(source, value.dtype == torch.bool)
+        was = node.args[0].meta["val"].dtype if isinstance(node.args[0], fx.Node) else value.dtype
+        if self.rounds and was == torch.float64 and value.dtype == torch.float32:
+            return self.name("Compute", f"Compute(float({text}))")
+        return text
+
+    def spelled(self, target: Any, name: str, given: dict[str, Any], logical: bool) -> str:
+        """The C++ expression of an operation."""
+        texts: dict[str, Any] = {}
+        for argument in target._schema.arguments:
+            key, value = argument.name, given.get(argument.name)
+            if isinstance(value, _Memory):
+                if value.text is not None:
+                    texts[key] = self.text(value, name in LOGICAL or key in ("condition", "mask"))
+            elif isinstance(value, bool) and str(argument.type) == "bool":
+                texts[key] = str(value).lower()
+            elif isinstance(value, (bool, int, float)):
+                texts[key] = self.number(value)
+            elif value is not None:
+                texts[key] = value
+        spelling = SPELLINGS[name]
+        read = _Recorded(texts)
+        text = spelling(read) if callable(spelling) else spelling.format_map(read)
+        for argument in target._schema.arguments:
+            key, value = argument.name, given.get(argument.name)
+            if key in read.used or key in IDLE or isinstance(value, _Memory):
+                continue
+            if value is not None and value != argument.default_value:
+                self.refuse(f"aten.{name}", f"with {key}={value!r} has no spelling here; {_CURE}")
+        return f"({text}) != 0" if logical and name not in PREDICATES else text
+
+    def number(self, value: float) -> _Number:
+        number = _Number(value)
+        if abs(number) > torch.finfo(torch.float32).max and abs(number) != torch.inf:
+            self.refuse(
+                f"the constant {value!r}",
+                "does not fit the compute type where that is float; torch.inf does",
+            )
+        return number
+
+    def check(self, target: Any, node: fx.Node, name: str) -> None:
+        """Refuse what is not about one element at a time."""
+        called = f"{target.overloadpacket} ({target})"
+        if torch.Tag.nondeterministic_seeded in target.tags:
+            self.refuse(called, "draws random numbers; the functor for that is fusedops.Dropout")
+        if name not in SPELLINGS and name not in SAME | COPIES | EMPTY:
+            pointwise = torch.Tag.pointwise in target.tags
+            why = (
+                "is pointwise, but has no spelling in C++ here"
+                if pointwise
+                else "is not pointwise: a functor sees one element at a time"
+            )
+            self.refuse(called, f"{why}; {_CURE}")
+        values = node.meta.get("val")
+        for value in values if isinstance(values, (tuple, list)) else [values]:
+            if not isinstance(value, Tensor):
+                self.refuse(called, f"makes no tensor; {_CURE}")
+            if tuple(value.shape) != self.shape and value.numel() != 1:
+                self.refuse(
+                    called,
+                    f"makes shape {tuple(value.shape)} of {self.shape}: a functor sees one element "
+                    f"at a time; {_CURE}",
+                )
+            if value.dtype in (torch.float16, torch.bfloat16):
+                self.refuse(called, f"rounds to {value.dtype}; the functor for that: fusedops.Cast")
+            if value.dtype.is_complex:
+                self.refuse(called, f"makes complex numbers; {_CURE}")
+            if str(target) == "aten.view.dtype":
+                self.refuse(called, f"reads bits as another type; {_CURE}")
+            if name in COPIES and not (value.dtype.is_floating_point or value.dtype is torch.bool):
+                source = node.args[0]
+                dtype = source.meta["val"].dtype if isinstance(source, fx.Node) else None
+                if dtype is not None and dtype.is_floating_point and value.numel() != 1:
+                    self.refuse(called, f"makes {value.dtype} of {dtype}; write torch.trunc")
+
+
+class _Recorded(dict[str, Any]):
+    """A mapping that knows what was asked for."""
+
+    def __init__(self, content: dict[str, Any]) -> None:
+        super().__init__(content)
+        self.used: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.used.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.used.add(key)
+        return super().get(key, default)
+
+
+def _bound(target: Any, node: fx.Node) -> dict[str, Any]:
+    """An operation's arguments by name, defaults included."""
+    schema = target._schema.arguments
+    given = {argument.name: argument.default_value for argument in schema}
+    given.update(zip(given, node.args, strict=False))
+    given.update(node.kwargs)
+    return given
+
+
+def lower(
+    title: str,
+    traced: fx.GraphModule,
+    inputs: Sequence[str],
+    shape: tuple[int, ...],
+    *,
+    rounds: bool,
+) -> tuple[tuple[Step, ...], tuple[str, ...]]:
+    """Statements for a graph, and the expressions of its results.
+
+    Args:
+        title: What messages call the functor.
+        traced: The graph.
+        inputs: What statements call its inputs, in order.
+        shape: Of the samples.
+        rounds: Whether conversions between floating types are statements, or nothing.
+
+    Raises:
+        UnsupportedError: An operation has no spelling; the message names it.
+    """
+    lowering = _Lowering(title, shape, rounds)
+    memory: dict[fx.Node, Any] = {}
+    names = iter(inputs)
+    results: tuple[str, ...] = ()
+    for node in traced.graph.nodes:
+        if node.op == "placeholder":
+            memory[node] = _Memory(next(names), given=True)
+        elif node.op == "get_attr":
+            memory[node] = lowering.constant(getattr(traced, str(node.target)))
+        elif node.op == "call_function":
+            memory[node] = lowering.call(node, memory)
+        elif node.op == "output":
+            returned: Any = node.args[0]
+            results = tuple(lowering.text(memory[one]) for one in returned)
+    return tuple(lowering.steps), results

@@ -1,0 +1,221 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The pointwise operations of torch that a functor may use, and how each is spelled in C++.
+
+A spelling is a format string over the names of the operation's arguments, or a function of them
+where the text depends on a number. ``pointwise::`` is include/fusedops/core/pointwise.cuh. What is
+not here is refused by name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+__all__ = [
+    "COPIES",
+    "EMPTY",
+    "IDLE",
+    "LOGICAL",
+    "PREDICATES",
+    "SAME",
+    "SPELLINGS",
+    "Spelling",
+    "literal",
+]
+
+Spelling: TypeAlias = str | Callable[[Mapping[str, Any]], str]
+
+
+def literal(value: float) -> str:
+    """A number in the compute type."""
+    value = float(value)
+    if math.isnan(value):
+        return "quiet_nan<Compute>()"
+    if math.isinf(value):
+        return f"{'-' if value < 0 else ''}infinity<Compute>()"
+    return f"Compute({value!r})"
+
+
+def _sum(sign: str, first: str = "self", second: str = "other") -> Spelling:
+    def spell(given: Mapping[str, Any]) -> str:
+        alpha = given.get("alpha", 1)
+        factor = "" if alpha == 1 else f"{literal(alpha)} * "
+        return f"{given[first]} {sign} {factor}{given[second]}"
+
+    return spell
+
+
+#: Exponents up to this are products; what is larger loses digits that a library's pow keeps.
+_LARGEST_POWER = 4
+
+
+def _pow(given: Mapping[str, Any]) -> str:
+    base, exponent = given["self"], given["exponent"]
+    if isinstance(base, (int, float)):
+        base = literal(base)
+    if not isinstance(exponent, (int, float)):
+        return f"pointwise::pow({base}, {exponent})"
+    if exponent == 0:
+        return literal(1)
+    if abs(exponent) == 0.5:  # so torch, for -inf and -0
+        return f"pointwise::{'sqrt' if exponent > 0 else 'rsqrt'}({base})"
+    if exponent == int(exponent) and abs(exponent) <= _LARGEST_POWER:
+        power = f"pointwise::power<{abs(int(exponent))}>({base})"
+        return power if exponent > 0 else f"{literal(1)} / {power}"
+    return f"pointwise::pow({base}, {literal(exponent)})"
+
+
+def _clamp(given: Mapping[str, Any]) -> str:
+    text = str(given["self"])
+    if given.get("min") is not None:
+        text = f"pointwise::maximum({text}, {_text(given['min'])})"
+    if given.get("max") is not None:
+        text = f"pointwise::minimum({text}, {_text(given['max'])})"
+    return text
+
+
+def _text(value: Any) -> str:
+    return literal(value) if isinstance(value, (int, float)) else str(value)
+
+
+def _calls(names: str, arguments: str) -> dict[str, Spelling]:
+    """Operations that pointwise.cuh has under torch's own names."""
+    return {name: f"pointwise::{name}({arguments})" for name in names.split()}
+
+
+#: By the operation's name; one that works in place has an underscore more and the same spelling.
+SPELLINGS: dict[str, Spelling] = {
+    # arithmetic
+    "add": _sum("+"),
+    "sub": _sum("-"),
+    "rsub": _sum("-", "other", "self"),
+    "mul": "{self} * {other}",
+    "div": "{self} / {other}",
+    "neg": "-{self}",
+    "reciprocal": "Compute(1) / {self}",
+    "addcmul": "{self} + {value} * {tensor1} * {tensor2}",
+    "addcdiv": "{self} + {value} * {tensor1} / {tensor2}",
+    "square": "{self} * {self}",
+    "pow": _pow,
+    "lerp": "pointwise::lerp({self}, {end}, {weight})",
+    # comparisons and choices
+    "eq": "{self} == {other}",
+    "ne": "{self} != {other}",
+    "lt": "{self} < {other}",
+    "le": "{self} <= {other}",
+    "gt": "{self} > {other}",
+    "ge": "{self} >= {other}",
+    "isnan": "pointwise::is_nan({self})",
+    "isinf": "pointwise::fabs({self}) == infinity<Compute>()",
+    "where": "{condition} ? {self} : {other}",
+    "masked_fill": "{mask} ? {value} : {self}",
+    **_calls("maximum minimum fmax fmin", "{self}, {other}"),
+    "clamp": _clamp,
+    "clamp_min": _clamp,
+    "clamp_max": _clamp,
+    # logic, on truth values; without && and ||, whose branches would keep a loop from being vectors
+    "logical_and": "{self} & {other}",
+    "logical_or": "{self} | {other}",
+    "logical_xor": "{self} != {other}",
+    "logical_not": "!{self}",
+    "bitwise_and": "{self} & {other}",
+    "bitwise_or": "{self} | {other}",
+    "bitwise_xor": "{self} != {other}",
+    "bitwise_not": "!{self}",
+    # functions of one number
+    **_calls("exp exp2 expm1 log log1p log2 log10 sqrt rsqrt erf erfc sigmoid", "{self}"),
+    **_calls("sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh", "{self}"),
+    **_calls("floor ceil trunc sign", "{self}"),
+    "abs": "pointwise::fabs({self})",
+    "sgn": "pointwise::sign({self})",
+    "round": "pointwise::rint({self})",
+    "frac": "{self} - pointwise::trunc({self})",
+    # functions of two
+    **_calls("atan2 logaddexp xlogy", "{self}, {other}"),
+    # activations, and the gradients that torch gives them
+    "tanh_backward": "{grad_output} * (Compute(1) - {output} * {output})",
+    "sigmoid_backward": "{grad_output} * (Compute(1) - {output}) * {output}",
+    "relu": "pointwise::maximum({self}, Compute(0))",
+    "threshold": "{self} <= {threshold} ? {value} : {self}",
+    "threshold_backward": "{self} <= {threshold} ? Compute(0) : {grad_output}",
+    "leaky_relu": "{self} > 0 ? {self} : {self} * {negative_slope}",
+    "leaky_relu_backward": "{self} > 0 ? {grad_output} : {grad_output} * {negative_slope}",
+    "gelu": "pointwise::gelu_{approximate}({self})",
+    "gelu_backward": "pointwise::gelu_{approximate}_backward({grad_output}, {self})",
+    **_calls("silu mish hardswish hardsigmoid", "{self}"),
+    **_calls(
+        "silu_backward mish_backward hardswish_backward hardsigmoid_backward",
+        "{grad_output}, {self}",
+    ),
+    "log_sigmoid_forward": "pointwise::log_sigmoid({self})",
+    "log_sigmoid_backward": "pointwise::log_sigmoid_backward({grad_output}, {self})",
+    **_calls("softplus", "{self}, {beta}, {threshold}"),
+    **_calls("softplus_backward", "{grad_output}, {self}, {beta}, {threshold}"),
+    "elu": "pointwise::elu({self}, {alpha}, {scale}, {input_scale})",
+    "celu": "pointwise::elu({self}, {alpha}, Compute(1), Compute(1) / {alpha})",
+    "elu_backward": (
+        "pointwise::elu_backward({grad_output}, {alpha}, {scale}, {input_scale}, {is_result}, "
+        "{self_or_result})"
+    ),
+    "hardtanh": "pointwise::minimum(pointwise::maximum({self}, {min_val}), {max_val})",
+    **_calls("hardtanh_backward", "{grad_output}, {self}, {min_val}, {max_val}"),
+    "softshrink": "pointwise::softshrink({self}, {lambd})",
+    "softshrink_backward": "pointwise::shrink_backward({grad_output}, {self}, {lambd})",
+    "hardshrink": "pointwise::shrink_backward({self}, {self}, {lambd})",
+    "hardshrink_backward": "pointwise::shrink_backward({grad_out}, {self}, {lambd})",
+    # constants
+    **dict.fromkeys(
+        ["zeros_like", "zeros", "new_zeros", "zero", "_efficientzerotensor"], "Compute(0)"
+    ),
+    **dict.fromkeys(["ones_like", "ones", "new_ones"], "Compute(1)"),
+    **dict.fromkeys(["full_like", "full", "new_full"], "{fill_value}"),
+    "fill": "{value}",
+    "scalar_tensor": "{s}",
+}
+
+#: Their arguments are truth values.
+LOGICAL = frozenset(name for name in SPELLINGS if name.startswith(("logical_", "bitwise_")))
+
+#: Their results are truth values.
+PREDICATES = LOGICAL | frozenset(["eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf"])
+
+#: The result is the same tensor as the argument, in the same shape: what is written to one is in
+#: the other.
+SAME = frozenset(
+    [
+        "alias",
+        "detach",
+        "view",
+        "_unsafe_view",
+        "reshape",
+        "expand",
+        "lift",
+        "contiguous",
+        "_reshape_alias",
+    ]
+)
+
+#: The result has the same values.
+COPIES = frozenset(["clone", "_to_copy", "lift_fresh_copy", "lift_fresh", "positive"])
+
+#: Memory without content, which a later operation fills.
+EMPTY = frozenset(["empty", "empty_like", "new_empty"])
+
+#: Arguments that do not change an element's value.
+IDLE = frozenset(
+    [
+        "dtype",
+        "layout",
+        "device",
+        "pin_memory",
+        "memory_format",
+        "non_blocking",
+        "size",
+        "stride",
+        "implicit",
+        "buffer",
+        "self_is_result",
+    ]
+)

@@ -1,0 +1,55 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Where a query stands among the keys: what functors made from indices share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from torch import Tensor
+
+from fusedops.functors.base import Functor
+
+if TYPE_CHECKING:
+    from fusedops.unfused import Chain
+
+__all__ = ["FAR", "Positioned"]
+
+#: Beyond every row; a sum of a few of them still fits 64 bits.
+FAR = 1 << 60
+
+
+class Positioned(Functor):
+    """A functor that compares the number of a query, moved to ``q'``, with that of a key.
+
+    Queries are x's last dimension that is not reduced, keys the columns.
+
+    Attributes:
+        align: With "top-left" the first query stands at the first key, ``q' = q + offset``; with
+            "bottom-right" the last at the last, ``q' = q + offset + keys - queries``.
+        offset: Moves all queries towards later keys.
+    """
+
+    align: str
+    offset: int
+    needs_query: ClassVar[bool] = True
+
+    def check_position(self) -> None:
+        """Raise TypeError or ValueError if align and offset say nothing."""
+        kind = type(self).__name__
+        if self.align not in ("top-left", "bottom-right"):
+            raise ValueError(
+                f"{kind}: align must be 'top-left' or 'bottom-right', got {self.align!r}"
+            )
+        if not isinstance(self.offset, int) or isinstance(self.offset, bool):
+            raise TypeError(f"{kind}: offset must be an int, got {self.offset!r}")
+        if abs(self.offset) > FAR:
+            raise ValueError(f"{kind}: offset must be within +-2**60, got {self.offset}")
+
+    def shift(self, queries: int, columns: int) -> int:
+        """What is added to a query's number to get its position among the keys."""
+        return self.offset + (columns - queries if self.align == "bottom-right" else 0)
+
+    def ahead(self, chain: Chain) -> Tensor:
+        """How far each key lies ahead of each query, ``k - q'``, in torch."""
+        return chain.column() - (chain.query() + self.shift(chain.queries, chain.columns))

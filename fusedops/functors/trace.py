@@ -1,0 +1,127 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""From a Python function of torch operations to what it and its derivative do to one element.
+
+torch traces the function together with its ``torch.func.vjp``, so the derivatives are torch's own,
+with its conventions at kinks and its care for large arguments. The samples have shapes and dtypes
+but no values: nothing can depend on those. They are traced twice, in another shape and dtype, since
+nothing may depend on these either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from fusedops.errors import UnsupportedError
+from fusedops.functors.definition import GRADIENT, VALUE, Program
+from fusedops.functors.lowering import lower
+
+__all__ = ["trace"]
+
+_SAMPLES = (((2, 3), torch.float64), ((5,), torch.float32))
+
+
+def trace(title: str, function: Callable[..., Tensor], operands: int) -> Program:
+    """What ``function(x, *operands)`` computes of an element, and its gradients.
+
+    Raises:
+        UnsupportedError: It uses an operation that is not pointwise, or depends on values, shapes
+            or dtypes; the message names the operation.
+        TypeError: It does not return one floating-point tensor of x's shape.
+    """
+    names = tuple(f"a{k}" for k in range(operands))
+
+    def program(graph: fx.GraphModule, shape: tuple[int, ...], rounds: bool) -> Program:
+        inputs = (GRADIENT, VALUE, *names)
+        steps, results = lower(title, graph, inputs, shape, rounds=rounds)
+        return Program(names, steps, results[0], results[1:])
+
+    (shape, dtype), (other_shape, other_dtype) = _SAMPLES
+    graph = _graph(title, function, operands, shape, dtype)
+    result = program(graph, shape, rounds=True)
+    other = _graph(title, function, operands, other_shape, other_dtype)
+    if program(graph, shape, rounds=False) != program(other, other_shape, rounds=False):
+        raise UnsupportedError(
+            f"{title}: what it computes depends on x's shape or dtype (x.shape, x.numel(), "
+            "torch.finfo(x.dtype), say), but a functor sees one element at a time, in the compute "
+            "type; pass such a number as an operand"
+        )
+    return result
+
+
+def _graph(
+    title: str,
+    function: Callable[..., Tensor],
+    operands: int,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+) -> fx.GraphModule:
+    """The function's value and gradients as operations, of the upstream gradient and its inputs."""
+    # Imported here: it takes a second, and only functors of the user's own need it.
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def checked(x: Tensor, *values: Tensor) -> Tensor:
+        result = function(x, *values)
+        _check_result(title, result, shape)
+        return result
+
+    def both(upstream: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        value, pull = torch.func.vjp(checked, *inputs)[:2]
+        with torch.no_grad():  # else its formulas are those that can be differentiated again
+            return (value, *pull(upstream.to(value.dtype)))
+
+    samples = [torch.empty(shape, dtype=dtype, device="cpu") for _ in range(2 + operands)]
+    with _plain_modes(), _explained(title):
+        return make_fx(both, tracing_mode="fake", _allow_non_fake_inputs=True)(*samples)
+
+
+def _check_result(title: str, result: Any, shape: Sequence[int]) -> None:
+    if not isinstance(result, Tensor):
+        raise TypeError(f"{title}: it must return a tensor, got {type(result).__name__}")
+    if tuple(result.shape) != tuple(shape):
+        raise TypeError(
+            f"{title}: it must return a value for each element of x, a tensor of x's shape; "
+            f"got shape {tuple(result.shape)} for x of shape {tuple(shape)}"
+        )
+    if not result.dtype.is_floating_point:
+        raise TypeError(
+            f"{title}: it must return floating point, got {result.dtype}; "
+            "convert it with .to(x.dtype)"
+        )
+
+
+@contextlib.contextmanager
+def _plain_modes() -> Any:
+    """As if nothing were switched on around the declaration."""
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast("cpu", enabled=False),
+        torch.autocast("cuda", enabled=False),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _explained(title: str) -> Any:
+    """Say what torch's errors mean here; the function's own are its own."""
+    from torch._subclasses.fake_tensor import DataDependentOutputException
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    try:
+        yield
+    except (GuardOnDataDependentSymNode, DataDependentOutputException) as error:
+        raise UnsupportedError(
+            f"{title}: Python control flow or a number depends on a value (if, while, float(), "
+            ".item(), .any(), say), but one kernel serves all values; choose with torch.where"
+        ) from error
+    except UnsupportedError:
+        raise
+    except RuntimeError as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise UnsupportedError(f"{title}: torch cannot trace its gradient: {first}") from error

@@ -1,0 +1,250 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions that functors made from Python functions are spelled with, for float and double, on
+// GPU and CPU. At kinks, NaN, infinities and zeros they do as torch's operations of the same names
+// do.
+//
+// Stated errors, float: on a GPU those of CUDA's library (at most 2 ulp for exp, log, tanh, erf and
+// their like, 4 for tan); on a CPU those of math.cuh for exp, of vector_math.cuh, and of the C
+// library for the rest. sigmoid adds 2 ulp to its exp. What is composed of these has the errors
+// that its formula hands on, as torch's has. Double: the library's throughout.
+#pragma once
+
+#include <fusedops/core/math.cuh>
+#include <fusedops/core/vector_math.cuh>
+
+namespace fusedops {
+namespace pointwise {
+
+#if defined(FUSEDOPS_CUDA)
+// clang-format off
+using ::acos; using ::acosh; using ::asin; using ::asinh; using ::atan; using ::atan2;
+using ::atanh; using ::ceil; using ::cos; using ::cosh; using ::erf; using ::erfc; using ::exp2;
+using ::expm1; using ::fabs; using ::floor; using ::log; using ::log10; using ::log1p;
+using ::log2; using ::pow; using ::rint; using ::sin; using ::sinh; using ::sqrt; using ::tan;
+using ::tanh; using ::trunc;
+#else
+using std::acos; using std::acosh; using std::asin; using std::asinh; using std::atan;
+using std::atan2; using std::atanh; using std::ceil; using std::cos; using std::cosh;
+using std::erfc; using std::exp2; using std::fabs; using std::floor;
+using std::log10; using std::log2; using std::pow; using std::rint; using std::sin;
+using std::sinh; using std::sqrt; using std::tan; using std::trunc;
+using vector_math::erf; using vector_math::expm1; using vector_math::log;
+using vector_math::log1p; using vector_math::tanh;
+// clang-format on
+#endif
+
+FUSEDOPS_HD float exp(float x) {
+#if defined(FUSEDOPS_CUDA)
+  return ::expf(x);
+#else
+  return fusedops::exp(x);  // a loop over it becomes vectors
+#endif
+}
+
+FUSEDOPS_HD double exp(double x) { return fusedops::exp(x); }
+
+template <class T>
+FUSEDOPS_HD T rsqrt(T x) {
+  return reciprocal_sqrt(x);
+}
+
+/// x to a power that is known, by multiplication: n roundings at most.
+template <int n, class T>
+FUSEDOPS_HD T power(T x) {
+  static_assert(n >= 1, "a negative power is the reciprocal of a positive one");
+  if constexpr (n == 1) {
+    return x;
+  } else {
+    const T half = power<n / 2>(x);
+    return n % 2 == 0 ? half * half : half * half * x;
+  }
+}
+
+template <class T>
+FUSEDOPS_HD bool is_nan(T x) {
+  return x != x;
+}
+
+/// The larger of two; NaN where either is.
+template <class T>
+FUSEDOPS_HD T maximum(T a, T b) {
+  return a < b || is_nan(b) ? b : a;
+}
+
+/// The smaller of two; NaN where either is.
+template <class T>
+FUSEDOPS_HD T minimum(T a, T b) {
+  return b < a || is_nan(b) ? b : a;
+}
+
+/// The larger of two; NaN only where both are.
+template <class T>
+FUSEDOPS_HD T fmax(T a, T b) {
+  return a >= b || is_nan(b) ? a : b;
+}
+
+/// The smaller of two; NaN only where both are.
+template <class T>
+FUSEDOPS_HD T fmin(T a, T b) {
+  return a <= b || is_nan(b) ? a : b;
+}
+
+/// -1, 0 or 1; 0 for NaN.
+template <class T>
+FUSEDOPS_HD T sign(T x) {
+  return T(x > 0) - T(x < 0);
+}
+
+template <class T>
+FUSEDOPS_HD T lerp(T from, T to, T weight) {
+  // From the nearer end: exact at both.
+  return fabs(weight) < T(0.5) ? from + weight * (to - from) : to - (to - from) * (T(1) - weight);
+}
+
+template <class T>
+FUSEDOPS_HD T logaddexp(T a, T b) {
+  const T largest = maximum(a, b);
+  // Equal infinities have no difference.
+  return a == b && fabs(a) == infinity<T>() ? a : largest + log1p(exp(-fabs(a - b)));
+}
+
+/// x log(y), and 0 where x is, unless y is NaN.
+template <class T>
+FUSEDOPS_HD T xlogy(T x, T y) {
+  return x == 0 && !is_nan(y) ? T(0) : x * log(y);
+}
+
+template <class T>
+FUSEDOPS_HD T sigmoid(T x) {
+  const T decay = exp(-fabs(x));  // never overflows, and keeps the digits of a small result
+  const T share = T(1) / (T(1) + decay);
+  return x < 0 ? decay * share : share;
+}
+
+template <class T>
+FUSEDOPS_HD T silu(T x) {
+  return x / (T(1) + exp(-x));
+}
+
+template <class T>
+FUSEDOPS_HD T silu_backward(T g, T x) {
+  const T share = sigmoid(x);
+  return g * share * (T(1) + x * (T(1) - share));
+}
+
+template <class T>
+FUSEDOPS_HD T log_sigmoid(T x) {
+  return minimum(T(0), x) - log1p(exp(-fabs(x)));
+}
+
+template <class T>
+FUSEDOPS_HD T log_sigmoid_backward(T g, T x) {
+  const T decay = exp(-fabs(x));
+  const T share = decay / (T(1) + decay);
+  return g * (x < 0 ? T(1) - share : share);
+}
+
+template <class T>
+FUSEDOPS_HD T softplus(T x, T beta, T threshold) {
+  const T curve = log1p(exp(x * beta)) / beta;
+  return x * beta > threshold ? x : curve;
+}
+
+template <class T>
+FUSEDOPS_HD T softplus_backward(T g, T x, T beta, T threshold) {
+  const T power = exp(x * beta);
+  return x * beta > threshold ? g : g * power / (power + T(1));
+}
+
+template <class T>
+FUSEDOPS_HD T mish(T x) {
+  return x * tanh(log1p(exp(x)));
+}
+
+template <class T>
+FUSEDOPS_HD T mish_backward(T g, T x) {
+  const T inner = tanh(log1p(exp(x)));
+  return g * (inner + x * sigmoid(x) * (T(1) - inner * inner));
+}
+
+template <class T>
+FUSEDOPS_HD T elu(T x, T alpha, T scale, T input_scale) {
+  const T of_negative = expm1(x * input_scale) * (alpha * scale);
+  return x <= 0 ? of_negative : x * scale;
+}
+
+/// `is_result`: x is what elu gave.
+template <class T>
+FUSEDOPS_HD T elu_backward(T g, T alpha, T scale, T input_scale, bool is_result, T x) {
+  const T of_negative = is_result ? g * input_scale * (x + alpha * scale)
+                                  : g * input_scale * (alpha * scale) * exp(x * input_scale);
+  return x <= 0 ? of_negative : g * scale;
+}
+
+template <class T>
+FUSEDOPS_HD T hardtanh_backward(T g, T x, T least, T most) {
+  return x <= least || x >= most ? T(0) : g;
+}
+
+template <class T>
+FUSEDOPS_HD T hardsigmoid(T x) {
+  return minimum(maximum(x + T(3), T(0)), T(6)) / T(6);
+}
+
+template <class T>
+FUSEDOPS_HD T hardsigmoid_backward(T g, T x) {
+  return x > T(-3) && x < T(3) ? g / T(6) : T(0);
+}
+
+template <class T>
+FUSEDOPS_HD T hardswish(T x) {
+  return x * minimum(maximum(x + T(3), T(0)), T(6)) / T(6);
+}
+
+template <class T>
+FUSEDOPS_HD T hardswish_backward(T g, T x) {
+  return x <= T(-3) ? T(0) : x < T(3) ? g * (x / T(3) + T(0.5)) : g;
+}
+
+/// NaN stays NaN.
+template <class T>
+FUSEDOPS_HD T softshrink(T x, T width) {
+  return x > width ? x - width : x < -width ? x + width : x * T(0);
+}
+
+/// Of softshrink and of hardshrink.
+template <class T>
+FUSEDOPS_HD T shrink_backward(T g, T x, T width) {
+  return x >= -width && x <= width ? T(0) : g;
+}
+
+template <class T>
+FUSEDOPS_HD T gelu_none(T x) {
+  return x * T(0.5) * (T(1) + erf(x * T(0.70710678118654752)));
+}
+
+template <class T>
+FUSEDOPS_HD T gelu_none_backward(T g, T x) {
+  const T share = T(0.5) * (T(1) + erf(x * T(0.70710678118654752)));
+  const T density = exp(T(-0.5) * x * x) * T(0.39894228040143268);
+  return g * (share + x * density);
+}
+
+template <class T>
+FUSEDOPS_HD T gelu_tanh(T x) {
+  const T inner = T(0.79788456080286536) * (x + T(0.044715) * x * x * x);
+  return T(0.5) * x * (T(1) + tanh(inner));
+}
+
+template <class T>
+FUSEDOPS_HD T gelu_tanh_backward(T g, T x) {
+  const T inner = T(0.79788456080286536) * (x + T(0.044715) * x * x * x);
+  const T slope = T(0.79788456080286536) * (T(1) + T(3 * 0.044715) * x * x);
+  const T bent = tanh(inner);
+  return g * (T(0.5) * (T(1) + bent) + T(0.5) * x * (T(1) - bent * bent) * slope);
+}
+
+}  // namespace pointwise
+}  // namespace fusedops

@@ -1,0 +1,53 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Alibi: v = v - slope * |q' - k|, the slope a tensor that broadcasts or a number, k the column and
+// q' the row's query, shifted by `shift` (the declaration's offset and, for the bottom-right
+// alignment, the difference between columns and queries).
+#pragma once
+
+#include <fusedops/row/view.cuh>
+
+namespace fusedops {
+
+template <class Slope, int kRank>
+struct Alibi {
+  Slope slope;
+  RowMap<kRank> query;
+  int64_t shift;
+  static constexpr bool kNeedsInput = false;
+
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
+    const auto slopes = slope.template fetch<N, Compute>(row, col);
+    const Compute first = behind<Compute>(row, col);
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < N; ++i) v[i] -= slopes[i] * distance(first, i);
+  }
+
+  template <int N, class Compute, class Row, class Sink>
+  FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&)[N], const Row& row, int64_t col,
+                            Sink& sink) const {
+    const Compute first = behind<Compute>(row, col);
+    Compute of_slope[N];
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < N; ++i) of_slope[i] = -distance(first, i) * g[i];
+    sink.template add<0>(of_slope, row, col);
+  }
+
+ private:
+  // How far a pack's first column lies behind the query. One conversion a pack: those from 64 bits
+  // are slow on GPUs, and CPUs have no vectors of them. What follows is exact for distances up to
+  // 2^24 (double: 2^53); beyond, the distance is rounded twice.
+  template <class Compute, class Row>
+  FUSEDOPS_HD Compute behind(const Row& row, int64_t col) const {
+    return static_cast<Compute>(query(row) + shift - col);
+  }
+  template <class Compute>
+  FUSEDOPS_HD static Compute distance(Compute first, int i) {
+    const Compute signed_distance = first - static_cast<Compute>(i);
+    return signed_distance < 0 ? -signed_distance : signed_distance;
+  }
+};
+
+}  // namespace fusedops

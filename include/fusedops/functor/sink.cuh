@@ -1,0 +1,63 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The way of an operand's gradient from the functor that makes it to the schedule that keeps it. A
+// functor numbers its operands; the chain adds the functor's place, and drops what masks took out.
+#pragma once
+
+#include <fusedops/core/config.cuh>
+
+namespace fusedops {
+
+/// Hands operand gradients of one functor on to the schedule's sink, marked with the functor's
+/// place.
+template <int kFunctor, class Sink>
+struct SinkAt {
+  Sink& sink;
+  template <int kOperand, int N, class Compute, class Row>
+  FUSEDOPS_HD void add(const Compute (&gradient)[N], const Row& row, int64_t col) {
+    sink.template add<kFunctor, kOperand>(gradient, row, col);
+  }
+};
+
+/// Which of N values have left the row: their gradients are zero, by selection, so that Inf and NaN
+/// under a mask leak no more backward than forward.
+template <int N>
+struct Gone {
+  bool at[N];
+  template <class Compute>
+  FUSEDOPS_HD void select(Compute (&gradient)[N]) const {
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < N; ++i) gradient[i] = at[i] ? Compute(0) : gradient[i];
+  }
+};
+
+/// Where nothing masks, nothing leaves.
+struct NoneGone {
+  template <int N, class Compute>
+  FUSEDOPS_HD void select(Compute (&)[N]) const {}
+};
+
+/// Hands on the gradients of what is in the row, and zero for what has left it.
+template <class Sink, class Gone>
+struct KeptSink {
+  Sink& sink;
+  const Gone& gone;
+
+  template <int kFunctor, int kOperand, int N, class Compute, class Row>
+  FUSEDOPS_HD void add(const Compute (&gradient)[N], const Row& row, int64_t col) {
+    Compute selected[N];
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < N; ++i) selected[i] = gradient[i];
+    gone.select(selected);
+    sink.template add<kFunctor, kOperand>(selected, row, col);
+  }
+};
+
+/// Where nobody wants the gradients.
+struct NoSink {
+  template <int kFunctor, int kOperand, int N, class Compute, class Row>
+  FUSEDOPS_HD void add(const Compute (&)[N], const Row&, int64_t) const {}
+};
+
+}  // namespace fusedops

@@ -1,0 +1,77 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The gradients of softmax and log-softmax. With y the row's result and g the gradient of y:
+//   softmax      dv = y * (g - sum(g * y))
+//   log-softmax  dv = g - exp(y) * sum(g)
+// y is made anew from v and what the forward pass kept of the row: the maximum, and one over the
+// sum (log-softmax: its logarithm).
+#pragma once
+
+#include <fusedops/row/tile.cuh>
+
+namespace fusedops {
+
+template <class Compute_, bool kLog, bool kEmptyIsNan>
+struct SoftmaxGradient {
+  using Compute = Compute_;
+  uint64_t unused;
+  static constexpr int kKept = 2;
+
+  FUSEDOPS_HD static Compute neutral() { return -infinity<Compute>(); }
+
+  /// What is known of a row from the forward pass.
+  struct Row {
+    Compute base, factor;
+    FUSEDOPS_HD Compute result(Compute v) const {
+      return kLog ? (v - base) - factor : exp(v - base) * factor;
+    }
+  };
+  FUSEDOPS_HD static Row row(const Compute (&kept)[kKept]) { return {kept[0], kept[1]}; }
+
+  /// A value of -inf has left its row. A log-softmax is a constant there, whatever its STORE does;
+  /// a softmax is zero there, which the STORE goes on from.
+  static constexpr bool kLeaves = true;
+  static constexpr bool kLeavesConstant = kLog;
+  FUSEDOPS_HD static bool leaves(Compute v) { return v == -infinity<Compute>(); }
+
+  /// How the result says so later, where the LOAD masks: a softmax is never negative.
+  FUSEDOPS_HD static Compute mark() { return kLog ? -infinity<Compute>() : Compute(-1); }
+  FUSEDOPS_HD static bool marked(Compute y) { return y <= mark(); }
+
+  struct Partial {
+    Compute sum;
+  };
+  FUSEDOPS_HD static Partial nothing() { return {0}; }
+
+  template <class Group, class Tile>
+  FUSEDOPS_HD Partial reduce(Group group, const Tile& y, const Tile& g) const {
+    if constexpr (kLog) {
+      return {group.sum(g.sum([](Compute of_y) { return of_y; }))};
+    } else {
+      return {group.sum(g.sum_with(y, [](Compute of_y, Compute at) { return of_y * at; }))};
+    }
+  }
+  template <class Group>
+  FUSEDOPS_HD Partial combine(Group group, Partial part) const {
+    return {group.sum(part.sum)};
+  }
+  FUSEDOPS_HD Partial merge(Partial a, Partial b) const { return {a.sum + b.sum}; }
+
+  /// Turns the gradient of a result into that of the value it was made from.
+  struct Finish {
+    Compute sum;
+    FUSEDOPS_HD Compute operator()(Compute y, Compute g) const {
+      return kLog ? kept(y, g - exp(y) * sum) : y * (g - sum);
+    }
+  };
+  FUSEDOPS_HD Finish finish(const Row&, Partial all, int64_t) const { return {all.sum}; }
+
+ private:
+  // A logarithm of -inf is a constant, whoever made it so.
+  FUSEDOPS_HD static Compute kept(Compute y, Compute gradient) {
+    return y == -infinity<Compute>() ? Compute(0) : gradient;
+  }
+};
+
+}  // namespace fusedops

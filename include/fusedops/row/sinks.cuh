@@ -1,0 +1,91 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The targets of one side's operand gradients, with what has been summed so far: what a chain's
+// backward() hands its gradients to. A gradient that no target asks for goes nowhere, and what
+// computed it vanishes.
+#pragma once
+
+#include <fusedops/row/target.cuh>
+
+namespace fusedops {
+
+/// References to the targets of a LOAD's or a STORE's operands.
+template <class... Targets_>
+struct Targets {};
+template <class First, class... Rest>
+struct Targets<First, Rest...> {
+  const First& first;
+  Targets<Rest...> rest;
+};
+
+FUSEDOPS_HD Targets<> targets() { return {}; }
+template <class First, class... Rest>
+FUSEDOPS_HD Targets<First, Rest...> targets(const First& first, const Rest&... rest) {
+  return {first, targets(rest...)};
+}
+
+template <class Tile, class TargetList>
+struct Sinks;
+
+template <class Tile>
+struct Sinks<Tile, Targets<>> {
+  static constexpr bool kAny = false;
+  FUSEDOPS_HD explicit Sinks(const Targets<>&) {}
+
+  template <class Lane>
+  FUSEDOPS_HD void begin(const Lane&) {}
+  template <int kFunctor, int kOperand, int N, class Compute, class Lane, class Row>
+  FUSEDOPS_HD void add(const Compute (&)[N], const Lane&, const Row&, int64_t, const Visit&, int,
+                       int) {}
+  template <class Lane, class Row>
+  FUSEDOPS_HD void flush(const Lane&, const Row&, const Visit&) {}
+};
+
+template <class Tile, class First, class... Rest>
+struct Sinks<Tile, Targets<First, Rest...>> {
+  static constexpr bool kAny = true;
+  const First& target;
+  typename First::template Sum<Tile> sum;
+  Sinks<Tile, Targets<Rest...>> rest;
+
+  FUSEDOPS_HD explicit Sinks(const Targets<First, Rest...>& targets)
+      : target(targets.first), sum{}, rest(targets.rest) {}
+
+  template <class Lane>
+  FUSEDOPS_HD void begin(const Lane& lane) {
+    target.template begin<Tile>(sum, lane);
+    rest.begin(lane);
+  }
+  template <int kFunctor, int kOperand, int N, class Compute, class Lane, class Row>
+  FUSEDOPS_HD void add(const Compute (&gradient)[N], const Lane& lane, const Row& row, int64_t col,
+                       const Visit& visit, int pack, int first) {
+    if constexpr (First::kFunctor == kFunctor && First::kOperand == kOperand) {
+      target.template add<Tile>(sum, gradient, lane, row, col, visit, pack, first);
+    } else {
+      rest.template add<kFunctor, kOperand>(gradient, lane, row, col, visit, pack, first);
+    }
+  }
+  /// After each row: writes the sums that it has completed.
+  template <class Lane, class Row>
+  FUSEDOPS_HD void flush(const Lane& lane, const Row& row, const Visit& visit) {
+    target.template flush<Tile>(sum, lane, row, visit);
+    rest.flush(lane, row, visit);
+  }
+};
+
+/// What a chain sees of the sinks while it is at one pack of a tile.
+template <class Sinks, class Lane>
+struct PackSink {
+  Sinks& sinks;
+  const Lane& lane;
+  const Visit& visit;
+  int pack, first;
+
+  template <int kFunctor, int kOperand, int N, class Compute, class Row>
+  FUSEDOPS_HD void add(const Compute (&gradient)[N], const Row& row, int64_t col) {
+    sinks.template add<kFunctor, kOperand>(gradient, lane, row, col, visit, pack, first);
+  }
+};
+
+}  // namespace fusedops

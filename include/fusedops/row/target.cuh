@@ -1,0 +1,166 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where the gradients of operands go, one target each. An operand of x's size gets its gradient as
+// it comes. One that rows or columns share gets a sum: over the columns by the lanes of a row, over
+// the rows by whoever visits them, one after another, so the order is fixed. Rows that share an
+// element are neighbours in visiting order: a group. A group that lies within one slice of the rows
+// is summed and written once, by that slice; one that slices share gets a partial sum from each,
+// which a second kernel adds up (op/column_sums.cuh).
+#pragma once
+
+#include <fusedops/row/slices.cuh>
+#include <fusedops/row/tile.cuh>
+#include <fusedops/row/view.cuh>
+
+namespace fusedops {
+
+/// Operand kOperand of the chain's functor kFunctor has a gradient for every element of x.
+template <int kFunctor_, int kOperand_, class View>
+struct Each {
+  static constexpr int kFunctor = kFunctor_;
+  static constexpr int kOperand = kOperand_;
+  View to;
+
+  template <class Tile>
+  struct Sum {};
+
+  template <class Tile, class Lane>
+  FUSEDOPS_HD void begin(Sum<Tile>&, const Lane&) const {}
+  template <class Tile, int N, class Lane, class Compute, class Row>
+  FUSEDOPS_HD void add(Sum<Tile>&, const Compute (&gradient)[N], const Lane&, const Row& row,
+                       int64_t col, const Visit&, int, int) const {
+    to.write(gradient, row, col);
+  }
+  template <class Tile, class Lane, class Row>
+  FUSEDOPS_HD void flush(Sum<Tile>&, const Lane&, const Row&, const Visit&) const {}
+};
+
+/// Where sums over rows are while a slice is visited: in registers, or in shared memory, where a
+/// row is one tile in registers; else in memory, a row for each slice.
+enum class Sums { kRegisters, kShared, kMemory };
+
+/// Rows share the elements: `group` neighbours each, or all of a slice and more (kPartial).
+template <int kFunctor_, int kOperand_, class View, bool kPartial, Sums kSums, class Compute>
+struct ByColumn {
+  static constexpr int kFunctor = kFunctor_;
+  static constexpr int kOperand = kOperand_;
+  static constexpr bool kInRegisters = kSums == Sums::kRegisters;
+  View to;
+  Word<Compute*> memory;
+  int64_t offset;  // in shared memory, in elements
+  int64_t group, cols;
+
+  template <class Tile>
+  struct Sum {
+    Compute at[kInRegisters ? Tile::kPacks : 1][kInRegisters ? Tile::kWidth : 1] = {};
+  };
+
+  template <class Tile, class Lane>
+  FUSEDOPS_HD void begin(Sum<Tile>&, const Lane& lane) const {
+    if constexpr (kSums == Sums::kShared) {
+      Compute zeros[Tile::kWidth] = {};
+      for (int k = 0; k < Tile::kPacks; ++k) lane.put(offset, k, 0, zeros);
+    }
+  }
+
+  template <class Tile, int N, class Lane, class Row>
+  FUSEDOPS_HD void add(Sum<Tile>& sum, const Compute (&gradient)[N], const Lane& lane, const Row&,
+                       int64_t col, const Visit& visit, int pack, int first) const {
+    if constexpr (kInRegisters) {
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < N; ++i) sum.at[pack][first + i] += gradient[i];
+    } else if constexpr (kSums == Sums::kShared) {
+      Compute total[N];
+      lane.get(offset, pack, first, total);
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < N; ++i) total[i] += gradient[i];
+      lane.put(offset, pack, first, total);
+    } else {
+      Compute* at = memory.value + visit.slice * cols + col;
+      if (visit.begins(kPartial ? 0 : group)) {
+        FUSEDOPS_VECTOR
+        for (int i = 0; i < N; ++i) at[i] = gradient[i];
+      } else {
+        FUSEDOPS_VECTOR
+        for (int i = 0; i < N; ++i) at[i] += gradient[i];
+      }
+    }
+  }
+
+  template <class Tile, class Lane, class Row>
+  FUSEDOPS_HD void flush(Sum<Tile>& sum, const Lane& lane, const Row& row,
+                         const Visit& visit) const {
+    // A part of a sum that is in memory stands where it belongs.
+    if constexpr (kSums != Sums::kMemory || !kPartial) {
+      if (!visit.ends(kPartial ? 0 : group)) return;
+      if constexpr (kPartial && kInRegisters) lane.combine(sum.at);
+      if (!(kPartial ? lane.writes_part() && visit.any : visit.here)) return;
+      lane.walk([&](auto width, int64_t col, int pack, int first) {
+        constexpr int N = decltype(width)::value;
+        Compute values[N];
+        if constexpr (kInRegisters) {
+          FUSEDOPS_UNROLL
+          for (int i = 0; i < N; ++i) {
+            values[i] = sum.at[pack][first + i];
+            sum.at[pack][first + i] = 0;
+          }
+        } else if constexpr (kSums == Sums::kShared) {
+          Compute zeros[N] = {};
+          lane.get(offset, pack, first, values);
+          lane.put(offset, pack, first, zeros);
+        } else {
+          FUSEDOPS_VECTOR
+          for (int i = 0; i < N; ++i) values[i] = memory.value[visit.slice * cols + col + i];
+        }
+        if constexpr (kPartial) {
+          to.write(values, RowIndex<1>{lane.part(visit.slice), {lane.part(visit.slice)}}, col);
+        } else {
+          to.write(values, row, col);
+        }
+      });
+    }
+  }
+};
+
+/// Columns share one element, and so do `group` neighbouring rows.
+template <int kFunctor_, int kOperand_, class View, bool kPartial, class Compute>
+struct ByRow {
+  static constexpr int kFunctor = kFunctor_;
+  static constexpr int kOperand = kOperand_;
+  View to;
+  int64_t group;
+
+  template <class Tile>
+  struct Sum {
+    Compute at = 0;
+  };
+
+  template <class Tile, class Lane>
+  FUSEDOPS_HD void begin(Sum<Tile>&, const Lane&) const {}
+
+  template <class Tile, int N, class Lane, class Row>
+  FUSEDOPS_HD void add(Sum<Tile>& sum, const Compute (&gradient)[N], const Lane&, const Row&,
+                       int64_t, const Visit&, int, int) const {
+    Compute of_pack = 0;
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < N; ++i) of_pack += gradient[i];
+    sum.at += of_pack;
+  }
+
+  template <class Tile, class Lane, class Row>
+  FUSEDOPS_HD void flush(Sum<Tile>& sum, const Lane& lane, const Row& row,
+                         const Visit& visit) const {
+    if (!visit.ends(kPartial ? 0 : group)) return;
+    const Compute all[1] = {lane.sum(sum.at)};
+    sum.at = 0;
+    if (!lane.writes() || !(kPartial || visit.here)) return;  // a slice may be empty
+    if constexpr (kPartial) {
+      to.write(all, RowIndex<1>{visit.slice, {visit.slice}}, 0);
+    } else {
+      to.write(all, row, 0);
+    }
+  }
+};
+
+}  // namespace fusedops

@@ -1,0 +1,142 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// A gradient's way through one tile: back through the STORE, and back through the LOAD. The op's
+// sums over the row stand between the two.
+#pragma once
+
+#include <fusedops/functor/sink.cuh>
+#include <fusedops/row/fetch.cuh>
+#include <fusedops/row/sinks.cuh>
+
+namespace fusedops {
+
+template <int kWidth>
+struct Width {
+  static constexpr int value = kWidth;
+};
+
+namespace detail {
+
+template <int N, class F>
+FUSEDOPS_HD void walk_tail(int64_t col, int64_t count, int pack, int first, F f) {
+  constexpr int kNext = N > 8 ? 8 : 1;
+  int done = 0;
+  FUSEDOPS_UNROLL
+  for (int i = 0; i + kNext <= N; i += kNext) {
+    if (i + kNext <= count) {
+      f(Width<kNext>{}, col + i, pack, first + i);
+      done = i + kNext;
+    }
+  }
+  if constexpr (kNext > 1) {
+    if (done < count) walk_tail<kNext>(col + done, count - done, pack, first + done, f);
+  }
+}
+
+template <int N, class Compute>
+FUSEDOPS_HD Compute (&values_at(Compute* first))
+    [N] { return *reinterpret_cast<Compute(*)[N]>(first); }
+
+}  // namespace detail
+
+/// Calls f(width, column, pack, first element of the pack) for all that a tile holds of its row.
+template <class Tile, class F>
+FUSEDOPS_HD void walk_tile(const Tile& tile, int64_t col, F f) {
+  constexpr int N = Tile::kWidth;
+  FUSEDOPS_UNROLL
+  for (int k = 0; k < tile.packs(); ++k) {
+    const int64_t first = col + int64_t(k) * Tile::kStride;
+    const int64_t count = tile.count(k);
+    if (Tile::kExact || count == N) {
+      f(Width<N>{}, first, k, 0);
+    } else if (count > 0) {
+      detail::walk_tail<N>(first, count, k, 0, f);
+    }
+  }
+}
+
+/// The gradient of what was stored, read where the LOAD is: what it skips has none.
+template <class LoadT, class View, class AnyRow>
+struct Alongside {
+  const LoadT& of;
+  const View& view;
+  static constexpr bool kBounds = detail::Bounds<LoadT, AnyRow>::value;
+  static constexpr bool kSkips = detail::Skips<LoadT, AnyRow>::value;
+
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void load(Compute* dst, const Row& row, int64_t col) const {
+    view.read(detail::values_at<N>(dst), row, col);
+  }
+  template <class Row>
+  FUSEDOPS_HD Columns columns(const Row& row) const {
+    return of.columns(row);
+  }
+  template <int N, class Row>
+  FUSEDOPS_HD bool any(const Row& row, int64_t col) const {
+    return of.template any<N>(row, col);
+  }
+};
+
+/// Turns the LOAD's values into the row's result, and the gradient of what was stored into that of
+/// the result.
+template <class Op, bool kMasks, class Tile, class StoreT, class Row, class Sinks, class Lane>
+FUSEDOPS_HD void through_store(Tile& value, Tile& gradient, const typename Op::Row& known,
+                               const StoreT& store, const Row& row, int64_t col, Sinks& sinks,
+                               const Lane& lane, const Visit& visit) {
+  using Compute = typename Op::Compute;
+  walk_tile(value, col, [&](auto width, int64_t at, int pack, int first) {
+    constexpr int N = decltype(width)::value;
+    Compute(&v)[N] = detail::values_at<N>(value.at[pack] + first);
+    Compute(&g)[N] = detail::values_at<N>(gradient.at[pack] + first);
+    PackSink<Sinks, Lane> sink{sinks, lane, visit, pack, first};
+    Gone<N> gone;
+    if constexpr (Op::kLeaves) {
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < N; ++i) gone.at[i] = Op::leaves(v[i]);
+    }
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < N; ++i) v[i] = known.result(v[i]);
+    if constexpr (Op::kLeaves && Op::kLeavesConstant) {
+      store.backward(g, v, row, at, sink, gone);
+    } else {
+      store.backward(g, v, row, at, sink, NoneGone{});
+    }
+    if constexpr (Op::kLeaves) {
+      gone.select(g);
+      if constexpr (kMasks) {
+        FUSEDOPS_UNROLL
+        for (int i = 0; i < N; ++i) v[i] = gone.at[i] ? Op::mark() : v[i];
+      }
+    }
+  });
+  value.fill_absent(Compute(0));
+}
+
+/// Turns the gradient of the result into that of x, which goes to `to`.
+template <class Op, bool kMasks, class Tile, class LoadT, class To, class Row, class Finish,
+          class Sinks, class Lane>
+FUSEDOPS_HD void through_load(const Tile& result, Tile& gradient, const Finish& finish,
+                              const LoadT& load, const To& to, const Row& row, int64_t col,
+                              Sinks& sinks, const Lane& lane, const Visit& visit) {
+  using Compute = typename Op::Compute;
+  walk_tile(result, col, [&](auto width, int64_t at, int pack, int first) {
+    constexpr int N = decltype(width)::value;
+    Compute(&g)[N] = detail::values_at<N>(gradient.at[pack] + first);
+    const Compute* y = result.at[pack] + first;
+    PackSink<Sinks, Lane> sink{sinks, lane, visit, pack, first};
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < N; ++i) g[i] = finish(y[i], g[i]);
+    if constexpr (kMasks) {
+      Gone<N> gone;
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < N; ++i) gone.at[i] = Op::marked(y[i]);
+      load.backward(g, row, at, sink, gone);
+    } else {
+      load.backward(g, row, at, sink, NoneGone{});
+    }
+    if constexpr (!detail::IsSame<To, Absent>::value) to.write(g, row, at);
+  });
+}
+
+}  // namespace fusedops

@@ -1,0 +1,210 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the gradients of a chain are, written by hand, and how far from them a result may be.
+
+Nothing here comes from fusedops. `differentiate` walks back what `references.evaluate` walked, with
+a derivative for every word. In float64 that is the truth; in float32, through torch's own backward
+of softmax and the norms, it gives the error that an unfused chain makes.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from philox import keep_scale
+from references import TORCH, check, distance, evaluate
+
+#: How far two double chains may be apart, of the largest number that takes part.
+DOUBLE = 1e-12
+
+
+@dataclass
+class Gradient:
+    """The gradient of one tensor, an element for every element of x until it is summed.
+
+    Attributes:
+        each: What each element of x contributes.
+        scale: The size of the numbers that were added up for it: what a rounding is relative to.
+            Where they cancel it says more than the contribution does.
+    """
+
+    each: torch.Tensor
+    scale: torch.Tensor
+
+    def __add__(self, other):
+        return Gradient(self.each + other.each, self.scale + other.scale)
+
+    def times(self, factor):
+        factor = torch.as_tensor(factor, dtype=self.each.dtype, device=self.each.device)
+        return Gradient(self.each * factor, self.scale * factor.abs())
+
+    def select(self, kept):
+        """Zero where not kept, whatever is there."""
+        return Gradient(torch.where(kept, self.each, 0), torch.where(kept, self.scale, 0))
+
+
+def differentiate(chain, x, operands, upstream, compute, draw=None, saved=None):
+    """The gradients of x and of every floating tensor operand, by name.
+
+    `upstream` holds those of y and of saved streams, by name; what is not there has none. The rest
+    is as for `evaluate`.
+    """
+    tape = {}
+    evaluate(chain, x, operands, compute, draw, saved, tape=tape)
+    result = {}
+
+    def operand(name):
+        value = operands[name]
+        return value.to(compute) if isinstance(value, torch.Tensor) else value
+
+    def give(name, gradient, kept):
+        if not isinstance(operands.get(name), torch.Tensor):
+            return
+        if kept is not None:
+            gradient = gradient.select(kept)
+        result[name] = result[name] + gradient if name in result else gradient
+
+    def arriving(name):
+        g = upstream.get(name)
+        g = torch.zeros(x.shape, device=x.device) if g is None else g
+        return Gradient(g.to(compute), g.to(compute).abs())
+
+    def back(g, steps, kept):
+        """Through the steps, last first; nothing gets a gradient from what is not kept."""
+        for word, arguments, saw, survivors in reversed(steps):
+            if kept is not None:
+                g = g.select(kept)
+            if word == "scale":
+                give(arguments[0], g.times(saw), kept)
+                g = g.times(operand(arguments[0]))
+            elif word == "bias":
+                give(arguments[0], g, kept)
+            elif word == "alibi":
+                slopes, *position = arguments
+                give(slopes, g.times(-distance(x, *position)), kept)
+            elif word == "dropout":
+                if survivors is not None:
+                    g = g.select(survivors).times(keep_scale(operands[arguments[0]]))
+            elif word == "residual":
+                name, alpha, save = arguments
+                if upstream.get(save) is not None:
+                    # The stream holds what a mask takes out of the row later on.
+                    g, kept = g + arriving(save), None
+                value = operand(alpha) if isinstance(alpha, str) else alpha
+                give(name, g.times(value), kept)
+                if isinstance(alpha, str):
+                    give(alpha, g.times(operand(name)), kept)
+            elif word == "affine":
+                gamma, beta = arguments
+                if beta is not None:
+                    give(beta, g, kept)
+                if gamma is not None:
+                    give(gamma, g.times(saw), kept)
+                    g = g.times(operand(gamma))
+            elif word == "cast":
+                g = Gradient(g.each.to(arguments[0]).to(compute), g.scale)
+            else:
+                assert word in ("mask", "keep", "causal", "window", "lengths"), word
+        return g if kept is None else g.select(kept)
+
+    v, y = tape["reduced"], tape["result"]
+    row = (v != -torch.inf) if chain.op.endswith("softmax") else None
+    # A logarithm of -inf is a constant, and so is what the store makes of it; a probability of zero
+    # is one as well, but the store's operands still act on it.
+    g = back(arriving("y"), tape["store"], row if chain.op == "log_softmax" else None)
+    g = g if row is None else g.select(row)
+    if compute == torch.float64:
+        g = FORMULAS[chain.op](chain, v, y, g)
+    else:
+        g = Gradient(_torch_backward(chain, v, g.each), g.scale)
+    g = g if row is None else g.select(row)
+    result["x"] = back(g, tape["load"], row)
+    return result
+
+
+def softmax_backward(chain, v, y, g):
+    def through(each, against):
+        return y * (each - against * (y * each).sum(-1, keepdim=True))
+
+    return Gradient(through(g.each, 1), through(g.scale, -1))
+
+
+def log_softmax_backward(chain, v, y, g):
+    total = g.each.sum(-1, keepdim=True)
+    spread = torch.maximum(total.abs(), g.scale.square().sum(-1, keepdim=True).sqrt())
+    return Gradient(g.each - torch.exp(y) * total, g.scale + torch.exp(y) * spread)
+
+
+def layer_norm_backward(chain, v, y, g):
+    rstd = 1 / torch.sqrt(v.var(-1, correction=0, keepdim=True) + chain.eps)
+    plain = g.each.mean(-1, keepdim=True)
+    along = (g.each * y).mean(-1, keepdim=True)
+    scale = g.scale + g.scale.mean(-1, keepdim=True)
+    scale = scale + y.abs() * (g.scale * y.abs()).mean(-1, keepdim=True)
+    return Gradient(rstd * (g.each - plain - y * along), rstd * scale)
+
+
+def rms_norm_backward(chain, v, y, g):
+    rstd = 1 / torch.sqrt(v.square().mean(-1, keepdim=True) + chain.eps)
+    along = (g.each * y).mean(-1, keepdim=True)
+    scale = g.scale + y.abs() * (g.scale * y.abs()).mean(-1, keepdim=True)
+    return Gradient(rstd * (g.each - y * along), rstd * scale)
+
+
+FORMULAS = {
+    "softmax": softmax_backward,
+    "log_softmax": log_softmax_backward,
+    "layer_norm": layer_norm_backward,
+    "rms_norm": rms_norm_backward,
+}
+
+
+def _torch_backward(chain, v, g):
+    v = v.detach().requires_grad_()
+    with torch.enable_grad():
+        y = TORCH[chain.op](v, chain, {})
+    return torch.autograd.grad(y, v, g)[0]
+
+
+def sum_to(each, shape):
+    """The sum over the dimensions in which an operand of this shape is broadcast."""
+    lead = each.dim() - len(shape)
+    summed = [
+        dim for dim in range(each.dim()) if dim < lead or (shape[dim - lead] == 1 < each.shape[dim])
+    ]
+    return (each.sum(summed) if summed else each).reshape(shape)
+
+
+def check_gradient(got, truth, near, what):
+    """Hold the gradient of a tensor to the bound; the largest share of it that an element used.
+
+    A gradient of x's size is judged like an output, row by row. A sum of n terms is judged by
+    itself, and by all that was added up for it: in float32 it is only certain to log2(n) roundings
+    of the sum of its terms' sizes, be it added in pairs, however small the terms leave it.
+
+    Args:
+        got: the gradient as it came, in its tensor's shape and dtype.
+        truth: what `differentiate` says in float64.
+        near: the same in float32 (for double: in float64 through torch).
+        what: the name of the tensor.
+    """
+    ref, chain = sum_to(truth.each, got.shape), sum_to(near.each, got.shape)
+    if got.shape == truth.each.shape:
+        return check(got, ref, chain, what=what, peak=(truth.scale,))
+    terms = max(2, truth.each.numel() // max(1, got.numel()))
+    # Half of a type's eps is its rounding.
+    floor = sum_to(truth.scale, got.shape) * max(1, math.log2(terms) / 2)
+    return check(got, ref, chain, floor=floor, what=what)
+
+
+def check_double(got, truth, what):
+    """Hold a double gradient to `DOUBLE` of the largest number that was added up for it."""
+    ref = sum_to(truth.each, got.shape)
+    assert got.dtype == torch.float64
+    scale = sum_to(truth.scale, got.shape)
+    largest = scale.amax(-1, keepdim=True) if scale.dim() else scale
+    share = (got - ref).abs() / (DOUBLE * largest)
+    share = torch.where((got == ref) | (got.isnan() & ref.isnan()), 0, share)
+    worst = share.nan_to_num(torch.inf).max().item() if share.numel() else 0.0
+    assert worst <= 1, f"{what} is off by {worst:.3g} times {DOUBLE} of its row's largest"
+    return worst

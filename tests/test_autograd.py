@@ -1,0 +1,334 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""How fused ops behave as nodes of torch's graph: what they keep, write, repeat and refuse."""
+
+import contextlib
+
+import pytest
+import torch
+from cases import (
+    ADD_NORM,
+    ATTENTION,
+    LAYER_NORM,
+    OPERATORS,
+    declare,
+    floating,
+    gradients_of,
+    parameters,
+    randn,
+    same_bits,
+    upstream_of,
+)
+from references import Chain
+from test_forward import add_norm_case, attention_case
+from torch.utils.checkpoint import checkpoint
+
+import fusedops as fo
+
+
+@pytest.fixture(params=["attention", "add_norm"])
+def flagship(request, device):
+    """A chain with its input, operands and upstream gradients."""
+    if request.param == "attention":
+        chain, (x, operands) = ATTENTION, attention_case(torch.float32, device)
+    else:
+        chain, (x, operands) = ADD_NORM, add_norm_case(torch.float32, device)
+    return chain, x, operands, upstream_of(chain, x, operands)
+
+
+def equal(got, wanted):
+    assert got.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        assert same_bits(got[name], gradient), name
+
+
+@contextlib.contextmanager
+def poisoned_memory():
+    """What torch allocates comes full of NaN."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+def test_two_runs_and_whatever_memory_held(flagship):
+    chain, *given = flagship
+    _, wanted = gradients_of(declare(chain), *given)
+    _, again = gradients_of(declare(chain), *given)
+    equal(again, wanted)
+    with poisoned_memory():
+        _, poisoned = gradients_of(declare(chain), *given)
+    equal(poisoned, wanted)
+
+
+def test_nothing_that_came_is_written(flagship):
+    chain, x, operands, upstream = flagship
+    given = {"x": x, **operands, **{f"d {name}": dy for name, dy in upstream.items()}}
+    tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
+    before = {name: value.clone() for name, value in tensors.items()}
+    versions = {name: value._version for name, value in tensors.items()}
+    gradients_of(declare(chain), x, operands, upstream)
+    equal(tensors, before)
+    assert versions == {name: value._version for name, value in tensors.items()}
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_a_row_knows_nothing_of_its_neighbours(op, device):
+    chain = OPERATORS[op]
+    x, dy = (randn(9, 200, device=device, seed=i) for i in range(2))
+    operands = parameters(chain, 200, device=device)
+    _, wanted = gradients_of(declare(chain), x, operands, {"y": dy})
+    others = torch.arange(9, device=device)[:, None] != 4
+    x, dy = x.masked_fill(others, torch.nan), dy.masked_fill(others, torch.inf)
+    _, got = gradients_of(declare(chain), x, operands, {"y": dy})
+    assert same_bits(got["x"][4], wanted["x"][4])
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [["x"], ["gamma", "bias"], pytest.param(["residual"], marks=pytest.mark.gpu), ["beta"]],
+    ids="-".join,
+)
+def test_gradients_of_some(wanted, device):
+    """Whatever else is asked for, a gradient has the same bits; the others are not there."""
+    x, operands = add_norm_case(torch.float32, device)
+    upstream = upstream_of(ADD_NORM, x, operands)
+    _, everything = gradients_of(declare(ADD_NORM), x, operands, upstream)
+    _, some = gradients_of(declare(ADD_NORM), x, operands, upstream, wanted=wanted)
+    equal(some, {name: everything[name] for name in wanted})
+
+
+def test_where_nothing_needs_a_gradient_autograd_is_not_entered(device):
+    op = declare(ADD_NORM)
+    x, operands = add_norm_case(torch.float32, device)
+    assert not any(tensor.requires_grad for tensor in op(x, **operands))
+    leaf = x.clone().requires_grad_()
+    with torch.no_grad():
+        assert not any(tensor.requires_grad for tensor in op(leaf, **operands))
+    y, stream = op(leaf, **operands)
+    assert y.requires_grad
+    assert stream.requires_grad
+
+
+def test_a_forward_pass_has_the_same_bits_with_and_without_gradients(flagship):
+    chain, x, operands, _ = flagship
+    generators = [torch.Generator(x.device).manual_seed(3) for _ in range(2)]
+    plain = declare(chain)(x, **operands, generator=generators[0])
+    leaf = x.clone().requires_grad_()
+    trained = declare(chain)(leaf, **operands, generator=generators[1])
+    pairs = zip(plain, trained, strict=True) if isinstance(plain, tuple) else [(plain, trained)]
+    for a, b in pairs:
+        assert same_bits(a, b.detach())
+
+
+def saved_by(call):
+    """What a call keeps for the backward pass."""
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        result = call()
+    return kept, result
+
+
+#: Which inputs each chain keeps, besides a few numbers a row.
+KEEPS = {
+    "attention": (ATTENTION, {"x", "pair_bias", "padding"}),
+    "add_norm": (ADD_NORM, {"stream", "gamma"}),
+    "plain norm": (LAYER_NORM, {"x", "gamma"}),
+    "softmax": (Chain("softmax"), {"x"}),
+    "dropout of a softmax": (Chain("softmax", store=(("dropout", "p"),)), {"x"}),
+}
+
+
+@pytest.mark.parametrize("name", KEEPS)
+def test_nothing_is_kept_but_what_is_needed(name, device):
+    """Inputs and outputs themselves, never a copy and never a mask, and 16 bytes a row."""
+    chain, wanted = KEEPS[name]
+    x, operands = (attention_case if name == "attention" else add_norm_case)(torch.float32, device)
+    operands = {o.name: operands[o.name] for o in declare(chain).operands}
+    leaves = {key: value.requires_grad_() for key, value in floating(operands).items()}
+    kept, result = saved_by(lambda: declare(chain)(x.requires_grad_(), **{**operands, **leaves}))
+    given = {"x": x, **operands, **(result._asdict() if isinstance(result, tuple) else {})}
+    known = {
+        value.data_ptr(): key for key, value in given.items() if isinstance(value, torch.Tensor)
+    }
+    found = {known[tensor.data_ptr()] for tensor in kept if tensor.data_ptr() in known}
+    assert found == wanted
+    others = sum(tensor.nbytes for tensor in kept if tensor.data_ptr() not in known)
+    assert others <= 16 * x[..., 0].numel()
+
+
+@pytest.mark.gpu
+def test_what_is_held_between_forward_and_backward():
+    """Inputs and output, which the caller holds anyway, and 16 bytes a row."""
+    x, operands = attention_case(torch.float16, "cuda", (2, 4, 256, 1024))
+    x.requires_grad_()
+    declare(ATTENTION)(x, **operands)  # plans, and what the libraries take for themselves
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    y = declare(ATTENTION)(x, **operands)
+    assert torch.cuda.memory_allocated() - before <= y.nbytes + 16 * x[..., 0].numel() + 1024
+
+
+def test_manual_seed_repeats_a_run(flagship):
+    chain, x, operands, upstream = flagship
+    op, leaf = declare(chain), x.clone().requires_grad_()
+
+    def run(seed):
+        torch.manual_seed(seed)
+        y = op(leaf, **operands)
+        y = y if isinstance(y, torch.Tensor) else y.y
+        return torch.autograd.grad(y, leaf, upstream["y"])[0]
+
+    first = run(5)
+    assert not same_bits(run(6), first)
+    assert same_bits(run(5), first)
+
+
+@pytest.mark.parametrize("reentrant", [False, True], ids=["plain", "reentrant"])
+def test_checkpoint_draws_the_same_mask(reentrant, flagship):
+    chain, x, operands, upstream = flagship
+    op, leaf = declare(chain), x.clone().requires_grad_()
+
+    def call(value):
+        y = op(value, **operands)
+        return y if isinstance(y, torch.Tensor) else y.y
+
+    torch.manual_seed(3)
+    wanted = torch.autograd.grad(call(leaf), leaf, upstream["y"])[0]
+    torch.manual_seed(3)
+    y = checkpoint(call, leaf, use_reentrant=reentrant)
+    torch.rand(10, device=x.device)  # what happens in between does not matter
+    y.backward(upstream["y"])
+    assert same_bits(leaf.grad, wanted)
+
+
+def test_backward_twice_over_a_graph_that_is_kept(flagship):
+    chain, x, operands, upstream = flagship
+    leaf = x.clone().requires_grad_()
+    outputs = declare(chain)(leaf, **operands)
+    y = outputs if isinstance(outputs, torch.Tensor) else outputs.y
+    first = torch.autograd.grad(y, leaf, upstream["y"], retain_graph=True)[0]
+    assert same_bits(torch.autograd.grad(y, leaf, upstream["y"])[0], first)
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(y, leaf, upstream["y"])
+
+
+class TestSecondDerivatives:
+    def gradient(self, flagship):
+        chain, x, operands, upstream = flagship
+        leaf = x.clone().requires_grad_()
+        outputs = declare(chain)(leaf, **operands)
+        y = outputs if isinstance(outputs, torch.Tensor) else outputs.y
+        dy = upstream["y"].requires_grad_()
+        return leaf, dy, torch.autograd.grad(y, leaf, dy, create_graph=True)[0]
+
+    def test_create_graph_alone_is_fine(self, flagship):
+        _, dy, gradient = self.gradient(flagship)
+        assert gradient.requires_grad
+        chain, x, operands, _ = flagship
+        _, wanted = gradients_of(declare(chain), x, {**operands, "p": 0.0}, {"y": dy.detach()})
+        assert gradient.shape == wanted["x"].shape
+        assert gradient.isfinite().all()
+
+    def test_taking_one_is_refused(self, flagship):
+        leaf, dy, gradient = self.gradient(flagship)
+        for of in (leaf, dy):
+            with pytest.raises(fo.UnsupportedError, match=r"op\.unfused"):
+                torch.autograd.grad(gradient.sum(), of, retain_graph=True)
+
+    def test_a_penalty_on_the_gradient_is_refused(self, flagship):
+        _, _, gradient = self.gradient(flagship)
+        with pytest.raises(fo.UnsupportedError, match=r"op\.unfused"):
+            gradient.square().sum().backward()
+
+
+def test_an_input_that_changed_before_the_backward_pass_is_noticed(device):
+    x, operands = add_norm_case(torch.float32, device)
+    for name in ("gamma", "stream"):
+        given = {**operands, "gamma": operands["gamma"].clone()}
+        result = declare(ADD_NORM)(x.clone().requires_grad_(), **given)
+        with torch.no_grad():
+            (given["gamma"] if name == "gamma" else result.stream).mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            result.y.sum().backward()
+
+
+def test_an_input_that_is_not_read_again_may_change(device):
+    x, operands = add_norm_case(torch.float32, device)
+    upstream = upstream_of(ADD_NORM, x, operands)
+    _, wanted = gradients_of(declare(ADD_NORM), x, operands, upstream)
+    given = {**operands, "residual": operands["residual"].clone()}
+    changed = x.clone()
+    leaf = operands["gamma"].clone().requires_grad_()
+    generator = torch.Generator(device).manual_seed(1)
+    result = declare(ADD_NORM)(changed, **{**given, "gamma": leaf}, generator=generator)
+    changed.zero_()
+    given["residual"].zero_()
+    (gradient,) = torch.autograd.grad(result.y, leaf, upstream["y"])
+    assert same_bits(gradient, wanted["gamma"])
+
+
+def test_out_does_not_go_with_gradients(device):
+    x = randn(3, 8, device=device).requires_grad_()
+    with pytest.raises(fo.UnsupportedError, match="out="):
+        fo.Softmax()(x, out=torch.empty(3, 8, device=device))
+
+
+def test_statistics_have_no_gradient(device):
+    op = fo.LayerNorm(stats=True)
+    y, mean, rstd = op(randn(3, 8, device=device).requires_grad_())
+    assert y.requires_grad
+    assert not mean.requires_grad
+    assert not rstd.requires_grad
+    for result in (op, op.unfused):
+        leaf = randn(3, 8, device=device).requires_grad_()
+        (gradient,) = torch.autograd.grad(result(leaf).y.sum(), leaf)
+        assert gradient.shape == leaf.shape
+
+
+def test_gradients_accumulate_in_parameters(device):
+    chain = LAYER_NORM
+    x = randn(5, 40, device=device)
+    operands = {
+        name: torch.nn.Parameter(value)
+        for name, value in parameters(chain, 40, device=device).items()
+    }
+    for _ in range(2):
+        declare(chain)(x, **operands).sum().backward()
+    once = torch.autograd.grad(declare(chain)(x, **operands).sum(), list(operands.values()))
+    for parameter, gradient in zip(operands.values(), once, strict=True):
+        assert same_bits(parameter.grad, gradient * 2)
+    assert x.grad is None
+
+
+def test_a_training_flag_that_is_off(flagship):
+    chain, x, operands, upstream = flagship
+    op = declare(chain)
+    _, still = gradients_of(op, x, operands, upstream, training=False)
+    _, zero = gradients_of(op, x, {**operands, "p": 0.0}, upstream)
+    equal(still, zero)
+
+
+def test_everything_dropped(flagship):
+    chain, x, operands, upstream = flagship
+    _, got = gradients_of(declare(chain), x, {**operands, "p": 1.0}, {"y": upstream["y"]})
+    assert not got["x"].any()
+
+
+@pytest.mark.gpu
+def test_the_stream_of_the_forward_pass_is_used():
+    """The backward pass runs where the forward pass ran, with no synchronisation in between."""
+    x, operands = add_norm_case(torch.float32, "cuda", 4096, 1024)
+    upstream = upstream_of(ADD_NORM, x, operands)
+    _, wanted = gradients_of(declare(ADD_NORM), x, operands, upstream)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(20_000_000)
+        late = {name: dy.clone() for name, dy in upstream.items()}
+        _, got = gradients_of(declare(ADD_NORM), x, operands, late)
+    side.synchronize()
+    equal(got, wanted)

@@ -1,0 +1,260 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients of every op and functor against float64: alone, in pairs, in chains, at every size."""
+
+import contextlib
+import itertools
+
+import pytest
+import torch
+from cases import (
+    ADD_NORM,
+    ATTENTION,
+    FLOATS,
+    OPERATORS,
+    declare,
+    gradients_of,
+    parameters,
+    randn,
+    row_counts,
+    same_bits,
+    upstream_of,
+    verify_gradients,
+)
+from references import Chain
+from test_forward import COLUMNS, HELD, add_norm_case, attention_case
+
+SHAPE = (2, 3, 5, 8)
+
+#: Shapes that operands take in turn: full, per column, per row, per head, and other mixtures.
+SHAPES = [
+    SHAPE,
+    (8,),
+    (2, 3, 5, 1),
+    (3, 1, 1),
+    (1, 3, 5, 8),
+    (2, 1, 1, 8),
+    (5, 1),
+    (),
+    (2, 1, 5, 8),
+]
+
+MASKS = ("mask", "keep", "causal", "window", "lengths")
+PLAIN = ("scale", "bias", "dropout", "residual", "alpha", "affine", "gamma", "beta", "cast")
+STORE = PLAIN
+LOAD = {
+    "softmax": (*PLAIN, "save", "alibi", *MASKS),
+    "log_softmax": (*PLAIN, "save", "alibi", *MASKS),
+    "layer_norm": (*PLAIN, "save"),
+    "rms_norm": (*PLAIN, "save"),
+}
+EPS = {"softmax": 0.0, "log_softmax": 0.0, "layer_norm": 1e-5, "rms_norm": 1e-6}
+
+
+class Making:
+    """Makes steps of given words, and operands for them, each of another shape."""
+
+    def __init__(self, device, dtype=torch.float64):
+        self.device, self.dtype = device, dtype
+        self.operands = {}
+
+    def value(self):
+        number = len(self.operands)
+        shape = SHAPES[number % len(SHAPES)]
+        value = randn(*shape, dtype=self.dtype, device=self.device, seed=100 + number)
+        return self.named(value)
+
+    def named(self, value):
+        name = f"o{len(self.operands)}"
+        self.operands[name] = value
+        return name
+
+    def flags(self, share):
+        shape = SHAPES[len(self.operands) % 6]
+        return self.named(randn(*shape, device=self.device, seed=len(self.operands)) < share)
+
+    def step(self, word):
+        match word:
+            case "scale" | "bias":
+                return word, self.value()
+            case "alpha":
+                return "residual", self.value(), self.value(), None
+            case "residual":
+                return "residual", self.value(), -0.5, None
+            case "save":
+                return "residual", self.value(), 1.0, f"stream{len(self.operands)}"
+            case "affine":
+                return "affine", self.value(), self.value()
+            case "gamma":
+                return "affine", self.value(), None
+            case "beta":
+                return "affine", None, self.value()
+            case "dropout":
+                return "dropout", self.named(0.3)
+            case "cast":
+                return "cast", torch.float16
+            case "mask":
+                return "mask", self.flags(-0.6)
+            case "keep":
+                return "keep", self.flags(0.9)
+            case "lengths":
+                n = torch.tensor([5, 8, 3, 0, 7], device=self.device)
+                return "lengths", self.named(n[:, None])
+            case "causal":
+                return "causal", "bottom-right", 1
+            case "window":
+                return "window", 3, 2, "top-left", 0
+            case "alibi":
+                return "alibi", self.value(), "top-left", 1
+
+
+def verify_words(op, load, store, device):
+    """The gradients of a chain of these words, in double."""
+    making = Making(device)
+    steps = [tuple(making.step(word) for word in words) for words in (load, store)]
+    chain = Chain(op, *steps, eps=EPS[op])
+    x = randn(*SHAPE, dtype=torch.float64, device=device, seed=9)
+    verify_gradients(chain, x, making.operands, unfused=True)
+
+
+def _alone():
+    """Every functor alone: each op's turn comes round, and a LOAD and a STORE share a kernel."""
+    stores = itertools.cycle(STORE)
+    ops = itertools.cycle(LOAD)
+    for word in LOAD["softmax"]:
+        op = next(op for op in ops if word in LOAD[op])
+        yield pytest.param(op, word, next(stores), id=f"{op}-{word}")
+
+
+@pytest.mark.parametrize(("op", "load", "store"), list(_alone()))
+def test_each_functor_alone(op, load, store, device):
+    verify_words(op, (load,), (store,), device)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("word", LOAD["softmax"])
+@pytest.mark.parametrize("op", LOAD)
+def test_each_functor_alone_in_each_op(op, word):
+    if word in LOAD[op]:
+        verify_words(op, (word,), (), "cuda")
+    if word in STORE:
+        verify_words(op, (), (word,), "cuda")
+
+
+@pytest.mark.parametrize(
+    ("op", "load", "store"),
+    [
+        ("softmax", "cast scale alibi mask bias dropout keep affine", "bias scale dropout affine"),
+        ("log_softmax", "dropout bias causal scale lengths alpha", "scale cast residual beta"),
+        ("layer_norm", "scale residual save bias dropout affine save gamma", "gamma alpha bias"),
+        ("rms_norm", "bias cast save dropout scale beta", "dropout residual cast scale"),
+    ],
+)
+def test_chains_of_many(op, load, store, device):
+    verify_words(op, load.split(), store.split(), device)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("op", "first"), [(op, word) for op, words in LOAD.items() for word in words]
+)
+def test_every_ordered_pair(op, first):
+    """In LOAD and in STORE at once, where both may stand there."""
+    for second in LOAD[op]:
+        store = (first, second) if first in STORE and second in STORE else ()
+        verify_words(op, (first, second), store, "cuda")
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(("cpu", torch.float32), id="cpu-float32"),
+        pytest.param(("cpu", torch.float16), id="cpu-float16"),
+        *(
+            pytest.param(("cuda", dtype), id=f"cuda-{dtype}", marks=pytest.mark.gpu)
+            for dtype in (*FLOATS, torch.float64)
+        ),
+    ]
+)
+def typed(request):
+    """A device and a dtype: a few on the CPU, all on a GPU."""
+    return request.param
+
+
+def test_attention_softmax(typed):
+    device, dtype = typed
+    verify_gradients(ATTENTION, *attention_case(dtype, device), unfused=True)
+
+
+def test_residual_layer_norm(typed):
+    device, dtype = typed
+    verify_gradients(ADD_NORM, *add_norm_case(dtype, device), unfused=True)
+
+
+def test_flagships_on_every_schedule(scheduled):
+    device, schedule = scheduled
+    for columns in (31, 1000, 4096):
+        x, operands = attention_case(torch.float32, device, (2, 3, 5, columns))
+        verify_gradients(ATTENTION, x, operands, schedule=schedule)
+        x, operands = add_norm_case(torch.float32, device, columns=columns)
+        verify_gradients(ADD_NORM, x, operands, schedule=schedule)
+
+
+def check_row_counts(op, dtype, columns, device, schedule=None, limit=1 << 22):
+    """Three row counts; a row's dx must have the same bits in each."""
+    chain = OPERATORS[op]
+    most, *fewer = [rows for rows in row_counts(columns, device, limit) if rows][:3]
+    x = randn(most, columns, dtype=dtype, device=device, seed=columns) * 3
+    operands = parameters(chain, columns, dtype, device)
+    upstream = upstream_of(chain, x, operands)
+    whole = verify_gradients(chain, x, operands, upstream, schedule=schedule)
+    for rows in fewer:
+        dy = {"y": upstream["y"][:rows]}
+        part = verify_gradients(chain, x[:rows], operands, dy, schedule=schedule)
+        assert same_bits(part["x"], whole["x"][:rows])
+
+
+@pytest.mark.parametrize("columns", [1, 33, 1000, 4097, 50257])
+@pytest.mark.parametrize("op", OPERATORS)
+def test_sizes_on_the_cpu(op, columns):
+    check_row_counts(op, torch.float32, columns, "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("columns", COLUMNS)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("op", OPERATORS)
+def test_every_size(op, dtype, columns):
+    check_row_counts(op, dtype, columns, "cuda", limit=1 << 23)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("columns", COLUMNS)
+@pytest.mark.parametrize("schedule", ["register", "shared", "streaming"])
+@pytest.mark.parametrize("op", OPERATORS)
+def test_every_schedule(op, schedule, columns):
+    """One dtype for each size, so that each schedule meets all of them."""
+    dtype = FLOATS[COLUMNS.index(columns) % len(FLOATS)]
+    if columns > HELD[schedule] // 2:  # two tiles: values and gradients
+        with contextlib.suppress(ValueError):
+            check_row_counts(op, dtype, columns, "cuda", schedule)
+        return
+    check_row_counts(op, dtype, columns, "cuda", schedule)
+
+
+def test_many_rows_add_up(device):
+    """Sums over so many rows that every level of the summation takes part."""
+    rows, columns = (65537, 96) if device == "cuda" else (20011, 96)
+    chain = ADD_NORM
+    x, operands = add_norm_case(torch.float32, device, rows, columns)
+    verify_gradients(chain, x, operands)
+
+
+def test_nothing_to_do(device):
+    for shape in ((0, 8), (3, 0), (2, 0, 8)):
+        for chain in (OPERATORS["softmax"], OPERATORS["layer_norm"]):
+            operands = parameters(chain, shape[-1], device=device)
+            x = torch.empty(shape, device=device)
+            _, got = gradients_of(declare(chain), x, operands, {"y": torch.empty_like(x)})
+            assert got["x"].shape == shape
+            for name, value in operands.items():
+                assert torch.equal(got[name], torch.zeros_like(value))
