@@ -4,7 +4,7 @@
 
 import functools
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ceiling
@@ -178,7 +178,7 @@ def backward_bytes(case: Case) -> int:
 def memory() -> Iterator[Result]:
     """What the flagship attention softmax holds for its backward, beside inputs and output."""
     case = flagship.attention((8, 16, 1024, 1024), p=0.1, dtype=HALF, device="cuda")
-    inputs_of(case)
+    inputs = inputs_of(case)
     rows = case.x.numel() // case.x.shape[-1]
     torch._dynamo.reset()
     compiled = torch.compile(case.chain, dynamic=False)
@@ -187,7 +187,7 @@ def memory() -> Iterator[Result]:
         "torch eager": case.unfused,
         "torch.compile": lambda: compiled(case.x, **case.operands),
     }.items():
-        held, peak = _held(call)
+        held, peak = _held(call, inputs)
         for when, count in (("between forward and backward", held), ("at the peak", peak)):
             ours = by == "fusedops"
             yield Result(
@@ -201,9 +201,9 @@ def memory() -> Iterator[Result]:
 
 
 @torch.enable_grad()
-def _held(call: Callable[[], Any]) -> tuple[int, int]:
+def _held(call: Callable[[], Any], inputs: Sequence[Tensor]) -> tuple[int, int]:
     """Bytes beside the outputs that a forward pass leaves allocated, and that it had at most."""
-    torch.autograd.backward(outputs_of(call()), [torch.ones_like(y) for y in outputs_of(call())])
+    step(call, inputs)()  # What is built or kept at a first call is no part of it.
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Check a declaration: the fused op against its own unfused chain, in double and in its own type."""
+"""Check a declaration: the fused op against its unfused chain, in double and in its own type."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def _cases(bound: Bound) -> Iterator[_Case]:
 
 
 def _cut(name: str, x: Tensor, operands: Mapping[str, Any], sizes: Mapping[int, int]) -> _Case:
-    """x with some dimensions cut to these sizes, and the operands with it."""
+    """Cut some dimensions of x to these sizes, and those of the operands with them."""
 
     def cut(value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -163,7 +163,7 @@ def _cut(name: str, x: Tensor, operands: Mapping[str, Any], sizes: Mapping[int, 
         for dim, size in sizes.items():
             own = dim - x.dim()
             if -own <= value.dim() and value.shape[own] == x.shape[dim]:
-                value = value.narrow(own, 0, size)
+                value = value.narrow(own, value.shape[own] - size, size)  # the end: misaligned
         return value
 
     return _Case(name, cut(x), {key: cut(value) for key, value in operands.items()})
@@ -223,8 +223,8 @@ def _upstream(output: Tensor, case: _Case, reduced: tuple[int, ...]) -> Tensor:
 def _worst(case: str, what: str, got: Tensor, want: Wanted) -> Compared:
     value, allowed = want.value, want.allowed(got.dtype)
     if not got.numel() or got.shape != value.shape:
-        share = 0.0 if got.shape == value.shape else math.inf
-        return Compared(case, what, got.numel(), None, 0.0, 0.0, share)
+        of_shape = 0.0 if got.shape == value.shape else math.inf
+        return Compared(case, what, got.numel(), None, 0.0, 0.0, of_shape)
     exact = got.double()
     share = (exact - value).abs() / allowed
     # A bound of 0 (a row of zeros) allows exactly what it says.

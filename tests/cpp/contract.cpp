@@ -275,10 +275,10 @@ void saved(const double* x, const double* skip, half* first, float* second, doub
            int64_t cols, bool again) {
   using Skip = Residual<Full<const double>, Value<double>>;
   const Skip residual{full(skip, cols), number(0.5)};
-  const SavedResidual<Full<const double>, Value<double>, Full<half>> one{residual,
-                                                                         full(first, cols)};
-  const SavedResidual<Full<const double>, Value<double>, Full<float>> two{residual,
-                                                                          full(second, cols)};
+  const SavedResidual<Full<const double>, Value<double>, Full<half>> one{
+      residual, full(first, cols), {}};
+  const SavedResidual<Full<const double>, Value<double>, Full<float>> two{
+      residual, full(second, cols), {}};
   load_all(load(full(x, cols), Scale<Value<double>>{number(3)}, one,
                 Scale<Value<double>>{number(0.3)}, two, Bias<Value<double>>{number(0.1)}),
            y, rows, cols, again);
@@ -304,7 +304,7 @@ void spied(const double* x, const double* scale, const uint8_t* flags, double* g
     packs(cols, [&](auto n, int64_t col) {
       constexpr int N = decltype(n)::value;
       double g[N] = {};
-      chain(1).template backward(g, RowIndex<1>{row, {row}}, col, sink);
+      chain(1).template backward(g, RowIndex<1>{row, {row}}, col, sink, NoneGone{});
     });
   }
 }
@@ -317,10 +317,10 @@ void needs(bool* needing, bool* other) {
   Known g[4], result[4] = {{1, true}, {1, true}, {1, true}, {1, true}};
   NoSink sink;
   const RowIndex<1> row{0, {0}};
-  load(KnownSource{}, no, yes, no_more).backward(g, row, 0, sink);
+  load(KnownSource{}, no, yes, no_more).backward(g, row, 0, sink, NoneGone{});
   const Probe<true> stored{needing + 1};
   const Probe<false> left{other + 2};
-  store(Nothing{}, left, stored).backward(g, result, row, 0, sink);
+  store(Nothing{}, left, stored).backward(g, result, row, 0, sink, NoneGone{});
 }
 
 }  // extern "C"

@@ -54,10 +54,4 @@ struct KeptSink {
   }
 };
 
-/// Where nobody wants the gradients.
-struct NoSink {
-  template <int kFunctor, int kOperand, int N, class Compute, class Row>
-  FUSEDOPS_HD void add(const Compute (&)[N], const Row&, int64_t) const {}
-};
-
 }  // namespace fusedops

@@ -49,7 +49,7 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
   using RowTile =
       Tile<Compute, Schedule::kPacks, Schedule::kWidth, Schedule::kWidth, Schedule::kWidth, false>;
   using Row = typename Rows::Index;
-  constexpr bool kMasks = LoadT::kMasks;
+  constexpr bool kMasks = Op::kLeaves;
   constexpr bool kKeeps = !Schedule::Storage::kRevisits;
   const Alongside<LoadT, Upstream, Row> along{load, upstream};
   const int64_t chunks = (cols + Schedule::kChunk - 1) / Schedule::kChunk;

@@ -135,7 +135,7 @@ __device__ __forceinline__ void gradient_kernel(
   using RowTile =
       Tile<Compute, Schedule::kPacks, Schedule::kWidth, Schedule::kThreads * Schedule::kWidth,
            Schedule::kLanes * Schedule::kWidth, Schedule::kExact>;
-  constexpr bool kMasks = LoadT::kMasks;
+  constexpr bool kMasks = Op::kLeaves;
   constexpr Lanes<Schedule::kLanes> kGroup{};
   const Alongside<LoadT, Upstream, Row> along{load, upstream};
 

@@ -1,0 +1,173 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""`fusedops.testing.check` passes what is right, and says where what is wrong is wrong."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from cases import ADD_NORM, ATTENTION, declare, randn
+from test_forward import add_norm_case, attention_case
+
+import fusedops as fo
+from fusedops.testing import check
+
+
+@fo.functor
+def softcap(x, cap):
+    return cap * torch.tanh(x / cap)
+
+
+class Mistaken(fo.Scale):
+    """In torch it is something else: what it is in C++ is then wrong."""
+
+    def apply(self, x, chain):
+        return super().apply(x, chain) * (1 + 2e-6)
+
+
+class WrongDerivative(fo.Scale):
+    """The value is right."""
+
+    def apply(self, x, chain):
+        y = super().apply(x, chain)
+        return y.detach() * 0.5 + y * 0.5
+
+
+class WrongOperandDerivative(fo.Scale):
+    def apply(self, x, chain):
+        scale = chain.value(self.scale)
+        return x * (scale.detach() * 0.5 + scale * 0.5)
+
+
+class WrongMask(fo.Dropout):
+    def apply(self, x, chain):
+        kept, scale = chain.dropout(self)
+        return torch.where(kept.roll(1, -1), x * scale, 0.0)
+
+
+def scaled(kind=fo.Scale, dropout=fo.Dropout):
+    return fo.Softmax(load=[kind("s")], store=[dropout("p")])
+
+
+def check_scaled(op, device):
+    x = randn(5, 24, device=device)
+    return check(op, x, s=randn(24, device=device, seed=1), p=0.3)
+
+
+def test_what_is_right_passes(device):
+    report = check_scaled(scaled(), device)
+    assert report.passed
+    assert 0 < report.worst.share <= 1
+    cases = list(dict.fromkeys(one.case for one in report.compared))
+    assert cases == [
+        *("as given", "another draw", "columns apart", "shared upstream"),
+        *("odd columns", "one row", "one column", "no rows"),
+    ]
+    for case in cases:
+        parts = [one.what for one in report.compared if one.case == case]
+        assert parts == ["y", "gradient of x", "gradient of s"]
+    text = str(report)
+    assert "Softmax(load=[Scale(scale='s')]" in text
+    assert "all within the bound" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "out"),
+    [
+        (Mistaken, "y"),
+        (WrongDerivative, "gradient of x"),
+        (WrongOperandDerivative, "gradient of s"),
+    ],
+)
+def test_what_is_wrong_does_not(kind, out, device):
+    with pytest.raises(AssertionError, match="OUT") as raised:
+        check_scaled(scaled(kind), device)
+    report = raised.value.args[0]
+    assert not report.passed
+    first = next(one for one in report.compared if one.share > 1)
+    assert (first.case, first.what) == ("as given", out)
+    assert len(first.at) == (1 if out == "gradient of s" else 2)
+    assert first.got != first.wanted
+
+
+def test_another_mask_is_noticed(device):
+    with pytest.raises(AssertionError, match="OUT"):
+        check_scaled(scaled(dropout=WrongMask), device)
+
+
+def test_a_run_that_differs_is_noticed(device, monkeypatch):
+    op = scaled()
+    calls = []
+
+    class Unsteady(fo.Softmax):
+        def __call__(self, x, **arguments):
+            calls.append(x)
+            return op(x, **arguments) * (1 if len(calls) % 2 else 1 + 2.0**-23)
+
+    with pytest.raises(AssertionError, match="run again"):
+        check_scaled(Unsteady(op.load, op.store), device)
+
+
+def test_a_chain_with_a_stream(device):
+    x, operands = add_norm_case(torch.float32, device)
+    report = check(declare(ADD_NORM), x, **operands)
+    assert {one.what for one in report.compared} >= {"stream", "gradient of residual"}
+
+
+def test_a_functor_of_the_users_own(device):
+    op = fo.LogSoftmax(load=[softcap("cap")])
+    check(op, randn(4, 3, 16, device=device) * 20, cap=torch.tensor(15.0, device=device))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_flagships(dtype):
+    for chain, case in ((ATTENTION, attention_case), (ADD_NORM, add_norm_case)):
+        x, operands = case(dtype, "cuda")
+        check(declare(chain), x, **operands)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "op",
+    [
+        fo.Softmax(load=[fo.Cast(torch.bfloat16), fo.Scale("a"), fo.Causal()]),
+        fo.LogSoftmax(load=[fo.Alibi("a"), fo.Window(5)], store=[fo.Affine(None, "b")]),
+        fo.LayerNorm(load=[fo.Scale("a"), fo.Cast(torch.float16)], store=[fo.Affine("a", "b")]),
+        fo.RMSNorm(load=[softcap("a")], store=[fo.Cast(torch.float16), fo.Scale("b")], stats=True),
+    ],
+    ids=repr,
+)
+def test_other_declarations(op):
+    a, b = randn(3, 1, 1, device="cuda").abs() + 0.5, randn(40, device="cuda", seed=1)
+    x = randn(2, 3, 20, 40, device="cuda", seed=2)
+    check(op, x, **{name: {"a": a, "b": b}[name] for name in op.slots})
+
+
+def test_options_are_passed_on(device):
+    report = check(fo.LayerNorm(), randn(6, 5, 8, device=device).half(), dim=1, dtype=torch.float32)
+    assert report.passed
+
+
+def test_what_has_no_derivative_is_checked_forward(device):
+    doubled = fo.cpp_functor("doubled", forward="v + v", apply=lambda x: x + x)
+    report = check(fo.Softmax(load=[doubled()]), randn(3, 8, device=device))
+    assert {one.what for one in report.compared} == {"y"}
+
+
+def test_bad_arguments(device):
+    x = randn(3, 8, device=device)
+    with pytest.raises(TypeError, match=r"Softmax\(\), got"):
+        check(torch.softmax, x)
+    with pytest.raises(TypeError, match="out="):
+        check(fo.Softmax(), x, out=x)
+    with pytest.raises(TypeError, match="unknown operand"):
+        check(fo.Softmax(), x, s=1.0)
+
+
+def test_the_report_is_a_value():
+    report = fo.testing.Report("op", (fo.testing.Compared("c", "y", 1, (0,), 1.0, 1.5, math.inf),))
+    assert dataclasses.replace(report) == report
+    assert "inf OUT" in str(report)
+    assert "1 of 1 are out" in str(report)
