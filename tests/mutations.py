@@ -114,7 +114,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a causal in the wrong corner",
-        "fusedops/functors/masks.py",
+        "fusedops/functors/position.py",
         '(columns - queries if self.align == "bottom-right" else 0)',
         '(queries - columns if self.align == "bottom-right" else 0)',
         "test_masks.py::test_causal[softmax-cpu-shape1-bottom-right]",

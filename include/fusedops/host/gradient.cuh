@@ -51,7 +51,8 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
   using Row = typename Rows::Index;
   constexpr bool kMasks = Op::kLeaves;
   constexpr bool kKeeps = !Schedule::Storage::kRevisits;
-  const Alongside<LoadT, Upstream, Row> along{load, upstream};
+  constexpr bool kEverywhere = !Op::kLeavesConstant && Sinks<RowTile, StoreTargets>::kAny;
+  const Alongside<LoadT, Upstream, Row, kEverywhere> along{load, upstream};
   const int64_t chunks = (cols + Schedule::kChunk - 1) / Schedule::kChunk;
   alignas(64) RowTile values[kKeeps ? Schedule::kChunks : 1];
   alignas(64) RowTile gradients[kKeeps ? Schedule::kChunks : 1];

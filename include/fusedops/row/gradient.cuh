@@ -137,7 +137,8 @@ __device__ __forceinline__ void gradient_kernel(
            Schedule::kLanes * Schedule::kWidth, Schedule::kExact>;
   constexpr bool kMasks = Op::kLeaves;
   constexpr Lanes<Schedule::kLanes> kGroup{};
-  const Alongside<LoadT, Upstream, Row> along{load, upstream};
+  constexpr bool kEverywhere = !Op::kLeavesConstant && Sinks<RowTile, StoreTargets>::kAny;
+  const Alongside<LoadT, Upstream, Row, kEverywhere> along{load, upstream};
 
   const int thread = threadIdx.x % Schedule::kThreads;
   const int64_t first_col = int64_t(thread) * Schedule::kWidth;
