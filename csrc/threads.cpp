@@ -206,9 +206,11 @@ void run_rows(HostKernel kernel, const void* words, int64_t rows, int64_t grain,
   const int useful = static_cast<int>(std::min<int64_t>({pieces, threads, 1024}));
   if (useful <= 1) return kernel(words, 0, rows);
   if (const Team* team = find_team()) {
+    // All of the team, though some find no rows: a team of another size is made anew by libgomp,
+    // thread by thread, which took a millisecond of 16 threads.
     Shares shares{kernel, words, rows, team};
-    return team->parallel([](void* data) { static_cast<Shares*>(data)->work(); }, &shares, useful,
-                          0);
+    const auto work = [](void* data) { static_cast<Shares*>(data)->work(); };
+    return team->parallel(work, &shares, static_cast<unsigned>(std::min(threads, 1024)), 0);
   }
   Job job{kernel, words, rows, grain};
   Pool& shared = get_pool();

@@ -8,8 +8,8 @@ minilm.py beside this file fuses it. To run it:
     python examples/train_sentence_embeddings.py --device cpu
 
 paraphrases.tsv holds pairs of sentences that say the same. Each step of AdamW takes four of them,
-and the loss asks of each sentence which of the four is its paraphrase (in-batch negatives). The four
-share a subject, so that it takes the meaning to tell them apart.
+and the loss asks of each sentence which of the four is its paraphrase (in-batch negatives). The
+four share a subject, so that it takes the meaning to tell them apart.
 
 How far may two runs differ? AdamW moves a parameter by lr * m / (sqrt(v) + eps) in a step; m and v
 are averages of its gradients and of their squares, and |m| <= 1.2 sqrt(v) within twenty steps.

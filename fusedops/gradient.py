@@ -9,7 +9,8 @@ such pair is a `Gradient`, with plans of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["Gradient", "Info", "Occurrence", "joining_name", "saved_name"]
 
 _NUMBER, _TENSOR, _DESCRIBED = 2, 4, 8
-
-#: Groups of rows from which on each is summed by one visitor.
-FEW_GROUPS = 1024
 
 #: Threads of a block of the second stage, as op/column_sums.cuh has them.
 _SUMS_BLOCK, _SUMS_COLUMNS = 1024, 8
@@ -231,14 +229,6 @@ class Backward:
     def _schedule(self) -> tuple[schedule.Schedule | None, str, int]:
         geometry = self.geometry
         columns = max(geometry.columns, 1)
-        groups = [
-            one.group
-            for place, key in zip(geometry.placed, self.parts, strict=False)
-            if isinstance(key, Occurrence) and place is not None
-            for one in [sharing(place, geometry.sizes, columns)]
-            if one.kind == "column"
-        ]
-        sums, grouped = len(groups), max(groups, default=0) * FEW_GROUPS <= geometry.rows
         if self.target.shared_limit is None:
             return None, schedule.choose_host(columns, plan.forced), 0
         tile = schedule.choose_gradient(
@@ -247,11 +237,27 @@ class Backward:
             self.bound.compute.itemsize,
             bool(self.bound.slots),
             self.target.shared_limit,
-            sums,
-            grouped,
+            tuple(self._groups()),
             plan.forced,
         )
         return tile, tile.kind, tile.width
+
+    def _groups(self) -> Iterator[int]:
+        """Of every operand whose gradient is a sum over rows: how many such sums there are.
+
+        Whether the gradient is wanted does not matter, lest it decide how rows are reduced.
+        """
+        x, reduced = self.bound.x, self.bound.reduced
+        for one in _occurrences(self.op, frozenset(self.op.slots)):
+            tensor = self.bound.operands[one.name]
+            if not isinstance(tensor, Tensor):
+                continue
+            lead = x.dim() - tensor.dim()
+            own = {dim + lead: size for dim, size in enumerate(tensor.shape)}
+            rows = [dim for dim in range(x.dim()) if dim not in reduced]
+            shared = any(own.get(dim, -1) < x.shape[dim] for dim in rows)
+            if shared and all(own.get(dim, 1) == x.shape[dim] for dim in reduced):
+                yield math.prod(own.get(dim, 1) for dim in rows)
 
     def _generate(self) -> None:
         """One kernel, and a second where slices share a gradient."""
@@ -288,7 +294,7 @@ class Backward:
             stage = (variant.kernel(), sum_words, sum_patches, rows, 1)
             then.append((*stage, blocks, _SUMS_BLOCK, 0))
         info = Info(
-            schedule=self.kind,
+            schedule="shared" if self.shared_sums else self.kind,
             tile=tile,
             geometry=geometry,
             slices=self.slices,
@@ -422,8 +428,9 @@ class Backward:
     def _scratch(self, one: Occurrence, columns: int) -> View:
         """A row of the compute type for each slice."""
         patch = (_runtime.OUTPUT, len(self.outputs))
-        combined = self.kind == "register" and self.sharing[one].kind == "column"
-        parts = self.slices.total // (self.tile.rows if self.tile and combined else 1)
+        tile, by_column = self.tile, self.sharing[one].kind == "column"
+        combined = by_column and tile is not None and tile.sums != "memory"
+        parts = self.slices.total // (tile.rows if tile is not None and combined else 1)
         self.outputs.append((self.bound.compute, (parts, columns)))
         if self.sharing[one].group > self.slices.rows:
             self._parts_of = getattr(self, "_parts_of", {})

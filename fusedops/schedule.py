@@ -76,6 +76,7 @@ class Visiting(NamedTuple):
         ahead: Rows that are asked for before their turn; 0 visits one row a block.
         resident: Threads that a multiprocessor has visiting at a time.
         sums: Where what rows share is summed, "registers" or "shared".
+        room: Threads that a multiprocessor shall have room for; 0 leaves it to the compiler.
     """
 
     columns: int | None
@@ -84,7 +85,11 @@ class Visiting(NamedTuple):
     ahead: int = 0
     resident: int = 1024
     sums: str = "registers"
+    room: int = 0
 
+
+#: Sums over rows from which on each is made by one visitor of a few neighbouring rows.
+MANY_SUMS = 1024
 
 #: Where no rows share a gradient.
 ALONE = (
@@ -129,6 +134,7 @@ class Schedule:
     ahead: int = 0
     resident: int = 0
     sums: str = "registers"
+    room: int = 0
 
     @property
     def block(self) -> int:
@@ -138,8 +144,7 @@ class Schedule:
     @property
     def blocks(self) -> int:
         """Blocks that a multiprocessor shall have room for; 0 leaves it to the compiler."""
-        values = self.packs * self.width * self.compute_bytes // 4
-        return next((t // self.block for v, t in RESIDENT.items() if v // 2 < values <= v), 0)
+        return self.room // self.block
 
     @property
     def shared(self) -> int:
@@ -210,7 +215,11 @@ def choose(
     threads, packs, chunks = _tile(columns, width, compute_bytes, VALUES, MOST_THREADS)
     rows = max(1, SMALL_BLOCK // threads) if threads <= 32 else 1
     exact = columns == chunks * threads * packs * width
-    schedule = Schedule("register", threads, packs, width, rows, chunks, exact, compute_bytes)
+    values = packs * width * compute_bytes // 4
+    room = next((room for most, room in RESIDENT.items() if most // 2 < values <= most), 0)
+    schedule = Schedule(
+        "register", threads, packs, width, rows, chunks, exact, compute_bytes, room=room
+    )
     in_shared = dataclasses.replace(schedule, kind="shared")
     fits = in_shared.shared <= shared_limit - RESERVED_SHARED
     if forced == "host":
@@ -233,8 +242,7 @@ def choose_gradient(
     compute_bytes: int,
     dropout: bool,
     shared_limit: int,
-    sums: int,
-    grouped: bool,
+    sums: tuple[int, ...],
     forced: str | None,
 ) -> Schedule:
     """The schedule of a gradient on a GPU.
@@ -245,8 +253,7 @@ def choose_gradient(
         compute_bytes: As for `choose`.
         dropout: As for `choose`.
         shared_limit: As for `choose`.
-        sums: How many gradients of operands are sums over rows.
-        grouped: Whether each sum is over a few neighbouring rows.
+        sums: For each operand whose gradient is a sum over rows, how many such sums there are.
         forced: As for `choose`; "shared" keeps the sums there.
 
     Raises:
@@ -254,7 +261,7 @@ def choose_gradient(
     """
     width = DROPOUT_WIDTH if dropout else 16 // element_bytes
     width = min(width, _power_of_two_below(columns))
-    table = ALONE if sums == 0 else GROUPED if grouped else SUMMED
+    table = ALONE if not sums else GROUPED if min(sums) >= MANY_SUMS else SUMMED
     visiting = next(one for one in table if one.columns is None or columns <= one.columns)
     values = ((None, visiting.values),)
     threads, packs, chunks = _tile(columns, width, compute_bytes, values, GRADIENT_THREADS)
@@ -263,8 +270,8 @@ def choose_gradient(
     if forced in ("register", "shared") and chunks > 1:
         raise ValueError(f"a row of {columns} columns does not fit the registers of a block")
     kind = "register" if chunks == 1 and forced != "streaming" else "streaming"
-    where = "shared" if forced == "shared" else visiting.sums
-    taken = sums * rows * threads * packs * width * compute_bytes
+    where = "shared" if sums and forced == "shared" else visiting.sums
+    taken = len(sums) * rows * threads * packs * width * compute_bytes
     if kind == "streaming" or (where == "shared" and taken > shared_limit - RESERVED_SHARED):
         where = "memory"
     return Schedule(
@@ -279,6 +286,7 @@ def choose_gradient(
         ahead=visiting.ahead if kind == "register" else 0,
         resident=visiting.resident,
         sums=where,
+        room=visiting.room,
     )
 
 

@@ -31,7 +31,8 @@ def force_schedule(name: str) -> Iterator[None]:
 
     Args:
         name: "register", "shared" or "streaming" on a GPU; on a CPU "host" (the row in a buffer) or
-            "streaming".
+            "streaming". A gradient has its row in registers or streams it: "shared" puts its sums
+            over rows into shared memory, and is "register" if it has none.
 
     Raises:
         ValueError: The name is unknown, or at a call: the schedule cannot hold the row.

@@ -166,10 +166,13 @@ def test_what_is_held_between_forward_and_backward():
     x, operands = attention_case(torch.float16, "cuda", (2, 4, 256, 1024))
     x.requires_grad_()
     declare(ATTENTION)(x, **operands)  # plans, and what the libraries take for themselves
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
+
+    def requested():  # what torch's caching allocator was asked for, whatever blocks it took
+        return torch.cuda.memory_stats()["requested_bytes.all.current"]
+
+    before = requested()
     y = declare(ATTENTION)(x, **operands)
-    assert torch.cuda.memory_allocated() - before <= y.nbytes + 16 * x[..., 0].numel() + 1024
+    assert requested() - before <= y.nbytes + 16 * x[..., 0].numel()
 
 
 def test_manual_seed_repeats_a_run(flagship):

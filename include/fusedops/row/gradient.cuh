@@ -67,11 +67,11 @@ struct RowLane {
   /// N sums of this thread in shared memory. A thread reads only what it wrote, and neighbouring
   /// threads touch neighbouring words: no barriers, no conflicts.
   template <int N>
-  __device__ __forceinline__ void get(int64_t offset, int pack, int first,
-                                      Compute (&values)[N]) const {
+  __device__ __forceinline__ void get(int64_t offset, int pack, int first, Compute (&values)[N],
+                                      int by = threadIdx.x) const {
     FUSEDOPS_UNROLL
     for (int i = 0; i < N; i += kWord<N>) {
-      const auto word = *shared_word<kWord<N>>(offset, pack, first + i);
+      const auto word = *shared_word<kWord<N>>(offset, pack, first + i, by);
       FUSEDOPS_UNROLL
       for (int j = 0; j < kWord<N>; ++j) values[i + j] = word.at[j];
     }
@@ -84,7 +84,22 @@ struct RowLane {
       Pack<Compute, kWord<N>> word;
       FUSEDOPS_UNROLL
       for (int j = 0; j < kWord<N>; ++j) word.at[j] = values[i + j];
-      *shared_word<kWord<N>>(offset, pack, first + i) = word;
+      *shared_word<kWord<N>>(offset, pack, first + i, threadIdx.x) = word;
+    }
+  }
+  /// Until all rows of the block have put theirs; and then the sums over them.
+  __device__ __forceinline__ void wait() const {
+    if constexpr (Schedule::kRows > 1) __syncthreads();
+  }
+  template <int N>
+  __device__ __forceinline__ void get_all(int64_t offset, int pack, int first,
+                                          Compute (&values)[N]) const {
+    get(offset, pack, first, values);
+    for (int other = 1; other < Schedule::kRows; ++other) {
+      Compute more[N];
+      get(offset, pack, first, more, other * Schedule::kThreads + thread);
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < N; ++i) values[i] += more[i];
     }
   }
 
@@ -104,10 +119,10 @@ struct RowLane {
 
   template <int kCount>
   __device__ __forceinline__ static Pack<Compute, kCount>* shared_word(int64_t offset, int pack,
-                                                                       int element) {
+                                                                       int element, int by) {
     extern __shared__ __align__(16) char shared_row[];
     constexpr int kBlock = Schedule::kThreads * Schedule::kRows;
-    const int word = (pack * Tile::kWidth + element) / kMost * kBlock + threadIdx.x;
+    const int word = (pack * Tile::kWidth + element) / kMost * kBlock + by;
     return reinterpret_cast<Pack<Compute, kCount>*>(reinterpret_cast<Compute*>(shared_row) +
                                                     offset + word * kMost + element % kMost);
   }

@@ -91,10 +91,18 @@ struct ByColumn {
   template <class Tile, class Lane, class Row>
   FUSEDOPS_HD void flush(Sum<Tile>& sum, const Lane& lane, const Row& row,
                          const Visit& visit) const {
-    // A part of a sum that is in memory stands where it belongs.
-    if constexpr (kSums != Sums::kMemory || !kPartial) {
-      if (!visit.ends(kPartial ? 0 : group)) return;
+    if (!visit.ends(kPartial ? 0 : group)) return;
+    if constexpr (kSums == Sums::kMemory && kPartial) {
+      // A part of a sum that is in memory stands where it belongs, unless no row came.
+      if (visit.any) return;
+      lane.walk([&](auto width, int64_t col, int, int) {
+        for (int i = 0; i < decltype(width)::value; ++i) {
+          memory.value[visit.slice * cols + col + i] = 0;
+        }
+      });
+    } else {
       if constexpr (kPartial && kInRegisters) lane.combine(sum.at);
+      if constexpr (kPartial && kSums == Sums::kShared) lane.wait();
       if (!(kPartial ? lane.writes_part() && visit.any : visit.here)) return;
       lane.walk([&](auto width, int64_t col, int pack, int first) {
         constexpr int N = decltype(width)::value;
@@ -106,9 +114,13 @@ struct ByColumn {
             sum.at[pack][first + i] = 0;
           }
         } else if constexpr (kSums == Sums::kShared) {
-          Compute zeros[N] = {};
-          lane.get(offset, pack, first, values);
-          lane.put(offset, pack, first, zeros);
+          if constexpr (kPartial) {
+            lane.get_all(offset, pack, first, values);
+          } else {
+            Compute zeros[N] = {};
+            lane.get(offset, pack, first, values);
+            lane.put(offset, pack, first, zeros);
+          }
         } else {
           FUSEDOPS_VECTOR
           for (int i = 0; i < N; ++i) values[i] = memory.value[visit.slice * cols + col + i];
