@@ -77,6 +77,7 @@ class Visiting(NamedTuple):
         resident: Threads that a multiprocessor has visiting at a time.
         sums: Where what rows share is summed, "registers" or "shared".
         room: Threads that a multiprocessor shall have room for; 0 leaves it to the compiler.
+        most: Sums over rows, or None.
     """
 
     columns: int | None
@@ -86,6 +87,7 @@ class Visiting(NamedTuple):
     resident: int = 1024
     sums: str = "registers"
     room: int = 0
+    most: int | None = None
 
 
 #: Sums over rows from which on each is made by one visitor of a few neighbouring rows.
@@ -101,15 +103,15 @@ ALONE = (
 #: Where rows that share a gradient are neighbours, so that a sum is complete after a few rows.
 GROUPED = (
     Visiting(512, 16, ahead=1, resident=2048),
-    Visiting(1024, 32, ahead=1, resident=4096),
-    Visiting(4096, 16, ahead=1, resident=2048),
+    Visiting(4096, 16, ahead=1, resident=2048, sums="shared", room=640),
     Visiting(None, 16, ahead=1, resident=1024, sums="shared"),
 )
 
 #: Where all rows share one.
 SUMMED = (
     Visiting(512, 8, block=128, ahead=1, resident=1024),
-    Visiting(1024, 32, block=128, ahead=1, resident=448, sums="shared"),
+    Visiting(1024, 32, block=128, ahead=1, resident=448, sums="shared", most=2),
+    Visiting(1024, 16, ahead=1, resident=512, sums="shared"),
     Visiting(4096, 16, ahead=1, resident=768, sums="shared"),
     Visiting(8192, 32, ahead=1, resident=512, sums="shared"),
     Visiting(None, 16, ahead=1, resident=1024, sums="shared"),
@@ -254,7 +256,7 @@ def choose_gradient(
         dropout: As for `choose`.
         shared_limit: As for `choose`.
         sums: For each operand whose gradient is a sum over rows, how many such sums there are.
-        forced: As for `choose`; "shared" keeps the sums there.
+        forced: As for `choose`; "register" and "shared" say where the sums are.
 
     Raises:
         ValueError: the forced storage cannot hold the row.
@@ -262,7 +264,12 @@ def choose_gradient(
     width = DROPOUT_WIDTH if dropout else 16 // element_bytes
     width = min(width, _power_of_two_below(columns))
     table = ALONE if not sums else GROUPED if min(sums) >= MANY_SUMS else SUMMED
-    visiting = next(one for one in table if one.columns is None or columns <= one.columns)
+    visiting = next(
+        one
+        for one in table
+        if (one.columns is None or columns <= one.columns)
+        and (one.most is None or len(sums) <= one.most)
+    )
     values = ((None, visiting.values),)
     threads, packs, chunks = _tile(columns, width, compute_bytes, values, GRADIENT_THREADS)
     rows = max(1, visiting.block // threads) if threads <= 32 else 1
@@ -270,7 +277,7 @@ def choose_gradient(
     if forced in ("register", "shared") and chunks > 1:
         raise ValueError(f"a row of {columns} columns does not fit the registers of a block")
     kind = "register" if chunks == 1 and forced != "streaming" else "streaming"
-    where = "shared" if sums and forced == "shared" else visiting.sums
+    where = {"register": "registers", "shared": "shared"}.get(forced or "", visiting.sums)
     taken = len(sums) * rows * threads * packs * width * compute_bytes
     if kind == "streaming" or (where == "shared" and taken > shared_limit - RESERVED_SHARED):
         where = "memory"
