@@ -18,6 +18,7 @@ from torch import Tensor
 from fusedops import jit, plan
 from fusedops.binding import Bound, bind
 from fusedops.codegen import View
+from fusedops.explain_backward import Wanted, wanted
 from fusedops.explanation import CEILINGS, Cached, Explanation, Place
 from fusedops.functors import Causal, Dropout, Functor, Lengths, Window
 from fusedops.geometry import SHARED_BYTES
@@ -45,11 +46,14 @@ def explain(bound: Bound, target: Target | None = None) -> Explanation:
     target = target or Target.of(bound.x.device)
     device = _device_name(bound.x.device) if here else target.arch
     launches = bound.x.numel() > 0
-    described = bound
+    gradients = wanted(bound)
+    trains = gradients is not None and not gradients.refused
+    described = bound._replace(keep=trains)
     copies: tuple[str, ...] = ()
     copied = 0
     if launches and plan.columns_apart(bound):
         described, copies, copied = _with_copies(bound)
+        described = described._replace(keep=trains)
     info = plan.choose(described, target) if launches else None
     operands = {
         name: _place(described, name, info)
@@ -59,6 +63,8 @@ def explain(bound: Bound, target: Target | None = None) -> Explanation:
     outputs = {name: _place(described, name, info, out=True) for name in bound.op.outputs}
     acting = (*bound.load, *bound.store)
     cached, variant = _variant(info)
+    kept = gradients.kept() if gradients is not None and trains else ()
+    moved = copied + sum(place.bytes for place in (*operands.values(), *outputs.values()))
     return Explanation(
         op=bound.op,
         device=device,
@@ -77,12 +83,14 @@ def explain(bound: Bound, target: Target | None = None) -> Explanation:
         numbers={k: v for k, v in bound.operands.items() if not isinstance(v, Tensor)},
         outputs=outputs,
         dropouts=_dropouts(bound),
+        kept=kept,
+        backward=gradients.how(target) if gradients is not None and trains else None,
         copies=copies,
         cached=cached,
         variant=variant,
-        bytes=copied + sum(place.bytes for place in (*operands.values(), *outputs.values())),
+        bytes=moved + sum(one.own for one in kept),
         ceiling=CEILINGS.get(device),
-        notes=_notes(bound, acting, info),
+        notes=_notes(bound, acting, info, gradients),
     )
 
 
@@ -256,7 +264,9 @@ def _left_out(bound: Bound) -> tuple[Functor, ...]:
     return tuple(declared)
 
 
-def _notes(bound: Bound, acting: Sequence[Functor], info: Info | None) -> tuple[str, ...]:
+def _notes(
+    bound: Bound, acting: Sequence[Functor], info: Info | None, gradients: Wanted | None
+) -> tuple[str, ...]:
     notes = []
     last = max((i for i, f in enumerate(bound.load) if not f.masks), default=-1)
     if any(functor.masks for functor in bound.load[: max(last, 0)]):
@@ -265,9 +275,8 @@ def _notes(bound: Bound, acting: Sequence[Functor], info: Info | None) -> tuple[
         notes.append("columns that indices mask out are not loaded: the bytes are an upper bound")
     if info is not None and info.schedule == "streaming":
         notes.append("the row is read twice: the second time from a cache, where it is still there")
-    given = [bound.x, *bound.operands.values(), *bound.out.values()]
-    if torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in given):
-        notes.append("a call in grad mode raises, since an operand requires grad")
+    if gradients is not None and gradients.refused:
+        notes.append(f"a call in grad mode raises: {gradients.refused}")
     return tuple(notes)
 
 

@@ -16,7 +16,7 @@ from fusedops.schedule import Schedule
 if TYPE_CHECKING:
     from fusedops.ops import RowOp
 
-__all__ = ["CEILINGS", "Cached", "Ceiling", "Explanation", "Place"]
+__all__ = ["CEILINGS", "Cached", "Ceiling", "Explanation", "Kept", "Place"]
 
 #: Where a variant is.
 Cached: TypeAlias = 'Literal["loaded", "on disk", "to be built"]'
@@ -62,6 +62,25 @@ class Place:
 
 
 @dataclasses.dataclass(frozen=True)
+class Kept:
+    """One tensor that lives until the backward pass.
+
+    Attributes:
+        what: Where it comes from.
+        bytes: Its size.
+        own: How much of that the op allocates for the backward pass alone.
+    """
+
+    name: str
+    what: str
+    bytes: int
+    own: int
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.bytes} bytes, {self.what}"
+
+
+@dataclasses.dataclass(frozen=True)
 class Explanation:
     """What a call would run; print it.
 
@@ -77,6 +96,8 @@ class Explanation:
         operands, outputs: The tensors by name, x among the operands.
         numbers: The operands that are numbers: arguments of the kernel, new ones build nothing.
         dropouts: The acting dropouts' slots and thresholds.
+        kept: What lives until the backward pass; nothing where no gradient is wanted.
+        backward: What that pass would run, or None.
         copies: Tensors that are copied first or last, since their reduced dimensions lie apart.
         cached: Whether the variant is in this process, in the cache on disk, or not there yet.
         variant: Its name, and its folder or what would build it.
@@ -102,6 +123,8 @@ class Explanation:
     numbers: Mapping[str, float]
     outputs: Mapping[str, Place]
     dropouts: tuple[str, ...]
+    kept: tuple[Kept, ...]
+    backward: str | None
     copies: tuple[str, ...]
     cached: Cached | None
     variant: str
@@ -130,6 +153,8 @@ class Explanation:
             *((name, f"the number {value}, an argument") for name, value in self.numbers.items()),
             *((f"{name} (out)", str(place)) for name, place in self.outputs.items()),
             *(("dropout", text) for text in self.dropouts),
+            *(("kept", str(kept)) for kept in self.kept),
+            *([("backward", self.backward)] if self.backward else []),
             *(("copied", text) for text in self.copies),
             ("variant", f"{self.cached}: {self.variant}" if self.cached else self.variant),
             ("bytes", f"{self.bytes} (each element that is touched, once)"),

@@ -109,7 +109,9 @@ class RowOp(_runtime.Dispatcher):
             raise ValueError(f"{type(self).__name__}: save= names must differ, got {names}")
         statistics = ("mean", "rstd") if constants.get("stats") else ()
         self.outputs: tuple[str, ...] = ("y", *self.saves, *statistics)
-        self.dropouts = sum(isinstance(f, Dropout) for f in (*self.load, *self.store))
+        chains = (*self.load, *self.store)
+        self.probabilities = [str(f.p) for f in chains if isinstance(f, Dropout)]
+        self.dropouts = len(self.probabilities)
         self.causal = any(f.needs_query for f in self.load)
         name = type(self).__name__
         slots = [(operand.name, _FLAGS[operand.role]) for operand in self.operands]
@@ -140,7 +142,8 @@ class RowOp(_runtime.Dispatcher):
         """Say what a call would run and why, without running it: print the answer.
 
         Shows the LOAD and STORE chains, the schedule, each operand's place and vector width,
-        whether the variant is cached, and the bytes that must move.
+        whether the variant is cached, and the bytes that must move. In grad mode, with tensors that
+        require grad, also what is kept for the backward pass, its bytes, and what that pass runs.
         """
         from fusedops.explain import explain
 
@@ -214,9 +217,8 @@ class RowOp(_runtime.Dispatcher):
 
     def drops(self, arguments: Mapping[str, Any]) -> bool:
         """Whether a call with these arguments draws random numbers."""
-        chain = (*self.load, *self.store)
         return bool(arguments.get("training", True)) and any(
-            isinstance(f, Dropout) and arguments.get(f.p, 0) > 0 for f in chain
+            arguments.get(p, 0) > 0 for p in self.probabilities
         )
 
     def _in_plain_types(

@@ -50,8 +50,11 @@ VALUES = (
 #: with dropout 80 and 83. For 16 values it costs 1 to 3 points, for 64 values nothing is gained.
 RESIDENT = {32: 896}
 
-#: Threads of a row of a gradient at most.
-GRADIENT_THREADS = 1024
+#: Values of a row of a gradient that a block's registers hold at most: 1024 threads with 64
+#: registers and 16 values each, or 512 with twice as many of both. Rows in chunks take more than 64
+#: registers whatever the values.
+GRADIENT_VALUES = 16384
+CHUNK_THREADS = 512
 
 #: Threads of a row at most; rows of more than 64 x 256 columns are cut into chunks.
 MOST_THREADS = 256
@@ -114,7 +117,8 @@ SUMMED = (
     Visiting(1024, 16, ahead=1, resident=512, sums="shared"),
     Visiting(4096, 16, ahead=1, resident=768, sums="shared"),
     Visiting(8192, 32, ahead=1, resident=512, sums="shared"),
-    Visiting(None, 16, ahead=1, resident=1024, sums="shared"),
+    Visiting(None, 16, ahead=1, resident=1024, sums="shared", most=2),
+    Visiting(None, 32, resident=512, sums="shared"),  # asking ahead would spill registers
 )
 
 
@@ -271,7 +275,10 @@ def choose_gradient(
         and (one.most is None or len(sums) <= one.most)
     )
     values = ((None, visiting.values),)
-    threads, packs, chunks = _tile(columns, width, compute_bytes, values, GRADIENT_THREADS)
+    most_threads = GRADIENT_VALUES // max(16, visiting.values)
+    threads, packs, chunks = _tile(columns, width, compute_bytes, values, most_threads)
+    if chunks > 1 or forced == "streaming":
+        threads, packs, chunks = _tile(columns, width, compute_bytes, values, CHUNK_THREADS)
     rows = max(1, visiting.block // threads) if threads <= 32 else 1
     exact = columns == chunks * threads * packs * width
     if forced in ("register", "shared") and chunks > 1:

@@ -13,12 +13,17 @@ from fusedops import explanation, jit, testing
 from fusedops.explain import explain
 from fusedops.variant import Target
 
-H200 = Target("sm_90", 232448)
+H200 = Target("sm_90", 232448, 132)
 
 
 def on_gpu(op, x, **arguments):
     """As if the tensors were on a GPU."""
     return explain(op.bind(x, arguments), H200)
+
+
+def frozen(operands):
+    """The operands without their gradients."""
+    return {k: v.detach() if isinstance(v, torch.Tensor) else v for k, v in operands.items()}
 
 
 def attention(batch=2, heads=4, queries=16, keys=64, dtype=torch.float32):
@@ -68,10 +73,53 @@ class TestWhatIsSaid:
         assert "last" in str(fo.Softmax(load=[mask, scale]).explain(x, m=m, s=2.0))
 
     def test_gradients(self):
-        x = randn(4, 8).requires_grad_()
-        assert "requires grad" in str(declare(SOFTMAX).explain(x))
+        x, operands = attention()
+        op = declare(ATTENTION)
+        assert "kept" not in str(op.explain(x, **operands))
+        operands["pair_bias"].requires_grad_()
         with torch.no_grad():
-            assert "requires grad" not in str(declare(SOFTMAX).explain(x))
+            assert not op.explain(x, **operands).kept
+        told = op.explain(x.requires_grad_(), **operands)
+        own = {kept.name: (kept.bytes, kept.own) for kept in told.kept}
+        assert own == {
+            "statistics": (8 * 128, 8 * 128),
+            "x": (x.nbytes, 0),
+            "pair_bias": (operands["pair_bias"].nbytes, 0),
+            "padding": (operands["padding"].nbytes, 0),
+        }
+        assert "gradients of x, pair_bias by one kernel" in told.backward
+        assert told.bytes == op.explain(x.detach(), **frozen(operands)).bytes + 8 * 128
+        for word in ("statistics: 1024 bytes, 2 numbers in float32 a row", told.backward):
+            assert word in str(told)
+
+    def test_gradients_on_a_gpu(self):
+        x, v = randn(512, 1024, dtype=torch.float16), randn(1024, dtype=torch.float16)
+        leaves = {"bias": v, "residual": x.clone(), "gamma": v.clone(), "beta": v.clone()}
+        leaves = {name: tensor.requires_grad_() for name, tensor in leaves.items()}
+        told = on_gpu(declare(ADD_NORM), x.requires_grad_(), p=0.1, **leaves)
+        assert [kept.name for kept in told.kept] == ["statistics", "gamma", "stream"]
+        assert "gradients of x, bias, residual, gamma, beta by two kernels" in told.backward
+        assert (
+            "gamma: summed over rows in shared memory, the parts added up by the second"
+            in told.backward
+        )
+
+    def test_gradients_that_a_call_refuses(self):
+        x = randn(4, 8).requires_grad_()
+        told = declare(SOFTMAX).explain(x, out=torch.empty(4, 8))
+        assert not told.kept
+        assert "raises: out=" in str(told)
+
+    def test_gradients_in_other_dimensions(self):
+        """Rows that are copied, and rows that share an operand without being neighbours."""
+        x = randn(3, 4, 5).requires_grad_()
+        told = fo.LayerNorm().explain(x, dim=(0, 2))
+        assert "on dense copies" in told.backward
+        s = randn(3, 1, 8).requires_grad_()
+        told = fo.Softmax(load=[fo.Scale("a"), fo.Bias("b")]).explain(
+            randn(3, 4, 8), a=s, b=randn(1, 4, 8).requires_grad_()
+        )
+        assert re.search(r"[ab]: written whole and summed by torch", told.backward)
 
     def test_nothing_to_launch(self):
         for shape in ((0, 8), (8, 0)):

@@ -1,0 +1,159 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Every gradient kernel compiles for every architecture without spilling; no GPU is needed.
+
+As in test_variants, values of the axes are combined in pairs, not in full.
+"""
+
+import re
+
+import pytest
+import torch
+from cases import ADD_NORM, ATTENTION, OPERATORS, declare
+from test_variants import (
+    ARCHS,
+    COLUMNS,
+    DTYPES,
+    PLACES,
+    STORAGES,
+    covering,
+    parameters,
+    tensor,
+    values,
+)
+
+from fusedops import schedule, testing
+from fusedops.binding import KEPT, bind
+from fusedops.gradient import Gradient, joining_name, saved_name
+from fusedops.jit import compile_cuda
+from fusedops.variant import Target
+
+PROCESSORS = 132
+
+
+def backward_of(op, x, operands, arch, storage=None):
+    """What the backward pass of a call would run, with gradients of all that can have one."""
+    floating = {
+        name
+        for name, value in operands.items()
+        if isinstance(value, torch.Tensor) and value.is_floating_point()
+    }
+    gradient = Gradient(op, frozenset({"x", *floating}), frozenset(op.saves))
+    bound = bind(op, x, operands, {})._replace(keep=True)
+
+    def output(name):
+        return tensor(*bound.output_shape(name), dtype=bound.output_dtype(name))
+
+    given = {KEPT: output(KEPT), "x": x, **{name: operands.get(name) for name in op.slots}}
+    for name in op.saves:
+        given[joining_name(name)] = output(name)
+        if name in gradient.needed.streams:
+            given[saved_name(name)] = output(name)
+    target = Target(arch, ARCHS[arch], PROCESSORS)
+    if storage is None:
+        return gradient.describe(output("y"), given, {}, target)
+    with testing.force_schedule(storage):
+        return gradient.describe(output("y"), given, {}, target)
+
+
+def check_compiles(backward):
+    """The kernels compile without a word of warning, in registers alone."""
+    stages = [backward.first[0]] + ([backward.second[0]] if backward.second else [])
+    for variant in stages:
+        _, log = compile_cuda(variant.source, variant.arch, ["--ptxas-options=-v"])
+        assert "warning" not in log, log
+        usage = r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
+        assert re.findall(usage, log) == [("0", "0", "0")], log
+        registers = int(re.search(r"Used (\d+) registers", log)[1])
+        assert registers * variant.tile.block <= 65536, log
+
+
+@pytest.mark.parametrize(
+    ("arch", "operator", "storage", "size", "dtype", "aligned"),
+    covering(2, ARCHS, OPERATORS, STORAGES, ["odd", "exact", "long"], DTYPES, [True, False]),
+)
+def test_every_operator_compiles(arch, operator, storage, size, dtype, aligned):
+    op, columns = declare(OPERATORS[operator]), COLUMNS["register"][size]
+    x = tensor(200, 300, columns, dtype=dtype, misaligned=not aligned) if columns < 999 else None
+    x = tensor(20, 30, columns, dtype=dtype, misaligned=not aligned) if x is None else x
+    check_compiles(backward_of(op, x, parameters(op, columns), arch, storage))
+
+
+@pytest.mark.parametrize("number", range(len(PLACES)), ids=list(PLACES))
+def test_every_functor_compiles(number):
+    arch, storage = list(ARCHS)[number % 4], STORAGES[number % 3]
+    dtype = DTYPES[number // 4 % 4]
+    side, chain, kinds = list(PLACES.values())[number]
+    columns = COLUMNS["register"][["odd", "exact"][number % 2]]
+    op = kinds[number % len(kinds)](**{side: chain})
+    given = values(columns, dtype)
+    operands = {operand.name: given[operand.name] for operand in op.operands}
+    check_compiles(backward_of(op, tensor(2, 3, columns, dtype=dtype), operands, arch, storage))
+
+
+@pytest.mark.parametrize(
+    ("arch", "flagship", "columns", "dtype"),
+    covering(
+        2,
+        ARCHS,
+        ["attention", "add_norm"],
+        [256, 1000, 1024, 4096, 16384, 20001],
+        [torch.float16, torch.float32],
+    ),
+)
+def test_the_flagships_compile(arch, flagship, columns, dtype):
+    """On the schedules that they choose."""
+    op = declare({"attention": ATTENTION, "add_norm": ADD_NORM}[flagship])
+    like = tensor(2, 300, columns, dtype=dtype)
+    operands = {
+        "scale": 0.125,
+        "pair_bias": tensor(1, 300, columns, dtype=dtype),
+        "padding": tensor(2, 1, columns, dtype=torch.bool),
+        "p": 0.1,
+        "bias": tensor(columns, dtype=dtype),
+        "residual": like,
+        "gamma": tensor(columns),
+        "beta": tensor(columns),
+    }
+    wanted = {operand.name: operands[operand.name] for operand in op.operands}
+    check_compiles(backward_of(op, like, wanted, arch))
+
+
+@pytest.mark.parametrize("dropout", [False, True], ids=["plain", "dropout"])
+@pytest.mark.parametrize("sums", [(), (1,), (1, 1, 1), (4096,)], ids=str)
+@pytest.mark.parametrize(("element_bytes", "compute_bytes"), [(2, 4), (4, 4), (8, 8), (2, 8)])
+def test_the_tiles_of_a_row_cover_it(element_bytes, compute_bytes, sums, dropout):
+    for columns in [*range(1, 2050), 4095, 4096, 5000, 8192, 12289, 16384, 16385, 50257, 1 << 20]:
+        limit = ARCHS["sm_90"]
+        tile = schedule.choose_gradient(
+            columns, element_bytes, compute_bytes, dropout, limit, sums, None
+        )
+        chunk = tile.threads * tile.packs * tile.width
+        at = f"{columns} columns: {tile}"
+        assert tile.chunks == -(-columns // chunk), at
+        assert tile.exact == (columns == tile.chunks * chunk), at
+        assert tile.rows == 1 or tile.threads <= 32, at
+        assert tile.block <= 1024, at
+        assert tile.block % 32 == 0, at
+        assert tile.width <= columns, at
+        if tile.sums == "shared":
+            assert len(sums) * tile.block * tile.packs * tile.width * compute_bytes <= limit, at
+
+
+def test_the_tile_does_not_depend_on_rows_or_on_what_is_wanted():
+    """So that neither changes a bit of a row's gradient."""
+    op, columns = declare(ADD_NORM), 1024
+    tiles = set()
+    for rows in (1, 3, 5000):
+        x = tensor(rows, columns, dtype=torch.float16)
+        v = tensor(columns, dtype=torch.float16)
+        operands = {"bias": v, "p": 0.1, "residual": x, "gamma": v, "beta": v}
+        for wanted in ({"x"}, {"x", "gamma"}, {"x", "bias", "residual", "gamma", "beta"}):
+            gradient = Gradient(op, frozenset(wanted), frozenset())
+            bound = bind(op, x, operands, {})._replace(keep=True)
+            given = {KEPT: tensor(*bound.output_shape(KEPT)), "x": x, **operands}
+            given[saved_name("stream")] = x
+            target = Target("sm_90", ARCHS["sm_90"], PROCESSORS)
+            tile = gradient.describe(x, given, {}, target).tile
+            tiles.add((tile.threads, tile.packs, tile.width, tile.chunks))
+    assert len(tiles) == 1
