@@ -84,7 +84,7 @@ class RowOp(_runtime.Dispatcher):
         saves: The residual that each saved stream is named for.
         dropouts: How many dropouts there are.
         causal: Whether a functor asks which query a row is.
-        launches: Kernels that calls of this op have launched so far.
+        launches: Calls outside autograd that have launched so far.
     """
 
     header: ClassVar[str]
@@ -428,6 +428,12 @@ def _functors(op: RowOp, side: str, functors: Iterable[Functor]) -> tuple[Functo
         functors = (functors,)
     chain = tuple(functors)
     for functor in chain:
+        if isinstance(functor, type) and issubclass(functor, Functor):
+            title = functor.__name__
+            raise TypeError(
+                f"{name}: {side} must hold functors, got the class {title}; write {title}(...) with "
+                f"the names of its operands, or {title}() if it has none"
+            )
         if not isinstance(functor, Functor):
             raise TypeError(f"{name}: {side} must hold functors, got {functor!r}")
         if functor.masks and not op.masks:

@@ -61,7 +61,9 @@ def last_schedule() -> str | None:
 
 @contextlib.contextmanager
 def count_launches() -> Iterator[collections.Counter[RowOp]]:
-    """Count kernel launches in the block, by op. The counter is filled when the block ends.
+    """Count calls that launched in the block, by op: forward passes, and backward passes as well.
+
+    The counter is filled when the block ends.
 
     >>> import torch, fusedops as fo
     >>> op = fo.Softmax()
@@ -70,13 +72,18 @@ def count_launches() -> Iterator[collections.Counter[RowOp]]:
     >>> launches[op]
     1
     """
-    before = {key: op.launches for key, op in ops.declared.items()}
+    before = {key: _launches(op) for key, op in ops.declared.items()}
     counter: collections.Counter[RowOp] = collections.Counter()
     yield counter
     for key, op in list(ops.declared.items()):
-        launched = op.launches - before.get(key, 0)
+        launched = _launches(op) - before.get(key, 0)
         if launched:
             counter[op] += launched
+
+
+def _launches(op: RowOp) -> int:
+    of_op = (op, op.trained, *op.gradients.values())
+    return sum(dispatcher.launches for dispatcher in of_op)
 
 
 def _set(name: str | None) -> None:

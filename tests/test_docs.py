@@ -1,15 +1,22 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every code block of docs/: C++ becomes the header that it names, and Python is executed."""
+"""Every code block of docs/: C++ becomes the header that it names, and Python is executed.
+
+What the walk-through of docs/functors.md makes, `LayerScale`, is then held to torch on each device.
+"""
 
 import re
 import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from cases import randn
 
+import fusedops as fo
 from fusedops import functors
 from fusedops.jit import env
+from fusedops.testing import check
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -21,15 +28,18 @@ def page(request):
     return request.param
 
 
-def test_blocks(page, tmp_path, monkeypatch):
+def run_blocks(page, tmp_path, monkeypatch, after=""):
+    """Execute the blocks of a page, or those after a heading; what the last of them defines."""
     text = page.read_text(encoding="utf-8")
     include = tmp_path / "include"
-    for match in FENCED.finditer(text):
+    defined = {}
+    for match in FENCED.finditer(text, text.index(after)):
         language, block = match.groups()
         if language == "python":
             # Padded, so that a traceback shows the page's own line.
             lines = text[: match.start(2)].count("\n")
-            exec(compile("\n" * lines + block, str(page), "exec"), {"__name__": page.stem})
+            defined = {"__name__": page.stem}
+            exec(compile("\n" * lines + block, str(page), "exec"), defined)
         else:
             # Any other block would be one that nothing executes.
             assert language == "cpp"
@@ -39,12 +49,96 @@ def test_blocks(page, tmp_path, monkeypatch):
             named = re.match(r"// include/(fusedops/\S+)\n", block)
             assert named, "a header's first line names it"
             (include / named[1]).write_text(block)
+    return defined
 
 
+def test_blocks(page, tmp_path, monkeypatch):
+    run_blocks(page, tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def layer_scale(tmp_path_factory):
+    """The walk-through's class; its header can be included while the tests of this file run."""
+    page = ROOT / "docs" / "functors.md"
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("walk-through")
+        yield run_blocks(page, folder, patch, "## Add one to the library\n")["LayerScale"]
+
+
+def declared(layer_scale, device):
+    """The page's two ops; inputs of them, and which of these are kept for the gradient of x."""
+    x, residual = randn(2, 5, 100, device=device)
+    gamma, bias = randn(2, 100, device=device, seed=1)
+    stream = fo.LayerNorm(load=[layer_scale("gamma"), fo.Residual("residual", save="stream")])
+    yield stream, {"x": x, "gamma": gamma, "residual": residual}, {"gamma"}
+    stored = fo.LayerNorm(store=[fo.Bias("bias"), layer_scale("gamma")])
+    yield stored, {"x": x, "gamma": gamma, "bias": bias}, {"x", "gamma"}
+
+
+def differentiate(call, inputs, wanted):
+    """The gradients of these inputs, by name, and the inputs that were kept for them."""
+    leaves = {name: value.clone().requires_grad_(name in wanted) for name, value in inputs.items()}
+    kept = set()
+
+    def pack(tensor):
+        kept.update(name for name, one in leaves.items() if one.data_ptr() == tensor.data_ptr())
+        return tensor
+
+    x, *operands = leaves
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = call(leaves[x], **{name: leaves[name] for name in operands})
+    outputs = [result] if isinstance(result, torch.Tensor) else result
+    upstream = [randn(*y.shape, device=y.device, seed=k) for k, y in enumerate(outputs, 7)]
+    gradients = torch.autograd.grad(outputs, [leaves[name] for name in wanted], upstream)
+    return dict(zip(wanted, gradients, strict=True)), kept
+
+
+def test_the_walk_through(layer_scale, device):
+    for op, inputs, kept_for_x in declared(layer_scale, device):
+        x, *operands = inputs
+        check(op, inputs[x], **{name: inputs[name] for name in operands})
+        # Each set of gradients has a kernel of its own, and reads what that takes.
+        for wanted in (*([name] for name in inputs), ["x", "gamma"]):
+            got, kept = differentiate(op, inputs, wanted)
+            want, _ = differentiate(op.unfused, inputs, wanted)
+            torch.testing.assert_close(got, want)
+            if "gamma" in wanted:
+                assert kept >= {"x", "gamma"}
+            elif wanted == ["x"]:
+                assert kept == kept_for_x
+
+
+def test_a_functor_may_bring_its_cpp(layer_scale, device):
+    page = (ROOT / "docs" / "functors.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```cpp\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    includes = re.findall(r"^#include <fusedops/(\S+)>$", block, re.MULTILINE)
+
+    class OwnScale(layer_scale):
+        headers = ("row/view.cuh",)
+        definition = block[block.index("namespace") :].replace("LayerScale", "OwnScale")
+
+        def spell(self, write):
+            return super().spell(write).replace("LayerScale", "OwnScale")
+
+    assert tuple(includes) == OwnScale.headers
+    gamma = randn(24, device=device, seed=1)
+    check(fo.Softmax(load=[OwnScale("gamma")]), randn(3, 24, device=device), gamma=gamma)
+
+
+def slugs(page):
+    """What links call the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.name)
 def test_links(page):
     text = page.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)", text):
-        assert (page.parent / target).exists(), target
+    for target, heading in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", text):
+        linked = page.parent / target if target else page
+        assert linked.exists(), target
+        if heading:
+            assert heading in slugs(linked), heading
 
 
 def test_every_functor_has_its_line():

@@ -79,6 +79,11 @@ class TestDeclarations:
         with raises(WRONG, "Affine"):
             fo.Affine(None, None)
 
+    @pytest.mark.parametrize("kind", [fo.Causal, fo.Scale])
+    def test_a_class_is_no_functor_yet(self, kind):
+        with raises(TypeError, "load", f"the class {kind.__name__}", f"{kind.__name__}(...)"):
+            fo.Softmax(load=[kind])
+
     @pytest.mark.parametrize(
         "functor",
         [fo.Causal, functools.partial(fo.Window, 3), functools.partial(fo.Alibi, "slopes")],

@@ -241,6 +241,14 @@ def test_every_schedule(op, schedule, columns):
     check_row_counts(op, dtype, columns, "cuda", schedule)
 
 
+@pytest.mark.parametrize("op", OPERATORS)
+def test_mean_of_ten_thousand_sigma(op, device):
+    """What is made anew is as near to the row's result as the forward pass was."""
+    chain = OPERATORS[op]
+    x = randn(5, 1000, device=device) + 1e4
+    verify_gradients(chain, x, parameters(chain, 1000, device=device))
+
+
 def test_many_rows_add_up(device):
     """Sums over so many rows that every level of the summation takes part."""
     rows, columns = (65537, 96) if device == "cuda" else (20011, 96)

@@ -286,6 +286,14 @@ def test_launches_are_counted_by_op(device):
     assert launches == {softmax: 2, biased: 1}
 
 
+def test_backward_passes_are_counted(device):
+    x = randn(3, 9, device=device).requires_grad_()
+    softmax = declare(SOFTMAX)
+    with testing.count_launches() as launches:
+        softmax(x).backward(torch.ones_like(x))
+    assert launches == {softmax: 2}
+
+
 def test_forced_schedules_are_forgotten():
     x = randn(3, 9)
     with testing.force_schedule("host"):
