@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fusedops.binding import Bound
 from fusedops.ops import RowOp
+from fusedops.refusal import refuse
 from fusedops.runtime import draw
 from fusedops.truth import Wanted, wanted
 
@@ -82,6 +83,7 @@ class _Case(NamedTuple):
     operands: Mapping[str, Any]
     seed: int = _SEED
     expanded: bool = False
+    without: tuple[str, ...] = ()  # tensors whose gradients are not asked for
 
 
 def check(op: RowOp, x: Tensor, /, **arguments: Any) -> Report:
@@ -92,8 +94,8 @@ def check(op: RowOp, x: Tensor, /, **arguments: Any) -> Report:
     error of the unfused chain in the compute type (docs/design.md). Compared are the call as given
     with random upstream gradients for y and for every saved stream, another dropout mask, an x with
     gaps between its columns, upstream gradients that rows share, an odd number of columns, one row,
-    one column, no rows; and that a second run gives the same bits. Each kind of shape may have to
-    be built first, so a check takes seconds on a CPU.
+    one column, no rows; the gradient of x alone, and those of the operands alone; and that a second
+    run gives the same bits. Much of that has to be built first: a check takes seconds on a CPU.
 
     Args:
         op: The declaration.
@@ -119,6 +121,8 @@ def check(op: RowOp, x: Tensor, /, **arguments: Any) -> Report:
         raise TypeError("check: out= has no place here; leave it away")
     arguments.pop("generator", None)
     bound = op.bind(x, arguments)
+    if x.device.type not in ("cpu", "cuda"):
+        refuse(op, "device", x, bound.operands, {})
     options = {
         "dim": bound.reduced,
         "dtype": bound.dtype,
@@ -139,6 +143,10 @@ def _cases(bound: Bound) -> Iterator[_Case]:
     last = bound.reduced[-1]
     rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
     yield _Case("as given", x, operands)
+    others = tuple(_floating(operands))
+    if others and not bound.op.forward_only:
+        yield _Case("x alone", x, operands, without=others)
+        yield _Case("operands alone", x, operands, without=("x",))
     if bound.slots:
         yield _Case("another draw", x, operands, seed=_SEED + 1)
     apart = torch.full((*x.shape, 2), torch.nan, dtype=x.dtype, device=x.device)[..., 0]
@@ -152,6 +160,12 @@ def _cases(bound: Bound) -> Iterator[_Case]:
         yield _cut("one column", x, operands, dict.fromkeys(bound.reduced, 1))
     if rows:
         yield _cut("no rows", x, operands, {rows[0]: 0})
+
+
+def _floating(values: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in values.items():
+        if isinstance(value, Tensor) and value.is_floating_point():
+            yield name
 
 
 def _cut(name: str, x: Tensor, operands: Mapping[str, Any], sizes: Mapping[int, int]) -> _Case:
@@ -191,15 +205,16 @@ def _call(
     op: RowOp, case: _Case, options: Mapping[str, Any]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
     """Outputs, gradients and the upstream gradients they are of; the latter random, from a seed."""
+    given = {"x": case.x, **case.operands}
     leaves = {
-        name: value.detach().requires_grad_(not op.forward_only)
-        for name, value in {"x": case.x, **case.operands}.items()
-        if isinstance(value, Tensor) and value.is_floating_point()
+        name: given[name].detach().requires_grad_(not op.forward_only)
+        for name in _floating(given)
+        if name not in case.without
     }
-    given = {**case.operands, **leaves}
-    given.pop("x")
+    given |= leaves
+    x = given.pop("x")
     generator = torch.Generator(case.x.device).manual_seed(case.seed)
-    result = op(leaves["x"], **given, **options, generator=generator)
+    result = op(x, **given, **options, generator=generator)
     outputs = dict(zip(op.outputs, [result] if len(op.outputs) == 1 else result, strict=True))
     if op.forward_only:
         return outputs, {}, {}

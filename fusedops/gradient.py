@@ -112,6 +112,12 @@ class Gradient(_runtime.Dispatcher):
         if reason in ("neg", "conj"):
             plain = {name: _resolved(value) for name, value in given.items()}
             return self(_resolved(dy), **plain, **options)
+        if reason == "functorch" or (reason == "layout" and dy.layout is torch.strided):
+            raise UnsupportedError(
+                f"{self.op.name}: a vectorized backward pass (is_grads_batched=True, or "
+                "vectorize=True) does not see into a fused kernel; leave that away, or use "
+                "op.unfused"
+            )
         raise UnsupportedError(
             f"{self.op.name}: the gradient of its result, or a tensor kept for it, cannot be used "
             f"by a fused kernel ({reason}): it must be a plain dense torch.Tensor on the device of "

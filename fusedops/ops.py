@@ -431,8 +431,8 @@ def _functors(op: RowOp, side: str, functors: Iterable[Functor]) -> tuple[Functo
         if isinstance(functor, type) and issubclass(functor, Functor):
             title = functor.__name__
             raise TypeError(
-                f"{name}: {side} must hold functors, got the class {title}; write {title}(...) with "
-                f"the names of its operands, or {title}() if it has none"
+                f"{name}: {side} must hold functors, got the class {title}; write {title}(...) "
+                f"with the names of its operands, or {title}() if it has none"
             )
         if not isinstance(functor, Functor):
             raise TypeError(f"{name}: {side} must hold functors, got {functor!r}")

@@ -52,7 +52,7 @@ def refuse(
         "kernel; use op.unfused there",
         "layout": "tensors must be dense and strided, got {layouts}; use .to_dense() or "
         ".dequantize()",
-        "grad": "gradients are not available yet and {grads} requires grad; call it under "
+        "grad": "{grads} requires grad, which this call has no gradients for; call it under "
         "torch.no_grad(), detach() what needs no gradient, or use op.unfused, which differentiates",
         "dual": "forward-mode derivatives do not reach into a fused kernel; use op.unfused",
         "storage": "a tensor has no memory of its own (fake, meta, zero or functional tensors); "

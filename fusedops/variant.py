@@ -92,7 +92,8 @@ class Variant(NamedTuple):
         """What tells variants apart: all that the source text is made of."""
         tile = self.schedule if self.tile is None else self.tile.cpp
         ahead = self.tile is not None and (self.tile.ahead, self.tile.blocks)
-        return (self.arch, tile, ahead, self.entry, self.members)
+        definitions = tuple(functor.definition for functor in (*self.load, *self.store))
+        return (self.arch, tile, ahead, self.entry, self.members, definitions)
 
     @property
     def name(self) -> str:

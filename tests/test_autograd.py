@@ -335,3 +335,10 @@ def test_the_stream_of_the_forward_pass_is_used():
         _, got = gradients_of(declare(ADD_NORM), x, operands, late)
     side.synchronize()
     equal(got, wanted)
+
+
+def test_a_vectorized_backward_pass_is_refused(device):
+    x = randn(3, 8, device=device).requires_grad_()
+    y = fo.Softmax()(x)
+    with pytest.raises(fo.UnsupportedError, match="is_grads_batched"):
+        torch.autograd.grad(y, x, randn(5, 3, 8, device=device), is_grads_batched=True)

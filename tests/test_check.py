@@ -11,6 +11,7 @@ from cases import ADD_NORM, ATTENTION, declare, randn
 from test_forward import add_norm_case, attention_case
 
 import fusedops as fo
+from fusedops.functors.base import Reads
 from fusedops.testing import check
 
 
@@ -40,6 +41,13 @@ class WrongOperandDerivative(fo.Scale):
         return x * (scale.detach() * 0.5 + scale * 0.5)
 
 
+class ForgetsToRead(fo.Scale):
+    """It says that nothing is read unless the operand's gradient is wanted."""
+
+    def reads(self, wanted):
+        return super().reads(wanted) if self.scale in wanted else Reads(False, ())
+
+
 class WrongMask(fo.Dropout):
     def apply(self, x, chain):
         kept, scale = chain.dropout(self)
@@ -61,12 +69,13 @@ def test_what_is_right_passes(device):
     assert 0 < report.worst.share <= 1
     cases = list(dict.fromkeys(one.case for one in report.compared))
     assert cases == [
-        *("as given", "another draw", "columns apart", "shared upstream"),
-        *("odd columns", "one row", "one column", "no rows"),
+        *("as given", "x alone", "operands alone", "another draw", "columns apart"),
+        *("shared upstream", "odd columns", "one row", "one column", "no rows"),
     ]
     for case in cases:
         parts = [one.what for one in report.compared if one.case == case]
-        assert parts == ["y", "gradient of x", "gradient of s"]
+        alone = {"x alone": ["x"], "operands alone": ["s"]}.get(case, ["x", "s"])
+        assert parts == ["y", *(f"gradient of {name}" for name in alone)]
     text = str(report)
     assert "Softmax(load=[Scale(scale='s')]" in text
     assert "all within the bound" in text
@@ -89,6 +98,14 @@ def test_what_is_wrong_does_not(kind, out, device):
     assert (first.case, first.what) == ("as given", out)
     assert len(first.at) == (1 if out == "gradient of s" else 2)
     assert first.got != first.wanted
+
+
+def test_what_is_kept_too_little_is_noticed(device):
+    op = fo.Softmax(store=[ForgetsToRead("s")])
+    with pytest.raises(AssertionError, match="OUT") as raised:
+        check(op, randn(5, 24, device=device), s=randn(24, device=device, seed=1))
+    first = next(one for one in raised.value.args[0].compared if one.share > 1)
+    assert (first.case, first.what) == ("x alone", "gradient of x")
 
 
 def test_another_mask_is_noticed(device):

@@ -248,6 +248,7 @@ REFUSED = {
     "dropout": (lambda x: functional.dropout(x, 0.5), "", "fusedops.Dropout"),
     "no spelling": (lambda x: torch.special.i0(x), "aten.i0", "no spelling in C++"),
     "an option": (lambda x: torch.round(x, decimals=2), "aten.round", "decimals=2"),
+    "if elementwise": (lambda x: x if x > 0 else -x, "torch.where", "depends on a value"),
     "if": (lambda x: x if x.sum() > 0 else -x, "torch.where", "depends on a value"),
     "item": (lambda x, a: x * float(a.max()), "", "a value"),
     "columns": (lambda x: x / x.shape[-1], "x.shape", "as an operand"),

@@ -51,8 +51,13 @@ class Reads(NamedTuple):
 
 
 class Functor:
-    """Base of all functors; not for direct use."""
+    """Base of all functors: derive from it to write one of your own (docs/functors.md).
 
+    A functor is a frozen dataclass with the names of its operands. It says what it is in torch
+    (`apply`) and which C++ struct does the same (`spell`, with `header` or `definition`).
+    """
+
+    #: The header of the C++ struct, under include/fusedops/functor/.
     header: ClassVar[str]
     #: Takes elements out of the row: stands in the LOAD of softmax and log-softmax alone.
     masks: ClassVar[bool] = False
@@ -64,6 +69,11 @@ class Functor:
     @property
     def headers(self) -> tuple[str, ...]:
         """The headers of its C++, under include/fusedops/."""
+        if not hasattr(self, "header"):
+            raise NotImplementedError(
+                f"{type(self).__name__}: give it a header, the file of its C++ struct under "
+                "include/fusedops/functor/; or a definition, its C++ text, and headers of its own"
+            )
         return (f"functor/{self.header}",)
 
     @property
@@ -77,11 +87,11 @@ class Functor:
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         """The functor in torch; x and all operands have the reduced dimensions last, flattened."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}: apply(x, chain), its meaning in torch")
 
     def masked(self, chain: Chain) -> Tensor:
         """For functors that mask, in place of `apply`: the elements that leave the row."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}: masked(chain), what leaves the row")
 
     def gradients(self) -> tuple[str | None, ...]:
         """The operands that have gradients, each in the place of its number in the C++ struct."""
@@ -93,13 +103,13 @@ class Functor:
         """What the C++ ``backward`` reads when the gradients of these operands are asked for.
 
         All there is, unless a functor knows better. What is not listed is not kept for the
-        backward pass and must not be fetched there.
+        backward pass: fetched there, an operand is zero, and so is the gradient that it goes into.
         """
         return Reads(True, tuple(operand.name for operand in self.operands()))
 
     def spell(self, write: Arguments) -> str:
-        """The C++ type; calls on ``write`` append its members."""
-        raise NotImplementedError
+        """The C++ type; calls on ``write`` append its members, in their order."""
+        raise NotImplementedError(f"{type(self).__name__}: spell(write), its type in C++")
 
 
 def check_name(functor: object, field: str, name: object) -> None:

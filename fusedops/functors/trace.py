@@ -123,5 +123,10 @@ def _explained(title: str) -> Any:
     except UnsupportedError:
         raise
     except RuntimeError as error:
+        if "value of Tensor" in str(error):
+            raise UnsupportedError(
+                f"{title}: Python control flow (if, while, and, or) depends on a value, but one "
+                "kernel serves all values; choose with torch.where"
+            ) from error
         first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise UnsupportedError(f"{title}: torch cannot trace its gradient: {first}") from error
