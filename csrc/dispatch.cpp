@@ -119,10 +119,38 @@ const char* read(const State& state, PyObject* x, PyObject* const* keyword_value
   return read_out(call, state.slots.size(), grad_mode);
 }
 
+// Under torch.compile an op is a break in the graph, and Dynamo's hook would compile the Python
+// that we call next: code about shapes, specialised to the shapes of one call.
+class WithoutDynamo {
+ public:
+  explicit WithoutDynamo(const Torch& torch) : set_(torch.set_eval_frame) {
+    if (set_) before_ = PyObject_CallOneArg(set_, Py_None);
+    if (set_ && !before_) throw py::error_already_set();
+  }
+  ~WithoutDynamo() {
+    if (!before_) return;
+    if (before_ != Py_None) restore();
+    Py_DECREF(before_);
+  }
+  WithoutDynamo(const WithoutDynamo&) = delete;
+  WithoutDynamo& operator=(const WithoutDynamo&) = delete;
+
+ private:
+  void restore() {
+    const py::error_scope raised;  // an exception on its way stays as it is
+    Py_XDECREF(PyObject_CallOneArg(set_, before_));
+    if (PyErr_Occurred()) PyErr_WriteUnraisable(set_);
+  }
+
+  PyObject* set_;
+  PyObject* before_ = nullptr;
+};
+
 py::object call_slow(const State& state, const char* reason, PyObject* x,
                      PyObject* const* keyword_values, PyObject* keywords) {
   py::dict operands, options;
   collect(keyword_values, keywords, &operands, &options);
+  const WithoutDynamo eager(Torch::get());
   return state.slow(reason, py::handle(x), operands, options);
 }
 
@@ -137,6 +165,7 @@ PyObject* call_grad(const State& state, const Arguments& arguments) {
   for (size_t i = 0; i < slots; ++i) {
     values[i + 2] = arguments.slots[i] ? arguments.slots[i] : Py_None;
   }
+  const WithoutDynamo eager(Torch::get());
   PyObject* result = PyObject_Vectorcall(state.grad.ptr(), values + 1,
                                          (slots + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
   Py_XDECREF(options);
@@ -149,6 +178,7 @@ Draw call_draw(const State& state, const Call& call, int count) {
   static PyObject* const cuda = PyUnicode_InternFromString("cuda");
   PyObject* generator = call.arguments.options[Arguments::kGenerator];
   const py::int_ index(device.index), number(count);
+  const WithoutDynamo eager(call.torch);
   PyObject* arguments[] = {device.type == dlpack::kCPU ? cpu : cuda, index.ptr(),
                            generator ? generator : Py_None, number.ptr()};
   const auto pair = py::reinterpret_steal<py::object>(

@@ -74,6 +74,8 @@ Torch look_up() {
   found.forward_ad = keep(forward_ad.attr("__dict__"));
   found.dual_level = keep(py::str("_current_level"));
   found.empty = keep(torch.attr("empty"));
+  const py::object frames = py::getattr(c.attr("_dynamo"), "eval_frame", py::none());
+  found.set_eval_frame = keep_or_null(frames, "set_eval_frame");
   const py::object guards = py::getattr(c.attr("_dynamo"), "guards", py::none());
   found.empty_cpu = keep_or_null(guards, "_empty_strided_cpu");
   found.empty_cuda = keep_or_null(guards, "_empty_strided_cuda");

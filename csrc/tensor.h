@@ -40,6 +40,9 @@ struct Torch {
   PyObject* device_context;    // the mode of torch.set_default_device
   PyObject* increment_version;
 
+  /// Dynamo's hook into Python frames; null in a torch that lacks it.
+  PyObject* set_eval_frame;
+
   PyObject* compiler;  // module dictionaries, read for one name each
   PyObject* compiling;
   PyObject* forward_ad;

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["differentiate"]
 
+_WORD = 1 << 63
+
 
 def differentiate(op: RowOp, options: dict[str, Any] | None, x: Tensor, *values: Any) -> Any:
     """Run a call that needs gradients; `values` are the operands in order, None if not given."""
@@ -62,6 +64,8 @@ class _Differentiated(torch.autograd.Function):
         given: dict[str, Any] = {}
         if options:
             given.update((k, options[k]) for k in ("dim", "training") if k in options)
+            if isinstance(given.get("dim"), list):  # the caller's, who may change it
+                given["dim"] = tuple(given["dim"])
             if options.get("normalized_shape") is not None:
                 given["dim"] = op.bind(x, arguments).reduced
         if op.dropouts:
@@ -84,6 +88,8 @@ class _Differentiated(torch.autograd.Function):
             given["x"] = (x.dtype, x.shape)
         for name, value, keep in zip(op.slots, values, recipe.kept, strict=True):
             if not isinstance(value, Tensor):
+                if value is not None and not _is_plain(value):
+                    value = op.bind(x, arguments).operands[name]
                 given[name] = value
             elif keep:
                 names.append(name)
@@ -104,14 +110,15 @@ class _Differentiated(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Any, ...]:
+        saved = ctx.saved_tensors  # once: a checkpoint hands them out a single time
         if not torch.is_grad_enabled():
-            return _backward(ctx, incoming)
+            return _backward(ctx, saved, incoming)
         # The graph of a second derivative is being made: it may never be used, so what is refused
         # is its use.
         with torch.no_grad():
-            results = _backward(ctx, incoming)
+            results = _backward(ctx, saved, incoming)
         tensors = [result for result in results if isinstance(result, Tensor)]
-        roots = [one for one in (*ctx.saved_tensors, *incoming) if isinstance(one, Tensor)]
+        roots = [one for one in (*saved, *incoming) if isinstance(one, Tensor)]
         apply: Any = _Once.apply
         once = iter(apply(ctx.op.name, len(tensors), *tensors, *roots))
         return tuple(next(once) if isinstance(one, Tensor) else one for one in results)
@@ -133,11 +140,16 @@ class _Once(torch.autograd.Function):
         )
 
 
-def _backward(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ...]:
+def _backward(
+    ctx: Any, saved: Sequence[Tensor], incoming: Sequence[Tensor | None]
+) -> tuple[Any, ...]:
     op: RowOp = ctx.op
     dy = incoming[0]
     arguments = dict(ctx.given)
-    arguments.update(zip(ctx.names, ctx.saved_tensors, strict=True))
+    arguments.update(zip(ctx.names, saved, strict=True))
+    kept = saved[0]
+    if not kept.is_contiguous() or kept.data_ptr() % 16:  # a hook brought it back from elsewhere
+        arguments[KEPT] = kept.contiguous().clone()
     joining = []
     for name, gradient in zip(op.saves, incoming[1:], strict=False):
         if gradient is not None:
@@ -173,6 +185,11 @@ def _summed(
         found[name] = found[name] + result if name in found else result
         targets[name] = dtype
     return {name: result.to(targets[name]) for name, result in found.items()}
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether the runtime takes a number as it is."""
+    return type(value) is float or (type(value) is int and -_WORD <= value < _WORD)
 
 
 def _recipe(op: RowOp, needs: Sequence[bool]) -> _Recipe:

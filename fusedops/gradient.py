@@ -79,7 +79,8 @@ class Gradient(_runtime.Dispatcher):
     """The backward pass of an op for one set of wanted gradients.
 
     Called with the gradient of y, and by keyword what `fusedops.autograd` kept. Returns a tuple:
-    the gradient of x if that is wanted, then one for each of `occurrences`.
+    the gradient of x if that is wanted, then one for each of `occurrences`. Incoming gradients that
+    lie too unlike x for one kernel are copied first.
 
     Attributes:
         wanted: The names whose gradients are asked for, "x" among them.
@@ -125,11 +126,17 @@ class Gradient(_runtime.Dispatcher):
         )
 
     def _plan(self, dy: Tensor, given: dict[str, Any], options: dict[str, Any]) -> Any:
-        described = self.describe(dy, given, options)
-        if described.apart:
-            dense = {k: v.contiguous() if isinstance(v, Tensor) else v for k, v in given.items()}
-            return self(dy.contiguous(), **dense, **options)
-        return described.plan()
+        try:
+            described = self.describe(dy, given, options)
+            if not described.apart:
+                return described.plan()
+        except UnsupportedError:
+            # The forward pass took the operands: it is how the gradients lie that is too much.
+            joining = [given.get(joining_name(name)) for name in self.op.saves]
+            if all(t.is_contiguous() for t in (dy, *joining) if isinstance(t, Tensor)):
+                raise
+        dense = {k: v.contiguous() if isinstance(v, Tensor) else v for k, v in given.items()}
+        return self(dy.contiguous(), **dense, **options)
 
     def describe(
         self,
@@ -243,16 +250,14 @@ class Backward:
             self.bound.compute.itemsize,
             bool(self.bound.slots),
             self.target.shared_limit,
+            self.op.gradient_values,
             tuple(self._groups()),
             plan.forced,
         )
         return tile, tile.kind, tile.width
 
     def _groups(self) -> Iterator[int]:
-        """Of every operand whose gradient is a sum over rows: how many such sums there are.
-
-        Whether the gradient is wanted does not matter, lest it decide how rows are reduced.
-        """
+        """Of every operand whose gradient can be a sum over rows: how many such sums there are."""
         x, reduced = self.bound.x, self.bound.reduced
         for one in _occurrences(self.op, frozenset(self.op.slots)):
             tensor = self.bound.operands[one.name]

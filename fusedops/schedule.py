@@ -53,7 +53,7 @@ RESIDENT = {32: 896}
 #: Values of a row of a gradient that a block's registers hold at most: 1024 threads with 64
 #: registers and 16 values each, or 512 with twice as many of both. Rows in chunks take more than 64
 #: registers whatever the values.
-GRADIENT_VALUES = 16384
+GRADIENT_TILE = 16384
 CHUNK_THREADS = 512
 
 #: Threads of a row at most; rows of more than 64 x 256 columns are cut into chunks.
@@ -69,28 +69,37 @@ DROPOUT_WIDTH = 8
 RESERVED_SHARED = 2048
 
 
+#: The same for gradients, where a thread holds as many of the gradient beside them. Like the
+#: forward tile they may follow from the declaration, never from rows or from what is wanted:
+#: without operands that have gradients; softmaxes with some; norms with one or two; with more.
+GRADIENT_VALUES = {
+    "plain": ((4096, 16), (8192, 32), (None, 16)),
+    "softmax": ((None, 16),),
+    "norm": ((512, 8), (1024, 32), (4096, 16), (8192, 32), (None, 16)),
+    "long norm": ((512, 8), (4096, 16), (None, 32)),
+}
+
+
 class Visiting(NamedTuple):
-    """How a gradient visits rows of so many columns.
+    """How the rows of a gradient are visited: what may depend on their number, and what is wanted.
 
     Attributes:
         columns: The most, or None.
-        values: Of the row's result that a thread holds, and as many of its gradient.
+        values: That a thread holds, if it matters.
         block: Threads of a block that holds several rows.
         ahead: Rows that are asked for before their turn; 0 visits one row a block.
         resident: Threads that a multiprocessor has visiting at a time.
         sums: Where what rows share is summed, "registers" or "shared".
         room: Threads that a multiprocessor shall have room for; 0 leaves it to the compiler.
-        most: Sums over rows, or None.
     """
 
     columns: int | None
-    values: int
+    values: int | None = None
     block: int = 64
     ahead: int = 0
     resident: int = 1024
     sums: str = "registers"
     room: int = 0
-    most: int | None = None
 
 
 #: Sums over rows from which on each is made by one visitor of a few neighbouring rows.
@@ -98,27 +107,27 @@ MANY_SUMS = 1024
 
 #: Where no rows share a gradient.
 ALONE = (
-    Visiting(4096, 16),
-    Visiting(8192, 32),
-    Visiting(None, 16, ahead=1, resident=1024),
+    Visiting(8192),
+    Visiting(None, ahead=1, resident=1024),
 )
 
 #: Where rows that share a gradient are neighbours, so that a sum is complete after a few rows.
 GROUPED = (
-    Visiting(512, 16, ahead=1, resident=2048),
-    Visiting(4096, 16, ahead=1, resident=2048, sums="shared", room=640),
-    Visiting(None, 16, ahead=1, resident=1024, sums="shared"),
+    Visiting(512, ahead=1, resident=2048),
+    Visiting(4096, ahead=1, resident=2048, sums="shared", room=640),
+    Visiting(None, values=16, ahead=1, resident=1024, sums="shared"),
+    Visiting(None, resident=512, sums="shared"),
 )
 
 #: Where all rows share one.
 SUMMED = (
-    Visiting(512, 8, block=128, ahead=1, resident=1024),
-    Visiting(1024, 32, block=128, ahead=1, resident=448, sums="shared", most=2),
-    Visiting(1024, 16, ahead=1, resident=512, sums="shared"),
-    Visiting(4096, 16, ahead=1, resident=768, sums="shared"),
-    Visiting(8192, 32, ahead=1, resident=512, sums="shared"),
-    Visiting(None, 16, ahead=1, resident=1024, sums="shared", most=2),
-    Visiting(None, 32, resident=512, sums="shared"),  # asking ahead would spill registers
+    Visiting(512, block=128, ahead=1, resident=1024),
+    Visiting(1024, values=32, block=128, ahead=1, resident=448, sums="shared"),
+    Visiting(1024, ahead=1, resident=512, sums="shared"),
+    Visiting(4096, ahead=1, resident=768, sums="shared"),
+    Visiting(8192, ahead=1, resident=512, sums="shared"),
+    Visiting(None, values=16, ahead=1, resident=1024, sums="shared"),
+    Visiting(None, resident=512, sums="shared"),  # asking ahead would spill registers
 )
 
 
@@ -248,6 +257,7 @@ def choose_gradient(
     compute_bytes: int,
     dropout: bool,
     shared_limit: int,
+    declared: str,
     sums: tuple[int, ...],
     forced: str | None,
 ) -> Schedule:
@@ -259,6 +269,7 @@ def choose_gradient(
         compute_bytes: As for `choose`.
         dropout: As for `choose`.
         shared_limit: As for `choose`.
+        declared: Which of `GRADIENT_VALUES`.
         sums: For each operand whose gradient is a sum over rows, how many such sums there are.
         forced: As for `choose`; "register" and "shared" say where the sums are.
 
@@ -268,14 +279,14 @@ def choose_gradient(
     width = DROPOUT_WIDTH if dropout else 16 // element_bytes
     width = min(width, _power_of_two_below(columns))
     table = ALONE if not sums else GROUPED if min(sums) >= MANY_SUMS else SUMMED
+    values = GRADIENT_VALUES[declared]
+    held = next(values for most, values in values if most is None or columns <= most)
     visiting = next(
         one
         for one in table
-        if (one.columns is None or columns <= one.columns)
-        and (one.most is None or len(sums) <= one.most)
+        if (one.columns is None or columns <= one.columns) and one.values in (None, held)
     )
-    values = ((None, visiting.values),)
-    most_threads = GRADIENT_VALUES // max(16, visiting.values)
+    most_threads = GRADIENT_TILE // max(16, held)
     threads, packs, chunks = _tile(columns, width, compute_bytes, values, most_threads)
     if chunks > 1 or forced == "streaming":
         threads, packs, chunks = _tile(columns, width, compute_bytes, values, CHUNK_THREADS)

@@ -3,7 +3,9 @@
 """How fused ops behave as nodes of torch's graph: what they keep, write, repeat and refuse."""
 
 import contextlib
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from cases import (
@@ -342,3 +344,84 @@ def test_a_vectorized_backward_pass_is_refused(device):
     y = fo.Softmax()(x)
     with pytest.raises(fo.UnsupportedError, match="is_grads_batched"):
         torch.autograd.grad(y, x, randn(5, 3, 8, device=device), is_grads_batched=True)
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["forward", "backward"])
+def test_between_compiled_code(grad, device):
+    """An op is a break in the graph, and what plans it is not compiled for the shapes of one call.
+
+    The declaration is this test's own: it must have no plans yet.
+    """
+    op = fo.LayerNorm(eps=2e-5 if grad else 3e-5)
+    compiled = torch.compile(lambda x: op(x) + 1, backend="eager")
+    for shape in ((4, 8), (2, 3, 8), (5, 2, 3, 8), (7, 8)):
+        x = randn(*shape, device=device).requires_grad_(grad)
+        y, want = compiled(x), op.unfused(x) + 1
+        torch.testing.assert_close(y, want)
+        if grad:
+            dy = randn(*shape, device=device, seed=1)
+            torch.testing.assert_close(
+                torch.autograd.grad(y, x, dy), torch.autograd.grad(want, x, dy)
+            )
+
+
+@pytest.mark.parametrize("number", [np.float32(2), np.int64(2), 10**20, Fraction(1, 2)], ids=repr)
+def test_numbers_of_other_kinds(number, device):
+    op = fo.LayerNorm(load=[fo.Scale("s")], store=[fo.Dropout("p")])
+    x = randn(4, 8, device=device)
+    results = [
+        gradients_of(op, x, {"s": s, "p": p}, {"y": randn(4, 8, device=device, seed=1)})[1]["x"]
+        for s, p in ((number, Fraction(1, 2)), (float(number), 0.5))
+    ]
+    assert same_bits(*results)
+
+
+def test_a_list_of_dimensions_may_change_later(device):
+    op, dim = fo.LayerNorm(), [1]
+    x = randn(4, 4, device=device).requires_grad_()
+    y, want = op(x, dim=dim), op(x, dim=1)
+    dim[0] = 0
+    dy = randn(4, 4, device=device, seed=1)
+    assert same_bits(*(torch.autograd.grad(each, x, dy)[0] for each in (y, want)))
+
+
+def test_a_checkpoint_hands_out_what_it_saved_once(device):
+    x = randn(4, 8, device=device).requires_grad_()
+    dy = randn(4, 8, device=device, seed=1)
+    results = [
+        torch.autograd.grad(y, x, dy, create_graph=True)[0]
+        for y in (checkpoint(fo.LayerNorm(), x, use_reentrant=False), fo.LayerNorm()(x))
+    ]
+    assert same_bits(*results)
+
+
+def test_statistics_that_a_hook_brought_back_from_elsewhere(device):
+    x, dy = (randn(8, 6, device=device, seed=i) for i in range(2))
+
+    def turned(tensor):
+        return tensor.t().contiguous().t() if tensor.dim() == 2 else tensor
+
+    def moved(tensor):
+        room = torch.empty(tensor.numel() + 1, dtype=tensor.dtype, device=device)
+        return room[1:].view(tensor.shape).copy_(tensor)
+
+    results = []
+    for bring_back in (lambda tensor: tensor, turned, moved):
+        leaf = x.clone().requires_grad_()
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, bring_back):
+            y = fo.Softmax()(leaf)
+        results.append(torch.autograd.grad(y, leaf, dy)[0])
+    assert same_bits(results[0], results[1])
+    assert same_bits(results[0], results[2])
+
+
+def test_incoming_gradients_that_lie_unlike_everything_else(device):
+    """More strides than a kernel has row dimensions for."""
+    x = randn(3, 2, 3, 2, 3, 2, 4, device=device).requires_grad_()
+    turned = randn(2, 3, 2, 3, 2, 3, 4, device=device).permute(5, 4, 3, 2, 1, 0, 6)
+    y = fo.LayerNorm()(x)
+    got = torch.autograd.grad(y, x, turned, retain_graph=True)[0]
+    assert same_bits(got, torch.autograd.grad(y, x, turned.contiguous(), retain_graph=True)[0])
+    shared = randn(1, 2, 1, 2, 1, 2, 4, device=device).expand_as(x)
+    got = torch.autograd.grad(y, x, shared, retain_graph=True)[0]
+    assert same_bits(got, torch.autograd.grad(y, x, shared.contiguous())[0])

@@ -122,7 +122,17 @@ def test_a_functor_may_bring_its_cpp(layer_scale, device):
 
     assert tuple(includes) == OwnScale.headers
     gamma = randn(24, device=device, seed=1)
-    check(fo.Softmax(load=[OwnScale("gamma")]), randn(3, 24, device=device), gamma=gamma)
+    x = randn(3, 24, device=device)
+    check(fo.Softmax(load=[OwnScale("gamma")]), x, gamma=gamma)
+
+    class Redefined(OwnScale):
+        """As when a notebook's cell runs once more: the same name for something else."""
+
+        definition = OwnScale.definition.replace("*= scale", "+= scale")
+
+    assert Redefined.definition != OwnScale.definition
+    got = fo.Softmax(load=[Redefined("gamma")])(x, gamma=gamma)
+    torch.testing.assert_close(got, torch.softmax(x + gamma, -1))
 
 
 def slugs(page):

@@ -5,6 +5,8 @@
 As in test_variants, values of the axes are combined in pairs, not in full.
 """
 
+import functools
+import itertools
 import re
 
 import pytest
@@ -22,6 +24,7 @@ from test_variants import (
     values,
 )
 
+import fusedops as fo
 from fusedops import schedule, testing
 from fusedops.binding import KEPT, bind
 from fusedops.gradient import Gradient, joining_name, saved_name
@@ -120,13 +123,14 @@ def test_the_flagships_compile(arch, flagship, columns, dtype):
 
 
 @pytest.mark.parametrize("dropout", [False, True], ids=["plain", "dropout"])
+@pytest.mark.parametrize("declared", schedule.GRADIENT_VALUES)
 @pytest.mark.parametrize("sums", [(), (1,), (1, 1, 1), (4096,)], ids=str)
 @pytest.mark.parametrize(("element_bytes", "compute_bytes"), [(2, 4), (4, 4), (8, 8), (2, 8)])
-def test_the_tiles_of_a_row_cover_it(element_bytes, compute_bytes, sums, dropout):
+def test_the_tiles_of_a_row_cover_it(element_bytes, compute_bytes, sums, declared, dropout):
     for columns in [*range(1, 2050), 4095, 4096, 5000, 8192, 12289, 16384, 16385, 50257, 1 << 20]:
         limit = ARCHS["sm_90"]
         tile = schedule.choose_gradient(
-            columns, element_bytes, compute_bytes, dropout, limit, sums, None
+            columns, element_bytes, compute_bytes, dropout, limit, declared, sums, None
         )
         chunk = tile.threads * tile.packs * tile.width
         at = f"{columns} columns: {tile}"
@@ -140,20 +144,38 @@ def test_the_tiles_of_a_row_cover_it(element_bytes, compute_bytes, sums, dropout
             assert len(sums) * tile.block * tile.packs * tile.width * compute_bytes <= limit, at
 
 
-def test_the_tile_does_not_depend_on_rows_or_on_what_is_wanted():
-    """So that neither changes a bit of a row's gradient."""
+def tile_of(op, x, operands, wanted=None):
+    gradient = Gradient(op, frozenset(wanted or {"x", *operands}), frozenset())
+    bound = bind(op, x, operands, {})._replace(keep=True)
+    given = {KEPT: tensor(*bound.output_shape(KEPT)), "x": x, **operands}
+    given |= {saved_name(name): x for name in op.saves}
+    target = Target("sm_90", ARCHS["sm_90"], PROCESSORS)
+    tile = gradient.describe(x, given, {}, target).tile
+    return tile.threads, tile.packs, tile.width, tile.chunks
+
+
+def test_the_tile_does_not_depend_on_what_is_wanted():
+    """So that it changes no bit of a row's gradient."""
     op, columns = declare(ADD_NORM), 1024
+    x = tensor(500, columns, dtype=torch.float16)
+    v = tensor(columns, dtype=torch.float16)
+    operands = {"bias": v, "p": 0.1, "residual": x, "gamma": v, "beta": v}
+    wanted = ({"x"}, {"x", "gamma"}, {"bias"}, {"x", "bias", "residual", "gamma", "beta"})
+    assert len({tile_of(op, x, operands, names) for names in wanted}) == 1
+
+
+@pytest.mark.parametrize("columns", [32, 256, 512, 1024, 4096, 8192, 16384, 40000])
+def test_the_tile_does_not_depend_on_rows(columns):
+    norm = fo.LayerNorm(store=[fo.Affine("gamma", "beta")])
+    biased = fo.Softmax(load=[fo.Bias("b")])
+    half = functools.partial(tensor, dtype=torch.float16)
     tiles = set()
-    for rows in (1, 3, 5000):
-        x = tensor(rows, columns, dtype=torch.float16)
-        v = tensor(columns, dtype=torch.float16)
-        operands = {"bias": v, "p": 0.1, "residual": x, "gamma": v, "beta": v}
-        for wanted in ({"x"}, {"x", "gamma"}, {"x", "bias", "residual", "gamma", "beta"}):
-            gradient = Gradient(op, frozenset(wanted), frozenset())
-            bound = bind(op, x, operands, {})._replace(keep=True)
-            given = {KEPT: tensor(*bound.output_shape(KEPT)), "x": x, **operands}
-            given[saved_name("stream")] = x
-            target = Target("sm_90", ARCHS["sm_90"], PROCESSORS)
-            tile = gradient.describe(x, given, {}, target).tile
-            tiles.add((tile.threads, tile.packs, tile.width, tile.chunks))
+    for rows, shape in itertools.product((1, 2, 3, 5000), ((columns,), (1, columns))):
+        operands = {"gamma": half(*shape), "beta": half(*shape)}
+        tiles.add(tile_of(norm, half(rows, columns), operands))
+    assert len(tiles) == 1
+    tiles = set()
+    for batch, queries in itertools.product((1, 2, 8), (1, 16, 128)):
+        bias = half(1, 8, queries, columns)
+        tiles.add(tile_of(biased, half(batch, 8, queries, columns), {"b": bias}))
     assert len(tiles) == 1

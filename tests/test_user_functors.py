@@ -210,6 +210,19 @@ def test_the_same_text_is_the_same_variant_and_other_text_another():
     )
 
 
+def test_cpp_may_name_one_operand_twice(device):
+    line = fo.cpp_functor(
+        "line",
+        forward="v * a + b",
+        derivative="g * a",
+        operands=["a", "b"],
+        operand_derivatives={"a": "g * v", "b": "g"},
+        apply=lambda x, a, b: x * a + b,
+    )
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(1)).to(device)
+    testing.check(fo.LayerNorm(load=[line("q", "q")]), x, q=x[0].clone())
+
+
 def test_operands_may_be_numbers_at_the_call(device):
     op = fo.Softmax(load=[softcap("cap")])
     x = torch.randn(4, 30, generator=torch.Generator().manual_seed(1)).to(device) * 10

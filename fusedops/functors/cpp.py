@@ -39,6 +39,9 @@ class CppFunctor(UserFunctor):
     def _takes_numbers(self) -> bool:
         return False
 
+    def _names(self) -> list[str]:
+        return [one for one in self.arguments if isinstance(one, str)]  # as the expressions do
+
     def _derive(self) -> Program:
         return self.program
 
