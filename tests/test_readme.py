@@ -40,7 +40,7 @@ def test_block(language, text, line):
 def test_two_commands():
     demo, tests = commands()
     assert demo.endswith("fusedops demo")
-    assert tests.endswith("pytest")
+    assert tests.endswith("pytest -n auto")
     for command in (demo, tests):
         assert command.startswith("python3 -m venv .venv && .venv/bin/pip install ")
 
