@@ -8,7 +8,7 @@ inputs is decided by `fusedops.needed`. What is not read again is described by i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -51,6 +51,17 @@ class _Recipe(NamedTuple):
     streams: tuple[tuple[int, str], ...]  # number of the output, keyword
 
 
+class _Call(NamedTuple):
+    """What a backward pass must know of the forward pass, besides the tensors that were kept."""
+
+    op: RowOp
+    wanted: frozenset[str]
+    names: list[str]  # of the tensors that were kept, after the statistics
+    given: dict[str, Any]  # what else the backward kernel gets, by keyword
+    dtype: torch.dtype  # of the result
+    shape: torch.Size
+
+
 class _Differentiated(torch.autograd.Function):
     """One call of an op; inputs: the op, its options, x, then the operands in order."""
 
@@ -58,50 +69,46 @@ class _Differentiated(torch.autograd.Function):
     def forward(
         ctx: Any, op: RowOp, options: dict[str, Any] | None, x: Tensor, *values: Any
     ) -> tuple[Tensor, ...]:
-        arguments = _named(op, values)
-        if options:
-            arguments.update(options)
-        given: dict[str, Any] = {}
-        if options:
-            given.update((k, options[k]) for k in ("dim", "training") if k in options)
-            if isinstance(given.get("dim"), list):  # the caller's, who may change it
-                given["dim"] = tuple(given["dim"])
-            if options.get("normalized_shape") is not None:
-                given["dim"] = op.bind(x, arguments).reduced
-        if op.dropouts:
-            generator = None if options is None else options.get("generator")
-            drawn = generator
-            if not isinstance(generator, tuple) and op.drops(arguments):
-                device = x.device
-                drawn = draw(device.type, device.index or 0, generator, op.dropouts, op.name)
-            given["generator"] = arguments["generator"] = drawn
-        *outputs, kept = op.trained(x, **arguments)
-        needs = ctx.needs_input_grad[2:]
-        recipe = op.recipes.get(needs)
+        recipe = op.recipes.get(ctx.needs_input_grad)
         if recipe is None:
-            recipe = op.recipes[needs] = _recipe(op, needs)
-        names, tensors = [KEPT], [kept]
-        if recipe.x:
-            names.append("x")
-            tensors.append(x)
-        else:
+            recipe = op.recipes[ctx.needs_input_grad] = _recipe(op, ctx.needs_input_grad[2:])
+        arguments: dict[str, Any] = {}
+        given: dict[str, Any] = {}
+        names, tensors = ["x"] * recipe.x, [x] * recipe.x
+        if not recipe.x:
             given["x"] = (x.dtype, x.shape)
+        odd = False
         for name, value, keep in zip(op.slots, values, recipe.kept, strict=True):
+            if value is None:
+                given[name] = None
+                continue
+            arguments[name] = value
             if not isinstance(value, Tensor):
-                if value is not None and not _is_plain(value):
-                    value = op.bind(x, arguments).operands[name]
                 given[name] = value
+                odd = odd or not _is_plain(value)
             elif keep:
                 names.append(name)
                 tensors.append(value)
             else:
                 given[name] = (value.dtype, value.shape)
+        if options:
+            arguments.update(options)
+            given.update(_options(op, options, x, arguments))
+        if odd:
+            plain = op.bind(x, arguments).operands
+            given.update((k, v) for k, v in plain.items() if not isinstance(v, Tensor))
+        if op.dropouts:
+            generator = None if options is None else options.get("generator")
+            if not isinstance(generator, tuple) and op.drops(arguments):
+                device = x.device
+                generator = draw(device.type, device.index or 0, generator, op.dropouts, op.name)
+            given["generator"] = arguments["generator"] = generator
+        *outputs, kept = op.trained(x, **arguments)
         for number, name in recipe.streams:
             names.append(name)
             tensors.append(outputs[number])
-        ctx.save_for_backward(*tensors)
-        ctx.op, ctx.names, ctx.given, ctx.wanted = op, names, given, recipe.wanted
-        ctx.result = (outputs[0].dtype, x.shape, x.device)
+        ctx.save_for_backward(kept, *tensors)
+        ctx.call = _Call(op, recipe.wanted, names, given, outputs[0].dtype, x.shape)
         ctx.set_materialize_grads(False)
         statistics = len(op.outputs) - 1 - len(op.saves)
         if statistics:
@@ -112,15 +119,15 @@ class _Differentiated(torch.autograd.Function):
     def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Any, ...]:
         saved = ctx.saved_tensors  # once: a checkpoint hands them out a single time
         if not torch.is_grad_enabled():
-            return _backward(ctx, saved, incoming)
+            return _backward(ctx.call, saved, incoming)
         # The graph of a second derivative is being made: it may never be used, so what is refused
         # is its use.
         with torch.no_grad():
-            results = _backward(ctx, saved, incoming)
+            results = _backward(ctx.call, saved, incoming)
         tensors = [result for result in results if isinstance(result, Tensor)]
         roots = [one for one in (*saved, *incoming) if isinstance(one, Tensor)]
         apply: Any = _Once.apply
-        once = iter(apply(ctx.op.name, len(tensors), *tensors, *roots))
+        once = iter(apply(ctx.call.op.name, len(tensors), *tensors, *roots))
         return tuple(next(once) if isinstance(one, Tensor) else one for one in results)
 
 
@@ -141,34 +148,31 @@ class _Once(torch.autograd.Function):
 
 
 def _backward(
-    ctx: Any, saved: Sequence[Tensor], incoming: Sequence[Tensor | None]
+    call: _Call, saved: Sequence[Tensor], incoming: Sequence[Tensor | None]
 ) -> tuple[Any, ...]:
-    op: RowOp = ctx.op
-    dy = incoming[0]
-    arguments = dict(ctx.given)
-    arguments.update(zip(ctx.names, saved, strict=True))
-    kept = saved[0]
+    op, wanted, names, given, dtype, shape = call
+    kept, *tensors = saved
     if not kept.is_contiguous() or kept.data_ptr() % 16:  # a hook brought it back from elsewhere
-        arguments[KEPT] = kept.contiguous().clone()
+        kept = kept.contiguous().clone()
+    arguments = {KEPT: kept, **given}
+    arguments.update(zip(names, tensors, strict=True))
     joining = []
     for name, gradient in zip(op.saves, incoming[1:], strict=False):
         if gradient is not None:
             joining.append(name)
             arguments[joining_name(name)] = gradient
+    dy = incoming[0]
     if dy is None:
-        dtype, shape, device = ctx.result
-        dy = torch.zeros((), dtype=dtype, device=device).expand(shape)
-    key = (ctx.wanted, *joining)
+        dy = torch.zeros((), dtype=dtype, device=kept.device).expand(shape)
+    key = (wanted, *joining)
     gradient_op = op.gradients.get(key)
     if gradient_op is None:
-        gradient_op = op.gradients[key] = Gradient(op, ctx.wanted, frozenset(joining))
+        gradient_op = op.gradients[key] = Gradient(op, wanted, frozenset(joining))
     results = gradient_op(dy, **arguments)
-    found: dict[str, Tensor]
     if gradient_op.loose:
         found = _summed(gradient_op, results, arguments)
-    else:
-        found = dict(zip(gradient_op.names, results, strict=True))
-    return (None, None, found.get("x"), *[found.get(name) for name in op.slots])
+        return (None, None, found.get("x"), *[found.get(name) for name in op.slots])
+    return (None, None, *[None if k is None else results[k] for k in gradient_op.places])
 
 
 def _summed(
@@ -190,6 +194,19 @@ def _summed(
 def _is_plain(value: Any) -> bool:
     """Whether the runtime takes a number as it is."""
     return type(value) is float or (type(value) is int and -_WORD <= value < _WORD)
+
+
+def _options(
+    op: RowOp, options: Mapping[str, Any], x: Tensor, arguments: dict[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    """Those that the backward pass takes as well."""
+    if "training" in options:
+        yield "training", options["training"]
+    if options.get("normalized_shape") is not None:
+        yield "dim", op.bind(x, arguments).reduced
+    elif "dim" in options:
+        dim = options["dim"]
+        yield "dim", tuple(dim) if isinstance(dim, list) else dim  # a list may change later
 
 
 def _recipe(op: RowOp, needs: Sequence[bool]) -> _Recipe:

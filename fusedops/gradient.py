@@ -86,6 +86,7 @@ class Gradient(_runtime.Dispatcher):
         wanted: The names whose gradients are asked for, "x" among them.
         joining: The saved streams that have gradients.
         needed: What it reads.
+        places: Where among the results that of x is, and of each operand, if there is one.
         loose: Whether a result may be a float tensor of x's size, to be summed by the caller.
     """
 
@@ -98,6 +99,8 @@ class Gradient(_runtime.Dispatcher):
         names = [one.name for one in self.occurrences]
         self.names = ["x"] * ("x" in wanted) + names
         self.loose = len(set(names)) != len(names)
+        at = {name: place for place, name in enumerate(self.names)}
+        self.places = [at.get(name) for name in ("x", *op.slots)]
         flags = {Role.VALUE: _NUMBER | _TENSOR | _DESCRIBED, Role.FLAGS: _TENSOR | _DESCRIBED}
         flags |= {Role.COUNT: _NUMBER | _TENSOR | _DESCRIBED, Role.PROBABILITY: 1 | _NUMBER}
         slots = [(KEPT, _TENSOR), ("x", _TENSOR | _DESCRIBED)]

@@ -311,15 +311,15 @@ MUTATIONS = [
     Mutation(
         "a dropout that is drawn again on the way back",
         "fusedops/autograd.py",
-        'given["generator"] = arguments["generator"] = drawn',
-        'arguments["generator"] = drawn',
+        'given["generator"] = arguments["generator"] = generator',
+        'arguments["generator"] = generator',
         "test_gradients.py::test_residual_layer_norm[cpu-float32]",
     ),
     Mutation(
         "a dropout that is drawn with another offset on the way back",
         "fusedops/autograd.py",
-        'given["generator"] = arguments["generator"] = drawn',
-        'given["generator"], arguments["generator"] = (drawn[0], drawn[1] + 1), drawn',
+        'given["generator"] = arguments["generator"] = generator',
+        'given["generator"] = generator[0], generator[1] + 1; arguments["generator"] = generator',
         "test_gradients.py::test_residual_layer_norm[cpu-float32]",
     ),
     Mutation(
