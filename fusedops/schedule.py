@@ -107,14 +107,15 @@ MANY_SUMS = 1024
 
 #: Where no rows share a gradient.
 ALONE = (
-    Visiting(8192),
+    Visiting(4096),
+    Visiting(8192, room=768),
     Visiting(None, ahead=1, resident=1024),
 )
 
 #: Where rows that share a gradient are neighbours, so that a sum is complete after a few rows.
 GROUPED = (
     Visiting(512, ahead=1, resident=2048),
-    Visiting(4096, ahead=1, resident=2048, sums="shared", room=640),
+    Visiting(4096, ahead=1, resident=4096, sums="shared", room=640),
     Visiting(None, values=16, ahead=1, resident=1024, sums="shared"),
     Visiting(None, resident=512, sums="shared"),
 )

@@ -530,6 +530,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutations to try; default: all")
     names = parser.parse_args().names
+    if unknown := set(names) - {mutation.name for mutation in MUTATIONS}:
+        parser.error(f"no mutation is called {sorted(unknown)}")
     chosen = [mutation for mutation in MUTATIONS if not names or mutation.name in names]
     if left := survivors(chosen):
         raise SystemExit(f"{len(left)} of {len(chosen)} mutations survive")
