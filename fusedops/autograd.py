@@ -9,7 +9,7 @@ inputs is decided by `fusedops.needed`. What is not read again is described by i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -51,15 +51,12 @@ class _Recipe(NamedTuple):
     streams: tuple[tuple[int, str], ...]  # number of the output, keyword
 
 
-class _Call(NamedTuple):
-    """What a backward pass must know of the forward pass, besides the tensors that were kept."""
-
-    op: RowOp
-    wanted: frozenset[str]
-    names: list[str]  # of the tensors that were kept, after the statistics
-    given: dict[str, Any]  # what else the backward kernel gets, by keyword
-    dtype: torch.dtype  # of the result
-    shape: torch.Size
+#: What a backward pass must know of the forward pass, besides the tensors that were kept: the op,
+#: the wanted names, the names of those tensors after the statistics, what else the backward kernel
+#: gets by keyword, dtype and shape of the result. No class: making an instance takes longer.
+_Call: TypeAlias = (
+    "tuple[RowOp, frozenset[str], list[str], dict[str, Any], torch.dtype, torch.Size]"
+)
 
 
 class _Differentiated(torch.autograd.Function):
@@ -100,15 +97,16 @@ class _Differentiated(torch.autograd.Function):
         if op.dropouts:
             generator = None if options is None else options.get("generator")
             if not isinstance(generator, tuple) and op.drops(arguments):
-                device = x.device
-                generator = draw(device.type, device.index or 0, generator, op.dropouts, op.name)
+                # x.device would be made anew for each question.
+                where = ("cuda", x.get_device()) if x.is_cuda else ("cpu", 0)
+                generator = draw(*where, generator, op.dropouts, op.name)
             given["generator"] = arguments["generator"] = generator
         *outputs, kept = op.trained(x, **arguments)
         for number, name in recipe.streams:
             names.append(name)
             tensors.append(outputs[number])
         ctx.save_for_backward(kept, *tensors)
-        ctx.call = _Call(op, recipe.wanted, names, given, outputs[0].dtype, x.shape)
+        ctx.call = op, recipe.wanted, names, given, outputs[0].dtype, x.shape
         ctx.set_materialize_grads(False)
         statistics = len(op.outputs) - 1 - len(op.saves)
         if statistics:
@@ -127,7 +125,7 @@ class _Differentiated(torch.autograd.Function):
         tensors = [result for result in results if isinstance(result, Tensor)]
         roots = [one for one in (*saved, *incoming) if isinstance(one, Tensor)]
         apply: Any = _Once.apply
-        once = iter(apply(ctx.call.op.name, len(tensors), *tensors, *roots))
+        once = iter(apply(ctx.call[0].name, len(tensors), *tensors, *roots))
         return tuple(next(once) if isinstance(one, Tensor) else one for one in results)
 
 
@@ -156,12 +154,12 @@ def _backward(
         kept = kept.contiguous().clone()
     arguments = {KEPT: kept, **given}
     arguments.update(zip(names, tensors, strict=True))
+    dy, *of_streams = incoming
     joining = []
-    for name, gradient in zip(op.saves, incoming[1:], strict=False):
+    for name, gradient in zip(op.saves, of_streams, strict=False):
         if gradient is not None:
             joining.append(name)
             arguments[joining_name(name)] = gradient
-    dy = incoming[0]
     if dy is None:
         dy = torch.zeros((), dtype=dtype, device=kept.device).expand(shape)
     key = (wanted, *joining)

@@ -394,6 +394,7 @@ class Backward:
             store=bound.store,
             dtype=bound.x.dtype,
             declaration=self.op.declaration,
+            definitions=self.op.definitions,
             entry=entry,
         )
 

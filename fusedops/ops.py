@@ -225,9 +225,11 @@ class RowOp(_runtime.Dispatcher):
 
     def drops(self, arguments: Mapping[str, Any]) -> bool:
         """Whether a call with these arguments draws random numbers."""
-        return bool(arguments.get("training", True)) and any(
-            arguments.get(p, 0) > 0 for p in self.probabilities
-        )
+        if arguments.get("training", True):
+            for p in self.probabilities:
+                if arguments.get(p, 0) > 0:
+                    return True
+        return False
 
     def _in_plain_types(
         self, bound: Bound, operands: dict[str, Any], options: dict[str, Any]
@@ -255,6 +257,11 @@ class RowOp(_runtime.Dispatcher):
     def declaration(self) -> str:
         """The text of the declaration."""
         return repr(self)
+
+    @functools.cached_property
+    def definitions(self) -> tuple[str, ...]:
+        """The C++ of functors that the headers do not hold."""
+        return tuple(f.definition for f in (*self.load, *self.store) if f.definition)
 
     @functools.cached_property
     def result_type(self) -> Any:

@@ -177,6 +177,7 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
         store=bound.store,
         dtype=x.dtype,
         declaration=op.declaration,
+        definitions=op.definitions,
     )
     return Info(
         schedule=kind,

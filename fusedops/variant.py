@@ -69,7 +69,7 @@ class Variant(NamedTuple):
         tile: Of a GPU.
         members: Type and name of each member of the kernel's argument, in order.
         words: The argument's size in words of 8 bytes.
-        op, header, load, store, dtype: Of the call, without its tensors.
+        op, header, load, store, dtype, definitions: Of the call, without its tensors.
         declaration: What messages name.
         entry: Which kernel: "forward", "gradient" or "sums", the second stage of a gradient.
     """
@@ -85,6 +85,7 @@ class Variant(NamedTuple):
     store: tuple[Functor, ...]
     dtype: torch.dtype
     declaration: str
+    definitions: tuple[str, ...]
     entry: str = "forward"
 
     @property
@@ -92,8 +93,7 @@ class Variant(NamedTuple):
         """What tells variants apart: all that the source text is made of."""
         tile = self.schedule if self.tile is None else self.tile.cpp
         ahead = self.tile is not None and (self.tile.ahead, self.tile.blocks)
-        definitions = tuple(functor.definition for functor in (*self.load, *self.store))
-        return (self.arch, tile, ahead, self.entry, self.members, definitions)
+        return (self.arch, tile, ahead, self.entry, self.members, self.definitions)
 
     @property
     def name(self) -> str:
@@ -109,9 +109,9 @@ class Variant(NamedTuple):
         functors = (*self.load, *self.store)
         of_functors = [header for functor in functors for header in functor.headers]
         headers = ["functor/compose.cuh", *of_functors, self.header, "row/statistics.cuh"]
-        definitions = [functor.definition for functor in functors]
+        definitions = self.definitions
         if self.entry == "sums":
-            headers, definitions = [], []
+            headers, definitions = [], ()
         if self.tile is None:
             return codegen.host_source(
                 self.entry, self.members, self.words, self.schedule, headers, definitions
