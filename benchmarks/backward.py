@@ -9,7 +9,7 @@ from typing import Any
 
 import ceiling
 import torch
-from gpu import COLUMNS, HALF, ROWS
+from gpu import COLUMNS, HALF, ROWS, beside_eager
 from results import Result
 from timing import Call, graph_seconds, queue_seconds, sets, side_stream
 from torch import Tensor
@@ -66,20 +66,7 @@ def _sweep(
         torch.cuda.empty_cache()
         seconds = graph_seconds(_backwards(fused, columns, extra, sets(moved)))
         torch.cuda.empty_cache()
-        case = f"({ROWS}, {columns})"
-        target = targets.get(columns)
-        yield Result(
-            part,
-            case,
-            "fusedops",
-            seconds,
-            moved,
-            best,
-            baseline,
-            f">= {target:.0f} %" if target else "",
-            100 * best / seconds >= target if target else None,
-        )
-        yield Result(part, case, "torch eager", baseline, moved, best)
+        yield from beside_eager(part, columns, seconds, moved, best, baseline, targets.get(columns))
 
 
 @torch.enable_grad()

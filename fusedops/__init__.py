@@ -34,7 +34,8 @@ from fusedops.functors import (
     cpp_functor,
     functor,
 )
-from fusedops.ops import LayerNorm, LogSoftmax, RMSNorm, RowOp, Softmax
+from fusedops.ops import LayerNorm, LogSoftmax, RMSNorm, Softmax
+from fusedops.row_op import RowOp
 
 __all__ = [
     "Affine",

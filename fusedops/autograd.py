@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from fusedops.binding import KEPT
+from fusedops.binding import KEPT, read_ints
 from fusedops.errors import UnsupportedError
-from fusedops.gradient import Gradient, joining_name, saved_name
+from fusedops.gradient import Gradient
+from fusedops.needed import joining_name, saved_name
 from fusedops.plan import columns_apart, run_with_copies
 from fusedops.runtime import draw
 
 if TYPE_CHECKING:
-    from fusedops.ops import RowOp
+    from fusedops.row_op import RowOp
 
 __all__ = ["differentiate"]
 
@@ -31,7 +32,7 @@ _WORD = 1 << 63
 def differentiate(op: RowOp, options: dict[str, Any] | None, x: Tensor, *values: Any) -> Any:
     """Run a call that needs gradients; `values` are the operands in order, None if not given."""
     _check(op, options)
-    if options and (options.get("dim") is not None or options.get("normalized_shape") is not None):
+    if options and _several(op, options):
         bound = op.bind(x, _named(op, values) | options)
         if columns_apart(bound):
             return run_with_copies(bound)
@@ -90,7 +91,7 @@ class _Differentiated(torch.autograd.Function):
                 given[name] = (value.dtype, value.shape)
         if options:
             arguments.update(options)
-            given.update(_options(op, options, x, arguments))
+            given.update(_options(op, options, x))
         if odd:
             plain = op.bind(x, arguments).operands
             given.update((k, v) for k, v in plain.items() if not isinstance(v, Tensor))
@@ -194,17 +195,22 @@ def _is_plain(value: Any) -> bool:
     return type(value) is float or (type(value) is int and -_WORD <= value < _WORD)
 
 
-def _options(
-    op: RowOp, options: Mapping[str, Any], x: Tensor, arguments: dict[str, Any]
-) -> Iterator[tuple[str, Any]]:
+def _several(op: RowOp, options: Mapping[str, Any]) -> bool:
+    """Whether more than one dimension is reduced."""
+    given = ((key, options.get(key)) for key in ("dim", "normalized_shape"))
+    return any(len(read_ints(op.name, key, value)) > 1 for key, value in given if value is not None)
+
+
+def _options(op: RowOp, options: Mapping[str, Any], x: Tensor) -> Iterator[tuple[str, Any]]:
     """Those that the backward pass takes as well."""
     if "training" in options:
         yield "training", options["training"]
-    if options.get("normalized_shape") is not None:
-        yield "dim", op.bind(x, arguments).reduced
-    elif "dim" in options:
-        dim = options["dim"]
-        yield "dim", tuple(dim) if isinstance(dim, list) else dim  # a list may change later
+    shape, dim = options.get("normalized_shape"), options.get("dim")
+    if shape is not None:
+        count = len(read_ints(op.name, "normalized_shape", shape))
+        yield "dim", tuple(range(x.dim() - count, x.dim()))
+    elif dim is not None:
+        yield "dim", read_ints(op.name, "dim", dim)  # plain, and no list that may change later
 
 
 def _recipe(op: RowOp, needs: Sequence[bool]) -> _Recipe:

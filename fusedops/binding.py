@@ -22,7 +22,7 @@ from fusedops.geometry import mismatch
 from fusedops.runtime import check_generator
 
 if TYPE_CHECKING:
-    from fusedops.ops import RowOp
+    from fusedops.row_op import RowOp
 
 __all__ = ["FLOATING", "KEPT", "OPTIONS", "Bound", "bind", "read_ints"]
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from fusedops.binding import Bound
-from fusedops.ops import RowOp
 from fusedops.refusal import refuse
+from fusedops.row_op import RowOp
 from fusedops.runtime import draw
 from fusedops.truth import Wanted, wanted
 

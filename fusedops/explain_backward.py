@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from fusedops import plan
+from fusedops.backward import Backward
 from fusedops.binding import KEPT, Bound
 from fusedops.explanation import Kept
-from fusedops.gradient import Backward, Gradient, joining_name, saved_name
+from fusedops.gradient import Gradient
+from fusedops.needed import joining_name, saved_name
 from fusedops.variant import Target
 
 __all__ = ["Wanted", "wanted"]
@@ -75,7 +77,7 @@ class Wanted:
             where = ""
             if share.kind == "column" and told.tile is not None:
                 where = f" in {_PLACES[told.tile.sums]}"
-            later = ", the parts added up by the second" * (share.group > told.slices.rows)
+            later = ", the parts added up by the second" * told.partial(share)
             parts.append(f"{one.name}: summed over {over}{where}{later}")
         return "; ".join(parts)
 

@@ -14,7 +14,7 @@ from fusedops.functors import Functor
 from fusedops.schedule import Schedule
 
 if TYPE_CHECKING:
-    from fusedops.ops import RowOp
+    from fusedops.row_op import RowOp
 
 __all__ = ["CEILINGS", "Cached", "Ceiling", "Explanation", "Kept", "Place"]
 

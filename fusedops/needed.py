@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from fusedops.functors import Functor, Residual
 
 if TYPE_CHECKING:
-    from fusedops.ops import RowOp
+    from fusedops.row_op import RowOp
 
-__all__ = ["Needed", "needed"]
+__all__ = ["Needed", "joining_name", "needed", "saved_name"]
 
 
 class Needed(NamedTuple):
@@ -65,3 +65,13 @@ def needed(op: RowOp, wanted: Collection[str]) -> Needed:
             if reads.input:
                 remake(chain, place)
     return Needed(x, frozenset(operands), frozenset(streams))
+
+
+def saved_name(stream: str) -> str:
+    """The keyword under which a backward call gets a saved stream."""
+    return f"saved {stream}"
+
+
+def joining_name(stream: str) -> str:
+    """The keyword under which a backward call gets the gradient of a saved stream."""
+    return f"gradient of {stream}"

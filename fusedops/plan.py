@@ -252,22 +252,31 @@ def placed(bound: Bound, parts: Sequence[Part], summed: Sequence[int] = ()) -> G
         ) from None
 
 
-def _members(bound: Bound, write: Arguments, geometry: Geometry) -> tuple[tuple[str, str], ...]:
-    """Walk the declaration once: the types come out, the words stay in `write`."""
-    op = bound.op
+def declared(bound: Bound, write: Arguments, geometry: Geometry, op: str) -> list[tuple[str, str]]:
+    """Walk the declaration, as every kernel's argument begins: rows, operator, x, and functors.
+
+    The types come out, the words stay in `write`; `op` is the operator's C++ type.
+    """
     members = [(write.rows(geometry.rows, geometry.sizes), "rows")]
     write.constant(geometry.columns)
     members.append(("int64_t", "cols"))
-    if op.eps is None:
+    if bound.op.eps is None:
         write.constant(0)
     else:
-        write.number(rounded(op.eps, write.compute))
-    members.append((op.cpp(write.compute), "op"))
+        write.number(rounded(bound.op.eps, write.compute))
+    members.append((op, "op"))
     members.append((write.operand("x"), "x"))
     for side, chain in (("load", bound.load), ("store", bound.store)):
         for position, functor in enumerate(chain):
             write.dropout_slot = bound.slots.get((side, position), -1)
             members.append((functor.spell(write), f"{side}{position}"))
+    return members
+
+
+def _members(bound: Bound, write: Arguments, geometry: Geometry) -> tuple[tuple[str, str], ...]:
+    """What the forward kernel's argument holds."""
+    op = bound.op
+    members = declared(bound, write, geometry, op.cpp(write.compute))
     members.append((write.output("y"), "y"))
     kept = f"Kept<{write.output(KEPT)}, " if bound.keep else ""
     if "mean" in op.outputs:

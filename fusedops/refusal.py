@@ -13,7 +13,7 @@ from fusedops.binding import Bound, bind
 from fusedops.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from fusedops.ops import RowOp
+    from fusedops.row_op import RowOp
 
 __all__ = ["refuse"]
 

@@ -8,9 +8,9 @@ import collections
 import contextlib
 from collections.abc import Iterator
 
-from fusedops import _runtime, ops, plan
+from fusedops import _runtime, plan, row_op
 from fusedops.check import Compared, Report, check
-from fusedops.ops import RowOp
+from fusedops.row_op import RowOp
 from fusedops.schedule import STORAGES
 
 __all__ = [
@@ -72,10 +72,10 @@ def count_launches() -> Iterator[collections.Counter[RowOp]]:
     >>> launches[op]
     1
     """
-    before = {key: _launches(op) for key, op in ops.declared.items()}
+    before = {key: _launches(op) for key, op in row_op.declared.items()}
     counter: collections.Counter[RowOp] = collections.Counter()
     yield counter
-    for key, op in list(ops.declared.items()):
+    for key, op in list(row_op.declared.items()):
         launched = _launches(op) - before.get(key, 0)
         if launched:
             counter[op] += launched

@@ -323,8 +323,8 @@ MUTATIONS = [
         "test_gradients.py::test_residual_layer_norm[cpu-float32]",
     ),
     Mutation(
-        "one mask for all dropouts on the way back",
-        "fusedops/gradient.py",
+        "one mask for all dropouts",
+        "fusedops/plan.py",
         "write.dropout_slot = bound.slots.get((side, position), -1)",
         "write.dropout_slot = 0",
         "test_gradients.py::test_each_functor_alone[cpu-layer_norm-dropout]",

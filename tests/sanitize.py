@@ -19,7 +19,7 @@ from torch import Tensor
 import fusedops as fo
 from fusedops import testing
 from fusedops.flagship import ADD_NORM, ATTENTION
-from fusedops.ops import RowOp
+from fusedops.row_op import RowOp
 
 # Part of a warp, a warp, several warps with an odd end, several chunks.
 COLUMNS = (7, 256, 1024, 4099, 20001)

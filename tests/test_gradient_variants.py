@@ -19,6 +19,7 @@ from test_variants import (
     PLACES,
     STORAGES,
     covering,
+    flagship_inputs,
     parameters,
     tensor,
     values,
@@ -27,8 +28,9 @@ from test_variants import (
 import fusedops as fo
 from fusedops import schedule, testing
 from fusedops.binding import KEPT, bind
-from fusedops.gradient import Gradient, joining_name, saved_name
+from fusedops.gradient import Gradient
 from fusedops.jit import compile_cuda
+from fusedops.needed import joining_name, saved_name
 from fusedops.variant import Target
 
 PROCESSORS = 132
@@ -107,19 +109,7 @@ def test_every_functor_compiles(number):
 def test_the_flagships_compile(arch, flagship, columns, dtype):
     """On the schedules that they choose."""
     op = declare({"attention": ATTENTION, "add_norm": ADD_NORM}[flagship])
-    like = tensor(2, 300, columns, dtype=dtype)
-    operands = {
-        "scale": 0.125,
-        "pair_bias": tensor(1, 300, columns, dtype=dtype),
-        "padding": tensor(2, 1, columns, dtype=torch.bool),
-        "p": 0.1,
-        "bias": tensor(columns, dtype=dtype),
-        "residual": like,
-        "gamma": tensor(columns),
-        "beta": tensor(columns),
-    }
-    wanted = {operand.name: operands[operand.name] for operand in op.operands}
-    check_compiles(backward_of(op, like, wanted, arch))
+    check_compiles(backward_of(op, *flagship_inputs(op, 300, columns, dtype), arch))
 
 
 @pytest.mark.parametrize("dropout", [False, True], ids=["plain", "dropout"])

@@ -162,6 +162,22 @@ def test_every_functor_compiles(number, arch, place, storage, dtype):
     check_compiles(described(op, tensor(2, 3, columns, dtype=dtype), operands, arch, storage))
 
 
+def flagship_inputs(op, rows, columns, dtype):
+    """X and the operands of a flagship chain."""
+    like = tensor(2, rows, columns, dtype=dtype)
+    operands = {
+        "scale": 0.125,
+        "pair_bias": tensor(1, rows, columns, dtype=dtype),
+        "padding": tensor(2, 1, columns, dtype=torch.bool),
+        "p": 0.1,
+        "bias": tensor(columns, dtype=dtype),
+        "residual": like,
+        "gamma": tensor(columns),
+        "beta": tensor(columns),
+    }
+    return like, {operand.name: operands[operand.name] for operand in op.operands}
+
+
 @pytest.mark.parametrize(
     ("arch", "flagship", "storage", "size", "dtype"),
     covering(
@@ -179,19 +195,7 @@ def test_the_flagships_compile(arch, flagship, storage, size, dtype):
         declare({"attention": ATTENTION, "add_norm": ADD_NORM}[flagship]),
         COLUMNS[storage][size],
     )
-    like = tensor(2, 3, columns, dtype=dtype)
-    operands = {
-        "scale": 0.125,
-        "pair_bias": tensor(1, 3, columns, dtype=dtype),
-        "padding": tensor(2, 1, columns, dtype=torch.bool),
-        "p": 0.1,
-        "bias": tensor(columns, dtype=dtype),
-        "residual": like,
-        "gamma": tensor(columns),
-        "beta": tensor(columns),
-    }
-    wanted = {operand.name: operands[operand.name] for operand in op.operands}
-    check_compiles(described(op, like, wanted, arch, storage))
+    check_compiles(described(op, *flagship_inputs(op, 3, columns, dtype), arch, storage))
 
 
 @pytest.mark.parametrize("arch", ARCHS)

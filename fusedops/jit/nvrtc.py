@@ -129,7 +129,7 @@ def _library() -> ctypes.CDLL:
     if toolkit.builtins:
         # NVRTC opens it by bare name; opened here, it is found wherever it lies.
         ctypes.CDLL(str(toolkit.builtins))
-    library = ctypes.CDLL(str(toolkit.library))
+    library = ctypes.CDLL(str(toolkit.nvrtc))
     library.nvrtcGetErrorString.restype = ctypes.c_char_p
     return library
 

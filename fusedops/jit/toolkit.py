@@ -37,18 +37,18 @@ SYSTEM = (Path("/usr/lib/x86_64-linux-gnu"), Path("/usr/lib/aarch64-linux-gnu"),
 class Toolkit:
     """One NVRTC with the headers that go with it."""
 
-    library: Path
+    nvrtc: Path
     include: tuple[Path, ...]
 
     @property
     def major(self) -> int:
         """The CUDA major version, from the library's file name."""
-        return _major(self.library)
+        return _major(self.nvrtc)
 
     @property
     def builtins(self) -> Path | None:
         """The second library, which NVRTC opens by name when it compiles."""
-        return max(self.library.parent.glob("libnvrtc-builtins.so.*.*"), default=None)
+        return max(self.nvrtc.parent.glob("libnvrtc-builtins.so.*.*"), default=None)
 
     def fingerprint(self) -> str:
         """A digest that tells any two releases apart, without loading 140 MB.
@@ -56,7 +56,7 @@ class Toolkit:
         The head of an ELF file holds its build ID and symbol hashes, its tail the section table.
         """
         digest = hashlib.sha256()
-        for path in filter(None, (self.library, self.builtins)):
+        for path in filter(None, (self.nvrtc, self.builtins)):
             with path.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(0)

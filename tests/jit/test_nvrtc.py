@@ -72,7 +72,7 @@ def test_the_identity_covers_release_library_and_headers(
     assert real["version"] == ".".join(map(str, nvrtc.version()))
     assert len(real["library"]) == len(real["headers"]) == 64
     toolkit = nvrtc.find_toolkit()
-    other = type(toolkit)(toolkit.library, (tmp_path,))
+    other = type(toolkit)(toolkit.nvrtc, (tmp_path,))
     monkeypatch.setattr(nvrtc, "find_toolkit", lambda: other)
     before = identity_with("// one\n")
     after = identity_with("// two\n")

@@ -51,7 +51,7 @@ def install(machine: Path, layout: tuple[str, str]) -> tuple[Path, Path]:
 def test_each_layout_is_found(machine: Path, layout: tuple[str, str]) -> None:
     library, include = install(machine, layout)
     found = toolkit.find_toolkit()
-    assert (found.library, found.include) == (library, (include,))
+    assert (found.nvrtc, found.include) == (library, (include,))
     assert found.major == int(library.name[-2:])
     assert found.builtins == library.with_name(f"libnvrtc-builtins.so.{found.major}.9")
 
@@ -60,7 +60,7 @@ def test_the_packages_come_before_a_toolkit_and_the_newer_first(machine: Path) -
     install(machine, TOOLKIT)
     install(machine, CU12)
     library, _ = install(machine, CU13)
-    assert toolkit.find_toolkit().library == library
+    assert toolkit.find_toolkit().nvrtc == library
 
 
 def test_nvrtc_is_not_newer_than_the_driver(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_one_that_is_newer_serves_where_there_is_no_other(
 ) -> None:
     library, _ = install(machine, CU13)
     monkeypatch.setattr(toolkit, "_driver_major", lambda: 12)
-    assert toolkit.find_toolkit().library == library
+    assert toolkit.find_toolkit().nvrtc == library
 
 
 def test_the_headers_are_of_the_same_major_version(machine: Path) -> None:

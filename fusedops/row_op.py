@@ -1,0 +1,360 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""What all fused row ops are: a declaration that checks its chains, and can be called.
+
+A declaration is a value: printable, hashable, comparable, picklable. Making one builds nothing.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import inspect
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from fusedops import _runtime
+from fusedops.autograd import differentiate
+from fusedops.binding import OPTIONS, Bound, bind, read_ints
+from fusedops.functors import Dropout, Functor, Operand, Residual, Role
+from fusedops.gradient import Gradient
+from fusedops.plan import make_plan
+from fusedops.random import keep_mask
+from fusedops.refusal import refuse
+from fusedops.runtime import draw
+
+__all__ = ["RowOp", "declared"]
+
+_FLAGS = {Role.VALUE: 2 | 4, Role.FLAGS: 4, Role.COUNT: 2 | 4, Role.PROBABILITY: 1 | 2}
+
+#: Names that results and options use.
+_RESERVED = (*OPTIONS, "y", "mean", "rstd", "x", "self")
+
+
+#: All ops there are, by identity: equal declarations count apart.
+declared: weakref.WeakValueDictionary[int, RowOp] = weakref.WeakValueDictionary()
+
+
+class _CallSignature:
+    """How an op is called, with the names of its own operands, for help() and editors."""
+
+    def __get__(self, op: RowOp | None, owner: type[RowOp]) -> inspect.Signature | None:
+        if op is None:
+            return None  # the class is called with what its __init__ says
+        x = inspect.Parameter("x", inspect.Parameter.POSITIONAL_ONLY, annotation=Tensor)
+        operands = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in op.slots]
+        options = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=name == "training" or None
+            )
+            for name in OPTIONS
+        ]
+        return inspect.Signature([x, *operands, *options])
+
+
+class RowOp(_runtime.Dispatcher):
+    """Base of the ops: a reduction over rows, with a LOAD before it and a STORE after it.
+
+    ``op(x, **operands, **options)`` runs the fused op; x is half, bfloat16, float or double, of any
+    shape and strides, and the operands go by the names in the declaration. It returns a tensor, or
+    a named tuple with y, the saved streams and the statistics. Options:
+
+    - dim: The dimension to reduce over, the last by default; for norms also several.
+    - normalized_shape: For norms, the end of x's shape to reduce over.
+    - dtype: The output's dtype, x's by default.
+    - out: Tensors to write to, which overlap no input: one, or one for each output.
+    - training: False leaves dropout out.
+    - generator: Where dropout takes its seed from, torch's default by default.
+
+    TypeError and ValueError say which argument does not fit and how to mend it; CompileError and
+    CompilerNotFound that a variant could not be built.
+
+    The call itself is the runtime's (csrc/dispatch.cpp): a method in between would take longer than
+    finding the plan does.
+
+    Attributes:
+        load, store: The functors, in the order in which they apply.
+        operands: The operands that a call gives, in order, each once.
+        slots: The number of each operand, counted from 1, by its name; x is number 0.
+        outputs: The names of the results: "y", saved streams, then statistics.
+        saves: The residual that each saved stream is named for.
+        dropouts: How many dropouts there are.
+        causal: Whether a functor asks which query a row is.
+        launches: Calls outside autograd that have launched so far.
+    """
+
+    header: ClassVar[str]
+    gradient_header: ClassVar[str]
+    #: Numbers of a row that the backward pass wants: as kKept in the C++.
+    kept: ClassVar[int]
+    normalizes: ClassVar[bool]
+    masks: ClassVar[bool]
+
+    def __init__(
+        self, load: Iterable[Functor] = (), store: Iterable[Functor] = (), **constants: Any
+    ) -> None:
+        self.load = _functors(self, "load", load)
+        self.store = _functors(self, "store", store)
+        self.constants = constants
+        self.operands = _operands(self)
+        self.slots = {operand.name: slot for slot, operand in enumerate(self.operands, 1)}
+        saving = [f for f in self.load if isinstance(f, Residual) and f.save is not None]
+        self.saves = {str(f.save): f.residual for f in saving}
+        if len(self.saves) != len(saving):
+            names = [f.save for f in saving]
+            raise ValueError(f"{type(self).__name__}: save= names must differ, got {names}")
+        statistics = ("mean", "rstd") if constants.get("stats") else ()
+        self.outputs: tuple[str, ...] = ("y", *self.saves, *statistics)
+        chains = (*self.load, *self.store)
+        self.probabilities = [str(f.p) for f in chains if isinstance(f, Dropout)]
+        self.dropouts = len(self.probabilities)
+        self.causal = any(f.needs_query for f in self.load)
+        name = type(self).__name__
+        slots = [(operand.name, _FLAGS[operand.role]) for operand in self.operands]
+        drawing = functools.partial(draw, op=name)
+        super().__init__(
+            name,
+            slots,
+            self._slow,
+            drawing,
+            self.result_type if len(self.outputs) > 1 else None,
+            functools.partial(differentiate, self),
+        )
+        self.trained = _runtime.Dispatcher(name, slots, self._slow_trained, drawing, tuple)
+        self.recipes: dict[tuple[bool, ...], Any] = {}
+        self.gradients: dict[tuple[Any, ...], Gradient] = {}
+        self.forward_only = [f for f in (*self.load, *self.store) if not f.differentiable]
+        declared[id(self)] = self
+
+    __signature__ = _CallSignature()
+
+    def unfused(self, x: Tensor, /, **arguments: Any) -> Any:
+        """The same as a chain of torch calls: same arguments, same results, same dropout mask."""
+        from fusedops.unfused import run
+
+        return self.wrap(run(self.bind(x, arguments)))
+
+    def explain(self, x: Tensor, /, **arguments: Any) -> Any:
+        """Say what a call would run and why, without running it: print the answer.
+
+        Shows the LOAD and STORE chains, the schedule, each operand's place and vector width,
+        whether the variant is cached, and the bytes that must move. In grad mode, with tensors that
+        require grad, also what is kept for the backward pass, its bytes, and what that pass runs.
+        """
+        from fusedops.explain import explain
+
+        return explain(self.bind(x, arguments))
+
+    def dropout_mask(
+        self,
+        shape: Sequence[int],
+        seed: int,
+        offset: int,
+        p: float,
+        *,
+        slot: int = 0,
+        dim: Any = -1,
+    ) -> Tensor:
+        """The elements that a dropout of this op keeps, as a bool tensor on the CPU.
+
+        Args:
+            shape: x's shape.
+            seed: As the generator gave it (docs/dropout.md).
+            offset: Likewise; 0 on a CPU.
+            p: The probability of being dropped.
+            slot: Which Dropout of the declaration, counted from 0, LOAD before STORE.
+            dim: The reduced dimension or dimensions.
+        """
+        if not 0 <= slot < self.dropouts:
+            raise ValueError(
+                f"{type(self).__name__}: slot must be one of this op's {self.dropouts} dropouts, "
+                f"got {slot}"
+            )
+        if not 0.0 <= p <= 1.0:  # false for NaN, too
+            raise ValueError(f"{type(self).__name__}: p must be a probability in [0, 1], got {p}")
+        dims = read_ints(type(self).__name__, "dim", dim)
+        reduced = sorted(one % len(shape) for one in dims)
+        return keep_mask(tuple(shape), reduced, seed=seed, offset=offset + slot, p=p)
+
+    def reference(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The reduction in torch over the last dimension, and its statistics (no gradients)."""
+        raise NotImplementedError
+
+    def cpp(self, compute: str) -> str:
+        """The C++ type of the operator."""
+        raise NotImplementedError
+
+    def gradient_cpp(self, compute: str) -> str:
+        """The C++ type of its gradient."""
+        raise NotImplementedError
+
+    @functools.cached_property
+    def gradient_values(self) -> str:
+        """Which of `schedule.GRADIENT_VALUES` fits the declaration."""
+        having = sum(len(functor.gradients()) for functor in (*self.load, *self.store))
+        if not having:
+            return "plain"
+        return "softmax" if not self.normalizes else "norm" if having <= 2 else "long norm"
+
+    @property
+    def eps(self) -> float | None:
+        """What a norm adds to the variance; None for a softmax."""
+        return self.constants.get("eps")
+
+    def _slow(self, reason: str, x: Any, operands: dict[str, Any], options: dict[str, Any]) -> Any:
+        """Where the C++ path ends: a new plan, or what stood in its way."""
+        if reason != "miss":
+            refuse(self, reason, x, operands, options)
+            return self._in_plain_types(bind(self, x, operands, options), operands, options)
+        return make_plan(bind(self, x, operands, options))
+
+    def _slow_trained(
+        self, reason: str, x: Any, operands: dict[str, Any], options: dict[str, Any]
+    ) -> Any:
+        """The same for a call whose row statistics are kept."""
+        if reason != "miss":
+            refuse(self, reason, x, operands, options)
+            bound = bind(self, x, operands, options)
+            plain = {"dim": bound.reduced, "dtype": bound.dtype, "generator": bound.generator}
+            return self.trained(x, **bound.operands, training=bool(bound.slots), **plain)
+        return make_plan(bind(self, x, operands, options)._replace(keep=True))
+
+    def drops(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether a call with these arguments draws random numbers."""
+        if arguments.get("training", True):
+            for p in self.probabilities:
+                if arguments.get(p, 0) > 0:
+                    return True
+        return False
+
+    def _in_plain_types(
+        self, bound: Bound, operands: dict[str, Any], options: dict[str, Any]
+    ) -> Any:
+        """The call once more: nothing is wrong but the kind of a number, say numpy's."""
+        dim = options.get("dim")
+        if (
+            options.get("normalized_shape") is None
+            and type(dim) is tuple
+            and all(type(one) is int for one in dim)
+            and dim == bound.reduced
+            and all(operands[name] is value for name, value in bound.operands.items())
+        ):  # in plain types already: once more would be no better
+            raise TypeError(f"{self.name}: the runtime cannot read these options: {options}")
+        plain = {**options, "dim": bound.reduced, "normalized_shape": None}
+        return self(bound.x, **bound.operands, **plain)
+
+    def bind(self, x: Any, arguments: dict[str, Any]) -> Bound:
+        """Check a call."""
+        options = {key: value for key, value in arguments.items() if key in OPTIONS}
+        operands = {key: value for key, value in arguments.items() if key not in OPTIONS}
+        return bind(self, x, operands, options)
+
+    @functools.cached_property
+    def declaration(self) -> str:
+        """The text of the declaration."""
+        return repr(self)
+
+    @functools.cached_property
+    def definitions(self) -> tuple[str, ...]:
+        """The C++ of functors that the headers do not hold."""
+        return tuple(f.definition for f in (*self.load, *self.store) if f.definition)
+
+    @functools.cached_property
+    def result_type(self) -> Any:
+        """The class of a result with several outputs."""
+        return collections.namedtuple(f"{type(self).__name__}Result", self.outputs)
+
+    def wrap(self, outputs: Mapping[str, Tensor]) -> Any:
+        """What a call returns: the tensor, or all of them as a named tuple."""
+        return outputs["y"] if len(self.outputs) == 1 else self.result_type(**outputs)
+
+    def _key(self) -> tuple[Any, ...]:
+        return (type(self), self.load, self.store, tuple(self.constants.items()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RowOp) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        parts = [f"{side}={list(chain)!r}" for side, chain in self._sides() if chain]
+        parts += [f"{key}={value!r}" for key, value in self.constants.items()]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.load, self.store, self.constants)
+
+    def _sides(self) -> tuple[tuple[str, tuple[Functor, ...]], ...]:
+        return (("load", self.load), ("store", self.store))
+
+
+def _functors(op: RowOp, side: str, functors: Iterable[Functor]) -> tuple[Functor, ...]:
+    name = type(op).__name__
+    if isinstance(functors, Functor):
+        functors = (functors,)
+    chain = tuple(functors)
+    for functor in chain:
+        if isinstance(functor, type) and issubclass(functor, Functor):
+            title = functor.__name__
+            raise TypeError(
+                f"{name}: {side} must hold functors, got the class {title}; write {title}(...) "
+                f"with the names of its operands, or {title}() if it has none"
+            )
+        if not isinstance(functor, Functor):
+            raise TypeError(f"{name}: {side} must hold functors, got {functor!r}")
+        if functor.masks and not op.masks:
+            raise ValueError(
+                f"{name}: {functor!r} cannot stand here: a masked element leaves the row, which a "
+                "norm has no meaning for; masks belong in the load of Softmax or LogSoftmax"
+            )
+        if functor.masks and side == "store":
+            raise ValueError(
+                f"{name}: {functor!r} cannot stand in store: what is masked must be known before "
+                "the reduction; put it in load"
+            )
+        if functor.needs_query and not (op.masks and side == "load"):
+            raise ValueError(
+                f"{name}: {functor!r} cannot stand here: it compares queries with keys, which only "
+                "a softmax's input has; it belongs in the load of Softmax or LogSoftmax"
+            )
+        if isinstance(functor, Residual) and functor.save is not None and side == "store":
+            raise ValueError(
+                f"{name}: {functor!r} cannot save in store: the value there is the output itself; "
+                "save= belongs in load"
+            )
+    return chain
+
+
+def _operands(op: RowOp) -> tuple[Operand, ...]:
+    name = type(op).__name__
+    found: dict[str, Operand] = {}
+    for functor in (*op.load, *op.store):
+        saved = functor.save if isinstance(functor, Residual) else None
+        for operand in functor.operands():
+            if operand.name in _RESERVED:
+                raise ValueError(
+                    f"{name}: {functor!r} names its operand {operand.name!r}, which the call "
+                    f"itself uses; choose another name than {', '.join(_RESERVED)}"
+                )
+            known = found.setdefault(operand.name, operand)
+            if known.role is not operand.role:
+                raise ValueError(
+                    f"{name}: operand {operand.name!r} is named twice, as {known.role.value} and "
+                    f"as {operand.role.value}; use two names"
+                )
+        if saved in _RESERVED and saved is not None:
+            raise ValueError(f"{name}: {functor!r}: save={saved!r} is taken; choose another name")
+    return tuple(found.values())
+
+
+def _rebuild(
+    kind: type[RowOp],
+    load: tuple[Functor, ...],
+    store: tuple[Functor, ...],
+    constants: dict[str, Any],
+) -> RowOp:
+    return kind(load, store, **constants)
