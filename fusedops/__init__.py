@@ -18,6 +18,7 @@ from fusedops.errors import (
     MissingVariantError,
     UnsupportedError,
 )
+from fusedops.exporting import Exported, export
 from fusedops.functors import (
     Affine,
     Alibi,
@@ -46,6 +47,7 @@ __all__ = [
     "CompileError",
     "CompilerNotFound",
     "Dropout",
+    "Exported",
     "Functor",
     "FusedOpsError",
     "LayerNorm",
@@ -61,6 +63,7 @@ __all__ = [
     "UnsupportedError",
     "Window",
     "cpp_functor",
+    "export",
     "functor",
     "nn",
 ]

@@ -56,8 +56,10 @@ class Backward:
         dy: Tensor,
         given: Mapping[str, Any],
         target: Target,
+        split: bool = False,
     ) -> None:
         self.gradient = gradient
+        self.split = split
         self.bound = bound
         self.op = gradient.op
         self.target = target
@@ -109,7 +111,12 @@ class Backward:
         return inputs
 
     def partial(self, share: Sharing) -> bool:
-        """Whether slices share such a sum, each leaving a part of it."""
+        """Whether slices share such a sum, each leaving a part of it.
+
+        A kernel that is `split` expects it of every sum over all rows, however few there are.
+        """
+        if self.split and share.group == self.geometry.rows > 1:
+            return True
         return share.group > self.slices.rows
 
     def _is_read(self, name: str) -> bool:

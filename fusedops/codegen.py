@@ -20,7 +20,21 @@ from fusedops import _runtime
 from fusedops.geometry import Placed
 from fusedops.schedule import HOST_BUFFERED, Schedule
 
-__all__ = ["STORAGE", "Arguments", "Number", "View", "cuda_source", "host_source"]
+__all__ = [
+    "CUDA_LINKAGE",
+    "HOST_LINKAGE",
+    "STORAGE",
+    "Arguments",
+    "Number",
+    "Text",
+    "View",
+    "cuda_source",
+    "host_source",
+]
+
+#: What the functions begin with: whoever loads a binary finds them by name.
+CUDA_LINKAGE = 'extern "C"'
+HOST_LINKAGE = 'extern "C" __attribute__((visibility("default")))'
 
 #: C++ storage types of torch's.
 STORAGE: dict[torch.dtype, str] = {
@@ -36,6 +50,26 @@ STORAGE: dict[torch.dtype, str] = {
 
 #: Type and name of each member of the kernel's argument.
 Members: TypeAlias = Sequence[tuple[str, str]]
+
+
+class Text(NamedTuple):
+    """The C++ of one variant.
+
+    Attributes:
+        headers: Below fusedops/.
+        definitions: Of functors that the headers do not hold.
+        kernel: The struct `Arguments`, and the function that takes one; in namespace fusedops, or
+            where its names are at hand.
+    """
+
+    headers: tuple[str, ...]
+    definitions: tuple[str, ...]
+    kernel: str
+
+    def __str__(self) -> str:
+        includes = "\n".join(f"#include <fusedops/{name}>" for name in self.headers)
+        defined = "".join(f"{text}\n" for text in self.definitions)
+        return f"{includes}\n\n{defined}using namespace fusedops;\n\n{self.kernel}"
 
 
 class View(NamedTuple):
@@ -201,7 +235,7 @@ def cuda_source(
     tile: Schedule,
     headers: Sequence[str],
     definitions: Sequence[str] = (),
-) -> str:
+) -> Text:
     """The text of one GPU variant, which has one kernel, `fusedops_kernel`."""
     blocks = f", {tile.blocks}" if tile.blocks else ""
     called, header = {
@@ -221,7 +255,7 @@ def cuda_source(
 #else
 #define FUSEDOPS_BOUNDS __launch_bounds__({tile.block}{blocks})
 #endif
-extern "C" __global__ void FUSEDOPS_BOUNDS
+{CUDA_LINKAGE} __global__ void FUSEDOPS_BOUNDS
 fusedops_kernel(const __grid_constant__ Arguments a) {{
   {called}({_wrapped(arguments)});
 }}
@@ -236,7 +270,7 @@ def host_source(
     kind: str,
     headers: Sequence[str],
     definitions: Sequence[str] = (),
-) -> str:
+) -> Text:
     """The text of one CPU variant: `fusedops_rows` over a range of rows, or of slices of them."""
     schedule = f"HostSchedule<{'Streamed' if kind == 'streaming' else 'InRegisters'}>"
     arguments = _wrapped(_arguments(entry, members))
@@ -258,7 +292,7 @@ static_assert({schedule}::kBuffered == {HOST_BUFFERED}, "schedule.py and host/ro
         [*headers, header],
         definitions,
         f"""\
-{check if entry != "sums" else ""}extern "C" __attribute__((visibility("default")))
+{check if entry != "sums" else ""}{HOST_LINKAGE}
 void fusedops_rows(const void* words, int64_t begin, int64_t end) {{
   const Arguments& a = *static_cast<const Arguments*>(words);
   {body}
@@ -270,15 +304,16 @@ void fusedops_rows(const void* words, int64_t begin, int64_t end) {{
 def _arguments(entry: str, members: Members) -> list[str]:
     """What the kernel's members are to it: LOAD and STORE are made of a view and functors each."""
 
-    def of(side: str, *first: str) -> str:
-        return ", ".join([*first, *[f"a.{name}" for _, name in members if name.startswith(side)]])
+    def of(side: str, *, first: str = "", last: str = "") -> str:
+        found = [f"a.{name}" for _, name in members if name.startswith(side)]
+        return ", ".join(filter(None, [first, *found, last]))
 
-    load = f"load({of('load', 'a.x')})"
+    load = f"load({of('load', first='a.x')})"
     if entry == "forward":
-        store = f"store({of('store', 'a.y')})"
+        store = f"store({of('store', last='a.y')})"
         return ["a.op", load, store, "a.statistics", "a.rows", "a.cols"]
     if entry == "gradient":
-        store = f"store({of('store', 'Absent{}')})"
+        store = f"store({of('store', last='Absent{}')})"
         targets = [f"targets({of('of_load')})", f"targets({of('of_store')})"]
         return [
             *("a.op", load, "a.upstream", store, "a.kept", "a.to", *targets),
@@ -297,18 +332,14 @@ def _source(
     headers: Sequence[str],
     definitions: Sequence[str],
     function: str,
-) -> str:
-    includes = "\n".join(f"#include <fusedops/{name}>" for name in dict.fromkeys(headers))
-    defined = "".join(f"{text}\n" for text in dict.fromkeys(definitions) if text)
+) -> Text:
     fields = "\n".join(f"  alignas(8) {kind} {name};" for kind, name in members)
-    return f"""\
-{includes}
-
-{defined}using namespace fusedops;
-
+    kernel = f"""\
 struct Arguments {{
 {fields}
 }};
 static_assert(sizeof(Arguments) == {8 * words}, "codegen.py and the headers disagree on a layout");
 
 {function}"""
+    defined = tuple(dict.fromkeys(text for text in definitions if text))
+    return Text(tuple(dict.fromkeys(headers)), defined, kernel)

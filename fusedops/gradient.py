@@ -105,10 +105,14 @@ class Gradient(_runtime.Dispatcher):
         given: Mapping[str, Any],
         options: Mapping[str, Any],
         target: Target | None = None,
+        split: bool = False,
     ) -> Backward:
-        """Place, choose and generate, without building anything; for dy's own device by default."""
+        """Place, choose and generate, without building anything; for dy's own device by default.
+
+        `split`: as `Backward.partial` has it.
+        """
         bound = self._bound(dy, given, options)
-        return Backward(self, bound, dy, given, target or Target.of(dy.device))
+        return Backward(self, bound, dy, given, target or Target.of(dy.device), split)
 
     def _bound(self, dy: Tensor, given: Mapping[str, Any], options: Mapping[str, Any]) -> Bound:
         """The forward call, of tensors without memory: its checks have passed before."""

@@ -105,7 +105,12 @@ class Variant(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The C++ text."""
+        """The C++ text, as it is compiled."""
+        return str(self.text)
+
+    @property
+    def text(self) -> codegen.Text:
+        """The C++ text in its parts."""
         functors = (*self.load, *self.store)
         of_functors = [header for functor in functors for header in functor.headers]
         headers = ["functor/compose.cuh", *of_functors, self.header, "row/statistics.cuh"]

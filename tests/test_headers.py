@@ -11,21 +11,28 @@ import subprocess
 
 import pytest
 
-from fusedops.jit import compile_cuda, env
+from fusedops.errors import CompileError
+from fusedops.jit import compile_cuda, env, nvrtc
 
-HEADERS = sorted(
-    path.relative_to(env.include_dir()).as_posix()
-    for path in (env.include_dir() / "fusedops").rglob("*.cuh")
-)
+TEXTS = {
+    path.relative_to(env.include_dir()).as_posix(): path.read_text(encoding="utf-8")
+    for path in sorted((env.include_dir() / "fusedops").rglob("*.cuh"))
+}
+HEADERS = list(TEXTS)
+
+#: One of each generation that fusedops is for.
+ARCHS = ("sm_80", "sm_90", "sm_100", "sm_120")
 
 #: What a header may include beside others of fusedops: NVRTC compiles these in a tenth of a second.
 FOREIGN = {"cuda_bf16.h", "cuda_fp16.h", "cstdint", "cmath"}
 
-#: Names that headers of the C library, Windows and other projects define as macros. What standard
-#: headers do with min() and max() themselves is not our concern, so those come first.
+#: What headers that launch may include as well. Those of these folders may not: kernels are made of
+#: them, and built while somebody waits.
+LAUNCHING = {"cuda_runtime.h", "system_error", "thread"}
+KERNELS = ("core", "functor", "host", "op", "row")
+
+#: Names that headers of the C library, Windows and other projects define as macros.
 MACROS = """\
-#include <cmath>
-#include <cstdint>
 #define min(a, b) ((a) < (b) ? (a) : (b))
 #define max(a, b) ((a) > (b) ? (a) : (b))
 #define small char
@@ -40,7 +47,35 @@ MACROS = """\
 #define PI 3.14
 #define I (1.0iF)
 #define E 2.72
+#define WARP_SIZE 32
+#define TRUE 1
+#define FALSE 0
+#define IN
+#define OUT
 """
+
+
+def included(header):
+    """What the include lines of a header name, under whatever condition."""
+    return re.findall(r"^\s*#\s*include\s*<([^>]+)>", TEXTS[header], re.MULTILINE)
+
+
+def reaches(name):
+    """The headers that include this file, themselves or through others of fusedops."""
+    found = set()
+    while more := {h for h in HEADERS if h not in found and {name, *found} & {*included(h)}}:
+        found |= more
+    return found
+
+
+#: Headers for which NVRTC, which compiles no host code, lacks what they include. A host's compiler
+#: does without a CUDA toolkit: what needs one stands there under a condition.
+HOST_ONLY = reaches("cuda_runtime.h")
+
+
+def with_macros(foreign):
+    """The macros, behind foreign headers: what those do with them is not our concern."""
+    return "".join(f"#include <{name}>\n" for name in sorted(foreign)) + MACROS
 
 
 def run(*command):
@@ -66,46 +101,160 @@ def test_there_are_headers():
     assert "fusedops/functor/contract.cuh" in HEADERS
 
 
-@pytest.mark.parametrize("macros", ["", MACROS], ids=["alone", "macros"])
+@pytest.mark.parametrize("macros", [False, True], ids=["alone", "macros"])
 @pytest.mark.parametrize("name", ["g++", "clang++"])
 @pytest.mark.parametrize("header", HEADERS)
 def test_on_a_host(tmp_path, header, name, macros):
     source = tmp_path / "alone.cpp"
-    source.write_text(f"{macros}#include <{header}>\n")
+    standard = [name for name in FOREIGN | LAUNCHING if not name.startswith("cuda")]
+    first = with_macros(standard) if macros else ""
+    source.write_text(f"{first}#include <{header}>\n")
     warnings = ("-Wall", "-Wextra", "-Werror")
     run(compiler(name), "-std=c++17", *warnings, "-fsyntax-only", f"-I{env.include_dir()}", source)
 
 
-@pytest.mark.parametrize("header", HEADERS)
-def test_with_nvrtc(header):
-    _, log = compile_cuda(f"#include <{header}>\n", "sm_90")
-    assert not log
+@pytest.fixture(scope="module")
+def known_archs():
+    """What this NVRTC compiles for: the newest archs need a newer one than the least."""
+    return {f"sm_{number}" for number in nvrtc.supported_archs()}
 
 
-def test_with_nvcc(tmp_path):
-    source = tmp_path / "all.cu"
-    source.write_text("".join(f"#include <{header}>\n" for header in HEADERS))
-    flags = ("-std=c++17", "-arch=sm_90", "-Werror", "all-warnings", f"-I{env.include_dir()}")
-    # As far as the host's source, which both passes of nvcc's front end have then accepted.
-    run(compiler("nvcc"), *flags, "-cuda", "-odir", tmp_path, source)
+class TestWithNvrtc:
+    def compile(self, source, arch, known_archs):
+        if arch not in known_archs:
+            pytest.skip(f"this NVRTC does not know {arch}")
+        _, log = compile_cuda(source, arch)
+        assert not log
+
+    @pytest.mark.parametrize("arch", ARCHS)
+    @pytest.mark.parametrize("header", [h for h in HEADERS if h not in HOST_ONLY])
+    def test_alone(self, header, arch, known_archs):
+        self.compile(f"#include <{header}>\n", arch, known_archs)
+
+    @pytest.mark.parametrize("arch", ARCHS)
+    def test_macros(self, arch, known_archs):
+        headers = "".join(f"#include <{h}>\n" for h in HEADERS if h not in HOST_ONLY)
+        foreign = [name for name in FOREIGN if name.startswith("cuda")]
+        self.compile(with_macros(foreign) + headers, arch, known_archs)
+
+
+class TestWithNvcc:
+    def compile(self, folder, source):
+        nvcc = compiler("nvcc")
+        listed = subprocess.run(
+            [nvcc, "--list-gpu-code"], capture_output=True, text=True, check=True
+        )
+        known = [arch for arch in ARCHS if arch in listed.stdout.split()]
+        assert "sm_80" in known
+        targets = [f"-gencode=arch={arch.replace('sm', 'compute')},code={arch}" for arch in known]
+        file = folder / "all.cu"
+        file.write_text(source)
+        flags = ("-std=c++17", "-Werror", "all-warnings", f"-I{env.include_dir()}")
+        # As far as the host's source, which both passes of nvcc's front end have then accepted.
+        run(nvcc, *flags, *targets, "-cuda", "-odir", folder, file)
+
+    @pytest.mark.parametrize("macros", [False, True], ids=["plain", "macros"])
+    def test_all(self, tmp_path, macros):
+        first = with_macros(FOREIGN | LAUNCHING) if macros else ""
+        self.compile(tmp_path, first + "".join(f"#include <{header}>\n" for header in HEADERS))
+
+    @pytest.mark.parametrize("header", sorted(HOST_ONLY))
+    def test_alone(self, tmp_path, header):
+        """Those that only nvcc compiles whole."""
+        self.compile(tmp_path, f"#include <{header}>\n")
+
+
+class TestWhatIsTooOld:
+    """The least is C++17, CUDA 12.4 and sm_80; what is older is refused in one line."""
+
+    SOURCE = "#include <fusedops/functor/contract.cuh>\n"
+    STANDARD = "fusedops needs C++17, .*-std=c++17"
+    TOOLKIT = "fusedops needs CUDA 12.4, .*newer nvcc"
+    ARCH = "fusedops needs sm_80, .*-arch=sm_80 .*CMAKE_CUDA_ARCHITECTURES"
+
+    def refused(self, message, folder, suffix, *command):
+        source = folder / f"old{suffix}"
+        source.write_text(self.SOURCE)
+        done = subprocess.run(
+            [*command, f"-I{env.include_dir()}", source],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=env.compiler_environment(),
+        )
+        assert done.returncode != 0
+        self.is_first_of(done.stderr, message)
+
+    def is_first_of(self, log, message):
+        first = next(line for line in log.splitlines() if "error" in line)
+        assert re.search(message.replace("+", r"\+"), first), log
+
+    def refused_by_nvrtc(self, message, arch, *options):
+        with pytest.raises(CompileError) as raised:
+            compile_cuda(self.SOURCE, arch, options)
+        self.is_first_of(str(raised.value).partition("log:")[2], message)
+
+    @pytest.mark.parametrize("name", ["g++", "clang++"])
+    def test_standard_on_a_host(self, tmp_path, name):
+        command = (compiler(name), "-std=c++14", "-fsyntax-only")
+        self.refused(self.STANDARD, tmp_path, ".cpp", *command)
+
+    def test_standard_with_nvcc(self, tmp_path):
+        command = (compiler("nvcc"), "-std=c++14", "-arch=sm_80", "-cuda", "-odir", tmp_path)
+        self.refused(self.STANDARD, tmp_path, ".cu", *command)
+
+    def test_arch_with_nvcc(self, tmp_path):
+        nvcc = compiler("nvcc")
+        listed = subprocess.run(
+            [nvcc, "--list-gpu-code"], capture_output=True, text=True, check=True
+        )
+        if "sm_75" not in listed.stdout.split():
+            pytest.skip("this nvcc knows nothing older than sm_80")
+        self.refused(self.ARCH, tmp_path, ".cu", nvcc, "-arch=sm_75", "-cuda", "-odir", tmp_path)
+
+    def test_arch_with_nvrtc(self, known_archs):
+        if "sm_75" not in known_archs:
+            pytest.skip("this NVRTC knows nothing older than sm_80")
+        self.refused_by_nvrtc(self.ARCH, "sm_75")
+
+    # No older compiler is here: it is what the one that is says of itself that is old.
+    @pytest.mark.parametrize(("major", "minor"), [(11, 8), (12, 3)])
+    def test_toolkit(self, major, minor):
+        self.refused_by_nvrtc(self.TOOLKIT, "sm_80", *self.claim(major, minor))
+
+    @pytest.mark.parametrize(("major", "minor"), [(12, 4), (13, 0)])
+    def test_a_toolkit_that_will_do(self, major, minor):
+        source = "#include <fusedops/core/config.cuh>\n"
+        assert compile_cuda(source, "sm_80", self.claim(major, minor))
+
+    def claim(self, major, minor):
+        claimed = {"__CUDACC_VER_MAJOR__": major, "__CUDACC_VER_MINOR__": minor}
+        undefined = [f"-U{name}" for name in claimed]
+        return [*undefined, *(f"-D{name}={value}" for name, value in claimed.items())]
 
 
 @pytest.mark.parametrize("header", HEADERS)
 def test_what_is_included(header):
-    text = (env.include_dir() / header).read_text(encoding="utf-8")
-    includes = re.findall(r"^\s*#\s*include\s*(.*?)\s*$", text, re.MULTILINE)
-    for included in includes:
-        name = re.fullmatch(r"<([\w./]+)>", included)
-        assert name, f"{header} includes {included}: only <...> is hashed"
+    lines = re.findall(r"^\s*#\s*include\s*(.*?)\s*$", TEXTS[header], re.MULTILINE)
+    folder = header.split("/")[1]
+    allowed = FOREIGN if folder in KERNELS else FOREIGN | LAUNCHING
+    for line in lines:
+        name = re.fullmatch(r"<([\w./]+)>", line)
+        assert name, f"{header} includes {line}: only <...> is hashed"
         if name[1].startswith("fusedops/"):
-            assert name[1] in HEADERS, f"{header} includes {included}, which is not there"
+            assert name[1] in HEADERS, f"{header} includes {line}, which is not there"
         else:
-            assert name[1] in FOREIGN, f"{header} includes {included}"
+            assert name[1] in allowed, f"{header} includes {line}"
+
+
+def test_kernels_reach_nothing_that_launches():
+    for name in sorted(LAUNCHING):
+        assert not [h for h in reaches(name) if h.split("/")[1] in KERNELS], name
 
 
 @pytest.mark.parametrize("header", HEADERS)
 def test_what_stands_at_the_head(header):
-    text = (env.include_dir() / header).read_text(encoding="utf-8")
+    text = TEXTS[header]
     assert text.startswith("// SPDX-FileCopyrightText:")
     assert text.count("#pragma once") == 1
     macros = set(re.findall(r"^\s*#\s*define\s+(\w+)", text, re.MULTILINE))

@@ -60,4 +60,4 @@ class Alibi(Positioned):
         slopes = write.operand(self.slopes)
         write.query_map()
         write.constant(self.shift(write.queries, write.columns))
-        return f"Alibi<{slopes}, {write.rank}>"
+        return f"Alibi<{slopes}, RowMap<{write.rank}>>"

@@ -53,4 +53,4 @@ class Dropout(Functor):
 
     def spell(self, write: Arguments) -> str:
         write.dropout(self.p)
-        return f"Dropout<{write.compute}, {write.rank}>"
+        return f"Dropout<{write.compute}, RowMap<{write.rank}>>"

@@ -87,7 +87,7 @@ class Causal(Positioned):
     def spell(self, write: Arguments) -> str:
         write.query_map()
         write.constant(self.shift(write.queries, write.columns))
-        return f"Causal<{write.rank}>"
+        return f"Causal<RowMap<{write.rank}>>"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Window(Positioned):
         write.query_map()
         write.constant(position - left)
         write.constant(position + right + 1)
-        return f"Window<{write.rank}>"
+        return f"Window<RowMap<{write.rank}>>"
 
 
 @dataclasses.dataclass(frozen=True)

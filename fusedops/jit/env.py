@@ -20,6 +20,7 @@ from pathlib import Path
 
 __all__ = [
     "cache_dir",
+    "cmake_dir",
     "compiler_environment",
     "cuda_homes",
     "cxx",
@@ -73,6 +74,11 @@ def include_dir() -> Path:
     package = Path(__file__).resolve().parent.parent
     installed = package / "include"
     return installed if installed.is_dir() else package.parent / "include"
+
+
+def cmake_dir() -> Path:
+    """The folder of ``fusedops-config.cmake``, for CMake's ``fusedops_DIR``."""
+    return include_dir().parent / "share" / "cmake" / "fusedops"
 
 
 def _flag(name: str) -> bool:

@@ -18,7 +18,7 @@ from fusedops.errors import CompileError, CompilerNotFound
 from fusedops.jit import env
 from fusedops.jit.key import Request
 
-__all__ = ["LEVELS", "compile_host", "cpu_level", "find_compiler", "flags", "identity"]
+__all__ = ["GCC", "LEVELS", "compile_host", "cpu_level", "find_compiler", "flags", "identity"]
 
 # The instruction set of each level: explicit, so that a cache can be shared between machines.
 LEVELS = {
@@ -30,7 +30,7 @@ LEVELS = {
 # Without this GCC turns loops that copy a pack into calls of memcpy, whose 16-byte stores the
 # 32-byte loads behind them have to wait for: a residual LayerNorm of 1024 columns takes 1.7 times
 # as long.
-_GCC = ("-fno-tree-loop-distribute-patterns",)
+GCC = ("-fno-tree-loop-distribute-patterns",)
 # What the compiler may use at a level, beyond the level below.
 _V3 = frozenset({"avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "movbe"})
 _V4 = frozenset({"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"})
@@ -144,7 +144,7 @@ def compile_host(source: str, arch: str) -> tuple[bytes, str]:
 
 def _own_flags(command: tuple[str, ...]) -> tuple[str, ...]:
     """Options that only this kind of compiler knows."""
-    return () if "clang" in _banner(command) else _GCC
+    return () if "clang" in _banner(command) else GCC
 
 
 @functools.cache

@@ -81,7 +81,7 @@ void pack(const Problem& p, int64_t number, int64_t col, const F&... functors) {
     for (int i = 0; i < N; ++i) gone.at[i] = marked[i] != 0;
     chain.backward(g, row, col, sink, gone);
   } else if (is("store")) {
-    auto chain = store(target, functors...);
+    auto chain = store(functors..., target);
     chain.template store<N>(v, row, col);
     chain.backward(g, v, row, col, sink, NoneGone{});
   } else if constexpr (sizeof...(F) == 1) {
@@ -113,14 +113,14 @@ struct Make {
   auto bias(int i) const { return Bias<Full<const double>>{operand(i)}; }
   auto mask() const { return Mask<Full<const uint8_t>, false>{{p.flags, {{p.cols}}, 1}}; }
   auto keep() const { return Mask<Full<const uint8_t>, true>{{p.flags, {{p.cols}}, 1}}; }
-  auto causal() const { return Causal<1>{RowMap<1>{{1}}, 2}; }
-  auto window() const { return Window<1>{RowMap<1>{{1}}, -2, 60}; }
-  auto alibi(int i) const { return Alibi<Full<const double>, 1>{operand(i), {{1}}, 40}; }
+  auto causal() const { return Causal<RowMap<1>>{RowMap<1>{{1}}, 2}; }
+  auto window() const { return Window<RowMap<1>>{RowMap<1>{{1}}, -2, 60}; }
+  auto alibi(int i) const { return Alibi<Full<const double>, RowMap<1>>{operand(i), {{1}}, 40}; }
   auto lengths() const {
     using Lengths1 = View<const int64_t, 1, Column::kBroadcast, kAnyWidth>;
     return Lengths<Lengths1>{Lengths1{p.lengths, {{1}}, 0}};
   }
-  auto dropout() const { return Dropout<double, 1>{11, 3, 1 << 14, {4.0 / 3.0}, {{1}}}; }
+  auto dropout() const { return Dropout<double, RowMap<1>>{11, 3, 1 << 14, {4.0 / 3.0}, {{1}}}; }
   auto residual(int i) const {
     return Residual<Full<const double>, Value<double>>{operand(i), number(0.5)};
   }

@@ -57,7 +57,7 @@ struct WritingFunctor {
 };
 
 using OurLoad = Load<Full<float>, Scale<Value<float>>, foreign::Ramp>;
-using OurStore = Store<Full<float>, Scale<Value<float>>>;
+using OurStore = Store<Full<float>, Chain<0, Scale<Value<float>>>>;
 
 static_assert(is_load_v<foreign::Load, float>);
 static_assert(is_load_v<foreign::Load, float, RowIndex<3>>);
@@ -83,7 +83,7 @@ static_assert(!is_store_v<foreign::Store, double>);
 static_assert(is_functor_v<foreign::Ramp, float>);
 static_assert(is_functor_v<foreign::Ramp, double, RowIndex<2>>);
 static_assert(is_functor_v<Scale<Value<float>>, float, RowIndex<1>>);
-static_assert(is_functor_v<Causal<2>, float, RowIndex<2>>);
+static_assert(is_functor_v<Causal<RowMap<2>>, float, RowIndex<2>>);
 static_assert(!is_functor_v<Nothing, float>);
 static_assert(!is_functor_v<foreign::Load, float>);
 static_assert(!is_functor_v<WritingFunctor, float>);
@@ -94,8 +94,8 @@ static_assert(!detail::HasRevisit<foreign::Load, float, RowIndex<1>>::value);
 // A LOAD says that it bounds its rows where one of its functors does, whatever the rank of the
 // rows.
 static_assert(!OurLoad::kBounds);
-static_assert(Load<Full<float>, Scale<Value<float>>, Causal<1>>::kBounds);
-static_assert(Load<Full<float>, Causal<4>, Scale<Value<float>>>::kBounds);
+static_assert(Load<Full<float>, Scale<Value<float>>, Causal<RowMap<1>>>::kBounds);
+static_assert(Load<Full<float>, Causal<RowMap<4>>, Scale<Value<float>>>::kBounds);
 static_assert(Load<Full<float>, Lengths<Value<int64_t>>>::kBounds);
 
 // Functors of a test's own.
@@ -220,7 +220,7 @@ void revisited_softmax(const float* x, float* y, int32_t* visits, int32_t* revis
 
 /// Our source and target, and a plain functor on both sides.
 void ramped_softmax(const float* x, float* y, int64_t rows, int64_t cols) {
-  softmax(load(full(x, cols), foreign::Ramp{}), store(full(y, cols), foreign::Ramp{}), rows, cols,
+  softmax(load(full(x, cols), foreign::Ramp{}), store(foreign::Ramp{}, full(y, cols)), rows, cols,
           false);
 }
 
@@ -237,8 +237,8 @@ void bounds(int64_t row, int64_t cols, const int64_t* window, int64_t length, in
   const RowIndex<2> index{row, {static_cast<uint32_t>(row), 0}};
   const auto chain =
       load(Full<double>{}, Window{window[0], window[1]}, Scale<Value<double>>{number(2)},
-           Causal<2>{RowMap<2>{{1, 0}}, 0}, Lengths<Value<int64_t>>{Value<int64_t>{{length}}},
-           Window{window[2], window[3]});
+           Causal<RowMap<2>>{RowMap<2>{{1, 0}}, 0},
+           Lengths<Value<int64_t>>{Value<int64_t>{{length}}}, Window{window[2], window[3]});
   const Columns both = bounds_of(chain, index, cols);
   columns[0] = both.begin;
   columns[1] = both.end;
@@ -252,8 +252,8 @@ void order(const double* x, double* y, int64_t cols, bool reversed, bool storing
   const RowIndex<1> index{0, {0}};
   packs(cols, [&](auto n, int64_t col) {
     constexpr int N = decltype(n)::value;
-    if (storing && reversed) store(full(y, cols), five, three, two).store<N>(x + col, index, col);
-    if (storing && !reversed) store(full(y, cols), two, three, five).store<N>(x + col, index, col);
+    if (storing && reversed) store(five, three, two, full(y, cols)).store<N>(x + col, index, col);
+    if (storing && !reversed) store(two, three, five, full(y, cols)).store<N>(x + col, index, col);
     if (!storing && reversed) load(full(x, cols), five, three, two).load<N>(y + col, index, col);
     if (!storing && !reversed) load(full(x, cols), two, three, five).load<N>(y + col, index, col);
   });
@@ -295,7 +295,7 @@ void spied(const double* x, const double* scale, const uint8_t* flags, double* g
     };
     return load(full(x, cols), spy(0), Scale<Full<const double>>{full(scale, cols)}, spy(1),
                 Mask<Full<const uint8_t>, false>{full(flags, cols)},
-                Dropout<double, 1>{7, 1, 1 << 14, {4.0 / 3.0}, {{1}}}, spy(2), Cast<half>{},
+                Dropout<double, RowMap<1>>{7, 1, 1 << 14, {4.0 / 3.0}, {{1}}}, spy(2), Cast<half>{},
                 spy(3));
   };
   load_all(chain(0), y, rows, cols);
@@ -320,7 +320,7 @@ void needs(bool* needing, bool* other) {
   load(KnownSource{}, no, yes, no_more).backward(g, row, 0, sink, NoneGone{});
   const Probe<true> stored{needing + 1};
   const Probe<false> left{other + 2};
-  store(Nothing{}, left, stored).backward(g, result, row, 0, sink, NoneGone{});
+  store(left, stored, Nothing{}).backward(g, result, row, 0, sink, NoneGone{});
 }
 
 }  // extern "C"

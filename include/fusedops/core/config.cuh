@@ -2,11 +2,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the language lacks: function qualifiers that mean the same under nvcc, NVRTC and a plain
-// host compiler, fixed-width integers where no <cstdint> exists, and the version. No other header
-// defines macros.
+// host compiler, fixed-width integers where no <cstdint> exists, the version, and the least that
+// these headers compile with. No other header defines macros.
 #pragma once
 
-#define FUSEDOPS_VERSION 100  // major * 10000 + minor * 100 + patch
+#define FUSEDOPS_VERSION 100  // major * 10000 + minor * 100 + patch; CMake reads it here
+
+// A host compiler goes on after an #error and says more, so these stand before all else.
+#if __cplusplus < 201703L
+#error "fusedops needs C++17, this is older: compile with -std=c++17 (CMAKE_CXX_STANDARD=17)"
+#endif
+#if defined(__CUDACC_VER_MAJOR__) && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ < 1204
+#error "fusedops needs CUDA 12.4, this is older: use a newer nvcc or NVRTC (CMAKE_CUDA_COMPILER)"
+#endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#error "fusedops needs sm_80, this is older: compile with -arch=sm_80 (CMAKE_CUDA_ARCHITECTURES=80)"
+#endif
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define FUSEDOPS_CUDA 1
@@ -35,12 +46,20 @@
 #endif
 #endif
 
+// Before a function for both sides that calls a user's member, which may be for one side alone.
+#if defined(__CUDACC__) && !defined(__CUDACC_RTC__)
+#define FUSEDOPS_ANY_SIDE _Pragma("nv_exec_check_disable")
+#else
+#define FUSEDOPS_ANY_SIDE
+#endif
+
 #if !defined(__CUDACC_RTC__)
 #include <cstdint>
 #endif
 
 namespace fusedops {
 
+using size_t = decltype(sizeof(0));
 #if defined(__CUDACC_RTC__)
 using int64_t = long long;
 using uint64_t = unsigned long long;

@@ -45,24 +45,19 @@ FUSEDOPS_HD constexpr T smaller(T a, T b) {
 /// The larger of two; NaN is dropped where the other is a number.
 template <class T>
 FUSEDOPS_HD T larger(T a, T b) {
-#if defined(FUSEDOPS_ON_DEVICE)
-  return ::fmax(a, b);
-#else
-  return a > b ? a
-               : b;  // drops a NaN in a; one in b survives until the sum, which it poisons anyway
-#endif
+  // Drops a NaN in a; one in b survives until the sum, which it poisons anyway.
+  return a > b ? a : b;
 }
 #if defined(FUSEDOPS_ON_DEVICE)
 template <>
 FUSEDOPS_HD float larger<float>(float a, float b) {
   return ::fmaxf(a, b);
 }
-#endif
 template <>
-FUSEDOPS_HD int64_t larger<int64_t>(int64_t a, int64_t b) {
-  return a > b ? a : b;
+FUSEDOPS_HD double larger<double>(double a, double b) {
+  return ::fmax(a, b);
 }
-
+#endif
 FUSEDOPS_HD float exp(float x) {
 #if defined(FUSEDOPS_ON_DEVICE)
   float y;

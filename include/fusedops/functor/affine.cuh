@@ -17,6 +17,12 @@ struct Affine {
   static constexpr bool kHasBeta = !detail::IsSame<Beta, Absent>::value;
   static constexpr bool kNeedsInput = kHasGamma;  // for the gradient of gamma
 
+  template <class Visit>
+  FUSEDOPS_HD void operands(Visit& visit) const {
+    visit(gamma);
+    visit(beta);
+  }
+
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
     if constexpr (kHasGamma && kHasBeta) {

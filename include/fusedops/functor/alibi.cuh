@@ -10,10 +10,11 @@
 
 namespace fusedops {
 
-template <class Slope, int kRank>
+/// Query: a map from a row to the number of its query.
+template <class Slope, class Query>
 struct Alibi {
   Slope slope;
-  RowMap<kRank> query;
+  Query query;
   int64_t shift;
   static constexpr bool kNeedsInput = false;
 

@@ -13,6 +13,11 @@ struct Bias {
   Term term;
   static constexpr bool kNeedsInput = false;
 
+  template <class Visit>
+  FUSEDOPS_HD void operands(Visit& visit) const {
+    visit(term);
+  }
+
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
     const auto bias = term.template fetch<N, Compute>(row, col);

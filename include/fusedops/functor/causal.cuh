@@ -9,12 +9,13 @@
 
 namespace fusedops {
 
-template <int kRank>
-struct Causal : KeepColumns<Causal<kRank>> {
-  RowMap<kRank> query;
+/// Query: a map from a row to the number of its query.
+template <class Query>
+struct Causal : KeepColumns<Causal<Query>> {
+  Query query;
   int64_t shift;
 
-  FUSEDOPS_HD Causal(const RowMap<kRank>& query, int64_t shift) : query(query), shift(shift) {}
+  FUSEDOPS_HD Causal(const Query& query, int64_t shift) : query(query), shift(shift) {}
 
   template <class Row>
   FUSEDOPS_HD Columns columns(const Row& row) const {

@@ -39,6 +39,8 @@ struct Chain {
   template <int N, class Compute, class Row, class Sink, class Gone>
   FUSEDOPS_HD void backward(Compute (&)[N], Compute (&)[N], const Row&, int64_t, Sink&,
                             const Gone&) const {}
+  template <class Visit>
+  FUSEDOPS_HD void operands(Visit&) const {}
 };
 
 template <int kFirst, class F, class... Rest>
@@ -62,12 +64,12 @@ struct Chain<kFirst, F, Rest...> {
         is_functor_v<F, Compute, Row>,
         "fusedops: not a functor: it needs template <int N> void operator()(Compute (&v)[N], "
         "int64_t row, int64_t col) const (see fusedops/functor/contract.cuh)");
-    if constexpr (!detail::Masks<F>::value) first(v, row, col);
+    if constexpr (!detail::Masks<F>::value) first(v, detail::row_for<F>(row), col);
     rest.values(v, row, col);
   }
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void masks(Compute (&v)[N], const Row& row, int64_t col) const {
-    if constexpr (detail::Masks<F>::value) first(v, row, col);
+    if constexpr (detail::Masks<F>::value) first(v, detail::row_for<F>(row), col);
     rest.masks(v, row, col);
   }
   /// The values again, from the last saved stream on.
@@ -76,21 +78,21 @@ struct Chain<kFirst, F, Rest...> {
     if constexpr (kSavesLater) {
       rest.after_save(v, row, col);
     } else if constexpr (kSavesHere) {
-      first.reread(v, row, col);
+      first.reread(v, detail::row_for<F>(row), col);
       rest.values(v, row, col);
     }
   }
   /// Announces the saved streams: what a chain reads of x's size, as a rule.
   template <int N, class Row>
   FUSEDOPS_HD void prefetch(const Row& row, int64_t col) const {
-    if constexpr (kSavesHere) first.template prefetch<N>(row, col);
+    if constexpr (kSavesHere) first.template prefetch<N>(detail::row_for<F>(row), col);
     rest.template prefetch<N>(row, col);
   }
   template <class Row>
   FUSEDOPS_HD Columns columns(const Row& row, Columns all) const {
     all = rest.columns(row, all);
     if constexpr (detail::HasColumns<F, Row>::value) {
-      const Columns mine = first.columns(row);
+      const Columns mine = first.columns(detail::row_for<F>(row));
       all.begin = mine.begin > all.begin ? mine.begin : all.begin;
       all.end = mine.end < all.end ? mine.end : all.end;
     }
@@ -99,9 +101,14 @@ struct Chain<kFirst, F, Rest...> {
   template <int N, class Row>
   FUSEDOPS_HD bool any(const Row& row, int64_t col) const {
     if constexpr (detail::HasAny<F, Row>::value) {
-      if (!first.template any<N>(row, col)) return false;
+      if (!first.template any<N>(detail::row_for<F>(row), col)) return false;
     }
     return rest.template any<N>(row, col);
+  }
+  template <class Visit>
+  FUSEDOPS_HD void operands(Visit& visit) const {
+    if constexpr (detail::HasOperands<F>::value) first.operands(visit);
+    rest.operands(visit);
   }
   /// `v` enters as the value this functor saw and is rewritten on the way up; `g` enters as the
   /// gradient of the chain's result and leaves as that of `v`. Only inputs that a gradient needs
@@ -119,19 +126,19 @@ struct Chain<kFirst, F, Rest...> {
         for (int i = 0; i < N; ++i) seen[i] = v[i];
       }
       if constexpr (kSavesHere) {
-        first.reread(v, row, col);
+        first.reread(v, detail::row_for<F>(row), col);
       } else {
-        first(v, row, col);
+        first(v, detail::row_for<F>(row), col);
       }
       rest.backward(g, v, row, col, sink, gone);
       if constexpr (kSavesHere && !kSavesLater) gone.select(g);
       if constexpr (kJoins) {
         SinkAt<kFirst, Sink> mine{sink};
-        first.backward(g, seen, row, col, mine);
+        first.backward(g, seen, detail::row_for<F>(row), col, mine);
       } else {
         KeptSink<Sink, Gone> kept{sink, gone};
         SinkAt<kFirst, KeptSink<Sink, Gone>> mine{kept};
-        first.backward(g, seen, row, col, mine);
+        first.backward(g, seen, detail::row_for<F>(row), col, mine);
       }
     }
   }
@@ -180,6 +187,11 @@ struct Load {
     source.template prefetch<N>(row, col);
     chain.template prefetch<N>(row, col);
   }
+  template <class Visit>
+  FUSEDOPS_HD void operands(Visit& visit) const {
+    visit(source);
+    chain.operands(visit);
+  }
   /// The gradient of the source, from that of the LOAD's result; recomputes what the functors saw.
   template <int N, class Compute, class Row, class Sink, class Gone>
   FUSEDOPS_HD void backward(Compute (&g)[N], const Row& row, int64_t col, Sink& sink,
@@ -191,11 +203,11 @@ struct Load {
   }
 };
 
-/// A composed STORE.
-template <class Target, class... Functors>
+/// A composed STORE; Functors is a Chain.
+template <class Target, class Functors>
 struct Store {
   Target target;
-  Chain<0, Functors...> chain;
+  Functors chain;
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void store(const Compute* src, const Row& row, int64_t col) const {
@@ -204,6 +216,11 @@ struct Store {
     for (int i = 0; i < N; ++i) v[i] = src[i];
     chain.values(v, row, col);
     target.write(v, row, col);
+  }
+  template <class Visit>
+  FUSEDOPS_HD void operands(Visit& visit) const {
+    visit(target);
+    chain.operands(visit);
   }
   /// The gradient of the row's result, from that of what was stored; `result` is what the STORE was
   /// given.
@@ -228,6 +245,20 @@ FUSEDOPS_HD Chain<kFirst, F, Rest...> chain(const F& first, const Rest&... rest)
   return {first, chain<kFirst + 1>(rest...)};
 }
 
+template <int kFirst, class Target>
+FUSEDOPS_HD Store<Target, Chain<kFirst>> store_from(const Target& target) {
+  return {target, {}};
+}
+template <int kSecond, class F, class Target, class... Rest>
+FUSEDOPS_HD Store<Target, Chain<kSecond - 1, F, Rest...>> with_first(
+    const F& first, const Store<Target, Chain<kSecond, Rest...>>& then) {
+  return {then.target, {first, then.chain}};
+}
+template <int kFirst, class F, class Next, class... Rest>
+FUSEDOPS_HD auto store_from(const F& first, const Next& next, const Rest&... rest) {
+  return with_first(first, store_from<kFirst + 1>(next, rest...));
+}
+
 }  // namespace detail
 
 /// load(source, f1, f2, ...): reads through source, then f1, then f2.
@@ -236,10 +267,10 @@ FUSEDOPS_HD Load<Source, Functors...> load(const Source& source, const Functors&
   return {source, detail::chain<0>(functors...)};
 }
 
-/// store(target, f1, f2, ...): f1, then f2, then writes to target.
-template <class Target, class... Functors>
-FUSEDOPS_HD Store<Target, Functors...> store(const Target& target, const Functors&... functors) {
-  return {target, detail::chain<0>(functors...)};
+/// store(f1, f2, ..., target): f1, then f2, then writes to target.
+template <class First, class... Rest>
+FUSEDOPS_HD auto store(const First& first, const Rest&... rest) {
+  return detail::store_from<0>(first, rest...);
 }
 
 }  // namespace fusedops

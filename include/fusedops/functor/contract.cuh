@@ -30,6 +30,8 @@
 //   Sink& sink)
 //     const: turns the gradient of its output into that of its input and hands operand gradients to
 //     sink.template add<k>(gradient, row, col), k the number of the operand within the functor;
+//   - void operands(Visit& visit) const: calls visit(operand) for each tensor it reads or writes; a
+//   dispatch then knows how they lie and reads whole packs without asking (default: it asks);
 //   - static constexpr bool kNeedsInput: whether backward needs the values the functor saw.
 #pragma once
 
@@ -122,6 +124,30 @@ template <class F>
 struct Joins<F, Void<decltype(F::kJoins)>> {
   static constexpr bool value = F::kJoins;
 };
+
+struct Ignore {
+  template <class T>
+  FUSEDOPS_HD void operator()(const T&) const {}
+};
+
+template <class F, class = void>
+struct HasOperands {
+  static constexpr bool value = false;
+};
+template <class F>
+struct HasOperands<F, Void<decltype(any_of<const F>().operands(any_of<Ignore>()))>> {
+  static constexpr bool value = true;
+};
+
+/// The row as a functor may see it: whose operands were not asked how they lie does not learn it.
+template <class F, class Row>
+FUSEDOPS_HD decltype(auto) row_for(const Row& row) {
+  if constexpr (HasOperands<F>::value) {
+    return (row);
+  } else {
+    return unaware(row);
+  }
+}
 
 template <class F, class = void>
 struct NeedsInput {

@@ -11,13 +11,14 @@
 
 namespace fusedops {
 
-template <class Compute, int kRank>
+/// LogicalRow: a map from a row to the number that the mask counts it by.
+template <class Compute, class LogicalRow>
 struct Dropout {
   uint64_t seed;
   uint64_t offset;     // with the functor's slot already added; less than 2^48
   uint64_t threshold;  // of 65536: an element is dropped when its sixteen bits are below
   Word<Compute> scale;
-  RowMap<kRank> logical_row;
+  LogicalRow logical_row;
   static constexpr bool kNeedsInput = false;
 
   template <int N, class Row>

@@ -18,6 +18,11 @@ struct Mask {
   static constexpr bool kMasks = true;
   static constexpr bool kNeedsInput = false;
 
+  template <class Visit>
+  FUSEDOPS_HD void operands(Visit& visit) const {
+    visit(flags);
+  }
+
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
     const auto flag = flags.template fetch<N, uint8_t>(row, col);

@@ -17,6 +17,12 @@ struct Residual {
   Alpha alpha;
   static constexpr bool kNeedsInput = false;
 
+  template <class Visit>
+  FUSEDOPS_HD void operands(Visit& visit) const {
+    visit(skip);
+    visit(alpha);
+  }
+
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
     const auto term = skip.template fetch<N, Compute>(row, col);
@@ -50,6 +56,13 @@ struct SavedResidual {
   static constexpr bool kSaves = true;
   static constexpr bool kJoins = !detail::IsSame<Upstream, Absent>::value;
   static constexpr bool kNeedsInput = false;
+
+  template <class Visit>
+  FUSEDOPS_HD void operands(Visit& visit) const {
+    residual.operands(visit);
+    visit(stream);
+    visit(upstream);
+  }
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {

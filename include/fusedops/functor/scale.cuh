@@ -13,6 +13,11 @@ struct Scale {
   Factor factor;
   static constexpr bool kNeedsInput = true;  // for the gradient of the scale
 
+  template <class Visit>
+  FUSEDOPS_HD void operands(Visit& visit) const {
+    visit(factor);
+  }
+
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
     const auto scale = factor.template fetch<N, Compute>(row, col);

@@ -9,12 +9,13 @@
 
 namespace fusedops {
 
-template <int kRank>
-struct Window : KeepColumns<Window<kRank>> {
-  RowMap<kRank> query;
+/// Query: a map from a row to the number of its query.
+template <class Query>
+struct Window : KeepColumns<Window<Query>> {
+  Query query;
   int64_t begin, end;  // of query 0
 
-  FUSEDOPS_HD Window(const RowMap<kRank>& query, int64_t begin, int64_t end)
+  FUSEDOPS_HD Window(const Query& query, int64_t begin, int64_t end)
       : query(query), begin(begin), end(end) {}
 
   template <class Row>

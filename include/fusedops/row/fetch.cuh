@@ -105,10 +105,27 @@ FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_
     } else {
       FUSEDOPS_UNROLL
       for (int i = 0; i < N; ++i) tile.at[k][i] = neutral;
-      if (!Tile::kExact && wanted) {
+      if (!Tile::kExact && Tile::kPacks == 1 && wanted) {
         detail::load_tail<N, kAgain>(load, tile.at[k], row, first, count);
       }
     }
+  }
+  if constexpr (!Tile::kExact && Tile::kPacks > 1) {
+    // One pack at most ends within the row: its text stands once, not once a pack.
+    const int last = tile.cut();
+    const int64_t first = col + int64_t(last) * Tile::kStride;
+    bool wanted = last >= 0;
+    if constexpr (detail::Bounds<LoadT, Row>::value) {
+      wanted = wanted && first < bounds.end && first + N > bounds.begin;
+    }
+    if constexpr (detail::Skips<LoadT, Row>::value)
+      wanted = wanted && load.template any<N>(row, first);
+    if (!wanted) return;
+    typename Tile::Compute pack[N];
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < N; ++i) pack[i] = neutral;
+    detail::load_tail<N, kAgain>(load, pack, row, first, tile.count(last));
+    tile.put(last, pack);
   }
 }
 
@@ -125,9 +142,16 @@ FUSEDOPS_HD void store_tile(Tile& tile, StoreT& store, const Row& row, int64_t c
     const int64_t count = tile.count(k);
     if (Tile::kExact || count == N) {
       store.template store<N>(tile.at[k], row, first);
-    } else if (count > 0) {
+    } else if (Tile::kPacks == 1 && count > 0) {
       detail::store_tail<N>(store, tile.at[k], row, first, count);
     }
+  }
+  if constexpr (!Tile::kExact && Tile::kPacks > 1) {
+    const int last = tile.cut();
+    if (last < 0) return;
+    typename Tile::Compute pack[N];
+    tile.get(last, pack);
+    detail::store_tail<N>(store, pack, row, col + int64_t(last) * Tile::kStride, tile.count(last));
   }
 }
 

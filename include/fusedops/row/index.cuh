@@ -24,6 +24,40 @@ struct RowIndex<1, Coordinate> {
   FUSEDOPS_HD operator int64_t() const { return row; }
 };
 
+/// What a kernel knows of all its operands: nothing, that every pack is one aligned access, or that
+/// some are not. A property of the kernel, so that no access has to ask.
+enum class Access { kUnknown, kWide, kNarrow };
+
+/// A row of a kernel that knows.
+template <Access kAccess_>
+struct RowOf : RowIndex<1> {
+  static constexpr Access kAccess = kAccess_;
+  FUSEDOPS_HD explicit RowOf(int64_t row) : RowIndex<1>{row, {row}} {}
+};
+
+namespace detail {
+
+template <class Row>
+struct AccessOf {
+  static constexpr Access value = Access::kUnknown;
+};
+template <Access kAccess>
+struct AccessOf<RowOf<kAccess>> {
+  static constexpr Access value = kAccess;
+};
+
+}  // namespace detail
+
+/// The same row for who must not rely on it.
+template <class Row>
+FUSEDOPS_HD const Row& unaware(const Row& row) {
+  return row;
+}
+template <Access kAccess>
+FUSEDOPS_HD const RowIndex<1>& unaware(const RowOf<kAccess>& row) {
+  return row;
+}
+
 /// Division by a size that is known before the launch: q = (high(n * multiplier) + n) >> shift for
 /// n < 2^31 (Granlund and Montgomery, "Division by invariant integers using multiplication", PLDI
 /// 1994).
@@ -66,6 +100,14 @@ struct RowSpace<1> {
   int64_t count;
   using Index = RowIndex<1>;
   FUSEDOPS_HD Index index(int64_t row) const { return {row, {row}}; }
+};
+
+/// One dimension, for kernels that know how their operands lie.
+template <Access kAccess>
+struct RowsOf {
+  int64_t count;
+  using Index = RowOf<kAccess>;
+  FUSEDOPS_HD Index index(int64_t row) const { return Index(row); }
 };
 
 /// The same for any number of rows; a variant of its own, since 64-bit division is slow.

@@ -41,6 +41,43 @@ struct Tile {
                   : larger<int64_t>(smaller<int64_t>(left - int64_t(k) * kStride, kWidth), 0);
   }
 
+  /// The pack that ends within the row, or -1.
+  FUSEDOPS_HD int cut() const {
+    int found = -1;
+    FUSEDOPS_UNROLL
+    for (int k = 0; k < kPacks; ++k) {
+      const int64_t rest = left - int64_t(k) * kStride;
+      found = rest > 0 && rest < kWidth ? k : found;
+    }
+    return found;
+  }
+
+  /// A pack whose number is not a constant: registers have no index, so on a GPU all are asked.
+  FUSEDOPS_HD void put(int pack, const Compute (&values)[kWidth]) {
+#if defined(FUSEDOPS_ON_DEVICE)
+    FUSEDOPS_UNROLL
+    for (int k = 0; k < kPacks; ++k) {
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < kWidth; ++i) at[k][i] = k == pack ? values[i] : at[k][i];
+    }
+#else
+    for (int i = 0; i < kWidth; ++i) at[pack][i] = values[i];
+#endif
+  }
+  FUSEDOPS_HD void get(int pack, Compute (&values)[kWidth]) const {
+#if defined(FUSEDOPS_ON_DEVICE)
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < kWidth; ++i) values[i] = at[0][i];
+    FUSEDOPS_UNROLL
+    for (int k = 1; k < kPacks; ++k) {
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < kWidth; ++i) values[i] = k == pack ? at[k][i] : values[i];
+    }
+#else
+    for (int i = 0; i < kWidth; ++i) values[i] = at[pack][i];
+#endif
+  }
+
   /// Columns of the row that the whole group holds.
   FUSEDOPS_HD int64_t group_count() const {
     if constexpr (kExact) return int64_t(kSpan) * kPacks;

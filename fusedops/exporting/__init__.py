@@ -1,0 +1,215 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Export a declaration: one header of plain functions, for programs without Python and torch."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import textwrap
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor
+
+from fusedops.exporting import cuda, host, text
+from fusedops.exporting.call import exported_call, gradient_of
+from fusedops.exporting.passes import Pass, backward_pass, forward_pass
+from fusedops.exporting.target import command, target_of
+from fusedops.variant import Target
+
+if TYPE_CHECKING:
+    from fusedops.row_op import RowOp
+
+__all__ = ["Exported", "export"]
+
+_OPTIONS = ("name", "path", "arch", "backward", "multiprocessors")
+
+
+class Exported(NamedTuple):
+    """What `export` made.
+
+    Attributes:
+        name: What the functions' names begin with.
+        text: The header, as it was written to `path` if one was given.
+        command: The compiler and the flags under which the results are those of the op.
+        parameters: The names of each function's parameters, in order.
+    """
+
+    name: str
+    text: str
+    command: tuple[str, ...]
+    parameters: dict[str, tuple[str, ...]]
+
+
+def export(
+    op: RowOp,
+    x: Tensor,
+    /,
+    *,
+    name: str | None = None,
+    path: str | os.PathLike[str] | None = None,
+    arch: str | None = None,
+    backward: bool | Collection[str] = True,
+    multiprocessors: int | None = None,
+    **arguments: Any,
+) -> Exported:
+    """Make a header that does what a call of `op` does, and its backward pass.
+
+    It includes only the headers of this package; a `.cuh` takes nvcc, a `.h` any host compiler. On
+    the same device and under the flags in its head, results equal those of the op to the bit.
+
+    >>> import torch, fusedops as fo
+    >>> op = fo.Softmax(load=[fo.Scale("scale")])
+    >>> x = torch.empty(4096, 1024, dtype=torch.float16, device="meta")
+    >>> header = fo.export(op, x, scale=0.125, name="scaled_softmax", arch="sm_90")
+    >>> header.parameters["scaled_softmax_forward"]
+    ('cuda_stream', 'rows', 'x', 'scale', 'y', 'kept')
+
+    Args:
+        op: The declaration.
+        x: An example of what the functions will get: its shape, strides and dtype count, and it
+            needs no memory (device="meta").
+        name: What the functions' names begin with; by default the op's own.
+        path: Where to write the header, if anywhere: `.cuh` for a GPU, `.h` for a CPU.
+        arch: "sm_90" and the like, "x86-64-v3" and the like, or "cpu" for this machine's; by
+            default that of x's device.
+        backward: Whether to export the backward pass, for all gradients that there are, or the
+            names of those wanted. Gradients of saved streams come in.
+        multiprocessors: Of the GPU whose order of sums over rows is taken; by default that of x's
+            device, or the usual number for arch.
+        **arguments: Operands and options as in a call of the op; of tensors again shape, strides
+            and dtype, of a number only its kind, of a probability whether it is zero.
+
+    Raises:
+        TypeError: As a call of the op; an operand has the name of an option of this function.
+        ValueError: As a call of the op; or name, path or arch is none.
+        UnsupportedError: No kernel does it alone: what is given has to be copied first, or a
+            gradient would be left for the caller to sum.
+    """
+    for key in _OPTIONS:
+        if key in op.slots:
+            raise TypeError(
+                f"export: operand {key!r} of {op.name} has the name of an option of export; give "
+                "it another in the declaration"
+            )
+    own = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(op).__name__).lower() if name is None else name
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", own) or "__" in own:
+        raise ValueError(f"export: name must be an identifier of C++ without '__', got {name!r}")
+    target = target_of(arch, x.device, multiprocessors)
+    gpu = target.shared_limit is not None
+    if path is not None and Path(path).suffix != (".cuh" if gpu else ".h"):
+        raise ValueError(
+            f"export: path must end in {'.cuh' if gpu else '.h'} for {target.arch}, got {path}"
+        )
+    bound = exported_call(op, x, arguments)
+    gradient = gradient_of(bound, backward)
+    passes = [forward_pass(bound._replace(keep=gradient is not None), target)]
+    if gradient is not None:
+        passes.append(backward_pass(bound, gradient, target))
+    kind = cuda if gpu else host
+    sections = [
+        _head(own, op, target, passes),
+        f"#pragma once\n\n{kind.HEAD}{text.parts(passes)}\n",
+        *(text.kernels(own, one, *kind.linkage) for one in passes),
+        *(_workspace(own, one) for one in passes if one.kind == "backward"),
+        *(kind.functions(own, one) for one in passes),
+    ]
+    result = Exported(own, "\n".join(sections), command(target), _parameters(own, passes, gpu))
+    if path is not None:
+        Path(path).write_text(result.text, encoding="utf-8")
+    return result
+
+
+def _parameters(name: str, passes: list[Pass], gpu: bool) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for one in passes:
+        rows = ("rows",) if one.rows is None else ()
+        called, own = f"{name}_{one.kind}", tuple(text.arguments(one).split(", "))
+        found[called] = ("cuda_stream", *own) if gpu else own
+        if not gpu:
+            found[f"{called}_range"] = ("begin", "end", *own)
+        if one.kind == "backward":
+            found[f"{name}_workspace_bytes"] = rows
+            if not gpu:
+                found[f"{called}_slices"] = rows
+                if len(one.launches) > 1:
+                    found[f"{called}_finish"] = own
+    return found
+
+
+def _workspace(name: str, one: Pass) -> str:
+    """How much memory the caller gives the backward pass."""
+    rows = "int64_t rows" if one.rows is None else ""
+    slices = ""
+    if one.pieces:
+        slices = f"  {text.ALIAS}\n"
+        if one.slices is not None:
+            slices += f"  const fusedops::Slices slices = {one.slices};\n"
+    elif rows:
+        slices = "  (void)rows;\n"
+    total = " +\n         ".join(one.pieces) or "0"
+    return (
+        f"/// Bytes of the workspace of {name}_backward, which may be null if there are none.\n"
+        f"inline int64_t {name}_workspace_bytes({rows}) {{\n{slices}  return {total};\n}}\n"
+    )
+
+
+def _head(name: str, op: RowOp, target: Target, passes: list[Pass]) -> str:
+    """What a reader of the header wants to know before its functions."""
+    import fusedops
+
+    gpu = target.shared_limit is not None
+    compiled = f'{shlex.join(command(target))} -I"$(fusedops --include)"'
+    lines = [
+        f"{name}: made by fusedops {fusedops.__version__} (fusedops export); do not edit.",
+        "",
+        *_wrapped(op.declaration, indent="  "),
+        "",
+        "Signature: beside each parameter of the functions below. Tensors are dense unless",
+        "strides, counted in elements, say otherwise.",
+        *(line for one in passes for line in _rows(one)),
+        "",
+        "Results are those of the op, to the bit, when compiled with",
+        f"  {compiled}",
+    ]
+    if gpu:
+        lines += [
+            "by an nvcc of the release that the op's NVRTC has. Sums over rows are cut as for a",
+            f"GPU of {target.multiprocessors} multiprocessors. Add -DFUSEDOPS_ANY_REGISTERS "
+            "if -Xptxas -v reports spills.",
+            "",
+            "Nothing here allocates or waits; a stream that captures a graph will do. Returned is",
+            "cudaErrorInvalidValue for a null pointer or a number out of range,",
+            "cudaErrorMisalignedAddress for a pointer that is no multiple of "
+            f"{cuda.ALIGNMENT} bytes, else",
+            "what the launch returned.",
+        ]
+    else:
+        lines += [
+            "on a CPU that has these instructions.",
+            "",
+            "Returned is 0; or 1 for a null pointer or a number out of range, 2 for a pointer that",
+            "is not aligned as its type, and nothing has been written.",
+        ]
+    return "".join(f"// {line}".rstrip() + "\n" for line in lines)
+
+
+def _rows(one: Pass) -> list[str]:
+    kind = one.kind.capitalize()
+    if one.rows is not None:
+        return [f"{kind}: the shapes are fixed."]
+    lines = [f"{kind}: any number of rows; shapes are given for an example."]
+    if one.fewest:
+        lines.append(
+            f"Sums over fewer than {one.fewest} rows may differ from the op's in the last bit."
+        )
+    return lines
+
+
+def _wrapped(declaration: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        declaration, 96, initial_indent=indent, subsequent_indent=indent * 2, break_on_hyphens=False
+    )

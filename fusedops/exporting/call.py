@@ -1,0 +1,115 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The call that is exported: a bound call of tensors without memory, and what its gradient gets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fusedops import plan
+from fusedops.binding import KEPT, OPTIONS, Bound, bind
+from fusedops.errors import UnsupportedError
+from fusedops.gradient import Gradient
+from fusedops.needed import joining_name, saved_name
+
+if TYPE_CHECKING:
+    from fusedops.row_op import RowOp
+
+__all__ = ["described", "exported_call", "gradient_of"]
+
+#: Options that belong to one call, not to what is exported.
+_OF_A_CALL = ("out", "generator")
+
+
+def exported_call(op: RowOp, x: Any, arguments: Mapping[str, Any]) -> Bound:
+    """Check the call, of tensors of which only shape, strides and dtype count.
+
+    Raises:
+        TypeError, ValueError: As a call of the op raises.
+        UnsupportedError: No single kernel runs such a call.
+    """
+    for key in _OF_A_CALL:
+        if arguments.get(key) is not None:
+            raise TypeError(f"export: {key} belongs to a call, not to what is exported; leave it")
+    options = {key: value for key, value in arguments.items() if key in OPTIONS}
+    operands = {key: _meta(value) for key, value in arguments.items() if key not in OPTIONS}
+    bound = bind(op, _meta(x), operands, options)
+    if bound.x.numel() == 0:
+        raise ValueError(
+            f"export: x must have elements, got shape {tuple(bound.x.shape)}: there is no kernel "
+            "for none"
+        )
+    if plan.columns_apart(bound):
+        raise UnsupportedError(
+            f"export: {op.name} over dimensions {bound.reduced} runs on copies of operands whose "
+            "reduced dimensions do not lie one constant step apart; make x and its operands dense, "
+            "with the reduced dimensions last"
+        )
+    return bound
+
+
+def gradient_of(bound: Bound, wanted: Collection[str] | bool) -> Gradient | None:
+    """The gradients that are exported: all that there can be, those of these names, or none.
+
+    Saved streams have gradients that come in; all of them.
+
+    Raises:
+        ValueError: A name that has no gradient.
+        UnsupportedError: The op has no derivative.
+    """
+    if wanted is False:
+        return None
+    op = bound.op
+    if op.forward_only:
+        raise UnsupportedError(
+            f"export: {op.forward_only[0]!r} has no derivative, so {op.name} has none; pass "
+            "backward=False, or give the functor one"
+        )
+    floating = [
+        name
+        for name, value in bound.operands.items()
+        if isinstance(value, Tensor) and value.is_floating_point()
+    ]
+    able = ["x", *(name for name in floating)]
+    names = able if wanted is True else list(wanted)
+    for name in names:
+        if name not in able:
+            raise ValueError(
+                f"export: backward must name what has a gradient, {', '.join(able)}, got {name!r}"
+            )
+    if not names:
+        return None
+    return Gradient(op, frozenset(names), frozenset(op.saves))
+
+
+def described(bound: Bound, gradient: Gradient) -> tuple[Tensor, dict[str, Any], dict[str, Any]]:
+    """What a backward call is given: the gradient of y, values by keyword, options."""
+    needed, op = gradient.needed, bound.op
+    given: dict[str, Any] = {KEPT: _output(bound, KEPT)}
+    for name, value in {"x": bound.x, **bound.operands}.items():
+        read = needed.x if name == "x" else name in needed.operands
+        unread = isinstance(value, Tensor) and not read
+        given[name] = (value.dtype, value.shape) if unread else value
+    for name in op.saves:
+        if name in needed.streams:
+            given[saved_name(name)] = _output(bound, name)
+        given[joining_name(name)] = _output(bound, name)
+    return _output(bound, "y"), given, {"dim": bound.reduced, "training": bool(bound.slots)}
+
+
+def _output(bound: Bound, name: str) -> Tensor:
+    keep = bound._replace(keep=True)
+    return torch.empty(keep.output_shape(name), dtype=keep.output_dtype(name), device="meta")
+
+
+def _meta(value: Any) -> Any:
+    """A tensor without memory: its pointer counts as aligned, which exported functions check."""
+    if not isinstance(value, Tensor):
+        return value
+    if value.layout is not torch.strided:
+        raise TypeError(f"export: tensors must be dense and strided, got layout {value.layout}")
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")

@@ -1,0 +1,259 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""One exported pass, forward or backward: its parameters, its launches, its workspace.
+
+The facts are those that a plan is made of. Where rows have one dimension, their number is a
+parameter, and what follows from it is an expression in place of a number.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from fusedops import plan, slices
+from fusedops.backward import Backward
+from fusedops.binding import KEPT, Bound
+from fusedops.errors import UnsupportedError
+from fusedops.exporting.call import described
+from fusedops.exporting.parameters import Parameter, Parameters
+from fusedops.geometry import Geometry
+from fusedops.gradient import Gradient
+from fusedops.needed import joining_name, saved_name
+from fusedops.schedule import resident_rows
+from fusedops.variant import Target, Variant
+
+__all__ = ["Launch", "Pass", "backward_pass", "forward_pass"]
+
+_HELPERS = "exported::"
+
+#: A kernel's argument begins with the number of rows.
+_ROWS = (0, "rows")
+
+
+class Launch(NamedTuple):
+    """One kernel of a pass.
+
+    Attributes:
+        words: The content of its argument, as a plan has it.
+        writes: Which word gets which value at each call.
+        total: How many rows, slices or sums there are, an expression.
+        grid: Blocks, an expression.
+        block: Threads of a block.
+        shared: Bytes of dynamic shared memory.
+    """
+
+    variant: Variant
+    words: bytes
+    writes: tuple[tuple[int, str], ...]
+    total: str
+    grid: str
+    block: int
+    shared: int
+
+
+class Pass(NamedTuple):
+    """What one exported function does.
+
+    Attributes:
+        kind: "forward" or "backward".
+        parameters: Without those for stream, rows and workspace.
+        launches: One after another.
+        rows: How many, or None where they are a parameter.
+        slices: An expression for the slices of a backward pass whose rows are a parameter.
+        pieces: Bytes of each piece of the workspace, expressions.
+        fewest: Rows from which on sums over them are made as the op makes them: in parts. Of fewer
+            it has other kernels, and a compiler may fuse another multiply-add there.
+    """
+
+    kind: str
+    parameters: tuple[Parameter, ...]
+    launches: tuple[Launch, ...]
+    rows: int | None
+    slices: str | None = None
+    pieces: tuple[str, ...] = ()
+    fewest: int = 0
+
+
+def forward_pass(bound: Bound, target: Target) -> Pass:
+    """The pass that a call of the op runs."""
+    info = plan.describe(bound, target)
+    tile, rows = info.tile, info.geometry.rows
+    fixed = not _any_rows(bound, info.geometry)
+    parameters = Parameters()
+    parameters.tensor(0, "x", bound.x)
+    for name, slot in bound.op.slots.items():
+        _operand(parameters, slot, name, bound)
+    for number, name in enumerate(bound.outputs):
+        called = "kept" if name == KEPT else name
+        parameters.output(number, called, bound.output_dtype(name), bound.output_shape(name))
+    blocks = 1 if tile is None else tile.rows
+    launch = Launch(
+        info.variant,
+        info.words,
+        (*parameters.writes(info.patches), *([] if fixed else [_ROWS])),
+        str(rows) if fixed else "rows",
+        f"{_HELPERS}blocks({rows if fixed else 'rows'}, {blocks})",
+        1 if tile is None else tile.block,
+        0 if tile is None else tile.shared,
+    )
+    used = parameters.used(info.patches)
+    return Pass("forward", used, (launch,), rows if fixed else None)
+
+
+def backward_pass(bound: Bound, gradient: Gradient, target: Target) -> Pass:
+    """The pass that makes these gradients.
+
+    Raises:
+        UnsupportedError: A gradient would have to be summed by the caller.
+    """
+    dy, given, options = described(bound, gradient)
+    told = gradient.describe(dy, given, options, target)
+    fixed = told.apart or not _any_rows(bound, told.geometry)
+    if not fixed:
+        told = gradient.describe(dy, given, options, target, split=True)
+    _check_sums(bound, gradient, told)
+    parameters = _backward_parameters(bound, gradient, told, dy, given)
+    total = str(told.slices.total) if fixed else "slices.per_span"
+    pieces: list[str] = []
+    for number, (dtype, (parts, wide)) in enumerate(told.outputs[told.returned :], told.returned):
+        parameters.scratch(number, f"piece{len(pieces)}")
+        size = f"{_share(told, total, parts)} * {wide * dtype.itemsize}"
+        pieces.append(f"{_HELPERS}piece({size})")
+    tile, rows = told.tile, told.geometry.rows
+    variant, words, patches = told.first
+    lanes = 1 if tile is None else tile.rows
+    launches = [
+        Launch(
+            variant,
+            words,
+            (*parameters.writes(patches), *([] if fixed else [_ROWS, *_slices(words)])),
+            total,
+            total if lanes == 1 else f"({total} + {lanes - 1}) / {lanes}",
+            1 if tile is None else tile.block,
+            told.shared_sums * bound.compute.itemsize,
+        )
+    ]
+    if told.second is not None:
+        sums, words, of_sums, count, grid = told.second
+        # The members are alike; each ends with parts, groups and columns.
+        member = len(words) // 8 // len(told.parts_of)
+        shares = [] if fixed else [_share(told, total, n) for _, n in told.parts_of.values()]
+        parts_of = [(member * (number + 1) - 3, one) for number, one in enumerate(shares)]
+        launches.append(
+            Launch(
+                sums,
+                words,
+                (*parameters.writes(of_sums), *parts_of),
+                str(count),
+                str(grid),
+                1 if sums.tile is None else sums.tile.block,
+                0,
+            )
+        )
+        patches = [*patches, *of_sums]
+    return Pass(
+        "backward",
+        parameters.used(patches),
+        tuple(launches),
+        rows if fixed else None,
+        None if fixed else _cut(told, target),
+        tuple(pieces),
+        0 if fixed or not pieces else 2 if tile else 2 * _fewest_rows(told),
+    )
+
+
+def _any_rows(bound: Bound, geometry: Geometry) -> bool:
+    """Whether the kernel serves any number of rows, with all else as in the example.
+
+    Functors that compare queries with keys know how many queries there are. One row does not say
+    how far the next is.
+    """
+    leading = bound.reduced[0] == bound.x.dim() - len(bound.reduced)
+    return len(geometry.sizes) == 1 and geometry.rows > 1 and leading and not bound.op.causal
+
+
+def _operand(parameters: Parameters, slot: int, name: str, bound: Bound) -> None:
+    value = bound.operands[name]
+    if isinstance(value, Tensor):
+        parameters.tensor(slot, name, value)
+    else:
+        drops = name in bound.op.probabilities
+        parameters.number(slot, name, integer=isinstance(value, int), probability=drops)
+
+
+def _backward_parameters(
+    bound: Bound, gradient: Gradient, told: Backward, dy: Tensor, given: dict[str, object]
+) -> Parameters:
+    """Incoming gradients and what was kept go by the names of what they belong to."""
+    parameters, op, numbers = Parameters(), bound.op, gradient.numbers
+    parameters.tensor(0, "dy", dy)
+    parameters.tensor(numbers["x"], "x", bound.x)
+    for name in op.slots:
+        _operand(parameters, numbers[name], name, bound)
+    keywords = {saved_name(name): name for name in op.saves}
+    keywords |= {joining_name(name): f"d{name}" for name in op.saves}
+    for keyword, name in {**keywords, KEPT: "kept"}.items():
+        value = given.get(keyword)
+        if isinstance(value, Tensor):
+            parameters.tensor(numbers[keyword], name, value)
+    for number, name in enumerate(gradient.names):
+        dtype, shape = told.outputs[number]
+        parameters.output(number, f"d{name}", dtype, shape)
+    return parameters
+
+
+def _check_sums(bound: Bound, gradient: Gradient, told: Backward) -> None:
+    """Refuse gradients that a kernel does not finish."""
+    if told.apart:
+        raise UnsupportedError(
+            f"export: the gradients of {bound.op.name} over dimensions {bound.reduced} would be "
+            "made on copies; make x and its operands dense, with the reduced dimensions last"
+        )
+    if not gradient.loose:
+        return
+    apart = {one.name for one, share in told.sharing.items() if share.kind == "apart"}
+    names = gradient.names
+    twice = {name for name in names if names.count(name) > 1}
+    why = (
+        f"of {', '.join(sorted(twice))}, which several functors use"
+        if twice
+        else f"of {', '.join(sorted(apart))}, whose rows are no neighbours"
+    )
+    able = ", ".join(dict.fromkeys(name for name in names if name not in twice | apart))
+    raise UnsupportedError(
+        f"export: {bound.op.name}: the gradient {why}, would be left for the caller to sum; leave "
+        f"it out with backward=, which may name {able or 'nothing then'}, or use two names"
+    )
+
+
+def _cut(told: Backward, target: Target) -> str:
+    """As `slices.cut` does with rows of one dimension."""
+    tile = told.tile
+    if tile is None:
+        most = f"{_HELPERS}host_slices(rows, {_fewest_rows(told)})"
+        return f"{_HELPERS}cut(rows, {most}, 1)"
+    summed = any(s.group > 1 for s in told.sharing.values() if s.kind in ("column", "row"))
+    if tile.ahead == 0 and not summed:
+        return f"{_HELPERS}cut(rows, rows, 1)"
+    return f"{_HELPERS}cut(rows, {resident_rows(tile, target.multiprocessors)}, {tile.rows})"
+
+
+def _fewest_rows(told: Backward) -> int:
+    """Of a slice on a CPU."""
+    return -(-slices.HOST_SLICE // told.geometry.columns)
+
+
+def _slices(words: bytes) -> list[tuple[int, str]]:
+    """A gradient's argument ends with the slices."""
+    first = len(words) // 8 - 3
+    return [(first, "slices.rows"), (first + 1, "slices.span"), (first + 2, "slices.per_span")]
+
+
+def _share(told: Backward, total: str, parts: int) -> str:
+    """So many parts as an expression of all slices: one for each, or for each block of them."""
+    each = told.slices.total // parts
+    if total.isdigit():
+        return str(parts)
+    return total if each == 1 else f"{total} / {each}"

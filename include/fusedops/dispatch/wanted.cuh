@@ -1,0 +1,104 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which gradients of operands are wanted, and where they go: in a declaration's LOAD or STORE, the
+// functor's place in it (counted from 0) and the operand's number within the functor, as
+// fusedops/functors.cuh lists them.
+//
+//   gradients(in_load<0>(direct(dbias, cols)),                      of x's size
+//             in_store<0, 0>(per_column(dgamma)),                   all rows share it
+//             in_load<1>(shared_by(8, broadcast(dpair, layout))))   8 neighbouring rows share it
+//
+// per_row() and single() take sums over columns. What rows share is summed in float (double for a
+// double), in a fixed order that depends on rows, columns and device alone.
+#pragma once
+
+#include <fusedops/row/operand.cuh>
+#include <fusedops/row/sinks.cuh>
+
+namespace fusedops {
+
+/// The gradient of an operand that `group` neighbouring rows share; the rows are a multiple of it.
+template <class To>
+struct SharedBy {
+  int64_t group;
+  To to;
+};
+template <class To>
+FUSEDOPS_HD SharedBy<To> shared_by(int64_t group, const To& to) {
+  return {group, to};
+}
+
+namespace detail {
+
+enum class Side { kLoad, kStore };
+
+template <Side kSide_, int kFunctor_, int kOperand_, class To>
+struct Wanted {
+  static constexpr Side kSide = kSide_;
+  static constexpr int kFunctor = kFunctor_, kOperand = kOperand_;
+  To to;
+};
+
+template <class... Items>
+struct List {};
+template <class First, class... Rest>
+struct List<First, Rest...> {
+  First first;
+  List<Rest...> rest;
+};
+
+FUSEDOPS_HD List<> list() { return {}; }
+template <class First, class... Rest>
+FUSEDOPS_HD List<First, Rest...> list(const First& first, const Rest&... rest) {
+  return {first, list(rest...)};
+}
+
+template <class First, class... Rest>
+FUSEDOPS_HD List<First, Rest...> prepended(const First& first, const List<Rest...>& rest) {
+  return {first, rest};
+}
+
+/// How a target is shared: by nobody, by all rows, by a group of them, by the columns of a row, by
+/// everything.
+enum class Sharing { kNone, kRows, kGroup, kColumns, kAll };
+
+template <class To>
+struct SharingOf {
+  static constexpr Sharing value = Sharing::kNone;
+};
+template <class T>
+struct SharingOf<Operand<T, RowMap<0>>> {
+  static constexpr Sharing value = Sharing::kRows;
+};
+template <class To>
+struct SharingOf<SharedBy<To>> {
+  static constexpr Sharing value = Sharing::kGroup;
+};
+template <class T>
+struct SharingOf<View<T, 1, Column::kBroadcast, 1>> {
+  static constexpr Sharing value = Sharing::kColumns;
+};
+template <class T>
+struct SharingOf<View<T, 0, Column::kBroadcast, 1>> {
+  static constexpr Sharing value = Sharing::kAll;
+};
+
+}  // namespace detail
+
+template <int kFunctor, int kOperand = 0, class To>
+FUSEDOPS_HD detail::Wanted<detail::Side::kLoad, kFunctor, kOperand, To> in_load(const To& to) {
+  return {to};
+}
+template <int kFunctor, int kOperand = 0, class To>
+FUSEDOPS_HD detail::Wanted<detail::Side::kStore, kFunctor, kOperand, To> in_store(const To& to) {
+  return {to};
+}
+
+/// The gradients of operands that are wanted, none by default.
+template <class... Wanted>
+FUSEDOPS_HD detail::List<Wanted...> gradients(const Wanted&... wanted) {
+  return detail::list(wanted...);
+}
+
+}  // namespace fusedops

@@ -1,0 +1,164 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The words of a declaration, for load(source, ...) and store(..., target). An operand is what
+// direct(), broadcast(), per_column(), per_row() or single() makes, of any dtype.
+//
+//   scale(0.125f), scale(operand)   v * s                     gradient 0: s
+//   bias(operand)                   v + b                     gradient 0: b
+//   residual(operand, alpha)        v + alpha * r             gradients 0: r, 1: alpha
+//   saved_residual(operand, stream) the same, saved           likewise
+//   affine(gamma, beta)             v * gamma + beta          gradients 0: gamma, 1: beta
+//   dropout(p, seed, offset)        docs/dropout.md
+//   cast<half>()                    rounds
+//   mask(operand), keep(operand)    -inf where true; where false
+//   causal(queries, shift)          keeps column k of query q if k <= q + shift
+//   window(queries, left, right)    ... if q - left <= k <= q + right
+//   lengths(operand)                keeps the first n columns of a row
+//   alibi(operand, queries, shift)  v - slope * |q + shift - k|   gradient 0: slope
+#pragma once
+
+#include <fusedops/functor/affine.cuh>
+#include <fusedops/functor/alibi.cuh>
+#include <fusedops/functor/bias.cuh>
+#include <fusedops/functor/cast.cuh>
+#include <fusedops/functor/causal.cuh>
+#include <fusedops/functor/compose.cuh>
+#include <fusedops/functor/dropout.cuh>
+#include <fusedops/functor/lengths.cuh>
+#include <fusedops/functor/mask.cuh>
+#include <fusedops/functor/residual.cuh>
+#include <fusedops/functor/scale.cuh>
+#include <fusedops/functor/window.cuh>
+#include <fusedops/row/operand.cuh>
+
+namespace fusedops {
+
+FUSEDOPS_HD Scale<Value<float>> scale(float factor) { return {{{factor}}}; }
+FUSEDOPS_HD Scale<Value<double>> scale(double factor) { return {{{factor}}}; }
+template <class Factor>
+FUSEDOPS_HD Scale<Factor> scale(const Factor& factor) {
+  return {factor};
+}
+
+template <class Term>
+FUSEDOPS_HD Bias<Term> bias(const Term& term) {
+  return {term};
+}
+
+template <class Skip>
+FUSEDOPS_HD Residual<Skip, Value<float>> residual(const Skip& skip, float alpha = 1) {
+  return {skip, {{alpha}}};
+}
+
+/// Saves the sum to `stream`, and the chain goes on with what was saved. In a gradient `stream` is
+/// read, and `upstream` is the stream's own gradient, if it has one.
+template <class Skip, class Stream>
+FUSEDOPS_HD SavedResidual<Skip, Value<float>, Stream> saved_residual(const Skip& skip,
+                                                                     const Stream& stream,
+                                                                     float alpha = 1) {
+  return {{skip, {{alpha}}}, stream, {}};
+}
+template <class Skip, class Stream, class Upstream>
+FUSEDOPS_HD SavedResidual<Skip, Value<float>, Stream, Upstream> saved_residual(
+    const Skip& skip, const Stream& stream, float alpha, const Upstream& upstream) {
+  return {{skip, {{alpha}}}, stream, upstream};
+}
+
+/// Either may be Absent{}.
+template <class Gamma, class Beta = Absent>
+FUSEDOPS_HD Affine<Gamma, Beta> affine(const Gamma& gamma, const Beta& beta = {}) {
+  return {gamma, beta};
+}
+
+template <class Storage>
+FUSEDOPS_HD Cast<Storage> cast() {
+  return {};
+}
+
+template <class Flags>
+FUSEDOPS_HD Mask<Flags, false> mask(const Flags& flags) {
+  return {flags};
+}
+template <class Flags>
+FUSEDOPS_HD Mask<Flags, true> keep(const Flags& flags) {
+  return {flags};
+}
+
+namespace detail {
+
+/// The number of a row's query, where rows are counted (..., query).
+FUSEDOPS_HD Layout<2> query_of(int64_t queries) {
+  const int64_t shape[3] = {2, queries, 1};
+  const int64_t strides[3] = {0, 1, 1};
+  return layout(shape, strides);
+}
+
+/// Dropout whose p is known at run time alone: p = 0 keeps everything.
+template <class Inner>
+struct MaybeDropout {
+  Inner inner;
+  static constexpr bool kNeedsInput = false;
+
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
+    if (inner.threshold != 0) inner(v, row, col);
+  }
+  template <int N, class Compute, class Row, class Sink>
+  FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&)[N], const Row& row, int64_t col,
+                            Sink&) const {
+    (*this)(g, row, col);
+  }
+};
+
+}  // namespace detail
+
+/// Keeps column k of query q if k <= q + shift; rows are counted (..., query). For torch's
+/// bottom-right alignment shift = columns - queries.
+FUSEDOPS_HD Causal<Layout<2>> causal(int64_t queries, int64_t shift = 0) {
+  return {detail::query_of(queries), shift};
+}
+/// The same where rows are counted otherwise: the layout gives the number of a row's query.
+template <int kRank>
+FUSEDOPS_HD Causal<Layout<kRank>> causal(const Layout<kRank>& query, int64_t shift = 0) {
+  return {query, shift};
+}
+
+/// Keeps column k of query q if q - left <= k <= q + right.
+FUSEDOPS_HD Window<Layout<2>> window(int64_t queries, int64_t left, int64_t right) {
+  return {detail::query_of(queries), -left, right + 1};
+}
+
+template <class Length>
+FUSEDOPS_HD Lengths<Length> lengths(const Length& length) {
+  return Lengths<Length>(length);
+}
+
+template <class Slope>
+FUSEDOPS_HD Alibi<Slope, Layout<2>> alibi(const Slope& slope, int64_t queries, int64_t shift = 0) {
+  return {slope, detail::query_of(queries), shift};
+}
+
+/// Drops elements with probability p and scales the others, as docs/dropout.md says. `slot` tells
+/// dropouts of one declaration apart: 0, 1, ... from LOAD to STORE. `row` gives the number that the
+/// mask counts a row by, where rows are not visited in the order of memory.
+template <class Compute = float, class LogicalRow = RowMap<1>>
+FUSEDOPS_HD detail::MaybeDropout<Dropout<Compute, LogicalRow>> dropout(
+    double p, uint64_t seed, uint64_t offset, int slot = 0, const LogicalRow& row = {{1}}) {
+  uint64_t threshold = 0;
+  if (p >= 1) {
+    threshold = 65536;
+  } else if (p > 0) {
+    // To the nearest, ties to even, as Python's round() does.
+    const double exact = p * 65536;
+    threshold = static_cast<uint64_t>(exact);
+    const double rest = exact - static_cast<double>(threshold);
+    threshold += rest > 0.5 || (rest == 0.5 && threshold % 2 == 1);
+    threshold = threshold < 1 ? 1 : threshold > 65535 ? 65535 : threshold;
+  }
+  const double kept = threshold < 65536 ? 65536.0 / (65536.0 - static_cast<double>(threshold)) : 0;
+  return {
+      {seed, offset + static_cast<uint64_t>(slot), threshold, {static_cast<Compute>(kept)}, row}};
+}
+
+}  // namespace fusedops

@@ -1,0 +1,119 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// LayerNorm and its gradient, for C++ and CUDA projects. Include this page alone.
+//
+//   #include <fusedops/layer_norm.cuh>
+//
+//   cudaError_t add_norm(cudaStream_t stream, const half* x, const half* residual, half* sum,
+//                        const float* gamma, const float* beta, half* y, int64_t rows,
+//                        int64_t cols) {
+//     using namespace fusedops;
+//     const auto in = load(direct(x, cols), saved_residual(direct(residual, cols), direct(sum,
+//     cols))); const auto out = store(affine(per_column(gamma), per_column(beta)), direct(y,
+//     cols)); return dispatch_layer_norm<float>(stream, in, out, rows, cols, 1e-5);
+//   }
+//
+// dispatch_layer_norm<Compute>(where, load, store, rows, cols, epsilon, mean, rstd, kept)
+//   where, load, store, rows, cols, what is returned and what may alias: as in softmax.cuh. A
+//   stream
+//                that saved_residual() saves may be the residual's memory.
+//   epsilon      added to the variance.
+//   mean, rstd   null, or a number of Compute a row each: the mean and 1 / sqrt(variance +
+//   epsilon). kept         null, or 3 numbers of Compute a row for the gradient.
+//
+// dispatch_layer_norm_gradient<Compute>(where, load, store, kept, dy, dx, wanted, workspace, bytes,
+//                                       rows, cols)
+//   as in softmax.cuh; the gradients of gamma and beta are
+//   gradients(in_store<0, 0>(per_column(dgamma)), in_store<0, 1>(per_column(dbeta))).
+//   A saved stream is read; its own gradient joins as the last argument of saved_residual().
+// From mean and rstd: dispatch_layer_norm_gradient<Compute>(where, load_x, load_scaled_dy,
+// store_dx, mean, rstd, rows, cols), where each may be composed or a plain type.
+#pragma once
+
+#include <fusedops/dispatch/gradient.cuh>
+#include <fusedops/functors.cuh>
+#include <fusedops/op/norm.cuh>
+#include <fusedops/op/norm_gradient.cuh>
+
+namespace fusedops {
+
+namespace detail {
+
+/// What a gradient keeps of a row, from mean and rstd: nothing is known of the mean's rounding.
+template <class Compute>
+struct MeanRstd {
+  const Compute *mean, *rstd;
+  template <int N, class Row>
+  FUSEDOPS_HD void read(Compute (&kept)[N], const Row& row, int64_t) const {
+    kept[0] = mean[static_cast<int64_t>(row)];
+    kept[1] = rstd[static_cast<int64_t>(row)];
+    kept[2] = 0;
+  }
+};
+
+}  // namespace detail
+
+#if defined(FUSEDOPS_CUDA) && !defined(__CUDACC_RTC__)
+
+/// y = (v - mean(v)) / sqrt(variance(v) + epsilon), v what `load` reads of a row.
+template <class Compute, class LoadT, class StoreT, class Cols>
+cudaError_t dispatch_layer_norm(cudaStream_t stream, LoadT load, StoreT store, int64_t rows,
+                                Cols cols, double epsilon, Compute* mean = nullptr,
+                                Compute* rstd = nullptr, Compute* kept = nullptr) {
+  const LayerNorm<Compute> op{{static_cast<Compute>(epsilon)}};
+  const detail::KeepRow<Compute> keep{kept, mean, rstd};
+  return detail::rows_on(stream, op, load, store, keep, rows, cols);
+}
+
+/// dv = rstd * (dy - mean(dy) - y * mean(y * dy)), and on through the functors.
+template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols>
+cudaError_t dispatch_layer_norm_gradient(cudaStream_t stream, LoadT load, StoreT store,
+                                         const Compute* kept, Dy dy, Dx dx, Wanted wanted,
+                                         void* workspace, size_t bytes, int64_t rows, Cols cols) {
+  using Op = LayerNormGradient<Compute>;
+  return detail::through_declaration<Compute>(stream, Op{}, load, store, direct(kept, Op::kKept),
+                                              dy, dx, wanted, workspace, bytes, rows, cols);
+}
+template <class Compute, class LoadX, class LoadDy, class StoreDx, class Cols>
+cudaError_t dispatch_layer_norm_gradient(cudaStream_t stream, LoadX load_x, LoadDy load_scaled_dy,
+                                         StoreDx store_dx, const Compute* mean, const Compute* rstd,
+                                         int64_t rows, Cols cols) {
+  return detail::of_loads(stream, LayerNormGradient<Compute>{}, load_x, load_scaled_dy, store_dx,
+                          detail::MeanRstd<Compute>{mean, rstd}, rows, cols);
+}
+
+#endif  // FUSEDOPS_CUDA
+
+#if !defined(__CUDACC_RTC__)
+
+/// y = (v - mean(v)) / sqrt(variance(v) + epsilon), v what `load` reads of a row.
+template <class Compute, class LoadT, class StoreT, class Cols>
+Status dispatch_layer_norm(Threads threads, LoadT load, StoreT store, int64_t rows, Cols cols,
+                           double epsilon, Compute* mean = nullptr, Compute* rstd = nullptr,
+                           Compute* kept = nullptr) {
+  const LayerNorm<Compute> op{{static_cast<Compute>(epsilon)}};
+  const detail::KeepRow<Compute> keep{kept, mean, rstd};
+  return detail::rows_on(threads, op, load, store, keep, rows, cols);
+}
+
+/// dv = rstd * (dy - mean(dy) - y * mean(y * dy)), and on through the functors.
+template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols>
+Status dispatch_layer_norm_gradient(Threads threads, LoadT load, StoreT store, const Compute* kept,
+                                    Dy dy, Dx dx, Wanted wanted, void* workspace, size_t bytes,
+                                    int64_t rows, Cols cols) {
+  using Op = LayerNormGradient<Compute>;
+  return detail::through_declaration<Compute>(threads, Op{}, load, store, direct(kept, Op::kKept),
+                                              dy, dx, wanted, workspace, bytes, rows, cols);
+}
+template <class Compute, class LoadX, class LoadDy, class StoreDx, class Cols>
+Status dispatch_layer_norm_gradient(Threads threads, LoadX load_x, LoadDy load_scaled_dy,
+                                    StoreDx store_dx, const Compute* mean, const Compute* rstd,
+                                    int64_t rows, Cols cols) {
+  return detail::of_loads(threads, LayerNormGradient<Compute>{}, load_x, load_scaled_dy, store_dx,
+                          detail::MeanRstd<Compute>{mean, rstd}, rows, cols);
+}
+
+#endif
+
+}  // namespace fusedops

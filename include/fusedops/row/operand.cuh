@@ -1,0 +1,167 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// A tensor as a C++ user gives it: a pointer and a map from rows to elements. How many columns can
+// be read at once is found when it is made, from pointer and strides, and asked at every access:
+// one kernel serves every alignment. (A generated kernel knows it beforehand: View in
+// row/view.cuh.)
+//
+//   direct(x, row_stride)     row r begins at x + r * row_stride
+//   broadcast(bias, layout)   ... at bias + layout(r): row/layout.cuh
+//   per_column(gamma)         all rows share one row
+//   per_row(scale)            all columns share one value of the row
+//   single(alpha)             all elements share one value
+#pragma once
+
+#include <fusedops/row/layout.cuh>
+#include <fusedops/row/view.cuh>
+
+namespace fusedops {
+
+namespace detail {
+
+template <class T>
+struct Plain {
+  using type = T;
+};
+template <class T>
+struct Plain<const T> {
+  using type = T;
+};
+
+}  // namespace detail
+
+/// Map: a row's first element, from its number.
+template <class T, class Map>
+struct Operand {
+  using Element = typename detail::Plain<T>::type;
+  T* data;
+  Map rows;
+  int64_t column_stride;
+  int width;  // columns that move at once; 0 where they are not neighbours
+
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD Values<Compute, N> fetch(const Row& row, int64_t col) const {
+    Values<Compute, N> values;
+    read(values.at, row, col);
+    return values;
+  }
+
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void read(Compute (&value)[N], const Row& row, int64_t col) const {
+    if constexpr (kIsPack<N>) {
+      if (is_wide<N, Row>()) return whole(row).read(value, row, col);
+    }
+    pieces(row).read(value, row, col);
+  }
+
+  template <int N, class Row>
+  FUSEDOPS_HD void prefetch(const Row& row, int64_t col) const {
+    if (is_wide<N, Row>()) whole(row).template prefetch<N>(row, col);
+  }
+
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void read_again(Compute (&value)[N], const Row& row, int64_t col) const {
+    if constexpr (kIsPack<N>) {
+      if (is_wide<N, Row>()) return whole(row).read_again(value, row, col);
+    }
+    pieces(row).read_again(value, row, col);
+  }
+
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void write(const Compute (&value)[N], const Row& row, int64_t col) const {
+    if constexpr (kIsPack<N>) {
+      if (is_wide<N, Row>()) return whole(row).write(value, row, col);
+    }
+    pieces(row).write(value, row, col);
+  }
+
+  template <int N, class Compute>
+  FUSEDOPS_HD void round(Compute (&value)[N]) const {
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < N; ++i) value[i] = convert<Compute>(convert<Element>(value[i]));
+  }
+
+ private:
+  static constexpr int kWidest = 16 / sizeof(T);
+  template <int N>
+  static constexpr int kMost = N < kWidest ? N : kWidest;
+
+  template <int N>
+  static constexpr bool kIsPack = (kMost<N> & (kMost<N> - 1)) == 0;  // not the three of a LayerNorm
+
+  /// A constant in a kernel that knows.
+  template <int N, class Row>
+  FUSEDOPS_HD bool is_wide() const {
+    constexpr Access kAccess = detail::AccessOf<Row>::value;
+    if constexpr (kAccess == Access::kUnknown) return width >= kMost<N>;
+    return kAccess == Access::kWide;
+  }
+
+#if defined(FUSEDOPS_CUDA)
+  static constexpr int kWhole = kWidest;
+#else
+  static constexpr int kWhole = kAnyWidth;
+#endif
+  template <class Row>
+  FUSEDOPS_HD View<Element, 0, Column::kContiguous, kWhole> whole(const Row& row) const {
+    return {const_cast<Element*>(data) + rows(row), {}, 1};
+  }
+  template <class Row>
+  FUSEDOPS_HD View<Element, 0, Column::kStrided, 1> pieces(const Row& row) const {
+    return {const_cast<Element*>(data) + rows(row), {}, column_stride};
+  }
+};
+
+namespace detail {
+
+/// The columns that pointer and strides let move at once.
+template <class T, class Strides>
+FUSEDOPS_HD int widest(const T* data, const Strides& strides) {
+  int width = 16 / sizeof(T);
+  while (width > 0 &&
+         (reinterpret_cast<uint64_t>(data) % (width * sizeof(T)) != 0 || !strides.allows(width))) {
+    width /= 2;
+  }
+  return width;
+}
+
+struct Pitch {
+  int64_t stride;
+  FUSEDOPS_HD bool allows(int width) const { return stride % width == 0; }
+};
+
+}  // namespace detail
+
+/// Row r begins at data + r * row_stride (in elements); columns are neighbours.
+template <class T>
+FUSEDOPS_HD Operand<T, RowMap<1>> direct(T* data, int64_t row_stride) {
+  return {data, {{row_stride}}, 1, detail::widest(data, detail::Pitch{row_stride})};
+}
+
+/// Element (row, col) is data[layout(row) + col * layout.column_stride].
+template <class T, int kRank>
+FUSEDOPS_HD Operand<T, Layout<kRank>> broadcast(T* data, const Layout<kRank>& layout) {
+  return {data, layout, layout.column_stride, detail::widest(data, layout)};
+}
+
+/// One value for each column, shared by all rows.
+template <class T>
+FUSEDOPS_HD Operand<T, RowMap<0>> per_column(T* data) {
+  return {data, {}, 1, detail::widest(data, detail::Pitch{0})};
+}
+
+/// One value for each row, `stride` elements apart, shared by all columns.
+template <class T>
+FUSEDOPS_HD View<typename detail::Plain<T>::type, 1, Column::kBroadcast, 1> per_row(
+    T* data, int64_t stride = 1) {
+  return {const_cast<typename detail::Plain<T>::type*>(data), {{stride}}, 0};
+}
+
+/// One value, read on the device.
+template <class T>
+FUSEDOPS_HD View<typename detail::Plain<T>::type, 0, Column::kBroadcast, 1> single(T* data) {
+  return {const_cast<typename detail::Plain<T>::type*>(data), {}, 0};
+}
+
+}  // namespace fusedops

@@ -1,0 +1,185 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Softmax and log-softmax, and their gradients, for C++ and CUDA projects. Include this page alone.
+//
+//   #include <fusedops/softmax.cuh>
+//
+//   cudaError_t attention(cudaStream_t stream, const half* scores, const bool* padding, half*
+//   probs,
+//                         int64_t rows, int64_t cols) {
+//     using namespace fusedops;
+//     const auto padded = layout({8, 16, 1024, 1024}, {1024, 0, 0, 1});
+//     const auto in = load(direct(scores, cols), scale(0.125f), mask(broadcast(padding, padded)));
+//     const auto out = store(dropout(0.1, 42, 0), direct(probs, cols));
+//     return dispatch_softmax<float>(stream, in, out, rows, cols);
+//   }
+//
+// dispatch_softmax<Compute>(where, load, store, rows, cols, kept)
+//   Compute  float for half, bfloat16 and float in memory, double for double.
+//   where    a cudaStream_t of the current device, or Threads{n} of the CPU.
+//   load     load(source, functors...), or any type with load<N>(): functor/contract.cuh.
+//   store    store(functors..., target), or any type with store<N>().
+//   rows     0 or more.
+//   cols     1 or more; an integer, or fusedops::cols<low, high>(n), which compiles fewer kernels.
+//   kept     null, or 2 numbers of Compute a row for the gradient: its maximum and the factor.
+//   returns  cudaSuccess, cudaErrorInvalidValue for rows or cols out of range, or what the launch
+//            gave; Status on a CPU. Nothing is launched if there are no rows.
+// Pointers need the alignment of their type; 16 bytes, and row strides that are multiples of 16
+// bytes, are faster. The target may be the source's memory, no other operand's. Nothing allocates
+// or synchronizes, so a CUDA graph can capture it. Rows whose maximum is -inf give zeros
+// (log-softmax: -inf), or NaN with EmptyRow::kNan as the second template argument.
+//
+// dispatch_softmax_gradient<Compute>(where, load, store, kept, dy, dx, wanted, workspace, bytes,
+//                                    rows, cols)
+//   load, store  as forward; the store's target is not written, and may be Absent{}.
+//   kept         what the forward pass kept.
+//   dy, dx       direct() or broadcast(); dx may be Absent{}, or dy's memory.
+//   wanted       gradients(...) of operands: dispatch/wanted.cuh.
+//   workspace    of the bytes that gradient_workspace<Compute>(wanted, rows, cols, &bytes) says,
+//                aligned to 16; may be null if that is 0. On a CPU: gradient_workspace<Compute>(
+//                Threads{n}, wanted, rows, cols, &bytes).
+// With the result itself at hand: dispatch_softmax_gradient<Compute>(where, load_y, load_dy,
+// store_dx, rows, cols), where each may be composed or a plain type.
+// The same with log_softmax.
+#pragma once
+
+#include <fusedops/dispatch/gradient.cuh>
+#include <fusedops/functors.cuh>
+#include <fusedops/op/softmax.cuh>
+#include <fusedops/op/softmax_gradient.cuh>
+
+namespace fusedops {
+
+/// What a row gives whose maximum is -inf.
+enum class EmptyRow { kZero, kNan };
+
+namespace detail {
+
+/// The gradient where the result is given, so that nothing has to be made anew.
+template <class Compute_, bool kLog>
+struct SoftmaxGradientOfResult : SoftmaxGradient<Compute_, kLog, false> {
+  using Compute = Compute_;
+  static constexpr bool kLeaves = false, kLeavesConstant = false;
+  FUSEDOPS_HD static Compute neutral() { return kLog ? -infinity<Compute>() : Compute(0); }
+  struct Row {
+    FUSEDOPS_HD Compute result(Compute y) const { return y; }
+  };
+  FUSEDOPS_HD static Row row(const Compute (&)[2]) { return {}; }
+  using Base = SoftmaxGradient<Compute_, kLog, false>;
+  FUSEDOPS_HD typename Base::Finish finish(const Row&, typename Base::Partial all, int64_t) const {
+    return {all.sum};
+  }
+};
+
+}  // namespace detail
+
+#if defined(FUSEDOPS_CUDA) && !defined(__CUDACC_RTC__)
+
+/// y = exp(v - max(v)) / sum(exp(v - max(v))), v what `load` reads of a row.
+template <class Compute, EmptyRow kEmpty = EmptyRow::kZero, class LoadT, class StoreT, class Cols>
+cudaError_t dispatch_softmax(cudaStream_t stream, LoadT load, StoreT store, int64_t rows, Cols cols,
+                             Compute* kept = nullptr) {
+  using Op = Softmax<Compute, false, kEmpty == EmptyRow::kNan>;
+  const detail::KeepRow<Compute> keep{kept, nullptr, nullptr};
+  return detail::rows_on(stream, Op{}, load, store, keep, rows, cols);
+}
+
+/// dv = y * (dy - sum(y * dy)), and on through the functors.
+template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols>
+cudaError_t dispatch_softmax_gradient(cudaStream_t stream, LoadT load, StoreT store,
+                                      const Compute* kept, Dy dy, Dx dx, Wanted wanted,
+                                      void* workspace, size_t bytes, int64_t rows, Cols cols) {
+  using Op = SoftmaxGradient<Compute, false, false>;
+  return detail::through_declaration<Compute>(stream, Op{}, load, store, direct(kept, Op::kKept),
+                                              dy, dx, wanted, workspace, bytes, rows, cols);
+}
+template <class Compute, class LoadY, class LoadDy, class StoreDx, class Cols>
+cudaError_t dispatch_softmax_gradient(cudaStream_t stream, LoadY load_y, LoadDy load_dy,
+                                      StoreDx store_dx, int64_t rows, Cols cols) {
+  using Op = detail::SoftmaxGradientOfResult<Compute, false>;
+  return detail::of_loads(stream, Op{}, load_y, load_dy, store_dx, Unread{}, rows, cols);
+}
+
+/// y = v - max(v) - log(sum(exp(v - max(v)))).
+template <class Compute, EmptyRow kEmpty = EmptyRow::kZero, class LoadT, class StoreT, class Cols>
+cudaError_t dispatch_log_softmax(cudaStream_t stream, LoadT load, StoreT store, int64_t rows,
+                                 Cols cols, Compute* kept = nullptr) {
+  using Op = Softmax<Compute, true, kEmpty == EmptyRow::kNan>;
+  const detail::KeepRow<Compute> keep{kept, nullptr, nullptr};
+  return detail::rows_on(stream, Op{}, load, store, keep, rows, cols);
+}
+
+/// dv = dy - exp(y) * sum(dy), and on through the functors.
+template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols>
+cudaError_t dispatch_log_softmax_gradient(cudaStream_t stream, LoadT load, StoreT store,
+                                          const Compute* kept, Dy dy, Dx dx, Wanted wanted,
+                                          void* workspace, size_t bytes, int64_t rows, Cols cols) {
+  using Op = SoftmaxGradient<Compute, true, false>;
+  return detail::through_declaration<Compute>(stream, Op{}, load, store, direct(kept, Op::kKept),
+                                              dy, dx, wanted, workspace, bytes, rows, cols);
+}
+template <class Compute, class LoadY, class LoadDy, class StoreDx, class Cols>
+cudaError_t dispatch_log_softmax_gradient(cudaStream_t stream, LoadY load_y, LoadDy load_dy,
+                                          StoreDx store_dx, int64_t rows, Cols cols) {
+  using Op = detail::SoftmaxGradientOfResult<Compute, true>;
+  return detail::of_loads(stream, Op{}, load_y, load_dy, store_dx, Unread{}, rows, cols);
+}
+
+#endif  // FUSEDOPS_CUDA
+
+#if !defined(__CUDACC_RTC__)
+
+/// y = exp(v - max(v)) / sum(exp(v - max(v))), v what `load` reads of a row.
+template <class Compute, EmptyRow kEmpty = EmptyRow::kZero, class LoadT, class StoreT, class Cols>
+Status dispatch_softmax(Threads threads, LoadT load, StoreT store, int64_t rows, Cols cols,
+                        Compute* kept = nullptr) {
+  using Op = Softmax<Compute, false, kEmpty == EmptyRow::kNan>;
+  const detail::KeepRow<Compute> keep{kept, nullptr, nullptr};
+  return detail::rows_on(threads, Op{}, load, store, keep, rows, cols);
+}
+
+/// dv = y * (dy - sum(y * dy)), and on through the functors.
+template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols>
+Status dispatch_softmax_gradient(Threads threads, LoadT load, StoreT store, const Compute* kept,
+                                 Dy dy, Dx dx, Wanted wanted, void* workspace, size_t bytes,
+                                 int64_t rows, Cols cols) {
+  using Op = SoftmaxGradient<Compute, false, false>;
+  return detail::through_declaration<Compute>(threads, Op{}, load, store, direct(kept, Op::kKept),
+                                              dy, dx, wanted, workspace, bytes, rows, cols);
+}
+template <class Compute, class LoadY, class LoadDy, class StoreDx, class Cols>
+Status dispatch_softmax_gradient(Threads threads, LoadY load_y, LoadDy load_dy, StoreDx store_dx,
+                                 int64_t rows, Cols cols) {
+  using Op = detail::SoftmaxGradientOfResult<Compute, false>;
+  return detail::of_loads(threads, Op{}, load_y, load_dy, store_dx, Unread{}, rows, cols);
+}
+
+/// y = v - max(v) - log(sum(exp(v - max(v)))).
+template <class Compute, EmptyRow kEmpty = EmptyRow::kZero, class LoadT, class StoreT, class Cols>
+Status dispatch_log_softmax(Threads threads, LoadT load, StoreT store, int64_t rows, Cols cols,
+                            Compute* kept = nullptr) {
+  using Op = Softmax<Compute, true, kEmpty == EmptyRow::kNan>;
+  const detail::KeepRow<Compute> keep{kept, nullptr, nullptr};
+  return detail::rows_on(threads, Op{}, load, store, keep, rows, cols);
+}
+
+/// dv = dy - exp(y) * sum(dy), and on through the functors.
+template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols>
+Status dispatch_log_softmax_gradient(Threads threads, LoadT load, StoreT store, const Compute* kept,
+                                     Dy dy, Dx dx, Wanted wanted, void* workspace, size_t bytes,
+                                     int64_t rows, Cols cols) {
+  using Op = SoftmaxGradient<Compute, true, false>;
+  return detail::through_declaration<Compute>(threads, Op{}, load, store, direct(kept, Op::kKept),
+                                              dy, dx, wanted, workspace, bytes, rows, cols);
+}
+template <class Compute, class LoadY, class LoadDy, class StoreDx, class Cols>
+Status dispatch_log_softmax_gradient(Threads threads, LoadY load_y, LoadDy load_dy,
+                                     StoreDx store_dx, int64_t rows, Cols cols) {
+  using Op = detail::SoftmaxGradientOfResult<Compute, true>;
+  return detail::of_loads(threads, Op{}, load_y, load_dy, store_dx, Unread{}, rows, cols);
+}
+
+#endif
+
+}  // namespace fusedops
