@@ -45,9 +45,9 @@ int attention(void* stream, const half* x, const half* bias, const bool* mask, h
               double p, uint64_t seed, uint64_t offset, int64_t batch, int64_t heads,
               int64_t queries, int64_t keys) {
   const Shape shape{batch, heads, queries, keys};
-  return static_cast<int>(fusedops::dispatch_softmax<float>(place(stream), shape.in(x, bias, mask),
-                                                            shape.out(y, p, seed, offset),
-                                                            shape.rows(), keys, kept));
+  return static_cast<int>(fusedops::dispatch_softmax<float>(
+      place(stream), shape.in(x, bias, mask), shape.out(y, p, seed, offset), shape.rows(),
+      fusedops::cols<1, 1024>(keys), kept));
 }
 
 int attention_gradient(void* stream, const half* x, const half* bias, const bool* mask,
@@ -61,7 +61,7 @@ int attention_gradient(void* stream, const half* x, const half* bias, const bool
   return static_cast<int>(dispatch_softmax_gradient<float>(
       place(stream), shape.in(x, bias, mask), shape.out(nullptr, p, seed, offset), kept,
       broadcast(dy, shape.full()), broadcast(dx, shape.full()), wanted, space, bytes, shape.rows(),
-      keys));
+      fusedops::cols<1, 1024>(keys)));
 }
 
 }  // extern "C"

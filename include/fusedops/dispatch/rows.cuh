@@ -101,7 +101,7 @@ struct LaunchRows {
     // Narrow accesses take their time anyway: there a kernel less is worth more than a constant.
     constexpr bool kConstant = kExact && Arguments::kWide;
     using Resident = typename Rung::template Of<InRegisters, Compute, kWidth, kConstant>;
-    return with<Resident, Rung::kBlocks>(0);
+    return with<Resident, Arguments::kWide ? Rung::kBlocks : 0>(0);
   }
 
   template <class Rung>

@@ -54,8 +54,8 @@ template <class... Rungs>
 struct Ladder {};
 
 using ForwardLadder =
-    Ladder<Rung<4, 16>, Rung<16, 16>, Rung<32, 16>, Rung<32, 32, 0, 896>, Rung<64, 32, 0, 896>,
-           Rung<128, 32, 0, 896>, Rung<128, 64>, Rung<256, 64>>;
+    Ladder<Rung<4, 16>, Rung<16, 16>, Rung<32, 16>, Rung<32, 32, 0, 768>, Rung<64, 32, 0, 768>,
+           Rung<128, 32, 0, 768>, Rung<128, 64>, Rung<256, 64>>;
 using ForwardChunk = Rung<512, 16>;
 
 using GradientLadder =
