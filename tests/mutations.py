@@ -72,8 +72,8 @@ MUTATIONS = [
     Mutation(
         "an empty part of a row that is not let off",
         "include/fusedops/op/softmax.cuh",
-        "return {base, exp(part.max - base) * factor};",
-        "return {base, exp(finite(part.max) - base) * factor};",
+        "return {base, exponential(part.max - base) * factor};",
+        "return {base, exponential(finite(part.max) - base) * factor};",
         "test_masks.py::test_parts_without_an_element_far_below_zero"
         "[softmax-cpu-host-2048--1000.0]",
     ),
@@ -192,8 +192,8 @@ MUTATIONS = [
     Mutation(
         "a chunk that is merged without rescaling",
         "include/fusedops/op/softmax.cuh",
-        "a.sum * exp(a.max - base) + b.sum * exp(b.max - base)",
-        "a.sum + b.sum * exp(b.max - base)",
+        "a.sum * exponential(a.max - base) + b.sum * exponential(b.max - base)",
+        "a.sum + b.sum * exponential(b.max - base)",
         "test_forward.py::test_every_size[cpu-softmax-torch.float32-4097]",
     ),
     Mutation(
@@ -227,7 +227,7 @@ MUTATIONS = [
     Mutation(
         "a gradient of log-softmax without its sum",
         "include/fusedops/op/softmax_gradient.cuh",
-        "kept(y, g - exp(y) * sum)",
+        "kept(y, g - exponential(y) * sum)",
         "kept(y, g)",
         "test_gradients.py::test_sizes_on_the_cpu[log_softmax-33]",
     ),

@@ -17,6 +17,8 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+import torch
+from cpptest import find_nvcc
 
 import fusedops as fo
 from fusedops.jit import env
@@ -220,3 +222,32 @@ class TestInstalled:
         assert (Path(include) / "fusedops/core/config.cuh").is_file()
         assert Path(cmakedir) == env.cmake_dir()
         assert (Path(cmakedir) / "fusedops-config.cmake").is_file()
+
+
+class TestExample:
+    """examples/cpp, by each way; it says itself whether its results are right."""
+
+    @pytest.mark.parametrize("way", ["find_package", "FetchContent"])
+    def test_on_a_cpu(self, tmp_path, cmakedir, way):
+        ran = run_example(tmp_path, cmakedir, way, "cpu")
+        assert ran.count("of the allowed") == 2
+
+    @pytest.mark.gpu
+    @pytest.mark.parametrize("way", ["find_package", "FetchContent"])
+    def test_on_a_gpu(self, tmp_path, cmakedir, way):
+        assert run_example(tmp_path, cmakedir, way, "gpu").count("of the allowed") == 2
+
+
+def run_example(folder, cmakedir, way, target):
+    where = f"fusedops_DIR={cmakedir}" if way == "find_package" else f"FUSEDOPS_SOURCE={ROOT}"
+    given = [where]
+    if target == "gpu":
+        major, minor = torch.cuda.get_device_capability()
+        given += [f"CMAKE_CUDA_COMPILER={find_nvcc()}", f"CMAKE_CUDA_ARCHITECTURES={major}{minor}"]
+    status, said = configure(ROOT / "examples" / "cpp", folder, *given)
+    assert status == 0, said
+    succeed("--build", folder, "--target", target)
+    done = subprocess.run([folder / target], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WRONG" not in done.stdout
+    return done.stdout

@@ -227,3 +227,69 @@ def test_bits_do_not_depend_on_alignment_or_rows(device, cols):
         assert library.rms(x, gamma, y, None, None, rows, cols) == SUCCESS
         results.append(y[0].clone())
     assert all(same_bits(result, results[0]) for result in results)
+
+
+@pytest.mark.gpu
+def test_capture():
+    library = place("others", "cuda")
+    rows, cols = 64, 1024
+    x, dy = (randn(rows, cols, dtype=torch.bfloat16, device="cuda", seed=s) for s in (1, 2))
+    gamma = randn(cols, dtype=torch.bfloat16, device="cuda", seed=3)
+    y, dx = (fresh((rows, cols), torch.bfloat16, "cuda") for _ in "yd")
+    dgamma = fresh((cols,), torch.bfloat16, "cuda")
+    kept = fresh((rows,), torch.float32, "cuda")
+
+    def gradient(*rest):
+        return library.rms_gradient(x, gamma, kept, dy, dx, dgamma, rows, cols, *rest)
+
+    workspace = space(gradient, "cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        # Also the first call of a kernel, which loads it, and the query.
+        assert library.rms(x, gamma, y, None, kept, rows, cols) == SUCCESS
+        assert space(gradient, "cpu")[1] == workspace[1]
+        assert gradient(*workspace, None) == SUCCESS
+    assert y.isnan().all()
+    graph.replay()
+    torch.cuda.synchronize()
+    first = [tensor.clone() for tensor in (y, dx, dgamma)]
+    x.copy_(randn(rows, cols, dtype=torch.bfloat16, device="cuda", seed=4))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert not torch.equal(first[0], y)
+    assert library.rms(x, gamma, y, None, kept, rows, cols) == SUCCESS
+    again = [tensor.clone() for tensor in (y, dx, dgamma)]
+    assert gradient(*workspace, None) == SUCCESS
+    assert all(same_bits(a, b) for a, b in zip(again, (y, dx, dgamma), strict=True))
+
+
+@pytest.mark.gpu
+def test_more_than_32_bits_of_elements():
+    library = place("others", "cuda")
+    rows, cols = (1 << 20) + 3, 4104
+    if torch.cuda.mem_get_info()[0] < 24 << 30:
+        pytest.skip("needs 24 GB of free memory")
+    assert rows * cols > 1 << 32
+    gamma = torch.ones(cols, dtype=torch.bfloat16, device="cuda")
+    x = torch.zeros(rows, cols, dtype=torch.bfloat16, device="cuda")
+    some = torch.tensor([0, 1, rows // 2, rows - 2, rows - 1], device="cuda")
+    x[some] = randn(5, cols, dtype=torch.bfloat16, device="cuda")
+    y = torch.full_like(x, torch.nan)
+    assert library.rms(x, gamma, y, None, None, rows, cols) == SUCCESS
+    few = fresh((5, cols), torch.bfloat16, "cuda")
+    assert library.rms(x[some].contiguous(), gamma, few, None, None, 5, cols) == SUCCESS
+    assert same_bits(y[some], few)
+    assert not y[2].any()
+    assert not y.isnan().any()
+
+
+@pytest.mark.gpu
+def test_in_place():
+    library = place("others", "cuda")
+    for rows, cols in ((65, 512), (5, 20000), (3, 100001)):
+        x = randn(rows, cols, dtype=torch.bfloat16, device="cuda")
+        gamma = randn(cols, dtype=torch.bfloat16, device="cuda", seed=1)
+        y = fresh((rows, cols), torch.bfloat16, "cuda")
+        assert library.rms(x, gamma, y, None, None, rows, cols) == SUCCESS
+        assert library.rms(x, gamma, x, None, None, rows, cols) == SUCCESS
+        assert same_bits(x, y)

@@ -83,7 +83,11 @@ FUSEDOPS_HD double check_column(const Attention<T>& op, int64_t element) {
     sum += term;
     size += fabs(term);
   }
-  return share(op.dbias[element], sum, size + 1e-3, sizeof(T) == 2 ? 0x1p-10 : 1e-6);
+  // Each dx was rounded; small ones by no less than half the smallest number of their type.
+  const double rounded = sizeof(T) == 2 ? 0x1p-11 : 0x1p-24;
+  const double least = sizeof(T) == 2 ? 0x1p-25 : 0;
+  const double slack = 1.1 * rounded * size + op.batch * least / op.scale;
+  return share(op.dbias[element], sum, 1, slack + 1e-6);
 }
 
 /// What is known of a row of the sum.

@@ -4,6 +4,7 @@
 // The two ops of the example, each declared once for both passes and both places.
 #pragma once
 
+#include <fusedops/core/pointwise.cuh>
 #include <fusedops/layer_norm.cuh>
 #include <fusedops/softmax.cuh>
 
@@ -19,21 +20,15 @@ struct Softcap {
 
   template <int N, class Compute>
   FUSEDOPS_HD void operator()(Compute (&v)[N], int64_t, int64_t) const {
-    for (int i = 0; i < N; ++i) v[i] = cap * squash(v[i]);
+    for (int i = 0; i < N; ++i) v[i] = cap * fusedops::pointwise::tanh(v[i] / cap);
   }
   template <int N, class Compute, class Sink>
   FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&in)[N], int64_t, int64_t,
                             Sink&) const {
     for (int i = 0; i < N; ++i) {
-      const Compute t = squash(in[i]);
+      const Compute t = fusedops::pointwise::tanh(in[i] / cap);
       g[i] *= 1 - t * t;
     }
-  }
-
- private:
-  template <class Compute>
-  FUSEDOPS_HD Compute squash(Compute v) const {
-    return Compute(1) - Compute(2) / (fusedops::exp(Compute(2) * v / Compute(cap)) + Compute(1));
   }
 };
 

@@ -102,7 +102,9 @@ struct MaybeDropout {
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
-    if (inner.threshold != 0) inner(v, row, col);
+    // Before the branch: packs of one row then share what it takes.
+    const auto logical = static_cast<uint64_t>(inner.logical_row(row));
+    if (inner.threshold != 0) inner.drop(v, logical, col);
   }
   template <int N, class Compute, class Row, class Sink>
   FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&)[N], const Row& row, int64_t col,

@@ -4,11 +4,11 @@
 // LayerNorm and its gradient, for C++ and CUDA projects. Include this page alone.
 //
 //   #include <fusedops/layer_norm.cuh>
+//   using namespace fusedops;
 //
 //   cudaError_t add_norm(cudaStream_t stream, const half* x, const half* residual, half* sum,
 //                        const float* gamma, const float* beta, half* y, int64_t rows,
 //                        int64_t cols) {
-//     using namespace fusedops;
 //     const auto in = load(direct(x, cols), saved_residual(direct(residual, cols), direct(sum,
 //     cols))); const auto out = store(affine(per_column(gamma), per_column(beta)), direct(y,
 //     cols)); return dispatch_layer_norm<float>(stream, in, out, rows, cols, 1e-5);

@@ -4,10 +4,10 @@
 // RMSNorm and its gradient, for C++ and CUDA projects. Include this page alone.
 //
 //   #include <fusedops/rms_norm.cuh>
+//   using namespace fusedops;
 //
 //   cudaError_t norm(cudaStream_t stream, const bfloat16* x, const bfloat16* gamma, bfloat16* y,
 //                    int64_t rows, int64_t cols) {
-//     using namespace fusedops;
 //     const auto out = store(affine(per_column(gamma)), direct(y, cols));
 //     return dispatch_rms_norm<float>(stream, load(direct(x, cols)), out, rows, cols, 1e-6);
 //   }

@@ -4,11 +4,11 @@
 // Softmax and log-softmax, and their gradients, for C++ and CUDA projects. Include this page alone.
 //
 //   #include <fusedops/softmax.cuh>
+//   using namespace fusedops;
 //
 //   cudaError_t attention(cudaStream_t stream, const half* scores, const bool* padding, half*
 //   probs,
 //                         int64_t rows, int64_t cols) {
-//     using namespace fusedops;
 //     const auto padded = layout({8, 16, 1024, 1024}, {1024, 0, 0, 1});
 //     const auto in = load(direct(scores, cols), scale(0.125f), mask(broadcast(padding, padded)));
 //     const auto out = store(dropout(0.1, 42, 0), direct(probs, cols));

@@ -1,11 +1,12 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions that operators and functors use, for float and double, on GPU and CPU.
+// The functions that operators and functors use, for float and double, on GPU and CPU. None has the
+// name of a C library's: `using namespace fusedops` must not make a call of exp() ambiguous.
 //
-// Stated errors, float: exp on a GPU 2 + 1.2 |x| ulp (one multiply and the hardware's exp2; results
-// below 2^-126 are zero), on a CPU 2 ulp; log 2 ulp, the reciprocals 1 ulp. Double: those of the
-// platform's mathematics library.
+// Stated errors, float: exponential on a GPU 2 + 1.2 |x| ulp (one multiply and the hardware's exp2;
+// results below 2^-126 are zero), on a CPU 2 ulp; logarithm 2 ulp, the reciprocals 1 ulp. Double:
+// those of the platform's mathematics library.
 #pragma once
 
 #include <fusedops/core/dtype.cuh>
@@ -58,7 +59,7 @@ FUSEDOPS_HD double larger<double>(double a, double b) {
   return ::fmax(a, b);
 }
 #endif
-FUSEDOPS_HD float exp(float x) {
+FUSEDOPS_HD float exponential(float x) {
 #if defined(FUSEDOPS_ON_DEVICE)
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
@@ -86,7 +87,7 @@ FUSEDOPS_HD float exp(float x) {
 #endif
 }
 
-FUSEDOPS_HD double exp(double x) {
+FUSEDOPS_HD double exponential(double x) {
 #if defined(FUSEDOPS_ON_DEVICE)
   return ::exp(x);
 #else
@@ -94,7 +95,7 @@ FUSEDOPS_HD double exp(double x) {
 #endif
 }
 
-FUSEDOPS_HD float log(float x) {
+FUSEDOPS_HD float logarithm(float x) {
 #if defined(FUSEDOPS_CUDA)
   return ::logf(x);
 #else
@@ -102,7 +103,7 @@ FUSEDOPS_HD float log(float x) {
 #endif
 }
 
-FUSEDOPS_HD double log(double x) {
+FUSEDOPS_HD double logarithm(double x) {
 #if defined(FUSEDOPS_CUDA)
   return ::log(x);
 #else

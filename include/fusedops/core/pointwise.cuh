@@ -39,11 +39,11 @@ FUSEDOPS_HD float exp(float x) {
 #if defined(FUSEDOPS_CUDA)
   return ::expf(x);
 #else
-  return fusedops::exp(x);  // a loop over it becomes vectors
+  return fusedops::exponential(x);  // a loop over it becomes vectors
 #endif
 }
 
-FUSEDOPS_HD double exp(double x) { return fusedops::exp(x); }
+FUSEDOPS_HD double exp(double x) { return fusedops::exponential(x); }
 
 template <class T>
 FUSEDOPS_HD T rsqrt(T x) {

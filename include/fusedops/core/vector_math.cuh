@@ -18,7 +18,7 @@ namespace vector_math {
 
 FUSEDOPS_HD float tanh(float x) {
   const float size = __builtin_fabsf(x);
-  const float outer = 1.0f - 2.0f / (fusedops::exp(2.0f * size) + 1.0f);
+  const float outer = 1.0f - 2.0f / (fusedops::exponential(2.0f * size) + 1.0f);
   const float z = x * x;
   float p = -0.0062742329f;
   p = p * z + 0.021071674f;
@@ -41,7 +41,7 @@ FUSEDOPS_HD float erf(float x) {
   q = q * s - 0.633216376f;
   q = q * s - 1.12958032f;
   q = q * s + 0.00018846997f;
-  const float outer = 1.0f - fusedops::exp(q);
+  const float outer = 1.0f - fusedops::exponential(q);
   const float z = x * x;
   float p = 7.85385767e-5f;
   p = p * z - 0.000801019251f;
@@ -97,7 +97,7 @@ FUSEDOPS_HD float expm1(float x) {
   p = p * x + 0.0416665547f;
   p = p * x + 0.166666889f;
   const float inner = x + x * x * (0.5f + x * p);
-  const float outer = fusedops::exp(x) - 1.0f;
+  const float outer = fusedops::exponential(x) - 1.0f;
   return __builtin_fabsf(x) < 0.9f ? inner : outer;
 }
 

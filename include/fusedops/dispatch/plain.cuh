@@ -46,6 +46,29 @@ struct LoadTypeOf<T, Compute, Void<typename T::LoadType>> {
   using type = typename T::LoadType;
 };
 
+/// Whether a type has the member that a plain LOAD or STORE has; it need not be const.
+template <class T, class Compute, class = void>
+struct IsPlainLoad {
+  static constexpr bool value = false;
+};
+template <class T, class Compute>
+struct IsPlainLoad<
+    T, Compute,
+    Void<decltype(any_of<T>().template load<1>(any_of<typename LoadTypeOf<T, Compute>::type*>(),
+                                               int64_t(0), int64_t(0)))>> {
+  static constexpr bool value = true;
+};
+template <class T, class Compute, class = void>
+struct IsPlainStore {
+  static constexpr bool value = false;
+};
+template <class T, class Compute>
+struct IsPlainStore<T, Compute,
+                    Void<decltype(any_of<T>().template store<1>(any_of<const Compute*>(),
+                                                                int64_t(0), int64_t(0)))>> {
+  static constexpr bool value = true;
+};
+
 /// Whether a plain type can move packs of n columns.
 template <class T>
 bool packs_as(T copy, int n) {
@@ -66,6 +89,10 @@ inline constexpr int kFirst = N < kMost                                         
 /// A user's LOAD: as a LOAD, as what a gradient reads, and as a declaration without functors.
 template <class T, class Compute>
 struct PlainLoad {
+  static_assert(IsPlainLoad<T, Compute>::value,
+                "fusedops: not a LOAD: it needs template <int N> void load(Compute* dst, int64_t "
+                "row, int64_t col), or comes from load(source, functors...) (see "
+                "fusedops/functor/contract.cuh)");
   T inner;
   int pack;  // N
   static constexpr int kMost = StorageOf<T>::value;
@@ -109,6 +136,10 @@ struct PlainLoad {
 /// A user's STORE: as a STORE, and as where a gradient goes.
 template <class T, class Compute>
 struct PlainStore {
+  static_assert(IsPlainStore<T, Compute>::value,
+                "fusedops: not a STORE: it needs template <int N> void store(const Compute* src, "
+                "int64_t row, int64_t col), or comes from store(functors..., target) (see "
+                "fusedops/functor/contract.cuh)");
   T inner;
   int pack;
   static constexpr int kMost = StorageOf<T>::value;

@@ -23,7 +23,12 @@ struct Dropout {
 
   template <int N, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
-    const uint64_t logical = static_cast<uint64_t>(logical_row(row));
+    drop(v, static_cast<uint64_t>(logical_row(row)), col);
+  }
+
+  /// The same for a row by the number that the mask counts it by.
+  template <int N>
+  FUSEDOPS_HD void drop(Compute (&v)[N], uint64_t logical, int64_t col) const {
     const PhiloxStream stream{
         static_cast<uint32_t>(col / 8),
         static_cast<uint32_t>(logical),

@@ -34,7 +34,7 @@ struct Softmax {
     const Partial part = again(group, tile);
     if constexpr (kLog) {
       const Compute base = finite(part.max);
-      return {part.max, group.sum(tile.sum([base](Compute x) { return exp(x - base); }))};
+      return {part.max, group.sum(tile.sum([base](Compute x) { return exponential(x - base); }))};
     } else {
       return {part.max, group.sum(tile.sum([](Compute x) { return x; }))};
     }
@@ -47,7 +47,7 @@ struct Softmax {
     const Compute max = group.maximum(tile.maximum());
     if constexpr (!kLog) {
       const Compute base = finite(max);
-      tile.apply([base](Compute x) { return exp(x - base); });
+      tile.apply([base](Compute x) { return exponential(x - base); });
     }
     return {max, 0};
   }
@@ -56,13 +56,13 @@ struct Softmax {
   template <class Group>
   FUSEDOPS_HD Partial combine(Group group, Partial part) const {
     const Compute max = group.maximum(part.max);
-    return {max, group.sum(part.sum * exp(part.max - finite(max)))};
+    return {max, group.sum(part.sum * exponential(part.max - finite(max)))};
   }
 
   FUSEDOPS_HD Partial merge(Partial a, Partial b) const {
     const Compute max = larger(a.max, b.max);
     const Compute base = finite(max);
-    return {max, a.sum * exp(a.max - base) + b.sum * exp(b.max - base)};
+    return {max, a.sum * exponential(a.max - base) + b.sum * exponential(b.max - base)};
   }
 
   /// Turns what reduce() left of a part of the row into the row's result.
@@ -85,7 +85,7 @@ struct Softmax {
         return {base, factor};
       } else {
         // A part without an unmasked element has a maximum of -inf: its zeros get a factor of zero.
-        return {base, exp(part.max - base) * factor};
+        return {base, exponential(part.max - base) * factor};
       }
     }
 
@@ -103,7 +103,7 @@ struct Softmax {
     if (row.max == -infinity<Compute>() && row.sum == 0) {
       return {base, kEmptyIsNan ? quiet_nan<Compute>() : Compute(0)};
     }
-    return {base, kLog ? log(row.sum) : reciprocal(row.sum)};
+    return {base, kLog ? logarithm(row.sum) : reciprocal(row.sum)};
   }
 
  private:

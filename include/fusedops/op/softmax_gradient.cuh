@@ -24,7 +24,7 @@ struct SoftmaxGradient {
   struct Row {
     Compute base, factor;
     FUSEDOPS_HD Compute result(Compute v) const {
-      return kLog ? (v - base) - factor : exp(v - base) * factor;
+      return kLog ? (v - base) - factor : exponential(v - base) * factor;
     }
   };
   FUSEDOPS_HD static Row row(const Compute (&kept)[kKept]) { return {kept[0], kept[1]}; }
@@ -62,7 +62,7 @@ struct SoftmaxGradient {
   struct Finish {
     Compute sum;
     FUSEDOPS_HD Compute operator()(Compute y, Compute g) const {
-      return kLog ? kept(y, g - exp(y) * sum) : y * (g - sum);
+      return kLog ? kept(y, g - exponential(y) * sum) : y * (g - sum);
     }
   };
   FUSEDOPS_HD Finish finish(const Row&, Partial all, int64_t) const { return {all.sum}; }

@@ -1,0 +1,94 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The pages that C++ users include: their examples compile, and to how many kernels."""
+
+import re
+import shutil
+
+import pytest
+from cpptest import find_nvcc, run
+
+from fusedops.jit import env
+
+PAGES = ("softmax.cuh", "layer_norm.cuh", "rms_norm.cuh")
+
+PLAIN = """\
+#include <fusedops/softmax.cuh>
+using namespace fusedops;
+cudaError_t go(cudaStream_t stream, const half* x, half* y, int64_t rows, {type} cols) {{
+  return dispatch_softmax<float>(stream, load(direct(x, 0)), store(direct(y, 0)), rows, cols);
+}}
+"""
+
+
+def examples(page):
+    """The code in the comment at a page's head: what is indented more than its text."""
+    text = (env.include_dir() / "fusedops" / page).read_text(encoding="utf-8")
+    head = text.split("#pragma once")[0]
+    return [match[1] for match in re.finditer(r"^//   (\s*\S.*)$", head, re.MULTILINE)]
+
+
+def code(page):
+    """The example of a page: from its include to the brace that ends it."""
+    lines = examples(page)
+    end = lines.index("}")
+    return "\n".join(lines[: end + 1])
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_examples_compile(tmp_path, page):
+    source = tmp_path / "example.cu"
+    source.write_text(code(page) + "\n")
+    assert source.read_text().startswith(f"#include <fusedops/{page}>")
+    # As far as PTX, hardly optimized: this is about what is accepted.
+    command = [find_nvcc(), "-std=c++17", "-Werror", "all-warnings", "-arch=sm_90", "-ptx"]
+    run([*command, "-Xcicc", "-O0", f"-I{env.include_dir()}", source, "-o", tmp_path / "out.ptx"])
+
+
+def kernels(tmp_path, text):
+    """The kernels that a source compiles to."""
+    source = tmp_path / "one.cu"
+    source.write_text(text)
+    output = tmp_path / "one.ptx"
+    command = [find_nvcc(), "-std=c++17", "-arch=sm_90", "-ptx", "-Xcicc", "-O0"]
+    run([*command, f"-I{env.include_dir()}", source, "-o", output])
+    return len(re.findall(r"\.entry", output.read_text()))
+
+
+def test_kernels_of_one_dispatch(tmp_path):
+    whole = kernels(tmp_path, PLAIN.format(type="int64_t"))
+    assert 20 <= whole < 40
+    # One rung each: exact, not exact, and for operands that lie otherwise.
+    assert kernels(tmp_path, PLAIN.format(type="cols<1000, 1024>")) == 3
+    assert kernels(tmp_path, PLAIN.format(type="cols<1024, 1024>")) == 2
+    assert kernels(tmp_path, PLAIN.format(type="cols<1, 1024>")) < whole // 2
+
+
+@pytest.mark.parametrize(
+    ("right", "word"), [("load(direct(x, 0))", "LOAD"), ("store(direct(y, 0))", "STORE")]
+)
+def test_what_is_neither_load_nor_store(tmp_path, right, word):
+    text = PLAIN.format(type="cols<1024, 1024>").replace(right, "Nothing{}")
+    source = tmp_path / "wrong.cpp"
+    text = text.replace("cudaError_t go", "struct Nothing {};\nStatus go")
+    source.write_text(text.replace("cudaStream_t stream", "Threads stream"))
+    command = [compiler(), "-std=c++17", "-fsyntax-only", f"-I{env.include_dir()}", source]
+    with pytest.raises(AssertionError) as raised:
+        run(command)
+    first = next(line for line in str(raised.value).splitlines() if "error:" in line)
+    assert f"fusedops: not a {word}" in first
+
+
+def compiler():
+    found = shutil.which("g++") or shutil.which("c++")
+    if found is None:
+        pytest.skip("no host compiler")
+    return found
+
+
+def test_the_host_part_needs_no_cuda(tmp_path):
+    source = tmp_path / "host.cpp"
+    text = PLAIN.format(type="int64_t").replace("cudaError_t", "Status")
+    source.write_text(text.replace("cudaStream_t stream", "Threads stream"))
+    flags = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-fsyntax-only")
+    run([compiler(), *flags, f"-I{env.include_dir()}", source])
