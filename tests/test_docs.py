@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from cases import randn
+from cpptest import find_nvcc, run
 
 import fusedops as fo
 from fusedops import functors
@@ -43,6 +44,9 @@ def run_blocks(page, tmp_path, monkeypatch, after=""):
         else:
             # Any other block would be one that nothing executes.
             assert language == "cpp"
+            if re.match(r"// \w+\.cu\n", block):
+                compile_block(block, tmp_path)
+                continue
             if not include.exists():
                 shutil.copytree(env.include_dir(), include)
                 monkeypatch.setattr(env, "include_dir", lambda: include)
@@ -50,6 +54,14 @@ def run_blocks(page, tmp_path, monkeypatch, after=""):
             assert named, "a header's first line names it"
             (include / named[1]).write_text(block)
     return defined
+
+
+def compile_block(block, tmp_path):
+    """A program's text: what nvcc accepts, hardly optimized."""
+    source = tmp_path / "block.cu"
+    source.write_text(block)
+    command = [find_nvcc(), "-std=c++17", "-Werror", "all-warnings", "-arch=sm_90", "-ptx"]
+    run([*command, "-Xcicc", "-O0", f"-I{env.include_dir()}", source, "-o", tmp_path / "out.ptx"])
 
 
 def test_blocks(page, tmp_path, monkeypatch):
