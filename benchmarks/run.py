@@ -12,6 +12,7 @@ Parts (all that this machine can run, unless some are named):
     softmax_backward     GPU   as softmax: dx, percent of the ceiling
     layer_norm_backward  GPU   as layer_norm: dx, dgamma, dbeta
     flagship_backward    GPU   both chains forward and backward, all gradients
+    dispatch             GPU   the C++ entry points: compile time with nvcc, percent of the ceiling
     memory               GPU   what is held between forward and backward
     cpu                  CPU   both chains beside torch eager
     host                 both  host time of a call that hits its plan, and of forward and backward
@@ -23,6 +24,7 @@ from typing import Annotated
 
 import backward
 import cpu
+import dispatch
 import gpu
 import host
 import results
@@ -39,6 +41,7 @@ GPU_PARTS = {
     "softmax_backward": backward.softmax,
     "layer_norm_backward": backward.layer_norm,
     "flagship_backward": backward.flagships,
+    "dispatch": dispatch.sweeps,
     "memory": backward.memory,
 }
 # Builds come first, while this process has none of their kernels.
