@@ -13,7 +13,8 @@ from philox import drawn
 from references import Chain
 
 SUCCESS, INVALID = 0, 1
-COLUMNS = (1, 3, 8, 24, 64, 65, 256, 257, 768, 1024, 1032, 2048, 4097, 8192, 16384, 16385, 65536)
+COLUMNS = (1, 3, 8, 24, 64, 65, 256, 257, 768, 1024, 1032, 2048, 3000, 4096, 4097)
+COLUMNS += (8192, 16384, 16385, 65536)
 
 
 def fresh(shape, dtype, device):
@@ -158,7 +159,7 @@ def test_causal_log_softmax(device, queries, keys):
     s = randn(1, device=device, seed=1).reshape(())
     b = randn(3, queries, 1, dtype=torch.float64, device=device, seed=2)
     y, dx = (fresh(x.shape, torch.float32, device) for _ in "yd")
-    kept = fresh((rows, 2), torch.float32, device)
+    kept = fresh((2 * rows + 1,), torch.float32, device)[1:]  # aligned to four bytes alone
     size = (rows, queries, keys)
     assert library.causal_log_softmax(x, s, b, y, kept, *size) == SUCCESS
     compare(chain, x, {"s": s, "b": b}, {"y": y})
@@ -227,6 +228,56 @@ def test_bits_do_not_depend_on_alignment_or_rows(device, cols):
         assert library.rms(x, gamma, y, None, None, rows, cols) == SUCCESS
         results.append(y[0].clone())
     assert all(same_bits(result, results[0]) for result in results)
+
+
+@pytest.mark.parametrize(("rows", "cols"), [(2, 64), (7, 100), (5, 1025), (300, 2048)])
+def test_double(device, rows, cols):
+    library = place("others", device)
+    chain = Chain("layer_norm", store=(("affine", "g", None),), eps=1e-5)
+    x, dy = (randn(rows, cols, dtype=torch.float64, device=device, seed=s) for s in (1, 2))
+    gamma = randn(cols, dtype=torch.float64, device=device, seed=3)
+    y, dx = (fresh((rows, cols), torch.float64, device) for _ in "yd")
+    kept = fresh((rows, 3), torch.float64, device)
+    dgamma = fresh((cols,), torch.float64, device)
+    assert library.double_norm(x, gamma, y, kept, rows, cols) == SUCCESS
+    compare(chain, x, {"g": gamma}, {"y": y})
+
+    def gradient(*rest):
+        return library.double_norm_gradient(x, gamma, kept, dy, dx, dgamma, rows, cols, *rest)
+
+    assert gradient(*space(gradient, device), None) == SUCCESS
+    compare_gradients(chain, x, {"g": gamma}, {"y": dy}, {"y": y}, {"x": dx, "g": dgamma})
+
+
+@pytest.mark.parametrize("pitches", [(33, 36), (36, 33), (36, 36), (33, 33)])
+def test_the_gradient_of_a_result_that_lies_otherwise(device, pitches):
+    library = place("others", device)
+    rows, cols = 7, 33
+    pitch, other = pitches
+    y = randn(rows, cols, device=device).softmax(-1)
+    dy = randn(rows, cols, device=device, seed=1)
+    padded = {}
+    for name, tensor, stride in (("y", y, pitch), ("dy", dy, other), ("dx", None, other)):
+        padded[name] = torch.full((rows, stride), torch.nan, device=device)
+        if tensor is not None:
+            padded[name][:, :cols] = tensor
+    given = (padded["y"], padded["dy"], padded["dx"])
+    assert library.softmax_gradient_of_result(*given, rows, cols, pitch, other) == SUCCESS
+    truth = y.double() * (dy.double() - (y.double() * dy.double()).sum(-1, keepdim=True))
+    assert torch.allclose(padded["dx"][:, :cols].double(), truth, rtol=1e-5, atol=1e-7)
+    assert padded["dx"][:, cols:].isnan().all()
+
+
+@pytest.mark.gpu
+def test_an_error_before_is_not_ours():
+    library = place("others", "cuda")
+    x = randn(4, 512, dtype=torch.bfloat16, device="cuda")
+    gamma = torch.ones(512, dtype=torch.bfloat16, device="cuda")
+    y = fresh((4, 512), torch.bfloat16, "cuda")
+    assert library.failed() != SUCCESS
+    assert library.rms(x, gamma, y, None, None, 4, 512) == SUCCESS
+    torch.cuda.synchronize()
+    assert y.isfinite().all()
 
 
 @pytest.mark.gpu

@@ -127,3 +127,15 @@ def test_gradients(device, op, shape):
     allowed = truth.abs() * 2**-11 + 2**-25 + size * 2**-19
     assert ((dx.double() - truth).abs() <= allowed).all()
     assert intact()
+
+
+def test_what_a_plain_load_says_of_itself():
+    rows, cols = 2, 20000
+    x, r = (randn(rows, cols, seed=seed) for seed in (1, 2))
+    total = x + r
+    y = torch.full_like(x, torch.nan)
+    loaded = torch.zeros(1, dtype=torch.int64)
+    assert place("foreign_stores", "cpu").foreign_twice(x, r, y, loaded, rows, cols) == 0
+    assert torch.equal(x, total)  # added once, although the row was read twice
+    compare(Chain("rms_norm", eps=1e-6), total, {}, {"y": y})
+    assert loaded.item() <= rows * 2 * 64

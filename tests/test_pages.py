@@ -4,6 +4,7 @@
 
 import re
 import shutil
+import subprocess
 
 import pytest
 from cpptest import find_nvcc, run
@@ -84,6 +85,84 @@ def compiler():
     if found is None:
         pytest.skip("no host compiler")
     return found
+
+
+def compiled(tmp_path, text, name):
+    """What a compiler says to a CPU's call."""
+    source = tmp_path / name
+    source.write_text(text)
+    flags = ("-std=c++17", "-fsyntax-only", "-Wno-psabi")
+    run([compiler(), *flags, f"-I{env.include_dir()}", source])
+
+
+GRADIENT = """\
+#include <fusedops/layer_norm.cuh>
+using namespace fusedops;
+Status go(const float* x, const float* gamma, float* dgamma) {{
+  const auto wanted = gradients({wanted});
+  const auto out = store({functors} Absent{{}});
+  return dispatch_layer_norm_gradient<float>(Threads{{1}}, load(direct(x, 8)), out, x,
+                                             direct(x, 8), Absent{{}}, wanted, nullptr, 0, 8, 8);
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("wanted", "functors", "said"),
+    [
+        ("in_store<0>(per_column(dgamma)), in_store<0>(per_column(dgamma))", "", "twice"),
+        ("in_store<1>(per_column(dgamma))", "", "counted from 0"),
+        ("in_store<0, 2>(per_column(dgamma))", "", "counted from 0"),
+        ("in_load<0>(per_column(dgamma))", "", "counted from 0"),
+        ("", "causal(8),", "a mask in a STORE"),
+    ],
+)
+def test_what_is_refused(tmp_path, wanted, functors, said):
+    functors += "affine(per_column(gamma)),"
+    text = GRADIENT.format(wanted=wanted, functors=functors)
+    right = GRADIENT.format(
+        wanted="in_store<0>(per_column(dgamma))", functors="affine(per_column(gamma)),"
+    )
+    compiled(tmp_path, right, "right.cpp")
+    with pytest.raises(AssertionError, match=f"fusedops: .*{said}"):
+        compiled(tmp_path, text, "wrong.cpp")
+
+
+THREADS = """\
+#include <cstdio>
+#include <fusedops/layer_norm.cuh>
+using namespace fusedops;
+int main() {
+  float x[32], gamma[8], y[32], dx[32], dgamma[8], kept[12], room[4096];
+  for (int i = 0; i < 32; ++i) x[i] = float(i * i % 7);
+  for (int i = 0; i < 8; ++i) gamma[i] = 1;
+  float *const mean = nullptr, *const rstd = nullptr;
+  const auto out = store(affine(per_column(gamma)), direct(y, 8));
+  Status status = dispatch_layer_norm<float>(Threads{2}, load(direct(x, 8)), out, 4, 8, 1e-5, mean,
+                                             rstd, kept);
+  if (status != Status::kSuccess) return 1;
+  const auto wanted = gradients(in_store<0>(per_column(dgamma)));
+  status = dispatch_layer_norm_gradient<float>(Threads{2}, load(direct(x, 8)), out, kept,
+                                               direct(x, 8), direct(dx, 8), wanted, room,
+                                               sizeof(room), 4, 8);
+  if (status != Status::kSuccess) return 2;
+  for (int c = 0; c < 8; ++c) {
+    float sum = 0;
+    for (int r = 0; r < 4; ++r) sum += y[r * 8 + c] * x[r * 8 + c];
+    if (!(sum - dgamma[c] < 1e-4f && dgamma[c] - sum < 1e-4f)) return 3;
+  }
+  std::puts("right");
+}
+"""
+
+
+def test_threads_of_a_cpu_in_cuda_code(tmp_path):
+    source = tmp_path / "threads.cu"
+    source.write_text(THREADS)
+    flags = ("-std=c++17", "-arch=sm_90", "-Werror", "all-warnings", "-Xcompiler", "-pthread")
+    run([find_nvcc(), *flags, f"-I{env.include_dir()}", source, "-o", tmp_path / "threads"])
+    done = subprocess.run([tmp_path / "threads"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "right\n")
 
 
 def test_the_host_part_needs_no_cuda(tmp_path):

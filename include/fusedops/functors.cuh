@@ -50,18 +50,27 @@ template <class Skip>
 FUSEDOPS_HD Residual<Skip, Value<float>> residual(const Skip& skip, float alpha = 1) {
   return {skip, {{alpha}}};
 }
+template <class Skip>
+FUSEDOPS_HD Residual<Skip, Value<double>> residual(const Skip& skip, double alpha) {
+  return {skip, {{alpha}}};
+}
 
 /// Saves the sum to `stream`, and the chain goes on with what was saved. In a gradient `stream` is
 /// read, and `upstream` is the stream's own gradient, if it has one.
 template <class Skip, class Stream>
 FUSEDOPS_HD SavedResidual<Skip, Value<float>, Stream> saved_residual(const Skip& skip,
-                                                                     const Stream& stream,
-                                                                     float alpha = 1) {
+                                                                     const Stream& stream) {
+  return {{skip, {{1}}}, stream, {}};
+}
+template <class Skip, class Stream, class Number>
+FUSEDOPS_HD SavedResidual<Skip, Value<Number>, Stream> saved_residual(const Skip& skip,
+                                                                      const Stream& stream,
+                                                                      Number alpha) {
   return {{skip, {{alpha}}}, stream, {}};
 }
-template <class Skip, class Stream, class Upstream>
-FUSEDOPS_HD SavedResidual<Skip, Value<float>, Stream, Upstream> saved_residual(
-    const Skip& skip, const Stream& stream, float alpha, const Upstream& upstream) {
+template <class Skip, class Stream, class Number, class Upstream>
+FUSEDOPS_HD SavedResidual<Skip, Value<Number>, Stream, Upstream> saved_residual(
+    const Skip& skip, const Stream& stream, Number alpha, const Upstream& upstream) {
   return {{skip, {{alpha}}}, stream, upstream};
 }
 
@@ -99,6 +108,7 @@ template <class Inner>
 struct MaybeDropout {
   Inner inner;
   static constexpr bool kNeedsInput = false;
+  static constexpr int kGradients = 0;
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
@@ -126,9 +136,11 @@ FUSEDOPS_HD Causal<Layout<kRank>> causal(const Layout<kRank>& query, int64_t shi
   return {query, shift};
 }
 
-/// Keeps column k of query q if q - left <= k <= q + right.
+/// Keeps column k of query q if q - left <= k <= q + right; any large number is no limit.
 FUSEDOPS_HD Window<Layout<2>> window(int64_t queries, int64_t left, int64_t right) {
-  return {detail::query_of(queries), -left, right + 1};
+  constexpr int64_t kFar = int64_t(1) << 40;  // beyond all columns, and sums do not overflow
+  const int64_t back = left < kFar ? left : kFar, ahead = right < kFar ? right : kFar;
+  return {detail::query_of(queries), -back, ahead + 1};
 }
 
 template <class Length>
@@ -141,7 +153,8 @@ FUSEDOPS_HD Alibi<Slope, Layout<2>> alibi(const Slope& slope, int64_t queries, i
   return {slope, detail::query_of(queries), shift};
 }
 
-/// Drops elements with probability p and scales the others, as docs/dropout.md says. `slot` tells
+/// Drops elements with probability p and scales the others, as docs/dropout.md says; p <= 0 and NaN
+/// drop none, p >= 1 all. Compute is that of the dispatch: dropout<double>(...) for double. `slot` tells
 /// dropouts of one declaration apart: 0, 1, ... from LOAD to STORE. `row` gives the number that the
 /// mask counts a row by, where rows are not visited in the order of memory.
 template <class Compute = float, class LogicalRow = RowMap<1>>

@@ -9,18 +9,17 @@
 //   cudaError_t add_norm(cudaStream_t stream, const half* x, const half* residual, half* sum,
 //                        const float* gamma, const float* beta, half* y, int64_t rows,
 //                        int64_t cols) {
-//     const auto in = load(direct(x, cols), saved_residual(direct(residual, cols), direct(sum,
-//     cols))); const auto out = store(affine(per_column(gamma), per_column(beta)), direct(y,
-//     cols)); return dispatch_layer_norm<float>(stream, in, out, rows, cols, 1e-5);
+//     const auto skip = saved_residual(direct(residual, cols), direct(sum, cols));
+//     const auto out = store(affine(per_column(gamma), per_column(beta)), direct(y, cols));
+//     return dispatch_layer_norm<float>(stream, load(direct(x, cols), skip), out, rows, cols, 1e-5);
 //   }
 //
 // dispatch_layer_norm<Compute>(where, load, store, rows, cols, epsilon, mean, rstd, kept)
-//   where, load, store, rows, cols, what is returned and what may alias: as in softmax.cuh. A
-//   stream
-//                that saved_residual() saves may be the residual's memory.
+//   where, load, store, rows, cols, what is returned and what may alias: as in softmax.cuh. The sum
+//   that saved_residual() saves may be in the residual's memory.
 //   epsilon      added to the variance.
-//   mean, rstd   null, or a number of Compute a row each: the mean and 1 / sqrt(variance +
-//   epsilon). kept         null, or 3 numbers of Compute a row for the gradient.
+//   mean, rstd   null, or a number of Compute a row each; rstd is 1 / sqrt(variance + epsilon).
+//   kept         null, or 3 numbers of Compute a row for the gradient.
 //
 // dispatch_layer_norm_gradient<Compute>(where, load, store, kept, dy, dx, wanted, workspace, bytes,
 //                                       rows, cols)
@@ -63,6 +62,9 @@ cudaError_t dispatch_layer_norm(cudaStream_t stream, LoadT load, StoreT store, i
                                 Compute* rstd = nullptr, Compute* kept = nullptr) {
   const LayerNorm<Compute> op{{static_cast<Compute>(epsilon)}};
   const detail::KeepRow<Compute> keep{kept, mean, rstd};
+  static_assert(!detail::Form<LoadT>::kMasks,
+                "fusedops: a mask in the LOAD of a norm: a masked element leaves the row, which a "
+                "norm has no meaning for");
   return detail::rows_on(stream, op, load, store, keep, rows, cols);
 }
 
@@ -94,6 +96,9 @@ Status dispatch_layer_norm(Threads threads, LoadT load, StoreT store, int64_t ro
                            Compute* kept = nullptr) {
   const LayerNorm<Compute> op{{static_cast<Compute>(epsilon)}};
   const detail::KeepRow<Compute> keep{kept, mean, rstd};
+  static_assert(!detail::Form<LoadT>::kMasks,
+                "fusedops: a mask in the LOAD of a norm: a masked element leaves the row, which a "
+                "norm has no meaning for");
   return detail::rows_on(threads, op, load, store, keep, rows, cols);
 }
 

@@ -41,6 +41,9 @@ cudaError_t dispatch_rms_norm(cudaStream_t stream, LoadT load, StoreT store, int
                               Compute* kept = nullptr) {
   const RmsNorm<Compute> op{{static_cast<Compute>(epsilon)}};
   const detail::KeepRow<Compute> keep{kept, nullptr, rstd};
+  static_assert(!detail::Form<LoadT>::kMasks,
+                "fusedops: a mask in the LOAD of a norm: a masked element leaves the row, which a "
+                "norm has no meaning for");
   return detail::rows_on(stream, op, load, store, keep, rows, cols);
 }
 
@@ -71,6 +74,9 @@ Status dispatch_rms_norm(Threads threads, LoadT load, StoreT store, int64_t rows
                          double epsilon, Compute* rstd = nullptr, Compute* kept = nullptr) {
   const RmsNorm<Compute> op{{static_cast<Compute>(epsilon)}};
   const detail::KeepRow<Compute> keep{kept, nullptr, rstd};
+  static_assert(!detail::Form<LoadT>::kMasks,
+                "fusedops: a mask in the LOAD of a norm: a masked element leaves the row, which a "
+                "norm has no meaning for");
   return detail::rows_on(threads, op, load, store, keep, rows, cols);
 }
 

@@ -6,9 +6,8 @@
 //   #include <fusedops/softmax.cuh>
 //   using namespace fusedops;
 //
-//   cudaError_t attention(cudaStream_t stream, const half* scores, const bool* padding, half*
-//   probs,
-//                         int64_t rows, int64_t cols) {
+//   cudaError_t attention(cudaStream_t stream, const half* scores, const bool* padding,
+//                         half* probs, int64_t rows, int64_t cols) {
 //     const auto padded = layout({8, 16, 1024, 1024}, {1024, 0, 0, 1});
 //     const auto in = load(direct(scores, cols), scale(0.125f), mask(broadcast(padding, padded)));
 //     const auto out = store(dropout(0.1, 42, 0), direct(probs, cols));
@@ -24,23 +23,28 @@
 //   cols     1 or more; an integer, or fusedops::cols<low, high>(n), which compiles fewer kernels.
 //   kept     null, or 2 numbers of Compute a row for the gradient: its maximum and the factor.
 //   returns  cudaSuccess, cudaErrorInvalidValue for rows or cols out of range, or what the launch
-//            gave; Status on a CPU. Nothing is launched if there are no rows.
+//            gave; Status on a CPU. Without rows nothing is launched.
 // Pointers need the alignment of their type; 16 bytes, and row strides that are multiples of 16
-// bytes, are faster. The target may be the source's memory, no other operand's. Nothing allocates
-// or synchronizes, so a CUDA graph can capture it. Rows whose maximum is -inf give zeros
-// (log-softmax: -inf), or NaN with EmptyRow::kNan as the second template argument.
+// bytes, are faster. The target may be the source's memory if it has its dtype and layout, and no
+// other operand's. Nothing allocates or synchronizes, so a CUDA graph can capture it. Rows whose
+// maximum is -inf give zeros (log-softmax: -inf), or NaN with EmptyRow::kNan as the second template
+// argument.
 //
 // dispatch_softmax_gradient<Compute>(where, load, store, kept, dy, dx, wanted, workspace, bytes,
 //                                    rows, cols)
 //   load, store  as forward; the store's target is not written, and may be Absent{}.
 //   kept         what the forward pass kept.
-//   dy, dx       direct() or broadcast(); dx may be Absent{}, or dy's memory.
+//   dy, dx       direct() or broadcast(); dx may be Absent{}, or dy's memory if it has its dtype and
+//                layout.
 //   wanted       gradients(...) of operands: dispatch/wanted.cuh.
 //   workspace    of the bytes that gradient_workspace<Compute>(wanted, rows, cols, &bytes) says,
 //                aligned to 16; may be null if that is 0. On a CPU: gradient_workspace<Compute>(
 //                Threads{n}, wanted, rows, cols, &bytes).
+//   returns      also cudaErrorInvalidValue where the workspace is too small, or rows are no multiple
+//                of a group. Without rows the sums are zeros.
 // With the result itself at hand: dispatch_softmax_gradient<Compute>(where, load_y, load_dy,
-// store_dx, rows, cols), where each may be composed or a plain type.
+// store_dx, rows, cols), where each may be composed or a plain type. A softmax's result is not
+// masked: zeros where something was.
 // The same with log_softmax.
 #pragma once
 

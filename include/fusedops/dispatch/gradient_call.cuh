@@ -5,13 +5,41 @@
 // it makes on the way.
 #pragma once
 
-#include <fusedops/dispatch/plain.cuh>
+#include <fusedops/dispatch/form.cuh>
 #include <fusedops/dispatch/rows.cuh>
 #include <fusedops/dispatch/slicing.cuh>
 
 namespace fusedops {
 
 namespace detail {
+
+/// How many gradients a functor has; unknown ones are as many as are asked for.
+template <class F, class = void>
+struct GradientCount {
+  static constexpr int value = 0x7fffffff;
+};
+template <class F>
+struct GradientCount<F, Void<decltype(F::kGradients)>> {
+  static constexpr int value = F::kGradients;
+};
+
+/// Which gradients a LOAD or a STORE has.
+template <class T>
+struct GradientsOf {
+  static constexpr bool has(int, int) { return false; }
+};
+template <class... Functors>
+struct GradientsOf<List<Functors...>> {
+  static constexpr bool has(int functor, int operand) {
+    const int counts[] = {GradientCount<Functors>::value..., 0};
+    return functor >= 0 && functor < int(sizeof...(Functors)) && operand >= 0 &&
+           operand < counts[functor];
+  }
+};
+template <class Source, class... Functors>
+struct GradientsOf<Load<Source, Functors...>> : GradientsOf<List<Functors...>> {};
+template <class Target, class... Functors>
+struct GradientsOf<Store<Target, Chain<0, Functors...>>> : GradientsOf<List<Functors...>> {};
 
 /// The argument of a gradient kernel.
 template <Access kAccess, class Op_, class LoadT, class Upstream, class StoreT, class Kept,
@@ -57,7 +85,8 @@ struct GradientCall {
     return {op, load, upstream, store, kept, to, places, slices, {rows}, cols};
   }
   bool valid(const Demand& all, int64_t fewest, int64_t most) const {
-    return rows >= 0 && cols >= fewest && cols <= most && all.divides && rows % all.group == 0;
+    return rows >= 0 && cols >= fewest && cols <= most && all.divides && rows % all.group == 0 &&
+           lie_right(wanted);
   }
   bool has(uint64_t needed) const {
     return needed == 0 || (workspace != nullptr && bytes >= needed &&
@@ -82,6 +111,42 @@ struct GradientCall {
   }
 
  private:
+  bool lie_right(const List<>&) const { return true; }
+  template <class First, class... Rest>
+  bool lie_right(const List<First, Rest...>& all) const {
+    static_assert(
+        exists<First>(),
+        "fusedops: gradients(...) names a functor or an operand that the LOAD or the STORE "
+        "does not have; both are counted from 0");
+    return lies_right(all.first.to) && lie_right(all.rest);
+  }
+  template <class Wanted_>
+  static constexpr bool exists() {
+    if constexpr (Wanted_::kSide == Side::kLoad) {
+      return GradientsOf<LoadT>::has(Wanted_::kFunctor, Wanted_::kOperand);
+    } else {
+      return GradientsOf<StoreT>::has(Wanted_::kFunctor, Wanted_::kOperand);
+    }
+  }
+
+  /// Whether no two elements of x have one place, but for those that are summed.
+  template <class Target>
+  bool lies_right(const Target&) const {
+    return true;
+  }
+  template <class T>
+  bool lies_right(const Operand<T, RowMap<1>>& target) const {
+    return rows <= 1 || target.rows.stride[0] != 0;
+  }
+  template <class T, int kRank>
+  bool lies_right(const Operand<T, Layout<kRank>>& target) const {
+    return (cols <= 1 || target.column_stride != 0) && target.rows.repeats() == 1;
+  }
+  template <class T, int kRank>
+  bool lies_right(const SharedBy<Operand<T, Layout<kRank>>>& target) const {
+    return (cols <= 1 || target.to.column_stride != 0) && target.to.rows.repeats() == target.group;
+  }
+
   static void visit(AllWide&, const List<>&) {}
   template <class First, class... Rest>
   static void visit(AllWide& all, const List<First, Rest...>& wanted) {

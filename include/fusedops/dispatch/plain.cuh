@@ -11,8 +11,8 @@
 // The end of an odd row comes in packs of 1.
 #pragma once
 
-#include <fusedops/functor/compose.cuh>
-#include <fusedops/row/operand.cuh>
+#include <fusedops/core/dtype.cuh>
+#include <fusedops/functor/contract.cuh>
 
 namespace fusedops {
 
@@ -87,7 +87,7 @@ inline constexpr int kFirst = N < kMost                                         
                                                                                      : kMost;
 
 /// A user's LOAD: as a LOAD, as what a gradient reads, and as a declaration without functors.
-template <class T, class Compute>
+template <class T, class Compute, int kMost_>
 struct PlainLoad {
   static_assert(IsPlainLoad<T, Compute>::value,
                 "fusedops: not a LOAD: it needs template <int N> void load(Compute* dst, int64_t "
@@ -95,11 +95,30 @@ struct PlainLoad {
                 "fusedops/functor/contract.cuh)");
   T inner;
   int pack;  // N
-  static constexpr int kMost = StorageOf<T>::value;
+  static constexpr int kMost = kMost_;
+  static constexpr bool kBounds = HasColumns<T, int64_t>::value;
+  static constexpr bool kSkips = HasAny<T, int64_t>::value;
+  using Loaded = typename LoadTypeOf<T, Compute>::type;
+  static constexpr bool kRevisits = HasRevisit<T, Loaded, int64_t>::value;
 
   template <int N, class Row>
   FUSEDOPS_HD void load(Compute* dst, const Row& row, int64_t col) const {
-    by<N, kFirst<N, kMost, Row>, AccessOf<Row>::value>(dst, static_cast<int64_t>(row), col);
+    by<N, kFirst<N, kMost, Row>, AccessOf<Row>::value, false>(dst, static_cast<int64_t>(row), col);
+  }
+  template <int N, class Row>
+  FUSEDOPS_HD void revisit(Compute* dst, const Row& row, int64_t col) const {
+    by<N, kFirst<N, kMost, Row>, AccessOf<Row>::value, kRevisits>(dst, static_cast<int64_t>(row),
+                                                                  col);
+  }
+  FUSEDOPS_ANY_SIDE
+  template <class Row>
+  FUSEDOPS_HD Columns columns(const Row& row) const {
+    return inner.columns(static_cast<int64_t>(row));
+  }
+  FUSEDOPS_ANY_SIDE
+  template <int N, class Row>
+  FUSEDOPS_HD bool any(const Row& row, int64_t col) const {
+    return inner.template any<N>(static_cast<int64_t>(row), col);
   }
   template <int N, class Row>
   FUSEDOPS_HD void read(Compute (&value)[N], const Row& row, int64_t col) const {
@@ -112,29 +131,37 @@ struct PlainLoad {
 
  private:
   FUSEDOPS_ANY_SIDE
-  template <int N, int kPack, Access kAccess>
+  template <int N, int kPack, Access kAccess, bool kAgain>
   FUSEDOPS_HD void by(Compute* dst, int64_t row, int64_t col) const {
     if constexpr (kPack > 1 && kAccess != Access::kWide) {
-      if (pack < kPack) return by<N, kPack / 2, kAccess>(dst, row, col);
+      if (pack < kPack) return by<N, kPack / 2, kAccess, kAgain>(dst, row, col);
     }
-    using Loaded = typename LoadTypeOf<T, Compute>::type;
     T mine = inner;
     FUSEDOPS_UNROLL
     for (int i = 0; i < N; i += kPack) {
       if constexpr (IsSame<Loaded, Compute>::value) {
-        mine.template load<kPack>(dst + i, row, col + i);
+        one<kPack, kAgain>(mine, dst + i, row, col + i);
       } else {
         Loaded loaded[kPack];
-        mine.template load<kPack>(loaded, row, col + i);
+        one<kPack, kAgain>(mine, loaded, row, col + i);
         FUSEDOPS_UNROLL
         for (int j = 0; j < kPack; ++j) dst[i + j] = convert<Compute>(loaded[j]);
       }
     }
   }
+  FUSEDOPS_ANY_SIDE
+  template <int kPack, bool kAgain>
+  FUSEDOPS_HD static void one(T& mine, Loaded* dst, int64_t row, int64_t col) {
+    if constexpr (kAgain) {
+      mine.template revisit<kPack>(dst, row, col);
+    } else {
+      mine.template load<kPack>(dst, row, col);
+    }
+  }
 };
 
 /// A user's STORE: as a STORE, and as where a gradient goes.
-template <class T, class Compute>
+template <class T, class Compute, int kMost_>
 struct PlainStore {
   static_assert(IsPlainStore<T, Compute>::value,
                 "fusedops: not a STORE: it needs template <int N> void store(const Compute* src, "
@@ -142,7 +169,7 @@ struct PlainStore {
                 "fusedops/functor/contract.cuh)");
   T inner;
   int pack;
-  static constexpr int kMost = StorageOf<T>::value;
+  static constexpr int kMost = kMost_;
 
   template <int N, class Row>
   FUSEDOPS_HD void store(const Compute* src, const Row& row, int64_t col) {
@@ -166,157 +193,6 @@ struct PlainStore {
     for (int i = 0; i < N; i += kPack) mine.template store<kPack>(src + i, row, col + i);
   }
 };
-
-/// A composed LOAD or STORE where a gradient reads or writes one value an element.
-template <class Inner>
-struct AsOperand {
-  Inner inner;
-  template <int N, class Compute, class Row>
-  FUSEDOPS_HD void read(Compute (&value)[N], const Row& row, int64_t col) const {
-    inner.template load<N>(static_cast<Compute*>(value), row, col);
-  }
-  template <int N, class Row>
-  FUSEDOPS_HD void prefetch(const Row& row, int64_t col) const {
-    inner.template prefetch<N>(row, col);
-  }
-  template <int N, class Compute, class Row>
-  FUSEDOPS_HD void write(const Compute (&value)[N], const Row& row, int64_t col) const {
-    inner.template store<N>(static_cast<const Compute*>(value), row, col);
-  }
-};
-
-template <class T>
-struct IsOperand {
-  static constexpr bool value = false;
-};
-template <class T, class Map>
-struct IsOperand<Operand<T, Map>> {
-  static constexpr bool value = true;
-};
-
-/// What there is to know of a type before it is dispatched: ours, or a plain one.
-template <class T>
-struct Form {
-  static constexpr int kWidth = 4;  // of a schedule's packs: 16 bytes of the compute type
-  static constexpr bool kPlain = true;
-  static constexpr int kMost = StorageOf<T>::value;
-};
-template <class T>
-struct OnlyValues;
-template <class T>
-struct Form<OnlyValues<T>> : Form<T> {};
-template <class Source, class... Functors>
-struct Form<Load<Source, Functors...>> {
-  static constexpr int kWidth = 16 / sizeof(typename Source::Element);
-  static constexpr bool kPlain = false;
-};
-template <class Target, class Functors>
-struct Form<Store<Target, Functors>> {
-  static constexpr bool kPlain = false;
-};
-
-/// Whether every pack of `width` columns of what it visits is one aligned access.
-struct AllWide {
-  bool wide = true;
-  template <class T>
-  FUSEDOPS_HD void operator()(const T&) {}
-  template <class T, class Map>
-  FUSEDOPS_HD void operator()(const Operand<T, Map>& operand) {
-    wide = wide && operand.width >= 16 / int(sizeof(T));
-  }
-  template <class T, class Compute>
-  FUSEDOPS_HD void operator()(const PlainLoad<T, Compute>& load) {
-    wide = wide && load.pack == PlainLoad<T, Compute>::kMost;
-  }
-  template <class T, class Compute>
-  FUSEDOPS_HD void operator()(const PlainStore<T, Compute>& store) {
-    wide = wide && store.pack == PlainStore<T, Compute>::kMost;
-  }
-  template <class Source, class... Functors>
-  FUSEDOPS_HD void operator()(const Load<Source, Functors...>& load) {
-    load.operands(*this);
-  }
-  template <class Target, class Functors>
-  FUSEDOPS_HD void operator()(const Store<Target, Functors>& store) {
-    store.operands(*this);
-  }
-  template <class Inner>
-  FUSEDOPS_HD void operator()(const AsOperand<Inner>& composed) {
-    (*this)(composed.inner);
-  }
-};
-
-/// The largest pack that divides the columns and suits a plain type.
-template <class T>
-int pack_of(const T& given, int64_t cols, int most) {
-  if constexpr (Form<T>::kPlain && !IsOperand<T>::value) {
-    int pack = most < Form<T>::kMost ? most : Form<T>::kMost;
-    while (pack > 1 && (cols % pack != 0 || !packs_as(given, pack))) pack /= 2;
-    return pack;
-  } else {
-    return most;
-  }
-}
-
-template <class Compute, class T>
-auto as_load(const T& given, int pack) {
-  if constexpr (Form<T>::kPlain) {
-    return PlainLoad<T, Compute>{given, pack};
-  } else {
-    return given;
-  }
-}
-/// A gradient's own sources and targets: composed, plain, or an operand as it is.
-template <class Compute, class T>
-auto as_source(const T& given, int pack) {
-  if constexpr (!Form<T>::kPlain) {
-    return AsOperand<T>{given};
-  } else if constexpr (!IsOperand<T>::value) {
-    return PlainLoad<T, Compute>{given, pack};
-  } else {
-    return given;
-  }
-}
-template <class Compute, class T>
-auto as_target(const T& given, int pack) {
-  if constexpr (!Form<T>::kPlain) {
-    return AsOperand<T>{given};
-  } else if constexpr (!IsOperand<T>::value) {
-    return PlainStore<T, Compute>{given, pack};
-  } else {
-    return given;
-  }
-}
-
-/// A STORE whose functors alone matter.
-template <class T>
-auto as_declared(const T& given) {
-  if constexpr (Form<T>::kPlain) {
-    return store(Absent{});
-  } else {
-    return given;
-  }
-}
-
-/// A LOAD whose gradient nobody asks for: what it reads is what the gradient is of.
-template <class T>
-struct OnlyValues : T {
-  template <int N, class Compute, class Row, class Sink, class Gone>
-  FUSEDOPS_HD void backward(Compute (&)[N], const Row&, int64_t, Sink&, const Gone&) const {}
-};
-template <class T>
-OnlyValues<T> only_values(const T& load) {
-  return {load};
-}
-
-template <class Compute, class T>
-auto as_store(const T& given, int pack) {
-  if constexpr (Form<T>::kPlain) {
-    return PlainStore<T, Compute>{given, pack};
-  } else {
-    return given;
-  }
-}
 
 }  // namespace detail
 

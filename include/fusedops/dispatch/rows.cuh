@@ -5,7 +5,7 @@
 // Nothing allocates or synchronizes, so a launch can be captured in a CUDA graph.
 #pragma once
 
-#include <fusedops/dispatch/plain.cuh>
+#include <fusedops/dispatch/form.cuh>
 #include <fusedops/dispatch/rungs.cuh>
 #include <fusedops/dispatch/threads.cuh>
 #include <fusedops/host/rows.cuh>
@@ -74,20 +74,35 @@ inline cudaError_t attribute(cudaDeviceAttr which, int* value) {
   return status != cudaSuccess ? status : cudaDeviceGetAttribute(value, which, device);
 }
 
-/// Launches a kernel, which opts in to shared memory where it needs more than 48 KB.
+/// Shared memory that a block of the current device can have, besides what warps exchange.
+inline cudaError_t shared_limit(int64_t* limit) {
+  constexpr int kReserved = 2048;
+  int most = 0;
+  const cudaError_t status = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, &most);
+  *limit = most - kReserved;
+  return status;
+}
+
+/// Launches a kernel; returns what became of this launch, not of an earlier one.
 template <class Arguments>
 cudaError_t launch(void (*kernel)(const Arguments), int64_t blocks, int threads, int64_t shared,
                    cudaStream_t stream, const Arguments& arguments) {
-  constexpr int64_t kMostBlocks = 0x7fffffff, kPlainShared = 48 * 1024;
+  constexpr int64_t kMostBlocks = 0x7fffffff;
+  constexpr int64_t kPlainShared = 40 * 1024;  // static shared memory counts towards the 48 KB
+  const void* function = reinterpret_cast<const void*>(kernel);
   if (shared > kPlainShared) {
-    const cudaError_t status =
-        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
+    // Always as much as there is: threads that launch it with less do not take it from each other.
+    int64_t limit = 0;
+    cudaError_t status = shared_limit(&limit);
+    if (status != cudaSuccess) return status;
+    status = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(limit));
     if (status != cudaSuccess) return status;
   }
-  const auto grid = static_cast<unsigned>(smaller(blocks, kMostBlocks));
-  kernel<<<grid, static_cast<unsigned>(threads), static_cast<size_t>(shared), stream>>>(arguments);
-  return cudaPeekAtLastError();
+  const dim3 grid(static_cast<unsigned>(smaller(blocks, kMostBlocks)));
+  void* arguments_of[] = {const_cast<Arguments*>(&arguments)};
+  return cudaLaunchKernel(function, grid, dim3(static_cast<unsigned>(threads)), arguments_of,
+                          static_cast<size_t>(shared), stream);
 }
 
 template <class Arguments, int kWidth>
@@ -106,15 +121,14 @@ struct LaunchRows {
 
   template <class Rung>
   cudaError_t chunked() const {
-    constexpr int kReserved = 2048;  // for what warps exchange
     using Shared = typename Rung::template Of<InShared, Compute, kWidth, false>;
-    int most = 0;
-    const cudaError_t status = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, &most);
+    int64_t most = 0;
+    const cudaError_t status = shared_limit(&most);
     if (status != cudaSuccess) return status;
     const int64_t chunks = (arguments.cols + Shared::kChunk - 1) / Shared::kChunk;
     const int64_t bytes = chunks * Shared::kChunk * int64_t(sizeof(Compute));
     if constexpr (Arguments::kWide) {  // elsewhere reading twice does: bits do not depend on it
-      if (bytes <= most - kReserved) return with<Shared, 0>(bytes);
+      if (bytes <= most) return with<Shared, 0>(bytes);
     }
     return with<typename Rung::template Of<Streamed, Compute, kWidth, false>, 0>(0);
   }
@@ -138,17 +152,18 @@ cudaError_t rows_on(cudaStream_t stream, const Op& op, const LoadT& load, const 
   const int64_t cols = Range::count(given);
   if (rows < 0 || cols < Range::kLow || cols > Range::kHigh) return cudaErrorInvalidValue;
   if (rows == 0) return cudaSuccess;
-  const int pack = pack_of(store, cols, pack_of(load, cols, 16));
-  const auto through_load = as_load<Compute>(load, pack);
-  const auto through_store = as_store<Compute>(store, pack);
+  constexpr int kMost = smaller(Form<LoadT>::kMost, Form<StoreT>::kMost);
+  const int pack = pack_of(store, cols, pack_of(load, cols, kMost));
+  const auto through_load = as_load<Compute, kMost>(load, pack);
+  const auto through_store = as_store<Compute, kMost>(store, pack);
   AllWide all;
   all(through_load);
   all(through_store);
   constexpr int kWidth = smaller(Form<LoadT>::kWidth, int(32 / sizeof(Compute)));
   const auto go = [&](auto access) {
     using Arguments =
-        RowsArguments<decltype(access)::value, Op, decltype(as_load<Compute>(load, 0)),
-                      decltype(as_store<Compute>(store, 0))>;
+        RowsArguments<decltype(access)::value, Op, typename Plain<decltype(through_load)>::type,
+                      typename Plain<decltype(through_store)>::type>;
     const Arguments arguments{op, through_load, through_store, keep, {rows}, cols};
     const LaunchRows<Arguments, kWidth> launch{stream, arguments};
     return climb<Compute, Range, ForwardChunk, 0>(ForwardLadder{}, cols, launch);
@@ -167,9 +182,10 @@ Status rows_on(const Threads& threads, const Op& op, const LoadT& load, const St
   using Range = RangeOf<Cols>;
   const int64_t cols = Range::count(given);
   if (rows < 0 || cols < Range::kLow || cols > Range::kHigh) return Status::kInvalidValue;
-  const int pack = pack_of(store, cols, pack_of(load, cols, 16));
-  const auto through_load = as_load<Compute>(load, pack);
-  const auto through_store = as_store<Compute>(store, pack);
+  constexpr int kMost = smaller(Form<LoadT>::kMost, Form<StoreT>::kMost);
+  const int pack = pack_of(store, cols, pack_of(load, cols, kMost));
+  const auto through_load = as_load<Compute, kMost>(load, pack);
+  const auto through_store = as_store<Compute, kMost>(store, pack);
   share(threads, rows, [&](int64_t begin, int64_t end) {
     using Kept = HostSchedule<InRegisters>;
     if (cols <= Kept::kBuffered) {

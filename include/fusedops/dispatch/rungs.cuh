@@ -15,7 +15,8 @@ namespace fusedops {
 /// kernels are compiled; a number outside is an error when dispatched.
 template <int64_t kLow, int64_t kHigh>
 struct cols {
-  static_assert(kLow >= 1 && kLow <= kHigh, "fusedops: cols<low, high> needs 1 <= low <= high");
+  static_assert(kLow >= 1 && kLow <= kHigh && kHigh <= 0x7fffffff,
+                "fusedops: cols<low, high> needs 1 <= low <= high < 2^31");
   int64_t count;
   explicit constexpr cols(int64_t n) : count(n) {}
 };

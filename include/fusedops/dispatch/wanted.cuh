@@ -9,7 +9,8 @@
 //             in_store<0, 0>(per_column(dgamma)),                   all rows share it
 //             in_load<1>(shared_by(8, broadcast(dpair, layout))))   8 neighbouring rows share it
 //
-// per_row() and single() take sums over columns. What rows share is summed in float (double for a
+// A layout with a stride of 0 goes with shared_by(), whose group is what its innermost dimensions of
+// stride 0 make; any other is refused. per_row() and single() take sums over columns. What rows share is summed in float (double for a
 // double), in a fixed order that depends on rows, columns and device alone.
 #pragma once
 
@@ -24,8 +25,9 @@ struct SharedBy {
   int64_t group;
   To to;
 };
-template <class To>
-FUSEDOPS_HD SharedBy<To> shared_by(int64_t group, const To& to) {
+template <class T, int kRank>
+FUSEDOPS_HD SharedBy<Operand<T, Layout<kRank>>> shared_by(int64_t group,
+                                                          const Operand<T, Layout<kRank>>& to) {
   return {group, to};
 }
 
@@ -40,6 +42,10 @@ struct Wanted {
   To to;
 };
 
+template <class A, class B>
+inline constexpr bool kSameOperand =
+    A::kSide == B::kSide && A::kFunctor == B::kFunctor && A::kOperand == B::kOperand;
+
 template <class... Items>
 struct List {};
 template <class First, class... Rest>
@@ -47,6 +53,12 @@ struct List<First, Rest...> {
   First first;
   List<Rest...> rest;
 };
+
+template <class...>
+inline constexpr bool kDiffer = true;
+template <class First, class... Rest>
+inline constexpr bool kDiffer<First, Rest...> =
+    !(kSameOperand<First, Rest> || ...) && kDiffer<Rest...>;
 
 FUSEDOPS_HD List<> list() { return {}; }
 template <class First, class... Rest>
@@ -98,6 +110,8 @@ FUSEDOPS_HD detail::Wanted<detail::Side::kStore, kFunctor, kOperand, To> in_stor
 /// The gradients of operands that are wanted, none by default.
 template <class... Wanted>
 FUSEDOPS_HD detail::List<Wanted...> gradients(const Wanted&... wanted) {
+  static_assert(detail::kDiffer<Wanted...>,
+                "fusedops: gradients(...) names an operand twice; each has one gradient");
   return detail::list(wanted...);
 }
 

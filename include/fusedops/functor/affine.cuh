@@ -16,6 +16,7 @@ struct Affine {
   static constexpr bool kHasGamma = !detail::IsSame<Gamma, Absent>::value;
   static constexpr bool kHasBeta = !detail::IsSame<Beta, Absent>::value;
   static constexpr bool kNeedsInput = kHasGamma;  // for the gradient of gamma
+  static constexpr int kGradients = 2;
 
   template <class Visit>
   FUSEDOPS_HD void operands(Visit& visit) const {

@@ -17,6 +17,7 @@ struct Alibi {
   Query query;
   int64_t shift;
   static constexpr bool kNeedsInput = false;
+  static constexpr int kGradients = 1;
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {

@@ -12,6 +12,7 @@ template <class Term>
 struct Bias {
   Term term;
   static constexpr bool kNeedsInput = false;
+  static constexpr int kGradients = 1;
 
   template <class Visit>
   FUSEDOPS_HD void operands(Visit& visit) const {

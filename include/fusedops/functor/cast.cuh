@@ -11,6 +11,7 @@ namespace fusedops {
 template <class Storage>
 struct Cast {
   static constexpr bool kNeedsInput = false;
+  static constexpr int kGradients = 0;
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row&, int64_t) const {

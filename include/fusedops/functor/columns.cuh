@@ -15,6 +15,7 @@ template <class Derived>
 struct KeepColumns {
   static constexpr bool kMasks = true;
   static constexpr bool kNeedsInput = false;
+  static constexpr int kGradients = 0;
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {

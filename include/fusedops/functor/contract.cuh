@@ -32,7 +32,9 @@
 //     sink.template add<k>(gradient, row, col), k the number of the operand within the functor;
 //   - void operands(Visit& visit) const: calls visit(operand) for each tensor it reads or writes; a
 //   dispatch then knows how they lie and reads whole packs without asking (default: it asks);
-//   - static constexpr bool kNeedsInput: whether backward needs the values the functor saw.
+//   - static constexpr bool kNeedsInput: whether backward needs the values the functor saw;
+//   - static constexpr int kGradients: how many operands backward hands gradients of to the sink; who
+//   asks for another is told so (default: nobody is).
 #pragma once
 
 #include <fusedops/row/index.cuh>

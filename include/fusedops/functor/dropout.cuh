@@ -20,6 +20,7 @@ struct Dropout {
   Word<Compute> scale;
   LogicalRow logical_row;
   static constexpr bool kNeedsInput = false;
+  static constexpr int kGradients = 0;
 
   template <int N, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {

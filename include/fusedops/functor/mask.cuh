@@ -17,6 +17,7 @@ struct Mask {
   Flags flags;
   static constexpr bool kMasks = true;
   static constexpr bool kNeedsInput = false;
+  static constexpr int kGradients = 0;
 
   template <class Visit>
   FUSEDOPS_HD void operands(Visit& visit) const {

@@ -16,6 +16,7 @@ struct Residual {
   Skip skip;
   Alpha alpha;
   static constexpr bool kNeedsInput = false;
+  static constexpr int kGradients = 2;
 
   template <class Visit>
   FUSEDOPS_HD void operands(Visit& visit) const {
@@ -56,6 +57,7 @@ struct SavedResidual {
   static constexpr bool kSaves = true;
   static constexpr bool kJoins = !detail::IsSame<Upstream, Absent>::value;
   static constexpr bool kNeedsInput = false;
+  static constexpr int kGradients = 2;
 
   template <class Visit>
   FUSEDOPS_HD void operands(Visit& visit) const {

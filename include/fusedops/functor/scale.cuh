@@ -12,6 +12,7 @@ template <class Factor>
 struct Scale {
   Factor factor;
   static constexpr bool kNeedsInput = true;  // for the gradient of the scale
+  static constexpr int kGradients = 1;
 
   template <class Visit>
   FUSEDOPS_HD void operands(Visit& visit) const {

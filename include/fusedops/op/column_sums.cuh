@@ -17,6 +17,28 @@ struct PartsOf {
   int64_t parts, groups, cols;
 };
 
+#if !defined(__CUDACC_RTC__)
+
+/// One row of one sum, on a CPU.
+template <class To, class Compute>
+inline void host_column_sums(const PartsOf<To, Compute>& all, int64_t group) {
+  constexpr int kWidth = 64;
+  for (int64_t col = 0; col < all.cols; col += kWidth) {
+    const int64_t count = smaller<int64_t>(all.cols - col, kWidth);
+    const Compute* from = all.from.value + group * all.parts * all.cols + col;
+    Compute sum[kWidth] = {};
+    for (int64_t part = 0; part < all.parts; ++part) {
+      for (int64_t i = 0; i < count; ++i) sum[i] += from[part * all.cols + i];
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      const Compute value[1] = {sum[i]};
+      all.to.write(value, RowIndex<1>{group, {group}}, col + i);
+    }
+  }
+}
+
+#endif
+
 #if defined(FUSEDOPS_CUDA)
 
 /// A block sums kSumColumns columns: a sector of memory for each part, and as many parts at a time
@@ -65,28 +87,10 @@ __device__ __forceinline__ void all_column_sums(int64_t block, const First& firs
 
 #else
 
-/// Rows begin <= group < end of one sum.
-template <class To, class Compute>
-inline void column_sums(const PartsOf<To, Compute>& all, int64_t group) {
-  constexpr int kWidth = 64;
-  for (int64_t col = 0; col < all.cols; col += kWidth) {
-    const int64_t count = smaller<int64_t>(all.cols - col, kWidth);
-    const Compute* from = all.from.value + group * all.parts * all.cols + col;
-    Compute sum[kWidth] = {};
-    for (int64_t part = 0; part < all.parts; ++part) {
-      for (int64_t i = 0; i < count; ++i) sum[i] += from[part * all.cols + i];
-    }
-    for (int64_t i = 0; i < count; ++i) {
-      const Compute value[1] = {sum[i]};
-      all.to.write(value, RowIndex<1>{group, {group}}, col + i);
-    }
-  }
-}
-
 /// Row `number` of all rows of all sums.
 template <class First, class... Rest>
 inline void all_column_sums(int64_t number, const First& first, const Rest&... rest) {
-  if (number < first.groups) return column_sums(first, number);
+  if (number < first.groups) return host_column_sums(first, number);
   if constexpr (sizeof...(Rest) > 0) all_column_sums(number - first.groups, rest...);
 }
 

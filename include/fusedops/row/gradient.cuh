@@ -182,7 +182,7 @@ __device__ __forceinline__ void gradient_kernel(
   const auto begin_row = [&](Fetched& into, uint32_t turn) {
     if (begin + turn < end) {
       const Row row = rows.index(begin + turn);
-      kept.read(into.kept, row, 0);
+      kept.read(into.kept, unaware(row), 0);  // numbers of its own, aligned as they are
       fetch(into, row, 0);
     } else {
       FUSEDOPS_UNROLL

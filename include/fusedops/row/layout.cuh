@@ -74,6 +74,17 @@ struct Layout {
     return sum + row * stride[0];
   }
 
+  /// How many neighbouring rows share their elements; 0 where rows do that are no neighbours.
+  FUSEDOPS_HD int64_t repeats() const {
+    int64_t count = 1;
+    int d = kRank - 1;
+    for (; d >= 0 && (stride[d] == 0 || divider[d].size == 1); --d) count *= divider[d].size;
+    for (; d >= 0; --d) {
+      if (stride[d] == 0 && divider[d].size > 1) return 0;
+    }
+    return count;
+  }
+
   /// Whether packs of `width` columns that begin at a multiple of it can be read at once, as far as
   /// the strides go.
   FUSEDOPS_HD bool allows(int width) const {
