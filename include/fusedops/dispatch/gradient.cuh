@@ -61,7 +61,8 @@ auto of_loads(Where where, const Op& op, const LoadT& load, const LoadDy& load_d
 
 #if defined(FUSEDOPS_CUDA) && !defined(__CUDACC_RTC__)
 
-/// The bytes of workspace that a gradient with these wanted() needs on the current device.
+/// The bytes of workspace that a gradient with these wanted needs on the current device, whatever the
+/// operator.
 template <class Compute, class Wanted>
 cudaError_t gradient_workspace(const Wanted& wanted, int64_t rows, int64_t cols, size_t* bytes) {
   const detail::Demand all = detail::demanded(wanted);
@@ -69,9 +70,16 @@ cudaError_t gradient_workspace(const Wanted& wanted, int64_t rows, int64_t cols,
   if (rows < 0 || cols < 1 || cols > 0x7fffffff) return cudaErrorInvalidValue;
   if (rows == 0) return cudaSuccess;
   using Range = detail::RangeOf<int64_t>;
-  const detail::MeasureGradient<Compute, Wanted> measure{wanted, all, rows, cols, bytes};
-  return detail::climb<Compute, Range, detail::GradientChunk, 0>(detail::GradientLadder{}, cols,
-                                                                 measure);
+  size_t of_softmax = 0, of_norm = 0;
+  const detail::MeasureGradient<Compute, Wanted> softmax{wanted, all, rows, cols, &of_softmax};
+  const detail::MeasureGradient<Compute, Wanted> norm{wanted, all, rows, cols, &of_norm};
+  const cudaError_t status = detail::climb<Compute, Range, detail::GradientChunk, 0>(
+      detail::SoftmaxGradientLadder{}, cols, softmax);
+  if (status != cudaSuccess) return status;
+  const cudaError_t also = detail::climb<Compute, Range, detail::GradientChunk, 0>(
+      detail::NormGradientLadder{}, cols, norm);
+  *bytes = of_softmax > of_norm ? of_softmax : of_norm;
+  return also;
 }
 
 #endif

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <fusedops/dispatch/gradient_call.cuh>
+#include <fusedops/op/norm_gradient.cuh>
 #include <fusedops/row/gradient.cuh>
 
 namespace fusedops {
@@ -13,8 +14,8 @@ namespace detail {
 
 #if defined(FUSEDOPS_CUDA) && !defined(__CUDACC_RTC__)
 
-template <class Schedule, int kAhead, class Arguments>
-__global__ void __launch_bounds__(Schedule::kThreads* Schedule::kRows)
+template <class Schedule, int kAhead, int kBlocks, class Arguments>
+__global__ void __launch_bounds__(Schedule::kThreads* Schedule::kRows, kBlocks)
     gradient_rows_kernel(const __grid_constant__ Arguments a) {
   gradient_kernel<Schedule, kAhead>(a.op, a.load, a.upstream, a.store, a.kept, a.to,
                                     targets_of<Side::kLoad>(a.places),
@@ -56,7 +57,9 @@ cudaError_t cut_rows(const Demand& demand, int64_t rows, int64_t bytes, Slicing*
   if (status != cudaSuccess) return status;
   status = shared_limit(&shared);
   if (status != cudaSuccess) return status;
-  const int64_t blocks = larger(Rung::kResident / (Rung::kThreads * Rung::kRows), 1);
+  // Few rows share such a sum, so each takes a short visit: the more at a time, the better.
+  constexpr int kMany = 4096 / Rung::kBlock;
+  const int64_t blocks = demand.group > 1 && Rung::kVisitors < kMany ? kMany : Rung::kVisitors;
   const int64_t visitors = kVisits ? multiprocessors * blocks * Rung::kRows : rows;
   cut->slices = slice(rows, visitors, demand.group, Rung::kRows, &cut->total);
   cut->lanes = Rung::kRows;
@@ -133,7 +136,10 @@ struct LaunchGradient {
  private:
   template <class Schedule, class Rung, Sums kSums, int kAhead>
   cudaError_t with(const Slicing& cut) const {
-    constexpr int64_t kWords = int64_t(Rung::kThreads) * Rung::kRows * Schedule::kPacks * kWidth;
+    constexpr int64_t kWords = int64_t(Rung::kBlock) * Schedule::kPacks * kWidth;
+    // Visitors stay: one that found no room would come when all others have gone.
+    constexpr bool kWide = kAccess == Access::kWide;
+    constexpr int kBlocks = !kWide ? 0 : kAhead > 0 ? Rung::kVisitors : Rung::kBlocks;
     Workspace workspace{static_cast<char*>(call.workspace), 0};
     int64_t offset = 0;
     const auto places =
@@ -143,12 +149,25 @@ struct LaunchGradient {
     using Places = typename Plain<decltype(places)>::type;
     using Arguments = typename Call::template Arguments<kAccess, Places>;
     const cudaError_t status =
-        launch(gradient_rows_kernel<Schedule, kAhead, Arguments>, cut.total / Rung::kRows,
+        launch(gradient_rows_kernel<Schedule, kAhead, kBlocks, Arguments>, cut.total / Rung::kRows,
                Rung::kThreads * Rung::kRows, offset * int64_t(sizeof(Compute)), stream,
                call.template arguments<kAccess>(places, cut.slices));
     if (status != cudaSuccess) return status;
     return launch_sums(stream, all_parts<Compute, kSums>(call.wanted, places, cut, call.cols));
   }
+};
+
+template <class Op>
+struct LadderOf {
+  using type = SoftmaxGradientLadder;
+};
+template <class Compute>
+struct LadderOf<LayerNormGradient<Compute>> {
+  using type = NormGradientLadder;
+};
+template <class Compute>
+struct LadderOf<RmsNormGradient<Compute>> {
+  using type = NormGradientLadder;
 };
 
 template <class Range, class Call>
@@ -157,13 +176,14 @@ cudaError_t gradient_on(cudaStream_t stream, const Call& call) {
   const Demand all = demanded(call.wanted);
   if (!call.valid(all, Range::kLow, Range::kHigh)) return cudaErrorInvalidValue;
   if (call.rows == 0) return launch_sums(stream, call.nothing());
+  using Ladder = typename LadderOf<typename Call::Op>::type;
   constexpr int kWidth = smaller(Form<decltype(call.load)>::kWidth, int(32 / sizeof(Compute)));
   if (call.wide()) {
     const LaunchGradient<Call, kWidth, Access::kWide> wide{stream, call, all};
-    return climb<Compute, Range, GradientChunk, 0>(GradientLadder{}, call.cols, wide);
+    return climb<Compute, Range, GradientChunk, 0>(Ladder{}, call.cols, wide);
   }
   const LaunchGradient<Call, kWidth, Access::kNarrow> narrow{stream, call, all};
-  return climb<Compute, Range, GradientChunk, 0>(GradientLadder{}, call.cols, narrow);
+  return climb<Compute, Range, GradientChunk, 0>(Ladder{}, call.cols, narrow);
 }
 
 #endif  // FUSEDOPS_CUDA

@@ -34,15 +34,16 @@ struct RangeOf<cols<kLow_, kHigh_>> {
   static int64_t count(cols<kLow_, kHigh_> cols) { return cols.count; }
 };
 
-/// kResident: threads of a multiprocessor that visit rows which share a gradient, and kRoom:
-/// threads that it shall have room for (docs/measured-facts.md); 0 leaves it to the compiler.
-/// kValues are of four bytes.
-template <int kThreads_, int kValues_, int kResident_ = 1024, int kRoom_ = 0>
+/// Threads of a row and the values that each holds, of four bytes. kResident: threads of a
+/// multiprocessor that visit rows which share a gradient; kRoom: threads that it shall have room for,
+/// 0 leaves that to the compiler; kBlock: threads of a block of several rows.
+template <int kThreads_, int kValues_, int kResident_ = 1024, int kRoom_ = 0, int kBlock_ = 64>
 struct Rung {
   static constexpr int kThreads = kThreads_, kValues = kValues_;
-  static constexpr int kResident = kResident_, kRoom = kRoom_;
-  static constexpr int kRows = kThreads < 32 ? 64 / kThreads : kThreads == 32 ? 2 : 1;
-  static constexpr int kBlocks = kRoom / (kThreads * kRows);
+  static constexpr int kRows = kThreads <= 32 ? kBlock_ / kThreads : 1;
+  static constexpr int kBlock = kThreads * kRows;
+  static constexpr int kBlocks = kRoom_ / kBlock;
+  static constexpr int kVisitors = kResident_ > kBlock ? kResident_ / kBlock : 1;  // blocks
 
   template <class Compute>
   static constexpr int64_t kCapacity = int64_t(kThreads) * kValues * 4 / int64_t(sizeof(Compute));
@@ -59,9 +60,13 @@ using ForwardLadder =
            Rung<128, 32, 0, 768>, Rung<128, 64>, Rung<256, 64>>;
 using ForwardChunk = Rung<512, 16>;
 
-using GradientLadder =
+/// Gradients of norms as a rule share parameters among all rows, those of softmaxes do not.
+using NormGradientLadder = Ladder<Rung<8, 8, 1024, 0, 128>, Rung<32, 8, 1024, 0, 128>, Rung<64, 8>,
+                                  Rung<32, 32, 448, 0, 128>, Rung<128, 16, 768>, Rung<256, 16, 768>,
+                                  Rung<256, 32, 512>, Rung<1024, 16>>;
+using SoftmaxGradientLadder =
     Ladder<Rung<8, 8>, Rung<32, 8>, Rung<64, 8>, Rung<64, 16, 512>, Rung<128, 16, 768>,
-           Rung<256, 16, 768>, Rung<512, 16>, Rung<1024, 16>>;
+           Rung<256, 16, 768>, Rung<256, 32, 512, 768>, Rung<1024, 16>>;
 using GradientChunk = Rung<512, 16, 512>;
 
 /// Calls f(rung, exact) for the lowest rung that holds the columns, f(chunk) if none does. Only
