@@ -458,6 +458,34 @@ MUTATIONS = [
         "test_gradient_masks.py::test_operands_of_the_store_act_on_masked_elements"
         "[cpu-('lengths', 'n')]",
     ),
+    Mutation(
+        "packs of a user's own LOAD that do not divide the columns",
+        "include/fusedops/dispatch/form.cuh",
+        "while (pack > 1 && (cols % pack != 0 || !packs_as(given, pack))) pack /= 2;",
+        "while (pack > 1 && !packs_as(given, pack)) pack /= 2;",
+        "test_foreign.py::test_loads[cpu-softmax-tril scale-(6, 31)]",
+    ),
+    Mutation(
+        "a layout that forgets its strides of 0",
+        "include/fusedops/row/layout.cuh",
+        "made.stride[d] = shape[d] == 1 ? 0 : strides[d];",
+        "made.stride[d] = strides[kDims - 2];",
+        "test_dispatch.py::test_attention[cpu-shape0-0.1]",
+    ),
+    Mutation(
+        "a dropout of an entry point that keeps what p = 0 does",
+        "include/fusedops/functors.cuh",
+        "if (inner.threshold != 0) inner.drop(v, logical, col);",
+        "if (inner.threshold > 10000) inner.drop(v, logical, col);",
+        "test_dispatch.py::test_attention[cpu-shape0-0.1]",
+    ),
+    Mutation(
+        "a LOAD of a user's own that is loaded twice",
+        "include/fusedops/dispatch/plain.cuh",
+        "if constexpr (kAgain) {",
+        "if constexpr (false) {",
+        "test_foreign.py::test_what_a_plain_load_says_of_itself",
+    ),
 ]
 
 
