@@ -62,6 +62,9 @@ struct Form<Load<Source, Functors...>> {
 };
 template <class Target, class Functors>
 struct Form<Store<Target, Functors>> {
+  static_assert(!Functors::kMasks,
+                "fusedops: a mask in a STORE: what is masked must be known before the reduction; "
+                "it belongs in the LOAD of a softmax");
   static constexpr bool kPlain = false;
   static constexpr int kMost = 16;
 };

@@ -206,10 +206,6 @@ struct Load {
 /// A composed STORE; Functors is a Chain.
 template <class Target, class Functors>
 struct Store {
-  static_assert(
-      !Functors::kMasks,
-      "fusedops: a mask in a STORE: what is masked must be known before the reduction; it "
-      "belongs in the LOAD of a softmax");
   Target target;
   Functors chain;
 
