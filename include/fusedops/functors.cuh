@@ -18,6 +18,7 @@
 //   alibi(operand, queries, shift)  v - slope * |q + shift - k|   gradient 0: slope
 #pragma once
 
+#include <fusedops/core/threshold.cuh>
 #include <fusedops/functor/affine.cuh>
 #include <fusedops/functor/alibi.cuh>
 #include <fusedops/functor/bias.cuh>
@@ -160,20 +161,11 @@ FUSEDOPS_HD Alibi<Slope, Layout<2>> alibi(const Slope& slope, int64_t queries, i
 template <class Compute = float, class LogicalRow = RowMap<1>>
 FUSEDOPS_HD detail::MaybeDropout<Dropout<Compute, LogicalRow>> dropout(
     double p, uint64_t seed, uint64_t offset, int slot = 0, const LogicalRow& row = {{1}}) {
-  uint64_t threshold = 0;
-  if (p >= 1) {
-    threshold = 65536;
-  } else if (p > 0) {
-    // To the nearest, ties to even, as Python's round() does.
-    const double exact = p * 65536;
-    threshold = static_cast<uint64_t>(exact);
-    const double rest = exact - static_cast<double>(threshold);
-    threshold += rest > 0.5 || (rest == 0.5 && threshold % 2 == 1);
-    threshold = threshold < 1 ? 1 : threshold > 65535 ? 65535 : threshold;
-  }
-  const double kept = threshold < 65536 ? 65536.0 / (65536.0 - static_cast<double>(threshold)) : 0;
-  return {
-      {seed, offset + static_cast<uint64_t>(slot), threshold, {static_cast<Compute>(kept)}, row}};
+  return {{seed,
+           offset + static_cast<uint64_t>(slot),
+           drop_below(p),
+           {static_cast<Compute>(keep_scale(p))},
+           row}};
 }
 
 }  // namespace fusedops

@@ -42,12 +42,9 @@ template <class Target, class... Functors>
 struct GradientsOf<Store<Target, Chain<0, Functors...>>> : GradientsOf<List<Functors...>> {};
 
 /// The argument of a gradient kernel.
-template <Access kAccess, class Op_, class LoadT, class Upstream, class StoreT, class Kept,
-          class To, class Places>
+template <Access kAccess, class Op, class LoadT, class Upstream, class StoreT, class Kept, class To,
+          class Places>
 struct GradientArguments {
-  using Op = Op_;
-  using Compute = typename Op::Compute;
-  static constexpr bool kWide = kAccess == Access::kWide;
   Op op;
   LoadT load;
   Upstream upstream;

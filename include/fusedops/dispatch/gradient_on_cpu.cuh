@@ -26,11 +26,11 @@ Slicing cut_rows(const Demand& demand, int64_t rows, int64_t cols) {
   return cut;
 }
 
-inline void sum_all(const Threads&, const List<>&) {}
+inline void sum_all_on_host(const List<>&) {}
 template <class First, class... Rest>
-void sum_all(const Threads& threads, const List<First, Rest...>& parts) {
+void sum_all_on_host(const List<First, Rest...>& parts) {
   host_column_sums(parts.first, 0);
-  sum_all(threads, parts.rest);
+  sum_all_on_host(parts.rest);
 }
 
 template <class Range, class Call>
@@ -60,9 +60,9 @@ Status gradient_on(const Threads& threads, const Call& call) {
                                               begin, end);
       }
     });
-    sum_all(threads, all_parts<Compute, Sums::kMemory>(call.wanted, places, cut, call.cols));
+    sum_all_on_host(all_parts<Compute, Sums::kMemory>(call.wanted, places, cut, call.cols));
   } else {
-    sum_all(threads, call.nothing());
+    sum_all_on_host(call.nothing());
   }
   return Status::kSuccess;
 }

@@ -48,7 +48,7 @@ cudaError_t launch_sums(cudaStream_t stream, const List<First, Rest...>& parts) 
                 parts);
 }
 
-/// The cut of a device's rows for a rung; `shared` becomes whether its sums fit shared memory.
+/// The cut of a device's rows for a rung; its sums are in memory where shared memory lacks.
 template <class Rung, bool kVisits>
 cudaError_t cut_rows(const Demand& demand, int64_t rows, int64_t bytes, Slicing* cut) {
   int multiprocessors = 0;
@@ -150,7 +150,7 @@ struct LaunchGradient {
     using Arguments = typename Call::template Arguments<kAccess, Places>;
     const cudaError_t status =
         launch(gradient_rows_kernel<Schedule, kAhead, kBlocks, Arguments>, cut.total / Rung::kRows,
-               Rung::kThreads * Rung::kRows, offset * int64_t(sizeof(Compute)), stream,
+               Rung::kBlock, offset * int64_t(sizeof(Compute)), stream,
                call.template arguments<kAccess>(places, cut.slices));
     if (status != cudaSuccess) return status;
     return launch_sums(stream, all_parts<Compute, kSums>(call.wanted, places, cut, call.cols));

@@ -15,8 +15,6 @@ namespace detail {
 
 /// What the wanted gradients have in common.
 struct Demand {
-  int by_column = 0;    // sums over rows, each a row of its own
-  bool any = false;     // any sum over rows
   int64_t group = 1;    // rows of the largest group
   bool divides = true;  // all groups divide it
 };
@@ -26,9 +24,6 @@ template <class First, class... Rest>
 FUSEDOPS_HD void demand(Demand& all, const List<First, Rest...>& wanted) {
   using To = decltype(wanted.first.to);
   constexpr Sharing kSharing = SharingOf<To>::value;
-  all.by_column += kSharing == Sharing::kRows || kSharing == Sharing::kGroup;
-  all.any = all.any || kSharing == Sharing::kRows || kSharing == Sharing::kGroup ||
-            kSharing == Sharing::kAll;
   if constexpr (kSharing == Sharing::kGroup) {
     const int64_t group = wanted.first.to.group;
     const int64_t larger_one = group > all.group ? group : all.group;
@@ -83,8 +78,7 @@ struct Placed {
   Target target;
 };
 
-/// Where a wanted gradient goes, as a kernel whose sums are kept so sees it. `parts` receives what
-/// a second stage has to add up.
+/// Where a wanted gradient goes, as a kernel whose sums are kept so sees it.
 template <class Compute, Sums kSums, class Wanted>
 auto placed(const Wanted& wanted, const Slicing& cut, int64_t cols, int64_t words,
             Workspace& workspace, int64_t& offset) {

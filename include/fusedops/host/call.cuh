@@ -6,10 +6,10 @@
 // Host code; nothing here allocates or waits.
 #pragma once
 
+#include <fusedops/core/threshold.cuh>
 #include <fusedops/row/slices.cuh>
 
 #if !defined(__CUDACC_RTC__)
-#include <cmath>
 
 namespace fusedops {
 namespace exported {
@@ -19,20 +19,6 @@ template <class T>
 inline void put(uint64_t* word, T value) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8, "a word, or half of one");
   __builtin_memcpy(word, &value, sizeof(value));
-}
-
-/// Elements whose sixteen random bits are below this are dropped; 0 < p <= 1. Half a unit rounds to
-/// even.
-inline uint32_t drop_below(double p) {
-  if (p >= 1) return 65536;
-  const double rounded = std::nearbyint(p * 65536);
-  return static_cast<uint32_t>(rounded < 1 ? 1 : rounded > 65535 ? 65535 : rounded);
-}
-
-/// What the others are multiplied by.
-inline double keep_scale(double p) {
-  const uint32_t dropped = drop_below(p);
-  return dropped == 65536 ? 0.0 : 65536.0 / (65536 - dropped);
 }
 
 /// False for NaN, too.
