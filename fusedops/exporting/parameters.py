@@ -113,9 +113,9 @@ class Parameters:
             return self._outputs[source].name if scratch is None else scratch
         name = self._inputs[source].name
         if kind == _runtime.THRESHOLD:
-            return f"drop_below({name})"
+            return f"fusedops::drop_below({name})"
         if kind in (_runtime.KEEP_SCALE32, _runtime.KEEP_SCALE64):
-            name = f"keep_scale({name})"
+            name = f"fusedops::keep_scale({name})"
         return f"static_cast<float>({name})" if kind in _FLOATS else name
 
     def _name(self, name: str) -> str:
