@@ -10,11 +10,14 @@ import functools
 from collections.abc import Iterator
 
 import torch
+from points import MAIN, ROWS
+from results import Result
 from timing import Call, graph_seconds, sets
 from torch import Tensor
 
 PACKS = (1, 2, 4, 8)  # Independent 16-byte packs a thread.
 THREADS = (256, 512)
+STREAMS = ((1, 1), (2, 1), (2, 2))
 
 # Each output is the exclusive or of all inputs: no arithmetic worth the name, nothing to skip.
 SOURCE = """
@@ -38,14 +41,35 @@ extern "C" __global__ void __launch_bounds__({threads}) move({parameters}, int p
 """
 
 
-@functools.cache
+def measured() -> Iterator[Result]:
+    """The ceiling itself: large, and at sizes of the sweep, 16 bit a value."""
+    for elements in (2**29, *(ROWS * columns for columns in MAIN)):
+        for reads, writes in STREAMS:
+            yield Result(
+                "ceiling",
+                f"{elements * 2 / 2**20:.0f} MiB a stream",
+                f"{reads} read, {writes} written",
+                of_bytes(elements * 2, reads, writes),
+                elements * 2 * (reads + writes),
+            )
+
+
 def seconds(elements: int, dtype: torch.dtype, reads: int = 1, writes: int = 1) -> float:
     """Seconds of the fastest kernel that reads and writes so many tensors of that size."""
-    bytes_per_call = elements * dtype.itemsize * (reads + writes)
-    tensors = [
-        torch.randn((reads + writes, elements), device="cuda").to(dtype)
-        for _ in range(sets(bytes_per_call))
-    ]
+    return of_bytes(elements * dtype.itemsize, reads, writes)
+
+
+def of_bytes(size: int, reads: int = 1, writes: int = 1) -> float:
+    """The same for tensors of so many bytes, each a few more where 16 do not divide them."""
+    return _of_packs(-(-size // 16), reads, writes)
+
+
+@functools.cache
+def _of_packs(packs: int, reads: int, writes: int) -> float:
+    streams, elements = reads + writes, packs * 8
+    tensors = torch.empty(
+        (sets(packs * 16 * streams), streams, elements), dtype=torch.float16, device="cuda"
+    ).normal_()
     candidates = [
         [_copy(list(each[:reads]), list(each[reads:]), threads, per_thread) for each in tensors]
         for threads in THREADS

@@ -14,13 +14,14 @@ from typing import Any
 
 import ceiling
 import torch
-from gpu import COLUMNS, HALF, ROWS
+from points import MAIN, ROWS
 from results import Result
 from timing import graph_seconds, sets
 
 from fusedops.jit import env
 
 SOURCE = Path(__file__).with_suffix(".cu")
+HALF = torch.float16
 PARTS = ("softmax", "layer_norm", "layer_norm_gradient")
 COMPILE_SECONDS = 10.0  # With nvcc on two cores.
 
@@ -58,7 +59,7 @@ def _compile(nvcc: str, part: int, library: Path, *before: str) -> None:
 
 def _sweep(part: str, function: Any) -> Iterator[Result]:
     reads = 2 if part.endswith("gradient") else 1
-    for columns in COLUMNS:
+    for columns in MAIN:
         elements = ROWS * columns
         moved = (reads + 1) * elements * HALF.itemsize
         best = ceiling.seconds(elements, HALF, reads, 1)

@@ -2,15 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a benchmark found: one row a measurement, as a table and as CSV."""
 
-import csv
 import dataclasses
 import datetime
 import platform
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
+from points import Point
 from rich.table import Table
 
 import fusedops
@@ -31,6 +31,9 @@ class Result:
         target: The claim that the project makes for this row, such as ">= 95 %"; may be empty.
         met: Whether the claim holds; None where there is none.
         held: Bytes a row that are held beside inputs and outputs, if that was measured.
+        beside: On a peer's row, the seconds that fusedops took beside it; 0 elsewhere.
+        note: A peer's version, or why nothing was measured.
+        point: The point of a sweep.
     """
 
     part: str
@@ -43,6 +46,9 @@ class Result:
     target: str = ""
     met: bool | None = None
     held: float | None = None
+    beside: float = 0.0
+    note: str = ""
+    point: Point | None = None
 
     @property
     def percent(self) -> float:
@@ -51,44 +57,41 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        """How many times as fast as what it is held against."""
-        return self.against / self.seconds
+        """How many times as fast ours is as what it is held against, or as this peer."""
+        return self.seconds / self.beside if self.beside else self.against / self.seconds
 
     def cells(self) -> dict[str, str]:
         """Every figure as text, those that say nothing empty."""
+        point, timed = self.point, self.seconds > 0
         return {
             "part": self.part,
             "case": self.case,
             "by": self.by,
+            "op": point.op if point else "",
+            "pass": point.direction if point else "",
+            "dtype": point.dtype if point else "",
+            "rows": str(point.rows) if point else "",
+            "columns": str(point.columns) if point else "",
             "microseconds": f"{self.seconds * 1e6:.2f}" if self.seconds else "",
-            "TB/s": f"{self.moved / self.seconds / 1e12:.3g}" if self.moved else "",
-            "percent": f"{self.percent:.1f}" if self.ceiling else "",
-            "ratio": f"{self.ratio:.2f}" if self.against else "",
+            "TB/s": f"{self.moved / self.seconds / 1e12:.3g}" if self.moved and timed else "",
+            "percent": f"{self.percent:.1f}" if self.ceiling and timed else "",
+            "ratio": f"{self.ratio:.3f}" if (self.against or self.beside) and timed else "",
             "bytes a row": "" if self.held is None else f"{self.held:.2f}",
             "target": self.target,
             "met": {None: "", True: "yes", False: "no"}[self.met],
+            "note": self.note,
         }
 
 
-def table(results: Iterable[Result]) -> Table:
-    """The results of one part for people."""
-    rows = [result.cells() for result in results]
+def table(rows: Sequence[Mapping[str, str]]) -> Table:
+    """The rows of one part for people."""
     part = rows[0]["part"]
-    columns = [name for name in rows[0] if name != "part" and any(row[name] for row in rows)]
+    hidden = {"part", "op", "pass", "dtype", "rows", "columns"}  # A case says them.
+    columns = [name for name in rows[0] if name not in hidden and any(row[name] for row in rows)]
     shown = Table(*columns, title=part, title_justify="left")
     for row in rows:
-        shown.add_row(*(row[name] for name in columns), style={"no": "red"}.get(row["met"]))
+        shown.add_row(*(row[name] for name in columns), style={"no": "red"}.get(row.get("met", "")))
     return shown
-
-
-def write(results: Iterable[Result], path: Path) -> None:
-    """All results for programs, each row with where and when it was measured."""
-    origin = provenance()
-    rows = [{**result.cells(), **origin} for result in results]
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def provenance() -> dict[str, str]:

@@ -1,96 +1,210 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmarks: `python benchmarks/run.py [PART ...] [--csv FILE]`.
+"""Benchmarks: `python benchmarks/run.py [PART ...] [--csv FILE]`; README.md has the method.
 
 Parts (all that this machine can run, unless some are named):
 
-    build                both  cold, from the cache, new shapes
-    ceiling              GPU   the fastest plain kernels that read and write so many streams
-    softmax              GPU   (49152, 256 ... 16384), percent of the ceiling
-    layer_norm           GPU   the same with gamma and beta
-    flagship             GPU   both chains beside torch eager and torch.compile
-    softmax_backward     GPU   as softmax: dx, percent of the ceiling
-    layer_norm_backward  GPU   as layer_norm: dx, dgamma, dbeta
-    flagship_backward    GPU   both chains forward and backward, all gradients
-    dispatch             GPU   the C++ entry points: compile time with nvcc, percent of the ceiling
-    memory               GPU   what is held between forward and backward
-    cpu                  CPU   both chains beside torch eager
-    host                 both  host time of a call that hits its plan, and of forward and backward
+    build              both  cold, from the cache, new shapes
+    ceiling            GPU   the fastest plain kernels that read and write so many streams
+    sweep              GPU   softmax, log-softmax and norms by columns, forward and backward:
+                             percent of the ceiling, beside the peers
+    few_rows           GPU   the same ops with 1 to 512 rows, beside torch
+    causal             GPU   a causal softmax beside the same op unmasked
+    flagship           GPU   both chains beside torch eager and torch.compile
+    flagship_backward  GPU   both chains forward and backward, all gradients
+    dispatch           GPU   the C++ entry points: compile time with nvcc, percent of the ceiling
+    memory             GPU   what is held between forward and backward
+    errors             both  max and RMS error, ours and the float32 chain's, against float64
+    cpu                CPU   both chains beside torch eager
+    host               both  host time of a call that hits its plan, and of forward and backward
 """
 
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
-import backward
+import causal
+import ceiling
 import cpu
 import dispatch
-import gpu
+import errors
+import flagships
 import host
+import memory
+import points
 import results
+import summary
+import sweep
 import torch
 import typer
+import warm
+from cells import GRIDS
+from peers import PEERS
+from points import Selection
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from sheet import Sheet
 
-GPU_PARTS = {
-    "ceiling": gpu.the_ceiling,
-    "softmax": gpu.softmax,
-    "layer_norm": gpu.layer_norm,
-    "flagship": gpu.flagships,
-    "softmax_backward": backward.softmax,
-    "layer_norm_backward": backward.layer_norm,
-    "flagship_backward": backward.flagships,
-    "dispatch": dispatch.sweeps,
-    "memory": backward.memory,
+Part = Callable[[Selection], Iterator[results.Result] | Iterator[errors.Errors]]
+
+
+def whole(part: Callable[[], Iterator[results.Result]]) -> Part:
+    """A part of which nothing can be selected."""
+    return lambda chosen: part()
+
+
+GPU_PARTS: dict[str, Part] = {
+    "ceiling": whole(ceiling.measured),
+    "sweep": sweep.sweep,
+    "few_rows": sweep.few_rows,
+    "causal": causal.squares,
+    "flagship": whole(flagships.forward),
+    "flagship_backward": whole(flagships.steps),
+    "dispatch": whole(dispatch.sweeps),
+    "memory": whole(memory.held),
 }
 # Builds come first, while this process has none of their kernels.
-PARTS = {"build": host.builds, **GPU_PARTS, "cpu": cpu.chains, "host": host.calls}
+PARTS: dict[str, Part] = {
+    "build": whole(host.builds),
+    **GPU_PARTS,
+    "errors": errors.table,
+    "cpu": whole(cpu.chains),
+    "host": whole(host.calls),
+}
 HONEST_BYTES_PER_SECOND = 4.1e12  # An H200 below this at 1 GiB is not at its best: void.
+
+
+def names(text: str | None, known: tuple[str, ...], option: str) -> tuple[str, ...]:
+    """The words of a list with commas; all that are known if there is none."""
+    chosen = known if text is None else tuple(word.strip() for word in text.split(",") if word)
+    if unknown := set(chosen) - set(known):
+        raise typer.BadParameter(f"{option}: {sorted(unknown)}; there are {', '.join(known)}")
+    return chosen
+
+
+def numbers(text: str | None, option: str) -> tuple[int, ...]:
+    """The numbers of a list with commas."""
+    try:
+        return tuple(sorted(int(word) for word in (text or "").split(",") if word))
+    except ValueError:
+        raise typer.BadParameter(f"{option}: not numbers: {text}") from None
 
 
 def main(
     parts: Annotated[list[str] | None, typer.Argument(help=" ".join(PARTS))] = None,
-    csv: Annotated[Path | None, typer.Option(help="Where to write every row.")] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where every row goes. A row replaces the one of the same part, case and `by` "
+            "that the file has, all others stay: several runs fill one file. Rows of `errors` go "
+            "to errors-FILE beside it."
+        ),
+    ] = None,
+    op: Annotated[
+        str | None, typer.Option(help=f"For sweeps and errors: of {','.join(points.OPS)}.")
+    ] = None,
+    direction: Annotated[
+        str | None, typer.Option("--pass", help=f"Likewise: of {','.join(points.PASSES)}.")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help=f"Likewise: of {','.join(points.DTYPES)}.")
+    ] = None,
+    columns: Annotated[str | None, typer.Option(help="Likewise: numbers.")] = None,
+    rows: Annotated[str | None, typer.Option(help="For few_rows: numbers.")] = None,
+    peers: Annotated[
+        str | None, typer.Option(help=f"Of {','.join(PEERS)}: all, unless some are named.")
+    ] = None,
+    no_peers: Annotated[bool, typer.Option("--no-peers", help="Only fusedops.")] = False,
+    processes: Annotated[
+        int,
+        typer.Option("--warm", help="First build what the sweeps call, in so many processes."),
+    ] = 0,
+    show: Annotated[
+        Path | None, typer.Option("--summary", help="Measure nothing: what this CSV says.")
+    ] = None,
 ) -> None:
     """Measures and prints."""
     console = Console(width=None if sys.stdout.isatty() else 120)  # A log need not wrap.
+    if show:
+        summary.show(show, console)
+        return
     if unknown := set(parts or ()) - set(PARTS):
         raise typer.BadParameter(f"{sorted(unknown)}; there are {', '.join(PARTS)}")
+    selection = Selection(
+        ops=names(op, points.OPS, "--op"),
+        passes=names(direction, points.PASSES, "--pass"),
+        dtypes=names(dtype, tuple(points.DTYPES), "--dtype") if dtype else None,
+        columns=numbers(columns, "--columns"),
+        rows=numbers(rows, "--rows") or points.FEW_ROWS,
+        peers=() if no_peers else names(peers, tuple(PEERS), "--peers"),
+    )
     runnable = [part for part in PARTS if torch.cuda.is_available() or part not in GPU_PARTS]
     chosen = [part for part in PARTS if part in (parts or runnable)]
+    if processes and torch.cuda.is_available():
+        console.print(warm.build(selection, chosen, processes))
 
-    found: list[results.Result] = []
-    failed = []
-    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    with torch.no_grad(), Progress(*columns, console=console, transient=True) as progress:
-        for part in chosen:
-            task = progress.add_task(part, total=None)
-            try:
-                for result in PARTS[part]():
-                    found.append(result)
-                    progress.update(task, description=f"{part}: {result.case}, {result.by}")
-            except Exception:  # Hours of the other parts shall not go with it.
-                failed.append(part)
-                console.print_exception()
-            progress.remove_task(task)
-
+    found, failed = measure(chosen, selection, csv, console)
     console.print(results.provenance())
     for part in chosen:
-        if rows := [result for result in found if result.part == part]:
-            console.print(results.table(rows))
-    if torch.cuda.is_available() and "H200" in torch.cuda.get_device_name():
-        from ceiling import bandwidth
-
-        reached = bandwidth(2**29, torch.float16)
-        verdict = "" if reached >= HONEST_BYTES_PER_SECOND else ": VOID, below 4.1"
-        console.print(f"Ceiling at 1 GiB: {reached / 1e12:.2f} TB/s{verdict}")
-    if csv and found:
-        results.write(found, csv)
-        console.print(f"Wrote {len(found)} rows to {csv}.")
+        if part in GRIDS:
+            summary.grid(found[part], console)
+        elif part == "errors":
+            console.print(errors.digest(found[part]))
+        elif found[part]:
+            console.print(results.table(found[part]))
+        if csv:
+            console.print(f"Wrote {len(found[part])} rows to {sheet(csv, part).path}.")
+    check_ceiling(console)
     if failed:
         console.print(f"Failed: {', '.join(failed)}", style="red")
         raise typer.Exit(1)
+
+
+def measure(
+    chosen: list[str], selection: Selection, csv: Path | None, console: Console
+) -> tuple[dict[str, list[dict[str, str]]], list[str]]:
+    """Every row of these parts as text, saved as it comes, and the parts that broke off."""
+    found: dict[str, list[dict[str, str]]] = {part: [] for part in chosen}
+    failed = []
+    origin = results.provenance()
+    shown = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    with torch.no_grad(), Progress(*shown, console=console, transient=True) as progress:
+        for part in chosen:
+            task = progress.add_task(part, total=None)
+            book = sheet(csv, part) if csv else None
+            try:
+                for result in PARTS[part](selection):
+                    row = result.cells()
+                    found[part].append(row)
+                    if book:
+                        book.add(row | origin)
+                    progress.update(task, description=f"{part}: {row['case']}, {row['by']}")
+            except Exception:  # Hours of the other parts shall not go with it.
+                failed.append(part)
+                console.print_exception()
+            finally:
+                if book:
+                    book.save()
+            progress.remove_task(task)
+    return found, failed
+
+
+def sheet(csv: Path, part: str) -> Sheet:
+    """Where the rows of a part go."""
+    if part == "errors":
+        name = csv.name if csv.name.startswith("errors-") else f"errors-{csv.name}"
+        return Sheet(csv.with_name(name), errors.KEY)
+    return Sheet(csv)
+
+
+def check_ceiling(console: Console) -> None:
+    """Says whether an H200 was at its best."""
+    if not (torch.cuda.is_available() and "H200" in torch.cuda.get_device_name()):
+        return
+    reached = ceiling.bandwidth(2**29, torch.float16)
+    verdict = "" if reached >= HONEST_BYTES_PER_SECOND else ": VOID, below 4.1"
+    console.print(f"Ceiling at 1 GiB: {reached / 1e12:.2f} TB/s{verdict}")
 
 
 if __name__ == "__main__":

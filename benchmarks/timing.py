@@ -43,8 +43,12 @@ def graph_seconds(calls: Sequence[Call]) -> float:
             call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        results = [call() for call in calls]  # Kept: each call writes memory of its own.
+    before = torch.cuda.current_stream()
+    try:
+        with torch.cuda.graph(graph, stream=stream):
+            results = [call() for call in calls]  # Kept: each call writes memory of its own.
+    finally:
+        torch.cuda.set_stream(before)  # A capture that breaks off leaves its own behind.
     seconds = _event_seconds(graph.replay, len(calls))
     del results
     return seconds

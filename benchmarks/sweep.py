@@ -1,0 +1,174 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Device time of the plain ops by columns, beside the ceiling and the peers; and with few rows.
+
+A point that fails is a row that says why, and the sweep goes on.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+
+import ceiling
+import targets
+import torch
+from peers import FUSEDOPS, PEER_COLUMNS, PEERS, Rival, SkipError
+from plain import PLAIN
+from points import DTYPES, Point, Selection
+from results import Result
+from timing import Call, graph_seconds, sets, side_stream
+from torch import Tensor
+
+MOST_SETS = 256  # Few short rows stay in the L2 cache: a graph of all that it holds is too long.
+FEW_ROWS_PEERS = ("eager", "compile")
+PEER_DTYPE = "float16"
+IMPLAUSIBLE = 1.5  # Times the ceiling: then the graph did not hold the work.
+
+
+class Buffers:
+    """Normal values: what the calls of all ops of one shape go round; `most` sets of them."""
+
+    def __init__(self, point: Point, most: int = MOST_SETS) -> None:
+        count = min(most, sets(2 * point.bytes))
+        self.xs = _normal(point, count, point.rows).unbind()
+        self.dys: Sequence[Tensor] = ()
+        self.vectors = _normal(point, 2).unbind()
+        self._point = point
+
+    def gradients(self) -> Sequence[Tensor]:
+        """An upstream gradient for each x, made when it is first asked for."""
+        if not self.dys:
+            self.dys = _normal(self._point, len(self.xs), self._point.rows).unbind()
+        return self.dys
+
+
+def _normal(point: Point, *shape: int) -> Tensor:
+    return torch.empty((*shape, point.columns), dtype=DTYPES[point.dtype], device="cuda").normal_()
+
+
+def sweep(chosen: Selection) -> Iterator[Result]:
+    """Many rows: percent of the ceiling, and the peers in float16 at some of the columns."""
+    rivals, absent = installed(chosen.peers, "sweep")
+    yield from absent
+    for points in chosen.sweep():
+        for_peers = points[0].dtype == PEER_DTYPE and points[0].columns in PEER_COLUMNS
+        yield from _shape("sweep", points, rivals if for_peers else ())
+
+
+def few_rows(chosen: Selection) -> Iterator[Result]:
+    """Few rows, from decoding to small batches: beside torch alone."""
+    rivals, absent = installed([p for p in chosen.peers if p in FEW_ROWS_PEERS], "few_rows")
+    yield from absent
+    for points in chosen.few_rows():
+        yield from _shape("few_rows", points, rivals)
+
+
+def installed(names: Sequence[str], part: str) -> tuple[list[Rival], list[Result]]:
+    """The peers that can be imported, and a row for each that cannot."""
+    rivals, absent = [], []
+    for name in names:
+        try:
+            PEERS[name].version()
+            rivals.append(PEERS[name])
+        except SkipError as reason:
+            absent.append(Result(part, "all", PEERS[name].by, note=f"skipped: {reason}"))
+    return rivals, absent
+
+
+def _shape(part: str, points: Sequence[Point], rivals: Sequence[Rival]) -> Iterator[Result]:
+    buffers: Buffers | None = None
+    for point in points:
+        try:
+            buffers = buffers or Buffers(point)
+        except torch.OutOfMemoryError:
+            yield Result(part, point.case, "fusedops", note="skipped: no room", point=point)
+            torch.cuda.empty_cache()
+            continue
+        yield from _beside(part, point, rivals, buffers)
+    del buffers
+    torch.cuda.empty_cache()
+
+
+def _beside(part: str, point: Point, rivals: Sequence[Rival], buffers: Buffers) -> Iterator[Result]:
+    best, target = 0.0, None
+    if part == "sweep":
+        best, _ = attempt(lambda: ceiling.of_bytes(point.bytes, point.reads))
+        target = targets.percent(point)
+    ours, reason = attempt(functools.partial(seconds, FUSEDOPS, point, buffers))
+    yield Result(
+        part,
+        point.case,
+        FUSEDOPS.by,
+        ours,
+        point.moved,
+        best,
+        target="" if target is None else f">= {target:.0f} %",
+        met=None if target is None else bool(ours) and 100 * best / ours >= target,
+        note=reason,
+        point=point,
+    )
+    for rival in rivals:
+        if part == "sweep" and rival.columns and point.columns not in rival.columns:
+            continue
+        theirs, reason = attempt(functools.partial(seconds, rival, point, buffers))
+        if theirs and best > IMPLAUSIBLE * theirs:
+            theirs, reason = 0.0, "skipped: it came back before its work can have been done"
+        both = bool(ours and theirs)
+        yield Result(
+            part,
+            point.case,
+            rival.by,
+            theirs,
+            point.moved if theirs else 0,
+            best if theirs else 0.0,
+            beside=ours if both else 0.0,
+            target=f">= {targets.BESIDE_PEERS} x" if both else "",
+            met=theirs / ours >= targets.BESIDE_PEERS if both else None,
+            note=reason or rival.version(),
+            point=point,
+        )
+
+
+def attempt(measure: Callable[[], float]) -> tuple[float, str]:
+    """What was measured, or 0 and why not.
+
+    Raises:
+        RuntimeError: The device is unusable from here on.
+    """
+    reason, found = "", 0.0
+    try:
+        found = measure()
+    except SkipError as why:
+        reason = f"skipped: {why}"
+    except Exception as error:  # Whatever a peer or a new kernel may raise.
+        first = str(error).strip().partition("\n")[0][:160]
+        reason = f"failed: {type(error).__name__}: {first}"
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return found, reason
+
+
+def seconds(rival: Rival, point: Point, buffers: Buffers) -> float:
+    """Device seconds of one call."""
+    return graph_seconds(calls(rival, point, buffers))
+
+
+def calls(rival: Rival, point: Point, buffers: Buffers) -> list[Call]:
+    """One call for each x that has to be gone round.
+
+    A backward's forwards are run here. The engine runs a backward on the stream of its forward, so
+    that must be the one of the capture.
+    """
+    function = rival.function(point)
+    vectors = buffers.vectors[: len(PLAIN[point.op].parameters)]
+    xs = buffers.xs[: sets(point.moved)]
+    if point.direction == "forward":
+        parameters = rival.parameters(point, vectors)
+        return [functools.partial(function, x, *parameters) for x in xs]
+    dys = buffers.gradients()
+    torch.cuda.synchronize()  # The buffers were filled on another stream.
+    with torch.cuda.stream(side_stream()):
+        parameters = rival.parameters(point, vectors)
+        return [
+            rival.backward(point, function, x, dy, parameters)
+            for x, dy in zip(xs, dys[: len(xs)], strict=True)
+        ]
