@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from plain import PLAIN
-from points import DTYPES, Selection
+from points import DTYPES, OPS, Selection
 from rich.table import Table
 from torch import Tensor
 
@@ -83,22 +83,51 @@ def table(chosen: Selection) -> Iterator[Errors]:
         rows = max(4, min(MOST_ROWS, elements // columns))
         rows -= rows % HEADS
         for op in chosen.ops:
-            plain = PLAIN[op]
-            inputs = _normal({"x": (rows, columns)}, dtype, device)
-            inputs |= _normal(dict.fromkeys(plain.parameters, (columns,)), dtype, device)
-            run = functools.partial(_named, plain.torch), functools.partial(_named, plain.fused)
-            yield from _compare(op, chosen.passes, dtype, inputs, *run)
+            yield from _plain(op, chosen.passes, dtype, (rows, columns), device)
+        if chosen.ops != OPS:  # Some ops were named, and the chains are none of them.
+            continue
+        kind: dict[str, Any] = {"p": 0.0, "dtype": DTYPES[dtype], "device": device}
         for case in (
-            flagship.attention((1, HEADS, rows // HEADS, columns), p=0.0, **_kind(dtype, device)),
-            flagship.add_norm((rows, columns), p=0.0, **_kind(dtype, device)),
+            flagship.attention((1, HEADS, rows // HEADS, columns), **kind),
+            flagship.add_norm((rows, columns), **kind),
         ):
-            tensors = {"x": case.x, **case.operands}
-            inputs = {name: value for name, value in tensors.items() if _is_floating(value)}
-            if case.op is flagship.ADD_NORM:
-                inputs = {name: (value / STEP).round() * STEP for name, value in inputs.items()}
-            rest = {name: value for name, value in case.operands.items() if name not in inputs}
-            run = functools.partial(_chain, case.chain, rest), functools.partial(_fused, case, rest)
-            yield from _compare(case.name, chosen.passes, dtype, inputs, *run)
+            yield from _flagship(case, chosen.passes, dtype)
+
+
+def _plain(
+    op: str, passes: Sequence[str], dtype: str, shape: tuple[int, int], device: torch.device
+) -> Iterator[Errors]:
+    plain = PLAIN[op]
+    shapes = {"x": shape, **dict.fromkeys(plain.parameters, shape[1:])}
+    inputs = {
+        name: torch.randn(size, device=device).to(DTYPES[dtype]) for name, size in shapes.items()
+    }
+
+    def call(function: Function, inputs: Tensors) -> Tensors:
+        return {"y": function(*inputs.values())}
+
+    chain, fused = (functools.partial(call, each) for each in (plain.torch, plain.fused))
+    yield from _compare(op, passes, dtype, inputs, chain, fused)
+
+
+def _flagship(case: flagship.Case, passes: Sequence[str], dtype: str) -> Iterator[Errors]:
+    inputs = {"x": case.x} | {
+        name: value
+        for name, value in case.operands.items()
+        if isinstance(value, Tensor) and value.is_floating_point()
+    }
+    rest = {name: value for name, value in case.operands.items() if name not in inputs}
+    if case.op is flagship.ADD_NORM:
+        inputs = {name: (value / STEP).round() * STEP for name, value in inputs.items()}
+
+    def call(function: Function, inputs: Tensors) -> Tensors:
+        x, *names = inputs
+        result = function(inputs[x], **{name: inputs[name] for name in names}, **rest)
+        outputs = (result,) if isinstance(result, Tensor) else result
+        return dict(zip(("y", "stream"), outputs, strict=False))
+
+    chain, fused = (functools.partial(call, each) for each in (case.chain, case.op))
+    yield from _compare(case.name, passes, dtype, inputs, chain, fused)
 
 
 def digest(rows: Sequence[Mapping[str, str]]) -> Table:
@@ -112,41 +141,6 @@ def digest(rows: Sequence[Mapping[str, str]]) -> Table:
     for key, by in worst.items():
         shown.add_row(*key, *(", ".join(f"{each:.3g}" for each in pair) for pair in by.values()))
     return shown
-
-
-def _kind(dtype: str, device: torch.device) -> dict[str, Any]:
-    return {"dtype": DTYPES[dtype], "device": device}
-
-
-def _is_floating(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
-
-
-def _normal(shapes: Mapping[str, tuple[int, ...]], dtype: str, device: torch.device) -> Tensors:
-    return {
-        name: torch.randn(shape, device=device).to(DTYPES[dtype]) for name, shape in shapes.items()
-    }
-
-
-def _named(function: Function, inputs: Tensors) -> Tensors:
-    return {"y": function(*inputs.values())}
-
-
-def _chain(chain: Function, rest: Mapping[str, Any], inputs: Tensors) -> Tensors:
-    return _outputs(chain(**inputs, **rest))
-
-
-def _fused(case: flagship.Case, rest: Mapping[str, Any], inputs: Tensors) -> Tensors:
-    x, *names = inputs
-    return _outputs(case.op(inputs[x], **{name: inputs[name] for name in names}, **rest))
-
-
-def _outputs(result: Any) -> Tensors:
-    return (
-        {"y": result}
-        if isinstance(result, Tensor)
-        else dict(zip(("y", "stream"), result, strict=True))
-    )
 
 
 def _compare(

@@ -110,7 +110,7 @@ def main(
     dtype: Annotated[
         str | None, typer.Option(help=f"Likewise: of {','.join(points.DTYPES)}.")
     ] = None,
-    columns: Annotated[str | None, typer.Option(help="Likewise: numbers.")] = None,
+    columns: Annotated[str | None, typer.Option(help="For sweeps and errors: numbers.")] = None,
     rows: Annotated[str | None, typer.Option(help="For few_rows: numbers.")] = None,
     peers: Annotated[
         str | None, typer.Option(help=f"Of {','.join(PEERS)}: all, unless some are named.")

@@ -47,8 +47,8 @@ def _normal(point: Point, *shape: int) -> Tensor:
 
 def sweep(chosen: Selection) -> Iterator[Result]:
     """Many rows: percent of the ceiling, and the peers in float16 at some of the columns."""
-    rivals, absent = installed(chosen.peers, "sweep")
-    yield from absent
+    rivals, rows = installed(chosen.peers, "sweep")
+    yield from rows
     for points in chosen.sweep():
         for_peers = points[0].dtype == PEER_DTYPE and points[0].columns in PEER_COLUMNS
         yield from _shape("sweep", points, rivals if for_peers else ())
@@ -56,22 +56,23 @@ def sweep(chosen: Selection) -> Iterator[Result]:
 
 def few_rows(chosen: Selection) -> Iterator[Result]:
     """Few rows, from decoding to small batches: beside torch alone."""
-    rivals, absent = installed([p for p in chosen.peers if p in FEW_ROWS_PEERS], "few_rows")
-    yield from absent
+    rivals, rows = installed([p for p in chosen.peers if p in FEW_ROWS_PEERS], "few_rows")
+    yield from rows
     for points in chosen.few_rows():
         yield from _shape("few_rows", points, rivals)
 
 
 def installed(names: Sequence[str], part: str) -> tuple[list[Rival], list[Result]]:
-    """The peers that can be imported, and a row for each that cannot."""
-    rivals, absent = [], []
+    """The peers that are there, and a row for each: its version, or why it is left out."""
+    rivals, rows = [], []
     for name in names:
         try:
-            PEERS[name].version()
+            note = PEERS[name].version()
             rivals.append(PEERS[name])
         except SkipError as reason:
-            absent.append(Result(part, "all", PEERS[name].by, note=f"skipped: {reason}"))
-    return rivals, absent
+            note = f"skipped: {reason}"
+        rows.append(Result(part, "peers", PEERS[name].by, note=note))
+    return rivals, rows
 
 
 def _shape(part: str, points: Sequence[Point], rivals: Sequence[Rival]) -> Iterator[Result]:

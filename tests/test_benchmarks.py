@@ -1,0 +1,218 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""What benchmarks/ says of its measurements; the measurements themselves need a quiet GPU."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+FOLDER = Path(__file__).parent.parent / "benchmarks"
+sys.path.append(str(FOLDER))  # Last: its modules go by short names.
+
+import cells  # noqa: E402
+import errors  # noqa: E402
+import page  # noqa: E402
+import run  # noqa: E402
+import summary  # noqa: E402
+import targets  # noqa: E402
+from points import AWKWARD, COLUMNS, DTYPES, FEW_ROWS, OPS, Point, Selection, rows_of  # noqa: E402
+from results import Result  # noqa: E402
+from sheet import Sheet, read  # noqa: E402
+
+
+def measured(point, percent, **peers):
+    """The rows of a point of the sweep: ours, and peers with our speed beside theirs."""
+    best = point.moved / 4.3e12
+    seconds = 100 * best / percent
+    target = targets.percent(point)
+    yield Result(
+        "sweep",
+        point.case,
+        "fusedops",
+        seconds,
+        point.moved,
+        best,
+        target=f">= {target:.0f} %",
+        met=percent >= target,
+        point=point,
+    )
+    for by, ratio in peers.items():
+        yield Result(
+            "sweep",
+            point.case,
+            by,
+            ratio * seconds,
+            point.moved,
+            best,
+            beside=seconds,
+            target=">= 0.97 x",
+            met=ratio >= targets.BESIDE_PEERS,
+            note="1.0",
+            point=point,
+        )
+
+
+def sized(op, direction, columns, dtype="float16"):
+    return Point(op, direction, dtype, rows_of(columns, dtype), columns)
+
+
+@pytest.fixture
+def sheet(tmp_path):
+    book = Sheet(tmp_path / "some.csv")
+    points = {
+        sized("softmax", "forward", 1024): (98.0, {"Liger": 1.2, "QuACK": 0.99}),
+        sized("softmax", "backward", 1024): (92.0, {"Liger": 0.9, "QuACK": 1.5}),
+        sized("layer_norm", "backward", 50257): (70.0, {}),
+    }
+    for point, (percent, peers) in points.items():
+        for result in measured(point, percent, **peers):
+            book.add(result.cells())
+    causal = Result(
+        "causal", "(48, 1024, 1024)", "fusedops", 0.9, against=1.0, target="<=", met=False
+    )
+    book.add(causal.cells())
+    book.save()
+    return book
+
+
+def test_targets_are_complete():
+    """Every op has one forward at every column; backwards have theirs where they are promised."""
+    for op in OPS:
+        for columns in COLUMNS:
+            assert targets.percent(sized(op, "forward", columns)) in (90, 95, 97)
+    for columns in AWKWARD:
+        assert targets.percent(sized("softmax", "backward", columns)) == 90
+        assert targets.percent(sized("rms_norm", "backward", columns)) == 80
+    assert targets.percent(sized("softmax", "backward", 65536)) == 97
+    assert targets.percent(sized("layer_norm", "backward", 65536)) == 90
+    assert targets.percent(sized("layer_norm", "backward", 512)) == 80
+    assert targets.percent(sized("layer_norm", "backward", 131072)) is None
+    forward, softmax, norm = len(COLUMNS), 20, 18
+    promised = list(cells.promised())
+    assert len(promised) == len(DTYPES) * (4 * forward + softmax + 2 * norm)
+
+
+def test_points_fit():
+    for points in Selection().sweep():
+        assert points[0].bytes <= 49152 * 32768 * 2
+        assert len(points) == 8
+    assert rows_of(32768, "float16") == 49152
+    assert rows_of(32768, "float32") == 24576
+    few = [points[0] for points in Selection(columns=(1024, 257)).few_rows()]
+    assert [(point.rows, point.columns) for point in few] == [(rows, 1024) for rows in FEW_ROWS]
+
+
+def test_a_sheet_replaces_and_keeps(sheet, tmp_path):
+    before = read(sheet.path)
+    again = Sheet(sheet.path)
+    point = sized("softmax", "forward", 1024)
+    for result in measured(point, 99.0):
+        again.add(result.cells() | {"driver": "580"})
+    again.save()
+    after = read(sheet.path)
+    assert len(after) == len(before)
+    assert [row["case"] for row in after] == [row["case"] for row in before]
+    changed = [
+        new for old, new in zip(before, after, strict=True) if old["percent"] != new["percent"]
+    ]
+    assert [(row["by"], row["percent"], row["driver"]) for row in changed] == [
+        ("fusedops", "99.0", "580")
+    ]
+    assert after[-1]["driver"] == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["some.csv"]
+
+
+def test_a_summary(sheet):
+    rows = read(sheet.path)
+    found = {(cell.group, cell.name): cell for cell in cells.cells(rows)}
+    assert len(found) == 6
+    assert sum(cell.met for cell in found.values()) == 2
+    norm = found["ceiling", sized("layer_norm", "backward", 50257).case]
+    assert norm.short == pytest.approx(10)
+    peer = found["best peer", sized("softmax", "backward", 1024).case]
+    assert peer.short == pytest.approx(10)
+    assert peer.said == "0.900 x Liger"
+    assert found["causal", "(48, 1024, 1024)"].short == pytest.approx(10, rel=0.01)
+    assert len(cells.missing(rows)) == len(list(cells.promised())) - 3
+    console = Console(record=True, width=120)
+    summary.show(sheet.path, console)
+    text = console.export_text()
+    assert "More than 8 points short of its target: 2" in text
+    assert "More than 3 % slower than a peer: 1" in text
+    assert "Short of its target by less: 1" in text
+    summary.grid([row for row in rows if row["part"] == "sweep"], console)
+    assert "92.0! (0.90 x)" in console.export_text()
+
+
+def test_a_page(sheet):
+    text = page.page(read(sheet.path))
+    assert "2 of 6 targets are met." in text
+    assert "**92.0** (97)" in text
+    assert "**0.900 x Liger**" in text
+
+
+def test_plots(sheet, tmp_path):
+    pytest.importorskip("matplotlib", reason="a part of the extra `bench`")
+    import plots
+
+    plots.main(sheet.path, tmp_path / "plots")
+    drawn = sorted((tmp_path / "plots").iterdir())
+    assert [each.name for each in drawn] == [
+        "layer_norm_backward.svg",
+        "softmax_backward.svg",
+        "softmax_forward.svg",
+    ]
+    first = drawn[1].read_bytes()
+    assert b"Liger" in first
+    assert b"<dc:date>" not in first
+    plots.main(sheet.path, tmp_path / "plots")
+    assert drawn[1].read_bytes() == first
+
+
+def test_errors(tmp_path):
+    chosen = Selection(ops=("softmax",), passes=("forward",), dtypes=("float16",), columns=(32,))
+    book, console = tmp_path / "mine.csv", Console(record=True, width=120)
+    found, failed = run.measure(["errors"], chosen, book, console)
+    assert not failed
+    ours, theirs = found["errors"]
+    assert (ours["by"], theirs["by"]) == ("fusedops", "float32 chain")
+    for row in (ours, theirs):
+        assert 0.4 < float(row["max ulp"]) < 0.6
+        assert 0.2 < float(row["rms ulp"]) < 0.4
+    console.print(errors.digest(found["errors"]))
+    assert "softmax" in console.export_text()
+    saved = read(tmp_path / "errors-mine.csv")
+    assert [row["max ulp"] for row in saved] == [ours["max ulp"], theirs["max ulp"]]
+    assert saved[0]["torch"] == torch.__version__
+
+
+def test_a_part_that_breaks_off(tmp_path, monkeypatch):
+    """What it found until then is kept, and the other parts run."""
+    result = Result("host", "a", "b", 1.0)
+
+    def broken(chosen):
+        yield dataclasses.replace(result, part="cpu")
+        raise RuntimeError("no more")
+
+    monkeypatch.setattr(run, "PARTS", {"cpu": broken, "host": lambda chosen: iter([result])})
+    console = Console(record=True, width=120)
+    found, failed = run.measure(["cpu", "host"], Selection(), tmp_path / "mine.csv", console)
+    assert failed == ["cpu"]
+    assert "no more" in console.export_text()
+    assert [row["part"] for row in read(tmp_path / "mine.csv")] == ["cpu", "host"]
+    assert {part: len(rows) for part, rows in found.items()} == {"cpu": 1, "host": 1}
+
+
+def test_names_and_numbers():
+    assert run.names(None, OPS, "--op") == OPS
+    assert run.names("softmax, rms_norm", OPS, "--op") == ("softmax", "rms_norm")
+    assert run.numbers("4096,32", "--columns") == (32, 4096)
+    assert run.numbers(None, "--columns") == ()
+    with pytest.raises(run.typer.BadParameter, match="soft"):
+        run.names("soft", OPS, "--op")
+    with pytest.raises(run.typer.BadParameter, match="many"):
+        run.numbers("many", "--columns")
