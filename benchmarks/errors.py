@@ -134,7 +134,7 @@ def digest(rows: Sequence[Mapping[str, str]]) -> Table:
     """The worst of all columns in ulp: largest, and root mean square."""
     worst: dict[tuple[str, ...], dict[str, list[float]]] = {}
     for row in rows:
-        key = row["op"], row["pass"], row["what"], row["dtype"]
+        key = tuple(row[name] for name in ("op", "pass", "what", "dtype"))
         pair = worst.setdefault(key, {}).setdefault(row["by"], [0.0, 0.0])
         pair[:] = map(max, pair, (float(row["max ulp"]), float(row["rms ulp"])))
     shown = Table("op", "pass", "what", "dtype", "fusedops", "float32 chain", title="errors, ulp")

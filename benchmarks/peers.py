@@ -9,7 +9,6 @@ forward, unless a peer has none that the engine knows.
 import functools
 import importlib
 import importlib.metadata
-import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,15 +30,20 @@ class Rival:
 
     by = "fusedops"
     distribution = "fusedops"
+    module = "fusedops"
     #: At which columns of the sweep it runs; None for all.
     columns: frozenset[int] | None = None
 
     def version(self) -> str:
-        """What is installed; SkipError if nothing is."""
+        """What is installed; SkipError if it is not, or cannot be imported."""
         try:
-            return f"{self.distribution} {importlib.metadata.version(self.distribution)}"
+            version = importlib.metadata.version(self.distribution)
+            importlib.import_module(self.module)
         except importlib.metadata.PackageNotFoundError:
             raise SkipError(f"{self.distribution} is not installed") from None
+        except Exception as error:  # Such as a library of its own that is missing.
+            raise SkipError(f"{self.distribution} cannot be imported: {error!r}"[:160]) from None
+        return f"{self.distribution} {version}"
 
     def function(self, point: Point) -> Function:
         """The forward: x, then the parameters. SkipError if there is none."""
@@ -63,7 +67,7 @@ class Eager(Rival):
     """Torch's own operators."""
 
     by = "torch eager"
-    distribution = "torch"
+    distribution = module = "torch"
 
     def function(self, point: Point) -> Function:
         return PLAIN[point.op].torch
@@ -98,6 +102,7 @@ class Liger(Rival):
 
     by = "Liger"
     distribution = "liger-kernel"
+    module = "liger_kernel.ops"
 
     def function(self, point: Point) -> Function:
         if point.op == "log_softmax":
@@ -128,6 +133,7 @@ class Quack(Rival):
 
     by = "QuACK"
     distribution = "quack-kernels"
+    module = "quack"
 
     def function(self, point: Point) -> Function:
         if point.op == "log_softmax":

@@ -15,10 +15,11 @@ import typer
 from cells import OURS, Cells
 from matplotlib import pyplot
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from points import AWKWARD, DTYPES, OPS, PASSES
 from sheet import read
 
-STYLE = {
+STYLE: Any = {
     "svg.hashsalt": "fusedops",
     "svg.fonttype": "none",  # Text, which the reader's machine draws: a third of the size.
     "savefig.transparent": True,
@@ -49,7 +50,7 @@ PANELS = {
 }
 
 
-def draw(rows: Sequence[Cells], op: str, direction: str, dtype: str) -> pyplot.Figure | None:
+def draw(rows: Sequence[Cells], op: str, direction: str, dtype: str) -> Figure | None:
     """One op and pass against the columns, or None if nothing was measured."""
     chosen = [
         row

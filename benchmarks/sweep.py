@@ -31,7 +31,7 @@ class Buffers:
         count = min(most, sets(2 * point.bytes))
         self.xs = _normal(point, count, point.rows).unbind()
         self.dys: Sequence[Tensor] = ()
-        self.vectors = _normal(point, 2).unbind()
+        self.vectors = [_normal(point) for _ in range(2)]  # Each aligned for itself.
         self._point = point
 
     def gradients(self) -> Sequence[Tensor]:
