@@ -45,6 +45,7 @@ Driver open() {
   find(library, "cuLibraryLoadData", driver.LibraryLoadData);
   find(library, "cuLibraryGetKernel", driver.LibraryGetKernel);
   find(library, "cuKernelGetFunction", driver.KernelGetFunction);
+  find(library, "cuKernelGetAttribute", driver.KernelGetAttribute);
   find(library, "cuKernelSetAttribute", driver.KernelSetAttribute);
   find(library, "cuThreadExchangeStreamCaptureMode", driver.ThreadExchangeStreamCaptureMode);
   find(library, "cuLaunchKernel", driver.LaunchKernel);

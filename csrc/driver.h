@@ -27,7 +27,11 @@ enum DeviceAttribute : int {
   kCapabilityMinor = 76,
   kSharedPerBlockOptin = 97,
 };
-enum FunctionAttribute : int { kMaxDynamicShared = 8 };
+enum FunctionAttribute : int {
+  kMaxDynamicShared = 8,
+  kRequiredClusterWidth = 11,
+  kNonPortableClusters = 14,
+};
 enum CaptureMode : int { kCaptureRelaxed = 2 };
 
 /// The entry points in use, named as in cuda.h without `cu`.
@@ -49,6 +53,7 @@ struct Driver {
                             unsigned library_count);
   Result (*LibraryGetKernel)(Kernel* kernel, Library library, const char* name);
   Result (*KernelGetFunction)(Function* function, Kernel kernel);
+  Result (*KernelGetAttribute)(int* value, int attribute, Kernel kernel, Device device);
   Result (*KernelSetAttribute)(int attribute, int value, Kernel kernel, Device device);
   Result (*ThreadExchangeStreamCaptureMode)(int* mode);
   Result (*LaunchKernel)(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,

@@ -14,6 +14,9 @@ namespace {
 // have together, 8 KiB are left to the static part.
 constexpr unsigned kDefaultShared = 40 * 1024;
 
+// Blocks of a cluster that every device with clusters takes.
+constexpr int kPortableCluster = 8;
+
 // Loading code is forbidden while this thread captures a graph in the default mode.
 class RelaxedCapture {
  public:
@@ -72,9 +75,17 @@ void Kernel::prepare(int index, unsigned shared) {
   cuda::Function function = nullptr;
   driver.check(driver.KernelGetFunction(&function, cuda_),
                "loading the CUDA kernel " + symbol_ + " on device " + std::to_string(index));
+  cuda::Device device = 0;
+  driver.check(driver.DeviceGet(&device, index), "cuDeviceGet");
+  int cluster = 0;
+  driver.check(driver.KernelGetAttribute(&cluster, cuda::kRequiredClusterWidth, cuda_, device),
+               "cuKernelGetAttribute");
+  if (cluster > kPortableCluster) {
+    driver.check(driver.KernelSetAttribute(cuda::kNonPortableClusters, 1, cuda_, device),
+                 "allowing " + symbol_ + " clusters of " + std::to_string(cluster) +
+                     " blocks on device " + std::to_string(index));
+  }
   if (shared > kDefaultShared) {
-    cuda::Device device = 0;
-    driver.check(driver.DeviceGet(&device, index), "cuDeviceGet");
     driver.check(
         driver.KernelSetAttribute(cuda::kMaxDynamicShared, static_cast<int>(shared), cuda_, device),
         "allowing " + symbol_ + " " + std::to_string(shared) +

@@ -8,6 +8,7 @@ STORE. Where slices of the rows share a gradient, a second kernel adds up the pa
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -152,6 +153,7 @@ class Backward:
             self.bound.compute.itemsize,
             bool(self.bound.slots),
             self.target.shared_limit,
+            self.target.cluster_limit,
             self.op.gradient_values,
             tuple(self._groups()),
             plan.forced,
@@ -186,8 +188,10 @@ class Backward:
             list(self.sharing.values()),
             None if tile is None else schedule.resident_rows(tile, self.target.multiprocessors),
             1 if tile is None else tile.rows,
-            0 if tile is None else tile.ahead,
+            tile is not None and tile.visits,
         )
+        if tile is not None and tile.asks == "across" and self.slices.rows > 1:
+            self.tile = dataclasses.replace(tile, asks="never")
         for one, share in self.sharing.items():
             if share.outer < 0 and self.partial(share):
                 self.sharing[one] = share._replace(kind="apart")
@@ -222,7 +226,7 @@ class Backward:
             [(*plan.DLPACK[dtype], tuple(shape)) for dtype, shape in self.outputs],
             total,
             total if geometry.rows * geometry.columns <= plan.HOST_INLINE else 1,
-            1 if tile is None else -(-total // tile.rows),
+            1 if tile is None else tile.grid(total),
             1 if tile is None else tile.block,
             self.shared_sums * self.bound.compute.itemsize,
             self.op.dropouts if self.bound.slots else 0,
@@ -262,6 +266,9 @@ class Backward:
         to = views.get(("to",))
         members.append((write.absent() if to is None else write.view(to), "to"))
         members += [self._target(write, one) for one in self.gradient.occurrences]
+        if self.tile is not None and self.tile.asks != "never":
+            write.constant(self.tile.ahead)
+            members.append(("int64_t", "ahead"))
         for number in (self.slices.rows, self.slices.span, self.slices.per_span):
             write.constant(number)
         members.append(("Slices", "slices"))

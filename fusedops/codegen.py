@@ -238,11 +238,14 @@ def cuda_source(
 ) -> Text:
     """The text of one GPU variant, which has one kernel, `fusedops_kernel`."""
     blocks = f", {tile.blocks}" if tile.blocks else ""
+    asks = str(tile.asks != "never").lower()
+    ask = "Ask::k" + tile.asks.title().replace(" ", "")
     called, header = {
-        "forward": (f"row_kernel<{tile.cpp}>", "row/kernel.cuh"),
-        "gradient": (f"gradient_kernel<{tile.cpp}, {tile.ahead}>", "row/gradient.cuh"),
+        "forward": (f"row_kernel<{tile.cpp}, {asks}>", "row/kernel.cuh"),
+        "gradient": (f"gradient_kernel<{tile.cpp}, {ask}>", "row/gradient.cuh"),
         "sums": ("all_column_sums", "op/column_sums.cuh"),
     }[entry]
+    cluster = f" __cluster_dims__({tile.cluster}, 1, 1)" if tile.cluster > 1 else ""
     arguments = ["blockIdx.x"] * (entry == "sums") + _arguments(entry, members)
     return _source(
         members,
@@ -255,7 +258,7 @@ def cuda_source(
 #else
 #define FUSEDOPS_BOUNDS __launch_bounds__({tile.block}{blocks})
 #endif
-{CUDA_LINKAGE} __global__ void FUSEDOPS_BOUNDS
+{CUDA_LINKAGE} __global__ void FUSEDOPS_BOUNDS{cluster}
 fusedops_kernel(const __grid_constant__ Arguments a) {{
   {called}({_wrapped(arguments)});
 }}
@@ -309,15 +312,16 @@ def _arguments(entry: str, members: Members) -> list[str]:
         return ", ".join(filter(None, [first, *found, last]))
 
     load = f"load({of('load', first='a.x')})"
+    ahead = ["a.ahead"] if ("int64_t", "ahead") in members else []
     if entry == "forward":
         store = f"store({of('store', last='a.y')})"
-        return ["a.op", load, store, "a.statistics", "a.rows", "a.cols"]
+        return ["a.op", load, store, "a.statistics", "a.rows", "a.cols", *ahead]
     if entry == "gradient":
         store = f"store({of('store', last='Absent{}')})"
         targets = [f"targets({of('of_load')})", f"targets({of('of_store')})"]
         return [
             *("a.op", load, "a.upstream", store, "a.kept", "a.to", *targets),
-            *("a.slices", "a.rows", "a.cols"),
+            *("a.slices", "a.rows", "a.cols", *ahead),
         ]
     return [f"a.{name}" for _, name in members]
 

@@ -224,9 +224,14 @@ def _why(info: Info | None, target: Target) -> str:
     limit = (target.shared_limit or 0) - RESERVED_SHARED
     if tile.chunks == 1:
         parts.append("the row fits the registers")
+    elif tile.kind == "cluster":
+        share = "one each" if tile.one_tile else "some each, read twice"
+        parts.append(f"{tile.cluster} blocks of a cluster share the chunks, {share}")
     else:
         fits = "fits" if in_shared <= limit else "does not fit"
         parts.append(f"the row of {in_shared} bytes {fits} the block's {limit} of shared memory")
+    if tile.asks != "never":
+        parts.append(f"the L2 cache is asked for rows {tile.ahead} ahead")
     return "; ".join(parts)
 
 

@@ -90,7 +90,8 @@ class Explanation:
         load, store: The functors that act; `left_out` are dropouts that drop nothing.
         rows, columns: What is reduced.
         visited: x's row dimensions, outermost first, in the order of the visit, and why that order.
-        schedule: "register", "shared", "streaming" or "host"; None where nothing is launched.
+        schedule: "register", "cluster", "shared", "streaming" or "host"; None where nothing is
+            launched.
         tile: How a row is cut up on a GPU; None on a CPU.
         why: What decided the schedule and the tile.
         operands, outputs: The tensors by name, x among the operands.

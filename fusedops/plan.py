@@ -20,7 +20,15 @@ from fusedops.codegen import Arguments, Number, View
 from fusedops.errors import UnsupportedError
 from fusedops.functors import rounded
 from fusedops.geometry import MAX_ROW_DIMS, Geometry, Operand, Virtual, place
-from fusedops.parts import Part, contiguous, kept_part, kept_view, part_of, view_of, widened
+from fusedops.parts import (
+    Part,
+    contiguous,
+    kept_part,
+    kept_view,
+    part_of,
+    view_of,
+    widened,
+)
 from fusedops.unfused import run
 from fusedops.variant import Target, Variant
 
@@ -43,8 +51,6 @@ HOST_INLINE = 16384
 
 #: Elements that a thread takes at a time: a machine of 16 threads shares 65536 elements among all.
 HOST_GRAIN = 4096
-
-_MOST_BLOCKS = 2**31 - 1
 
 #: DLPack's type code and bits of what a kernel writes.
 DLPACK = {dtype: (4 if dtype is torch.bfloat16 else 2, dtype.itemsize * 8) for dtype in FLOATING}
@@ -88,7 +94,7 @@ def make_plan(bound: Bound) -> Any:
         outputs,
         rows,
         _grain(rows, info.geometry.columns),
-        1 if tile is None else min(-(-rows // tile.rows), _MOST_BLOCKS),
+        1 if tile is None else tile.grid(rows),
         1 if tile is None else tile.block,
         0 if tile is None else tile.shared,
         info.draws,
@@ -138,6 +144,7 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
             bound.compute.itemsize,
             bool(bound.slots),
             target.shared_limit,
+            target.cluster_limit,
             forced,
         )
         kind, width = tile.kind, tile.width
@@ -164,7 +171,7 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
         logical_row=logical_row,
         slots=op.slots,
     )
-    members = _members(bound, write, geometry)
+    members = _members(bound, write, geometry, tile)
     variant = Variant(
         arch=target.arch,
         schedule=kind,
@@ -273,7 +280,9 @@ def declared(bound: Bound, write: Arguments, geometry: Geometry, op: str) -> lis
     return members
 
 
-def _members(bound: Bound, write: Arguments, geometry: Geometry) -> tuple[tuple[str, str], ...]:
+def _members(
+    bound: Bound, write: Arguments, geometry: Geometry, tile: schedule.Schedule | None
+) -> tuple[tuple[str, str], ...]:
     """What the forward kernel's argument holds."""
     op = bound.op
     members = declared(bound, write, geometry, op.cpp(write.compute))
@@ -285,6 +294,9 @@ def _members(bound: Bound, write: Arguments, geometry: Geometry) -> tuple[tuple[
         write.constant(0)
         kind = "NoStatistics"
     members.append((f"{kept}{kind}>" if kept else kind, "statistics"))
+    if tile is not None and tile.asks != "never":
+        write.constant(tile.ahead)
+        members.append(("int64_t", "ahead"))
     return tuple(members)
 
 

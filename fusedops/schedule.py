@@ -3,14 +3,16 @@
 """Choose the row schedule: how many threads hold a row, in how many packs, and where it lives.
 
 The tile (threads x packs x width) follows from columns and dtypes alone, since it decides who is
-added to whom. The storage may follow the device: registers, shared memory and streaming reduce the
-same tiles in the same order, so they agree to the bit. Nothing here depends on the number of rows.
+added to whom. The storage may follow the device: registers, a cluster of blocks, shared memory and
+streaming reduce the same tiles in the same order, so they agree to the bit. Nothing here depends on
+the number of rows.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from typing import NamedTuple
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
 #: Storages by the names that `fusedops.testing.force_schedule` takes.
 STORAGES = {
     "register": "InRegisters",
+    "cluster": "InRegisters",
     "shared": "InShared",
     "streaming": "Streamed",
 }
@@ -44,26 +47,50 @@ VALUES = (
     (None, 64),  # 16384 columns: 97 and 97, with 32 values 99 and 62: a block of 512 fits only once
 )
 
+#: The most where a row that one block has alone does not fill all packs, which takes registers to
+#: tell: in return it may have twice the threads.
+INEXACT = 32
+
+#: Bytes of a row beyond which later rows are asked for, and how many bytes of them (from sm_90 on).
+#: One H200, 50 MB of L2 cache, softmax and LayerNorm forward, percent: 5120 columns 97 and 88
+#: without, 100 and 99 with 4 MB, 83 and 85 with 8; 16384 columns 97 and 97, 100 and 100, 95 and 96;
+#: 32768 columns 101 and 98 with 4 MB, 99 and 96 with 8. What is asked for too early is gone when
+#: its turn comes. Rows of 4096 columns and fewer reach 97 to 99 without.
+ASKED_ROW = 8192
+ASKED = 4 << 20
+
 #: Threads that a multiprocessor shall have room for, by the values that each holds. Left alone, the
 #: assembler saves registers by reading two packs after the other two: attention softmax with pair
 #: bias and mask 88 percent of the ceiling, and 97 with room for 896 threads (72 registers each);
 #: with dropout 80 and 83. For 16 values it costs 1 to 3 points, for 64 values nothing is gained.
-RESIDENT = {32: 896}
+RESIDENT = {32: 896, 64: 512}
 
-#: Values of a row of a gradient that a block's registers hold at most: 1024 threads with 64
-#: registers and 16 values each, or 512 with twice as many of both. Rows in chunks take more than 64
-#: registers whatever the values.
-GRADIENT_TILE = 16384
-CHUNK_THREADS = 512
+#: Columns of a row of a gradient that one block holds, beyond which it is cut into chunks: 16384
+#: columns in one block of 1024 threads reach 94 percent of the ceiling, in two of 256 threads 99.
+GRADIENT_TILE = 8192
 
-#: Threads of a row at most; rows of more than 64 x 256 columns are cut into chunks.
+#: As ASKED, of both streams together, where a row has more chunks than this and nothing is summed.
+ACROSS = 2
+GRADIENT_ASKED = 8 << 20
+
+#: Threads of a chunk at most; rows of more than 64 x 256 columns are cut into chunks.
 MOST_THREADS = 256
+
+#: Blocks of a cluster at most: 8 everywhere (CUDA C++ Programming Guide, "Thread Block Clusters"),
+#: more where a kernel asks for it.
+CLUSTERS = {"sm_90": 16, "sm_100": 16, "sm_103": 16, "sm_120": 8, "sm_121": 8}
+
+#: Chunks of a row that the blocks of a cluster can share: row/combine.cuh has a lane for each.
+MOST_SHARED_CHUNKS = 32
 
 #: Threads of a block that holds several rows: 1024 columns 99 and 96 with 64, 97 and 95 with 128.
 SMALL_BLOCK = 64
 
 #: A pack that dropout draws for at once: one Philox call gives eight elements their bits.
 DROPOUT_WIDTH = 8
+
+#: Blocks of a grid.
+MOST_BLOCKS = 2**31 - 1
 
 #: Shared memory that the runtime and the exchange between warps keep.
 RESERVED_SHARED = 2048
@@ -73,9 +100,9 @@ RESERVED_SHARED = 2048
 #: forward tile they may follow from the declaration, never from rows or from what is wanted:
 #: without operands that have gradients; softmaxes with some; norms with one or two; with more.
 GRADIENT_VALUES = {
-    "plain": ((4096, 16), (8192, 32), (None, 16)),
-    "softmax": ((None, 16),),
-    "norm": ((512, 8), (1024, 32), (4096, 16), (8192, 32), (None, 16)),
+    "plain": ((4096, 16), (None, 32)),
+    "softmax": ((8192, 16), (None, 32)),
+    "norm": ((512, 8), (1024, 32), (4096, 16), (None, 32)),
     "long norm": ((512, 8), (4096, 16), (None, 32)),
 }
 
@@ -108,8 +135,7 @@ MANY_SUMS = 1024
 #: Where no rows share a gradient.
 ALONE = (
     Visiting(4096),
-    Visiting(8192, room=768),
-    Visiting(None, ahead=1, resident=1024),
+    Visiting(None, room=768),
 )
 
 #: Where rows that share a gradient are neighbours, so that a sum is complete after a few rows.
@@ -126,9 +152,7 @@ SUMMED = (
     Visiting(1024, values=32, block=128, ahead=1, resident=448, sums="shared"),
     Visiting(1024, ahead=1, resident=512, sums="shared"),
     Visiting(4096, ahead=1, resident=768, sums="shared"),
-    Visiting(8192, ahead=1, resident=512, sums="shared"),
-    Visiting(None, values=16, ahead=1, resident=1024, sums="shared"),
-    Visiting(None, resident=512, sums="shared"),  # asking ahead would spill registers
+    Visiting(None, ahead=1, resident=512, sums="shared"),
 )
 
 
@@ -136,7 +160,8 @@ SUMMED = (
 class Schedule:
     """A row schedule. `chunks` tiles of `threads * packs * width` columns cover a row.
 
-    A gradient's may fetch the next row of its slice `ahead`, while it works on one.
+    A row may be asked for so many rows `ahead` of its turn: "each thread" for itself, or "at once".
+    A gradient's slices then are of several rows where they `visit`.
     """
 
     kind: str
@@ -147,7 +172,11 @@ class Schedule:
     chunks: int
     exact: bool
     compute_bytes: int
+    full: int = -1
+    cluster: int = 1
     ahead: int = 0
+    asks: str = "never"
+    visits: bool = False
     resident: int = 0
     sums: str = "registers"
     room: int = 0
@@ -162,6 +191,10 @@ class Schedule:
         """Blocks that a multiprocessor shall have room for; 0 leaves it to the compiler."""
         return self.room // self.block
 
+    def grid(self, rows: int) -> int:
+        """Blocks for so many rows; where a grid cannot hold them, blocks take several in turn."""
+        return min(_ceil(rows, self.rows), MOST_BLOCKS // self.cluster) * self.cluster
+
     @property
     def shared(self) -> int:
         """Bytes of dynamic shared memory of a block."""
@@ -170,13 +203,30 @@ class Schedule:
         return self.rows * self.chunks * self.threads * self.packs * self.width * self.compute_bytes
 
     @property
+    def one_tile(self) -> bool:
+        """Whether a block has one tile of a row, which its registers hold."""
+        return self.kind in ("register", "cluster") and self.chunks <= self.cluster
+
+    @property
     def cpp(self) -> str:
         """The C++ type."""
         storage = STORAGES[self.kind]
-        exact = str(self.exact).lower()
-        return (
-            f"Schedule<{storage}, {self.threads}, {self.packs}, {self.width}, {self.rows}, {exact}>"
-        )
+        if self.kind == "cluster" and not self.one_tile:
+            storage = "Streamed"
+        numbers = f"{self.threads}, {self.packs}, {self.width}, {self.rows}"
+        flags = f"{str(self.exact).lower()}, {self.full}"
+        return f"Schedule<{storage}, {numbers}, {flags}, {self.cluster}>"
+
+
+def visitors(multiprocessors: int, blocks: int, cluster: int) -> int:
+    """Clusters of which so many blocks a multiprocessor find room at once.
+
+    A cluster's blocks run on neighbouring multiprocessors, whose number no size of a cluster
+    divides: one H200 has room for 132, 62, 30 and 14 clusters of 2, 4, 8 and 16 blocks, two a
+    multiprocessor.
+    """
+    lost = 0 if cluster < 3 else 0.06 if cluster < 6 else 0.09 if cluster < 9 else 0.15
+    return max(1, int(multiprocessors * max(1, blocks) * (1 - lost) / cluster))
 
 
 def _tile(
@@ -200,8 +250,33 @@ def _tile(
                 return packs_of_row // packs, packs, 1
         threads = 32 * _ceil(packs_of_row, 32 * most_packs)
         return threads, _ceil(packs_of_row, threads), 1
-    chunks = _ceil(packs_of_row, most_threads * most_packs)
-    return most_threads, _ceil(packs_of_row, most_threads * chunks), chunks
+    # As many as a cluster has blocks, which share a row.
+    chunks = _power_of_two_above(_ceil(packs_of_row, most_threads * most_packs))
+    packs = _ceil(packs_of_row, most_threads * chunks)
+    threads = 32 * _ceil(packs_of_row, 32 * packs * chunks)
+    return threads, packs, _ceil(packs_of_row, threads * packs)
+
+
+def _full(columns: int, threads: int, packs: int, blocks: int, width: int) -> int:
+    """Packs that every thread surely has, if none is in pieces; else -1.
+
+    `blocks`: how many share the row, each with one tile.
+    """
+    if columns % width:
+        return -1
+    of_last = columns - (blocks - 1) * threads * packs * width
+    return min(packs, max(0, of_last // (threads * width)))
+
+
+def _width(columns: int, element_bytes: int, dropout: bool) -> int:
+    """Columns of a pack: all packs of a row are whole, unless dropout draws for a pack at once.
+
+    Where columns are odd, rows begin anywhere: then neighbouring threads read neighbouring
+    elements, which reaches the memory's speed; 16 bytes in pieces do not.
+    """
+    if dropout:
+        return min(DROPOUT_WIDTH, _power_of_two_below(columns))
+    return math.gcd(16 // element_bytes, columns)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -211,36 +286,50 @@ def choose(
     compute_bytes: int,
     dropout: bool,
     shared_limit: int,
+    cluster_limit: int,
     forced: str | None,
 ) -> Schedule:
     """The schedule on a GPU.
 
     Args:
         columns: of a row, at least 1.
-        element_bytes: x's itemsize: a pack is 16 bytes of x.
+        element_bytes: x's itemsize: a pack is 16 bytes of x at most.
         compute_bytes: 4 or 8.
         dropout: whether the chain draws random numbers.
         shared_limit: bytes of shared memory that a block of this device can opt in to.
+        cluster_limit: blocks of a cluster at most; 1 where there are none.
         forced: a storage to use whatever the columns, or None.
 
     Raises:
         ValueError: the forced storage cannot hold the row.
     """
-    width = DROPOUT_WIDTH if dropout else 16 // element_bytes
-    width = min(width, _power_of_two_below(columns))
+    width = _width(columns, element_bytes, dropout)
     threads, packs, chunks = _tile(columns, width, compute_bytes, VALUES, MOST_THREADS)
-    rows = max(1, SMALL_BLOCK // threads) if threads <= 32 else 1
-    exact = columns == chunks * threads * packs * width
+    fills = threads * packs * chunks * width == columns
+    if chunks == 1 and not fills and packs * width * compute_bytes // 4 > INEXACT:
+        fewer = ((None, INEXACT),)
+        threads, packs, chunks = _tile(columns, width, compute_bytes, fewer, 2 * MOST_THREADS)
     values = packs * width * compute_bytes // 4
-    room = next((room for most, room in RESIDENT.items() if most // 2 < values <= most), 0)
+    rows = max(1, SMALL_BLOCK // threads) if threads <= 32 else 1
     schedule = Schedule(
-        "register", threads, packs, width, rows, chunks, exact, compute_bytes, room=room
+        "register",
+        threads,
+        packs,
+        width,
+        rows,
+        chunks,
+        exact=columns == chunks * threads * packs * width,
+        compute_bytes=compute_bytes,
+        full=_full(columns, threads, packs, chunks, width),
+        room=next((room for most, room in RESIDENT.items() if most // 2 < values <= most), 0),
     )
-    in_shared = dataclasses.replace(schedule, kind="shared")
-    fits = in_shared.shared <= shared_limit - RESERVED_SHARED
     if forced == "host":
         raise ValueError("'host' is the schedule of a CPU")
-    kind = forced or ("register" if chunks == 1 else "shared" if fits else "streaming")
+    in_shared = dataclasses.replace(schedule, kind="shared")
+    fits = in_shared.shared <= shared_limit - RESERVED_SHARED
+    cluster = _cluster(chunks, cluster_limit)
+    many = "cluster" if cluster > 1 else "shared" if fits else "streaming"
+    kind = forced or ("register" if chunks == 1 else many)
     if kind == "register" and chunks > 1:
         raise ValueError(f"a row of {columns} columns does not fit the registers of a block")
     if kind == "shared" and not fits:
@@ -248,6 +337,13 @@ def choose(
             f"a row of {columns} columns takes {in_shared.shared} bytes of shared memory, the "
             f"device has {shared_limit} a block"
         )
+    if kind == "cluster":
+        _check_cluster(columns, chunks, cluster)
+        full = schedule.full if cluster == chunks else min(schedule.full, 0)
+        schedule = dataclasses.replace(schedule, cluster=cluster, full=full)
+    if cluster_limit > 1 and columns * element_bytes > ASKED_ROW:  # sm_90 and later
+        ahead = max(1, ASKED // (columns * element_bytes))
+        schedule = dataclasses.replace(schedule, asks="at once", ahead=ahead)
     return dataclasses.replace(schedule, kind=kind)
 
 
@@ -258,6 +354,7 @@ def choose_gradient(
     compute_bytes: int,
     dropout: bool,
     shared_limit: int,
+    cluster_limit: int,
     declared: str,
     sums: tuple[int, ...],
     forced: str | None,
@@ -270,6 +367,7 @@ def choose_gradient(
         compute_bytes: As for `choose`.
         dropout: As for `choose`.
         shared_limit: As for `choose`.
+        cluster_limit: As for `choose`.
         declared: Which of `GRADIENT_VALUES`.
         sums: For each operand whose gradient is a sum over rows, how many such sums there are.
         forced: As for `choose`; "register" and "shared" say where the sums are.
@@ -277,8 +375,7 @@ def choose_gradient(
     Raises:
         ValueError: the forced storage cannot hold the row.
     """
-    width = DROPOUT_WIDTH if dropout else 16 // element_bytes
-    width = min(width, _power_of_two_below(columns))
+    width = _width(columns, element_bytes, dropout)
     table = ALONE if not sums else GROUPED if min(sums) >= MANY_SUMS else SUMMED
     values = GRADIENT_VALUES[declared]
     held = next(values for most, values in values if most is None or columns <= most)
@@ -287,19 +384,31 @@ def choose_gradient(
         for one in table
         if (one.columns is None or columns <= one.columns) and one.values in (None, held)
     )
-    most_threads = GRADIENT_TILE // max(16, held)
+    chunked = columns > GRADIENT_TILE * 4 // compute_bytes
+    most_threads = GRADIENT_TILE // 32 if chunked else GRADIENT_TILE // 16
     threads, packs, chunks = _tile(columns, width, compute_bytes, values, most_threads)
-    if chunks > 1 or forced == "streaming":
-        threads, packs, chunks = _tile(columns, width, compute_bytes, values, CHUNK_THREADS)
     rows = max(1, visiting.block // threads) if threads <= 32 else 1
     exact = columns == chunks * threads * packs * width
     if forced in ("register", "shared") and chunks > 1:
         raise ValueError(f"a row of {columns} columns does not fit the registers of a block")
-    kind = "register" if chunks == 1 and forced != "streaming" else "streaming"
+    cluster = _cluster(chunks, cluster_limit)
+    if forced == "cluster":
+        _check_cluster(columns, chunks, cluster)
+    if forced == "streaming":
+        cluster = 1
+    kind = "cluster" if cluster > 1 else "register" if chunks == 1 else "streaming"
+    kind = "streaming" if forced == "streaming" else kind
+    one_tile = kind == "register" or (kind == "cluster" and cluster >= chunks)
     where = {"register": "registers", "shared": "shared"}.get(forced or "", visiting.sums)
     taken = len(sums) * rows * threads * packs * width * compute_bytes
-    if kind == "streaming" or (where == "shared" and taken > shared_limit - RESERVED_SHARED):
+    if not one_tile or (where == "shared" and taken > shared_limit - RESERVED_SHARED):
         where = "memory"
+    visits = visiting.ahead > 0 and one_tile
+    ahead, asks = (visiting.ahead, "each thread") if visits else (0, "never")
+    if visits and cluster > 1:
+        asks = "at once"
+    if not sums and chunks > ACROSS and cluster > 1:
+        ahead, asks = max(1, GRADIENT_ASKED // (2 * columns * element_bytes)), "across"
     return Schedule(
         kind=kind,
         threads=threads,
@@ -309,16 +418,35 @@ def choose_gradient(
         chunks=chunks,
         exact=exact,
         compute_bytes=compute_bytes,
-        ahead=visiting.ahead if kind == "register" else 0,
+        full=_full(columns, threads, packs, max(chunks, cluster), width),
+        cluster=cluster,
+        ahead=ahead,
+        asks=asks,
+        visits=visits,
         resident=visiting.resident,
         sums=where,
-        room=visiting.room,
+        room=visiting.room if one_tile else 0,
     )
+
+
+def _cluster(chunks: int, limit: int) -> int:
+    """Blocks that share a row of so many chunks; 1 if one block has it alone."""
+    alone = chunks == 1 or chunks > MOST_SHARED_CHUNKS
+    return 1 if alone else min(_power_of_two_above(chunks), limit)
+
+
+def _check_cluster(columns: int, chunks: int, cluster: int) -> None:
+    if chunks == 1:
+        raise ValueError(f"a row of {columns} columns is one chunk: there is nothing to share")
+    if cluster == 1:
+        raise ValueError(
+            f"no cluster of this device holds the {chunks} chunks of {columns} columns"
+        )
 
 
 def resident_rows(tile: Schedule, multiprocessors: int) -> int:
     """Rows of a gradient that a device visits at a time."""
-    return multiprocessors * max(1, tile.resident // tile.block) * tile.rows
+    return visitors(multiprocessors, tile.resident // tile.block, tile.cluster) * tile.rows
 
 
 def choose_host(columns: int, forced: str | None) -> str:

@@ -78,7 +78,7 @@ def cut(
     shared: Sequence[Sharing],
     resident: int | None,
     lanes: int = 1,
-    ahead: int = 0,
+    visits: bool = False,
 ) -> Slices:
     """Cut the rows.
 
@@ -87,14 +87,14 @@ def cut(
         columns: Of a row.
         shared: The operands' gradients.
         resident: Rows that the device visits at a time; None for a CPU.
-        ahead: Rows that are asked for before their turn, which takes slices of more than one.
+        visits: Slices of several rows are wanted in any case.
         lanes: Slices that are summed up together; all of them lie in one span.
     """
     groups = sorted({one.group for one in shared if one.kind in ("column", "row")})
     if resident is None:
         fewest = -(-HOST_SLICE // max(columns, 1))
         wanted = max(1, min(HOST_SLICES, rows // max(fewest, 1)))
-    elif ahead == 0 and (not groups or groups[-1] == 1):
+    elif not visits and (not groups or groups[-1] == 1):
         return Slices(1, max(rows, 1), max(rows, 1), rows)
     else:
         wanted = max(1, min(resident, rows))

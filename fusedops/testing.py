@@ -30,9 +30,10 @@ def force_schedule(name: str) -> Iterator[None]:
     """Run every call in the block on one row schedule.
 
     Args:
-        name: "register", "shared" or "streaming" on a GPU; on a CPU "host" (the row in a buffer) or
-            "streaming". A gradient has its row in registers or streams it: "shared" puts its sums
-            over rows into shared memory, and is "register" if it has none.
+        name: "register", "cluster", "shared" or "streaming" on a GPU; on a CPU "host" (the row in a
+            buffer) or "streaming". A gradient has its row in registers, those of a cluster, or
+            streams it: "shared" puts its sums over rows into shared memory, and is "register" if
+            it has none.
 
     Raises:
         ValueError: The name is unknown, or at a call: the schedule cannot hold the row.

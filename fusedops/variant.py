@@ -17,7 +17,7 @@ import torch
 from fusedops import _runtime, codegen, jit
 from fusedops.functors import Functor
 from fusedops.runtime import device_info
-from fusedops.schedule import Schedule
+from fusedops.schedule import CLUSTERS, Schedule
 
 __all__ = ["Target", "Variant"]
 
@@ -37,6 +37,11 @@ class Target(NamedTuple):
     arch: str
     shared_limit: int | None
     multiprocessors: int = 0
+
+    @property
+    def cluster_limit(self) -> int:
+        """Blocks of a cluster at most; 1 where there are none."""
+        return CLUSTERS.get(self.arch, 1)
 
     @classmethod
     def of(cls, device: torch.device) -> Target:
@@ -92,8 +97,8 @@ class Variant(NamedTuple):
     def key(self) -> tuple[object, ...]:
         """What tells variants apart: all that the source text is made of."""
         tile = self.schedule if self.tile is None else self.tile.cpp
-        ahead = self.tile is not None and (self.tile.ahead, self.tile.blocks)
-        return (self.arch, tile, ahead, self.entry, self.members, self.definitions)
+        asked = self.tile is not None and (self.tile.asks, self.tile.blocks)
+        return (self.arch, tile, asked, self.entry, self.members, self.definitions)
 
     @property
     def name(self) -> str:

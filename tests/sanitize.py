@@ -20,6 +20,7 @@ import fusedops as fo
 from fusedops import testing
 from fusedops.flagship import ADD_NORM, ATTENTION
 from fusedops.row_op import RowOp
+from fusedops.schedule import STORAGES
 
 # Part of a warp, a warp, several warps with an odd end, several chunks.
 COLUMNS = (7, 256, 1024, 4099, 20001)
@@ -76,8 +77,11 @@ def cases() -> Iterator[Case]:
         (False, COLUMNS, forward_cases),
         (True, GRADIENT_COLUMNS, gradient_cases),
     ):
-        for columns, schedule in itertools.product(sizes, ("register", "shared", "streaming")):
-            if columns > 16384 and schedule != "streaming" and (backward or schedule != "shared"):
+        for columns, schedule in itertools.product(sizes, STORAGES):
+            long = columns > 16384
+            if long and (schedule == "register" or (backward and schedule == "shared")):
+                continue
+            if not long and schedule == "cluster":
                 continue
             for op, operands in make(columns).items():
                 yield op, columns, operands, schedule, backward

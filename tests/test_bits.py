@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A row's bits are its own: not those of its neighbours, its place, its alignment or the run."""
 
+import contextlib
+
 import pytest
 import torch
 from cases import ADD_NORM, OPERATORS, declare, forced, named, parameters, randn
@@ -118,6 +120,20 @@ def test_the_broadcast_of_an_operand(device):
     x = randn(3, 4, 256, 256, device=device)
     b = randn(1, 4, 256, 256, device=device, seed=1)
     assert_same_bits(declare(chain)(x, b=b), declare(chain)(x, b=b.repeat(3, 1, 1, 1)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("columns", [20001, 30522, 50257, 65536, 128256, 262144, 300001])
+def test_who_shares_a_long_row_is_no_part_of_how_it_is_added_up(chain, columns):
+    """One block that meets the chunks in turn, or the blocks of a cluster."""
+    x = randn(7, columns, device="cuda").half()
+    operands = parameters(chain, columns, torch.float16, "cuda")
+    with forced("cluster"):
+        wanted = declare(chain)(x, **operands)
+    for schedule in ("streaming", "shared"):
+        with contextlib.suppress(ValueError), forced(schedule):
+            assert_same_bits(declare(chain)(x, **operands), wanted)
+    assert_same_bits(declare(chain)(x[-1:], **operands), wanted[-1:])
 
 
 @pytest.mark.parametrize("columns", [129, 1000, 4096])

@@ -189,12 +189,13 @@ class TestOnAGpu:
         assert f"{tile.threads} threads x {tile.packs} packs x {tile.width} columns" in told.why
 
     @pytest.mark.parametrize(
-        ("columns", "schedule"), [(1000, "register"), (32768, "shared"), (1 << 18, "streaming")]
+        ("columns", "schedule"), [(1000, "register"), (32768, "cluster"), (1 << 20, "streaming")]
     )
     def test_the_schedule(self, columns, schedule):
         told = on_gpu(declare(SOFTMAX), torch.empty(2, columns))
         assert told.schedule == schedule
-        assert ("shared memory" in told.why) == (schedule != "register")
+        assert ("2 blocks of a cluster" in told.why) == (schedule == "cluster")
+        assert ("shared memory" in told.why) == (schedule == "streaming")
         assert ("twice" in str(told)) == (schedule == "streaming")
 
     def test_a_forced_schedule(self):

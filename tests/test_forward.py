@@ -34,7 +34,10 @@ COLUMNS = [
 
 #: The most columns that a schedule holds in 16 bits or float; streaming holds any.
 # Columns that a schedule can hold; shared memory is that of an H100 or H200 (227 KB a block).
-HELD = {"host": 16384, "register": 16384, "shared": 50257, "streaming": 1 << 30}
+HELD = {"host": 16384, "register": 16384, "shared": 50257, "cluster": 1 << 19}
+HELD["streaming"] = 1 << 30
+#: The fewest that a cluster shares.
+SHARED_BY_BLOCKS = 16385
 
 
 def operator_case(op, columns, rows, dtype, device):
@@ -72,12 +75,12 @@ def test_bfloat16(op, columns, device):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("columns", COLUMNS)
-@pytest.mark.parametrize("schedule", ["register", "shared", "streaming"])
+@pytest.mark.parametrize("schedule", ["register", "shared", "cluster", "streaming"])
 @pytest.mark.parametrize("op", OPERATORS)
 def test_every_schedule(op, schedule, columns):
     """One dtype for each size, so that each schedule meets all of them."""
     dtype = FLOATS[COLUMNS.index(columns) % len(FLOATS)]
-    if columns > HELD[schedule]:
+    if columns > HELD[schedule] or (schedule == "cluster" and columns < SHARED_BY_BLOCKS):
         with pytest.raises(ValueError, match=str(columns)):
             check_all_row_counts(op, dtype, columns, "cuda", schedule)
         return

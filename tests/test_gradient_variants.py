@@ -78,7 +78,10 @@ def check_compiles(backward):
     covering(2, ARCHS, OPERATORS, STORAGES, ["odd", "exact", "long"], DTYPES, [True, False]),
 )
 def test_every_operator_compiles(arch, operator, storage, size, dtype, aligned):
-    op, columns = declare(OPERATORS[operator]), COLUMNS["register"][size]
+    if storage == "cluster" and arch not in schedule.CLUSTERS:
+        pytest.skip(f"{arch} has no clusters")
+    held = "cluster" if storage == "cluster" else "register"
+    op, columns = declare(OPERATORS[operator]), COLUMNS[held][size]
     x = tensor(200, 300, columns, dtype=dtype, misaligned=not aligned) if columns < 999 else None
     x = tensor(20, 30, columns, dtype=dtype, misaligned=not aligned) if x is None else x
     check_compiles(backward_of(op, x, parameters(op, columns), arch, storage))
@@ -112,22 +115,27 @@ def test_the_flagships_compile(arch, flagship, columns, dtype):
     check_compiles(backward_of(op, *flagship_inputs(op, 300, columns, dtype), arch))
 
 
+@pytest.mark.parametrize("clusters", [1, 16])
 @pytest.mark.parametrize("dropout", [False, True], ids=["plain", "dropout"])
 @pytest.mark.parametrize("declared", schedule.GRADIENT_VALUES)
 @pytest.mark.parametrize("sums", [(), (1,), (1, 1, 1), (4096,)], ids=str)
 @pytest.mark.parametrize(("element_bytes", "compute_bytes"), [(2, 4), (4, 4), (8, 8), (2, 8)])
-def test_the_tiles_of_a_row_cover_it(element_bytes, compute_bytes, sums, declared, dropout):
+def test_the_tiles_of_a_row_cover_it(
+    element_bytes, compute_bytes, sums, declared, dropout, clusters
+):
     for columns in [*range(1, 2050), 4095, 4096, 5000, 8192, 12289, 16384, 16385, 50257, 1 << 20]:
         limit = ARCHS["sm_90"]
         tile = schedule.choose_gradient(
-            columns, element_bytes, compute_bytes, dropout, limit, declared, sums, None
+            columns, element_bytes, compute_bytes, dropout, limit, clusters, declared, sums, None
         )
         chunk = tile.threads * tile.packs * tile.width
         at = f"{columns} columns: {tile}"
         assert tile.chunks == -(-columns // chunk), at
         assert tile.exact == (columns == tile.chunks * chunk), at
         assert tile.rows == 1 or tile.threads <= 32, at
-        assert tile.block <= 1024, at
+        assert tile.block <= 512, at
+        of_last = columns - (max(tile.cluster, tile.chunks) - 1) * chunk
+        assert tile.full * tile.threads * tile.width <= max(of_last, 0), at
         assert tile.block % 32 == 0, at
         assert tile.width <= columns, at
         if tile.sums == "shared":

@@ -22,7 +22,7 @@ from cases import (
     verify_gradients,
 )
 from references import Chain
-from test_forward import COLUMNS, HELD, add_norm_case, attention_case
+from test_forward import COLUMNS, HELD, SHARED_BY_BLOCKS, add_norm_case, attention_case
 
 SHAPE = (2, 3, 5, 8)
 
@@ -229,12 +229,13 @@ def test_every_size(op, dtype, columns):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("columns", COLUMNS)
-@pytest.mark.parametrize("schedule", ["register", "shared", "streaming"])
+@pytest.mark.parametrize("schedule", ["register", "shared", "cluster", "streaming"])
 @pytest.mark.parametrize("op", OPERATORS)
 def test_every_schedule(op, schedule, columns):
     """One dtype for each size, so that each schedule meets all of them."""
     dtype = FLOATS[COLUMNS.index(columns) % len(FLOATS)]
-    if columns > HELD[schedule] // 2:  # two tiles: values and gradients
+    few = schedule == "cluster" and columns < SHARED_BY_BLOCKS // 2
+    if few or columns > HELD[schedule] // 2:  # two tiles: values and gradients
         with contextlib.suppress(ValueError):
             check_row_counts(op, dtype, columns, "cuda", schedule)
         return

@@ -22,7 +22,7 @@ from fusedops.jit import compile_cuda
 #: Shared memory that a block can opt in to, by architecture: A100, H100 and H200, B200, RTX 5090.
 ARCHS = {"sm_80": 166912, "sm_90": 232448, "sm_100": 232448, "sm_120": 101376}
 
-STORAGES = ["register", "shared", "streaming"]
+STORAGES = ["register", "shared", "streaming", "cluster"]
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 #: By storage: columns that fill no pack, columns that fill every tile, and the most that every
@@ -31,6 +31,7 @@ COLUMNS = {
     "register": {"odd": 333, "exact": 1024, "long": 8192},
     "shared": {"odd": 1023, "exact": 4096, "long": 12288},
     "streaming": {"odd": 777, "exact": 4096, "long": 262145},
+    "cluster": {"odd": 50257, "exact": 65536, "long": 200001},
 }
 
 
@@ -57,6 +58,10 @@ def described(op, x, operands, arch, storage=None):
     """What a call on a device of this architecture would run."""
     bound = bind(op, x, operands, {})
     target = plan.Target(arch, ARCHS[arch])
+    if storage == "cluster" and arch not in schedule.CLUSTERS:
+        with testing.force_schedule(storage), pytest.raises(ValueError, match="no cluster"):
+            plan.describe(bound, target)
+        pytest.skip(f"{arch} has no clusters")
     if storage is None:
         return plan.describe(bound, target)
     with testing.force_schedule(storage):
@@ -236,21 +241,30 @@ BYTES = [(2, 4), (4, 4), (8, 8), (2, 8)]
 MOST_REGISTERS = 64
 
 
+@pytest.mark.parametrize("clusters", [1, 8, 16])
 @pytest.mark.parametrize("dropout", [False, True], ids=["plain", "dropout"])
 @pytest.mark.parametrize(("element_bytes", "compute_bytes"), BYTES)
-def test_the_tiles_of_a_row_cover_it(element_bytes, compute_bytes, dropout):
+def test_the_tiles_of_a_row_cover_it(element_bytes, compute_bytes, dropout, clusters):
     for columns in COUNTS:
-        tile = schedule.choose(columns, element_bytes, compute_bytes, dropout, ARCHS["sm_90"], None)
+        tile = schedule.choose(
+            columns, element_bytes, compute_bytes, dropout, ARCHS["sm_90"], clusters, None
+        )
         chunk = tile.threads * tile.packs * tile.width
         at = f"{columns} columns: {tile}"
         assert tile.chunks == -(-columns // chunk), at  # row_kernel counts them like this
         assert tile.exact == (columns == tile.chunks * chunk), at
-        assert 1 <= tile.threads <= 256, at
+        assert 1 <= tile.threads <= 512, at
         assert tile.threads % 32 == 0 or tile.threads in (1, 2, 4, 8, 16), at
         assert tile.rows == 1 or tile.threads <= 32, (
             at
         )  # several warps have the block to themselves
-        assert tile.block <= 256, at
+        assert tile.block <= 512, at
+        # What every thread surely has, in every block of a cluster.
+        of_last = columns - (max(tile.cluster, tile.chunks) - 1) * chunk
+        assert tile.full * tile.threads * tile.width <= max(of_last, 0), at
+        assert (tile.full < 0) == (columns % tile.width > 0), at
+        assert tile.cluster in (1, 2, 4, 8, 16), at
+        assert tile.cluster <= clusters, at
         assert tile.block % 32 == 0, at  # every lane of a warp takes part in a shuffle
         assert tile.width & (tile.width - 1) == 0, at
         assert tile.width <= columns, at
@@ -262,9 +276,13 @@ def test_the_tiles_of_a_row_cover_it(element_bytes, compute_bytes, dropout):
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_storage_follows_what_holds_the_row(arch):
-    kinds = [schedule.choose(columns, 2, 4, False, ARCHS[arch], None).kind for columns in COUNTS]
+    clusters = schedule.CLUSTERS.get(arch, 1)
+    kinds = [
+        schedule.choose(columns, 2, 4, False, ARCHS[arch], clusters, None).kind
+        for columns in COUNTS
+    ]
     order = [kind for kind, _ in itertools.groupby(kinds)]
-    assert order == STORAGES
+    assert order == ["register", "shared" if arch == "sm_80" else "cluster", "streaming"]
 
 
 @pytest.mark.parametrize("dropout", [False, True], ids=["plain", "dropout"])
@@ -314,7 +332,14 @@ def test_a_row_that_shared_memory_cannot_hold_is_refused(arch, columns):
     x = tensor(1, columns, dtype=torch.float16)
     with pytest.raises(ValueError, match=rf"{columns} columns.*{ARCHS[arch]}"):
         described(fo.Softmax(), x, {}, arch, "shared")
-    assert described(fo.Softmax(), x, {}, arch).schedule == "streaming"
+    chosen = described(fo.Softmax(), x, {}, arch).schedule
+    assert chosen == ("streaming" if arch == "sm_80" else "cluster")
+
+
+@pytest.mark.parametrize("columns", [1024, 16384])
+def test_a_row_of_one_block_has_no_cluster(columns):
+    with pytest.raises(ValueError, match=f"{columns} columns is one chunk"):
+        described(fo.Softmax(), tensor(1, columns, dtype=torch.float16), {}, "sm_90", "cluster")
 
 
 def test_schedules_of_another_device_are_refused():

@@ -47,8 +47,9 @@ def _launched(name: str, one: Pass, number: int, launch: Launch) -> str:
     space = text.namespace(name, one, number)
     kernel = f"reinterpret_cast<const void*>({space}::fusedops_kernel<>)"
     sizes = f"{launch.grid}, {launch.block}, {launch.shared}, cuda_stream"
+    cluster = f", {launch.cluster}" if launch.cluster > 1 else ""
     return (
         f"{text.filled(launch)}"
         f"const cudaError_t status = exported::launch(\n"
-        f"    {kernel},\n    {sizes}, words);\n"
+        f"    {kernel},\n    {sizes}, words{cluster});\n"
     )

@@ -42,6 +42,7 @@ class Launch(NamedTuple):
         grid: Blocks, an expression.
         block: Threads of a block.
         shared: Bytes of dynamic shared memory.
+        cluster: Blocks of a cluster.
     """
 
     variant: Variant
@@ -51,6 +52,7 @@ class Launch(NamedTuple):
     grid: str
     block: int
     shared: int
+    cluster: int = 1
 
 
 class Pass(NamedTuple):
@@ -89,14 +91,16 @@ def forward_pass(bound: Bound, target: Target) -> Pass:
         called = "kept" if name == KEPT else name
         parameters.output(number, called, bound.output_dtype(name), bound.output_shape(name))
     blocks = 1 if tile is None else tile.rows
+    cluster = 1 if tile is None else tile.cluster
     launch = Launch(
         info.variant,
         info.words,
         (*parameters.writes(info.patches), *([] if fixed else [_ROWS])),
         str(rows) if fixed else "rows",
-        f"{_HELPERS}blocks({rows if fixed else 'rows'}, {blocks})",
+        f"{_HELPERS}blocks({rows if fixed else 'rows'}, {blocks}, {cluster})",
         1 if tile is None else tile.block,
         0 if tile is None else tile.shared,
+        cluster,
     )
     used = parameters.used(info.patches)
     return Pass("forward", used, (launch,), rows if fixed else None)
@@ -124,15 +128,17 @@ def backward_pass(bound: Bound, gradient: Gradient, target: Target) -> Pass:
     tile, rows = told.tile, told.geometry.rows
     variant, words, patches = told.first
     lanes = 1 if tile is None else tile.rows
+    cluster = 1 if tile is None else tile.cluster
     launches = [
         Launch(
             variant,
             words,
             (*parameters.writes(patches), *([] if fixed else [_ROWS, *_slices(words)])),
             total,
-            total if lanes == 1 else f"({total} + {lanes - 1}) / {lanes}",
+            _blocks(total, lanes, cluster),
             1 if tile is None else tile.block,
             told.shared_sums * bound.compute.itemsize,
+            cluster,
         )
     ]
     if told.second is not None:
@@ -228,6 +234,13 @@ def _check_sums(bound: Bound, gradient: Gradient, told: Backward) -> None:
     )
 
 
+def _blocks(slices: str, of_block: int, cluster: int) -> str:
+    """Blocks for so many slices."""
+    if cluster > 1:
+        return f"{slices} * {cluster}"
+    return slices if of_block == 1 else f"({slices} + {of_block - 1}) / {of_block}"
+
+
 def _cut(told: Backward, target: Target) -> str:
     """As `slices.cut` does with rows of one dimension."""
     tile = told.tile
@@ -235,7 +248,7 @@ def _cut(told: Backward, target: Target) -> str:
         most = f"{_HELPERS}host_slices(rows, {_fewest_rows(told)})"
         return f"{_HELPERS}cut(rows, {most}, 1)"
     summed = any(s.group > 1 for s in told.sharing.values() if s.kind in ("column", "row"))
-    if tile.ahead == 0 and not summed:
+    if not tile.visits and not summed:
         return f"{_HELPERS}cut(rows, rows, 1)"
     return f"{_HELPERS}cut(rows, {resident_rows(tile, target.multiprocessors)}, {tile.rows})"
 

@@ -82,6 +82,26 @@ FUSEDOPS_HD void prefetch(const T* from) {
 #endif
 }
 
+#if defined(FUSEDOPS_CUDA)
+
+/// The same for many bytes at once, by one thread: the aligned words of 16 bytes that hold them.
+/// From sm_90 on; nothing happens elsewhere.
+__device__ __forceinline__ void prefetch_bytes(const void* begin, const void* end) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  const uint64_t from = reinterpret_cast<uint64_t>(begin) / 16 * 16;
+  const uint64_t to = (reinterpret_cast<uint64_t>(end) + 15) / 16 * 16;
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(
+                   __cvta_generic_to_global(reinterpret_cast<const void*>(from))),
+               "r"(static_cast<uint32_t>(to - from))
+               : "memory");
+#else
+  (void)begin;
+  (void)end;
+#endif
+}
+
+#endif
+
 template <int W, class T>
 FUSEDOPS_HD void write(T* to, const Pack<T, W>& pack) {
 #if defined(FUSEDOPS_ON_DEVICE)

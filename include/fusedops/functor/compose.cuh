@@ -28,6 +28,10 @@ struct Chain {
   FUSEDOPS_HD void after_save(Compute (&)[N], const Row&, int64_t) const {}
   template <int N, class Row>
   FUSEDOPS_HD void prefetch(const Row&, int64_t) const {}
+#if defined(FUSEDOPS_CUDA)
+  template <class Row>
+  __device__ __forceinline__ void prefetch_all(const Row&, int64_t, int64_t) const {}
+#endif
   template <class Row>
   FUSEDOPS_HD Columns columns(const Row&, Columns all) const {
     return all;
@@ -88,6 +92,13 @@ struct Chain<kFirst, F, Rest...> {
     if constexpr (kSavesHere) first.template prefetch<N>(detail::row_for<F>(row), col);
     rest.template prefetch<N>(row, col);
   }
+#if defined(FUSEDOPS_CUDA)
+  template <class Row>
+  __device__ __forceinline__ void prefetch_all(const Row& row, int64_t begin, int64_t end) const {
+    if constexpr (kSavesHere) first.prefetch_all(detail::row_for<F>(row), begin, end);
+    rest.prefetch_all(row, begin, end);
+  }
+#endif
   template <class Row>
   FUSEDOPS_HD Columns columns(const Row& row, Columns all) const {
     all = rest.columns(row, all);
@@ -187,6 +198,14 @@ struct Load {
     source.template prefetch<N>(row, col);
     chain.template prefetch<N>(row, col);
   }
+#if defined(FUSEDOPS_CUDA)
+  /// The same of columns from `begin` to `end`, by one thread.
+  template <class Row>
+  __device__ __forceinline__ void prefetch_all(const Row& row, int64_t begin, int64_t end) const {
+    source.prefetch_all(row, begin, end);
+    chain.prefetch_all(row, begin, end);
+  }
+#endif
   template <class Visit>
   FUSEDOPS_HD void operands(Visit& visit) const {
     visit(source);

@@ -86,6 +86,14 @@ struct SavedResidual {
     }
   }
 
+#if defined(FUSEDOPS_CUDA)
+  template <class Row>
+  __device__ __forceinline__ void prefetch_all(const Row& row, int64_t begin, int64_t end) const {
+    stream.prefetch_all(row, begin, end);
+    if constexpr (kJoins) upstream.prefetch_all(row, begin, end);
+  }
+#endif
+
   template <int N, class Compute, class Row, class Sink>
   FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&in)[N], const Row& row, int64_t col,
                             Sink& sink) const {

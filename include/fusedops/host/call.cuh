@@ -39,9 +39,10 @@ inline bool aligned(uint64_t bytes, const T*... pointers) {
 inline int64_t piece(int64_t bytes) { return (bytes + 15) / 16 * 16; }
 
 /// Blocks for so many rows; where a grid cannot hold them, blocks take several in turn.
-inline int64_t blocks(int64_t rows, int64_t of_block) {
+inline int64_t blocks(int64_t rows, int64_t of_block, int64_t cluster = 1) {
   const int64_t wanted = (rows + of_block - 1) / of_block;
-  return wanted < 0x7fffffff ? wanted : 0x7fffffff;
+  const int64_t most = 0x7fffffff / cluster;
+  return (wanted < most ? wanted : most) * cluster;
 }
 
 /// As slices.py cuts rows of one dimension: into `most` slices at most, in multiples of `lanes`.
@@ -61,9 +62,10 @@ inline int64_t host_slices(int64_t rows, int64_t fewest) {
 
 #if defined(__CUDACC__)
 
-/// Launches a kernel whose one argument this is; never waits.
+/// Launches a kernel whose one argument this is; never waits. `cluster`: blocks of each of its
+/// clusters.
 inline cudaError_t launch(const void* kernel, int64_t grid, unsigned block, unsigned shared,
-                          cudaStream_t stream, void* argument) {
+                          cudaStream_t stream, void* argument, int cluster = 1) {
   if (grid == 0) return cudaSuccess;  // no rows
   if (grid > 0x7fffffff) return cudaErrorInvalidConfiguration;
   // A kernel is loaded at its first launch, which must not fail because a graph is being captured.
@@ -74,6 +76,9 @@ inline cudaError_t launch(const void* kernel, int64_t grid, unsigned block, unsi
   if (shared > 40 * 1024) {
     status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(shared));
+  }
+  if (status == cudaSuccess && cluster > 8) {  // more than every device has
+    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   }
   if (status == cudaSuccess) {
     void* arguments[] = {argument};

@@ -29,7 +29,7 @@ struct HostLane {
   template <class F>
   FUSEDOPS_HD void walk(F f) const {
     for (int64_t begin = 0; begin < cols; begin += Tile::kPacks * Tile::kWidth) {
-      tile.left = cols - begin;
+      tile.begin(cols - begin, 0);
       walk_tile(tile, begin, f);
     }
   }
@@ -76,7 +76,8 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
         RowTile& value = values[kKeeps ? chunk : 0];
         RowTile& gradient = gradients[kKeeps ? chunk : 0];
         const int64_t col = chunk * Schedule::kChunk;
-        value.left = gradient.left = cols - col;
+        value.begin(cols - col, 0);
+        gradient.begin(cols - col, 0);
         load_tile<true>(value, load, row, col, bounds, Op::neutral());
         load_tile<false>(gradient, along, row, col, bounds, Compute(0));
         through_store<Op, kMasks>(value, gradient, known, store, row, col, sinks, lane, visit);

@@ -55,7 +55,7 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
     typename Op::Partial of_row = Op::nothing();
     for (int64_t chunk = within.begin; chunk < within.end; ++chunk) {
       RowTile& tile = tiles[kKeeps ? chunk : 0];
-      tile.left = tile.group_left = cols - chunk * Schedule::kChunk;
+      tile.begin(cols - chunk * Schedule::kChunk, cols - chunk * Schedule::kChunk);
       load_tile<false>(tile, load, row, chunk * Schedule::kChunk, bounds, Op::neutral());
       const typename Op::Partial part = op.reduce(Lanes<1>{}, tile);
       if constexpr (kKeeps) parts[chunk] = part;
@@ -68,7 +68,7 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
       RowTile& tile = tiles[kKeeps ? chunk : 0];
       typename Op::Partial& part = parts[kKeeps ? chunk : 0];
       if (!kKeeps || chunk < within.begin || chunk >= within.end) {
-        tile.left = tile.group_left = cols - chunk * Schedule::kChunk;
+        tile.begin(cols - chunk * Schedule::kChunk, cols - chunk * Schedule::kChunk);
         load_tile<true>(tile, load, row, chunk * Schedule::kChunk, bounds, Op::neutral());
         part = op.again(Lanes<1>{}, tile);
       }

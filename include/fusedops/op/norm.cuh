@@ -55,6 +55,8 @@ struct LayerNorm {
   FUSEDOPS_HD Partial again(Group, Tile&) const {
     return nothing();
   }
+  template <class Tile>
+  FUSEDOPS_HD void again(const Partial&, Tile&) const {}
 
   template <class Group>
   FUSEDOPS_HD Partial combine(Group group, Partial part) const {
@@ -135,6 +137,8 @@ struct RmsNorm {
   FUSEDOPS_HD Partial again(Group, Tile&) const {
     return nothing();
   }
+  template <class Tile>
+  FUSEDOPS_HD void again(const Partial&, Tile&) const {}
 
   template <class Group>
   FUSEDOPS_HD Partial combine(Group group, Partial part) const {

@@ -44,12 +44,17 @@ struct Softmax {
   /// Finish::of alone.
   template <class Group, class Tile>
   FUSEDOPS_HD Partial again(Group group, Tile& tile) const {
-    const Compute max = group.maximum(tile.maximum());
+    const Partial part{group.maximum(tile.maximum()), 0};
+    again(part, tile);
+    return part;
+  }
+  /// The same where the part is known.
+  template <class Tile>
+  FUSEDOPS_HD void again(const Partial& part, Tile& tile) const {
     if constexpr (!kLog) {
-      const Compute base = finite(max);
+      const Compute base = finite(part.max);
       tile.apply([base](Compute x) { return exponential(x - base); });
     }
-    return {max, 0};
   }
 
   /// Parts of a row held by the lanes of a group, one each.

@@ -105,12 +105,12 @@ FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_
     } else {
       FUSEDOPS_UNROLL
       for (int i = 0; i < N; ++i) tile.at[k][i] = neutral;
-      if (!Tile::kExact && Tile::kPacks == 1 && wanted) {
+      if (!Tile::kWhole && Tile::kPacks == 1 && wanted) {
         detail::load_tail<N, kAgain>(load, tile.at[k], row, first, count);
       }
     }
   }
-  if constexpr (!Tile::kExact && Tile::kPacks > 1) {
+  if constexpr (!Tile::kWhole && Tile::kPacks > 1) {
     // One pack at most ends within the row: its text stands once, not once a pack.
     const int last = tile.cut();
     const int64_t first = col + int64_t(last) * Tile::kStride;
@@ -129,6 +129,18 @@ FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_
   }
 }
 
+/// Asks for what a tile of a later row will load.
+template <class Tile, class LoadT, class Row>
+FUSEDOPS_HD void announce(const Tile&, const LoadT& load, const Row& row, int64_t col,
+                          int64_t cols) {
+  FUSEDOPS_UNROLL
+  for (int k = 0; k < Tile::kPacks; ++k) {
+    const int64_t first = col + int64_t(k) * Tile::kStride;
+    if (!Tile::kExact && first >= cols) break;
+    load.template prefetch<Tile::kWidth>(row, first);
+  }
+}
+
 /// Turns a tile into the row's result and stores it.
 template <class Tile, class StoreT, class Row, class Finish>
 FUSEDOPS_HD void store_tile(Tile& tile, StoreT& store, const Row& row, int64_t col,
@@ -142,11 +154,11 @@ FUSEDOPS_HD void store_tile(Tile& tile, StoreT& store, const Row& row, int64_t c
     const int64_t count = tile.count(k);
     if (Tile::kExact || count == N) {
       store.template store<N>(tile.at[k], row, first);
-    } else if (Tile::kPacks == 1 && count > 0) {
+    } else if (!Tile::kWhole && Tile::kPacks == 1 && count > 0) {
       detail::store_tail<N>(store, tile.at[k], row, first, count);
     }
   }
-  if constexpr (!Tile::kExact && Tile::kPacks > 1) {
+  if constexpr (!Tile::kWhole && Tile::kPacks > 1) {
     const int last = tile.cut();
     if (last < 0) return;
     typename Tile::Compute pack[N];

@@ -21,7 +21,9 @@ template <class Schedule, class Tile>
 struct RowLane {
   using Compute = typename Tile::Compute;
   Tile& tile;
-  int64_t cols, first_col;
+  int64_t cols;
+  int first_col;
+  Share share;
   int thread;
 
   /// Of one number a thread, over the row's threads.
@@ -35,9 +37,23 @@ struct RowLane {
       x = 0;
       for (int i = 0; i < Schedule::kGroups; ++i) x += parts[i];
     }
+    if constexpr (Schedule::kBlocks > 1) {
+      __shared__ Compute of_blocks[Schedule::kBlocks];
+      cluster_arrive();  // all have read the last sum
+      cluster_wait();
+      if (threadIdx.x < Schedule::kBlocks) {
+        write_in_block(&of_blocks[Schedule::rank(blockIdx.x)], x, static_cast<int>(threadIdx.x));
+      }
+      cluster_arrive_released();
+      cluster_wait();
+      x = 0;
+      for (int i = 0; i < Schedule::kBlocks; ++i) x += of_blocks[i];
+    }
     return x;
   }
-  __device__ __forceinline__ bool writes() const { return thread == 0; }
+  __device__ __forceinline__ bool writes() const {
+    return thread == 0 && Schedule::rank(blockIdx.x) == 0;
+  }
 
   /// The block's rows leave one part of a sum: those of the first.
   __device__ __forceinline__ bool writes_part() const { return threadIdx.x < Schedule::kThreads; }
@@ -105,10 +121,10 @@ struct RowLane {
 
   template <class F>
   __device__ __forceinline__ void walk(F f) const {
-    for (int64_t begin = 0; begin < cols; begin += Schedule::kChunk) {
-      tile.left = cols - begin - first_col;
+    for (int chunk = share.begin; chunk < share.end; ++chunk) {
+      const int begin = chunk * Schedule::kChunk;
+      tile.begin(cols - begin - first_col, 0);
       walk_tile(tile, begin + first_col, f);
-      if constexpr (Schedule::Storage::kOneTile) return;
     }
   }
 
@@ -137,44 +153,53 @@ struct Fetched {
 
 }  // namespace detail
 
-/// kAhead: how many rows before its turn a row is asked for, where a row is one tile.
-template <class Schedule, int kAhead, class Op, class LoadT, class Upstream, class StoreT,
-          class Kept, class To, class LoadTargets, class StoreTargets, class Rows>
-__device__ __forceinline__ void gradient_kernel(
-    const Op& op, const LoadT& load, const Upstream& upstream, const StoreT& store,
-    const Kept& kept, const To& to, const LoadTargets& load_targets,
-    const StoreTargets& store_targets, const Slices& slices, const Rows& rows, int64_t cols) {
+/// How a row is asked for before its turn, so that it is found in the L2 cache.
+/// By each thread or by one for all; of the rows of a slice, or of all, where slices are rows.
+enum class Ask { kNever, kEachThread, kAtOnce, kAcross };
+
+/// `ahead`: how many rows before its turn a row is asked for.
+template <class Schedule, Ask kAsk, class Op, class LoadT, class Upstream, class StoreT, class Kept,
+          class To, class LoadTargets, class StoreTargets, class Rows>
+__device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
+                                                const Upstream& upstream, const StoreT& store,
+                                                const Kept& kept, const To& to,
+                                                const LoadTargets& load_targets,
+                                                const StoreTargets& store_targets,
+                                                const Slices& slices, const Rows& rows,
+                                                int64_t cols, int64_t ahead = 1) {
   using Compute = typename Op::Compute;
   using Storage = typename Schedule::Storage;
   using Row = typename Rows::Index;
   using RowTile =
       Tile<Compute, Schedule::kPacks, Schedule::kWidth, Schedule::kThreads * Schedule::kWidth,
-           Schedule::kLanes * Schedule::kWidth, Schedule::kExact>;
+           Schedule::kLanes * Schedule::kWidth, Schedule::kExact, Schedule::kFull>;
   constexpr bool kMasks = Op::kLeaves;
   constexpr Lanes<Schedule::kLanes> kGroup{};
   constexpr bool kEverywhere = !Op::kLeavesConstant && Sinks<RowTile, StoreTargets>::kAny;
   const Alongside<LoadT, Upstream, Row, kEverywhere> along{load, upstream};
 
   const int thread = threadIdx.x % Schedule::kThreads;
-  const int64_t first_col = int64_t(thread) * Schedule::kWidth;
-  const int64_t chunks = Storage::kOneTile ? 1 : (cols + Schedule::kChunk - 1) / Schedule::kChunk;
-  const int64_t slice = int64_t(blockIdx.x) * Schedule::kRows + threadIdx.x / Schedule::kThreads;
+  const int first_col = thread * Schedule::kWidth;
+  const int chunks = Schedule::chunks(cols);
+  const Share share = Schedule::share(blockIdx.x, chunks);
+  const int64_t slice = Schedule::first_row(blockIdx.x) + threadIdx.x / Schedule::kThreads;
   const int64_t begin = slices.begin(slice);
   const int64_t end = slices.end(slice, rows.count);
-  const uint32_t turns = static_cast<uint32_t>(slices.rows);
+  const uint32_t turns = kAsk == Ask::kAcross ? 1 : static_cast<uint32_t>(slices.rows);
 
   Sinks<RowTile, LoadTargets> load_sinks(load_targets);
   Sinks<RowTile, StoreTargets> store_sinks(store_targets);
   using Fetched = detail::Fetched<Op, RowTile>;
   Fetched now;
-  const detail::RowLane<Schedule, RowTile> lane{now.value, cols, first_col, thread};
+  const detail::RowLane<Schedule, RowTile> lane{now.value, cols, first_col, share, thread};
   load_sinks.begin(lane);
   store_sinks.begin(lane);
 
-  const auto fetch = [&](Fetched& into, const Row& row, int64_t chunk) {
+  const auto fetch = [&](Fetched& into, const Row& row, int chunk) {
     const Columns bounds = bounds_of(load, row, cols);
-    const int64_t col = chunk * Schedule::kChunk + first_col;
-    into.value.left = into.gradient.left = cols - col;
+    const int col = chunk * Schedule::kChunk + first_col;
+    into.value.begin(cols - col, 0);
+    into.gradient.begin(cols - col, 0);
     load_tile<true>(into.value, load, row, col, bounds, Op::neutral());
     load_tile<false>(into.gradient, along, row, col, bounds, Compute(0));
   };
@@ -183,7 +208,7 @@ __device__ __forceinline__ void gradient_kernel(
     if (begin + turn < end) {
       const Row row = rows.index(begin + turn);
       kept.read(into.kept, unaware(row), 0);  // numbers of its own, aligned as they are
-      fetch(into, row, 0);
+      fetch(into, row, share.begin);
     } else {
       FUSEDOPS_UNROLL
       for (int i = 0; i < Op::kKept; ++i) into.kept[i] = 0;
@@ -192,15 +217,19 @@ __device__ __forceinline__ void gradient_kernel(
     }
   };
 
-  const auto announce = [&](uint32_t turn) {
-    if (begin + turn >= end) return;
-    const Row row = rows.index(begin + turn);
-    FUSEDOPS_UNROLL
-    for (int k = 0; k < RowTile::kPacks; ++k) {
-      const int64_t col = first_col + int64_t(k) * RowTile::kStride;
-      if (!Schedule::kExact && col >= cols) break;
-      load.template prefetch<Schedule::kWidth>(row, col);
-      upstream.template prefetch<Schedule::kWidth>(row, col);
+  const auto ask = [&](uint32_t turn) {
+    const int64_t later = begin + turn + ahead;
+    if (later >= (kAsk == Ask::kAcross ? rows.count : end)) return;
+    const Row row = rows.index(later);
+    const int here = share.begin * Schedule::kChunk;
+    if constexpr (kAsk != Ask::kEachThread) {
+      if (thread != 0) return;
+      const int64_t last = smaller<int64_t>(share.end * Schedule::kChunk, cols);
+      load.prefetch_all(row, smaller<int64_t>(here, cols), last);
+      upstream.prefetch_all(row, smaller<int64_t>(here, cols), last);
+    } else {
+      announce(now.value, load, row, here + first_col, cols);
+      announce(now.value, upstream, row, here + first_col, cols);
     }
   };
 
@@ -209,35 +238,37 @@ __device__ __forceinline__ void gradient_kernel(
 
   // The bound is the same for all threads of a block, so every lane reaches every shuffle and
   // barrier.
-  int phase = 0;
+  using Parts = detail::Parts<Schedule, Op>;
+  detail::prepare<Schedule, Parts>();
+  bool all_begun = Schedule::kBlocks == 1;
+  Parts parts;
   for (uint32_t turn = 0; turn < turns; ++turn) {
     const bool mine = begin + turn < end;
     const Row row = rows.index(mine ? begin + turn : 0);
     const Visit visit{slice, turn, turns, begin < end, mine};
     begin_row(now, turn);
-    if constexpr (kAhead > 0 && kSums) announce(turn + kAhead);
+    if constexpr (kAsk == Ask::kAcross || kAsk == Ask::kAtOnce ||
+                  (kAsk == Ask::kEachThread && kSums))
+      ask(turn);
     const typename Op::Row known = Op::row(now.kept);
 
-    typename Op::Partial part = Op::nothing();
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    for (int chunk = share.begin; chunk < share.end; ++chunk) {
       if (mine) {
-        if (chunk > 0) fetch(now, row, chunk);
+        if (chunk > share.begin) fetch(now, row, chunk);
         through_store<Op, kMasks>(now.value, now.gradient, known, store, row,
                                   chunk * Schedule::kChunk + first_col, store_sinks, lane, visit);
       }
-      const typename Op::Partial of_chunk = op.reduce(kGroup, now.value, now.gradient);
-      part = chunk == 0 ? of_chunk : op.merge(part, of_chunk);
+      const typename Op::Partial part = op.reduce(kGroup, now.value, now.gradient);
+      if (!all_begun) cluster_wait();
+      all_begun = true;
+      parts.add(op, part, chunk);
     }
-    typename Op::Partial of_row = part;
-    if constexpr (Schedule::kGroups > 1) {
-      of_row = detail::combine_groups<Schedule>(op, part, phase);
-      phase ^= 1;
-    }
-    if constexpr (kAhead > 0 && !kSums) announce(turn + kAhead);
+    const typename Op::Partial of_row = parts.all(op, chunks);
+    if constexpr (kAsk == Ask::kEachThread && !kSums) ask(turn);
     const typename Op::Finish finish = op.finish(known, of_row, cols);
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    for (int chunk = share.begin; chunk < share.end; ++chunk) {
       if (!mine) continue;
-      const int64_t col = chunk * Schedule::kChunk + first_col;
+      const int col = chunk * Schedule::kChunk + first_col;
       if constexpr (!Storage::kOneTile) {
         Sinks<RowTile, Targets<>> seen{Targets<>{}};  // operands of the STORE have had theirs
         fetch(now, row, chunk);

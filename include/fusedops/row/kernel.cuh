@@ -3,23 +3,30 @@
 //
 // The row kernel of the GPU: one text for every operator, every LOAD and STORE, and every schedule.
 //
-// A schedule is a tile (threads per row x packs per thread x pack width) and a storage. Threads of
-// a row own its packs in turn, so a row is cut into chunks of one tile a thread. Each group of
-// lanes (a warp, or the part of a warp that holds a row) reduces its part of a chunk; a group's
-// parts are merged chunk by chunk; the groups of a row are combined once, through shared memory,
-// behind the only barrier. That order depends on the tile alone, and the tile on operator, columns
-// and types alone.
+// A schedule is a tile (threads per block x packs per thread x pack width), a storage, and the
+// blocks of a row. Threads own packs in turn, so a row is cut into chunks of one tile a thread. Each
+// group of lanes (a warp, or the part of a warp that holds a row) reduces its part of a chunk;
+// row/combine.cuh makes one of the parts. Its order depends on the tile alone, and the tile on
+// operator, columns and types alone.
 #pragma once
 
 #include <fusedops/functor/contract.cuh>
+#include <fusedops/row/combine.cuh>
 #include <fusedops/row/fetch.cuh>
 #include <fusedops/row/storage.cuh>
 
 namespace fusedops {
 
-/// kThreads: threads per row, a power of two up to 32 or a multiple of 32. kRows: rows per block at
-/// a time.
-template <class Storage_, int kThreads_, int kPacks_, int kWidth_, int kRows_, bool kExact_>
+/// The chunks of a row that a block has.
+struct Share {
+  int begin, end;
+};
+
+/// kThreads: threads of a row in a block, a power of two up to 32 or a multiple of 32. kRows: rows
+/// per block at a time. kBlocks: blocks of a row, a cluster if more than one; each has its share of
+/// the chunks.
+template <class Storage_, int kThreads_, int kPacks_, int kWidth_, int kRows_, bool kExact_,
+          int kFull_ = kExact_ ? kPacks_ : -1, int kBlocks_ = 1>
 struct Schedule {
   using Storage = Storage_;
   static constexpr int kThreads = kThreads_;
@@ -27,45 +34,60 @@ struct Schedule {
   static constexpr int kWidth = kWidth_;
   static constexpr int kRows = kRows_;
   static constexpr bool kExact = kExact_;
+  static constexpr int kFull = kFull_;
+  static constexpr int kBlocks = kBlocks_;
   static constexpr int kLanes = kThreads < 32 ? kThreads : 32;
   static constexpr int kGroups = kThreads / kLanes;  // groups of lanes in a row
   static constexpr int kChunk = kThreads * kPacks * kWidth;
   static_assert(kGroups == 1 || kRows == 1, "a row of several warps has the block to itself");
   static_assert(kGroups <= 32, "at most 1024 threads a row");
+  static_assert(kBlocks == 1 || (kRows == 1 && kLanes == 32), "a cluster has one row");
+  static_assert(kBlocks <= 16, "at most 16 blocks a cluster");
+
+  /// The row that a block begins with, how far it is to its next, and its share of the chunks.
+  FUSEDOPS_HD static int64_t first_row(int64_t block) { return block / kBlocks * kRows; }
+  FUSEDOPS_HD static int64_t rows_apart(int64_t blocks) { return blocks / kBlocks * kRows; }
+  FUSEDOPS_HD static int rank(int64_t block) { return static_cast<int>(block % kBlocks); }
+  FUSEDOPS_HD static int chunks(int64_t cols) {
+    return Storage::kOneTile ? kBlocks : static_cast<int>((cols + kChunk - 1) / kChunk);
+  }
+  FUSEDOPS_HD static Share share(int64_t block, int chunks) {
+    if constexpr (Storage::kOneTile) return {rank(block), rank(block) + 1};
+    const int each = (chunks + kBlocks - 1) / kBlocks;
+    const int begin = rank(block) * each;
+    return {begin, smaller(begin + each, chunks)};
+  }
 };
 
 #if defined(FUSEDOPS_CUDA)
 
 namespace detail {
 
-/// Combines what the groups of a row know. `turn` alternates from row to row: a group that is still
-/// reading one row's parts and one that writes the next row's do not meet.
-template <class Schedule, class Op>
-__device__ __forceinline__ typename Op::Partial combine_groups(const Op& op,
-                                                               typename Op::Partial part,
-                                                               int turn) {
-  constexpr int kLanes = power_of_two(Schedule::kGroups);
-  __shared__ typename Op::Partial parts[2][Schedule::kGroups];
-  const int lane = threadIdx.x % 32;
-  if (lane == 0) parts[turn][threadIdx.x / 32] = part;
-  __syncthreads();
-  const int group = lane % kLanes;
-  part = group < Schedule::kGroups ? parts[turn][group] : Op::nothing();
-  return op.combine(Lanes<kLanes>{}, part);
+/// Before blocks of a cluster write into each other.
+template <class Schedule, class Parts>
+__device__ __forceinline__ void prepare() {
+  if constexpr (Schedule::kBlocks > 1) {
+    Parts::prepare();
+    __syncthreads();
+    cluster_arrive();
+  }
 }
 
 }  // namespace detail
 
-template <class Schedule, class Op, class LoadT, class StoreT, class Statistics, class Rows>
+/// kAsksAhead: a row is announced `ahead` rows before its turn, whoever takes it then, so that a
+/// block finds its memory in the L2 cache.
+template <class Schedule, bool kAsksAhead = false, class Op, class LoadT, class StoreT,
+          class Statistics, class Rows>
 __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, StoreT store,
                                            const Statistics& statistics, const Rows& rows,
-                                           int64_t cols) {
+                                           int64_t cols, int64_t ahead = 0) {
   using Compute = typename Op::Compute;
   using Storage = typename Schedule::Storage;
   using Row = typename Rows::Index;
   using RowTile =
       Tile<Compute, Schedule::kPacks, Schedule::kWidth, Schedule::kThreads * Schedule::kWidth,
-           Schedule::kLanes * Schedule::kWidth, Schedule::kExact>;
+           Schedule::kLanes * Schedule::kWidth, Schedule::kExact, Schedule::kFull>;
   static_assert(
       is_load_v<LoadT, Compute, Row>,
       "fusedops: not a LOAD: it needs template <int N> void load(Compute* dst, int64_t row, "
@@ -77,21 +99,33 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
   extern __shared__ __align__(16) char shared_row[];
 
   const int thread = threadIdx.x % Schedule::kThreads;
-  const int64_t first_col = int64_t(thread) * Schedule::kWidth;
-  const int64_t group_col =
-      int64_t(thread / Schedule::kLanes) * (Schedule::kLanes * Schedule::kWidth);
-  const int64_t chunks = Storage::kOneTile ? 1 : (cols + Schedule::kChunk - 1) / Schedule::kChunk;
-  int turn = 0;
+  const int first_col = thread * Schedule::kWidth;
+  const int group_col = thread / Schedule::kLanes * (Schedule::kLanes * Schedule::kWidth);
+  const int chunks = Schedule::chunks(cols);
+  const Share share = Schedule::share(blockIdx.x, chunks);
   RowTile tile;
+  const int64_t apart = Schedule::rows_apart(gridDim.x);
+  using Parts = detail::Parts<Schedule, Op>;
+  detail::prepare<Schedule, Parts>();
+  Parts parts;
+  bool all_begun = Schedule::kBlocks == 1;
 
-  // The bound is the same for all threads of a block, so every lane reaches every shuffle and
-  // barrier, and the compiler knows it.
-  for (int64_t first = int64_t(blockIdx.x) * Schedule::kRows; first < rows.count;
-       first += int64_t(gridDim.x) * Schedule::kRows) {
+  // The bound is the same for all threads of a row's blocks, so every lane reaches every shuffle
+  // and barrier, and the compiler knows it.
+  for (int64_t first = Schedule::first_row(blockIdx.x); first < rows.count; first += apart) {
     const int64_t number = first + threadIdx.x / Schedule::kThreads;
     const bool mine = Schedule::kRows == 1 || number < rows.count;
     const Row row = rows.index(mine ? number : first);
     const Columns bounds = bounds_of(load, row, cols);
+    if constexpr (kAsksAhead) {
+      if (thread == 0 && number + ahead < rows.count) {
+        const Row later = rows.index(number + ahead);
+        const Columns wanted = bounds_of(load, later, cols);
+        load.source.prefetch_all(later,
+                                 larger<int64_t>(share.begin * Schedule::kChunk, wanted.begin),
+                                 smaller<int64_t>(share.end * Schedule::kChunk, wanted.end));
+      }
+    }
 
     // Rows that share a block go through the chunks together.
     constexpr bool kSkipsChunks = !Storage::kOneTile && Schedule::kRows == 1;
@@ -99,45 +133,54 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
                                ? chunks_within<LoadT, Row>(bounds, Schedule::kChunk, chunks)
                                : Columns{0, chunks};
 
-    typename Op::Partial part = Op::nothing();  // what this thread's group knows of the row
-    for (int64_t chunk = within.begin; chunk < within.end; ++chunk) {
-      const int64_t begin = chunk * Schedule::kChunk;
-      tile.left = cols - begin - first_col;
-      tile.group_left = cols - begin - group_col;
+    typename Op::Partial part = Op::nothing();  // what this thread's group knows of a chunk
+    for (int chunk = share.begin; chunk < share.end; ++chunk) {
+      if (kSkipsChunks && (chunk < within.begin || chunk >= within.end)) {
+        if (!all_begun) cluster_wait();
+        all_begun = true;
+        parts.add(op, Op::nothing(), chunk);
+        continue;
+      }
+      const int begin = chunk * Schedule::kChunk;
+      tile.begin(cols - begin - first_col, cols - begin - group_col);
       if (mine) {
         load_tile<false>(tile, load, row, begin + first_col, bounds, Op::neutral());
       } else {
         tile.fill(Op::neutral());
       }
       if constexpr (!Storage::kOneTile && !Storage::kRevisits) {
-        Storage::template put<Schedule::kThreads * Schedule::kRows>(shared_row, tile, chunk,
-                                                                    threadIdx.x);
+        Storage::template put<Schedule::kThreads * Schedule::kRows>(
+            shared_row, tile, chunk - share.begin, threadIdx.x);
       }
-      const typename Op::Partial of_chunk = op.reduce(Lanes<Schedule::kLanes>{}, tile);
-      part = chunk == within.begin ? of_chunk : op.merge(part, of_chunk);
+      part = op.reduce(Lanes<Schedule::kLanes>{}, tile);
+      if (!all_begun) cluster_wait();
+      all_begun = true;
+      parts.add(op, part, chunk);
     }
-    typename Op::Partial of_row = part;
-    if constexpr (Schedule::kGroups > 1) {
-      of_row = detail::combine_groups<Schedule>(op, part, turn);
-      turn ^= 1;
-    }
-    const typename Op::Finish finish = op.finish(of_row, cols);
-    if (mine && thread == 0) statistics.write(finish, row);
+    const typename Op::Finish finish = op.finish(parts.all(op, chunks), cols);
+    if (mine && thread == 0 && share.begin == 0) statistics.write(finish, row);
 
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      const int64_t begin = chunk * Schedule::kChunk;
-      tile.left = cols - begin - first_col;
+    for (int chunk = share.begin; chunk < share.end; ++chunk) {
+      const int begin = chunk * Schedule::kChunk;
+      tile.begin(cols - begin - first_col, 0);
       if constexpr (Storage::kRevisits) {
         if (mine) load_tile<true>(tile, load, row, begin + first_col, bounds, Op::neutral());
       } else if constexpr (!Storage::kOneTile) {
         if (chunk >= within.begin && chunk < within.end) {
-          Storage::template get<Schedule::kThreads * Schedule::kRows>(shared_row, tile, chunk,
-                                                                      threadIdx.x);
+          Storage::template get<Schedule::kThreads * Schedule::kRows>(
+              shared_row, tile, chunk - share.begin, threadIdx.x);
         } else {
           tile.fill(Op::neutral());
         }
       }
-      if constexpr (!Storage::kOneTile) part = op.again(Lanes<Schedule::kLanes>{}, tile);
+      if constexpr (!Storage::kOneTile) {
+        if (parts.remembers(chunks)) {
+          part = parts.of(chunk);
+          op.again(part, tile);
+        } else {
+          part = op.again(Lanes<Schedule::kLanes>{}, tile);
+        }
+      }
       if (mine) store_tile(tile, store, row, begin + first_col, finish.of(part));
     }
   }

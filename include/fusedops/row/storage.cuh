@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where a row lives between its reduction and its result, one axis of the row schedules. All three
+// Where a row lives between its reduction and its result, one axis of the row schedules. All
 // hold the same tiles and reduce them in the same order, so the choice never changes a bit of the
 // result.
 #pragma once

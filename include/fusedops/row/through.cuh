@@ -50,7 +50,7 @@ FUSEDOPS_HD void walk_tile(const Tile& tile, int64_t col, F f) {
     const int64_t count = tile.count(k);
     if (Tile::kExact || count == N) {
       f(Width<N>{}, first, k, 0);
-    } else if (count > 0) {
+    } else if (!Tile::kWhole && count > 0) {
       detail::walk_tail<N>(first, count, k, 0, f);
     }
   }

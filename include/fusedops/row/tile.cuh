@@ -10,9 +10,10 @@
 
 namespace fusedops {
 
-/// kExact: every pack is complete, so nothing has to be counted. kSpan: columns that a group covers
-/// in a pack.
-template <class Compute_, int kPacks_, int kWidth_, int kStride_, int kSpan_, bool kExact_>
+/// kExact: every pack is complete, so nothing has to be counted. kFull: how many packs of
+/// each thread are surely there, the others being there or not; -1 if packs may be in pieces. kSpan: columns that a group covers in a pack.
+template <class Compute_, int kPacks_, int kWidth_, int kStride_, int kSpan_, bool kExact_,
+          int kFull_ = kExact_ ? kPacks_ : -1>
 struct Tile {
   using Compute = Compute_;
   static constexpr int kPacks = kPacks_;
@@ -20,10 +21,18 @@ struct Tile {
   static constexpr int kStride = kStride_;
   static constexpr int kSpan = kSpan_;
   static constexpr bool kExact = kExact_;
+  static constexpr int kFull = kFull_;
+  static constexpr bool kWhole = kFull >= 0 || kWidth == 1;
 
   Compute at[kPacks][kWidth];
-  int64_t left;        // columns from this thread's first pack to the end of the row, if any
-  int64_t group_left;  // the same from the first pack of the group of lanes
+  int left;        // columns from this thread's first pack to the end of the row, if any
+  int group_left;  // the same from the first pack of the group of lanes
+
+  /// The columns of the row that are left where the thread's, and the group's, first pack begins.
+  FUSEDOPS_HD void begin(int64_t of_thread, int64_t of_group) {
+    left = static_cast<int>(of_thread);
+    group_left = static_cast<int>(of_group);
+  }
 
   /// Packs that hold anything; on a GPU all are walked, so that the registers have constant
   /// indices.
@@ -31,14 +40,16 @@ struct Tile {
 #if defined(FUSEDOPS_CUDA)
     return kPacks;
 #else
-    return static_cast<int>(smaller<int64_t>((left + kStride - 1) / kStride, kPacks));
+    return smaller((left + kStride - 1) / kStride, kPacks);
 #endif
   }
 
   /// Columns of the row in this thread's pack k.
-  FUSEDOPS_HD int64_t count(int k) const {
-    return kExact ? kWidth
-                  : larger<int64_t>(smaller<int64_t>(left - int64_t(k) * kStride, kWidth), 0);
+  FUSEDOPS_HD int count(int k) const {
+    if (k < kFull) return kWidth;
+    const int rest = left - k * kStride;
+    if constexpr (kWhole) return rest > 0 ? kWidth : 0;
+    return rest < 0 ? 0 : smaller(rest, kWidth);
   }
 
   /// The pack that ends within the row, or -1.
@@ -46,7 +57,7 @@ struct Tile {
     int found = -1;
     FUSEDOPS_UNROLL
     for (int k = 0; k < kPacks; ++k) {
-      const int64_t rest = left - int64_t(k) * kStride;
+      const int rest = left - k * kStride;
       found = rest > 0 && rest < kWidth ? k : found;
     }
     return found;
@@ -79,12 +90,13 @@ struct Tile {
   }
 
   /// Columns of the row that the whole group holds.
-  FUSEDOPS_HD int64_t group_count() const {
-    if constexpr (kExact) return int64_t(kSpan) * kPacks;
-    int64_t sum = 0;
+  FUSEDOPS_HD int group_count() const {
+    if constexpr (kExact) return kSpan * kPacks;
+    int sum = 0;
     FUSEDOPS_UNROLL
     for (int k = 0; k < kPacks; ++k) {
-      sum += larger<int64_t>(smaller<int64_t>(group_left - int64_t(k) * kStride, kSpan), 0);
+      const int rest = group_left - k * kStride;
+      sum += k < kFull ? kSpan : rest < 0 ? 0 : smaller(rest, kSpan);
     }
     return sum;
   }
@@ -102,8 +114,11 @@ struct Tile {
     if constexpr (!kExact) {
       FUSEDOPS_UNROLL
       for (int k = 0; k < packs(); ++k) {
-        const int64_t present = count(k);
-        if (present < kWidth) {
+        const int present = count(k);
+        if constexpr (kWhole) {
+          FUSEDOPS_UNROLL
+          for (int i = 0; i < kWidth; ++i) at[k][i] = present > 0 ? at[k][i] : value;
+        } else if (present < kWidth) {
           FUSEDOPS_UNROLL
           for (int i = 0; i < kWidth; ++i) at[k][i] = i < present ? at[k][i] : value;
         }

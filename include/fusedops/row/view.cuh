@@ -90,6 +90,17 @@ struct View {
     }
   }
 
+#if defined(FUSEDOPS_CUDA)
+  /// The same of columns from `begin` to `end`, by one thread.
+  template <class Row>
+  __device__ __forceinline__ void prefetch_all(const Row& row, int64_t begin, int64_t end) const {
+    if constexpr (kColumn == Column::kContiguous) {
+      const T* base = data + rows(row);
+      if (begin < end) prefetch_bytes(base + begin, base + end);
+    }
+  }
+#endif
+
   /// Reads what this thread has written before (a saved stream).
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void read_again(Compute (&value)[N], const Row& row, int64_t col) const {
@@ -169,6 +180,10 @@ struct Unread {
   }
   template <int N, class Row>
   FUSEDOPS_HD void prefetch(const Row&, int64_t) const {}
+#if defined(FUSEDOPS_CUDA)
+  template <class Row>
+  __device__ __forceinline__ void prefetch_all(const Row&, int64_t, int64_t) const {}
+#endif
 };
 
 /// A number given at the call, in place of a tensor.
