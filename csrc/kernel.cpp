@@ -11,8 +11,8 @@ namespace fusedops::runtime {
 namespace {
 
 // What a kernel may surely use without asking: of the 48 KiB that static and dynamic shared memory
-// have together, 8 KiB are left to the static part.
-constexpr unsigned kDefaultShared = 40 * 1024;
+// have together, 18 KiB are left to the static part, the parts of a row of doubles.
+constexpr unsigned kDefaultShared = 30 * 1024;
 
 // Blocks of a cluster that every device with clusters takes.
 constexpr int kPortableCluster = 8;

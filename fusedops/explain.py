@@ -26,7 +26,7 @@ from fusedops.plan import Info
 from fusedops.random import threshold
 from fusedops.refusal import refuse
 from fusedops.runtime import device_info
-from fusedops.schedule import HOST_BUFFERED, RESERVED_SHARED, VALUES, Schedule
+from fusedops.schedule import HOST_BUFFERED, VALUES, Schedule, reserved_shared
 from fusedops.variant import Target
 
 __all__ = ["explain"]
@@ -221,7 +221,7 @@ def _why(info: Info | None, target: Target) -> str:
         "every pack is full" if tile.exact else f"the tile of {tile.chunks * chunk} is not full",
     ]
     in_shared = dataclasses.replace(tile, kind="shared").shared
-    limit = (target.shared_limit or 0) - RESERVED_SHARED
+    limit = (target.shared_limit or 0) - reserved_shared(tile)
     if tile.chunks == 1:
         parts.append("the row fits the registers")
     elif tile.kind == "cluster":

@@ -227,6 +227,10 @@ def test_every_size(op, dtype, columns):
     check_row_counts(op, dtype, columns, "cuda", limit=1 << 23)
 
 
+#: Of two tiles, values and gradients, a block's registers hold half as many.
+MOST_OF_GRADIENT = {"register": 8192, "shared": 8192}
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("columns", COLUMNS)
 @pytest.mark.parametrize("schedule", ["register", "shared", "cluster", "streaming"])
@@ -234,8 +238,8 @@ def test_every_size(op, dtype, columns):
 def test_every_schedule(op, schedule, columns):
     """One dtype for each size, so that each schedule meets all of them."""
     dtype = FLOATS[COLUMNS.index(columns) % len(FLOATS)]
-    few = schedule == "cluster" and columns < SHARED_BY_BLOCKS // 2
-    if few or columns > HELD[schedule] // 2:  # two tiles: values and gradients
+    few = schedule == "cluster" and columns < SHARED_BY_BLOCKS
+    if few or columns > MOST_OF_GRADIENT.get(schedule, HELD[schedule]):
         with contextlib.suppress(ValueError):
             check_row_counts(op, dtype, columns, "cuda", schedule)
         return

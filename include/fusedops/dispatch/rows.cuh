@@ -92,11 +92,14 @@ cudaError_t launch(void (*kernel)(const Arguments), int64_t blocks, int threads,
   const void* function = reinterpret_cast<const void*>(kernel);
   if (shared > kPlainShared) {
     // Always as much as there is: threads that launch it with less do not take it from each other.
-    int64_t limit = 0;
-    cudaError_t status = shared_limit(&limit);
+    int most = 0;
+    cudaError_t status = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, &most);
+    if (status != cudaSuccess) return status;
+    cudaFuncAttributes found;
+    status = cudaFuncGetAttributes(&found, function);
     if (status != cudaSuccess) return status;
     status = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(limit));
+                                  most - static_cast<int>(found.sharedSizeBytes));
     if (status != cudaSuccess) return status;
   }
   const dim3 grid(static_cast<unsigned>(smaller(blocks, kMostBlocks)));
@@ -128,7 +131,8 @@ struct LaunchRows {
     const int64_t chunks = (arguments.cols + Shared::kChunk - 1) / Shared::kChunk;
     const int64_t bytes = chunks * Shared::kChunk * int64_t(sizeof(Compute));
     if constexpr (Arguments::kWide) {  // elsewhere reading twice does: bits do not depend on it
-      if (bytes <= most) return with<Shared, 0>(bytes);
+      constexpr int kParts = Parts<Shared, decltype(arguments.op)>::kShared;
+      if (bytes + kParts <= most) return with<Shared, 0>(bytes);
     }
     return with<typename Rung::template Of<Streamed, Compute, kWidth, false>, 0>(0);
   }

@@ -73,7 +73,7 @@ inline cudaError_t launch(const void* kernel, int64_t grid, unsigned block, unsi
   cudaError_t status = cudaThreadExchangeStreamCaptureMode(&mode);
   if (status != cudaSuccess) return status;
   // Static and dynamic shared memory have 48 KiB together without asking.
-  if (shared > 40 * 1024) {
+  if (shared > 30 * 1024) {
     status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(shared));
   }

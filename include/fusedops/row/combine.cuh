@@ -30,6 +30,9 @@ class Parts {
   static constexpr int kSlots = kOneTile ? kBlocks : kAtOnce;
 
  public:
+  /// Bytes of static shared memory.
+  static constexpr int kShared = kExchanges ? 2 * (kSlots + 1) * kGroups * int(sizeof(Partial)) : 0;
+
   /// Before any other thread of the block goes on: all call it, then __syncthreads().
   __device__ __forceinline__ static void prepare() {
     if constexpr (kBlocks > 1) {

@@ -222,12 +222,12 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
     if (later >= (kAsk == Ask::kAcross ? rows.count : end)) return;
     const Row row = rows.index(later);
     const int here = share.begin * Schedule::kChunk;
-    if constexpr (kAsk != Ask::kEachThread) {
+    if constexpr (kAsk == Ask::kAtOnce || kAsk == Ask::kAcross) {
       if (thread != 0) return;
       const int64_t last = smaller<int64_t>(share.end * Schedule::kChunk, cols);
       load.prefetch_all(row, smaller<int64_t>(here, cols), last);
       upstream.prefetch_all(row, smaller<int64_t>(here, cols), last);
-    } else {
+    } else if constexpr (kAsk == Ask::kEachThread) {
       announce(now.value, load, row, here + first_col, cols);
       announce(now.value, upstream, row, here + first_col, cols);
     }
