@@ -147,6 +147,7 @@ class Backward:
         columns = max(geometry.columns, 1)
         if self.target.shared_limit is None:
             return None, schedule.choose_host(columns, plan.forced), 0
+        plan.check_columns(self.op.name, columns)
         tile = schedule.choose_gradient(
             columns,
             self.bound.x.element_size(),

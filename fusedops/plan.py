@@ -37,6 +37,7 @@ __all__ = [
     "Info",
     "Target",
     "Variant",
+    "check_columns",
     "choose",
     "columns_apart",
     "describe",
@@ -51,6 +52,9 @@ HOST_INLINE = 16384
 
 #: Elements that a thread takes at a time: a machine of 16 threads shares 65536 elements among all.
 HOST_GRAIN = 4096
+
+#: What 32 bits count.
+MOST_COLUMNS = 2**31 - 1
 
 #: DLPack's type code and bits of what a kernel writes.
 DLPACK = {dtype: (4 if dtype is torch.bfloat16 else 2, dtype.itemsize * 8) for dtype in FLOATING}
@@ -135,6 +139,8 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
         geometry = _padded(geometry, padding)
     columns = max(geometry.columns, 1)
     tile = None
+    if target.shared_limit is not None:
+        check_columns(op.name, columns)
     if target.shared_limit is None:
         kind, width = schedule.choose_host(columns, forced), 0
     else:
@@ -197,6 +203,19 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
         patches=write.patches,
         draws=_draws(bound),
     )
+
+
+def check_columns(name: str, columns: int) -> None:
+    """Kernels of a GPU count columns in 32 bits.
+
+    Raises:
+        UnsupportedError: There are too many.
+    """
+    if columns > MOST_COLUMNS:
+        raise UnsupportedError(
+            f"{name}: rows of {columns} columns, a GPU kernel holds at most {MOST_COLUMNS}; use "
+            "op.unfused, or compute on the CPU"
+        )
 
 
 def _padded(geometry: Geometry, padding: int) -> Geometry:

@@ -336,6 +336,13 @@ def test_a_row_that_shared_memory_cannot_hold_is_refused(arch, columns):
     assert chosen == ("streaming" if arch == "sm_80" else "cluster")
 
 
+def test_more_columns_than_32_bits_count_are_refused():
+    x = torch.empty(2**31, dtype=torch.float16, device="meta")[None]
+    with pytest.raises(fo.UnsupportedError, match=r"2147483648 columns.*op\.unfused"):
+        described(fo.Softmax(), x, {}, "sm_90")
+    described(fo.Softmax(), x[:, 1:], {}, "sm_90")
+
+
 @pytest.mark.parametrize("columns", [1024, 16384])
 def test_a_row_of_one_block_has_no_cluster(columns):
     with pytest.raises(ValueError, match=f"{columns} columns is one chunk"):

@@ -23,6 +23,7 @@ class Parts {
   using Partial = typename Op::Partial;
   static constexpr int kBlocks = Schedule::kBlocks;
   static constexpr int kGroups = Schedule::kGroups;
+  static constexpr int kWarps = Schedule::kThreads * Schedule::kRows / 32;  // of all rows
   static constexpr bool kOneTile = Schedule::Storage::kOneTile;
   // A part of a row that one block meets at once stays in registers.
   static constexpr bool kExchanges = kBlocks > 1 || (!kOneTile && Schedule::kLanes == 32);
@@ -31,7 +32,7 @@ class Parts {
 
  public:
   /// Bytes of static shared memory.
-  static constexpr int kShared = kExchanges ? 2 * (kSlots + 1) * kGroups * int(sizeof(Partial)) : 0;
+  static constexpr int kShared = kExchanges ? 2 * (kSlots + 1) * kWarps * int(sizeof(Partial)) : 0;
 
   /// Before any other thread of the block goes on: all call it, then __syncthreads().
   __device__ __forceinline__ static void prepare() {
@@ -90,7 +91,7 @@ class Parts {
   }
 
  private:
-  using Slots = Partial[2][kSlots][kGroups];
+  using Slots = Partial[2][kSlots][kExchanges ? kWarps : 1];
 
   // Buffers alternate from row to row: who still reads one row's parts and who writes the next
   // row's do not meet.

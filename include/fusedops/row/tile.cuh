@@ -30,8 +30,8 @@ struct Tile {
 
   /// The columns of the row that are left where the thread's, and the group's, first pack begins.
   FUSEDOPS_HD void begin(int64_t of_thread, int64_t of_group) {
-    left = static_cast<int>(of_thread);
-    group_left = static_cast<int>(of_group);
+    left = counted(of_thread);
+    group_left = counted(of_group);
   }
 
   /// Packs that hold anything; on a GPU all are walked, so that the registers have constant
@@ -99,6 +99,15 @@ struct Tile {
       sum += k < kFull ? kSpan : rest < 0 ? 0 : smaller(rest, kSpan);
     }
     return sum;
+  }
+
+  /// More than a tile holds counts as much as a tile.
+  FUSEDOPS_HD static int counted(int64_t columns) {
+#if defined(FUSEDOPS_ON_DEVICE)
+    return static_cast<int>(columns);  // a GPU's rows have fewer than 2^31
+#else
+    return static_cast<int>(smaller(columns, int64_t(1) << 30));
+#endif
   }
 
   FUSEDOPS_HD void fill(Compute value) {
