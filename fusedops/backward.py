@@ -191,7 +191,8 @@ class Backward:
             1 if tile is None else tile.rows,
             tile is not None and tile.visits,
         )
-        if tile is not None and tile.asks == "across" and self.slices.rows > 1:
+        summed = any(s.group > 1 for s in self.sharing.values() if s.kind in ("column", "row"))
+        if tile is not None and tile.asks == "across" and summed:  # slices of several rows
             self.tile = dataclasses.replace(tile, asks="never")
         for one, share in self.sharing.items():
             if share.outer < 0 and self.partial(share):
@@ -227,7 +228,7 @@ class Backward:
             [(*plan.DLPACK[dtype], tuple(shape)) for dtype, shape in self.outputs],
             total,
             total if geometry.rows * geometry.columns <= plan.HOST_INLINE else 1,
-            1 if tile is None else tile.grid(total),
+            1 if tile is None else -(-total // tile.rows) * tile.cluster,
             1 if tile is None else tile.block,
             self.shared_sums * self.bound.compute.itemsize,
             self.op.dropouts if self.bound.slots else 0,

@@ -221,7 +221,7 @@ def _why(info: Info | None, target: Target) -> str:
         "every pack is full" if tile.exact else f"the tile of {tile.chunks * chunk} is not full",
     ]
     in_shared = dataclasses.replace(tile, kind="shared").shared
-    limit = (target.shared_limit or 0) - reserved_shared(tile)
+    limit = (target.shared_limit or 0) - reserved_shared(tile.threads, tile.compute_bytes)
     if tile.chunks == 1:
         parts.append("the row fits the registers")
     elif tile.kind == "cluster":

@@ -94,7 +94,7 @@ DROPOUT_WIDTH = 8
 #: Blocks of a grid.
 MOST_BLOCKS = 2**31 - 1
 
-#: Shared memory that the runtime and the exchange between warps keep.
+#: Shared memory that the runtime and barriers keep.
 RESERVED_SHARED = 2048
 
 #: Numbers that are known of a part of a row at most, and parts that are kept: row/combine.cuh.
@@ -120,7 +120,8 @@ class Visiting(NamedTuple):
         columns: The most, or None.
         values: That a thread holds, if it matters.
         block: Threads of a block that holds several rows.
-        ahead: Rows that are asked for before their turn; 0 visits one row a block.
+        ahead: Rows of a slice that are asked for before their turn; 0 does not, and visits one row
+            a block where nothing is summed.
         resident: Threads that a multiprocessor has visiting at a time.
         sums: Where what rows share is summed, "registers" or "shared".
         room: Threads that a multiprocessor shall have room for; 0 leaves it to the compiler.
@@ -166,8 +167,9 @@ SUMMED = (
 class Schedule:
     """A row schedule. `chunks` tiles of `threads * packs * width` columns cover a row.
 
-    A row may be asked for so many rows `ahead` of its turn: "each thread" for itself, or "at once".
-    A gradient's slices then are of several rows where they `visit`.
+    A row may be asked for so many rows `ahead` of its turn: by "each thread" for itself, "at once",
+    or, of a gradient's rows that are no slice, "across". A gradient's slices are of several rows
+    where they `visit`.
     """
 
     kind: str
@@ -263,6 +265,11 @@ def _tile(
     return threads, packs, _ceil(packs_of_row, threads * packs)
 
 
+def _exact(columns: int, chunk: int, chunks: int) -> bool:
+    """Whether all tiles are full, whatever cluster shares them: of a power of two of blocks."""
+    return columns == chunk * chunks and chunks == _power_of_two_above(chunks)
+
+
 def _full(columns: int, threads: int, packs: int, blocks: int, width: int) -> int:
     """Packs that every thread surely has, if none is in pieces; else -1.
 
@@ -324,7 +331,7 @@ def choose(
         width,
         rows,
         chunks,
-        exact=columns == chunks * threads * packs * width,
+        exact=_exact(columns, threads * packs * width, chunks),
         compute_bytes=compute_bytes,
         full=_full(columns, threads, packs, chunks, width),
         room=next((room for most, room in RESIDENT.items() if most // 2 < values <= most), 0),
@@ -332,7 +339,7 @@ def choose(
     if forced == "host":
         raise ValueError("'host' is the schedule of a CPU")
     in_shared = dataclasses.replace(schedule, kind="shared")
-    fits = in_shared.shared <= shared_limit - reserved_shared(schedule)
+    fits = in_shared.shared <= shared_limit - reserved_shared(threads, compute_bytes)
     cluster = _cluster(chunks, cluster_limit)
     many = "cluster" if cluster > 1 else "shared" if fits else "streaming"
     kind = forced or ("register" if chunks == 1 else many)
@@ -347,7 +354,7 @@ def choose(
         _check_cluster(columns, chunks, cluster)
         full = schedule.full if cluster == chunks else min(schedule.full, 0)
         schedule = dataclasses.replace(schedule, cluster=cluster, full=full)
-    if cluster_limit > 1 and columns * element_bytes > ASKED_ROW:  # sm_90 and later
+    if cluster_limit > 1 and ASKED_ROW < columns * element_bytes <= ASKED:  # sm_90 and later
         ahead = max(1, ASKED // (columns * element_bytes))
         schedule = dataclasses.replace(schedule, asks="at once", ahead=ahead)
     return dataclasses.replace(schedule, kind=kind)
@@ -376,7 +383,8 @@ def choose_gradient(
         cluster_limit: As for `choose`.
         declared: Which of `GRADIENT_VALUES`.
         sums: For each operand whose gradient is a sum over rows, how many such sums there are.
-        forced: As for `choose`; "register" and "shared" say where the sums are.
+        forced: As for `choose`; "register" and "shared" say where the sums are, "cluster" that
+            the row is shared.
 
     Raises:
         ValueError: the forced storage cannot hold the row.
@@ -394,7 +402,7 @@ def choose_gradient(
     most_threads = GRADIENT_TILE // 32 if chunked else GRADIENT_TILE // 16
     threads, packs, chunks = _tile(columns, width, compute_bytes, values, most_threads)
     rows = max(1, visiting.block // threads) if threads <= 32 else 1
-    exact = columns == chunks * threads * packs * width
+    exact = _exact(columns, threads * packs * width, chunks)
     if forced in ("register", "shared") and chunks > 1:
         raise ValueError(f"a row of {columns} columns does not fit the registers of a block")
     cluster = _cluster(chunks, cluster_limit)
@@ -407,7 +415,9 @@ def choose_gradient(
     one_tile = kind == "register" or (kind == "cluster" and cluster >= chunks)
     where = {"register": "registers", "shared": "shared"}.get(forced or "", visiting.sums)
     taken = len(sums) * rows * threads * packs * width * compute_bytes
-    if not one_tile or (where == "shared" and taken > shared_limit - RESERVED_SHARED):
+    if not one_tile or (
+        where == "shared" and taken > shared_limit - reserved_shared(threads, compute_bytes)
+    ):
         where = "memory"
     visits = visiting.ahead > 0 and one_tile
     ahead, asks = (visiting.ahead, "each thread") if visits else (0, "never")
@@ -450,10 +460,9 @@ def _check_cluster(columns: int, chunks: int, cluster: int) -> None:
         )
 
 
-def reserved_shared(tile: Schedule) -> int:
-    """Bytes of shared memory that are not for a row in it."""
-    groups = _ceil(tile.threads, 32)
-    return RESERVED_SHARED + KEPT_PARTS * groups * PART_NUMBERS * tile.compute_bytes
+def reserved_shared(threads: int, compute_bytes: int) -> int:
+    """Bytes of shared memory that a block of so many threads a row needs beside rows and sums."""
+    return RESERVED_SHARED + KEPT_PARTS * _ceil(threads, 32) * PART_NUMBERS * compute_bytes
 
 
 def resident_rows(tile: Schedule, multiprocessors: int) -> int:
@@ -463,7 +472,7 @@ def resident_rows(tile: Schedule, multiprocessors: int) -> int:
 
 def choose_host(columns: int, forced: str | None) -> str:
     """The schedule on a CPU: "host" (the row in a buffer that the caches hold) or "streaming"."""
-    if forced in ("register", "shared"):
+    if forced in ("register", "shared", "cluster"):
         raise ValueError(f"a CPU has no {forced} schedule; it has 'host' and 'streaming'")
     if forced == "host" and columns > HOST_BUFFERED:
         raise ValueError(f"a row of {columns} columns does not fit the buffer of {HOST_BUFFERED}")

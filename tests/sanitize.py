@@ -22,9 +22,10 @@ from fusedops.flagship import ADD_NORM, ATTENTION
 from fusedops.row_op import RowOp
 from fusedops.schedule import STORAGES
 
-# Part of a warp, a warp, several warps with an odd end, several chunks.
-COLUMNS = (7, 256, 1024, 4099, 20001)
-GRADIENT_COLUMNS = (7, 1000, 1024, 20001)
+# Part of a warp, a warp, several warps with an odd end, several chunks, more than a cluster has
+# blocks, and a cluster of which some blocks have none.
+COLUMNS = (7, 256, 1024, 4099, 20001, 153600)
+GRADIENT_COLUMNS = (7, 1000, 1024, 20001, 37632, 160000)
 ROWS = 5
 HALF = torch.float16
 

@@ -123,7 +123,7 @@ def test_the_broadcast_of_an_operand(device):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("columns", [20001, 30522, 50257, 65536, 128256, 262144, 300001])
+@pytest.mark.parametrize("columns", [20001, 50257, 65536, 128256, 153600, 262144, 300001])
 def test_who_shares_a_long_row_is_no_part_of_how_it_is_added_up(chain, columns):
     """One block that meets the chunks in turn, or the blocks of a cluster."""
     x = randn(7, columns, device="cuda").half()

@@ -271,3 +271,21 @@ def test_nothing_to_do(device):
             assert got["x"].shape == shape
             for name, value in operands.items():
                 assert torch.equal(got[name], torch.zeros_like(value))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("columns", [37632, 50176, 134400, 153600, 160000, 200064])
+@pytest.mark.parametrize("op", OPERATORS)
+def test_chunks_that_are_no_power_of_two(op, columns):
+    """Blocks of a cluster that have no chunk, and some that have more than others."""
+    check_row_counts(op, torch.float16, columns, "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("columns", [20001, 50257, 160000])
+def test_a_number_a_row_of_a_cluster(columns):
+    """Its gradient is a sum over the blocks."""
+    x = randn(5, columns, device="cuda").half()
+    scale = randn(5, 1, device="cuda", seed=1)
+    verify_gradients(Chain("softmax", (("scale", "s"),)), x, {"s": scale})
+    verify_gradients(Chain("softmax", (("scale", "s"),)), x, {"s": scale[0]})

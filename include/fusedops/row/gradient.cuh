@@ -240,7 +240,7 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
   // barrier.
   using Parts = detail::Parts<Schedule, Op>;
   detail::prepare<Schedule, Parts>();
-  bool all_begun = Schedule::kBlocks == 1;
+  bool all_begun = false;
   Parts parts;
   for (uint32_t turn = 0; turn < turns; ++turn) {
     const bool mine = begin + turn < end;
@@ -259,8 +259,7 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
                                   chunk * Schedule::kChunk + first_col, store_sinks, lane, visit);
       }
       const typename Op::Partial part = op.reduce(kGroup, now.value, now.gradient);
-      if (!all_begun) cluster_wait();
-      all_begun = true;
+      detail::await_cluster<Schedule>(all_begun);
       parts.add(op, part, chunk);
     }
     const typename Op::Partial of_row = parts.all(op, chunks);

@@ -52,10 +52,8 @@ struct Schedule {
     return Storage::kOneTile ? kBlocks : static_cast<int>((cols + kChunk - 1) / kChunk);
   }
   FUSEDOPS_HD static Share share(int64_t block, int chunks) {
-    if constexpr (Storage::kOneTile) return {rank(block), rank(block) + 1};
-    const int each = (chunks + kBlocks - 1) / kBlocks;
-    const int begin = rank(block) * each;
-    return {begin, smaller(begin + each, chunks)};
+    // Every block has some: in an exchange, who has nothing to send could be overtaken.
+    return {rank(block) * chunks / kBlocks, (rank(block) + 1) * chunks / kBlocks};
   }
 };
 
@@ -70,6 +68,15 @@ __device__ __forceinline__ void prepare() {
     Parts::prepare();
     __syncthreads();
     cluster_arrive();
+  }
+}
+
+/// Before the first part is sent: the other blocks have begun.
+template <class Schedule>
+__device__ __forceinline__ void await_cluster(bool& begun) {
+  if constexpr (Schedule::kBlocks > 1) {
+    if (!begun) cluster_wait();
+    begun = true;
   }
 }
 
@@ -108,7 +115,7 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
   using Parts = detail::Parts<Schedule, Op>;
   detail::prepare<Schedule, Parts>();
   Parts parts;
-  bool all_begun = Schedule::kBlocks == 1;
+  bool all_begun = false;
 
   // The bound is the same for all threads of a row's blocks, so every lane reaches every shuffle
   // and barrier, and the compiler knows it.
@@ -136,8 +143,7 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
     typename Op::Partial part = Op::nothing();  // what this thread's group knows of a chunk
     for (int chunk = share.begin; chunk < share.end; ++chunk) {
       if (kSkipsChunks && (chunk < within.begin || chunk >= within.end)) {
-        if (!all_begun) cluster_wait();
-        all_begun = true;
+        detail::await_cluster<Schedule>(all_begun);
         parts.add(op, Op::nothing(), chunk);
         continue;
       }
@@ -153,8 +159,7 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
             shared_row, tile, chunk - share.begin, threadIdx.x);
       }
       part = op.reduce(Lanes<Schedule::kLanes>{}, tile);
-      if (!all_begun) cluster_wait();
-      all_begun = true;
+      detail::await_cluster<Schedule>(all_begun);
       parts.add(op, part, chunk);
     }
     const typename Op::Finish finish = op.finish(parts.all(op, chunks), cols);
