@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fusedops import _runtime, plan, schedule
+from fusedops import _runtime, gradient_schedule, plan, schedule
 from fusedops.binding import KEPT, Bound
 from fusedops.codegen import STORAGE, Arguments, Number, View
 from fusedops.geometry import Geometry, Placed
@@ -148,7 +148,7 @@ class Backward:
         if self.target.shared_limit is None:
             return None, schedule.choose_host(columns, plan.forced), 0
         plan.check_columns(self.op.name, columns)
-        tile = schedule.choose_gradient(
+        tile = gradient_schedule.choose_gradient(
             columns,
             self.bound.x.element_size(),
             self.bound.compute.itemsize,
@@ -187,7 +187,9 @@ class Backward:
             geometry.rows,
             geometry.columns,
             list(self.sharing.values()),
-            None if tile is None else schedule.resident_rows(tile, self.target.multiprocessors),
+            None
+            if tile is None
+            else gradient_schedule.resident_rows(tile, self.target.multiprocessors),
             1 if tile is None else tile.rows,
             tile is not None and tile.visits,
         )

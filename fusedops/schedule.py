@@ -13,18 +13,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import NamedTuple
 
 __all__ = [
     "HOST_BUFFERED",
     "STORAGES",
     "Schedule",
-    "Visiting",
+    "ceil_div",
+    "check_cluster",
     "choose",
-    "choose_gradient",
     "choose_host",
+    "cluster_of",
+    "full_packs",
+    "is_exact",
+    "pack_width",
     "reserved_shared",
-    "resident_rows",
+    "tile_of",
 ]
 
 #: Storages by the names that `fusedops.testing.force_schedule` takes.
@@ -66,15 +69,6 @@ ASKED = 4 << 20
 #: with dropout 80 and 83. For 16 values it costs 1 to 3 points, for 64 values nothing is gained.
 RESIDENT = {32: 896, 64: 512}
 
-#: Columns of a row of a gradient that one block holds, beyond which it is cut into chunks: 16384
-#: columns in one block of 1024 threads reach 94 percent of the ceiling, in two of 256 threads 99.
-GRADIENT_TILE = 8192
-
-#: As ASKED, of both streams together, for rows that a cluster shares, do not fill their tiles, and
-#: share no gradient. Softmax of 50257 columns: 64 without, 76 with 8 MB; of 128256 columns 68 and
-#: 78. Where tiles are full, asking costs: 32768 columns 96 without, 87 with 8 MB.
-GRADIENT_ASKED = 8 << 20
-
 #: Threads of a chunk at most; rows of more than 64 x 256 columns are cut into chunks.
 MOST_THREADS = 256
 
@@ -100,67 +94,6 @@ RESERVED_SHARED = 2048
 #: Numbers that are known of a part of a row at most, and parts that are kept: row/combine.cuh.
 PART_NUMBERS = 4
 KEPT_PARTS = 2 * 33
-
-
-#: The same for gradients, where a thread holds as many of the gradient beside them. Like the
-#: forward tile they may follow from the declaration, never from rows or from what is wanted:
-#: without operands that have gradients; softmaxes with some; norms with one or two; with more.
-GRADIENT_VALUES = {
-    "plain": ((4096, 16), (None, 32)),
-    "softmax": ((8192, 16), (None, 32)),
-    "norm": ((512, 8), (1024, 32), (4096, 16), (None, 32)),
-    "long norm": ((512, 8), (4096, 16), (None, 32)),
-}
-
-
-class Visiting(NamedTuple):
-    """How the rows of a gradient are visited: what may depend on their number, and what is wanted.
-
-    Attributes:
-        columns: The most, or None.
-        values: That a thread holds, if it matters.
-        block: Threads of a block that holds several rows.
-        ahead: Rows of a slice that are asked for before their turn; 0 does not, and visits one row
-            a block where nothing is summed.
-        resident: Threads that a multiprocessor has visiting at a time.
-        sums: Where what rows share is summed, "registers" or "shared".
-        room: Threads that a multiprocessor shall have room for; 0 leaves it to the compiler.
-    """
-
-    columns: int | None
-    values: int | None = None
-    block: int = 64
-    ahead: int = 0
-    resident: int = 1024
-    sums: str = "registers"
-    room: int = 0
-
-
-#: Sums over rows from which on each is made by one visitor of a few neighbouring rows.
-MANY_SUMS = 1024
-
-#: Where no rows share a gradient.
-ALONE = (
-    Visiting(4096),
-    Visiting(None, room=768),
-)
-
-#: Where rows that share a gradient are neighbours, so that a sum is complete after a few rows.
-GROUPED = (
-    Visiting(512, ahead=1, resident=2048),
-    Visiting(4096, ahead=1, resident=4096, sums="shared", room=640),
-    Visiting(None, values=16, ahead=1, resident=1024, sums="shared"),
-    Visiting(None, resident=512, sums="shared"),
-)
-
-#: Where all rows share one.
-SUMMED = (
-    Visiting(512, block=128, ahead=1, resident=1024),
-    Visiting(1024, values=32, block=128, ahead=1, resident=448, sums="shared"),
-    Visiting(1024, ahead=1, resident=512, sums="shared"),
-    Visiting(4096, ahead=1, resident=768, sums="shared"),
-    Visiting(None, ahead=1, resident=512, sums="shared"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,7 +134,7 @@ class Schedule:
 
     def grid(self, rows: int) -> int:
         """Blocks for so many rows; where a grid cannot hold them, blocks take several in turn."""
-        return min(_ceil(rows, self.rows), MOST_BLOCKS // self.cluster) * self.cluster
+        return min(ceil_div(rows, self.rows), MOST_BLOCKS // self.cluster) * self.cluster
 
     @property
     def shared(self) -> int:
@@ -226,18 +159,7 @@ class Schedule:
         return f"Schedule<{storage}, {numbers}, {flags}, {self.cluster}>"
 
 
-def visitors(multiprocessors: int, blocks: int, cluster: int) -> int:
-    """Clusters of which so many blocks a multiprocessor find room at once.
-
-    A cluster's blocks run on neighbouring multiprocessors, whose number no size of a cluster
-    divides: one H200 has room for 132, 62, 30 and 14 clusters of 2, 4, 8 and 16 blocks, two a
-    multiprocessor.
-    """
-    lost = 0 if cluster < 3 else 0.06 if cluster < 6 else 0.09 if cluster < 9 else 0.15
-    return max(1, int(multiprocessors * max(1, blocks) * (1 - lost) / cluster))
-
-
-def _tile(
+def tile_of(
     columns: int,
     width: int,
     compute_bytes: int,
@@ -247,30 +169,30 @@ def _tile(
     """Threads, packs a thread and chunks of a row."""
     values = next(values for most, values in table if most is None or columns <= most)
     most_packs = max(1, values * 4 // compute_bytes // width)
-    packs_of_row = _ceil(columns, width)
+    packs_of_row = ceil_div(columns, width)
     if packs_of_row <= 32 * most_packs:
-        threads = _power_of_two_above(_ceil(packs_of_row, most_packs))
-        return threads, _ceil(packs_of_row, threads), 1
+        threads = _power_of_two_above(ceil_div(packs_of_row, most_packs))
+        return threads, ceil_div(packs_of_row, threads), 1
     if packs_of_row <= most_threads * most_packs:
         # Warps that come out even, if there are any: then no pack need be asked if it is there.
         for packs in range(most_packs, most_packs // 2, -1):
             if packs_of_row % (32 * packs) == 0 and packs_of_row // packs <= most_threads:
                 return packs_of_row // packs, packs, 1
-        threads = 32 * _ceil(packs_of_row, 32 * most_packs)
-        return threads, _ceil(packs_of_row, threads), 1
+        threads = 32 * ceil_div(packs_of_row, 32 * most_packs)
+        return threads, ceil_div(packs_of_row, threads), 1
     # As many as a cluster has blocks, which share a row.
-    chunks = _power_of_two_above(_ceil(packs_of_row, most_threads * most_packs))
-    packs = _ceil(packs_of_row, most_threads * chunks)
-    threads = 32 * _ceil(packs_of_row, 32 * packs * chunks)
-    return threads, packs, _ceil(packs_of_row, threads * packs)
+    chunks = _power_of_two_above(ceil_div(packs_of_row, most_threads * most_packs))
+    packs = ceil_div(packs_of_row, most_threads * chunks)
+    threads = 32 * ceil_div(packs_of_row, 32 * packs * chunks)
+    return threads, packs, ceil_div(packs_of_row, threads * packs)
 
 
-def _exact(columns: int, chunk: int, chunks: int) -> bool:
+def is_exact(columns: int, chunk: int, chunks: int) -> bool:
     """Whether all tiles are full, whatever cluster shares them: of a power of two of blocks."""
     return columns == chunk * chunks and chunks == _power_of_two_above(chunks)
 
 
-def _full(columns: int, threads: int, packs: int, blocks: int, width: int) -> int:
+def full_packs(columns: int, threads: int, packs: int, blocks: int, width: int) -> int:
     """Packs that every thread surely has, if none is in pieces; else -1.
 
     `blocks`: how many share the row, each with one tile.
@@ -281,7 +203,7 @@ def _full(columns: int, threads: int, packs: int, blocks: int, width: int) -> in
     return min(packs, max(0, of_last // (threads * width)))
 
 
-def _width(columns: int, element_bytes: int, dropout: bool) -> int:
+def pack_width(columns: int, element_bytes: int, dropout: bool) -> int:
     """Columns of a pack: all packs of a row are whole, unless dropout draws for a pack at once.
 
     Where columns are odd, rows begin anywhere: then neighbouring threads read neighbouring
@@ -316,12 +238,12 @@ def choose(
     Raises:
         ValueError: the forced storage cannot hold the row.
     """
-    width = _width(columns, element_bytes, dropout)
-    threads, packs, chunks = _tile(columns, width, compute_bytes, VALUES, MOST_THREADS)
+    width = pack_width(columns, element_bytes, dropout)
+    threads, packs, chunks = tile_of(columns, width, compute_bytes, VALUES, MOST_THREADS)
     fills = threads * packs * chunks * width == columns
     if chunks == 1 and not fills and packs * width * compute_bytes // 4 > INEXACT:
         fewer = ((None, INEXACT),)
-        threads, packs, chunks = _tile(columns, width, compute_bytes, fewer, 2 * MOST_THREADS)
+        threads, packs, chunks = tile_of(columns, width, compute_bytes, fewer, 2 * MOST_THREADS)
     values = packs * width * compute_bytes // 4
     rows = max(1, SMALL_BLOCK // threads) if threads <= 32 else 1
     schedule = Schedule(
@@ -331,16 +253,16 @@ def choose(
         width,
         rows,
         chunks,
-        exact=_exact(columns, threads * packs * width, chunks),
+        exact=is_exact(columns, threads * packs * width, chunks),
         compute_bytes=compute_bytes,
-        full=_full(columns, threads, packs, chunks, width),
+        full=full_packs(columns, threads, packs, chunks, width),
         room=next((room for most, room in RESIDENT.items() if most // 2 < values <= most), 0),
     )
     if forced == "host":
         raise ValueError("'host' is the schedule of a CPU")
     in_shared = dataclasses.replace(schedule, kind="shared")
     fits = in_shared.shared <= shared_limit - reserved_shared(threads, compute_bytes)
-    cluster = _cluster(chunks, cluster_limit)
+    cluster = cluster_of(chunks, cluster_limit)
     many = "cluster" if cluster > 1 else "shared" if fits else "streaming"
     kind = forced or ("register" if chunks == 1 else many)
     if kind == "register" and chunks > 1:
@@ -351,7 +273,7 @@ def choose(
             f"device has {shared_limit} a block"
         )
     if kind == "cluster":
-        _check_cluster(columns, chunks, cluster)
+        check_cluster(columns, chunks, cluster)
         full = schedule.full if cluster == chunks else min(schedule.full, 0)
         schedule = dataclasses.replace(schedule, cluster=cluster, full=full)
     if cluster_limit > 1 and ASKED_ROW < columns * element_bytes <= ASKED:  # sm_90 and later
@@ -360,98 +282,14 @@ def choose(
     return dataclasses.replace(schedule, kind=kind)
 
 
-@functools.lru_cache(maxsize=4096)
-def choose_gradient(
-    columns: int,
-    element_bytes: int,
-    compute_bytes: int,
-    dropout: bool,
-    shared_limit: int,
-    cluster_limit: int,
-    declared: str,
-    sums: tuple[int, ...],
-    forced: str | None,
-) -> Schedule:
-    """The schedule of a gradient on a GPU.
-
-    Args:
-        columns: As for `choose`.
-        element_bytes: As for `choose`.
-        compute_bytes: As for `choose`.
-        dropout: As for `choose`.
-        shared_limit: As for `choose`.
-        cluster_limit: As for `choose`.
-        declared: Which of `GRADIENT_VALUES`.
-        sums: For each operand whose gradient is a sum over rows, how many such sums there are.
-        forced: As for `choose`; "register" and "shared" say where the sums are, "cluster" that
-            the row is shared.
-
-    Raises:
-        ValueError: the forced storage cannot hold the row.
-    """
-    width = _width(columns, element_bytes, dropout)
-    table = ALONE if not sums else GROUPED if min(sums) >= MANY_SUMS else SUMMED
-    values = GRADIENT_VALUES[declared]
-    held = next(values for most, values in values if most is None or columns <= most)
-    visiting = next(
-        one
-        for one in table
-        if (one.columns is None or columns <= one.columns) and one.values in (None, held)
-    )
-    chunked = columns > GRADIENT_TILE * 4 // compute_bytes
-    most_threads = GRADIENT_TILE // 32 if chunked else GRADIENT_TILE // 16
-    threads, packs, chunks = _tile(columns, width, compute_bytes, values, most_threads)
-    rows = max(1, visiting.block // threads) if threads <= 32 else 1
-    exact = _exact(columns, threads * packs * width, chunks)
-    if forced in ("register", "shared") and chunks > 1:
-        raise ValueError(f"a row of {columns} columns does not fit the registers of a block")
-    cluster = _cluster(chunks, cluster_limit)
-    if forced == "cluster":
-        _check_cluster(columns, chunks, cluster)
-    if forced == "streaming":
-        cluster = 1
-    kind = "cluster" if cluster > 1 else "register" if chunks == 1 else "streaming"
-    kind = "streaming" if forced == "streaming" else kind
-    one_tile = kind == "register" or (kind == "cluster" and cluster >= chunks)
-    where = {"register": "registers", "shared": "shared"}.get(forced or "", visiting.sums)
-    taken = len(sums) * rows * threads * packs * width * compute_bytes
-    if not one_tile or (
-        where == "shared" and taken > shared_limit - reserved_shared(threads, compute_bytes)
-    ):
-        where = "memory"
-    visits = visiting.ahead > 0 and one_tile
-    ahead, asks = (visiting.ahead, "each thread") if visits else (0, "never")
-    if visits and cluster > 1:
-        asks = "at once"
-    if not sums and not exact and cluster > 1:
-        ahead, asks = max(1, GRADIENT_ASKED // (2 * columns * element_bytes)), "across"
-    return Schedule(
-        kind=kind,
-        threads=threads,
-        packs=packs,
-        width=width,
-        rows=rows,
-        chunks=chunks,
-        exact=exact,
-        compute_bytes=compute_bytes,
-        full=_full(columns, threads, packs, max(chunks, cluster), width),
-        cluster=cluster,
-        ahead=ahead,
-        asks=asks,
-        visits=visits,
-        resident=visiting.resident,
-        sums=where,
-        room=visiting.room if one_tile else 0,
-    )
-
-
-def _cluster(chunks: int, limit: int) -> int:
+def cluster_of(chunks: int, limit: int) -> int:
     """Blocks that share a row of so many chunks; 1 if one block has it alone."""
     alone = chunks == 1 or chunks > MOST_SHARED_CHUNKS
     return 1 if alone else min(_power_of_two_above(chunks), limit)
 
 
-def _check_cluster(columns: int, chunks: int, cluster: int) -> None:
+def check_cluster(columns: int, chunks: int, cluster: int) -> None:
+    """Raise ValueError where a cluster is asked for and there is none for this row."""
     if chunks == 1:
         raise ValueError(f"a row of {columns} columns is one chunk: there is nothing to share")
     if cluster == 1:
@@ -462,12 +300,7 @@ def _check_cluster(columns: int, chunks: int, cluster: int) -> None:
 
 def reserved_shared(threads: int, compute_bytes: int) -> int:
     """Bytes of shared memory that a block of so many threads a row needs beside rows and sums."""
-    return RESERVED_SHARED + KEPT_PARTS * _ceil(threads, 32) * PART_NUMBERS * compute_bytes
-
-
-def resident_rows(tile: Schedule, multiprocessors: int) -> int:
-    """Rows of a gradient that a device visits at a time."""
-    return visitors(multiprocessors, tile.resident // tile.block, tile.cluster) * tile.rows
+    return RESERVED_SHARED + KEPT_PARTS * ceil_div(threads, 32) * PART_NUMBERS * compute_bytes
 
 
 def choose_host(columns: int, forced: str | None) -> str:
@@ -479,7 +312,8 @@ def choose_host(columns: int, forced: str | None) -> str:
     return forced or ("host" if columns <= HOST_BUFFERED else "streaming")
 
 
-def _ceil(a: int, b: int) -> int:
+def ceil_div(a: int, b: int) -> int:
+    """A quotient of positive integers, rounded up."""
     return -(-a // b)
 
 

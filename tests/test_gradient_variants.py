@@ -26,7 +26,7 @@ from test_variants import (
 )
 
 import fusedops as fo
-from fusedops import schedule, testing
+from fusedops import gradient_schedule, schedule, testing
 from fusedops.binding import KEPT, bind
 from fusedops.gradient import Gradient
 from fusedops.jit import compile_cuda
@@ -117,7 +117,7 @@ def test_the_flagships_compile(arch, flagship, columns, dtype):
 
 @pytest.mark.parametrize("clusters", [1, 16])
 @pytest.mark.parametrize("dropout", [False, True], ids=["plain", "dropout"])
-@pytest.mark.parametrize("declared", schedule.GRADIENT_VALUES)
+@pytest.mark.parametrize("declared", gradient_schedule.GRADIENT_VALUES)
 @pytest.mark.parametrize("sums", [(), (1,), (1, 1, 1), (4096,)], ids=str)
 @pytest.mark.parametrize(("element_bytes", "compute_bytes"), [(2, 4), (4, 4), (8, 8), (2, 8)])
 def test_the_tiles_of_a_row_cover_it(
@@ -127,7 +127,7 @@ def test_the_tiles_of_a_row_cover_it(
     some = (4095, 4096, 5000, 8192, 12289, 16384, 16385, 50257, 1 << 20)
     for columns in [*range(1, 2050), *some, *uneven]:
         limit = ARCHS["sm_90"]
-        tile = schedule.choose_gradient(
+        tile = gradient_schedule.choose_gradient(
             columns, element_bytes, compute_bytes, dropout, limit, clusters, declared, sums, None
         )
         chunk = tile.threads * tile.packs * tile.width

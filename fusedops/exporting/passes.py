@@ -20,8 +20,8 @@ from fusedops.exporting.call import described
 from fusedops.exporting.parameters import Parameter, Parameters
 from fusedops.geometry import Geometry
 from fusedops.gradient import Gradient
+from fusedops.gradient_schedule import resident_rows
 from fusedops.needed import joining_name, saved_name
-from fusedops.schedule import resident_rows
 from fusedops.variant import Target, Variant
 
 __all__ = ["Launch", "Pass", "backward_pass", "forward_pass"]

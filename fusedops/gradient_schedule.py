@@ -1,0 +1,196 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Choose the row schedule of a gradient, and how its rows are visited.
+
+The tile follows from columns, dtypes and the declaration, as a forward pass's does (schedule.py):
+dx of a row depends on its row alone. How many rows a block visits one after another, and where it
+adds up what they share, may follow from what is wanted and from the device as well.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+from fusedops.schedule import (
+    Schedule,
+    check_cluster,
+    cluster_of,
+    full_packs,
+    is_exact,
+    pack_width,
+    reserved_shared,
+    tile_of,
+)
+
+__all__ = ["GRADIENT_VALUES", "Visiting", "choose_gradient", "resident_rows"]
+
+#: Columns of a row of a gradient that one block holds, beyond which it is cut into chunks: 16384
+#: columns in one block of 1024 threads reach 94 percent of the ceiling, in two of 256 threads 99.
+GRADIENT_TILE = 8192
+
+#: As schedule.ASKED, of both streams together, for rows that a cluster shares, do not fill their
+#: tiles, and share no gradient. Softmax of 50257 columns: 64 without, 76 with 8 MB; of 128256
+#: columns 68 and 78. Where tiles are full, asking costs: 32768 columns 96 without, 87 with 8 MB.
+GRADIENT_ASKED = 8 << 20
+
+#: As schedule.VALUES, where a thread holds as many of the gradient beside them. Like the
+#: forward tile they may follow from the declaration, never from rows or from what is wanted:
+#: without operands that have gradients; softmaxes with some; norms with one or two; with more.
+GRADIENT_VALUES = {
+    "plain": ((4096, 16), (None, 32)),
+    "softmax": ((8192, 16), (None, 32)),
+    "norm": ((512, 8), (1024, 32), (4096, 16), (None, 32)),
+    "long norm": ((512, 8), (4096, 16), (None, 32)),
+}
+
+
+class Visiting(NamedTuple):
+    """How the rows of a gradient are visited: what may depend on their number, and what is wanted.
+
+    Attributes:
+        columns: The most, or None.
+        values: That a thread holds, if it matters.
+        block: Threads of a block that holds several rows.
+        ahead: Rows of a slice that are asked for before their turn; 0 does not, and visits one row
+            a block where nothing is summed.
+        resident: Threads that a multiprocessor has visiting at a time.
+        sums: Where what rows share is summed, "registers" or "shared".
+        room: Threads that a multiprocessor shall have room for; 0 leaves it to the compiler.
+    """
+
+    columns: int | None
+    values: int | None = None
+    block: int = 64
+    ahead: int = 0
+    resident: int = 1024
+    sums: str = "registers"
+    room: int = 0
+
+
+#: Sums over rows from which on each is made by one visitor of a few neighbouring rows.
+MANY_SUMS = 1024
+
+#: Where no rows share a gradient.
+ALONE = (
+    Visiting(4096),
+    Visiting(None, room=768),
+)
+
+#: Where rows that share a gradient are neighbours, so that a sum is complete after a few rows.
+GROUPED = (
+    Visiting(512, ahead=1, resident=2048),
+    Visiting(4096, ahead=1, resident=4096, sums="shared", room=640),
+    Visiting(None, values=16, ahead=1, resident=1024, sums="shared"),
+    Visiting(None, resident=512, sums="shared"),
+)
+
+#: Where all rows share one.
+SUMMED = (
+    Visiting(512, block=128, ahead=1, resident=1024),
+    Visiting(1024, values=32, block=128, ahead=1, resident=448, sums="shared"),
+    Visiting(1024, ahead=1, resident=512, sums="shared"),
+    Visiting(4096, ahead=1, resident=768, sums="shared"),
+    Visiting(None, ahead=1, resident=512, sums="shared"),
+)
+
+
+@functools.lru_cache(maxsize=4096)
+def choose_gradient(
+    columns: int,
+    element_bytes: int,
+    compute_bytes: int,
+    dropout: bool,
+    shared_limit: int,
+    cluster_limit: int,
+    declared: str,
+    sums: tuple[int, ...],
+    forced: str | None,
+) -> Schedule:
+    """The schedule of a gradient on a GPU.
+
+    Args:
+        columns: As for `choose`.
+        element_bytes: As for `choose`.
+        compute_bytes: As for `choose`.
+        dropout: As for `choose`.
+        shared_limit: As for `choose`.
+        cluster_limit: As for `choose`.
+        declared: Which of `GRADIENT_VALUES`.
+        sums: For each operand whose gradient is a sum over rows, how many such sums there are.
+        forced: As for `choose`; "register" and "shared" say where the sums are, "cluster" that
+            the row is shared.
+
+    Raises:
+        ValueError: the forced storage cannot hold the row.
+    """
+    width = pack_width(columns, element_bytes, dropout)
+    table = ALONE if not sums else GROUPED if min(sums) >= MANY_SUMS else SUMMED
+    values = GRADIENT_VALUES[declared]
+    held = next(values for most, values in values if most is None or columns <= most)
+    visiting = next(
+        one
+        for one in table
+        if (one.columns is None or columns <= one.columns) and one.values in (None, held)
+    )
+    chunked = columns > GRADIENT_TILE * 4 // compute_bytes
+    most_threads = GRADIENT_TILE // 32 if chunked else GRADIENT_TILE // 16
+    threads, packs, chunks = tile_of(columns, width, compute_bytes, values, most_threads)
+    rows = max(1, visiting.block // threads) if threads <= 32 else 1
+    exact = is_exact(columns, threads * packs * width, chunks)
+    if forced in ("register", "shared") and chunks > 1:
+        raise ValueError(f"a row of {columns} columns does not fit the registers of a block")
+    cluster = cluster_of(chunks, cluster_limit)
+    if forced == "cluster":
+        check_cluster(columns, chunks, cluster)
+    if forced == "streaming":
+        cluster = 1
+    kind = "cluster" if cluster > 1 else "register" if chunks == 1 else "streaming"
+    kind = "streaming" if forced == "streaming" else kind
+    one_tile = kind == "register" or (kind == "cluster" and cluster >= chunks)
+    where = {"register": "registers", "shared": "shared"}.get(forced or "", visiting.sums)
+    taken = len(sums) * rows * threads * packs * width * compute_bytes
+    if not one_tile or (
+        where == "shared" and taken > shared_limit - reserved_shared(threads, compute_bytes)
+    ):
+        where = "memory"
+    visits = visiting.ahead > 0 and one_tile
+    ahead, asks = (visiting.ahead, "each thread") if visits else (0, "never")
+    if visits and cluster > 1:
+        asks = "at once"
+    if not sums and not exact and cluster > 1:
+        ahead, asks = max(1, GRADIENT_ASKED // (2 * columns * element_bytes)), "across"
+    return Schedule(
+        kind=kind,
+        threads=threads,
+        packs=packs,
+        width=width,
+        rows=rows,
+        chunks=chunks,
+        exact=exact,
+        compute_bytes=compute_bytes,
+        full=full_packs(columns, threads, packs, max(chunks, cluster), width),
+        cluster=cluster,
+        ahead=ahead,
+        asks=asks,
+        visits=visits,
+        resident=visiting.resident,
+        sums=where,
+        room=visiting.room if one_tile else 0,
+    )
+
+
+def visitors(multiprocessors: int, blocks: int, cluster: int) -> int:
+    """Clusters of which so many blocks a multiprocessor find room at once.
+
+    A cluster's blocks run on neighbouring multiprocessors, whose number no size of a cluster
+    divides: one H200 has room for 132, 62, 30 and 14 clusters of 2, 4, 8 and 16 blocks, two a
+    multiprocessor.
+    """
+    lost = 0 if cluster < 3 else 0.06 if cluster < 6 else 0.09 if cluster < 9 else 0.15
+    return max(1, int(multiprocessors * max(1, blocks) * (1 - lost) / cluster))
+
+
+def resident_rows(tile: Schedule, multiprocessors: int) -> int:
+    """Rows of a gradient that a device visits at a time."""
+    return visitors(multiprocessors, tile.resident // tile.block, tile.cluster) * tile.rows
