@@ -215,7 +215,7 @@ class Backward:
             stage = (variant.kernel(), sum_words, sum_patches, rows, 1)
             then.append((*stage, blocks, _SUMS_BLOCK, 0))
         info = Info(
-            schedule="shared" if self.shared_sums else self.kind,
+            schedule="shared" if self.shared_sums and self.kind == "register" else self.kind,
             tile=tile,
             geometry=geometry,
             slices=self.slices,

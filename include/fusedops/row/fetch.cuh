@@ -100,7 +100,7 @@ FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_
       wanted = wanted && load.template any<N>(row, first);
     if (Tile::kExact && kAll) {
       detail::load_pack<N, kAgain>(load, tile.at[k], row, first);
-    } else if (wanted && count == N) {
+    } else if (wanted && tile.complete(k)) {
       detail::load_pack<N, kAgain>(load, tile.at[k], row, first);
     } else {
       FUSEDOPS_UNROLL
@@ -152,7 +152,7 @@ FUSEDOPS_HD void store_tile(Tile& tile, StoreT& store, const Row& row, int64_t c
     for (int i = 0; i < N; ++i) tile.at[k][i] = finish(tile.at[k][i]);
     const int64_t first = col + int64_t(k) * Tile::kStride;
     const int64_t count = tile.count(k);
-    if (Tile::kExact || count == N) {
+    if (Tile::kExact || tile.complete(k)) {
       store.template store<N>(tile.at[k], row, first);
     } else if (!Tile::kWhole && Tile::kPacks == 1 && count > 0) {
       detail::store_tail<N>(store, tile.at[k], row, first, count);

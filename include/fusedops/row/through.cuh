@@ -48,7 +48,7 @@ FUSEDOPS_HD void walk_tile(const Tile& tile, int64_t col, F f) {
   for (int k = 0; k < tile.packs(); ++k) {
     const int64_t first = col + int64_t(k) * Tile::kStride;
     const int64_t count = tile.count(k);
-    if (Tile::kExact || count == N) {
+    if (Tile::kExact || tile.complete(k)) {
       f(Width<N>{}, first, k, 0);
     } else if (!Tile::kWhole && count > 0) {
       detail::walk_tail<N>(first, count, k, 0, f);

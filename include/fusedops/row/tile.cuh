@@ -44,6 +44,12 @@ struct Tile {
 #endif
   }
 
+  /// Whether this thread's pack k lies within the row. Not `count(k) == kWidth`: of that ptxas 13.0
+  /// makes a VIMNMX.RELU for sm_90 whose predicate calls packs in pieces complete.
+  FUSEDOPS_HD bool complete(int k) const {
+    return k < kFull || left - k * kStride >= (kWhole ? 1 : kWidth);
+  }
+
   /// Columns of the row in this thread's pack k.
   FUSEDOPS_HD int count(int k) const {
     if (k < kFull) return kWidth;
@@ -123,11 +129,11 @@ struct Tile {
     if constexpr (!kExact) {
       FUSEDOPS_UNROLL
       for (int k = 0; k < packs(); ++k) {
-        const int present = count(k);
         if constexpr (kWhole) {
           FUSEDOPS_UNROLL
-          for (int i = 0; i < kWidth; ++i) at[k][i] = present > 0 ? at[k][i] : value;
-        } else if (present < kWidth) {
+          for (int i = 0; i < kWidth; ++i) at[k][i] = complete(k) ? at[k][i] : value;
+        } else if (!complete(k)) {
+          const int present = count(k);
           FUSEDOPS_UNROLL
           for (int i = 0; i < kWidth; ++i) at[k][i] = i < present ? at[k][i] : value;
         }
