@@ -48,7 +48,7 @@ Driver open() {
   find(library, "cuKernelGetAttribute", driver.KernelGetAttribute);
   find(library, "cuKernelSetAttribute", driver.KernelSetAttribute);
   find(library, "cuThreadExchangeStreamCaptureMode", driver.ThreadExchangeStreamCaptureMode);
-  find(library, "cuLaunchKernel", driver.LaunchKernel);
+  find(library, "cuLaunchKernelEx", driver.LaunchKernelEx);
   driver.check(driver.Init(0), "cuInit");
   return driver;
 }

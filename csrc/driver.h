@@ -28,11 +28,28 @@ enum DeviceAttribute : int {
   kSharedPerBlockOptin = 97,
 };
 enum FunctionAttribute : int {
+  kPtxVersion = 5,
   kMaxDynamicShared = 8,
   kRequiredClusterWidth = 11,
   kNonPortableClusters = 14,
 };
 enum CaptureMode : int { kCaptureRelaxed = 2 };
+
+/// CUlaunchAttribute with a number as its value, and CUlaunchConfig.
+struct LaunchAttribute {
+  int id;
+  int padding;
+  int value;
+  int rest[15];
+};
+struct LaunchConfig {
+  unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared;
+  Stream stream;
+  const LaunchAttribute* attributes;
+  unsigned count;
+};
+static_assert(sizeof(LaunchAttribute) == 72 && sizeof(LaunchConfig) == 56, "as in cuda.h");
+constexpr int kProgrammaticSerialization = 6;  // CUlaunchAttributeID
 
 /// The entry points in use, named as in cuda.h without `cu`.
 struct Driver {
@@ -56,9 +73,8 @@ struct Driver {
   Result (*KernelGetAttribute)(int* value, int attribute, Kernel kernel, Device device);
   Result (*KernelSetAttribute)(int attribute, int value, Kernel kernel, Device device);
   Result (*ThreadExchangeStreamCaptureMode)(int* mode);
-  Result (*LaunchKernel)(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                         unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
-                         Stream stream, void** arguments, void** extra);
+  Result (*LaunchKernelEx)(const LaunchConfig* config, Function function, void** arguments,
+                           void** extra);
 
   /// Throws std::runtime_error with the reason and the cure where there is no usable driver.
   static const Driver& get();

@@ -17,6 +17,11 @@ constexpr unsigned kDefaultShared = 30 * 1024;
 // Blocks of a cluster that every device with clusters takes.
 constexpr int kPortableCluster = 8;
 
+// Kernels for sm_90 and newer wait for those before them (core/dependency.cuh), so they may start
+// before these have ended. Earlier drivers do not capture such launches.
+constexpr int kWaitingPtx = 90;
+constexpr int kCapturingDriver = 12030;
+
 // Loading code is forbidden while this thread captures a graph in the default mode.
 class RelaxedCapture {
  public:
@@ -85,6 +90,10 @@ void Kernel::prepare(int index, unsigned shared) {
                  "allowing " + symbol_ + " clusters of " + std::to_string(cluster) +
                      " blocks on device " + std::to_string(index));
   }
+  int ptx = 0;
+  driver.check(driver.KernelGetAttribute(&ptx, cuda::kPtxVersion, cuda_, device),
+               "cuKernelGetAttribute");
+  waits_ = ptx >= kWaitingPtx && cuda::driver_version() >= kCapturingDriver;
   if (shared > kDefaultShared) {
     driver.check(
         driver.KernelSetAttribute(cuda::kMaxDynamicShared, static_cast<int>(shared), cuda_, device),
@@ -98,10 +107,11 @@ void Kernel::launch(cuda::Stream stream, unsigned grid, unsigned block, unsigned
                     void* words) const {
   const cuda::Driver& driver = cuda::Driver::get();
   void* arguments[] = {words};
-  // cuLaunchKernel takes a CUkernel in place of a CUfunction: it then runs in the current context.
-  const cuda::Result result =
-      driver.LaunchKernel(reinterpret_cast<cuda::Function>(cuda_), grid, 1, 1, block, 1, 1, shared,
-                          stream, arguments, nullptr);
+  const cuda::LaunchAttribute early{cuda::kProgrammaticSerialization, 0, 1, {}};
+  const cuda::LaunchConfig config{grid, 1, 1, block, 1, 1, shared, stream, &early, waits_ ? 1u : 0u};
+  // A CUkernel may stand in place of a CUfunction: it then runs in the current context.
+  const cuda::Result result = driver.LaunchKernelEx(
+      &config, reinterpret_cast<cuda::Function>(cuda_), arguments, nullptr);
   if (result == cuda::kSuccess) return;
   driver.check(result, "launching " + symbol_ + " (grid " + std::to_string(grid) + ", block " +
                            std::to_string(block) + ", shared memory " + std::to_string(shared) +

@@ -4,6 +4,7 @@
 // A loaded kernel, for the host or for CUDA devices.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -47,6 +48,7 @@ class Kernel {
   HostKernel host_ = nullptr;
   void* library_ = nullptr;
   cuda::Kernel cuda_ = nullptr;
+  std::atomic<bool> waits_ = false;  // for what was launched before it, by itself
   std::mutex mutex_;
   std::vector<int64_t> shared_;  // per device: bytes allowed so far; -1: not loaded there
 };

@@ -237,29 +237,29 @@ def cuda_source(
     definitions: Sequence[str] = (),
 ) -> Text:
     """The text of one GPU variant, which has one kernel, `fusedops_kernel`."""
-    blocks = f", {tile.blocks}" if tile.blocks else ""
     asks = str(tile.asks != "never").lower()
     ask = "Ask::k" + tile.asks.title().replace(" ", "")
     called, header = {
         "forward": (f"row_kernel<{tile.cpp}, {asks}>", "row/kernel.cuh"),
         "gradient": (f"gradient_kernel<{tile.cpp}, {ask}>", "row/gradient.cuh"),
-        "sums": ("all_column_sums", "op/column_sums.cuh"),
+        "sums": (f"all_column_sums<{tile.width}>", "op/column_sums.cuh"),
     }[entry]
     cluster = f" __cluster_dims__({tile.cluster}, 1, 1)" if tile.cluster > 1 else ""
     arguments = ["blockIdx.x"] * (entry == "sums") + _arguments(entry, members)
     return _source(
         members,
         words,
-        [*headers, header],
+        [*headers, header, "core/dependency.cuh"],
         definitions,
         f"""\
-#if defined(FUSEDOPS_ANY_REGISTERS)
-#define FUSEDOPS_BOUNDS __launch_bounds__({tile.block}, 1)
+#if defined(FUSEDOPS_BLOCKS)
+inline constexpr int kBlocks = FUSEDOPS_BLOCKS;
 #else
-#define FUSEDOPS_BOUNDS __launch_bounds__({tile.block}{blocks})
+inline constexpr int kBlocks = {tile.blocks};
 #endif
-{CUDA_LINKAGE} __global__ void FUSEDOPS_BOUNDS{cluster}
+{CUDA_LINKAGE} __global__ void __launch_bounds__({tile.block}, kBlocks){cluster}
 fusedops_kernel(const __grid_constant__ Arguments a) {{
+  begin_after_previous();
   {called}({_wrapped(arguments)});
 }}
 """,

@@ -44,6 +44,10 @@ GRADIENT_VALUES = {
     "long norm": ((512, 8), (4096, 16), (None, 32)),
 }
 
+#: The same of norms where a pack is one column: LayerNorm of 257 columns 34 with 8 values, 59 with
+#: 32; of 1023 columns 70 with 16, 73 with 32; of 50257 columns 31 and 51.
+ODD_VALUES = ((None, 32),)
+
 
 class Visiting(NamedTuple):
     """How the rows of a gradient are visited: what may depend on their number, and what is wanted.
@@ -51,6 +55,7 @@ class Visiting(NamedTuple):
     Attributes:
         columns: The most, or None.
         values: That a thread holds, if it matters.
+        odd: Only where a pack is one column. A sum in shared memory then is a word of its own.
         block: Threads of a block that holds several rows.
         ahead: Rows of a slice that are asked for before their turn; 0 does not, and visits one row
             a block where nothing is summed.
@@ -61,6 +66,7 @@ class Visiting(NamedTuple):
 
     columns: int | None
     values: int | None = None
+    odd: bool = False
     block: int = 64
     ahead: int = 0
     resident: int = 1024
@@ -87,6 +93,9 @@ GROUPED = (
 
 #: Where all rows share one.
 SUMMED = (
+    Visiting(512, odd=True, block=128, ahead=1, resident=512),
+    Visiting(4096, odd=True, ahead=1, resident=768),
+    Visiting(None, odd=True, ahead=1, resident=768, sums="shared"),
     Visiting(512, block=128, ahead=1, resident=1024),
     Visiting(1024, values=32, block=128, ahead=1, resident=448, sums="shared"),
     Visiting(1024, ahead=1, resident=512, sums="shared"),
@@ -126,12 +135,15 @@ def choose_gradient(
     """
     width = pack_width(columns, element_bytes, dropout)
     table = ALONE if not sums else GROUPED if min(sums) >= MANY_SUMS else SUMMED
-    values = GRADIENT_VALUES[declared]
+    odd = width == 1
+    values = ODD_VALUES if odd and declared == "norm" else GRADIENT_VALUES[declared]
     held = next(values for most, values in values if most is None or columns <= most)
     visiting = next(
         one
         for one in table
-        if (one.columns is None or columns <= one.columns) and one.values in (None, held)
+        if (one.columns is None or columns <= one.columns)
+        and one.values in (None, held)
+        and odd >= one.odd
     )
     chunked = columns > GRADIENT_TILE * 4 // compute_bytes
     most_threads = GRADIENT_TILE // 32 if chunked else GRADIENT_TILE // 16
@@ -156,7 +168,9 @@ def choose_gradient(
         where = "memory"
     visits = visiting.ahead > 0 and one_tile
     ahead, asks = (visiting.ahead, "each thread") if visits else (0, "never")
-    if visits and cluster > 1:
+    # One number a thread is no more to ask for than a row: 16-bit LayerNorm of 1023 columns would
+    # spend a third of its instructions on it.
+    if visits and (cluster > 1 or width == 1):
         asks = "at once"
     if not sums and not exact and cluster > 1:
         ahead, asks = max(1, GRADIENT_ASKED // (2 * columns * element_bytes)), "across"

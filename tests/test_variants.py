@@ -95,6 +95,18 @@ def test_every_operator_compiles(arch, operator, storage, size, dtype, aligned):
     check_compiles(info)
 
 
+@pytest.mark.parametrize("columns", [16384, 32768, 131072, 262144])
+@pytest.mark.parametrize("op", ["softmax", "layer_norm"])
+def test_long_rows_have_the_room_that_was_asked_for(op, columns):
+    """Two blocks at least: what a spill makes of it, one, costs a third of the speed."""
+    chain = declare(OPERATORS[op])
+    x = tensor(8, columns, dtype=torch.float16)
+    info = described(chain, x, parameters(chain, columns), "sm_90")
+    _, log = compile_cuda(info.variant.source, "sm_90", ["--ptxas-options=-v"])
+    registers = int(re.search(r"Used (\d+) registers", log)[1])
+    assert 2 * registers * info.tile.block <= 65536, log
+
+
 def values(columns, dtype):
     """Operands of various dtypes and broadcast patterns, by the names that functors give them."""
     return {

@@ -178,7 +178,7 @@ def _head(name: str, op: RowOp, target: Target, passes: list[Pass]) -> str:
     if gpu:
         lines += [
             "by an nvcc of the release that the op's NVRTC has. Sums over rows are cut as for a",
-            f"GPU of {target.multiprocessors} multiprocessors. Add -DFUSEDOPS_ANY_REGISTERS "
+            f"GPU of {target.multiprocessors} multiprocessors. Add -DFUSEDOPS_BLOCKS=1 "
             "if -Xptxas -v reports spills.",
             "",
             "Nothing here allocates or waits; a stream that captures a graph will do. Returned is",

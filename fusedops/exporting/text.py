@@ -44,9 +44,8 @@ def kernels(name: str, one: Pass, old: str, new: str) -> str:
     blocks = []
     for number, launch in enumerate(one.launches):
         kernel = launch.variant.text.kernel.replace(old, new)
-        bounds = "#undef FUSEDOPS_BOUNDS\n" if "FUSEDOPS_BOUNDS" in kernel else ""
         space = f"fusedops::{namespace(name, one, number)}"
-        blocks.append(f"namespace {space} {{\n\n{kernel}{bounds}\n}}  // namespace {space}\n")
+        blocks.append(f"namespace {space} {{\n\n{kernel}\n}}  // namespace {space}\n")
     return "\n".join(blocks)
 
 

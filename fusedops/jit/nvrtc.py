@@ -22,6 +22,7 @@ INVALID_OPTION = 5
 # Makes the assembler report registers, stack and spills.
 RESOURCES = "--ptxas-options=-v"
 _SPILLS = re.compile(r"[1-9]\d* bytes (stack frame|spill)")
+_BLOCKS = re.compile(r"int kBlocks = (\d+)")
 _RESOURCE_LINE = re.compile(r"ptxas info|(ptxas)?[\s.]*\d+ bytes stack frame|\s*$")
 
 # NVRTC has these built in and skips them in the toolkit's headers.
@@ -56,9 +57,9 @@ def identity(request: Request) -> dict[str, str]:
 def compile_cuda(source: str, arch: str, extra: Sequence[str] = ()) -> tuple[bytes, str]:
     """Compile `source` for `arch` ("sm_90") and give the cubin and the log.
 
-    A kernel that spills registers is compiled once more with ``FUSEDOPS_ANY_REGISTERS`` defined:
-    the generated source then asks for no more than one block a multiprocessor, and the compiler
-    takes the registers that it needs.
+    A kernel that spills registers is compiled again with ``FUSEDOPS_BLOCKS`` one less, and so on
+    down to 1: the blocks that a multiprocessor shall have room for, which the source chooses if
+    nobody else does. (0 leaves it to the compiler, which then may save where it need not.)
 
     `extra` are further options, such as ``--ptxas-options=-v``, which puts registers and spills in
     the log.
@@ -70,8 +71,11 @@ def compile_cuda(source: str, arch: str, extra: Sequence[str] = ()) -> tuple[byt
     """
     options = list(extra) if RESOURCES in extra else [*extra, RESOURCES]
     cubin, log = _compile(source, arch, options)
-    if _SPILLS.search(log):
-        cubin, log = _compile(source, arch, [*options, "-DFUSEDOPS_ANY_REGISTERS"])
+    wanted = _BLOCKS.search(source)
+    for blocks in range(max(int(wanted[1]) - 1, 1) if wanted else 0, 0, -1):
+        if not _SPILLS.search(log):
+            break
+        cubin, log = _compile(source, arch, [*options, f"-DFUSEDOPS_BLOCKS={blocks}"])
     if RESOURCES not in extra:
         log = "\n".join(line for line in log.splitlines() if not _RESOURCE_LINE.match(line))
     return cubin, log

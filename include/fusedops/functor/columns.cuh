@@ -19,20 +19,33 @@ struct KeepColumns {
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
-    const Columns keep = static_cast<const Derived*>(this)->columns(row);
+    const Kept kept = from(row, col);
     FUSEDOPS_UNROLL
-    for (int i = 0; i < N; ++i) {
-      v[i] = col + i >= keep.begin && col + i < keep.end ? v[i] : -infinity<Compute>();
-    }
+    for (int i = 0; i < N; ++i) v[i] = kept(i) ? v[i] : -infinity<Compute>();
   }
 
   template <int N, class Compute, class Row, class Sink>
   FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&)[N], const Row& row, int64_t col,
                             Sink&) const {
-    const Columns keep = static_cast<const Derived*>(this)->columns(row);
+    const Kept kept = from(row, col);
     FUSEDOPS_UNROLL
-    for (int i = 0; i < N; ++i)
-      g[i] = col + i >= keep.begin && col + i < keep.end ? g[i] : Compute(0);
+    for (int i = 0; i < N; ++i) g[i] = kept(i) ? g[i] : Compute(0);
+  }
+
+ private:
+  /// The range counted from a pack's first column, in numbers that are cheap to compare.
+  struct Kept {
+    int begin, end;
+    FUSEDOPS_HD bool operator()(int i) const { return i >= begin && i < end; }
+  };
+  FUSEDOPS_HD static int near(int64_t column) {
+    constexpr int64_t kFar = int64_t(1) << 30;
+    return static_cast<int>(larger(smaller(column, kFar), -kFar));
+  }
+  template <class Row>
+  FUSEDOPS_HD Kept from(const Row& row, int64_t col) const {
+    const Columns keep = static_cast<const Derived*>(this)->columns(row);
+    return {near(keep.begin - col), near(keep.end - col)};
   }
 };
 

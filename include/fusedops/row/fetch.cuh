@@ -87,19 +87,25 @@ template <bool kAgain, class Tile, class LoadT, class Row>
 FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_t col,
                            Columns bounds, typename Tile::Compute neutral) {
   constexpr int N = Tile::kWidth;
-  constexpr bool kAll = !detail::Bounds<LoadT, Row>::value && !detail::Skips<LoadT, Row>::value;
+  constexpr bool kBounds = detail::Bounds<LoadT, Row>::value;
+  constexpr bool kSkips = detail::Skips<LoadT, Row>::value;
+  constexpr bool kAll = !kBounds && !kSkips;
+  // The packs next to the bounds, which their functors mask as they do all beyond.
+  const int64_t before = larger<int64_t>(bounds.begin, 0) / N * N - N;
+  const int64_t after = larger<int64_t>(bounds.end + N - 1, 0) / N * N;
   FUSEDOPS_UNROLL
   for (int k = 0; k < tile.packs(); ++k) {
     const int64_t first = col + int64_t(k) * Tile::kStride;
     const int64_t count = tile.count(k);
     bool wanted = count > 0;
-    if constexpr (detail::Bounds<LoadT, Row>::value) {
-      wanted = wanted && first < bounds.end && first + N > bounds.begin;
-    }
-    if constexpr (detail::Skips<LoadT, Row>::value)
-      wanted = wanted && load.template any<N>(row, first);
+    if constexpr (kBounds) wanted = wanted && first < bounds.end && first + N > bounds.begin;
+    if constexpr (kSkips) wanted = wanted && load.template any<N>(row, first);
     if (Tile::kExact && kAll) {
       detail::load_pack<N, kAgain>(load, tile.at[k], row, first);
+    } else if (kBounds && !kSkips && k < Tile::kFull) {
+      // Without a branch, so that all loads are under way at once: what is out reads what is next to
+      // the bounds, all of it the same.
+      detail::load_pack<N, kAgain>(load, tile.at[k], row, larger(smaller(first, after), before));
     } else if (wanted && tile.complete(k)) {
       detail::load_pack<N, kAgain>(load, tile.at[k], row, first);
     } else {
@@ -115,11 +121,8 @@ FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_
     const int last = tile.cut();
     const int64_t first = col + int64_t(last) * Tile::kStride;
     bool wanted = last >= 0;
-    if constexpr (detail::Bounds<LoadT, Row>::value) {
-      wanted = wanted && first < bounds.end && first + N > bounds.begin;
-    }
-    if constexpr (detail::Skips<LoadT, Row>::value)
-      wanted = wanted && load.template any<N>(row, first);
+    if constexpr (kBounds) wanted = wanted && first < bounds.end && first + N > bounds.begin;
+    if constexpr (kSkips) wanted = wanted && load.template any<N>(row, first);
     if (!wanted) return;
     typename Tile::Compute pack[N];
     FUSEDOPS_UNROLL

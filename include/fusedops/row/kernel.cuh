@@ -52,6 +52,7 @@ struct Schedule {
     return Storage::kOneTile ? kBlocks : static_cast<int>((cols + kChunk - 1) / kChunk);
   }
   FUSEDOPS_HD static Share share(int64_t block, int chunks) {
+    if constexpr (Storage::kOneTile) return {rank(block), rank(block) + 1};
     // Every block has some: in an exchange, who has nothing to send could be overtaken.
     return {rank(block) * chunks / kBlocks, (rank(block) + 1) * chunks / kBlocks};
   }
