@@ -66,9 +66,9 @@ ASKED = 4 << 20
 #: Threads that a multiprocessor shall have room for, by the values that each holds. Left alone, the
 #: assembler saves registers by reading two packs after the other two: attention softmax with pair
 #: bias and mask 88 percent of the ceiling, and 97 with room for 896 threads (72 registers each);
-#: with dropout 80 and 83. For 16 values it costs 1 to 3 points. For 64 values, softmax of 131072 and
-#: 262144 columns 98 and 87 with room for 512, 101 and 98 with 768; a LayerNorm's numbers find no
-#: room beside 64 values and are given that of 512 (jit/nvrtc.py).
+#: with dropout 80 and 83. For 16 values it costs 1 to 3 points. For 64 values, softmax of 131072
+#: and 262144 columns 98 and 87 with room for 512, 101 and 98 with 768; a LayerNorm of as many does
+#: not fit and is given room for 512 (jit/nvrtc.py).
 RESIDENT = {32: 896, 64: 768}
 
 #: Threads of a chunk at most; rows of more than 64 x 256 columns are cut into chunks.
