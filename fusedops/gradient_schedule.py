@@ -29,6 +29,10 @@ __all__ = ["GRADIENT_VALUES", "Visiting", "choose_gradient", "resident_rows"]
 #: columns in one block of 1024 threads reach 94 percent of the ceiling, in two of 256 threads 99.
 GRADIENT_TILE = 8192
 
+#: Columns beyond which a block of the largest cluster holds twice as many: what a cluster does not
+#: hold is read twice, and 151936 columns reached 15 percent with LayerNorm, 64 with softmax.
+GRADIENT_CLUSTER = 16 * GRADIENT_TILE
+
 #: As schedule.ASKED, of both streams together, for rows that a cluster shares, do not fill their
 #: tiles, and share no gradient. Softmax of 50257 columns: 64 without, 76 with 8 MB; of 128256
 #: columns 68 and 78. Where tiles are full, asking costs: 32768 columns 96 without, 87 with 8 MB.
@@ -145,7 +149,8 @@ def choose_gradient(
         and one.values in (None, held)
         and odd >= one.odd
     )
-    chunked = columns > GRADIENT_TILE * 4 // compute_bytes
+    of_floats = columns * compute_bytes // 4
+    chunked = GRADIENT_TILE < of_floats <= GRADIENT_CLUSTER
     most_threads = GRADIENT_TILE // 32 if chunked else GRADIENT_TILE // 16
     threads, packs, chunks = tile_of(columns, width, compute_bytes, values, most_threads)
     rows = max(1, visiting.block // threads) if threads <= 32 else 1
