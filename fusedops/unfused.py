@@ -37,8 +37,12 @@ class Chain:
         self.queries = bound.x.shape[self._rows[-1]] if self._rows else 1
         self.saved: dict[str, Tensor] = {}
         self._slot = -1
-        drawn = bound.generator if isinstance(bound.generator, tuple) else None
-        self._drawn: tuple[int, int] | None = drawn
+        self._drawn: tuple[int, int] | None = None
+        if isinstance(bound.generator, tuple):
+            self._drawn = bound.generator
+        elif isinstance(bound.generator, Tensor):
+            seed, offset = bound.generator.tolist()
+            self._drawn = seed, offset
         self._gone: Tensor | None = None
 
     def arrange(self, tensor: Tensor) -> Tensor:
