@@ -5,12 +5,15 @@
 - ``fusedops::forward(x, tensors, names, numbers, counts, draw, op, dim, dtype, keep)`` gives the
   outputs and, with ``keep``, a row's statistics after them.
 - ``fusedops::backward(...)`` gives the wanted gradients.
-- ``fusedops::draw(device, count)`` gives the seed and offset that dropouts start from, two int64.
+- ``fusedops::draw(room, count)`` gives the seed and offset that dropouts start from, two int64 on
+  the device of ``room``. That is a ``torch.empty`` of the caller's and only says which draw this is:
+  two calls with equal arguments are one to AOTAutograd, whatever their tags, and it knows that no
+  two empty tensors are equal.
 
 All are functional: nothing is written, no output is an input. The declaration is a string
 (`fusedops.spelling`), so an exported program holds all that it takes to run it. Random numbers come
-from ``draw`` alone, which torch knows to be random: no compiler merges two draws or makes one again,
-and whoever runs forward again with the same draw gets the same mask.
+from ``draw`` alone, which torch knows to be random, so that a checkpoint repeats it from the same state;
+whoever runs forward again with the same draw gets the same mask.
 
 Under autocast they keep the dtypes that they are given. vmap, second and forward-mode derivatives
 raise `UnsupportedError`; ``op.unfused`` has them.
@@ -51,7 +54,7 @@ _library.define(
     tags=_TAGS,
 )
 _library.define(
-    "draw(Device device, int count) -> Tensor",
+    "draw(Tensor room, int count) -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.nondeterministic_seeded),
 )
 
@@ -123,8 +126,8 @@ def _backward(
     return [by_name[name].contiguous() for name in wanted]
 
 
-def _draw(device: torch.device, count: int) -> Tensor:
-    return draw_in_memory(device, count)
+def _draw(room: Tensor, count: int) -> Tensor:
+    return draw_in_memory(room.device, count)
 
 
 _library.impl("forward", _forward, "CompositeExplicitAutograd")
@@ -261,8 +264,8 @@ def _(
 
 
 @torch.library.register_fake("fusedops::draw", lib=_library)
-def _(device: torch.device, count: int) -> Tensor:
-    return torch.empty(2, dtype=torch.int64, device=device)
+def _(room: Tensor, count: int) -> Tensor:
+    return room.new_empty(2, dtype=torch.int64)
 
 
 def _stand_in(tensor: Tensor, x: Tensor) -> Tensor:

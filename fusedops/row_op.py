@@ -34,8 +34,8 @@ __all__ = ["RowOp", "declared"]
 
 _FLAGS = {Role.VALUE: 2 | 4, Role.FLAGS: 4, Role.COUNT: 2 | 4, Role.PROBABILITY: 1 | 2}
 
-#: What the gate says where torch traces, or where a tensor's class takes part.
-_TRACED = ("mode", "tracing", "subclass", "storage")
+#: What the gate says where a mode or a tensor's class takes part, as they do in tracing.
+_DISPATCHED = ("mode", "subclass", "storage")
 
 #: Names that results and options use.
 _RESERVED = (*OPTIONS, "y", "mean", "rstd", "x", "self")
@@ -234,7 +234,7 @@ class RowOp(_runtime.Dispatcher):
                 x.device, self.dropouts, options.get("generator"), type(self).__name__
             )
             return self(x, **operands, **{**options, "generator": drawn})
-        if reason in _TRACED or (reason == "device" and _is_meta(x)):
+        if _stands_for_an_operator(reason, x):
             return call_operator(self, x, operands, options)
         if reason != "miss":
             refuse(self, reason, x, operands, options)
@@ -346,8 +346,11 @@ class RowOp(_runtime.Dispatcher):
 _runtime.call_at_once(RowOp)
 
 
-def _is_meta(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.is_meta
+def _stands_for_an_operator(reason: str, x: Any) -> bool:
+    """Whether a call that the gate stopped is one for torch's dispatcher."""
+    if reason == "tracing":
+        return torch._C._get_tracing_state() is None  # torch.jit.trace has no lists of names
+    return reason in _DISPATCHED or (reason == "device" and isinstance(x, Tensor) and x.is_meta)
 
 
 def _functors(op: RowOp, side: str, functors: Iterable[Functor]) -> tuple[Functor, ...]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 import fusedops.operators  # registers them
 from fusedops.binding import check_names, check_number, find_reduced
@@ -37,6 +38,13 @@ def call_operator(
             wanted.
     """
     name = op.name
+    # Under torch.compile this is the one place where they show; else the gate has looked.
+    transforms = torch._C._functorch.get_dynamic_layer_stack_depth()  # type: ignore[attr-defined]
+    if transforms > 0 or forward_ad._current_level >= 0:
+        raise UnsupportedError(
+            f"{name}: torch.func transforms (vmap, grad, jvp) and forward-mode derivatives do not "
+            "see into a fused kernel; use op.unfused under them"
+        )
     if not isinstance(x, Tensor):
         raise TypeError(f"{name}: x must be a torch.Tensor, got {type(x).__name__}")
     check_names(op, name, operands)
@@ -103,7 +111,8 @@ def _draw(op: RowOp, x: Tensor, operands: Mapping[str, Any], generator: Any) -> 
             "dispatch modes); leave it away and use torch.manual_seed, or give seed and offset, "
             "as two ints or as a tensor of two int64"
         )
-    drawn: Tensor = torch.ops.fusedops.draw(x.device, op.dropouts)
+    room = torch.empty(0, device=x.device)
+    drawn: Tensor = torch.ops.fusedops.draw(room, op.dropouts)
     return drawn
 
 
