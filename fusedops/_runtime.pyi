@@ -106,7 +106,7 @@ class Dispatcher:
             grad. Its answer is the call's result.
 
     A call's ``generator=`` may also be the draw itself, ``(seed, offset)``, two ints of 64 bits, or
-    a tensor of two int64 on x's device, which kernels read when they run: `draw` is then not called.
+    a tensor of two int64 on x's device, which kernels read when they run: no `draw` is called then.
     """
 
     def __init__(

@@ -288,8 +288,8 @@ def _check_draw(name: str, draw: Tensor, x: Tensor) -> None:
         return
     raise ValueError(
         f"{name}: a tensor given as generator must hold seed and offset, two int64 on x's device "
-        f"{x.device}, got {draw.dtype} of shape {tuple(draw.shape)} on {draw.device}; make one with "
-        f"torch.tensor([seed, offset], device={str(x.device)!r})"
+        f"{x.device}, got {draw.dtype} of shape {tuple(draw.shape)} on {draw.device}; make one "
+        f"with torch.tensor([seed, offset], device={str(x.device)!r})"
     )
 
 

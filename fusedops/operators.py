@@ -6,14 +6,14 @@
   outputs and, with ``keep``, a row's statistics after them.
 - ``fusedops::backward(...)`` gives the wanted gradients.
 - ``fusedops::draw(room, count)`` gives the seed and offset that dropouts start from, two int64 on
-  the device of ``room``. That is a ``torch.empty`` of the caller's and only says which draw this is:
-  two calls with equal arguments are one to AOTAutograd, whatever their tags, and it knows that no
-  two empty tensors are equal.
+  the device of ``room``. That is a ``torch.empty`` of the caller's and says which draw this is: to
+  AOTAutograd two calls with equal arguments are one, whatever their tags, but no two empty tensors
+  are equal.
 
 All are functional: nothing is written, no output is an input. The declaration is a string
 (`fusedops.spelling`), so an exported program holds all that it takes to run it. Random numbers come
-from ``draw`` alone, which torch knows to be random, so that a checkpoint repeats it from the same state;
-whoever runs forward again with the same draw gets the same mask.
+from ``draw`` alone, which torch knows to be random: a checkpoint repeats it from the same state.
+Whoever runs forward again with the same draw gets the same mask.
 
 Under autocast they keep the dtypes that they are given. vmap, second and forward-mode derivatives
 raise `UnsupportedError`; ``op.unfused`` has them.
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
-_library = torch.library.Library("fusedops", "DEF")
+_library: Any = torch.library.Library("fusedops", "DEF")  # type: ignore[no-untyped-call]
 # flexible_layout: strides of any kind are read as they are, so that no compiler need copy.
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
 
@@ -199,16 +199,14 @@ def _like(
 ) -> list[tuple[torch.dtype, Any]]:
     """Dtypes and shapes of gradients: those of what they belong to."""
     return [
-        (known[name].dtype, known[name].shape) if name in known else shapes[name]
-        for name in wanted
+        (known[name].dtype, known[name].shape) if name in known else shapes[name] for name in wanted
     ]
 
 
 # ------------------------------------------------------------------------------------ shapes alone
 
 
-@torch.library.register_fake("fusedops::forward", lib=_library)
-def _(
+def _fake_forward(
     x: Tensor,
     tensors: Sequence[Tensor],
     names: Sequence[str],
@@ -241,8 +239,7 @@ def _(
     ]
 
 
-@torch.library.register_fake("fusedops::backward", lib=_library)
-def _(
+def _fake_backward(
     upstream: Sequence[Tensor],
     outputs: Sequence[str],
     kept: Tensor,
@@ -263,13 +260,20 @@ def _(
     return [kept.new_empty(list(shape), dtype=one) for one, shape in found]
 
 
-@torch.library.register_fake("fusedops::draw", lib=_library)
-def _(room: Tensor, count: int) -> Tensor:
+def _fake_draw(room: Tensor, count: int) -> Tensor:
     return room.new_empty(2, dtype=torch.int64)
 
 
+for _name, _fake in (
+    ("forward", _fake_forward),
+    ("backward", _fake_backward),
+    ("draw", _fake_draw),
+):
+    torch.library.register_fake(f"fusedops::{_name}", _fake, lib=_library)
+
+
 def _stand_in(tensor: Tensor, x: Tensor) -> Tensor:
-    """A tensor to check a call by: sizes that are not known yet are taken to fit, and guard nothing.
+    """A tensor to check a call by: sizes not known yet are taken to fit, and guard nothing.
 
     A batch may then be of any size, one included, in code that is compiled once.
     """
@@ -289,7 +293,7 @@ def _set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     x, tensors, names, numbers, counts, draw, text, dim, dtype, keep = inputs
     ctx.set_materialize_grads(False)
     op = read(text)
-    ctx.lists = len(tensors), len(names), len(numbers), len(counts)
+    ctx.lists = len(names), len(numbers), len(counts)
     ctx.call, ctx.keep = (numbers, counts, text, dim, dtype), keep
     statistics = len(op.outputs) - 1 - len(op.saves)
     last = len(op.outputs) - statistics
@@ -352,8 +356,8 @@ def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ..
     found = dict(zip(ctx.wanted, results, strict=True))
     x, *operands = (found.get(name) for name in ctx.inputs)
     # An empty list counts as one of tensors.
-    _, names, floats, ints = (None if count else [] for count in ctx.lists)
-    return x, operands, names, floats, ints, None, None, None, None, None
+    lists: list[Any] = [None if count else [] for count in ctx.lists]
+    return x, operands, *lists, None, None, None, None, None
 
 
 def _set_up_once(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:

@@ -235,7 +235,15 @@ class RowOp(_runtime.Dispatcher):
             )
             return self(x, **operands, **{**options, "generator": drawn})
         if _stands_for_an_operator(reason, x):
-            return call_operator(self, x, operands, options)
+            try:
+                return call_operator(self, x, operands, options)
+            except UnsupportedError:
+                raise
+            except NotImplementedError as error:  # of a tensor's class or of a mode
+                raise UnsupportedError(
+                    f"{type(self).__name__}: {error}; give the op plain tensors, say x.to_local() "
+                    "of a DTensor, or use op.unfused"
+                ) from error
         if reason != "miss":
             refuse(self, reason, x, operands, options)
             return self._in_plain_types(bind(self, x, operands, options), operands, options)

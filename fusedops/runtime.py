@@ -91,8 +91,8 @@ def draw_in_memory(
 ) -> Tensor:
     """What `draw` gives, as a tensor of two int64 on the device: seed and offset.
 
-    Nothing waits. While a CUDA graph is captured the numbers are drawn on the device by an operation
-    of torch's, which torch repeats with new random numbers each time that the graph is replayed.
+    Nothing waits. While a CUDA graph is captured the numbers are drawn on the device by an
+    operation of torch's, which draws new ones each time that the graph is replayed.
     """
     drawn = draw(device.type, device.index or 0, generator, count, op)
     result = torch.empty(2, dtype=torch.int64, device=device)

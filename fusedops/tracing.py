@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-import fusedops.operators  # registers them
+import fusedops.operators  # noqa: F401 (registers them)
 from fusedops.binding import check_names, check_number, find_reduced
 from fusedops.errors import UnsupportedError
 
@@ -39,7 +39,7 @@ def call_operator(
     """
     name = op.name
     # Under torch.compile this is the one place where they show; else the gate has looked.
-    transforms = torch._C._functorch.get_dynamic_layer_stack_depth()  # type: ignore[attr-defined]
+    transforms = torch._C._functorch.get_dynamic_layer_stack_depth()
     if transforms > 0 or forward_ad._current_level >= 0:
         raise UnsupportedError(
             f"{name}: torch.func transforms (vmap, grad, jvp) and forward-mode derivatives do not "

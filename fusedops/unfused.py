@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from fusedops.binding import Bound
+from fusedops.errors import UnsupportedError
 from fusedops.functors import Cast, Dropout, Residual
 from fusedops.random import keep_mask, keep_scale
 from fusedops.runtime import draw
@@ -105,6 +106,11 @@ class Chain:
             count = sum(isinstance(f, Dropout) for f in (*bound.op.load, *bound.op.store))
             generator = None if isinstance(bound.generator, tuple) else bound.generator
             self._drawn = draw(x.device.type, x.device.index or 0, generator, count)
+        if self._drawn is None:
+            raise UnsupportedError(
+                f"{bound.op.name}: op.unfused cannot draw a dropout mask while a CUDA graph is "
+                "captured; capture the op itself"
+            )
         seed, offset = self._drawn
         p = bound.operands[functor.p]
         kept = keep_mask(

@@ -70,9 +70,7 @@ def test_a_selective_checkpoint_may_keep_an_operator(block):
     def contexts():
         return create_selective_checkpoint_contexts(kept)
 
-    assert_same(
-        model, x, lambda x: checkpoint(model, x, use_reentrant=False, context_fn=contexts)
-    )
+    assert_same(model, x, lambda x: checkpoint(model, x, use_reentrant=False, context_fn=contexts))
 
 
 def test_tensors_offloaded_to_the_cpu(block):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Ops under torch.compile and torch.export: one graph, the same bits, random numbers at run time."""
+"""Ops under torch.compile and torch.export: one graph, eager's bits, masks drawn at run time."""
 
 import importlib
 import subprocess
@@ -177,7 +177,7 @@ def test_one_graph_of_any_batch(flagship, backend):
 
 
 def test_rows_marked_dynamic(device):
-    """torch makes a batch of one a graph of its own, as for its own operators; others share one."""
+    """For a batch of one torch makes another graph, as for its own operators."""
     op, counter = fo.RMSNorm(), counted("aot_eager")
     compiled = torch.compile(op, backend=counter, fullgraph=True)
     for batch in (2, 3, 17, 64):

@@ -3,14 +3,20 @@
 """CUDA graphs: captured steps replay as eager ones do, and draw a new mask each time."""
 
 import pytest
+import test_gradient_variants
+import test_variants
 import torch
 from cases import ADD_NORM, ATTENTION, declare, floating, named, randn, same_bits, upstream_of
 from test_forward import add_norm_case, attention_case
+from test_gradient_variants import backward_of
+from test_variants import ARCHS, flagship_inputs
 
 import fusedops as fo
-from fusedops import autograd, row_op
+from fusedops import autograd, plan, row_op
+from fusedops.binding import bind
 from fusedops.runtime import draw_in_memory
 from fusedops.testing import count_launches
+from fusedops.variant import Target
 
 
 def test_a_draw_in_memory_gives_the_mask_of_its_numbers(device):
@@ -26,6 +32,20 @@ def test_a_draw_in_memory_gives_the_mask_of_its_numbers(device):
         assert all(same_bits(*pair) for pair in zip(got, wanted, strict=True))
         y = declare(chain).unfused(x, **operands, generator=draw)
         torch.testing.assert_close(named(y)["y"], got[0])
+
+
+@pytest.mark.parametrize("name", ["attention", "add_norm"])
+def test_kernels_that_read_their_draw_compile_without_spills(name):
+    op = declare(ATTENTION if name == "attention" else ADD_NORM)
+    x, operands = flagship_inputs(op, 3, 1024, torch.float16)
+    draw = torch.zeros(2, dtype=torch.int64)
+    bound = bind(op, x, operands, {})._replace(generator=draw)
+    forward = plan.describe(bound, Target("sm_90", ARCHS["sm_90"]))
+    assert "DropoutFrom<" in forward.variant.source
+    test_variants.check_compiles(forward)
+    backward = backward_of(op, x, operands, "sm_90", options={"generator": draw})
+    assert "DropoutFrom<" in backward.first[0].source
+    test_gradient_variants.check_compiles(backward)
 
 
 def test_a_draw_that_cannot_be_one(device):
