@@ -104,7 +104,7 @@ class Chain:
         bound, x = self._bound, self._bound.x
         if self._drawn is None:
             count = sum(isinstance(f, Dropout) for f in (*bound.op.load, *bound.op.store))
-            generator = None if isinstance(bound.generator, tuple) else bound.generator
+            generator = None if isinstance(bound.generator, (tuple, Tensor)) else bound.generator
             self._drawn = draw(x.device.type, x.device.index or 0, generator, count)
         if self._drawn is None:
             raise UnsupportedError(

@@ -40,7 +40,7 @@ WAYS = {"eager": lambda op: op, "dispatched": as_mode, "compiled": compiled}
 @pytest.mark.parametrize("dtype", [torch.float32, *LOWER], ids=str)
 @pytest.mark.parametrize("lower", LOWER, ids=str)
 def test_dtypes_are_kept(lower, dtype, way, device):
-    """An x of any dtype, a residual stream in float32: results and gradients as without autocast."""
+    """An x of any dtype, a residual in float32: all is as without autocast, gradients too."""
     chain = ADD_NORM
     x, operands = add_norm_case(torch.float32, device)
     x = x.to(dtype)
