@@ -220,6 +220,8 @@ def find_reduced(op: RowOp, name: str, x: Tensor, options: Mapping[str, Any]) ->
 
 def read_ints(name: str, option: str, value: Any) -> tuple[int, ...]:
     """An option that is an int or several, of any integer type (numpy's, say), as plain ints."""
+    if type(value) is int:  # at once; nor could Dynamo follow what is tried below
+        return (value,)
     try:
         items = tuple(value)
     except TypeError:

@@ -39,8 +39,7 @@ def call_operator(
     """
     name = op.name
     # Under torch.compile this is the one place where they show; else the gate has looked.
-    transforms = torch._C._functorch.get_dynamic_layer_stack_depth()
-    if transforms > 0 or forward_ad._current_level >= 0:
+    if _is_transformed() or forward_ad._current_level >= 0:
         raise UnsupportedError(
             f"{name}: torch.func transforms (vmap, grad, jvp) and forward-mode derivatives do not "
             "see into a fused kernel; use op.unfused under them"
@@ -92,6 +91,16 @@ def call_operator(
         back = [order.index(dim) for dim in range(len(order))]
         outputs = [y.permute(back).contiguous() if y.dim() == x.dim() else y for y in outputs]
     return outputs[0] if len(op.outputs) == 1 else op.result_type(*outputs)
+
+
+def _is_transformed() -> bool:
+    """Whether this is inside vmap, grad or jvp."""
+    return torch._C._functorch.get_dynamic_layer_stack_depth() > 0
+
+
+# Dynamo asks as it compiles, and guards the transforms by itself. This is what
+# `torch.compiler.assume_constant_result` does; that would import all of Dynamo here.
+_is_transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _draw(op: RowOp, x: Tensor, operands: Mapping[str, Any], generator: Any) -> Tensor | None:
