@@ -71,6 +71,20 @@ bool read_draw(PyObject* object, Draw* draw) {
          read_bits(PyTuple_GET_ITEM(object, 1), &draw->offset);
 }
 
+// generator= as a tensor that holds the draw: two neighbouring int64.
+bool read_draw_in_memory(const Torch& torch, PyObject* object, Arguments* arguments) {
+  View& view = arguments->draw_in;
+  if (Py_TYPE(object) != torch.tensor) return false;
+  if (!view_tensor(torch, object, &view)) {
+    PyErr_Clear();
+    return false;
+  }
+  const bool fits = view.dtype.code == dlpack::kInt && view.dtype.bits == 64 && view.ndim == 1 &&
+                    view.shape[0] == 2 && view.strides[0] == 1;
+  if (fits) arguments->draw.memory = data_of(view);
+  return fits && arguments->draw.memory;
+}
+
 // Where the value of a keyword goes; null if nothing has that name. The comparison is by address:
 // all names here are interned.
 PyObject** find(const std::vector<Slot>& slots, PyObject* name, Arguments* arguments) {
@@ -131,13 +145,16 @@ bool read_options(const Torch& torch, Arguments* arguments, Key* key) {
   PyObject* generator = options[Arguments::kGenerator];
   if (training && !PyBool_Check(training)) return false;
   if (dtype && Py_TYPE(dtype) != torch.dtype) return false;
-  arguments->drawn = generator && read_draw(generator, &arguments->draw);
+  arguments->draw = Draw{};
+  arguments->drawn = generator && (read_draw(generator, &arguments->draw) ||
+                                   read_draw_in_memory(torch, generator, arguments));
   if (generator && !arguments->drawn && !PyObject_TypeCheck(generator, torch.generator)) {
     return false;
   }
   if (!read_out(options[Arguments::kOut], arguments)) return false;
   arguments->training = training != Py_False;
-  key->add(arguments->training | static_cast<int64_t>(arguments->num_out) << 1);
+  const bool in_memory = arguments->draw.memory;
+  key->add(arguments->training | in_memory << 1 | static_cast<int64_t>(arguments->num_out) << 2);
   key->add(address(dtype));
   return add_ints(options[Arguments::kDim], key) &&
          add_ints(options[Arguments::kNormalizedShape], key);

@@ -27,8 +27,9 @@ struct Arguments {
   PyObject* slots[kMaxSlots];  // slot 0 is x
   PyObject* options[kOptions];
   bool training;
-  bool drawn;  // generator= was the draw itself
-  Draw draw;   // which is this
+  bool drawn;    // generator= was the draw itself
+  Draw draw;     // which is this
+  View draw_in;  // and lies here, where `draw.memory` is set
   int num_out;
   PyObject* out[kMaxOut];
 };

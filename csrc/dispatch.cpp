@@ -109,6 +109,11 @@ const char* read(const State& state, PyObject* x, PyObject* const* keyword_value
   Value& first = call->values[0];
   if (const char* reason = check_tensor(call->torch, x, grad_mode, &first.view)) return reason;
   first.kind = Value::kTensor;
+  if (arguments.draw.memory) {
+    const dlpack::Device& draw = arguments.draw_in.device;
+    const dlpack::Device& wanted = first.view.device;
+    if (draw.type != wanted.type || draw.index != wanted.index) return "device";
+  }
   call->key.add(static_cast<int64_t>(first.view.device.type) << 32 | first.view.device.index);
   call->key.add_tensor(first.view);
   for (size_t i = 0; i < state.slots.size(); ++i) {
@@ -172,7 +177,9 @@ PyObject* call_grad(const State& state, const Arguments& arguments) {
   return result;
 }
 
-Draw call_draw(const State& state, const Call& call, int count) {
+// Takes numbers from the generator; false where it answers None: a graph is being captured, so they
+// have to be drawn on the device, each time that it is replayed.
+bool call_draw(const State& state, const Call& call, int count, Draw* draw) {
   const dlpack::Device& device = call.values[0].view.device;
   static PyObject* const cpu = PyUnicode_InternFromString("cpu");
   static PyObject* const cuda = PyUnicode_InternFromString("cuda");
@@ -184,14 +191,15 @@ Draw call_draw(const State& state, const Call& call, int count) {
   const auto pair = py::reinterpret_steal<py::object>(
       PyObject_Vectorcall(state.draw.ptr(), arguments, std::size(arguments), nullptr));
   if (!pair) throw py::error_already_set();
+  if (pair.is_none()) return false;
   if (!PyTuple_Check(pair.ptr()) || PyTuple_GET_SIZE(pair.ptr()) != 2) {
-    throw py::type_error("Dispatcher: draw must return (seed, offset)");
+    throw py::type_error("Dispatcher: draw must return (seed, offset) or None");
   }
   // Masked: a seed may be any 64 bits, of either sign.
-  const Draw draw{PyLong_AsUnsignedLongLongMask(PyTuple_GET_ITEM(pair.ptr(), 0)),
-                  PyLong_AsUnsignedLongLongMask(PyTuple_GET_ITEM(pair.ptr(), 1))};
+  draw->seed = PyLong_AsUnsignedLongLongMask(PyTuple_GET_ITEM(pair.ptr(), 0));
+  draw->offset = PyLong_AsUnsignedLongLongMask(PyTuple_GET_ITEM(pair.ptr(), 1));
   if (PyErr_Occurred()) throw py::error_already_set();
-  return draw;
+  return true;
 }
 
 // Takes the references. A namedtuple is filled as a tuple: its own __new__ is Python code.
@@ -238,12 +246,15 @@ void count_writes(const Call& call) {
   py::handle(call.torch.increment_version)(written);
 }
 
-PyObject* run(Dispatcher* self, const Call& call, py::object plan_object, Plan* plan) {
+PyObject* run(Dispatcher* self, const Call& call, py::object plan_object, Plan* plan,
+              PyObject* const* keyword_values, PyObject* keywords) {
   const State& state = *self->state;
   const Arguments& arguments = call.arguments;
-  const Draw draw = !plan->draws()    ? Draw{}
-                    : arguments.drawn ? arguments.draw
-                                      : call_draw(state, call, plan->draws());
+  Draw draw = arguments.draw;
+  if (plan->draws() && !arguments.drawn && !call_draw(state, call, plan->draws(), &draw)) {
+    PyObject* x = arguments.slots[0];
+    return call_slow(state, "capture", x, keyword_values, keywords).release().ptr();
+  }
   PyObject* tensors[Plan::kMaxOutputs];
   if (arguments.num_out) count_writes(call);
   plan->run(call.torch, call.values, arguments.num_out ? arguments.out : nullptr, call.out, draw,
@@ -268,7 +279,8 @@ PyObject* dispatch(Dispatcher* self, PyObject* x, PyObject* const* keyword_value
   Plan* plan = nullptr;
   if (PyObject* known = self->state->plans.find(call.key, hash, &plan)) {
     ++self->hits;
-    return run(self, call, py::reinterpret_borrow<py::object>(known), plan);
+    return run(self, call, py::reinterpret_borrow<py::object>(known), plan, keyword_values,
+               keywords);
   }
   ++self->misses;
   py::object answer = call_slow(state, "miss", x, keyword_values, keywords);
@@ -276,7 +288,7 @@ PyObject* dispatch(Dispatcher* self, PyObject* x, PyObject* const* keyword_value
   plan = answer.cast<Plan*>();
   check_plan(state, call, *plan);
   self->state->plans.insert(call.key, hash, answer, plan);
-  return run(self, call, std::move(answer), plan);
+  return run(self, call, std::move(answer), plan, keyword_values, keywords);
 }
 
 }  // namespace

@@ -41,6 +41,10 @@ PyObject* vectorcall(PyObject* object, PyObject* const* args, size_t nargsf, PyO
 /// The Python type `Dispatcher` (dispatcher_type.cpp). Throws py::error_already_set.
 py::object make_dispatcher_type(const py::module_& module);
 
+/// Has instances of a Python class that defines __call__ be called by `vectorcall` all the same:
+/// that method is for tracers, which read Python.
+void call_at_once(const py::handle& type);
+
 /// A number that is part of every key; test hooks change it to part their plans from the others.
 void set_salt(int64_t salt);
 

@@ -181,6 +181,14 @@ PyType_Spec spec = {
 
 }  // namespace
 
+void call_at_once(const py::handle& type) {
+  if (!PyType_Check(type.ptr())) throw py::type_error("call_at_once: not a type");
+  auto* object = reinterpret_cast<PyTypeObject*>(type.ptr());
+  object->tp_call = PyVectorcall_Call;
+  object->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;
+  PyType_Modified(object);
+}
+
 py::object make_dispatcher_type(const py::module_& module) {
   PyObject* type = PyType_FromModuleAndSpec(module.ptr(), &spec, nullptr);
   if (!type) throw py::error_already_set();

@@ -50,6 +50,7 @@ void bind_kinds(py::module_& module) {
   module.attr("KEEP_SCALE64") = static_cast<int>(Patch::kKeepScale64);
   module.attr("SEED") = static_cast<int>(Patch::kSeed);
   module.attr("OFFSET") = static_cast<int>(Patch::kOffset);
+  module.attr("DRAW") = static_cast<int>(Patch::kDraw);
 }
 
 // One launch of several, as Python gives it: kernel, words, patches, rows, grain, grid, block,
@@ -96,6 +97,7 @@ PYBIND11_MODULE(_runtime, module) {
       .def_readonly("info", &runtime::Plan::info);
 
   module.attr("Dispatcher") = runtime::make_dispatcher_type(module);
+  module.def("call_at_once", &runtime::call_at_once, py::arg("type"));
   module.def("set_salt", &runtime::set_salt, py::arg("salt"));
   module.def("use_own_threads", &runtime::use_own_threads, py::arg("own"));
   module.def("last_plan", &runtime::last_plan);

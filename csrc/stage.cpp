@@ -130,6 +130,9 @@ void Stage::write(const Value* values, char* const* outputs, Draw draw, uint64_t
       case Patch::kOffset:
         store(word, draw.offset + static_cast<uint64_t>(patch.source));
         break;
+      case Patch::kDraw:
+        store(word, draw.memory);
+        break;
       case Patch::kKinds:
         break;
     }

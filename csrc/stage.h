@@ -25,7 +25,7 @@ struct Value {
 };
 
 /// Rewrites one word of the kernel's argument at each call. `source` is a slot, an output
-/// (kOutput), nothing (kSeed), or a number to add (kOffset).
+/// (kOutput), nothing (kSeed, kDraw), or a number to add (kOffset).
 struct Patch {
   enum Kind : int {
     kPointer,      // the slot's data
@@ -38,6 +38,7 @@ struct Patch {
     kKeepScale64,  //
     kSeed,         // of the draw
     kOffset,       // of the draw, plus the slot number `source`
+    kDraw,         // the address of a draw that lies in memory
     kKinds,
   };
   uint32_t word;
@@ -45,10 +46,12 @@ struct Patch {
   int64_t source;
 };
 
-/// What the random numbers of one call start from.
+/// What the random numbers of one call start from: two numbers, or the address of two that a kernel
+/// reads when it runs.
 struct Draw {
   uint64_t seed = 0;
   uint64_t offset = 0;
+  const char* memory = nullptr;
 };
 
 class Stage {

@@ -38,6 +38,7 @@ KEEP_SCALE32: int  # 65536 / (65536 - threshold), 0 for p = 1; 32-bit kinds as F
 KEEP_SCALE64: int
 SEED: int  # `source` unused
 OFFSET: int  # of the draw, plus `source`
+DRAW: int  # the address of a draw that lies in memory; `source` unused
 
 # A launch: kernel, words, patches, rows, grain, grid, block, shared, as Plan has them.
 Stage: TypeAlias = tuple[Kernel | None, bytes, list[tuple[int, int, int]], int, int, int, int, int]
@@ -94,7 +95,8 @@ class Dispatcher:
             tensor that is not there. A description is part of the key, and no patch can use it.
         slow: ``slow(reason, x, operands, options)``. Reason "miss" may answer with a Plan, which is
             kept and run; any other answer to any reason is the call's result.
-        draw: ``draw(device_type, device_index, generator, count) -> (seed, offset)``.
+        draw: ``draw(device_type, device_index, generator, count) -> (seed, offset)``, or None where
+            numbers can only be drawn on the device: `slow` is then asked, with reason "capture".
         result: A namedtuple type with a field for each output that is returned, ``tuple`` for a
             plain one, or None for a single tensor.
         grad: ``grad(options, x, *values)``, called instead of `slow` where grad mode is on and a
@@ -103,8 +105,8 @@ class Dispatcher:
             None where not given, and nobody has looked at those after the tensor that requires
             grad. Its answer is the call's result.
 
-    A call's ``generator=`` may also be the draw itself, ``(seed, offset)``, two ints of 64 bits:
-    `draw` is then not called.
+    A call's ``generator=`` may also be the draw itself, ``(seed, offset)``, two ints of 64 bits, or
+    a tensor of two int64 on x's device, which kernels read when they run: no `draw` is called then.
     """
 
     def __init__(
@@ -112,7 +114,7 @@ class Dispatcher:
         name: str,
         slots: Iterable[tuple[str, int]],
         slow: Callable[[str, Any, dict[str, Any], dict[str, Any]], Any],
-        draw: Callable[[str, int, torch.Generator | None, int], tuple[int, int]],
+        draw: Callable[[str, int, torch.Generator | None, int], tuple[int, int] | None],
         result: type[tuple[Any, ...]] | None = None,
         grad: Callable[..., Any] | None = None,
     ) -> None: ...
@@ -131,6 +133,12 @@ class Dispatcher:
     def hits(self) -> int: ...
     @property
     def misses(self) -> int: ...
+
+def call_at_once(type: type[Dispatcher]) -> None:
+    """Have instances of a class that defines ``__call__`` be called by the C++ all the same.
+
+    The method is then for tracers alone, which read Python.
+    """
 
 def set_salt(salt: int) -> None:
     """Set a number that is part of every key; test hooks part their plans from others by it."""

@@ -19,19 +19,24 @@ from fusedops.errors import UnsupportedError
 from fusedops.gradient import Gradient
 from fusedops.needed import joining_name, saved_name
 from fusedops.plan import columns_apart, run_with_copies
-from fusedops.runtime import draw
+from fusedops.runtime import draw, draw_in_memory
 
 if TYPE_CHECKING:
     from fusedops.row_op import RowOp
 
-__all__ = ["differentiate"]
+__all__ = ["Recipe", "differentiate", "run_backward", "what_is_kept"]
 
 _WORD = 1 << 63
 
 
 def differentiate(op: RowOp, options: dict[str, Any] | None, x: Tensor, *values: Any) -> Any:
     """Run a call that needs gradients; `values` are the operands in order, None if not given."""
-    _check(op, options)
+    if options and options.get("out") is not None:
+        raise UnsupportedError(
+            f"{op.name}: out= does not go with gradients; leave it away, or call the op under "
+            "torch.no_grad()"
+        )
+    op.check_differentiable()
     if options and _several(op, options):
         bound = op.bind(x, _named(op, values) | options)
         if columns_apart(bound):
@@ -43,7 +48,7 @@ def differentiate(op: RowOp, options: dict[str, Any] | None, x: Tensor, *values:
     return result[0] if len(op.outputs) == 1 else op.result_type._make(result)
 
 
-class _Recipe(NamedTuple):
+class Recipe(NamedTuple):
     """What a forward pass keeps when these inputs need gradients."""
 
     wanted: frozenset[str]
@@ -69,7 +74,7 @@ class _Differentiated(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         recipe = op.recipes.get(ctx.needs_input_grad)
         if recipe is None:
-            recipe = op.recipes[ctx.needs_input_grad] = _recipe(op, ctx.needs_input_grad[2:])
+            recipe = op.recipes[ctx.needs_input_grad] = what_is_kept(op, ctx.needs_input_grad[2:])
         arguments: dict[str, Any] = {}
         given: dict[str, Any] = {}
         names, tensors = ["x"] * recipe.x, [x] * recipe.x
@@ -97,11 +102,20 @@ class _Differentiated(torch.autograd.Function):
             given.update((k, v) for k, v in plain.items() if not isinstance(v, Tensor))
         if op.dropouts:
             generator = None if options is None else options.get("generator")
-            if not isinstance(generator, tuple) and op.drops(arguments):
+            if not isinstance(generator, (tuple, Tensor)) and op.drops(arguments):
                 # x.device would be made anew for each question.
                 where = ("cuda", x.get_device()) if x.is_cuda else ("cpu", 0)
-                generator = draw(*where, generator, op.dropouts, op.name)
-            given["generator"] = arguments["generator"] = generator
+                drawn = draw(*where, generator, op.dropouts, op.name)
+                if drawn is None:
+                    generator = draw_in_memory(x.device, op.dropouts, generator, op.name)
+                else:
+                    generator = drawn
+            arguments["generator"] = generator
+            if isinstance(generator, Tensor):
+                names.append("generator")
+                tensors.append(generator)
+            else:
+                given["generator"] = generator
         *outputs, kept = op.trained(x, **arguments)
         for number, name in recipe.streams:
             names.append(name)
@@ -118,16 +132,16 @@ class _Differentiated(torch.autograd.Function):
     def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Any, ...]:
         saved = ctx.saved_tensors  # once: a checkpoint hands them out a single time
         if not torch.is_grad_enabled():
-            return _backward(ctx.call, saved, incoming)
+            return (None, None, *run_backward(ctx.call, saved, incoming))
         # The graph of a second derivative is being made: it may never be used, so what is refused
         # is its use.
         with torch.no_grad():
-            results = _backward(ctx.call, saved, incoming)
+            results = run_backward(ctx.call, saved, incoming)
         tensors = [result for result in results if isinstance(result, Tensor)]
         roots = [one for one in (*saved, *incoming) if isinstance(one, Tensor)]
         apply: Any = _Once.apply
         once = iter(apply(ctx.call[0].name, len(tensors), *tensors, *roots))
-        return tuple(next(once) if isinstance(one, Tensor) else one for one in results)
+        return (None, None, *[next(once) if isinstance(one, Tensor) else one for one in results])
 
 
 class _Once(torch.autograd.Function):
@@ -146,9 +160,14 @@ class _Once(torch.autograd.Function):
         )
 
 
-def _backward(
+def run_backward(
     call: _Call, saved: Sequence[Tensor], incoming: Sequence[Tensor | None]
 ) -> tuple[Any, ...]:
+    """The gradients of x and of the operands in order, None where not wanted.
+
+    `saved` are the statistics and the tensors that the call names, `incoming` the gradients of y
+    and of the saved streams.
+    """
     op, wanted, names, given, dtype, shape = call
     kept, *tensors = saved
     if not kept.is_contiguous() or kept.data_ptr() % 16:  # a hook brought it back from elsewhere
@@ -170,8 +189,8 @@ def _backward(
     results = gradient_op(dy, **arguments)
     if gradient_op.loose:
         found = _summed(gradient_op, results, arguments)
-        return (None, None, found.get("x"), *[found.get(name) for name in op.slots])
-    return (None, None, *[None if k is None else results[k] for k in gradient_op.places])
+        return (found.get("x"), *[found.get(name) for name in op.slots])
+    return tuple([None if k is None else results[k] for k in gradient_op.places])
 
 
 def _summed(
@@ -213,7 +232,8 @@ def _options(op: RowOp, options: Mapping[str, Any], x: Tensor) -> Iterator[tuple
         yield "dim", read_ints(op.name, "dim", dim)  # plain, and no list that may change later
 
 
-def _recipe(op: RowOp, needs: Sequence[bool]) -> _Recipe:
+def what_is_kept(op: RowOp, needs: Sequence[bool]) -> Recipe:
+    """What a forward pass keeps when x and the operands in order need these gradients."""
     names = ("x", *op.slots)
     wanted = frozenset(name for name, need in zip(names, needs, strict=True) if need)
     gradient = op.gradients.setdefault((wanted,), Gradient(op, wanted, frozenset()))
@@ -224,20 +244,7 @@ def _recipe(op: RowOp, needs: Sequence[bool]) -> _Recipe:
         if name in needed.streams
     ]
     kept = tuple(name in needed.operands for name in op.slots)
-    return _Recipe(wanted, needed.x, kept, tuple(streams))
-
-
-def _check(op: RowOp, options: dict[str, Any] | None) -> None:
-    if options and options.get("out") is not None:
-        raise UnsupportedError(
-            f"{op.name}: out= does not go with gradients; leave it away, or call the op under "
-            "torch.no_grad()"
-        )
-    for functor in op.forward_only:
-        raise UnsupportedError(
-            f"{op.name}: {functor!r} has no derivative, so the op has none; give the functor one, "
-            "call the op under torch.no_grad(), or detach() what needs no gradient"
-        )
+    return Recipe(wanted, needed.x, kept, tuple(streams))
 
 
 def _named(op: RowOp, values: Sequence[Any]) -> dict[str, Any]:

@@ -267,6 +267,7 @@ class Backward:
             logical_row=logical,
             slots=self.slots,
             joining={n: views[joining_name(n)] for n in op.saves if n in self.gradient.joining},
+            drawn_in_memory=isinstance(bound.generator, Tensor),
         )
         members = plan.declared(bound, write, geometry, op.gradient_cpp(write.compute))
         members.append((write.view(views[("upstream",)]), "upstream"))

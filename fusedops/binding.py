@@ -24,7 +24,18 @@ from fusedops.runtime import check_generator
 if TYPE_CHECKING:
     from fusedops.row_op import RowOp
 
-__all__ = ["FLOATING", "KEPT", "OPTIONS", "Bound", "bind", "read_ints"]
+__all__ = [
+    "FLOATING",
+    "KEPT",
+    "OPTIONS",
+    "Bound",
+    "bind",
+    "check_device",
+    "check_names",
+    "check_number",
+    "find_reduced",
+    "read_ints",
+]
 
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _FLAGS = (torch.bool,)
@@ -51,7 +62,7 @@ class Bound(NamedTuple):
         load, store: The functors that act: without dropouts that drop nothing.
         slots: The number of each acting `Dropout`, by its place in the declaration.
         out: Preallocated outputs by name.
-        generator: Where dropout draws from, or what it has drawn.
+        generator: Where dropout draws from, or what it has drawn: two numbers, or a tensor of them.
         keep: Whether the row's statistics are kept for the backward pass.
     """
 
@@ -66,7 +77,7 @@ class Bound(NamedTuple):
     store: tuple[Functor, ...]
     slots: Mapping[tuple[str, int], int]
     out: Mapping[str, Tensor]
-    generator: torch.Generator | tuple[int, int] | None
+    generator: torch.Generator | tuple[int, int] | Tensor | None
     keep: bool = False
 
     @property
@@ -107,11 +118,11 @@ def bind(op: RowOp, x: Any, operands: Mapping[str, Any], options: Mapping[str, A
             f"{name}: x must be floating point ({_names(FLOATING)}), got {x.dtype}; "
             "convert it, for example with x.float()"
         )
-    _check_names(op, name, operands)
+    check_names(op, name, operands)
     for key in options:
         if key not in OPTIONS:
             raise TypeError(f"{name}: unknown option {key!r}")
-    reduced = _reduced(op, name, x, options)
+    reduced = find_reduced(op, name, x, options)
     dtype = x.dtype if options.get("dtype") is None else options["dtype"]
     if not isinstance(dtype, torch.dtype) or dtype not in FLOATING:
         raise TypeError(f"{name}: dtype must be one of {_names(FLOATING)}, got {dtype}")
@@ -119,7 +130,9 @@ def bind(op: RowOp, x: Any, operands: Mapping[str, Any], options: Mapping[str, A
     if not isinstance(training, bool):
         raise TypeError(f"{name}: training must be True or False, got {training!r}")
     generator = options.get("generator")
-    drawn = isinstance(generator, tuple)
+    if isinstance(generator, Tensor):
+        _check_draw(name, generator, x)
+    drawn = isinstance(generator, (tuple, Tensor))
     if generator is not None and not drawn and not isinstance(generator, torch.Generator):
         raise TypeError(
             f"{name}: generator must be a torch.Generator on {x.device}, got "
@@ -156,7 +169,8 @@ def bind(op: RowOp, x: Any, operands: Mapping[str, Any], options: Mapping[str, A
     return bound if given is None else bound._replace(out=_out(bound, name, given))
 
 
-def _check_names(op: RowOp, name: str, operands: Mapping[str, Any]) -> None:
+def check_names(op: RowOp, name: str, operands: Mapping[str, Any]) -> None:
+    """Raise TypeError for an operand that the op has not, or that is not there."""
     for key in operands:
         if key not in op.slots:
             raise TypeError(f"{name}: unknown operand {key!r}; {_wanted(op)}")
@@ -170,7 +184,8 @@ def _wanted(op: RowOp) -> str:
     return f"this op takes {', '.join(map(repr, op.slots)) or 'no operands'}"
 
 
-def _reduced(op: RowOp, name: str, x: Tensor, options: Mapping[str, Any]) -> tuple[int, ...]:
+def find_reduced(op: RowOp, name: str, x: Tensor, options: Mapping[str, Any]) -> tuple[int, ...]:
+    """The dimensions that make a row, ascending; raises TypeError or ValueError if they cannot."""
     dim = options.get("dim")
     shape = options.get("normalized_shape")
     if x.dim() == 0:
@@ -205,6 +220,8 @@ def _reduced(op: RowOp, name: str, x: Tensor, options: Mapping[str, Any]) -> tup
 
 def read_ints(name: str, option: str, value: Any) -> tuple[int, ...]:
     """An option that is an int or several, of any integer type (numpy's, say), as plain ints."""
+    if type(value) is int:  # at once; nor could Dynamo follow what is tried below
+        return (value,)
     try:
         items = tuple(value)
     except TypeError:
@@ -224,11 +241,7 @@ def _check_tensor(
         raise TypeError(
             f"{name}: operand {key!r} must be {role.value}, got a tensor; use {key}.item()"
         )
-    if value.device != x.device:
-        raise ValueError(
-            f"{name}: operand {key!r} must be on x's device {x.device}, got {value.device}; "
-            f"move it with .to({str(x.device)!r})"
-        )
+    check_device(name, key, value, x)
     allowed = FLOATING if role is Role.VALUE else _FLAGS if role is Role.FLAGS else _COUNTS
     if value.dtype not in allowed:
         cure = {
@@ -256,6 +269,30 @@ def _check_tensor(
                 f"{name}: operand {key!r} counts columns a row, so it must have size 1 in the "
                 f"reduced dimension, got shape {tuple(value.shape)}; use {key}[..., None]"
             )
+
+
+def check_device(name: str, key: str, value: Tensor, x: Tensor) -> None:
+    """Raise ValueError for an operand on another device than x."""
+    if value.device != x.device:
+        raise ValueError(
+            f"{name}: operand {key!r} must be on x's device {x.device}, got {value.device}; "
+            f"move it with .to({str(x.device)!r})"
+        )
+
+
+def check_number(op: RowOp, key: str, value: Any) -> float:
+    """An operand that is no tensor as a plain number; raises TypeError or ValueError."""
+    return _number(op.name, key, op.operands[op.slots[key] - 1].role, value)
+
+
+def _check_draw(name: str, draw: Tensor, x: Tensor) -> None:
+    if draw.dtype is torch.int64 and draw.shape == (2,) and draw.device == x.device:
+        return
+    raise ValueError(
+        f"{name}: a tensor given as generator must hold seed and offset, two int64 on x's device "
+        f"{x.device}, got {draw.dtype} of shape {tuple(draw.shape)} on {draw.device}; make one "
+        f"with torch.tensor([seed, offset], device={str(x.device)!r})"
+    )
 
 
 def _number(name: str, key: str, role: Role, value: Any) -> float:

@@ -116,6 +116,7 @@ class Arguments:
         logical_row: Sequence[int],
         slots: Mapping[str, int],
         joining: Mapping[str, View] | None = None,
+        drawn_in_memory: bool = False,
     ) -> None:
         self.compute = compute
         self.rank = len(sizes)
@@ -127,6 +128,7 @@ class Arguments:
         self._query = query
         self._logical_row = logical_row
         self._slots = slots
+        self._drawn_in_memory = drawn_in_memory
         self.dropout_slot = -1  # of the functor that is about to be spelled
         self._float_patch = _runtime.FLOAT32 if compute == "float" else _runtime.FLOAT64
         self._scale_patch = _runtime.KEEP_SCALE32 if compute == "float" else _runtime.KEEP_SCALE64
@@ -192,14 +194,20 @@ class Arguments:
         """The map from a row's coordinates to the number of its query."""
         self.words.extend(self._query)
 
-    def dropout(self, p: str) -> None:
+    def dropout(self, p: str) -> str:
         """Seed, offset, threshold, scale and the map to the logical row."""
         slot = self._slots[p]
-        self._patched(_runtime.SEED, 0)
-        self._patched(_runtime.OFFSET, self.dropout_slot)
+        if self._drawn_in_memory:
+            self._patched(_runtime.DRAW, 0)
+            self.words.append(self.dropout_slot)
+        else:
+            self._patched(_runtime.SEED, 0)
+            self._patched(_runtime.OFFSET, self.dropout_slot)
         self._patched(_runtime.THRESHOLD, slot)
         self._patched(self._scale_patch, slot)
         self.words.extend(self._logical_row)
+        kind = "DropoutFrom" if self._drawn_in_memory else "Dropout"
+        return f"{kind}<{self.compute}, RowMap<{self.rank}>>"
 
     def rows(self, count: int, sizes: Sequence[int]) -> str:
         """The dimensions that rows run over."""

@@ -167,7 +167,9 @@ def seeded(case: Case) -> torch.Generator:
 def same_dropout(case: Case) -> Callable[[Tensor, float], Tensor]:
     """Dropout for the torch chain with the mask that the fused op draws."""
     device, shape = case.x.device, case.x.shape
-    seed, offset = draw(device.type, device.index or 0, seeded(case), 1)
+    drawn = draw(device.type, device.index or 0, seeded(case), 1)
+    assert drawn is not None  # no graph is captured here
+    seed, offset = drawn
 
     def dropout(value: Tensor, p: float) -> Tensor:
         kept = keep_mask(shape, [len(shape) - 1], seed=seed, offset=offset, p=p, device=device)

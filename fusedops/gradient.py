@@ -117,8 +117,11 @@ class Gradient(_runtime.Dispatcher):
     def _bound(self, dy: Tensor, given: Mapping[str, Any], options: Mapping[str, Any]) -> Bound:
         """The forward call, of tensors without memory: its checks have passed before."""
         operands = {operand.name: _meta(given[operand.name]) for operand in self.op.operands}
+        draw = options.get("generator")
+        draw = draw if isinstance(draw, Tensor) else None  # else it makes no difference to a plan
         options = {**options, "dtype": dy.dtype, "generator": None}
-        return bind(self.op, _meta(given["x"]), operands, options)
+        bound = bind(self.op, _meta(given["x"]), operands, options)
+        return bound._replace(generator=draw)
 
 
 def _meta(value: Any) -> Any:

@@ -9,7 +9,6 @@ of a module returns it, to be printed, explained or called.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -84,7 +83,7 @@ class ResidualLayerNorm(nn.LayerNorm):
         self.p = _probability("ResidualLayerNorm", p)
         self.alpha = _finite("ResidualLayerNorm", "alpha", alpha)
         self.return_stream = return_stream
-        self.op()  # Refuses what the declaration does, here rather than at the first call.
+        self._declare()  # Refuses what a declaration does, here rather than at the first call.
 
     def forward(  # type: ignore[override]  # takes the residual, too
         self, x: Tensor, residual: Tensor, *, input_bias: Tensor | None = None
@@ -118,15 +117,28 @@ class ResidualLayerNorm(nn.LayerNorm):
         >>> fo.nn.ResidualLayerNorm(8).op()  # doctest: +ELLIPSIS
         LayerNorm(load=[Residual(residual='residual', ...)], store=[Affine(...)], eps=1e-05, ...)
         """
-        return _add_norm(
-            input_bias=input_bias,
-            dropout=self.p > 0,
-            alpha=self.alpha,
-            stream=self.return_stream,
-            weight=self.weight is not None,
-            bias=self.bias is not None,
-            eps=self.eps,
+        settings = (
+            input_bias,
+            self.p > 0,
+            self.alpha,
+            self.return_stream,
+            self.weight is not None,
+            self.bias is not None,
+            self.eps,
         )
+        op: LayerNorm | None = _declared.get(settings)
+        if op is None:
+            op = _declared[settings] = _add_norm(*settings)
+        return op
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._declare()
+
+    def _declare(self) -> None:
+        """Declare what calls may ask for: inside torch.compile nothing can be declared."""
+        for input_bias in (False, True):
+            self.op(input_bias=input_bias)
 
     def extra_repr(self) -> str:
         """The settings."""
@@ -190,6 +202,7 @@ class AttentionSoftmax(nn.Module):
         self.scale = None if scale is None else _finite("AttentionSoftmax", "scale", scale)
         self.p = _probability("AttentionSoftmax", p)
         self.causal = causal
+        self._declare()
 
     def forward(
         self, scores: Tensor, *, mask: Tensor | None = None, bias: Tensor | None = None
@@ -227,10 +240,27 @@ class AttentionSoftmax(nn.Module):
         >>> fo.nn.AttentionSoftmax().op(mask=True)
         Softmax(load=[Mask(mask='mask', keep=True)], empty_row='zero')
         """
-        causal = Causal() if self.causal is True else self.causal or None
-        return _attention_softmax(
-            scale=self.scale is not None, bias=bias, mask=mask, causal=causal, dropout=self.p > 0
-        )
+        causal = self.causal
+        where = None
+        if isinstance(causal, Causal):
+            where = (causal.align, causal.offset)
+        elif causal:
+            where = ("top-left", 0)
+        settings = (self.scale is not None, bias, mask, where, self.p > 0)
+        op: Softmax | None = _declared.get(settings)
+        if op is None:
+            op = _declared[settings] = _attention_softmax(*settings)
+        return op
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._declare()
+
+    def _declare(self) -> None:
+        """Declare what calls may ask for: inside torch.compile nothing can be declared."""
+        for mask in (False, True):
+            for bias in (False, True):
+                self.op(mask=mask, bias=bias)
 
     def extra_repr(self) -> str:
         """The settings."""
@@ -251,9 +281,12 @@ class AttentionSoftmax(nn.Module):
         return arguments
 
 
-@functools.cache
+#: The declarations of all modules by their settings. A plain dictionary, since Dynamo reads one
+#: where it would look into a cached function.
+_declared: dict[tuple[Any, ...], Any] = {}
+
+
 def _add_norm(
-    *,
     input_bias: bool,
     dropout: bool,
     alpha: float,
@@ -272,9 +305,8 @@ def _add_norm(
     return LayerNorm(load=load, store=[Affine(*names)] if any(names) else [], eps=eps)
 
 
-@functools.cache
 def _attention_softmax(
-    *, scale: bool, bias: bool, mask: bool, causal: Causal | None, dropout: bool
+    scale: bool, bias: bool, mask: bool, causal: tuple[str, int] | None, dropout: bool
 ) -> Softmax:
     load: list[Functor] = []
     if scale:
@@ -284,7 +316,7 @@ def _attention_softmax(
     if mask:
         load.append(Mask("mask", keep=True))
     if causal is not None:
-        load.append(causal)
+        load.append(Causal(*causal))
     return Softmax(load=load, store=[Dropout("p")] if dropout else [])
 
 

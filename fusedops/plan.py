@@ -176,6 +176,7 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
         query=query,
         logical_row=logical_row,
         slots=op.slots,
+        drawn_in_memory=isinstance(bound.generator, Tensor),
     )
     members = _members(bound, write, geometry, tile)
     variant = Variant(

@@ -48,8 +48,8 @@ def refuse(
         "use op.unfused under it",
         "functorch": "torch.func transforms (vmap, grad, jvp) do not see into a fused kernel; use "
         "op.unfused under them",
-        "tracing": "tracing (torch.compile, torch.export, torch.jit) does not see into a fused "
-        "kernel; use op.unfused there",
+        "tracing": "torch.jit.trace does not see into a fused kernel; use torch.compile or "
+        "torch.export, or op.unfused",
         "layout": "tensors must be dense and strided, got {layouts}; use .to_dense() or "
         ".dequantize()",
         "grad": "{grads} requires grad, which this call has no gradients for; call it under "

@@ -14,21 +14,28 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from fusedops import _runtime
 from fusedops.autograd import differentiate
 from fusedops.binding import OPTIONS, Bound, bind, read_ints
+from fusedops.errors import UnsupportedError
 from fusedops.functors import Dropout, Functor, Operand, Residual, Role
 from fusedops.gradient import Gradient
 from fusedops.plan import make_plan
 from fusedops.random import keep_mask
 from fusedops.refusal import refuse
-from fusedops.runtime import draw
+from fusedops.runtime import draw, draw_in_memory
+from fusedops.spelling import spell
+from fusedops.tracing import call_operator
 
 __all__ = ["RowOp", "declared"]
 
 _FLAGS = {Role.VALUE: 2 | 4, Role.FLAGS: 4, Role.COUNT: 2 | 4, Role.PROBABILITY: 1 | 2}
+
+#: What the gate says where a mode or a tensor's class takes part, as they do in tracing.
+_DISPATCHED = ("mode", "subclass", "storage")
 
 #: Names that results and options use.
 _RESERVED = (*OPTIONS, "y", "mean", "rstd", "x", "self")
@@ -111,25 +118,41 @@ class RowOp(_runtime.Dispatcher):
         chains = (*self.load, *self.store)
         self.probabilities = [str(f.p) for f in chains if isinstance(f, Dropout)]
         self.dropouts = len(self.probabilities)
+        self.counted = [operand.name for operand in self.operands if operand.role is Role.COUNT]
         self.causal = any(f.needs_query for f in self.load)
         name = type(self).__name__
         slots = [(operand.name, _FLAGS[operand.role]) for operand in self.operands]
         drawing = functools.partial(draw, op=name)
+        several = self.result_type if len(self.outputs) > 1 else None  # made before tracers ask
         super().__init__(
             name,
             slots,
             self._slow,
             drawing,
-            self.result_type if len(self.outputs) > 1 else None,
+            several,
             functools.partial(differentiate, self),
         )
         self.trained = _runtime.Dispatcher(name, slots, self._slow_trained, drawing, tuple)
         self.recipes: dict[tuple[bool, ...], Any] = {}
         self.gradients: dict[tuple[Any, ...], Gradient] = {}
+        self.text = spell(self)
         self.forward_only = [f for f in (*self.load, *self.store) if not f.differentiable]
         declared[id(self)] = self
 
     __signature__ = _CallSignature()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.__call__ is RowOp.__call__:
+            _runtime.call_at_once(cls)
+
+    def __call__(self, x: Tensor, /, **arguments: Any) -> Any:
+        """What a call means to Dynamo, which reads it; Python itself calls the runtime instead."""
+        if not torch.compiler.is_compiling():
+            return self(x, **arguments)
+        operands = {key: value for key, value in arguments.items() if key not in OPTIONS}
+        options = {key: value for key, value in arguments.items() if key in OPTIONS}
+        return call_operator(self, x, operands, options)
 
     def unfused(self, x: Tensor, /, **arguments: Any) -> Any:
         """The same as a chain of torch calls: same arguments, same results, same dropout mask."""
@@ -206,6 +229,21 @@ class RowOp(_runtime.Dispatcher):
 
     def _slow(self, reason: str, x: Any, operands: dict[str, Any], options: dict[str, Any]) -> Any:
         """Where the C++ path ends: a new plan, or what stood in its way."""
+        if reason == "capture":
+            drawn = draw_in_memory(
+                x.device, self.dropouts, options.get("generator"), type(self).__name__
+            )
+            return self(x, **operands, **{**options, "generator": drawn})
+        if _stands_for_an_operator(reason, x):
+            try:
+                return call_operator(self, x, operands, options)
+            except UnsupportedError:
+                raise
+            except NotImplementedError as error:  # of a tensor's class or of a mode
+                raise UnsupportedError(
+                    f"{type(self).__name__}: {error}; give the op plain tensors, say x.to_local() "
+                    "of a DTensor, or use op.unfused"
+                ) from error
         if reason != "miss":
             refuse(self, reason, x, operands, options)
             return self._in_plain_types(bind(self, x, operands, options), operands, options)
@@ -221,6 +259,27 @@ class RowOp(_runtime.Dispatcher):
             plain = {"dim": bound.reduced, "dtype": bound.dtype, "generator": bound.generator}
             return self.trained(x, **bound.operands, training=bool(bound.slots), **plain)
         return make_plan(bind(self, x, operands, options)._replace(keep=True))
+
+    @functools.cached_property
+    def direct(self) -> _runtime.Dispatcher:
+        """The op as an operator of torch runs it: on memory, whoever traces; returns a tuple."""
+        slots = [(operand.name, _FLAGS[operand.role]) for operand in self.operands]
+        return _runtime.Dispatcher(self.name, slots, self._slow_direct, draw, tuple)
+
+    def _slow_direct(
+        self, reason: str, x: Any, operands: dict[str, Any], options: dict[str, Any]
+    ) -> Any:
+        if reason != "miss":
+            refuse(self, reason, x, operands, options)
+        return make_plan(bind(self, x, operands, options))
+
+    def check_differentiable(self) -> None:
+        """Raise UnsupportedError if the op has no gradient."""
+        for functor in self.forward_only:
+            raise UnsupportedError(
+                f"{self.name}: {functor!r} has no derivative, so the op has none; give the functor "
+                "one, call the op under torch.no_grad(), or detach() what needs no gradient"
+            )
 
     def drops(self, arguments: Mapping[str, Any]) -> bool:
         """Whether a call with these arguments draws random numbers."""
@@ -290,6 +349,16 @@ class RowOp(_runtime.Dispatcher):
 
     def _sides(self) -> tuple[tuple[str, tuple[Functor, ...]], ...]:
         return (("load", self.load), ("store", self.store))
+
+
+_runtime.call_at_once(RowOp)
+
+
+def _stands_for_an_operator(reason: str, x: Any) -> bool:
+    """Whether a call that the gate stopped is one for torch's dispatcher."""
+    if reason == "tracing":
+        return torch._C._get_tracing_state() is None  # torch.jit.trace has no lists of names
+    return reason in _DISPATCHED or (reason == "device" and isinstance(x, Tensor) and x.is_meta)
 
 
 def _functors(op: RowOp, side: str, functors: Iterable[Functor]) -> tuple[Functor, ...]:

@@ -11,13 +11,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from fusedops import _runtime
 
 if TYPE_CHECKING:
     from fusedops._runtime import DeviceProperties
 
-__all__ = ["check_generator", "device_info", "draw"]
+__all__ = ["check_generator", "device_info", "draw", "draw_in_memory"]
+
+
+#: Offsets that leave room for the slots of a declaration: a counter has 48 bits for both.
+_OFFSETS = 1 << 47
 
 
 class _Scratch(threading.local):
@@ -39,7 +44,7 @@ def draw(
     generator: torch.Generator | tuple[int, int] | None,
     count: int,
     op: str = "dropout",
-) -> tuple[int, int]:
+) -> tuple[int, int] | None:
     """Take from torch's generator what `count` dropouts start from.
 
     On CUDA that is the seed and the offset of the Philox generator, which moves on by one for each
@@ -54,7 +59,8 @@ def draw(
         op: What an error calls the op.
 
     Returns:
-        The seed and the offset.
+        The seed and the offset; None while a CUDA graph is captured, whose replays would all repeat
+        them: `draw_in_memory` is for that.
 
     Raises:
         ValueError: If the generator belongs to another device.
@@ -66,6 +72,8 @@ def draw(
     if device_type == "cpu":
         _scratch.seed.random_(generator=generator)
         return _scratch.number.value, 0
+    if torch.cuda.is_current_stream_capturing():
+        return None
     if generator is None:
         seed, get_offset, set_offset = _default_generator(device_index)
     else:
@@ -73,6 +81,27 @@ def draw(
     offset = get_offset()
     set_offset(offset + (count + 3) // 4 * 4)
     return seed(), offset
+
+
+def draw_in_memory(
+    device: torch.device,
+    count: int,
+    generator: torch.Generator | None = None,
+    op: str = "dropout",
+) -> Tensor:
+    """What `draw` gives, as a tensor of two int64 on the device: seed and offset.
+
+    Nothing waits. While a CUDA graph is captured the numbers are drawn on the device by an
+    operation of torch's, which draws new ones each time that the graph is replayed.
+    """
+    drawn = draw(device.type, device.index or 0, generator, count, op)
+    result = torch.empty(2, dtype=torch.int64, device=device)
+    if drawn is None:
+        return result.random_(0, _OFFSETS, generator=generator)
+    seed, offset = drawn
+    result.fill_(seed if seed < 1 << 63 else seed - (1 << 64))
+    result[1].fill_(offset)
+    return result
 
 
 def _methods(generator: torch.Generator) -> tuple[Callable[..., Any], ...]:

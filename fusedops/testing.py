@@ -83,7 +83,9 @@ def count_launches() -> Iterator[collections.Counter[RowOp]]:
 
 
 def _launches(op: RowOp) -> int:
-    of_op = (op, op.trained, *op.gradients.values())
+    of_op = [op, op.trained, *op.gradients.values()]
+    if "direct" in vars(op):
+        of_op.append(op.direct)
     return sum(dispatcher.launches for dispatcher in of_op)
 
 

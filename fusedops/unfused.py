@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from fusedops.binding import Bound
+from fusedops.errors import UnsupportedError
 from fusedops.functors import Cast, Dropout, Residual
 from fusedops.random import keep_mask, keep_scale
 from fusedops.runtime import draw
@@ -37,8 +38,12 @@ class Chain:
         self.queries = bound.x.shape[self._rows[-1]] if self._rows else 1
         self.saved: dict[str, Tensor] = {}
         self._slot = -1
-        drawn = bound.generator if isinstance(bound.generator, tuple) else None
-        self._drawn: tuple[int, int] | None = drawn
+        self._drawn: tuple[int, int] | None = None
+        if isinstance(bound.generator, tuple):
+            self._drawn = bound.generator
+        elif isinstance(bound.generator, Tensor):
+            seed, offset = bound.generator.tolist()
+            self._drawn = seed, offset
         self._gone: Tensor | None = None
 
     def arrange(self, tensor: Tensor) -> Tensor:
@@ -99,8 +104,13 @@ class Chain:
         bound, x = self._bound, self._bound.x
         if self._drawn is None:
             count = sum(isinstance(f, Dropout) for f in (*bound.op.load, *bound.op.store))
-            generator = None if isinstance(bound.generator, tuple) else bound.generator
+            generator = None if isinstance(bound.generator, (tuple, Tensor)) else bound.generator
             self._drawn = draw(x.device.type, x.device.index or 0, generator, count)
+        if self._drawn is None:
+            raise UnsupportedError(
+                f"{bound.op.name}: op.unfused cannot draw a dropout mask while a CUDA graph is "
+                "captured; capture the op itself"
+            )
         seed, offset = self._drawn
         p = bound.operands[functor.p]
         kept = keep_mask(

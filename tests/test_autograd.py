@@ -348,7 +348,7 @@ def test_a_vectorized_backward_pass_is_refused(device):
 
 @pytest.mark.parametrize("grad", [False, True], ids=["forward", "backward"])
 def test_between_compiled_code(grad, device):
-    """An op is a break in the graph, and what plans it is not compiled for the shapes of one call.
+    """What plans an op is not compiled for the shapes of one call.
 
     The declaration is this test's own: it must have no plans yet.
     """

@@ -36,7 +36,7 @@ from fusedops.variant import Target
 PROCESSORS = 132
 
 
-def backward_of(op, x, operands, arch, storage=None):
+def backward_of(op, x, operands, arch, storage=None, options=None):
     """What the backward pass of a call would run, with gradients of all that can have one."""
     floating = {
         name
@@ -56,9 +56,9 @@ def backward_of(op, x, operands, arch, storage=None):
             given[saved_name(name)] = output(name)
     target = Target(arch, ARCHS[arch], PROCESSORS)
     if storage is None:
-        return gradient.describe(output("y"), given, {}, target)
+        return gradient.describe(output("y"), given, options or {}, target)
     with testing.force_schedule(storage):
-        return gradient.describe(output("y"), given, {}, target)
+        return gradient.describe(output("y"), given, options or {}, target)
 
 
 def check_compiles(backward):

@@ -52,5 +52,4 @@ class Dropout(Functor):
         return Reads(False, (self.p,))
 
     def spell(self, write: Arguments) -> str:
-        write.dropout(self.p)
-        return f"Dropout<{write.compute}, RowMap<{write.rank}>>"
+        return write.dropout(self.p)

@@ -1,0 +1,204 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA graphs: captured steps replay as eager ones do, and draw a new mask each time."""
+
+import pytest
+import test_gradient_variants
+import test_variants
+import torch
+from cases import ADD_NORM, ATTENTION, declare, floating, named, randn, same_bits, upstream_of
+from test_forward import add_norm_case, attention_case
+from test_gradient_variants import backward_of
+from test_variants import ARCHS, flagship_inputs
+
+import fusedops as fo
+from fusedops import autograd, plan, row_op
+from fusedops.binding import bind
+from fusedops.runtime import draw_in_memory
+from fusedops.testing import count_launches
+from fusedops.variant import Target
+
+
+def test_a_draw_in_memory_gives_the_mask_of_its_numbers(device):
+    """Forward and backward; the kernels read seed and offset when they run."""
+    for chain, (x, operands) in (
+        (ATTENTION, attention_case(torch.float32, device)),
+        (ADD_NORM, add_norm_case(torch.float32, device)),
+    ):
+        upstream = upstream_of(chain, x, operands)
+        draw = torch.tensor([-5, (1 << 47) + 1], device=device)
+        wanted = step(chain, x, operands, upstream, (-5, (1 << 47) + 1))
+        got = step(chain, x, operands, upstream, draw)
+        assert all(same_bits(*pair) for pair in zip(got, wanted, strict=True))
+        y = declare(chain).unfused(x, **operands, generator=draw)
+        torch.testing.assert_close(named(y)["y"], got[0])
+
+
+@pytest.mark.parametrize("name", ["attention", "add_norm"])
+def test_kernels_that_read_their_draw_compile_without_spills(name):
+    op = declare(ATTENTION if name == "attention" else ADD_NORM)
+    x, operands = flagship_inputs(op, 3, 1024, torch.float16)
+    draw = torch.zeros(2, dtype=torch.int64)
+    bound = bind(op, x, operands, {})._replace(generator=draw)
+    forward = plan.describe(bound, Target("sm_90", ARCHS["sm_90"]))
+    assert "DropoutFrom<" in forward.variant.source
+    test_variants.check_compiles(forward)
+    backward = backward_of(op, x, operands, "sm_90", options={"generator": draw})
+    assert "DropoutFrom<" in backward.first[0].source
+    test_gradient_variants.check_compiles(backward)
+
+
+def test_a_draw_that_cannot_be_one(device):
+    op, x = fo.Softmax(store=[fo.Dropout("p")]), randn(3, 4, device=device)
+    for wrong in (torch.tensor([1.0, 2.0]), torch.tensor([1, 2, 3]), torch.tensor(1)):
+        with pytest.raises(ValueError, match="two int64 on x's device"):
+            op(x, p=0.5, generator=wrong.to(device))
+
+
+def test_a_draw_that_changed_before_the_backward_pass_is_noticed(device):
+    op, x = fo.Softmax(store=[fo.Dropout("p")]), randn(3, 4, device=device).requires_grad_()
+    draw = torch.tensor([1, 2], device=device)
+    y = op(x, p=0.5, generator=draw)
+    draw.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def step(chain, x, operands, upstream, generator):
+    leaves = {"x": x, **floating(operands)}
+    leaves = {name: value.detach().requires_grad_() for name, value in leaves.items()}
+    given = {**operands, **leaves}
+    outputs = named(declare(chain)(given.pop("x"), **given, generator=generator))
+    gradients = torch.autograd.grad(
+        [outputs[name] for name in upstream], list(leaves.values()), list(upstream.values())
+    )
+    return [*(y.detach() for y in outputs.values()), *gradients]
+
+
+@pytest.fixture(params=["attention", "add_norm"])
+def flagship(request):
+    if request.param == "attention":
+        chain, (x, operands) = ATTENTION, attention_case(torch.float16, "cuda")
+    else:
+        chain, (x, operands) = ADD_NORM, add_norm_case(torch.float16, "cuda")
+    return chain, x, operands, upstream_of(chain, x, operands)
+
+
+@pytest.fixture
+def draws(monkeypatch):
+    """The tensors that captured dropouts read, to look at after a replay."""
+    kept = []
+
+    def keep(*arguments, **options):
+        kept.append(draw_in_memory(*arguments, **options))
+        return kept[-1]
+
+    for module in (autograd, row_op):
+        monkeypatch.setattr(module, "draw_in_memory", keep)
+    return kept
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("warm", [True, False], ids=["warm", "first call"])
+def test_a_training_step(flagship, draws, warm):
+    """Three replays, three masks, each step that of eager with the same draw; nothing waits."""
+    chain, x, operands, upstream = flagship
+    if warm:
+        step(chain, x, operands, upstream, torch.tensor([1, 2], device="cuda"))
+        draws.clear()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step(chain, x, operands, upstream, None)
+    (draw,) = draws
+    masks = []
+    for _ in range(3):
+        graph.replay()
+        got = [tensor.clone() for tensor in captured]
+        seed, offset = draw.tolist()
+        masks.append((seed, offset))
+        wanted = step(chain, x, operands, upstream, (seed, offset))
+        assert all(same_bits(*pair) for pair in zip(got, wanted, strict=True))
+    assert len(set(masks)) == 3
+
+
+@pytest.mark.gpu
+def test_manual_seed_decides_what_a_replay_draws():
+    op, x = fo.Softmax(store=[fo.Dropout("p")]), randn(8, 64, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = op(x, p=0.5)
+    results = []
+    for seed in (3, 3, 4):
+        torch.cuda.manual_seed(seed)
+        graph.replay()
+        results.append(y.clone())
+    assert same_bits(results[0], results[1])
+    assert not same_bits(results[0], results[2])
+
+
+@pytest.mark.gpu
+def test_launches_are_the_graphs_alone(flagship):
+    """A replay calls nothing of ours: no host time, no allocation."""
+    chain, x, operands, upstream = flagship
+    step(chain, x, operands, upstream, (1, 2))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step(chain, x, operands, upstream, None)
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    with count_launches() as launches:
+        graph.replay()
+    assert not launches
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.dense = torch.nn.Linear(64, 64)
+        self.norm = fo.nn.ResidualLayerNorm(64, p=0.5)
+
+    def forward(self, x):
+        return self.norm(self.dense(x), x)
+
+
+@pytest.mark.gpu
+def test_make_graphed_callables():
+    """Replays train: masks differ from step to step, and a gradient has its forward's mask."""
+    torch.manual_seed(0)
+    block, x = Block().cuda().train(), randn(32, 64, device="cuda").requires_grad_()
+    graphed = torch.cuda.make_graphed_callables(block, (x.detach().requires_grad_(),))
+    results = []
+    for _ in range(3):
+        leaf = x.detach().clone().requires_grad_()
+        y = graphed(leaf)
+        y.backward(randn(32, 64, device="cuda", seed=1))
+        assert leaf.grad.isfinite().all()
+        results.append(y.detach().clone())
+    assert not any(same_bits(a, b) for k, a in enumerate(results) for b in results[:k])
+    block.eval()
+
+
+@pytest.mark.gpu
+def test_reduce_overhead():
+    """torch.compile with CUDA graphs: new masks at each call; without dropout, eager's numbers."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    block, x = Block().cuda(), randn(32, 64, device="cuda")
+    compiled = torch.compile(block.train(), mode="reduce-overhead", fullgraph=True)
+    masks = []
+    for _ in range(6):  # the first ones warm up and capture
+        torch.compiler.cudagraph_mark_step_begin()
+        leaf = x.clone().requires_grad_()
+        y = compiled(leaf)
+        y.backward(randn(32, 64, device="cuda", seed=1))
+        masks.append(y.detach().clone())
+        assert leaf.grad.isfinite().all()
+    assert not any(same_bits(a, b) for k, a in enumerate(masks) for b in masks[:k])
+
+    compiled = torch.compile(block.eval(), mode="reduce-overhead", fullgraph=True)
+    with torch.no_grad():
+        want = block(x)
+        for _ in range(4):
+            torch.compiler.cudagraph_mark_step_begin()
+            torch.testing.assert_close(compiled(x).clone(), want)
