@@ -210,22 +210,52 @@ def test_a_draw_that_is_given(device):
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_a_checkpoint_draws_the_same_mask_again(flagship, backend):
-    chain, x, operands, upstream = flagship
-    op = declare(chain)
+def test_a_checkpoint_draws_the_same_mask_again(backend, device):
+    """What is run again for the backward pass has the first time's mask; the next call has not.
 
-    def twice(x, **rest):
-        y = named(op(x, **rest))["y"]
-        return named(op(y, **rest))["y"]
+    On a GPU a compiled checkpoint draws from a generator of its own, so its masks are not eager's.
+    """
+    op = fo.Softmax(store=[fo.Dropout("p")])
 
-    def saved(x, **rest):
-        return checkpoint(twice, x, use_reentrant=False, **rest)
+    def saved(x):
+        return checkpoint(lambda x: op(x, p=0.5), x, use_reentrant=False)
 
-    upstream = {"y": upstream["y"]}
     compiled = torch.compile(saved, backend=backend, fullgraph=True)
-    got, wanted = (step(one, x, operands, upstream) for one in (compiled, twice))
-    torch.testing.assert_close(got, wanted)
-    assert torch.equal(got[0] == 0, wanted[0] == 0)
+    x, dy = (randn(64, 40, device=device, seed=seed) for seed in (1, 2))
+    torch.manual_seed(5)
+    masks = []
+    for _ in range(2):
+        leaf = x.clone().requires_grad_()
+        y = compiled(leaf)
+        y.backward(dy)
+        of_double = x.double().requires_grad_()
+        wanted = of_double.softmax(-1) * (y.detach() != 0) * 2
+        torch.testing.assert_close(y.double(), wanted, rtol=1e-5, atol=1e-7)
+        wanted.backward(dy.double())
+        torch.testing.assert_close(leaf.grad.double(), of_double.grad, rtol=1e-4, atol=1e-6)
+        masks.append(y.detach() != 0)
+    assert not torch.equal(*masks)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_checkpoint_of_two_ops_is_eager_on_a_cpu(backend):
+    for chain, (x, operands) in (
+        (ATTENTION, attention_case(torch.float32, "cpu")),
+        (ADD_NORM, add_norm_case(torch.float32, "cpu")),
+    ):
+        op = declare(chain)
+
+        def twice(x, *, op=op, **rest):
+            return named(op(named(op(x, **rest))["y"], **rest))["y"]
+
+        def saved(x, *, twice=twice, **rest):
+            return checkpoint(twice, x, use_reentrant=False, **rest)
+
+        upstream = {"y": upstream_of(chain, x, operands)["y"]}
+        compiled = torch.compile(saved, backend=backend, fullgraph=True)
+        got, wanted = (step(one, x, operands, upstream) for one in (compiled, twice))
+        torch.testing.assert_close(got, wanted)
+        assert torch.equal(got[0] == 0, wanted[0] == 0)
 
 
 @pytest.mark.parametrize("dim", [(0, 2), (1, 2), 0], ids=str)
