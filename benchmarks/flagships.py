@@ -109,9 +109,11 @@ def _rivals(
 ) -> dict[str, float]:
     torch._dynamo.reset()
     compiled = torch.compile(cases[0].chain, dynamic=False)
+    within = torch.compile(cases[0].op, dynamic=False, fullgraph=True)
     ways: dict[str, Callable[[Case], Any]] = {
         "torch eager": Case.unfused,
         "torch.compile": lambda case: compiled(case.x, **case.operands),
+        "fusedops in torch.compile": lambda case: within(case.x, **case.operands),
         "fusedops": Case.fused,
     }
     return {by: queue_seconds([make(case, call) for case in cases]) for by, call in ways.items()}
