@@ -108,10 +108,11 @@ void Kernel::launch(cuda::Stream stream, unsigned grid, unsigned block, unsigned
   const cuda::Driver& driver = cuda::Driver::get();
   void* arguments[] = {words};
   const cuda::LaunchAttribute early{cuda::kProgrammaticSerialization, 0, 1, {}};
-  const cuda::LaunchConfig config{grid, 1, 1, block, 1, 1, shared, stream, &early, waits_ ? 1u : 0u};
+  const cuda::LaunchConfig config{grid, 1,      1,      block,  1,
+                                  1,    shared, stream, &early, waits_ ? 1u : 0u};
   // A CUkernel may stand in place of a CUfunction: it then runs in the current context.
-  const cuda::Result result = driver.LaunchKernelEx(
-      &config, reinterpret_cast<cuda::Function>(cuda_), arguments, nullptr);
+  const cuda::Result result =
+      driver.LaunchKernelEx(&config, reinterpret_cast<cuda::Function>(cuda_), arguments, nullptr);
   if (result == cuda::kSuccess) return;
   driver.check(result, "launching " + symbol_ + " (grid " + std::to_string(grid) + ", block " +
                            std::to_string(block) + ", shared memory " + std::to_string(shared) +
