@@ -17,8 +17,8 @@ constexpr unsigned kDefaultShared = 30 * 1024;
 // Blocks of a cluster that every device with clusters takes.
 constexpr int kPortableCluster = 8;
 
-// Kernels for sm_90 and newer wait for those before them (core/dependency.cuh), so they may start
-// before these have ended. Earlier drivers do not capture such launches.
+// Kernels that wait for those before them (core/dependency.cuh), as ours for sm_90 and newer do, may
+// start before these have ended. Earlier drivers do not capture such launches.
 constexpr int kWaitingPtx = 90;
 constexpr int kCapturingDriver = 12030;
 
@@ -38,11 +38,13 @@ class RelaxedCapture {
 
 }  // namespace
 
-std::shared_ptr<Kernel> Kernel::load_cuda(std::string image, const std::string& symbol) {
+std::shared_ptr<Kernel> Kernel::load_cuda(std::string image, const std::string& symbol,
+                                          bool waits) {
   const cuda::Driver& driver = cuda::Driver::get();
   cuda::Library library = nullptr;
   std::shared_ptr<Kernel> kernel(new Kernel);
   kernel->symbol_ = symbol;
+  kernel->may_wait_ = waits;
   driver.check(
       driver.LibraryLoadData(&library, image.data(), nullptr, nullptr, 0, nullptr, nullptr, 0),
       "loading the CUDA kernel " + symbol + " (" + std::to_string(image.size()) +
@@ -93,7 +95,7 @@ void Kernel::prepare(int index, unsigned shared) {
   int ptx = 0;
   driver.check(driver.KernelGetAttribute(&ptx, cuda::kPtxVersion, cuda_, device),
                "cuKernelGetAttribute");
-  waits_ = ptx >= kWaitingPtx && cuda::driver_version() >= kCapturingDriver;
+  waits_ = may_wait_ && ptx >= kWaitingPtx && cuda::driver_version() >= kCapturingDriver;
   if (shared > kDefaultShared) {
     driver.check(
         driver.KernelSetAttribute(cuda::kMaxDynamicShared, static_cast<int>(shared), cuda_, device),

@@ -19,8 +19,10 @@ namespace fusedops::runtime {
 /// still replay it); a host library is closed with its last plan.
 class Kernel {
  public:
-  /// From the bytes of a cubin. Throws std::runtime_error.
-  static std::shared_ptr<Kernel> load_cuda(std::string image, const std::string& symbol);
+  /// From the bytes of a cubin. `waits`: compiled for sm_90 or newer, it waits by itself for what
+  /// was launched before it. Throws std::runtime_error.
+  static std::shared_ptr<Kernel> load_cuda(std::string image, const std::string& symbol,
+                                           bool waits);
 
   /// From a shared library. Throws std::runtime_error.
   static std::shared_ptr<Kernel> load_host(const std::string& path, const std::string& symbol);
@@ -48,7 +50,8 @@ class Kernel {
   HostKernel host_ = nullptr;
   void* library_ = nullptr;
   cuda::Kernel cuda_ = nullptr;
-  std::atomic<bool> waits_ = false;  // for what was launched before it, by itself
+  bool may_wait_ = false;            // by itself for what was launched before it
+  std::atomic<bool> waits_ = false;  // as this device's machine code does
   std::mutex mutex_;
   std::vector<int64_t> shared_;  // per device: bytes allowed so far; -1: not loaded there
 };

@@ -82,10 +82,10 @@ PYBIND11_MODULE(_runtime, module) {
       .def_property_readonly("symbol", &runtime::Kernel::symbol);
   module.def(
       "load_cuda",
-      [](const py::bytes& image, const std::string& symbol) {
-        return runtime::Kernel::load_cuda(image, symbol);
+      [](const py::bytes& image, const std::string& symbol, bool waits) {
+        return runtime::Kernel::load_cuda(image, symbol, waits);
       },
-      py::arg("image"), py::arg("symbol"));
+      py::arg("image"), py::arg("symbol"), py::arg("waits") = false);
   module.def("load_host", &runtime::Kernel::load_host, py::arg("path"), py::arg("symbol"));
 
   bind_kinds(module);

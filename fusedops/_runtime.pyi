@@ -21,8 +21,11 @@ class Kernel:
     @property
     def symbol(self) -> str: ...
 
-def load_cuda(image: bytes, symbol: str) -> Kernel:
-    """Load a kernel from the bytes of a cubin; RuntimeError if the driver refuses."""
+def load_cuda(image: bytes, symbol: str, waits: bool = False) -> Kernel:
+    """Load a kernel from the bytes of a cubin; RuntimeError if the driver refuses.
+
+    `waits`: it waits for the kernels before it by itself, as core/dependency.cuh says.
+    """
 
 def load_host(path: str, symbol: str) -> Kernel:
     """Load ``void symbol(const void* words, int64_t row_begin, int64_t row_end)``."""

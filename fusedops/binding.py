@@ -31,8 +31,10 @@ __all__ = [
     "Bound",
     "bind",
     "check_device",
+    "check_draw",
     "check_names",
     "check_number",
+    "check_pair",
     "find_reduced",
     "read_ints",
 ]
@@ -131,7 +133,9 @@ def bind(op: RowOp, x: Any, operands: Mapping[str, Any], options: Mapping[str, A
         raise TypeError(f"{name}: training must be True or False, got {training!r}")
     generator = options.get("generator")
     if isinstance(generator, Tensor):
-        _check_draw(name, generator, x)
+        check_draw(name, generator, x)
+    if isinstance(generator, tuple):
+        check_pair(name, generator)
     drawn = isinstance(generator, (tuple, Tensor))
     if generator is not None and not drawn and not isinstance(generator, torch.Generator):
         raise TypeError(
@@ -285,12 +289,26 @@ def check_number(op: RowOp, key: str, value: Any) -> float:
     return _number(op.name, key, op.operands[op.slots[key] - 1].role, value)
 
 
-def _check_draw(name: str, draw: Tensor, x: Tensor) -> None:
-    if draw.dtype is torch.int64 and draw.shape == (2,) and draw.device == x.device:
+def check_pair(name: str, draw: tuple[Any, ...]) -> None:
+    """Raise TypeError or ValueError unless these are seed and offset."""
+    kinds = (int, torch.SymInt)
+    if len(draw) != 2 or not all(isinstance(one, kinds) for one in draw):
+        raise TypeError(f"{name}: generator must be (seed, offset), two ints, got {draw!r}")
+    if not all(-(1 << 63) <= one < 1 << 64 for one in draw):
+        raise ValueError(
+            f"{name}: seed and offset, given as generator, must fit 64 bits, got {draw!r}"
+        )
+
+
+def check_draw(name: str, draw: Tensor, x: Tensor) -> None:
+    """Raise ValueError unless dropouts can read seed and offset there."""
+    lies_right = draw.is_meta or draw.stride() == (1,)
+    if draw.dtype is torch.int64 and draw.shape == (2,) and draw.device == x.device and lies_right:
         return
     raise ValueError(
         f"{name}: a tensor given as generator must hold seed and offset, two int64 on x's device "
-        f"{x.device}, got {draw.dtype} of shape {tuple(draw.shape)} on {draw.device}; make one "
+        f"{x.device}, next to each other, got {draw.dtype} of shape {tuple(draw.shape)} on "
+        f"{draw.device}; make one "
         f"with torch.tensor([seed, offset], device={str(x.device)!r})"
     )
 

@@ -83,7 +83,12 @@ class ResidualLayerNorm(nn.LayerNorm):
         self.p = _probability("ResidualLayerNorm", p)
         self.alpha = _finite("ResidualLayerNorm", "alpha", alpha)
         self.return_stream = return_stream
-        self._declare()  # Refuses what a declaration does, here rather than at the first call.
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        settings = ("p", "alpha", "eps", "return_stream", "weight", "bias")
+        if name in settings and "return_stream" in self.__dict__:  # the last one that is set
+            self._declare()
 
     def forward(  # type: ignore[override]  # takes the residual, too
         self, x: Tensor, residual: Tensor, *, input_bias: Tensor | None = None
@@ -136,9 +141,12 @@ class ResidualLayerNorm(nn.LayerNorm):
         self._declare()
 
     def _declare(self) -> None:
-        """Declare what calls may ask for: inside torch.compile nothing can be declared."""
+        """Declare what calls may ask for: inside torch.compile nothing can be declared.
+
+        What a declaration refuses is refused here, not at the first call.
+        """
         for input_bias in (False, True):
-            self.op(input_bias=input_bias)
+            ResidualLayerNorm.op(self, input_bias=input_bias)
 
     def extra_repr(self) -> str:
         """The settings."""
@@ -202,7 +210,11 @@ class AttentionSoftmax(nn.Module):
         self.scale = None if scale is None else _finite("AttentionSoftmax", "scale", scale)
         self.p = _probability("AttentionSoftmax", p)
         self.causal = causal
-        self._declare()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name in ("scale", "p", "causal") and "causal" in self.__dict__:
+            self._declare()
 
     def forward(
         self, scores: Tensor, *, mask: Tensor | None = None, bias: Tensor | None = None
@@ -257,10 +269,13 @@ class AttentionSoftmax(nn.Module):
         self._declare()
 
     def _declare(self) -> None:
-        """Declare what calls may ask for: inside torch.compile nothing can be declared."""
+        """Declare what calls may ask for: inside torch.compile nothing can be declared.
+
+        What a declaration refuses is refused here, not at the first call.
+        """
         for mask in (False, True):
             for bias in (False, True):
-                self.op(mask=mask, bias=bias)
+                AttentionSoftmax.op(self, mask=mask, bias=bias)
 
     def extra_repr(self) -> str:
         """The settings."""

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from fusedops.autograd import run_backward, what_is_kept
-from fusedops.binding import KEPT, Bound, check_device
+from fusedops.binding import KEPT, Bound, check_device, check_draw
 from fusedops.errors import UnsupportedError
 from fusedops.runtime import draw_in_memory
 from fusedops.spelling import read
@@ -79,6 +79,8 @@ def _forward(
     keep: bool,
 ) -> list[Tensor]:
     called = read(op)
+    if draw is not None:
+        check_draw(called.name, draw, x)
     x, *tensors = _memory((x, *tensors), dim)
     operands = _operands(called, tensors, names, numbers, counts)
     with torch.no_grad():
@@ -219,6 +221,8 @@ def _fake_forward(
     keep: bool,
 ) -> list[Tensor]:
     called = read(op)
+    if draw is not None:
+        check_draw(called.name, draw, x)
     for name, tensor in zip(names, tensors, strict=True):
         check_device(called.name, name, tensor, x)
     stood = [_stand_in(tensor, x) for tensor in tensors]

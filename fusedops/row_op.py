@@ -149,7 +149,7 @@ class RowOp(_runtime.Dispatcher):
     def __call__(self, x: Tensor, /, **arguments: Any) -> Any:
         """What a call means to Dynamo, which reads it; Python itself calls the runtime instead."""
         if not torch.compiler.is_compiling():
-            return self(x, **arguments)
+            return _runtime.Dispatcher.__call__(self, x, **arguments)  # super() of a class's own
         operands = {key: value for key, value in arguments.items() if key not in OPTIONS}
         options = {key: value for key, value in arguments.items() if key in OPTIONS}
         return call_operator(self, x, operands, options)
@@ -271,6 +271,7 @@ class RowOp(_runtime.Dispatcher):
     ) -> Any:
         if reason != "miss":
             refuse(self, reason, x, operands, options)
+            raise TypeError(f"{self.name}: the runtime cannot read these arguments: {options}")
         return make_plan(bind(self, x, operands, options))
 
     def check_differentiable(self) -> None:

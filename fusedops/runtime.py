@@ -72,7 +72,7 @@ def draw(
     if device_type == "cpu":
         _scratch.seed.random_(generator=generator)
         return _scratch.number.value, 0
-    if torch.cuda.is_current_stream_capturing():
+    if _is_capturing(device_index):
         return None
     if generator is None:
         seed, get_offset, set_offset = _default_generator(device_index)
@@ -102,6 +102,15 @@ def draw_in_memory(
     result.fill_(seed if seed < 1 << 63 else seed - (1 << 64))
     result[1].fill_(offset)
     return result
+
+
+def _is_capturing(device_index: int) -> bool:
+    """Whether torch's current stream of a device is being captured."""
+    # As torch.cuda.is_current_stream_capturing(), without what Python adds: it is asked each call.
+    if device_index == torch._C._cuda_getDevice():
+        return torch._C._cuda_isCurrentStreamCapturing()
+    with torch.cuda.device(device_index):
+        return torch._C._cuda_isCurrentStreamCapturing()
 
 
 def _methods(generator: torch.Generator) -> tuple[Callable[..., Any], ...]:

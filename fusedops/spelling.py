@@ -14,6 +14,7 @@ import functools
 import hashlib
 import sys
 import weakref
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,6 +31,10 @@ __all__ = ["read", "spell"]
 #: Ops of this process by their text; a text whose op is gone is read.
 _spelled: weakref.WeakValueDictionary[str, RowOp] = weakref.WeakValueDictionary()
 
+#: Classes that fusedops does not come with, by their places: those of functions are in no module.
+_classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
+
+_OWN = "-"
 _OPS = ("Softmax", "LogSoftmax", "LayerNorm", "RMSNorm")
 _MARK = "  # "
 
@@ -41,11 +46,12 @@ def spell(op: RowOp) -> str:
     >>> spell(fo.Softmax(load=[fo.Scale("s")]))
     "Softmax(load=[Scale(scale='s')], empty_row='zero')"
     """
-    foreign = [one for one in (*op.load, *op.store) if not _is_own(type(one))]
-    places = dict.fromkeys(_place(one) for one in foreign)
-    if type(op).__module__ != "fusedops.ops":
-        places[f"{type(op).__module__}:{type(op).__qualname__}"] = None
-    text = repr(op) + (_MARK + " ".join(places) if places else "")
+    own = type(op).__module__ == "fusedops.ops"
+    places = [_OWN if own else f"{type(op).__module__}:{type(op).__qualname__}"]
+    places += [_OWN if _is_own(type(one)) else _place(one) for one in (*op.load, *op.store)]
+    kinds = (type(op), *map(type, (*op.load, *op.store)))
+    _classes.update((one, kind) for one, kind in zip(places, kinds, strict=True) if one != _OWN)
+    text = repr(op) + (_MARK + " ".join(places) if {*places} != {_OWN} else "")
     _spelled.setdefault(text, op)
     return text
 
@@ -63,18 +69,21 @@ def read(text: str) -> RowOp:
 @functools.lru_cache(maxsize=1024)
 def _read(text: str) -> RowOp:
     body, _, places = text.partition(_MARK)
-    foreign = {name: one for one in places.split() for name in [_name_in(one)]}
+    order = iter(places.split())  # of the op and its functors, as they are called
     try:
-        tree = ast.parse(body, mode="eval").body
-    except SyntaxError:
-        tree = ast.Constant(None)
-    made = _value(tree, foreign, text)
+        made = _value(ast.parse(body, mode="eval").body, order, text)
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        raise _no_declaration(text) from error
     from fusedops.row_op import RowOp
 
     if not isinstance(made, RowOp):
-        raise UnsupportedError(f"{text!r} is not the text of a fusedops declaration")
-    for functor in (*made.load, *made.store):
-        if not _is_own(type(functor)) and _place(functor) not in places.split():
+        raise _no_declaration(text)
+    called = (*made.load, *made.store)
+    wanted = places.split()[1:] or [_OWN] * len(called)
+    if len(wanted) != len(called):
+        raise _no_declaration(text)
+    for functor, place in zip(called, wanted, strict=True):
+        if place != (_OWN if _is_own(type(functor)) else _place(functor)):
             raise UnsupportedError(
                 f"{type(functor).__name__}: the functor of that name computes something else than "
                 f"where {body} was traced; trace or export the program again"
@@ -82,14 +91,14 @@ def _read(text: str) -> RowOp:
     return made
 
 
-def _value(node: ast.expr, foreign: dict[str, str], text: str) -> Any:
+def _value(node: ast.expr, order: Iterator[str], text: str) -> Any:
     match node:
         case ast.Constant(value=value):
             return value
         case ast.List(elts=items):
-            return [_value(item, foreign, text) for item in items]
+            return [_value(item, order, text) for item in items]
         case ast.Tuple(elts=items):
-            return tuple(_value(item, foreign, text) for item in items)
+            return tuple(_value(item, order, text) for item in items)
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
             return -number
         case ast.UnaryOp(op=ast.USub(), operand=ast.Name(id="inf")):
@@ -101,19 +110,24 @@ def _value(node: ast.expr, foreign: dict[str, str], text: str) -> Any:
             if isinstance(dtype, torch.dtype):
                 return dtype
         case ast.Call(func=ast.Name(id=name), args=given, keywords=named):
-            kind = _class(name, foreign, text)
-            arguments = [_value(one, foreign, text) for one in given]
-            options = {str(one.arg): _value(one.value, foreign, text) for one in named}
+            kind = _class(name, order, text)
+            arguments = [_value(one, order, text) for one in given]
+            options = {str(one.arg): _value(one.value, order, text) for one in named}
             return kind(*arguments, **options)
-    raise UnsupportedError(f"{text!r} is not the text of a fusedops declaration")
+    raise _no_declaration(text)
 
 
-def _class(name: str, foreign: dict[str, str], text: str) -> Any:
+def _no_declaration(text: str) -> UnsupportedError:
+    return UnsupportedError(f"{text[:200]!r} is not the text of a fusedops declaration")
+
+
+def _class(name: str, order: Iterator[str], text: str) -> Any:
     """A class by its name in the text."""
     from fusedops import ops
 
-    if name in foreign:
-        return _find(name, foreign[name])
+    place = next(order, _OWN)
+    if place != _OWN:
+        return _find(name, place)
     kind = getattr(ops, name) if name in _OPS else getattr(functors, name, None)
     if isinstance(kind, type) and (name in _OPS or _is_own(kind)):
         return kind
@@ -125,19 +139,17 @@ def _find(name: str, place: str) -> Any:
     from fusedops.row_op import RowOp
 
     module, _, path = place.partition("@")[0].partition(":")
-    found: Any = sys.modules.get(module)
-    for part in path.split("."):
-        found = getattr(found, part, None)
+    found: Any = _classes.get(place)
+    if found is None:
+        found = sys.modules.get(module)
+        for part in path.split("."):  # not getattr: a module's __getattr__ may import
+            found = getattr(found, "__dict__", {}).get(part)
     if isinstance(found, type) and issubclass(found, (Functor, RowOp)):
         return found
     raise UnsupportedError(
         f"{name}: this program uses a functor {path!r} of the module {module!r}, which is not "
         f"there; import {module} before the program is run, and define {name} at its top level"
     )
-
-
-def _name_in(place: str) -> str:
-    return place.partition("@")[0].rpartition(".")[2].rpartition(":")[2]
 
 
 def _is_own(kind: type) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import fusedops.operators  # noqa: F401 (registers them)
-from fusedops.binding import check_names, check_number, find_reduced
+from fusedops.binding import check_names, check_number, check_pair, find_reduced
 from fusedops.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -113,7 +113,9 @@ def _draw(op: RowOp, x: Tensor, operands: Mapping[str, Any], generator: Any) -> 
     if isinstance(generator, Tensor):
         return generator
     if isinstance(generator, tuple):
-        return torch.tensor(generator, device=x.device)
+        check_pair(op.name, generator)
+        signed = [one - (1 << 64) if one >= 1 << 63 else one for one in generator]
+        return torch.tensor(signed, device=x.device)
     if generator is not None:
         raise UnsupportedError(
             f"{op.name}: generator= does not go with tracing (torch.compile, torch.export, "

@@ -146,6 +146,6 @@ class Variant(NamedTuple):
             if self.tile is None:
                 known = _runtime.load_host(str(built.binary), "fusedops_rows")
             else:
-                known = _runtime.load_cuda(built.binary.read_bytes(), "fusedops_kernel")
+                known = _runtime.load_cuda(built.binary.read_bytes(), "fusedops_kernel", waits=True)
             _kernels[key] = known
         return known

@@ -334,6 +334,56 @@ def test_a_wrong_call_is_told_as_it_is_compiled():
         compiled(randn(2, 4), b=randn(3))
 
 
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (torch.tensor([1.0, 2.0]), "two int64"),
+        (torch.tensor([1]), "two int64"),
+        (torch.arange(4)[::2], "next to each other"),
+        ((1.5, 2), "two ints"),
+        ((1, 2, 3), "two ints"),
+        ((2**64, 2), "64 bits"),
+    ],
+    ids=str,
+)
+def test_a_draw_that_is_none_is_told(draw, message):
+    op, x = fo.Softmax(store=[fo.Dropout("p")]), randn(2, 4)
+    for call in (op, torch.compile(op, backend="aot_eager")):
+        with pytest.raises((TypeError, ValueError, RuntimeError), match=message):
+            call(x, p=0.5, generator=draw)
+
+
+def test_a_seed_of_64_bits():
+    op, x = fo.Softmax(store=[fo.Dropout("p")]), randn(2, 40)
+    draw = (2**64 - 1, 2**63)
+    want = op(x, p=0.5, generator=draw)
+    assert same_bits(torch.compile(op, backend="aot_eager")(x, p=0.5, generator=draw), want)
+
+
+def test_a_setting_that_changes_later():
+    model, x = fo.nn.ResidualLayerNorm(8, p=0.0), randn(2, 8)
+    model.p, model.alpha = 0.25, 0.7
+    weights, scores = fo.nn.AttentionSoftmax(), randn(3, 3)
+    weights.causal = True
+
+    def call(x):
+        return model(x, x), weights(scores)
+
+    torch.manual_seed(0)
+    got = torch.compile(call, backend="aot_eager", fullgraph=True)(x)
+    torch.manual_seed(0)
+    assert_same_bits([y.detach() for y in got], [y.detach() for y in call(x)])
+
+
+def test_a_class_of_ones_own_calls_its_base():
+    class Twice(fo.Softmax):
+        def __call__(self, x, /, **arguments):
+            return super().__call__(x, **arguments) * 2
+
+    x = randn(2, 4)
+    assert same_bits(Twice()(x), fo.Softmax()(x) * 2)
+
+
 def test_a_second_derivative_is_refused():
     op, x = fo.Softmax(), randn(2, 4).requires_grad_()
     y = torch.compile(op, backend="eager", fullgraph=True)(x)

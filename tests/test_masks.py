@@ -154,6 +154,25 @@ def test_window(op, align, shape, device):
             verify(Chain(op, (("window", left, right, align, offset),)), x, {})
 
 
+@pytest.mark.parametrize("columns", [64, 128, 1024])
+def test_windows_beyond_rows_of_whole_packs(op, columns, device):
+    """Nothing outside the row is read, however far away a window lies."""
+    x = randn(2, 600, columns, device=device)
+    for left, right in ((0, 0), (3, 1)):
+        for offset in (0, columns - 1, 1 << 40, -(1 << 40)):
+            verify(Chain(op, (("window", left, right, "top-left", offset),)), x, {})
+
+
+def test_lengths_of_any_64_bits(op, device):
+    """Beside a saved stream, where the row is not skipped."""
+    op = declare(Chain(op, (("residual", "r", 1.0, "s"), ("lengths", "n"))))
+    x = randn(5, 64, device=device)
+    n = torch.tensor([-(2**63), -1, 0, 3, 2**63 - 1], device=device)[:, None]
+    got, wanted = op(x, r=x, n=n), op.unfused(x, r=x, n=n)
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_a_window_without_a_left_limit_is_causal(op, device):
     x = randn(2, 20, 33, device=device)
     for align, offset in (("top-left", 0), ("bottom-right", -2)):

@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Declarations as text: read back as they were, in this process and without it."""
 
+import sys
+import types
+
 import pytest
 import torch
 
@@ -28,7 +31,6 @@ DECLARED = [
 
 @pytest.mark.parametrize("op", DECLARED, ids=lambda op: op.text)
 def test_what_is_read_is_what_was_spelled(op):
-    assert spelling.read(op.text) is not None
     again = spelling._read(op.text)  # as where there is no such op
     assert again == op
     assert again.text == op.text
@@ -52,8 +54,13 @@ def test_an_op_that_is_there_is_taken():
         "Softmax(empty_row=open('x'))",
         "torch.ones(3)",
         "(lambda: 1)()",
-        "Softmax(load=[thing('s')])  # os:system@0123456789abcdef",
-        "Softmax(load=[thing('s')])  # no_such_module:thing@0123456789abcdef",
+        "Softmax(load=[thing('s')])  # - os:system@0123456789abcdef",
+        "Softmax(load=[thing('s')])  # - no_such_module:thing@0123456789abcdef",
+        "Softmax(load=[Scale('s')])  # - - -",
+        "Softmax(x=1)",
+        "Softmax(load=3)",
+        "Softmax(load=[Scale(1, 2, 3, 4)])",
+        "-" * 5000 + "1",
     ],
 )
 def test_what_is_no_declaration_is_refused(text):
@@ -61,8 +68,42 @@ def test_what_is_no_declaration_is_refused(text):
         spelling.read(text)
 
 
+def test_nothing_is_imported(monkeypatch):
+    """Not even by a module that imports on being asked for a name."""
+    asked = []
+    lazy = types.ModuleType("lazy")
+    lazy.__getattr__ = asked.append
+    monkeypatch.setitem(sys.modules, "lazy", lazy)
+    with pytest.raises(fo.UnsupportedError):
+        spelling.read("x()  # lazy:child.x")
+    assert not asked
+
+
+def another():
+    @fo.functor
+    def softcap(x, cap):
+        return x * cap
+
+    return softcap
+
+
+def test_functors_of_one_name_stay_apart():
+    op = fo.Softmax(load=[softcap("a"), another()("b")])
+    again = spelling._read(op.text)
+    assert again == op
+    assert [type(one) for one in again.load] == [type(one) for one in op.load]
+
+
+def test_an_op_is_found_whoever_of_its_equals_is_gone():
+    kind = another()
+    first, second = (fo.Softmax(load=[kind("s")]) for _ in range(2))
+    del first
+    x = torch.randn(2, 3)
+    assert torch.equal(spelling.read(second.text)(x, s=2.0), second(x, s=2.0))
+
+
 def test_a_functor_that_has_changed_is_noticed():
     text = fo.Softmax(load=[softcap("c")]).text
-    place = text.partition("@")[2]
+    place = text.partition("@")[2].split()[0]
     with pytest.raises(fo.UnsupportedError, match="something else"):
         spelling.read(text.replace(place, "0" * len(place)))

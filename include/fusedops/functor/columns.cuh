@@ -38,14 +38,15 @@ struct KeepColumns {
     int begin, end;
     FUSEDOPS_HD bool operator()(int i) const { return i >= begin && i < end; }
   };
-  FUSEDOPS_HD static int near(int64_t column) {
+  FUSEDOPS_HD static int near(int64_t column, int64_t col) {
     constexpr int64_t kFar = int64_t(1) << 30;
-    return static_cast<int>(larger(smaller(column, kFar), -kFar));
+    const int64_t apart = larger<int64_t>(column, 0) - col;  // a length may be any 64 bits
+    return static_cast<int>(larger(smaller(apart, kFar), -kFar));
   }
   template <class Row>
   FUSEDOPS_HD Kept from(const Row& row, int64_t col) const {
     const Columns keep = static_cast<const Derived*>(this)->columns(row);
-    return {near(keep.begin - col), near(keep.end - col)};
+    return {near(keep.begin, col), near(keep.end, col)};
   }
 };
 

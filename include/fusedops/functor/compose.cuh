@@ -18,6 +18,7 @@ struct Chain {
   static constexpr bool kJoins = false;
   static constexpr bool kMasks = false;
   static constexpr bool kBounds = false;
+  static constexpr bool kMasksBounds = true;
   static constexpr bool kSkips = false;
 
   template <int N, class Compute, class Row>
@@ -59,6 +60,9 @@ struct Chain<kFirst, F, Rest...> {
   static constexpr bool kMasks = detail::Masks<F>::value || Chain<kFirst + 1, Rest...>::kMasks;
   static constexpr bool kBounds =
       detail::HasColumns<F, RowIndex<1>>::value || Chain<kFirst + 1, Rest...>::kBounds;
+  static constexpr bool kMasksBounds =
+      (!detail::HasColumns<F, RowIndex<1>>::value || detail::Masks<F>::value) &&
+      Chain<kFirst + 1, Rest...>::kMasksBounds;
   static constexpr bool kSkips =
       detail::HasAny<F, RowIndex<1>>::value || Chain<kFirst + 1, Rest...>::kSkips;
 
@@ -166,6 +170,7 @@ struct Load {
   static constexpr bool kMasks = Chain<0, Functors...>::kMasks;
   static constexpr bool kBounds = Chain<0, Functors...>::kBounds && !kSaves;
   static constexpr bool kSkips = Chain<0, Functors...>::kSkips && !kSaves;
+  static constexpr bool kMasksBounds = Chain<0, Functors...>::kMasksBounds;
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void load(Compute* dst, const Row& row, int64_t col) const {

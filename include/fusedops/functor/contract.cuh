@@ -11,7 +11,8 @@
 //   for a second
 //     visit, without side effects (default: load);
 //   - Columns columns(int64_t row) const: what can be unmasked at all; nothing else is loaded
-//   (default: all);
+//   (default: all). A composed LOAD whose functors mask what they so leave out is called one pack
+//   beyond it, too, within the row;
 //   - template <int N> bool any(int64_t row, int64_t col) const: whether anything in a pack can be
 //   unmasked
 //     (default: true).
@@ -188,6 +189,16 @@ struct Bounds {
 template <class L, class Row>
 struct Bounds<L, Row, Void<decltype(L::kBounds)>> {
   static constexpr bool value = L::kBounds;
+};
+
+/// Whether a LOAD masks by itself all that it says cannot be unmasked, so that it may be called there.
+template <class L, class = void>
+struct MasksBounds {
+  static constexpr bool value = false;
+};
+template <class L>
+struct MasksBounds<L, Void<decltype(L::kMasksBounds)>> {
+  static constexpr bool value = L::kMasksBounds;
 };
 
 /// Whether a LOAD says which packs can be unmasked.

@@ -66,6 +66,7 @@ FUSEDOPS_HD Columns bounds_of(const LoadT& load, const Row& row, int64_t cols) {
   if constexpr (detail::Bounds<LoadT, Row>::value) {
     bounds = load.columns(row);
     if (bounds.end > cols) bounds.end = cols;
+    if (bounds.begin > cols) bounds.begin = cols;  // load_tile reads next to it
   }
   return bounds;
 }
@@ -102,7 +103,7 @@ FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_
     if constexpr (kSkips) wanted = wanted && load.template any<N>(row, first);
     if (Tile::kExact && kAll) {
       detail::load_pack<N, kAgain>(load, tile.at[k], row, first);
-    } else if (kBounds && !kSkips && k < Tile::kFull) {
+    } else if (kBounds && !kSkips && detail::MasksBounds<LoadT>::value && k < Tile::kFull) {
       // Without a branch, so that all loads are under way at once: what is out reads what is next to
       // the bounds, all of it the same.
       detail::load_pack<N, kAgain>(load, tile.at[k], row, larger(smaller(first, after), before));

@@ -64,6 +64,7 @@ struct Alongside {
   const View& view;
   static constexpr bool kBounds = !kEverywhere && detail::Bounds<LoadT, AnyRow>::value;
   static constexpr bool kSkips = !kEverywhere && detail::Skips<LoadT, AnyRow>::value;
+  static constexpr bool kMasksBounds = detail::MasksBounds<LoadT>::value;
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void load(Compute* dst, const Row& row, int64_t col) const {
