@@ -41,52 +41,48 @@ inline void host_column_sums(const PartsOf<To, Compute>& all, int64_t group) {
 
 #if defined(FUSEDOPS_CUDA)
 
+/// A block sums kSumColumns columns: a sector of memory for each part, and as many parts at a time
+/// as there are threads.
+inline constexpr int kSumColumns = 8;
 inline constexpr int kSumThreads = 1024;
 
-/// Columns that a block sums: of many parts a sector of memory each, and as many parts at a time as
-/// there are threads; of few parts so many that no thread is without one (fusedops/backward.py).
-inline constexpr int kSumColumns = 8;
-
-template <int kColumns, class To, class Compute>
+template <class To, class Compute>
 __device__ __forceinline__ void column_sums(const PartsOf<To, Compute>& all, int64_t block) {
-  constexpr int kAtOnce = kSumThreads / kColumns;
-  constexpr int kLeft = kColumns < 32 ? kSumThreads / 32 : kAtOnce;  // after the lanes of a warp
-  const int64_t blocks_of_row = (all.cols + kColumns - 1) / kColumns;
+  constexpr int kAtOnce = kSumThreads / kSumColumns;
+  constexpr int kWarps = kSumThreads / 32;
+  const int64_t blocks_of_row = (all.cols + kSumColumns - 1) / kSumColumns;
   const int64_t group = block / blocks_of_row;
-  const int64_t col = block % blocks_of_row * kColumns + threadIdx.x % kColumns;
+  const int64_t col = block % blocks_of_row * kSumColumns + threadIdx.x % kSumColumns;
   Compute sum = 0;
   if (col < all.cols) {
     const Compute* from = all.from.value + group * all.parts * all.cols + col;
 #pragma unroll 8
-    for (int64_t part = threadIdx.x / kColumns; part < all.parts; part += kAtOnce) {
+    for (int64_t part = threadIdx.x / kSumColumns; part < all.parts; part += kAtOnce) {
       sum += from[part * all.cols];
     }
   }
   FUSEDOPS_UNROLL
-  for (int step = kColumns; step < 32; step *= 2) {
+  for (int step = kSumColumns; step < 32; step *= 2) {
     sum += __shfl_xor_sync(0xffffffffu, sum, step);
   }
-  __shared__ Compute sums[kLeft][kColumns];
-  const int thread = threadIdx.x;
-  if (kColumns >= 32 || thread % 32 < kColumns) {
-    sums[thread * kLeft / kSumThreads][thread % kColumns] = sum;
-  }
+  __shared__ Compute sums[kWarps][kSumColumns];
+  if (threadIdx.x % 32 < kSumColumns) sums[threadIdx.x / 32][threadIdx.x % 32] = sum;
   __syncthreads();
-  if (thread >= kColumns || col >= all.cols) return;
+  if (threadIdx.x >= kSumColumns || col >= all.cols) return;
   sum = 0;
   FUSEDOPS_UNROLL
-  for (int i = 0; i < kLeft; ++i) sum += sums[i][thread];
+  for (int i = 0; i < kWarps; ++i) sum += sums[i][threadIdx.x];
   const Compute value[1] = {sum};
   all.to.write(value, RowIndex<1>{group, {group}}, col);
 }
 
 /// Each block does one block of one of the sums.
-template <int kColumns = kSumColumns, class First, class... Rest>
+template <class First, class... Rest>
 __device__ __forceinline__ void all_column_sums(int64_t block, const First& first,
                                                 const Rest&... rest) {
-  const int64_t blocks = (first.cols + kColumns - 1) / kColumns * first.groups;
-  if (block < blocks) return column_sums<kColumns>(first, block);
-  if constexpr (sizeof...(Rest) > 0) all_column_sums<kColumns>(block - blocks, rest...);
+  const int64_t blocks = (first.cols + kSumColumns - 1) / kSumColumns * first.groups;
+  if (block < blocks) return column_sums(first, block);
+  if constexpr (sizeof...(Rest) > 0) all_column_sums(block - blocks, rest...);
 }
 
 #else
