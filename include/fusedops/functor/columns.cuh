@@ -38,7 +38,7 @@ struct KeepColumns {
     int begin, end;
     FUSEDOPS_HD bool operator()(int i) const { return i >= begin && i < end; }
   };
-  FUSEDOPS_HD static int near(int64_t column, int64_t col) {
+  FUSEDOPS_HD static int steps_to(int64_t column, int64_t col) {
     constexpr int64_t kFar = int64_t(1) << 30;
     const int64_t apart = larger<int64_t>(column, 0) - col;  // a length may be any 64 bits
     return static_cast<int>(larger(smaller(apart, kFar), -kFar));
@@ -46,7 +46,7 @@ struct KeepColumns {
   template <class Row>
   FUSEDOPS_HD Kept from(const Row& row, int64_t col) const {
     const Columns keep = static_cast<const Derived*>(this)->columns(row);
-    return {near(keep.begin, col), near(keep.end, col)};
+    return {steps_to(keep.begin, col), steps_to(keep.end, col)};
   }
 };
 
