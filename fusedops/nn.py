@@ -9,7 +9,7 @@ of a module returns it, to be printed, explained or called.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,30 @@ from fusedops.ops import LayerNorm, Softmax
 __all__ = ["AttentionSoftmax", "ResidualLayerNorm"]
 
 
-class ResidualLayerNorm(nn.LayerNorm):
+class _Declares(nn.Module):
+    """A module that declares what its calls may ask for as soon as its settings are known.
+
+    Inside torch.compile nothing can be declared, and what a declaration refuses is refused here,
+    not at the first call.
+    """
+
+    #: What a declaration depends on; the last one is the last that `__init__` sets.
+    _settings: ClassVar[tuple[str, ...]]
+
+    def _declare(self) -> None:
+        raise NotImplementedError
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name in self._settings and self._settings[-1] in self.__dict__:
+            self._declare()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._declare()
+
+
+class ResidualLayerNorm(_Declares, nn.LayerNorm):
     r"""``LayerNorm(dropout(x + input_bias) + alpha * residual) * weight + bias`` in one kernel.
 
     The parameters are those of `torch.nn.LayerNorm` by name, shape and initial value: either loads
@@ -63,6 +86,8 @@ class ResidualLayerNorm(nn.LayerNorm):
     <All keys matched successfully>
     """
 
+    _settings = ("p", "alpha", "eps", "weight", "bias", "return_stream")
+
     def __init__(
         self,
         normalized_shape: int | list[int] | torch.Size,
@@ -83,12 +108,6 @@ class ResidualLayerNorm(nn.LayerNorm):
         self.p = _probability("ResidualLayerNorm", p)
         self.alpha = _finite("ResidualLayerNorm", "alpha", alpha)
         self.return_stream = return_stream
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        settings = ("p", "alpha", "eps", "return_stream", "weight", "bias")
-        if name in settings and "return_stream" in self.__dict__:  # the last one that is set
-            self._declare()
 
     def forward(  # type: ignore[override]  # takes the residual, too
         self, x: Tensor, residual: Tensor, *, input_bias: Tensor | None = None
@@ -136,15 +155,7 @@ class ResidualLayerNorm(nn.LayerNorm):
             op = _declared[settings] = _add_norm(*settings)
         return op
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._declare()
-
     def _declare(self) -> None:
-        """Declare what calls may ask for: inside torch.compile nothing can be declared.
-
-        What a declaration refuses is refused here, not at the first call.
-        """
         for input_bias in (False, True):
             ResidualLayerNorm.op(self, input_bias=input_bias)
 
@@ -171,7 +182,7 @@ class ResidualLayerNorm(nn.LayerNorm):
         return arguments
 
 
-class AttentionSoftmax(nn.Module):
+class AttentionSoftmax(_Declares):
     r"""``dropout(softmax(scores * scale + bias))`` over the keys, masked, in one kernel.
 
     For where attention weights are wanted for themselves, or modified by what a fused attention
@@ -199,6 +210,8 @@ class AttentionSoftmax(nn.Module):
     tensor([[0.5000, 0.5000, 0.0000]])
     """
 
+    _settings = ("scale", "p", "causal")
+
     def __init__(
         self, *, scale: float | None = None, p: float = 0.0, causal: bool | Causal = False
     ) -> None:
@@ -210,11 +223,6 @@ class AttentionSoftmax(nn.Module):
         self.scale = None if scale is None else _finite("AttentionSoftmax", "scale", scale)
         self.p = _probability("AttentionSoftmax", p)
         self.causal = causal
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        if name in ("scale", "p", "causal") and "causal" in self.__dict__:
-            self._declare()
 
     def forward(
         self, scores: Tensor, *, mask: Tensor | None = None, bias: Tensor | None = None
@@ -264,15 +272,7 @@ class AttentionSoftmax(nn.Module):
             op = _declared[settings] = _attention_softmax(*settings)
         return op
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._declare()
-
     def _declare(self) -> None:
-        """Declare what calls may ask for: inside torch.compile nothing can be declared.
-
-        What a declaration refuses is refused here, not at the first call.
-        """
         for mask in (False, True):
             for bias in (False, True):
                 AttentionSoftmax.op(self, mask=mask, bias=bias)

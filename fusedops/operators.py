@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from fusedops.autograd import run_backward, what_is_kept
 from fusedops.binding import KEPT, Bound, check_device, check_draw
@@ -38,29 +38,29 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
-_library: Any = torch.library.Library("fusedops", "DEF")  # type: ignore[no-untyped-call]
+_namespace: Any = library.Library("fusedops", "DEF")  # type: ignore[no-untyped-call]
 # flexible_layout: strides of any kind are read as they are, so that no compiler need copy.
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
 
-_library.define(
+_namespace.define(
     "forward(Tensor x, Tensor[] tensors, str[] names, float[] numbers, SymInt[] counts, "
     "Tensor? draw, str op, int[] dim, ScalarType dtype, bool keep) -> Tensor[]",
     tags=_TAGS,
 )
-_library.define(
+_namespace.define(
     "backward(Tensor[] upstream, str[] outputs, Tensor kept, Tensor[] tensors, str[] names, "
     "SymInt[] sizes, str[] described, float[] numbers, SymInt[] counts, Tensor? draw, str op, "
     "int[] dim, ScalarType dtype, str[] wanted) -> Tensor[]",
     tags=_TAGS,
 )
-_library.define(
+_namespace.define(
     "draw(Tensor room, int count) -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.nondeterministic_seeded),
 )
 
 for _key in ("AutocastCPU", "AutocastCUDA"):
     for _name in ("forward", "backward", "draw"):
-        _library.impl(_name, torch.library.fallthrough_kernel, _key)
+        _namespace.impl(_name, library.fallthrough_kernel, _key)
 
 
 # ------------------------------------------------------------------------------------------- run
@@ -132,9 +132,9 @@ def _draw(room: Tensor, count: int) -> Tensor:
     return draw_in_memory(room.device, count)
 
 
-_library.impl("forward", _forward, "CompositeExplicitAutograd")
-_library.impl("backward", _backward, "CompositeExplicitAutograd")
-_library.impl("draw", _draw, "CompositeExplicitAutograd")
+_namespace.impl("forward", _forward, "CompositeExplicitAutograd")
+_namespace.impl("backward", _backward, "CompositeExplicitAutograd")
+_namespace.impl("draw", _draw, "CompositeExplicitAutograd")
 
 
 def _memory(tensors: Sequence[Tensor], dim: Sequence[int] = ()) -> list[Tensor]:
@@ -273,7 +273,7 @@ for _name, _fake in (
     ("backward", _fake_backward),
     ("draw", _fake_draw),
 ):
-    torch.library.register_fake(f"fusedops::{_name}", _fake, lib=_library)
+    library.register_fake(f"fusedops::{_name}", _fake, lib=_namespace)
 
 
 def _stand_in(tensor: Tensor, x: Tensor) -> Tensor:
@@ -375,11 +375,11 @@ def _refuse_second(ctx: Any, incoming: Sequence[Tensor | None]) -> None:
     )
 
 
-torch.library.register_autograd(
-    "fusedops::forward", _differentiate, setup_context=_set_up, lib=_library
+library.register_autograd(
+    "fusedops::forward", _differentiate, setup_context=_set_up, lib=_namespace
 )
-torch.library.register_autograd(
-    "fusedops::backward", _refuse_second, setup_context=_set_up_once, lib=_library
+library.register_autograd(
+    "fusedops::backward", _refuse_second, setup_context=_set_up_once, lib=_namespace
 )
 
 
@@ -393,4 +393,4 @@ def _refuse_vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
 
 
 for _name in ("forward", "backward", "draw"):
-    torch.library.register_vmap(f"fusedops::{_name}", _refuse_vmap, lib=_library)
+    library.register_vmap(f"fusedops::{_name}", _refuse_vmap, lib=_namespace)

@@ -20,8 +20,9 @@ from torch import Tensor
 from fusedops import _runtime
 from fusedops.autograd import differentiate
 from fusedops.binding import OPTIONS, Bound, bind, read_ints
+from fusedops.chains import check_chain, operands_of
 from fusedops.errors import UnsupportedError
-from fusedops.functors import Dropout, Functor, Operand, Residual, Role
+from fusedops.functors import Dropout, Functor, Residual, Role
 from fusedops.gradient import Gradient
 from fusedops.plan import make_plan
 from fusedops.random import keep_mask
@@ -36,9 +37,6 @@ _FLAGS = {Role.VALUE: 2 | 4, Role.FLAGS: 4, Role.COUNT: 2 | 4, Role.PROBABILITY:
 
 #: What the gate says where a mode or a tensor's class takes part, as they do in tracing.
 _DISPATCHED = ("mode", "subclass", "storage")
-
-#: Names that results and options use.
-_RESERVED = (*OPTIONS, "y", "mean", "rstd", "x", "self")
 
 
 #: All ops there are, by identity: equal declarations count apart.
@@ -103,10 +101,10 @@ class RowOp(_runtime.Dispatcher):
     def __init__(
         self, load: Iterable[Functor] = (), store: Iterable[Functor] = (), **constants: Any
     ) -> None:
-        self.load = _functors(self, "load", load)
-        self.store = _functors(self, "store", store)
+        self.load = check_chain(self, "load", load)
+        self.store = check_chain(self, "store", store)
         self.constants = constants
-        self.operands = _operands(self)
+        self.operands = operands_of(self)
         self.slots = {operand.name: slot for slot, operand in enumerate(self.operands, 1)}
         saving = [f for f in self.load if isinstance(f, Residual) and f.save is not None]
         self.saves = {str(f.save): f.residual for f in saving}
@@ -121,18 +119,18 @@ class RowOp(_runtime.Dispatcher):
         self.counted = [operand.name for operand in self.operands if operand.role is Role.COUNT]
         self.causal = any(f.needs_query for f in self.load)
         name = type(self).__name__
-        slots = [(operand.name, _FLAGS[operand.role]) for operand in self.operands]
+        self._kinds = [(operand.name, _FLAGS[operand.role]) for operand in self.operands]
         drawing = functools.partial(draw, op=name)
         several = self.result_type if len(self.outputs) > 1 else None  # made before tracers ask
         super().__init__(
             name,
-            slots,
+            self._kinds,
             self._slow,
             drawing,
             several,
             functools.partial(differentiate, self),
         )
-        self.trained = _runtime.Dispatcher(name, slots, self._slow_trained, drawing, tuple)
+        self.trained = _runtime.Dispatcher(name, self._kinds, self._slow_trained, drawing, tuple)
         self.recipes: dict[tuple[bool, ...], Any] = {}
         self.gradients: dict[tuple[Any, ...], Gradient] = {}
         self.text = spell(self)
@@ -263,8 +261,7 @@ class RowOp(_runtime.Dispatcher):
     @functools.cached_property
     def direct(self) -> _runtime.Dispatcher:
         """The op as an operator of torch runs it: on memory, whoever traces; returns a tuple."""
-        slots = [(operand.name, _FLAGS[operand.role]) for operand in self.operands]
-        return _runtime.Dispatcher(self.name, slots, self._slow_direct, draw, tuple)
+        return _runtime.Dispatcher(self.name, self._kinds, self._slow_direct, draw, tuple)
 
     def _slow_direct(
         self, reason: str, x: Any, operands: dict[str, Any], options: dict[str, Any]
@@ -360,65 +357,6 @@ def _stands_for_an_operator(reason: str, x: Any) -> bool:
     if reason == "tracing":
         return torch._C._get_tracing_state() is None  # torch.jit.trace has no lists of names
     return reason in _DISPATCHED or (reason == "device" and isinstance(x, Tensor) and x.is_meta)
-
-
-def _functors(op: RowOp, side: str, functors: Iterable[Functor]) -> tuple[Functor, ...]:
-    name = type(op).__name__
-    if isinstance(functors, Functor):
-        functors = (functors,)
-    chain = tuple(functors)
-    for functor in chain:
-        if isinstance(functor, type) and issubclass(functor, Functor):
-            title = functor.__name__
-            raise TypeError(
-                f"{name}: {side} must hold functors, got the class {title}; write {title}(...) "
-                f"with the names of its operands, or {title}() if it has none"
-            )
-        if not isinstance(functor, Functor):
-            raise TypeError(f"{name}: {side} must hold functors, got {functor!r}")
-        if functor.masks and not op.masks:
-            raise ValueError(
-                f"{name}: {functor!r} cannot stand here: a masked element leaves the row, which a "
-                "norm has no meaning for; masks belong in the load of Softmax or LogSoftmax"
-            )
-        if functor.masks and side == "store":
-            raise ValueError(
-                f"{name}: {functor!r} cannot stand in store: what is masked must be known before "
-                "the reduction; put it in load"
-            )
-        if functor.needs_query and not (op.masks and side == "load"):
-            raise ValueError(
-                f"{name}: {functor!r} cannot stand here: it compares queries with keys, which only "
-                "a softmax's input has; it belongs in the load of Softmax or LogSoftmax"
-            )
-        if isinstance(functor, Residual) and functor.save is not None and side == "store":
-            raise ValueError(
-                f"{name}: {functor!r} cannot save in store: the value there is the output itself; "
-                "save= belongs in load"
-            )
-    return chain
-
-
-def _operands(op: RowOp) -> tuple[Operand, ...]:
-    name = type(op).__name__
-    found: dict[str, Operand] = {}
-    for functor in (*op.load, *op.store):
-        saved = functor.save if isinstance(functor, Residual) else None
-        for operand in functor.operands():
-            if operand.name in _RESERVED:
-                raise ValueError(
-                    f"{name}: {functor!r} names its operand {operand.name!r}, which the call "
-                    f"itself uses; choose another name than {', '.join(_RESERVED)}"
-                )
-            known = found.setdefault(operand.name, operand)
-            if known.role is not operand.role:
-                raise ValueError(
-                    f"{name}: operand {operand.name!r} is named twice, as {known.role.value} and "
-                    f"as {operand.role.value}; use two names"
-                )
-        if saved in _RESERVED and saved is not None:
-            raise ValueError(f"{name}: {functor!r}: save={saved!r} is taken; choose another name")
-    return tuple(found.values())
 
 
 def _rebuild(

@@ -51,7 +51,7 @@ def spell(op: RowOp) -> str:
     places += [_OWN if _is_own(type(one)) else _place(one) for one in (*op.load, *op.store)]
     kinds = (type(op), *map(type, (*op.load, *op.store)))
     _classes.update((one, kind) for one, kind in zip(places, kinds, strict=True) if one != _OWN)
-    text = repr(op) + (_MARK + " ".join(places) if {*places} != {_OWN} else "")
+    text = op.declaration + (_MARK + " ".join(places) if {*places} != {_OWN} else "")
     _spelled.setdefault(text, op)
     return text
 

@@ -22,20 +22,16 @@ from cases import (
     upstream_of,
 )
 from references import Chain
-from test_forward import add_norm_case, attention_case
+from test_forward import FLAGSHIPS, add_norm_case, attention_case, flagship_case
 from torch.utils.checkpoint import checkpoint
 
 import fusedops as fo
 
 
-@pytest.fixture(params=["attention", "add_norm"])
+@pytest.fixture(params=FLAGSHIPS)
 def flagship(request, device):
     """A chain with its input, operands and upstream gradients."""
-    if request.param == "attention":
-        chain, (x, operands) = ATTENTION, attention_case(torch.float32, device)
-    else:
-        chain, (x, operands) = ADD_NORM, add_norm_case(torch.float32, device)
-    return chain, x, operands, upstream_of(chain, x, operands)
+    return flagship_case(request.param, torch.float32, device)
 
 
 def equal(got, wanted):

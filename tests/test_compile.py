@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from cases import ADD_NORM, ATTENTION, declare, floating, named, randn, same_bits, upstream_of
-from test_forward import add_norm_case, attention_case
+from test_forward import FLAGSHIPS, flagship_case
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 from torch.library import opcheck
@@ -35,14 +35,10 @@ def fresh():
     counters.clear()
 
 
-@pytest.fixture(params=["attention", "add_norm"])
+@pytest.fixture(params=FLAGSHIPS)
 def flagship(request, device):
     """A chain with its input, operands and upstream gradients."""
-    if request.param == "attention":
-        chain, (x, operands) = ATTENTION, attention_case(torch.float32, device)
-    else:
-        chain, (x, operands) = ADD_NORM, add_norm_case(torch.float32, device)
-    return chain, x, operands, upstream_of(chain, x, operands)
+    return flagship_case(request.param, torch.float32, device)
 
 
 def step(function, x, operands, upstream, seed=5):
@@ -239,10 +235,8 @@ def test_a_checkpoint_draws_the_same_mask_again(backend, device):
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_a_checkpoint_of_two_ops_is_eager_on_a_cpu(backend):
-    for chain, (x, operands) in (
-        (ATTENTION, attention_case(torch.float32, "cpu")),
-        (ADD_NORM, add_norm_case(torch.float32, "cpu")),
-    ):
+    for name in FLAGSHIPS:
+        chain, x, operands, upstream = flagship_case(name, torch.float32, "cpu")
         op = declare(chain)
 
         def twice(x, *, op=op, **rest):
@@ -251,7 +245,7 @@ def test_a_checkpoint_of_two_ops_is_eager_on_a_cpu(backend):
         def saved(x, *, twice=twice, **rest):
             return checkpoint(twice, x, use_reentrant=False, **rest)
 
-        upstream = {"y": upstream_of(chain, x, operands)["y"]}
+        upstream = {"y": upstream["y"]}
         compiled = torch.compile(saved, backend=backend, fullgraph=True)
         got, wanted = (step(one, x, operands, upstream) for one in (compiled, twice))
         torch.testing.assert_close(got, wanted)

@@ -22,6 +22,7 @@ from cases import (
     poisoned,
     randn,
     row_counts,
+    upstream_of,
     verify,
 )
 from references import Chain, check, evaluate
@@ -116,6 +117,16 @@ def add_norm_case(dtype, device, rows=37, columns=200):
         for i, name in enumerate(("bias", "gamma", "beta"))
     }
     return x, {"residual": residual, "p": 0.1, **vectors}
+
+
+FLAGSHIPS = {"attention": (ATTENTION, attention_case), "add_norm": (ADD_NORM, add_norm_case)}
+
+
+def flagship_case(name, dtype, device):
+    """A chain with its input, operands and upstream gradients."""
+    chain, make = FLAGSHIPS[name]
+    x, operands = make(dtype, device)
+    return chain, x, operands, upstream_of(chain, x, operands)
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.float64], ids=str)

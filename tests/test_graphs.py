@@ -9,7 +9,7 @@ import test_gradient_variants
 import test_variants
 import torch
 from cases import ADD_NORM, ATTENTION, declare, floating, named, randn, same_bits, upstream_of
-from test_forward import add_norm_case, attention_case
+from test_forward import FLAGSHIPS, add_norm_case, attention_case, flagship_case
 from test_gradient_variants import backward_of
 from test_variants import ARCHS, flagship_inputs
 
@@ -76,13 +76,9 @@ def step(chain, x, operands, upstream, generator):
     return [*(y.detach() for y in outputs.values()), *gradients]
 
 
-@pytest.fixture(params=["attention", "add_norm"])
+@pytest.fixture(params=FLAGSHIPS)
 def flagship(request):
-    if request.param == "attention":
-        chain, (x, operands) = ATTENTION, attention_case(torch.float16, "cuda")
-    else:
-        chain, (x, operands) = ADD_NORM, add_norm_case(torch.float16, "cuda")
-    return chain, x, operands, upstream_of(chain, x, operands)
+    return flagship_case(request.param, torch.float16, "cuda")
 
 
 @pytest.fixture
