@@ -316,7 +316,11 @@ def _arguments(entry: str, members: Members) -> list[str]:
     """What the kernel's members are to it: LOAD and STORE are made of a view and functors each."""
 
     def of(side: str, *, first: str = "", last: str = "") -> str:
-        found = [f"a.{name}" for _, name in members if name.startswith(side)]
+        found = [
+            f"a.{name}{'.drawn()' if kind.startswith('DropoutFrom') else ''}"
+            for kind, name in members
+            if name.startswith(side)
+        ]
         return ", ".join(filter(None, [first, *found, last]))
 
     load = f"load({of('load', first='a.x')})"
