@@ -250,7 +250,7 @@ def cuda_source(
     called, header = {
         "forward": (f"row_kernel<{tile.cpp}, {asks}>", "row/kernel.cuh"),
         "gradient": (f"gradient_kernel<{tile.cpp}, {ask}>", "row/gradient.cuh"),
-        "sums": ("all_column_sums", "op/column_sums.cuh"),
+        "sums": (f"all_column_sums<{tile.width}>", "op/column_sums.cuh"),
     }[entry]
     cluster = f" __cluster_dims__({tile.cluster}, 1, 1)" if tile.cluster > 1 else ""
     arguments = ["blockIdx.x"] * (entry == "sums") + _arguments(entry, members)
@@ -316,7 +316,11 @@ def _arguments(entry: str, members: Members) -> list[str]:
     """What the kernel's members are to it: LOAD and STORE are made of a view and functors each."""
 
     def of(side: str, *, first: str = "", last: str = "") -> str:
-        found = [f"a.{name}" for _, name in members if name.startswith(side)]
+        found = [
+            f"a.{name}{'.drawn()' if kind.startswith('DropoutFrom') else ''}"
+            for kind, name in members
+            if name.startswith(side)
+        ]
         return ", ".join(filter(None, [first, *found, last]))
 
     load = f"load({of('load', first='a.x')})"

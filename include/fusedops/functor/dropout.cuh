@@ -67,7 +67,7 @@ struct Dropout {
 };
 
 /// A dropout whose seed and offset lie in memory, where a captured graph draws them each time that it
-/// is replayed.
+/// is replayed. A kernel reads them once, before its rows.
 template <class Compute, class LogicalRow>
 struct DropoutFrom {
   const uint64_t* draw;  // seed, offset
@@ -75,20 +75,9 @@ struct DropoutFrom {
   uint64_t threshold;
   Word<Compute> scale;
   LogicalRow logical_row;
-  static constexpr bool kNeedsInput = false;
-  static constexpr int kGradients = 0;
 
-  template <int N, class Row>
-  FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
-    const Dropout<Compute, LogicalRow> drawn{draw[0], draw[1] + slot, threshold, scale,
-                                             logical_row};
-    drawn(v, row, col);
-  }
-
-  template <int N, class Row, class Sink>
-  FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&)[N], const Row& row, int64_t col,
-                            Sink&) const {
-    (*this)(g, row, col);
+  FUSEDOPS_HD Dropout<Compute, LogicalRow> drawn() const {
+    return {draw[0], draw[1] + slot, threshold, scale, logical_row};
   }
 };
 

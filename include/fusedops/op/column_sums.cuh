@@ -41,48 +41,70 @@ inline void host_column_sums(const PartsOf<To, Compute>& all, int64_t group) {
 
 #if defined(FUSEDOPS_CUDA)
 
-/// A block sums kSumColumns columns: a sector of memory for each part, and as many parts at a time
-/// as there are threads.
-inline constexpr int kSumColumns = 8;
 inline constexpr int kSumThreads = 1024;
 
-template <class To, class Compute>
-__device__ __forceinline__ void column_sums(const PartsOf<To, Compute>& all, int64_t block) {
-  constexpr int kAtOnce = kSumThreads / kSumColumns;
-  constexpr int kWarps = kSumThreads / 32;
-  const int64_t blocks_of_row = (all.cols + kSumColumns - 1) / kSumColumns;
-  const int64_t group = block / blocks_of_row;
-  const int64_t col = block % blocks_of_row * kSumColumns + threadIdx.x % kSumColumns;
+/// Columns that a block sums: of many parts a sector of memory each, and as many parts at a time as
+/// there are threads; of few parts so many that no thread is without one (fusedops/backward.py).
+inline constexpr int kSumColumns = 8;
+
+namespace detail {
+
+// The order of additions, whoever does them: parts 128 apart, then four neighbours in pairs, then the
+// 32 groups of four.
+inline constexpr int kSumApart = 128, kSumGroups = 32;
+
+template <class Compute>
+__device__ __forceinline__ Compute sum_apart(const Compute* from, int64_t part, int64_t parts,
+                                             int64_t cols) {
   Compute sum = 0;
-  if (col < all.cols) {
-    const Compute* from = all.from.value + group * all.parts * all.cols + col;
 #pragma unroll 8
-    for (int64_t part = threadIdx.x / kSumColumns; part < all.parts; part += kAtOnce) {
-      sum += from[part * all.cols];
+  for (; part < parts; part += kSumApart) sum += from[part * cols];
+  return sum;
+}
+
+}  // namespace detail
+
+template <int kColumns, class To, class Compute>
+__device__ __forceinline__ void column_sums(const PartsOf<To, Compute>& all, int64_t block) {
+  using namespace detail;
+  constexpr int kAtOnce = kSumThreads / kColumns;
+  static_assert(kAtOnce == kSumApart || kAtOnce <= kSumGroups, "a lane has a part, or groups");
+  const int64_t blocks_of_row = (all.cols + kColumns - 1) / kColumns;
+  const int64_t group = block / blocks_of_row;
+  const int column = threadIdx.x % kColumns, place = threadIdx.x / kColumns;
+  const int64_t col = block % blocks_of_row * kColumns + column;
+  const bool here = col < all.cols;
+  const Compute* from = all.from.value + group * all.parts * all.cols + (here ? col : 0);
+  __shared__ Compute sums[kSumGroups][kColumns];
+  if constexpr (kAtOnce == kSumApart) {
+    Compute sum = sum_apart(from, place, all.parts, all.cols);
+    FUSEDOPS_UNROLL
+    for (int step = kColumns; step < 32; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    if (threadIdx.x % 32 < kColumns) sums[threadIdx.x / 32][column] = sum;
+  } else {
+    for (int four = place; four < kSumGroups; four += kAtOnce) {
+      Compute sum[4];
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < 4; ++i) sum[i] = sum_apart(from, 4 * four + i, all.parts, all.cols);
+      sums[four][column] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
     }
   }
-  FUSEDOPS_UNROLL
-  for (int step = kSumColumns; step < 32; step *= 2) {
-    sum += __shfl_xor_sync(0xffffffffu, sum, step);
-  }
-  __shared__ Compute sums[kWarps][kSumColumns];
-  if (threadIdx.x % 32 < kSumColumns) sums[threadIdx.x / 32][threadIdx.x % 32] = sum;
   __syncthreads();
-  if (threadIdx.x >= kSumColumns || col >= all.cols) return;
-  sum = 0;
+  if (place > 0 || !here) return;
+  Compute sum = 0;
   FUSEDOPS_UNROLL
-  for (int i = 0; i < kWarps; ++i) sum += sums[i][threadIdx.x];
+  for (int i = 0; i < kSumGroups; ++i) sum += sums[i][column];
   const Compute value[1] = {sum};
   all.to.write(value, RowIndex<1>{group, {group}}, col);
 }
 
 /// Each block does one block of one of the sums.
-template <class First, class... Rest>
+template <int kColumns = kSumColumns, class First, class... Rest>
 __device__ __forceinline__ void all_column_sums(int64_t block, const First& first,
                                                 const Rest&... rest) {
-  const int64_t blocks = (first.cols + kSumColumns - 1) / kSumColumns * first.groups;
-  if (block < blocks) return column_sums(first, block);
-  if constexpr (sizeof...(Rest) > 0) all_column_sums(block - blocks, rest...);
+  const int64_t blocks = (first.cols + kColumns - 1) / kColumns * first.groups;
+  if (block < blocks) return column_sums<kColumns>(first, block);
+  if constexpr (sizeof...(Rest) > 0) all_column_sums<kColumns>(block - blocks, rest...);
 }
 
 #else
