@@ -31,13 +31,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Backward", "Info"]
 
-#: Threads of a block of the second stage, as op/column_sums.cuh has them.
-_SUMS_BLOCK = 1024
-
-#: Columns that a block of the second stage sums, by the most parts that a sum has; the order of
-#: additions is the same. LayerNorm of 8 rows of 32768 columns takes 44 us where a block sums 8
-#: columns, most of its threads none, and 10 where it sums 128.
-_SUMS_COLUMNS = ((64, 128), (None, 8))
+#: How the second stage sums, by the most parts that a sum has: columns of a block and its threads.
+#: Of few parts a thread has a column, for most threads of the other kind would have no part; the
+#: order of additions is the same (op/column_sums.cuh).
+_SUMS = ((64, 128, 128), (None, 8, 1024))
 
 
 class Info(NamedTuple):
@@ -218,7 +215,7 @@ class Backward:
         if second is not None:
             variant, sum_words, sum_patches, rows, blocks = second
             stage = (variant.kernel(), sum_words, sum_patches, rows, 1)
-            then.append((*stage, blocks, _SUMS_BLOCK, 0))
+            then.append((*stage, blocks, 1 if variant.tile is None else variant.tile.block, 0))
         info = Info(
             schedule="shared" if self.shared_sums and self.kind == "register" else self.kind,
             tile=tile,
@@ -385,7 +382,7 @@ class Backward:
         )
         members, rows, blocks = [], 0, 0
         most = max(parts // self._rows_of(one) for one, (_, parts) in self.parts_of.items())
-        wide = next(wide for limit, wide in _SUMS_COLUMNS if limit is None or most <= limit)
+        wide, block = next(rest for limit, *rest in _SUMS if limit is None or most <= limit)
         for number, (one, (patch, all_parts)) in enumerate(self.parts_of.items()):
             share, view = self.sharing[one], self.views[one]
             columns = 1 if share.kind == "row" else self.geometry.columns
@@ -401,7 +398,7 @@ class Backward:
             blocks += -(-columns // wide) * groups
         variant = self._variant("sums", members, write)
         if self.tile is not None:
-            tile = schedule.Schedule("register", _SUMS_BLOCK, 1, wide, 1, 1, False, 4)
+            tile = schedule.Schedule("register", block, 1, wide, 1, 1, False, 4)
             variant = variant._replace(tile=tile, schedule="register")
         return variant, write.pack(), write.patches, rows, blocks
 

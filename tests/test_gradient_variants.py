@@ -115,6 +115,23 @@ def test_the_flagships_compile(arch, flagship, columns, dtype):
     check_compiles(backward_of(op, *flagship_inputs(op, 300, columns, dtype), arch))
 
 
+@pytest.mark.parametrize("rows", [8, 5000])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64], ids=str)
+@pytest.mark.parametrize("arch", ARCHS)
+def test_sums_of_any_targets_compile(arch, dtype, rows):
+    """Each kind of target is a type of its own; together they keep to what a block gets."""
+    op = fo.LayerNorm(
+        load=[fo.Bias(f"b{i}") for i in range(4)], store=[fo.Affine("gamma", "beta"), fo.Scale("s")]
+    )
+    kinds = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    given = {f"b{i}": tensor(1024, dtype=kind) for i, kind in enumerate(kinds)}
+    given["gamma"] = tensor(1024, dtype=torch.float16, misaligned=True)
+    given["beta"] = tensor(1024, 2, dtype=torch.float32)[:, 0]
+    backward = backward_of(op, tensor(rows, 1024, dtype=dtype), {**given, "s": tensor()}, arch)
+    assert len(set(backward.second[0].members)) >= 6
+    check_compiles(backward)
+
+
 @pytest.mark.parametrize("clusters", [1, 16])
 @pytest.mark.parametrize("dropout", [False, True], ids=["plain", "dropout"])
 @pytest.mark.parametrize("declared", gradient_schedule.GRADIENT_VALUES)

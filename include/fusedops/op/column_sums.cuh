@@ -41,24 +41,50 @@ inline void host_column_sums(const PartsOf<To, Compute>& all, int64_t group) {
 
 #if defined(FUSEDOPS_CUDA)
 
-inline constexpr int kSumThreads = 1024;
-
-/// Columns that a block sums: of many parts a sector of memory each, and as many parts at a time as
-/// there are threads; of few parts so many that no thread is without one (fusedops/backward.py).
-inline constexpr int kSumColumns = 8;
+/// Columns that a block sums, of many parts: a sector of memory each, and as many parts at a time as
+/// there are threads. Of few parts a thread has a column (fusedops/backward.py).
+inline constexpr int kSumThreads = 1024, kSumColumns = 8;
 
 namespace detail {
 
 // The order of additions, whoever does them: parts 128 apart, then four neighbours in pairs, then the
-// 32 groups of four.
-inline constexpr int kSumApart = 128, kSumGroups = 32;
+// groups of four one by one.
+inline constexpr int kSumApart = kSumThreads / kSumColumns, kSumGroups = kSumApart / 4;
 
+/// Every thread a column, of no more parts than are apart: nothing to exchange.
 template <class Compute>
-__device__ __forceinline__ Compute sum_apart(const Compute* from, int64_t part, int64_t parts,
-                                             int64_t cols) {
+__device__ __forceinline__ Compute sum_of_few(const Compute* from, int64_t parts, int64_t cols) {
+  Compute sum = 0;
+#pragma unroll 4
+  for (int64_t four = 0; four < parts; four += 4) {
+    Compute part[4];
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < 4; ++i) part[i] = four + i < parts ? from[(four + i) * cols] : Compute(0);
+    sum += (part[0] + part[1]) + (part[2] + part[3]);
+  }
+  return sum;
+}
+
+/// Every thread a part of a column; the column's first thread has the sum.
+template <class Compute>
+__device__ __forceinline__ Compute sum_of_many(const Compute* from, int64_t parts, int64_t cols) {
+  const int column = threadIdx.x % kSumColumns;
   Compute sum = 0;
 #pragma unroll 8
-  for (; part < parts; part += kSumApart) sum += from[part * cols];
+  for (int64_t part = threadIdx.x / kSumColumns; part < parts; part += kSumApart) {
+    sum += from[part * cols];
+  }
+  FUSEDOPS_UNROLL
+  for (int step = kSumColumns; step < 32; step *= 2) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, step);
+  }
+  __shared__ Compute sums[kSumGroups][kSumColumns];
+  if (threadIdx.x % 32 < kSumColumns) sums[threadIdx.x / 32][column] = sum;
+  __syncthreads();
+  sum = 0;
+  if (threadIdx.x >= kSumColumns) return sum;
+  FUSEDOPS_UNROLL
+  for (int i = 0; i < kSumGroups; ++i) sum += sums[i][column];
   return sum;
 }
 
@@ -66,36 +92,18 @@ __device__ __forceinline__ Compute sum_apart(const Compute* from, int64_t part, 
 
 template <int kColumns, class To, class Compute>
 __device__ __forceinline__ void column_sums(const PartsOf<To, Compute>& all, int64_t block) {
-  using namespace detail;
-  constexpr int kAtOnce = kSumThreads / kColumns;
-  static_assert(kAtOnce == kSumApart || kAtOnce <= kSumGroups, "a lane has a part, or groups");
   const int64_t blocks_of_row = (all.cols + kColumns - 1) / kColumns;
   const int64_t group = block / blocks_of_row;
-  const int column = threadIdx.x % kColumns, place = threadIdx.x / kColumns;
-  const int64_t col = block % blocks_of_row * kColumns + column;
+  const int64_t col = block % blocks_of_row * kColumns + threadIdx.x % kColumns;
   const bool here = col < all.cols;
   const Compute* from = all.from.value + group * all.parts * all.cols + (here ? col : 0);
-  __shared__ Compute sums[kSumGroups][kColumns];
-  if constexpr (kAtOnce == kSumApart) {
-    Compute sum = sum_apart(from, place, all.parts, all.cols);
-    FUSEDOPS_UNROLL
-    for (int step = kColumns; step < 32; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-    if (threadIdx.x % 32 < kColumns) sums[threadIdx.x / 32][column] = sum;
+  Compute value[1];
+  if constexpr (kColumns == kSumColumns) {
+    value[0] = detail::sum_of_many(from, all.parts, all.cols);
   } else {
-    for (int four = place; four < kSumGroups; four += kAtOnce) {
-      Compute sum[4];
-      FUSEDOPS_UNROLL
-      for (int i = 0; i < 4; ++i) sum[i] = sum_apart(from, 4 * four + i, all.parts, all.cols);
-      sums[four][column] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
-    }
+    value[0] = detail::sum_of_few(from, all.parts, all.cols);
   }
-  __syncthreads();
-  if (place > 0 || !here) return;
-  Compute sum = 0;
-  FUSEDOPS_UNROLL
-  for (int i = 0; i < kSumGroups; ++i) sum += sums[i][column];
-  const Compute value[1] = {sum};
-  all.to.write(value, RowIndex<1>{group, {group}}, col);
+  if (threadIdx.x < kColumns && here) all.to.write(value, RowIndex<1>{group, {group}}, col);
 }
 
 /// Each block does one block of one of the sums.
