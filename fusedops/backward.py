@@ -24,7 +24,8 @@ from fusedops.needed import joining_name, saved_name
 from fusedops.occurrence import Occurrence, acting_place, occurrences
 from fusedops.parts import Part, contiguous, kept_part, kept_view, part_of, view_of
 from fusedops.slices import Sharing, Slices, cut, sharing
-from fusedops.variant import Target, Variant
+from fusedops.target import Target
+from fusedops.variant import Variant
 
 if TYPE_CHECKING:
     from fusedops.gradient import Gradient
@@ -204,6 +205,11 @@ class Backward:
         self.returned = len(self.outputs)
         self.first = self._kernel()
         self.second = self._sums()
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """Of both kernels, or of the one that there is."""
+        return (self.first[0],) if self.second is None else (self.first[0], self.second[0])
 
     def plan(self) -> Any:
         """Build the kernels."""

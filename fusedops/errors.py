@@ -8,6 +8,8 @@ catch by kind: no compiler, a compiler that refuses, a variant that is not there
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,10 +18,12 @@ __all__ = [
     "CompilerNotFound",
     "FusedOpsError",
     "MissingVariantError",
+    "UnknownArchError",
     "UnsupportedError",
 ]
 
-LOG_LINES = 40  # of a compiler's log in a message; the whole log is an attribute
+LOG = "log.txt"  # beside the source that was kept
+LOG_LINES = 40  # in a message, where no log is kept
 
 
 class FusedOpsError(Exception):
@@ -28,6 +32,10 @@ class FusedOpsError(Exception):
 
 class UnsupportedError(FusedOpsError, NotImplementedError):
     """What was asked for is well formed, but not supported here; the message says what is."""
+
+
+class UnknownArchError(UnsupportedError):
+    """The compiler at hand does not know the GPU; the message says which it knows."""
 
 
 class CompilerNotFound(FusedOpsError, RuntimeError):  # noqa: N818 (reads better at the raise)
@@ -44,21 +52,60 @@ class CompileError(FusedOpsError, RuntimeError):
     Attributes:
         command: The command line, or for NVRTC its options.
         log: The whole log.
-        source: Where the source was kept, or None if it could not be.
+        source: Where the source was kept, with the log beside it; None if it could not be.
+        what: The declaration, and what it was to be compiled for.
+        culprit: The functor or operand that the first error is in, where that can be known.
     """
 
-    def __init__(self, command: Sequence[str], log: str, source: Path | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: str,
+        source: Path | None = None,
+        what: str = "a generated kernel",
+        culprit: str | None = None,
+    ) -> None:
         self.command = tuple(command)
         self.log = log
         self.source = source
-        super().__init__(self.command, log, source)
+        self.what = what
+        self.culprit = culprit
+        super().__init__(self.command, log, source, what, culprit)
+
+    @property
+    def first(self) -> str:
+        """The line of the log that says what is wrong."""
+        lines = [line.strip() for line in self.log.splitlines() if line.strip()]
+        wrong = (line for line in lines if re.search(r"\berror\b", line))
+        return next(wrong, lines[-1] if lines else "(the log is empty)")
 
     def __str__(self) -> str:
+        told = [f"{self.what} does not compile: {self.first}"]
+        if self.culprit is not None:
+            told.append(f"in: {self.culprit}")
+        if cure := _cure(self.log):
+            told.append(f"cure: {cure}")
+        kept = str(self.source)  # in place of the bare name, so that it can be run again
+        command = [kept if self.source and one == self.source.name else one for one in self.command]
+        told.append(f"command: {shlex.join(command)}")
+        if self.source is not None:
+            log = self.source.with_name(LOG)
+            return "\n".join([*told, f"source: {self.source}", f"whole log: {log}"])
         lines = self.log.strip().splitlines()
         shown = lines[:LOG_LINES]
         if len(lines) > len(shown):
             shown.append(f"... ({len(lines) - len(shown)} more lines in the log attribute)")
-        kept = self.source if self.source is not None else "not kept"
-        command = " ".join(self.command)
-        head = ["the compiler refused a generated kernel", f"command: {command}", f"source: {kept}"]
-        return "\n".join([*head, "log:", *(shown or ["(empty)"])])
+        return "\n".join([*told, "source: not kept", "log:", *(shown or ["(empty)"])])
+
+
+def _cure(log: str) -> str | None:
+    """What to install, where a compiler lacks something that is not ours."""
+    if re.search(r"(could not|cannot) open source file \"(cuda|nv/|vector_)", log):
+        return "the CUDA headers are incomplete: pip install 'fusedops[cuda]', or set CUDA_HOME"
+    if re.search(r"fatal error: '?(c?std|cmath|type_traits|algorithm)\w*(\.h)?'?[: ]", log):
+        return "no headers of the C++ standard library (Debian, Ubuntu: apt-get install g++)"
+    if re.search(r"[Kk]illed|virtual memory exhausted|Cannot allocate memory|signal 9\b", log):
+        return "the compiler ran out of memory: free some, or build fewer variants at a time"
+    if "No space left on device" in log:
+        return "the disk of the temporary folder is full: free some, or set TMPDIR"
+    return None

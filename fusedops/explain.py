@@ -27,7 +27,7 @@ from fusedops.random import threshold
 from fusedops.refusal import refuse
 from fusedops.runtime import device_info
 from fusedops.schedule import HOST_BUFFERED, VALUES, Schedule, reserved_shared
-from fusedops.variant import Target
+from fusedops.target import Target
 
 __all__ = ["explain"]
 

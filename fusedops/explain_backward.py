@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,9 +13,9 @@ from fusedops import plan
 from fusedops.backward import Backward
 from fusedops.binding import KEPT, Bound
 from fusedops.explanation import Kept
+from fusedops.exporting.call import described
 from fusedops.gradient import Gradient
-from fusedops.needed import joining_name, saved_name
-from fusedops.variant import Target
+from fusedops.target import Target
 
 __all__ = ["Wanted", "wanted"]
 
@@ -82,22 +81,9 @@ class Wanted:
         return "; ".join(parts)
 
     def _describe(self, target: Target) -> Backward | None:
-        bound, op, needed = self.bound, self.bound.op, self.gradient.needed
-        if plan.columns_apart(bound):
+        if plan.columns_apart(self.bound):
             return None
-        given: dict[str, Any] = {KEPT: _empty(bound, KEPT)}
-        values: dict[str, Any] = {"x": bound.x, **{n: bound.operands.get(n) for n in op.slots}}
-        for name, value in values.items():
-            read = needed.x if name == "x" else name in needed.operands
-            if isinstance(value, Tensor) and not read:
-                value = (value.dtype, value.shape)
-            given[name] = value
-        for name in op.saves:
-            if name in needed.streams:
-                given[saved_name(name)] = _empty(bound, name)
-            given[joining_name(name)] = _empty(bound, name)
-        options = {"dim": bound.reduced, "training": bool(bound.slots)}
-        told = self.gradient.describe(_empty(bound, "y"), given, options, target)
+        told = self.gradient.describe(*described(self.bound, self.gradient), target)
         return None if told.apart else told
 
 
@@ -115,9 +101,3 @@ def wanted(bound: Bound) -> Wanted | None:
     elif bound.op.forward_only:
         refused = f"{bound.op.forward_only[0]!r} has no derivative"
     return Wanted(bound, frozenset(names), refused)
-
-
-def _empty(bound: Bound, name: str) -> Tensor:
-    """An output without memory."""
-    keep = bound._replace(keep=True)
-    return torch.empty(keep.output_shape(name), dtype=keep.output_dtype(name), device="meta")

@@ -8,6 +8,7 @@ such pair is a `Gradient`, with plans of its own.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,11 @@ from fusedops.errors import UnsupportedError
 from fusedops.functors import Role
 from fusedops.needed import joining_name, needed, saved_name
 from fusedops.occurrence import occurrences
+from fusedops.recording import record
 from fusedops.runtime import draw
-from fusedops.variant import Target
+from fusedops.serving import serve
+from fusedops.signature import of_gradient
+from fusedops.target import Target
 
 if TYPE_CHECKING:
     from fusedops.row_op import RowOp
@@ -87,10 +91,19 @@ class Gradient(_runtime.Dispatcher):
         )
 
     def _plan(self, dy: Tensor, given: dict[str, Any], options: dict[str, Any]) -> Any:
+        signature = functools.partial(of_gradient, self, dy, given, options)
+
+        def planned(target: Target) -> Any:
+            described = self.describe(dy, given, options, target)
+            if described.apart:
+                return None
+            record(signature, lambda: described.variants)
+            return described.plan()
+
         try:
-            described = self.describe(dy, given, options)
-            if not described.apart:
-                return described.plan()
+            plan = serve(dy.device, planned, signature)
+            if plan is not None:
+                return plan
         except UnsupportedError:
             # The forward pass took the operands: it is how the gradients lie that is too much.
             joining = [given.get(joining_name(name)) for name in self.op.saves]

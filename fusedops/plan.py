@@ -8,6 +8,7 @@ argument alone, so a new shape of a known pattern finds its kernel by them and b
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -29,13 +30,16 @@ from fusedops.parts import (
     view_of,
     widened,
 )
+from fusedops.recording import record
+from fusedops.serving import serve
+from fusedops.signature import of_call
+from fusedops.target import Target
 from fusedops.unfused import run
-from fusedops.variant import Target, Variant
+from fusedops.variant import Variant
 
 __all__ = [
     "DLPACK",
     "Info",
-    "Target",
     "Variant",
     "check_columns",
     "choose",
@@ -88,7 +92,9 @@ def make_plan(bound: Bound) -> Any:
         return _runtime.Plan(None, b"", [], outputs, 0, 1, 1, 1, 0, _draws(bound), None)
     if len(bound.reduced) > 1 and columns_apart(bound):
         return run_with_copies(bound)
-    info = choose(bound, Target.of(bound.x.device))
+    info = serve(
+        bound.x.device, functools.partial(_built, bound), functools.partial(of_call, bound)
+    )
     rows = info.geometry.rows
     tile = info.tile
     return _runtime.Plan(
@@ -104,6 +110,14 @@ def make_plan(bound: Bound) -> Any:
         info.draws,
         info,
     )
+
+
+def _built(bound: Bound, target: Target) -> Info:
+    """What a call runs, once its kernel is there."""
+    record(functools.partial(of_call, bound), lambda: [describe(bound, target).variant])
+    info = choose(bound, target)
+    info.variant.kernel()
+    return info
 
 
 def _grain(rows: int, columns: int) -> int:

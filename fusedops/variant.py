@@ -9,60 +9,24 @@ quick.
 
 from __future__ import annotations
 
-import functools
+import os
 from typing import NamedTuple
 
 import torch
 
 from fusedops import _runtime, codegen, jit
+from fusedops.blame import culprit
+from fusedops.errors import CompileError, FusedOpsError
 from fusedops.functors import Functor
-from fusedops.runtime import device_info
-from fusedops.schedule import CLUSTERS, Schedule
+from fusedops.jit.nvrtc import PTX
+from fusedops.schedule import Schedule
 
-__all__ = ["Target", "Variant"]
+__all__ = ["Variant"]
+
+_HOST_SYMBOL = "fusedops_rows"
 
 #: Kernels in this process, by Variant.key.
 _kernels: dict[tuple[object, ...], _runtime.Kernel] = {}
-
-
-class Target(NamedTuple):
-    """What a variant is built for.
-
-    Attributes:
-        arch: "sm_90" and the like, or a level of CPU features.
-        shared_limit: Bytes of shared memory that a block can opt in to; None for a CPU.
-        multiprocessors: Of a GPU.
-    """
-
-    arch: str
-    shared_limit: int | None
-    multiprocessors: int = 0
-
-    @property
-    def cluster_limit(self) -> int:
-        """Blocks of a cluster at most; 1 where there are none."""
-        return CLUSTERS.get(self.arch, 1)
-
-    @classmethod
-    def of(cls, device: torch.device) -> Target:
-        """The target of the machine at hand."""
-        return _cuda_target(device.index) if device.type == "cuda" else _host_target()
-
-
-@functools.cache
-def _host_target() -> Target:
-    # Asked once: in a virtual machine each cpuid instruction is a trip to the hypervisor.
-    return Target(jit.cpu_level(_runtime.cpu_features()), None)
-
-
-@functools.cache
-def _cuda_target(index: int) -> Target:
-    found = device_info(index)
-    return Target(
-        "sm_{}{}".format(*found["capability"]),
-        found["shared_per_block_optin"],
-        found["multiprocessors"],
-    )
 
 
 class Variant(NamedTuple):
@@ -77,6 +41,7 @@ class Variant(NamedTuple):
         op, header, load, store, dtype, definitions: Of the call, without its tensors.
         declaration: What messages name.
         entry: Which kernel: "forward", "gradient" or "sums", the second stage of a gradient.
+        translated: Whether the driver makes the machine code, for a GPU newer than `arch`.
     """
 
     arch: str
@@ -92,13 +57,15 @@ class Variant(NamedTuple):
     declaration: str
     definitions: tuple[str, ...]
     entry: str = "forward"
+    translated: bool = False
 
     @property
     def key(self) -> tuple[object, ...]:
         """What tells variants apart: all that the source text is made of."""
         tile = self.schedule if self.tile is None else self.tile.cpp
         asked = self.tile is not None and (self.tile.asks, self.tile.blocks)
-        return (self.arch, tile, asked, self.entry, self.members, self.definitions)
+        arch = (self.arch, self.translated)
+        return (arch, tile, asked, self.entry, self.members, self.definitions)
 
     @property
     def name(self) -> str:
@@ -135,17 +102,54 @@ class Variant(NamedTuple):
         """Whether this process has it."""
         return self.key in _kernels
 
+    @property
+    def order(self) -> jit.Order:
+        """What is asked of the compilers."""
+        members = tuple(f"{kind} {name}" for kind, name in self.members)
+        return jit.Order(self.source, self.name, self.arch, self.declaration, members)
+
+    def build(self) -> jit.Artifact:
+        """Give the variant's entry in the cache, compiled if it is not there."""
+        try:
+            return jit.build(**self.order._asdict())
+        except CompileError as error:
+            raise self.blamed(error) from None
+
+    def blamed(self, error: FusedOpsError) -> FusedOpsError:
+        """`error`, with the functor or operand that a compiler refused, if it was one."""
+        if isinstance(error, CompileError):
+            sides = {"load": self.load, "store": self.store}
+            error.culprit = culprit(error.log, self.source, sides)
+        return error
+
     def kernel(self) -> _runtime.Kernel:
         """Load the kernel, building it if the cache does not hold it."""
         key = self.key
         known = _kernels.get(key)
         if known is None:
-            built = jit.build(
-                self.source, name=self.name, arch=self.arch, declaration=self.declaration
-            )
+            built = self.build()
             if self.tile is None:
-                known = _runtime.load_host(str(built.binary), "fusedops_rows")
+                known = _load_library(built)
             else:
-                known = _runtime.load_cuda(built.binary.read_bytes(), "fusedops_kernel", waits=True)
+                image = built.read(PTX if self.translated else built.binary.name)
+                known = _runtime.load_cuda(image, "fusedops_kernel", waits=True)
             _kernels[key] = known
         return known
+
+
+def _load_library(built: jit.Artifact) -> _runtime.Kernel:
+    """Load a library of the cache; from memory, where the cache's filesystem runs no code."""
+    try:
+        return _runtime.load_host(str(built.binary), _HOST_SYMBOL)
+    except RuntimeError as error:
+        copy = os.memfd_create("fusedops")
+        try:
+            with os.fdopen(copy, "wb", closefd=False) as file:
+                file.write(built.read(built.binary.name))
+            kernel = _runtime.load_host(f"/proc/self/fd/{copy}", _HOST_SYMBOL)
+        except (OSError, RuntimeError):
+            raise error from None
+        finally:
+            os.close(copy)
+        jit.say_once(f"{built.folder.parent} runs no code ({error})")
+        return kernel

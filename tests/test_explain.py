@@ -11,7 +11,7 @@ from cases import ADD_NORM, ATTENTION, LAYER_NORM, SOFTMAX, declare, parameters,
 import fusedops as fo
 from fusedops import explanation, jit, testing
 from fusedops.explain import explain
-from fusedops.variant import Target
+from fusedops.target import Target
 
 H200 = Target("sm_90", 232448, 132)
 

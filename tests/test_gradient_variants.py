@@ -31,7 +31,7 @@ from fusedops.binding import KEPT, bind
 from fusedops.gradient import Gradient
 from fusedops.jit import compile_cuda
 from fusedops.needed import joining_name, saved_name
-from fusedops.variant import Target
+from fusedops.target import Target
 
 PROCESSORS = 132
 

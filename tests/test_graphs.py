@@ -17,7 +17,7 @@ import fusedops as fo
 from fusedops import autograd, plan, row_op
 from fusedops.binding import bind
 from fusedops.runtime import draw_in_memory
-from fusedops.variant import Target
+from fusedops.target import Target
 
 
 def test_a_draw_in_memory_gives_the_mask_of_its_numbers(device):

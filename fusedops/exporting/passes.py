@@ -22,7 +22,8 @@ from fusedops.geometry import Geometry
 from fusedops.gradient import Gradient
 from fusedops.gradient_schedule import resident_rows
 from fusedops.needed import joining_name, saved_name
-from fusedops.variant import Target, Variant
+from fusedops.target import Target
+from fusedops.variant import Variant
 
 __all__ = ["Launch", "Pass", "backward_pass", "forward_pass"]
 

@@ -5,8 +5,9 @@
 Importing this package runs no compiler and loads no CUDA library.
 """
 
-from fusedops.jit.build import Artifact, build, cached
+from fusedops.jit.build import Artifact, Order, build, cached
 from fusedops.jit.host import cpu_level
 from fusedops.jit.nvrtc import compile_cuda
+from fusedops.jit.store import say_once
 
-__all__ = ["Artifact", "build", "cached", "compile_cuda", "cpu_level"]
+__all__ = ["Artifact", "Order", "build", "cached", "compile_cuda", "cpu_level", "say_once"]

@@ -9,13 +9,14 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from fusedops.errors import (
+    LOG,
     CompileError,
     CompilerNotFound,
     FusedOpsError,
@@ -27,7 +28,17 @@ from fusedops.jit.cache import Entry, Identity, Store
 from fusedops.jit.key import SCHEMA, Request, build_digest, make_request
 from fusedops.jit.store import private_store, say_once, stores, writable_store
 
-__all__ = ["Artifact", "build", "cached"]
+__all__ = ["Artifact", "Order", "build", "cached"]
+
+
+class Order(NamedTuple):
+    """The arguments of `build`, for another process."""
+
+    source: str
+    name: str
+    arch: str
+    declaration: str = ""
+    signature: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,16 +59,26 @@ class Artifact:
     origin: Literal["compiled", "cache"]
     seconds: float
 
+    def read(self, file: str) -> bytes:
+        """The bytes of one of the entry's files.
+
+        Raises:
+            MissingVariantError: The entry has no such file.
+        """
+        try:
+            return (self.folder / file).read_bytes()
+        except FileNotFoundError:
+            raise MissingVariantError(f"{self.folder} holds no {file}") from None
+
 
 @dataclass(frozen=True)
 class _Backend:
     """What the two kinds of compiler have in common."""
 
     source: str
-    binary: str
     flags: Callable[[str], tuple[str, ...]]
     identity: Callable[[Request], dict[str, str]]
-    compile: Callable[[str, str], tuple[bytes, str]]
+    compile: Callable[[str, str], tuple[dict[str, bytes], str]]
 
 
 @dataclass(frozen=True)
@@ -67,14 +88,17 @@ class _Job:
     backend: _Backend
     request: Request
     name: str
-    declaration: str
+    declaration: str = ""
+    signature: tuple[str, ...] = ()
 
 
-_CUDA = _Backend("kernel.cu", "kernel.cubin", nvrtc.flags, nvrtc.identity, nvrtc.compile_cuda)
-_HOST = _Backend("kernel.cpp", "kernel.so", host.flags, host.identity, host.compile_host)
+_CUDA = _Backend("kernel.cu", nvrtc.flags, nvrtc.identity, nvrtc.compile_files)
+_HOST = _Backend("kernel.cpp", host.flags, host.identity, host.compile_files)
 
 
-def build(source: str, *, name: str, arch: str, declaration: str = "") -> Artifact:
+def build(
+    source: str, *, name: str, arch: str, declaration: str = "", signature: Sequence[str] = ()
+) -> Artifact:
     """Give the binary of `source` for `arch`, compiled if the cache lacks it.
 
     Args:
@@ -82,6 +106,7 @@ def build(source: str, *, name: str, arch: str, declaration: str = "") -> Artifa
         name: A name for people, part of the entry's folder but not of its digests.
         arch: ``sm_90`` and the like for a cubin, a level of ``host.LEVELS`` for a shared library.
         declaration: What the variant was generated from, kept with the entry and named in errors.
+        signature: The members of the kernel's argument, kept with the entry.
 
     Raises:
         UnsupportedError: No such `arch`.
@@ -99,7 +124,7 @@ def build(source: str, *, name: str, arch: str, declaration: str = "") -> Artifa
             f"({env.cache_dir()}) while FUSEDOPS_OFFLINE=1, found none: run the call once "
             "without FUSEDOPS_OFFLINE=1 and with the same FUSEDOPS_CACHE_DIR"
         )
-    job = _Job(_backend(arch), _request(source, arch), name, declaration)
+    job = _Job(_backend(arch), _request(source, arch), name, declaration, tuple(signature))
     identity, compiler = _identity(job)
     entry, origin = _compile(job, identity, compiler)
     return Artifact(entry.folder, entry.binary, arch, origin, time.perf_counter() - started)
@@ -114,7 +139,7 @@ def cached(source: str, *, name: str, arch: str) -> Artifact | None:
         UnsupportedError: No such `arch`.
     """
     started = time.perf_counter()
-    job = _Job(_backend(arch), _request(source, arch), name, "")
+    job = _Job(_backend(arch), _request(source, arch), name)
     try:
         entry = _any_compiler(job) if env.offline() else _find(_identity(job)[0])
     except CompilerNotFound:
@@ -162,7 +187,7 @@ def _compile(
             return entry, "cache"  # another process built it while this one waited
         began = time.perf_counter()
         try:
-            binary, log = job.backend.compile(job.request.source, job.request.arch)
+            built, log = job.backend.compile(job.request.source, job.request.arch)
         except CompileError as error:
             raise _kept(error, job, identity, shared) from None
         seconds = time.perf_counter() - began
@@ -174,6 +199,7 @@ def _compile(
             "schema": SCHEMA,
             "name": job.name,
             "declaration": job.declaration,
+            "signature": job.signature,
             "arch": job.request.arch,
             "compiler": compiler,
             "flags": job.request.flags,
@@ -181,7 +207,7 @@ def _compile(
             "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "log": log,
         }
-        files = {job.backend.source: job.request.source.encode(), job.backend.binary: binary}
+        files = {job.backend.source: job.request.source.encode(), **built}
         if shared:
             try:
                 return shared.publish(identity, meta, files), "compiled"
@@ -192,12 +218,16 @@ def _compile(
 
 def _kept(error: CompileError, job: _Job, identity: Identity, shared: Store | None) -> CompileError:
     """`error` with the place where its source was kept."""
-    files = {job.backend.source: job.request.source.encode(), "log.txt": error.log.encode()}
+    files = {job.backend.source: job.request.source.encode(), LOG: error.log.encode()}
     for root in (shared.root if shared else None, None):
         with contextlib.suppress(OSError):
             store = Store(root or Path(tempfile.mkdtemp(prefix="fusedops-")))
-            return CompileError(error.command, error.log, store.keep_failure(identity, files))
-    return error
+            kept = store.keep_failure(identity, files)
+            break
+    else:
+        kept = None
+    what = f"{job.declaration or job.name}: its kernel for {job.request.arch}"
+    return CompileError(error.command, error.log, kept, what)
 
 
 def _show(job: _Job, seconds: float, log: str) -> None:

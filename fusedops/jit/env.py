@@ -8,6 +8,7 @@ Everything is read when it is asked for, so that a change takes effect at the ne
 ``FUSEDOPS_CACHE_DIR`` the cache (default ``$XDG_CACHE_HOME/fusedops`` or ``~/.cache/fusedops``)
 ``FUSEDOPS_OFFLINE``   1: a variant that the cache lacks is an error, never a compile
 ``FUSEDOPS_VERBOSE``   1: each compiler command and its log go to stderr
+``FUSEDOPS_RECORD``    a file that each new kind of call is written to (``fusedops record``)
 ``CXX``                the host compiler, with arguments if need be (``ccache g++``)
 ``CUDA_HOME``          a CUDA toolkit to take NVRTC and its headers from, after the wheels
 ===================== ======================================================================
@@ -26,6 +27,7 @@ __all__ = [
     "cxx",
     "include_dir",
     "offline",
+    "record_file",
     "verbose",
 ]
 
@@ -51,6 +53,12 @@ def offline() -> bool:
 def verbose() -> bool:
     """Whether to show each compiler command and its log."""
     return _flag("FUSEDOPS_VERBOSE")
+
+
+def record_file() -> Path | None:
+    """Where calls are recorded, if anywhere."""
+    file = os.environ.get("FUSEDOPS_RECORD")
+    return Path(file).absolute() if file else None
 
 
 def cxx() -> str | None:

@@ -18,7 +18,19 @@ from fusedops.errors import CompileError, CompilerNotFound
 from fusedops.jit import env
 from fusedops.jit.key import Request
 
-__all__ = ["GCC", "LEVELS", "compile_host", "cpu_level", "find_compiler", "flags", "identity"]
+__all__ = [
+    "BINARY",
+    "GCC",
+    "LEVELS",
+    "compile_files",
+    "compile_host",
+    "cpu_level",
+    "find_compiler",
+    "flags",
+    "identity",
+]
+
+BINARY = "kernel.so"
 
 # The instruction set of each level: explicit, so that a cache can be shared between machines.
 LEVELS = {
@@ -107,6 +119,12 @@ def identity(request: Request) -> dict[str, str]:
     }
 
 
+def compile_files(source: str, arch: str) -> tuple[dict[str, bytes], str]:
+    """As `compile_host`, by the name of the entry's file."""
+    library, log = compile_host(source, arch)
+    return {BINARY: library}, log
+
+
 def compile_host(source: str, arch: str) -> tuple[bytes, str]:
     """Compile `source` for `arch` (a level of ``LEVELS``) and give the shared library and the log.
 
@@ -125,7 +143,7 @@ def compile_host(source: str, arch: str) -> tuple[bytes, str]:
             include,
             "kernel.cpp",
             "-o",
-            "kernel.so",
+            BINARY,
         ]
         done = subprocess.run(
             command,
@@ -137,9 +155,11 @@ def compile_host(source: str, arch: str) -> tuple[bytes, str]:
             check=False,
         )
         log = done.stdout.decode(errors="replace")
+        if done.returncode < 0:
+            log += f"\nthe compiler was ended by signal {-done.returncode}"
         if done.returncode != 0:
             raise CompileError(command, log or f"exit status {done.returncode}")
-        return Path(scratch, "kernel.so").read_bytes(), log
+        return Path(scratch, BINARY).read_bytes(), log
 
 
 def _own_flags(command: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,20 +1,23 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA source to a cubin, through NVRTC in this process: no nvcc, no host compiler, no GPU."""
+"""CUDA source to machine code, through NVRTC in this process: no nvcc, no host compiler, no GPU."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import re
 from collections.abc import Sequence
 
-from fusedops.errors import CompileError, UnsupportedError
+from fusedops.errors import CompileError, UnknownArchError
 from fusedops.jit import env
 from fusedops.jit.key import Request, closure, digest
 from fusedops.jit.toolkit import find_toolkit
 
-__all__ = ["compile_cuda", "flags", "identity"]
+__all__ = ["BINARY", "PTX", "compile_cuda", "compile_files", "flags", "identity"]
+
+BINARY, PTX = "kernel.cubin", "kernel.ptx"
 
 SUCCESS = 0
 INVALID_OPTION = 5
@@ -54,34 +57,54 @@ def identity(request: Request) -> dict[str, str]:
     }
 
 
-def compile_cuda(source: str, arch: str, extra: Sequence[str] = ()) -> tuple[bytes, str]:
-    """Compile `source` for `arch` ("sm_90") and give the cubin and the log.
+def compile_files(source: str, arch: str) -> tuple[dict[str, bytes], str]:
+    """Compile `source` for `arch` ("sm_90") and give the files of an entry, and the log.
 
-    A kernel that spills registers is compiled again with ``FUSEDOPS_BLOCKS`` one less, and so on
-    down to 1: the blocks that a multiprocessor shall have room for, which the source chooses if
-    nobody else does. (0 leaves it to the compiler, which then may save where it need not.)
-
-    `extra` are further options, such as ``--ptxas-options=-v``, which puts registers and spills in
-    the log.
+    Beside the cubin that is PTX, which the driver of a GPU newer than `arch` translates.
 
     Raises:
         CompilerNotFound: There is no NVRTC, or no CUDA headers.
-        UnsupportedError: This NVRTC does not know `arch`.
+        UnknownArchError: This NVRTC does not know `arch`.
         CompileError: The source does not compile.
     """
-    options = list(extra) if RESOURCES in extra else [*extra, RESOURCES]
-    cubin, log = _compile(source, arch, options)
+    cubin, ptx, log = _without_spills(source, arch, [RESOURCES])
+    log = "\n".join(line for line in log.splitlines() if not _RESOURCE_LINE.match(line))
+    if arch[-1] in "af":  # of no other GPU's, so that no driver translates it
+        return {BINARY: cubin}, log
+    return {PTX: ptx, BINARY: cubin}, log
+
+
+def compile_cuda(source: str, arch: str, extra: Sequence[str] = ()) -> tuple[bytes, str]:
+    """Give the cubin of `source` and the log, as `compile_files` does.
+
+    `extra` are further options, such as ``--ptxas-options=-v``, which puts registers and spills in
+    the log.
+    """
+    if RESOURCES in extra:
+        cubin, _, log = _without_spills(source, arch, extra)
+        return cubin, log
+    cubin, _, log = _without_spills(source, arch, [*extra, RESOURCES])
+    return cubin, "\n".join(line for line in log.splitlines() if not _RESOURCE_LINE.match(line))
+
+
+def _without_spills(source: str, arch: str, options: Sequence[str]) -> tuple[bytes, bytes, str]:
+    """Compile; a kernel that spills registers is given room.
+
+    It is compiled again with ``FUSEDOPS_BLOCKS`` one less, and so on down to 1: the blocks that a
+    multiprocessor shall have room for, which the source chooses if nobody else does. (0 leaves it
+    to the compiler, which then may save where it need not.)
+    """
+    result = _compile(source, arch, options)
     wanted = _BLOCKS.search(source)
     for blocks in range(max(int(wanted[1]) - 1, 1) if wanted else 0, 0, -1):
-        if not _SPILLS.search(log):
+        if not _SPILLS.search(result[2]):
             break
-        cubin, log = _compile(source, arch, [*options, f"-DFUSEDOPS_BLOCKS={blocks}"])
-    if RESOURCES not in extra:
-        log = "\n".join(line for line in log.splitlines() if not _RESOURCE_LINE.match(line))
-    return cubin, log
+        result = _compile(source, arch, [*options, f"-DFUSEDOPS_BLOCKS={blocks}"])
+    return result
 
 
-def _compile(source: str, arch: str, extra: Sequence[str]) -> tuple[bytes, str]:
+def _compile(source: str, arch: str, extra: Sequence[str]) -> tuple[bytes, bytes, str]:
+    """The cubin, the PTX without its end, and the log."""
     library = _library()
     include = [f"-I{folder}" for folder in find_toolkit().include]
     options = [*flags(arch), f"-I{env.include_dir()}", *include, *extra]
@@ -89,14 +112,14 @@ def _compile(source: str, arch: str, extra: Sequence[str]) -> tuple[bytes, str]:
     text = (source.encode(), b"kernel.cu", 0, None, None)
     _check(library.nvrtcCreateProgram(ctypes.byref(program), *text), "nvrtcCreateProgram")
     try:
-        array = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
+        array = (ctypes.c_char_p * len(options))(*map(os.fsencode, options))
         status = library.nvrtcCompileProgram(program, len(options), array)
         log = _output(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
         if status != SUCCESS:
             if status == INVALID_OPTION:
                 _check_arch(arch)
             raise CompileError(("nvrtc", *options, "kernel.cu"), log or _message(status))
-        return _output(program, "CUBIN"), log
+        return _output(program, "CUBIN"), _output(program, "PTX").rstrip(b"\0"), log
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
 
@@ -121,7 +144,7 @@ def _check_arch(arch: str) -> None:
     found = re.fullmatch(r"sm_(\d+)[af]?", arch)
     known = supported_archs()
     if found is None or int(found[1]) not in known:
-        raise UnsupportedError(
+        raise UnknownArchError(
             f"arch must be one that NVRTC {'.'.join(map(str, version()))} knows, got {arch!r}: "
             f"it knows sm_{', sm_'.join(map(str, known))}; a newer nvidia-cuda-nvrtc may know more"
         )

@@ -40,8 +40,13 @@ def test_a_cubin_is_built_and_cached(cache: Path) -> None:
     assert {path.name for path in first.folder.iterdir()} == {
         "kernel.cu",
         "kernel.cubin",
+        "kernel.ptx",
         "meta.json",
     }
+    assert first.read("kernel.ptx").lstrip().startswith(b"//")
+    assert b".target sm_90" in first.read("kernel.ptx")
+    with pytest.raises(MissingVariantError, match=r"holds no kernel\.so"):
+        first.read("kernel.so")
     assert build(CUDA, name="twice", arch="sm_80").folder != first.folder
 
 
@@ -137,17 +142,15 @@ def test_an_edited_header_builds_anew(headers: Path, compiler: Compiler) -> None
 def test_what_compiled_while_a_header_changed_is_not_kept(
     headers: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def meddle(source: str, arch: str) -> tuple[bytes, str]:
+    def meddle(source: str, arch: str) -> tuple[dict[str, bytes], str]:
         (headers / "fusedops" / "c.cuh").write_text("// edited\n")
-        return b"binary", ""
+        return {"kernel.so": b"binary"}, ""
 
     backend = build_module._HOST
     monkeypatch.setattr(
         build_module,
         "_HOST",
-        build_module._Backend(
-            backend.source, backend.binary, backend.flags, backend.identity, meddle
-        ),
+        build_module._Backend(backend.source, backend.flags, backend.identity, meddle),
     )
     with pytest.raises(FusedOpsError, match="headers changed"):
         build("#include <fusedops/c.cuh>\n", name="h", arch=LEVEL)

@@ -76,13 +76,16 @@ def test_a_refused_source_is_told_with_command_and_log() -> None:
 
 
 def test_a_long_log_is_cut_in_the_message_alone() -> None:
-    error = CompileError(
-        ["g++"], "\n".join(f"line {i}" for i in range(500)), Path("kept/kernel.cu")
-    )
+    log = "\n".join(f"line {i}" for i in range(500)) + "\nkernel.cu(3): error: wrong"
+    kept = str(CompileError(["g++", "kernel.cu"], log, Path("kept/kernel.cu")))
+    assert kept.startswith("a generated kernel does not compile: kernel.cu(3): error: wrong\n")
+    assert "command: g++ kept/kernel.cu\n" in kept
+    assert "source: kept/kernel.cu\nwhole log: kept/log.txt" in kept
+    assert "line 0" not in kept
+    error = CompileError(["g++"], log)
     assert "line 0" in str(error)
     assert "line 499" not in str(error)
-    assert "460 more lines" in str(error)
-    assert "kept/kernel.cu" in str(error)
+    assert "461 more lines" in str(error)
     again = pickle.loads(pickle.dumps(error))
     assert (again.command, again.log, again.source) == (error.command, error.log, error.source)
 

@@ -1,0 +1,100 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which part of a declaration a compiler's message is about."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from fusedops.functors import Functor
+
+__all__ = ["culprit"]
+
+_FROM = re.compile(r"In (instantiation|file included)|required from")
+# "kernel.cu(12): error", "kernel.cpp:12:34: error" and, of a chain, "at line 12 of kernel.cu".
+_PLACE = re.compile(
+    r"(?P<file>[^\s:()\"]+\.(?:cuh?|cpp))(?:\((?P<nvrtc>\d+)\)|:(?P<host>\d+))"
+    r"|at line (?P<at>\d+) of (?P<of>\S+)"
+)
+_ERROR = re.compile(r"\berror\b")
+_MEMBER = re.compile(r"\s*alignas\(8\) .* (\w+);")
+
+
+def culprit(log: str, source: str, sides: Mapping[str, Sequence[Functor]]) -> str | None:
+    """The functor or operand that the first error is in, as words; None where that cannot be told.
+
+    Args:
+        log: Of NVRTC, GCC or Clang.
+        source: What was compiled.
+        sides: The functors by where they stand, "load" and "store", in order.
+    """
+    lines = source.splitlines()
+    for file, number in _places(log):
+        if re.fullmatch(r"(.*/)?kernel\.(cu|cpp)", file):
+            found = _of_member(lines, number, sides) or _of_definition(source, number, sides)
+        else:
+            found = _of_header(file, sides)
+        if found is not None:
+            return found
+    return None
+
+
+def _places(log: str) -> Iterator[tuple[str, int]]:
+    """Where the first error is, then where from the compiler came there."""
+    lines = log.splitlines()
+    errors = [number for number, line in enumerate(lines) if _ERROR.search(line)]
+    if not errors:
+        return
+    first, end = errors[0], errors[1] if len(errors) > 1 else len(lines)
+    before = first  # GCC says first from where it came
+    while before > 0 and re.search(
+        r"In (instantiation|file included)|required from", lines[before - 1]
+    ):
+        before -= 1
+    for line in [*lines[first:end], *lines[before:first]]:
+        for found in _PLACE.finditer(line):
+            number = found["nvrtc"] or found["host"] or found["at"]
+            yield found["file"] or found["of"], int(number)
+
+
+def _of_definition(source: str, line: int, sides: Mapping[str, Sequence[Functor]]) -> str | None:
+    for side, chain in sides.items():
+        for place, functor in enumerate(chain):
+            begin = source.find(functor.definition) if functor.definition else -1
+            if begin < 0:
+                continue
+            first = source.count("\n", 0, begin) + 1
+            if first <= line <= first + functor.definition.count("\n"):
+                return _named(side, place, functor)
+    return None
+
+
+def _of_member(
+    lines: Sequence[str], line: int, sides: Mapping[str, Sequence[Functor]]
+) -> str | None:
+    found = _MEMBER.match(lines[line - 1]) if 0 < line <= len(lines) else None
+    if found is None:
+        return None
+    member = re.fullmatch(r"(?:of_)?(load|store)(\d+)", found[1])
+    if member is None:
+        return f"operand {found[1]!r}" if found[1] in ("x", "y") else None
+    chain = sides.get(member[1], ())
+    place = int(member[2])
+    return _named(member[1], place, chain[place]) if place < len(chain) else None
+
+
+def _of_header(file: str, sides: Mapping[str, Sequence[Functor]]) -> str | None:
+    for side, chain in sides.items():
+        for place, functor in enumerate(chain):
+            own = [name for name in functor.headers if name.startswith("functor/")]
+            if any(file.endswith(f"fusedops/{name}") for name in own):
+                return _named(side, place, functor)
+    return None
+
+
+def _named(side: str, place: int, functor: Functor) -> str:
+    function = getattr(type(functor), "__wrapped__", None)
+    code = getattr(function, "__code__", None)
+    where = f", of {code.co_filename}:{code.co_firstlineno}" if code else ""
+    return f"{functor!r}, {side}[{place}]{where}"

@@ -1,0 +1,145 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Fill the cache before anything runs: the variants of signatures, built in several processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fusedops import jit, plan
+from fusedops.binding import Bound, bind
+from fusedops.errors import FusedOpsError
+from fusedops.exporting.call import described
+from fusedops.gradient import Gradient
+from fusedops.row_op import RowOp
+from fusedops.signature import Signature
+from fusedops.spelling import read
+from fusedops.target import Target
+from fusedops.variant import Variant
+
+__all__ = ["Outcome", "build_all", "variants"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one variant.
+
+    Attributes:
+        variant: Which.
+        origin: "compiled", "cache", or None if it failed.
+        seconds: How long it took.
+        error: Why it failed.
+    """
+
+    variant: Variant
+    origin: str | None
+    seconds: float
+    error: FusedOpsError | None = None
+
+
+def variants(signatures: Iterable[Signature], target: Target) -> list[Variant]:
+    """What calls like these run on `target`, each once: in training, in evaluation, and backward.
+
+    A call whose backward pass is not among the signatures gets the one that makes every gradient.
+
+    Raises:
+        TypeError, ValueError, UnsupportedError: As the calls raise.
+    """
+    every = list({str(one): one for one in signatures}.values())
+    trained = {one.rows for one in every if one.backward}
+    found: dict[tuple[object, ...], Variant] = {}
+    for one in every:
+        of_one = list(_of_gradient(one, target) if one.backward else _of_call(one, target))
+        if not one.backward and one.rows not in trained:
+            of_one += _of_every_gradient(one, target)
+        found.update((variant.key, variant) for variant in of_one)
+    return list(found.values())
+
+
+def build_all(
+    wanted: Iterable[Variant], processes: int, done: Callable[[Outcome], None] = lambda _: None
+) -> list[Outcome]:
+    """Build variants that the cache lacks, so many at a time; `done` is called after each.
+
+    A compiler's error belongs to its variant: the others are built all the same.
+    """
+    outcomes = []
+
+    def note(variant: Variant, result: jit.Artifact | FusedOpsError) -> None:
+        if isinstance(result, FusedOpsError):
+            outcomes.append(Outcome(variant, None, 0.0, variant.blamed(result)))
+        else:
+            outcomes.append(Outcome(variant, result.origin, result.seconds))
+        done(outcomes[-1])
+
+    missing = []
+    for variant in wanted:
+        order = variant.order
+        here = jit.cached(order.source, name=order.name, arch=order.arch)
+        if here is None:
+            missing.append(variant)
+        else:
+            note(variant, here)
+    if not missing:
+        return outcomes
+    # Processes, since NVRTC compiles one source at a time in each. Not forked from here: the caller
+    # may have threads.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["fusedops.jit"])
+    with ProcessPoolExecutor(min(processes, len(missing)), mp_context=context) as pool:
+        running = {pool.submit(_build, variant.order): variant for variant in missing}
+        for future in as_completed(running):
+            note(running[future], future.result())
+    return outcomes
+
+
+def _build(order: jit.Order) -> jit.Artifact | FusedOpsError:
+    try:
+        return jit.build(**order._asdict())
+    except FusedOpsError as error:
+        return error
+
+
+def _of_call(one: Signature, target: Target) -> Iterator[Variant]:
+    for bound in _calls(one):
+        for keep in (False,) if bound.op.forward_only else (False, True):
+            yield plan.describe(bound._replace(keep=keep), target).variant
+
+
+def _of_every_gradient(one: Signature, target: Target) -> Iterator[Variant]:
+    for bound in _calls(one):
+        if not bound.op.forward_only:
+            given = bound.operands.items()
+            floating = {k for k, v in given if isinstance(v, Tensor) and v.is_floating_point()}
+            gradient = Gradient(bound.op, frozenset({"x", *floating}), frozenset(bound.op.saves))
+            dy, values, options = described(bound, gradient)
+            told = gradient.describe(dy, values, options, target)
+            yield from () if told.apart else told.variants
+
+
+def _of_gradient(one: Signature, target: Target) -> Iterator[Variant]:
+    op = read(one.op)
+    gradient = Gradient(op, frozenset(one.wanted), frozenset(one.joining))
+    dy, given, options = one.read()
+    for training in _modes(op):
+        told = gradient.describe(dy, given, {**options, **training}, target)
+        yield from () if told.apart else told.variants
+
+
+def _calls(one: Signature) -> Iterator[Bound]:
+    """The call in training and in evaluation, as far as one kernel runs it."""
+    op = read(one.op)
+    x, operands, options = one.read()
+    for training in _modes(op):
+        bound = bind(op, x, operands, {**options, **training})
+        if bound.x.numel() > 0 and not plan.columns_apart(bound):
+            yield bound
+
+
+def _modes(op: RowOp) -> list[dict[str, bool]]:
+    return [{"training": True}, {"training": False}] if op.dropouts else [{}]
