@@ -22,6 +22,40 @@ constexpr int kPortableCluster = 8;
 constexpr int kWaitingPtx = 90;
 constexpr int kCapturingDriver = 12030;
 
+// Results of loading an image that does not fit the driver or the device (CUresult).
+constexpr int kInvalidImage = 200, kNoBinaryForGpu = 209, kInvalidPtx = 218,
+              kUnsupportedPtx = 222, kJitCompilerNotFound = 221;
+
+// What a user can do where the driver refuses an image.
+std::string load_cure(cuda::Result result) {
+  const int version = cuda::driver_version();
+  const std::string driver = "; the driver supports CUDA " + std::to_string(version / 1000) + "." +
+                             std::to_string(version % 1000 / 10);
+  switch (result) {
+    case kUnsupportedPtx:
+      return driver + ", and an NVRTC of a later release made this PTX: update the driver, or "
+                      "install an NVRTC of that release";
+    case kInvalidImage:
+    case kNoBinaryForGpu:
+    case kInvalidPtx:
+      return driver + ", and the kernel was built for another GPU, or by a later release of NVRTC: "
+                      "update the driver, or install an NVRTC of that release";
+    case kJitCompilerNotFound:
+      return driver + " and has no compiler for PTX (libnvidia-ptxjitcompiler): install all of the "
+                      "driver, or build for this GPU";
+    default:
+      return "";
+  }
+}
+
+void check_loaded(const cuda::Driver& driver, cuda::Result result, const std::string& what) {
+  try {
+    driver.check(result, what);
+  } catch (const std::runtime_error& error) {
+    throw std::runtime_error(error.what() + load_cure(result));
+  }
+}
+
 // Loading code is forbidden while this thread captures a graph in the default mode.
 class RelaxedCapture {
  public:
@@ -45,10 +79,10 @@ std::shared_ptr<Kernel> Kernel::load_cuda(std::string image, const std::string& 
   std::shared_ptr<Kernel> kernel(new Kernel);
   kernel->symbol_ = symbol;
   kernel->may_wait_ = waits;
-  driver.check(
+  check_loaded(
+      driver,
       driver.LibraryLoadData(&library, image.data(), nullptr, nullptr, 0, nullptr, nullptr, 0),
-      "loading the CUDA kernel " + symbol + " (" + std::to_string(image.size()) +
-          " bytes; was it built for this device?): cuLibraryLoadData");
+      "loading the CUDA kernel " + symbol + " (" + std::to_string(image.size()) + " bytes)");
   driver.check(driver.LibraryGetKernel(&kernel->cuda_, library, symbol.c_str()),
                "finding the CUDA kernel " + symbol + ": cuLibraryGetKernel");
   return kernel;
@@ -80,7 +114,7 @@ void Kernel::prepare(int index, unsigned shared) {
   const cuda::Driver& driver = cuda::Driver::get();
   const RelaxedCapture relaxed(driver);
   cuda::Function function = nullptr;
-  driver.check(driver.KernelGetFunction(&function, cuda_),
+  check_loaded(driver, driver.KernelGetFunction(&function, cuda_),
                "loading the CUDA kernel " + symbol_ + " on device " + std::to_string(index));
   cuda::Device device = 0;
   driver.check(driver.DeviceGet(&device, index), "cuDeviceGet");

@@ -303,6 +303,7 @@ class Backward:
             declaration=self.op.declaration,
             definitions=self.op.definitions,
             entry=entry,
+            translated=self.target.translated,
         )
 
     def _target(self, write: Arguments, one: Occurrence) -> tuple[str, str]:

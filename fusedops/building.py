@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -42,10 +43,13 @@ class Outcome:
     error: FusedOpsError | None = None
 
 
-def variants(signatures: Iterable[Signature], target: Target) -> list[Variant]:
+def variants(
+    signatures: Iterable[Signature], target: Target, *, backward: bool = True
+) -> list[Variant]:
     """What calls like these run on `target`, each once: in training, in evaluation, and backward.
 
-    A call whose backward pass is not among the signatures gets the one that makes every gradient.
+    With `backward`, a call whose backward pass is not among the signatures gets the one that makes
+    every gradient.
 
     Raises:
         TypeError, ValueError, UnsupportedError: As the calls raise.
@@ -55,7 +59,7 @@ def variants(signatures: Iterable[Signature], target: Target) -> list[Variant]:
     found: dict[tuple[object, ...], Variant] = {}
     for one in every:
         of_one = list(_of_gradient(one, target) if one.backward else _of_call(one, target))
-        if not one.backward and one.rows not in trained:
+        if backward and not one.backward and one.rows not in trained:
             of_one += _of_every_gradient(one, target)
         found.update((variant.key, variant) for variant in of_one)
     return list(found.values())
@@ -91,11 +95,17 @@ def build_all(
     # may have threads.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["fusedops.jit"])
-    with ProcessPoolExecutor(min(processes, len(missing)), mp_context=context) as pool:
+    count = min(processes, len(missing))
+    with ProcessPoolExecutor(count, context, _enter, (dict(os.environ),)) as pool:
         running = {pool.submit(_build, variant.order): variant for variant in missing}
         for future in as_completed(running):
             note(running[future], future.result())
     return outcomes
+
+
+def _enter(environment: dict[str, str]) -> None:
+    """A fork server keeps the environment that it was started in."""
+    os.environ.update(environment)
 
 
 def _build(order: jit.Order) -> jit.Artifact | FusedOpsError:

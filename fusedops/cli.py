@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fusedops.commands import build, record
 from fusedops.demo import pick_device, run
 from fusedops.errors import UnsupportedError
 from fusedops.exporting import export as export_op
@@ -136,6 +137,10 @@ def export(
         raise typer.BadParameter(str(error)) from None
     if output is None:
         typer.echo(result.text, nl=False)
+
+
+build.add(app)
+record.add(app)
 
 
 def main() -> None:

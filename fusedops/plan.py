@@ -206,6 +206,7 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
         dtype=x.dtype,
         declaration=op.declaration,
         definitions=op.definitions,
+        translated=target.translated,
     )
     return Info(
         schedule=kind,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["record"]
 
-_seen: set[tuple[str, tuple[object, ...]]] = set()
+_seen: set[tuple[object, ...]] = set()
 
 
 def record(signature: Callable[[], Signature], variants: Callable[[], Iterable[Variant]]) -> None:
@@ -32,13 +32,17 @@ def record(signature: Callable[[], Signature], variants: Callable[[], Iterable[V
     file = env.record_file()
     if file is None:
         return
-    key = (str(file), tuple(one.key for one in variants()))
-    if key in _seen:
+    if _known(file, *(one.key for one in variants())) or _known(file, line := str(signature())):
         return
-    _seen.add(key)
-    line = f"{signature()}\n".encode()
     target = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        os.write(target, line)
+        os.write(target, f"{line}\n".encode())
     finally:
         os.close(target)
+
+
+def _known(*key: object) -> bool:
+    """Whether that has been asked before."""
+    known = key in _seen
+    _seen.add(key)
+    return known

@@ -105,7 +105,10 @@ class Signature:
         options = {name: _value(value) for name, value in self.options.items()}
         if isinstance(out := self.options.get("out"), list):
             options["out"] = [_value(one) for one in out]
-        return _value(self.x), {k: _value(v) for k, v in self.values.items()}, options
+        x = _value(self.x)
+        if not isinstance(x, Tensor):
+            raise ValueError(f"x must be written as DTYPE:SIZES, got {self.x!r}")
+        return x, {k: _value(v) for k, v in self.values.items()}, options
 
 
 def of_call(bound: Bound) -> Signature:

@@ -1,0 +1,187 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""`fusedops build`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from fusedops.building import Outcome
+    from fusedops.signature import Signature
+    from fusedops.variant import Variant
+
+__all__ = ["add"]
+
+EXAMPLES = (
+    "fusedops build fusedops.flagship:ADD_NORM --arch sm_80,sm_90,sm_100 --dtype float16,bfloat16 "
+    "--operand x=T:8192,1024 --operand bias=T:1024 --operand p=0.1 --operand residual=T:8192,1024 "
+    "--operand gamma=T:1024 --operand beta=T:1024; or, what a run has recorded: "
+    "fusedops build --calls calls.jsonl --arch sm_90"
+)
+
+
+def build(
+    op: Annotated[
+        str | None,
+        typer.Argument(help="A declaration, as MODULE:ATTRIBUTE; modules here are found."),
+    ] = None,
+    arch: Annotated[
+        str,
+        typer.Option(help="For what, with commas: sm_80,sm_90, x86-64-v3; or cpu, this machine's."),
+    ] = "cpu",
+    operand: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="x or an operand of the declaration: NAME=DTYPE:SIZES, NAME=DTYPE:SIZES@STRIDES, "
+            "or NAME=NUMBER. T as the dtype stands for each of --dtype. Backward passes have other "
+            "kernels for few rows (up to a few hundred) than for many: give as many as there are."
+        ),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="What T stands for, with commas.")] = "float32",
+    result: Annotated[
+        str | None, typer.Option(help="The dtype of the result, if it is not x's.")
+    ] = None,
+    dim: Annotated[str | None, typer.Option(help="As in a call; with commas between.")] = None,
+    calls: Annotated[
+        list[Path] | None, typer.Option(help="A file that `fusedops record` has written.")
+    ] = None,
+    call: Annotated[
+        list[str] | None, typer.Option(help="A line of such a file, as messages give it.")
+    ] = None,
+    modules: Annotated[
+        list[str] | None,
+        typer.Option("--import", help="A module that defines functors of recorded calls."),
+    ] = None,
+    backward: Annotated[
+        bool, typer.Option(help="Backward passes too, where none have been recorded.")
+    ] = True,
+    multiprocessors: Annotated[
+        int | None, typer.Option(min=1, help="Of the GPU, if not the usual number.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Processes; by default a CPU each.")
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="The cache to fill; by default FUSEDOPS_CACHE_DIR's.")
+    ] = None,
+) -> None:
+    """Fills a cache with the kernels of calls, for any architecture; needs no GPU."""
+    import os
+
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Table
+
+    from fusedops.building import build_all, variants
+    from fusedops.errors import FusedOpsError
+    from fusedops.jit import env
+    from fusedops.jit.store import writable_store
+    from fusedops.target import Target
+
+    if cache is not None:
+        os.environ["FUSEDOPS_CACHE_DIR"] = str(cache.absolute())
+    if env.offline():
+        raise typer.BadParameter("FUSEDOPS_OFFLINE=1 forbids to compile; unset it")
+    console = Console()
+    try:
+        wanted = _signatures(op, operand or [], dtype, result, dim, calls or [], call or [])
+        _import(modules or [])
+        targets = [Target.named(name.strip(), multiprocessors) for name in arch.split(",")]
+        plans: list[tuple[Target, list[Variant]]] = [
+            (target, variants(wanted, target, backward=backward)) for target in targets
+        ]
+    except (TypeError, ValueError, FusedOpsError, OSError) as error:
+        raise typer.BadParameter(str(error)) from None
+    store = writable_store()
+    if store is None:
+        raise typer.BadParameter("the cache cannot be written to; name another by --cache")
+    every = [variant for _, of_target in plans for variant in of_target]
+    columns = (TextColumn("building"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("", total=len(every))
+        outcomes = build_all(every, jobs or os.cpu_count() or 1, lambda _: progress.advance(task))
+    table = Table()
+    for heading in ("arch", "variants", "compiled", "in the cache", "failed", "seconds"):
+        table.add_column(heading, justify="left" if heading == "arch" else "right")
+    for target, _ in plans:
+        table.add_row(target.arch, *_counts([o for o in outcomes if o.variant.arch == target.arch]))
+    console.print(table)
+    console.print(f"in {store.root}", soft_wrap=True, highlight=False)
+    failed = [outcome for outcome in outcomes if outcome.error is not None]
+    for outcome in failed:
+        typer.echo(f"\n{outcome.error}", err=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+def add(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(epilog=EXAMPLES)(build)
+
+
+def _signatures(
+    op: str | None,
+    operand: list[str],
+    dtypes: str,
+    result: str | None,
+    dim: str | None,
+    calls: list[Path],
+    call: list[str],
+) -> list[Signature]:
+    """What to build for.
+
+    Raises:
+        ValueError: Nothing, or what is none.
+    """
+    from fusedops.exporting import signature as words
+    from fusedops.signature import Signature, of_call
+
+    found = [Signature.parse(line) for line in call]
+    for file in calls:
+        found += [Signature.parse(line) for line in file.read_text("utf-8").splitlines() if line]
+    if op is None:
+        if operand:
+            raise ValueError("--operand belongs to a declaration: give it as MODULE:ATTRIBUTE")
+        if not found:
+            raise ValueError("say what to build: MODULE:ATTRIBUTE with --operand, or --calls")
+        return found
+    declared = words.declaration(op)
+    given = any("=T:" in word for word in operand)
+    for name in dtypes.split(",") if given else [""]:
+        if given:
+            words.read_dtype(name)
+        values = words.signature(word.replace("=T:", f"={name}:") for word in operand)
+        if "x" not in values:
+            raise ValueError("--operand must give x, as in x=float16:8,1024")
+        options: dict[str, object] = {}
+        if dim is not None:
+            options["dim"] = words.ints(dim)
+        if result is not None:
+            options["dtype"] = words.read_dtype(result)
+        found.append(of_call(declared.bind(values.pop("x"), {**values, **options})))
+    return found
+
+
+def _import(modules: list[str]) -> None:
+    import importlib
+    import sys
+
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        for module in modules:
+            importlib.import_module(module)
+    except ImportError as error:
+        raise ValueError(f"--import: {error}") from error
+    finally:
+        sys.path.pop(0)
+
+
+def _counts(outcomes: list[Outcome]) -> list[str]:
+    origins = [outcome.origin for outcome in outcomes]
+    seconds = sum(outcome.seconds for outcome in outcomes if outcome.origin == "compiled")
+    counts = [len(origins), *(origins.count(one) for one in ("compiled", "cache", None))]
+    return [*map(str, counts), f"{seconds:.1f}"]

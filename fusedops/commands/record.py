@@ -1,0 +1,58 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""`fusedops record`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["add"]
+
+EXAMPLE = "fusedops record --output calls.jsonl python train.py --steps 2"
+
+
+def record(
+    command: Annotated[
+        list[str],
+        typer.Argument(help="What to run, with its arguments: any program, in any processes."),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The file; calls are added to what it has.")
+    ] = Path("calls.jsonl"),
+) -> None:
+    """Runs a program and writes down the calls of fused ops, for `fusedops build --calls`."""
+    import os
+    import shutil
+    import subprocess
+    import sys
+
+    from fusedops.signature import Signature
+
+    program = [sys.executable, *command] if command[0].endswith(".py") else command
+    if shutil.which(program[0]) is None:
+        raise typer.BadParameter(f"there is no program {program[0]!r}")
+    file = output.absolute()
+    try:
+        file.touch(0o600)
+        before = {str(Signature.parse(one)) for one in file.read_text("utf-8").splitlines()}
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{file} cannot be added to: {error}") from None
+    done = subprocess.run(program, env={**os.environ, "FUSEDOPS_RECORD": str(file)}, check=False)
+    calls = list(dict.fromkeys(file.read_text("utf-8").splitlines()))
+    file.write_text("".join(f"{line}\n" for line in calls), "utf-8")
+    new = len(set(calls) - before)
+    typer.echo(f"fusedops: {new} new calls, {len(calls)} in {file}", err=True)
+    if calls:
+        typer.echo(f"build for them: fusedops build --calls {output} --arch ...", err=True)
+    raise typer.Exit(done.returncode if done.returncode >= 0 else 128 - done.returncode)
+
+
+def add(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(
+        epilog=EXAMPLE,
+        context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    )(record)

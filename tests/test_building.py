@@ -1,0 +1,429 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a run records is what it runs; what is built for it is all that it needs, and elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import hypothesis
+import pytest
+import torch
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import fusedops as fo
+from fusedops.building import build_all, variants
+from fusedops.cli import app
+from fusedops.flagship import ADD_NORM, ATTENTION
+from fusedops.runtime import draw_in_memory
+from fusedops.signature import Signature, of_call
+from fusedops.target import ARCHS, Target
+from fusedops.variant import Variant
+
+HERE = Path(__file__).parent
+
+SOFTCAP = """
+import torch
+import fusedops as fo
+
+@fo.functor
+def softcap(x, cap):
+    return cap * torch.tanh(x / cap)
+"""
+# A training step and an evaluation, of ops that need all kinds of kernels.
+PROGRAM = """
+import sys, warnings
+warnings.simplefilter("error")
+import torch
+import fusedops as fo
+sys.path.insert(0, sys.argv[1])
+from of_mine import softcap
+
+torch.manual_seed(0)
+
+def check(op, x, **operands):
+    x = x.clone().requires_grad_()
+    got = op(x, **operands)
+    got = got if isinstance(got, torch.Tensor) else got.y
+    dy = torch.randn_like(got)
+    (gradient,) = torch.autograd.grad(got, x, dy)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        here = op(x.detach(), **operands, training=False)
+        there = op.unfused(x.detach(), **operands, training=False)
+    for one, other in zip([here] if isinstance(here, torch.Tensor) else here,
+                          [there] if isinstance(there, torch.Tensor) else there):
+        torch.testing.assert_close(one, other)
+    assert gradient.isfinite().all()
+
+OP = fo.LayerNorm(load=[softcap("cap"), fo.Dropout("p")], store=[fo.Affine("gamma")])
+v = torch.randn(24)
+check(OP, torch.randn(6, 48)[:, ::2], cap=2.0, p=0.1, gamma=v)
+"""
+
+
+def run(program, *arguments, **environment):
+    """Run Python in a process of its own."""
+    command = [sys.executable, str(program), *map(str, arguments)]
+    return subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("program")
+    (folder / "of_mine.py").write_text(SOFTCAP)
+    (folder / "program.py").write_text(PROGRAM)
+    return folder / "program.py"
+
+
+@pytest.fixture(scope="module")
+def recorded(program, tmp_path_factory):
+    """What `fusedops record` makes of it."""
+    calls = tmp_path_factory.mktemp("recorded") / "calls.jsonl"
+    command = ["record", "--output", str(calls), str(program), str(program.parent)]
+    done = subprocess.run(
+        [sys.executable, "-m", "fusedops", *command], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"fusedops: (\d+) new calls, \1 in .*calls\.jsonl", done.stderr)
+    return calls
+
+
+@pytest.fixture(scope="module")
+def filled(program, recorded, tmp_path_factory):
+    """A cache with what `fusedops build` makes of that, for this CPU."""
+    cache = tmp_path_factory.mktemp("filled") / "cache"
+    command = ["build", "--calls", recorded, "--cache", cache, "--import", "of_mine", "--jobs", "2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "fusedops", *map(str, command)],
+        cwd=program.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return cache
+
+
+SIZES = st.lists(st.integers(0, 5), min_size=1, max_size=4)
+
+
+@hypothesis.given(st.data(), SIZES, st.sampled_from([torch.float16, torch.float32, torch.bool]))
+def test_a_tensor_is_read_as_it_was_written(data, sizes, dtype):
+    strides = data.draw(st.lists(st.integers(0, 9), min_size=len(sizes), max_size=len(sizes)))
+    behind = data.draw(st.integers(0, 8))
+    end = sum(max(size - 1, 0) * step for size, step in zip(sizes, strides, strict=True)) + 1
+    x = torch.empty(end + behind, dtype=dtype).as_strided(sizes, strides, behind)
+    line = str(of_call(fo.Softmax().bind(torch.zeros(1), {})._replace(x=x, dtype=x.dtype)))
+    again, _, _ = Signature.parse(line).read()
+    assert (again.shape, again.dtype) == (x.shape, x.dtype)
+    assert again.stride() == x.stride() or x.is_contiguous()
+    assert again.data_ptr() % 16 == x.data_ptr() % 16
+    assert again.device.type == "meta"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "nonsense",
+        "[]",
+        "{}",
+        '{"op": 1, "x": "float32:1", "values": {}}',
+        '{"op": "Softmax()", "x": "float32:1", "values": 3}',
+        "[" * 100_000,
+    ],
+)
+def test_what_is_no_signature_is_refused(line):
+    with pytest.raises(ValueError, match="not the signature of a call"):
+        Signature.parse(line)
+
+
+@pytest.mark.parametrize("text", ["float33:1", "float32", "float32:a", "__import__('os')"])
+def test_what_is_no_tensor_is_refused(text):
+    with pytest.raises(ValueError, match=r"must be written as DTYPE:SIZES, got"):
+        Signature("op", text, {}).read()
+
+
+CALLS = {
+    "plain": lambda: (fo.Softmax(), torch.randn(3, 17), {}),
+    "double": lambda: (fo.LogSoftmax(), torch.randn(3, 17, dtype=torch.float64), {}),
+    "rounded": lambda: (fo.Softmax(), torch.randn(3, 18), {"dtype": torch.float16}),
+    "dim": lambda: (fo.Softmax(), torch.randn(3, 5, 18), {"dim": 1}),
+    "dims": lambda: (
+        fo.LayerNorm(store=[fo.Scale("s")]),
+        torch.randn(3, 5, 18),
+        {"dim": (1, 2), "s": torch.randn(5, 18)},
+    ),
+    "strided": lambda: (fo.RMSNorm(stats=True), torch.randn(7, 9, 16).transpose(0, 1)[::2], {}),
+    "misaligned": lambda: (
+        fo.RMSNorm(store=[fo.Affine("g")]),
+        torch.randn(7 * 16 + 1)[1:].view(7, 16),
+        {"g": torch.randn(17)[1:]},
+    ),
+    "expanded": lambda: (
+        fo.Softmax(load=[fo.Bias("b"), fo.Causal()]),
+        torch.randn(2, 4, 8),
+        {"b": torch.randn(4, 1, dtype=torch.float16).expand(2, 4, 8)},
+    ),
+    "several uses": lambda: (
+        fo.LayerNorm(load=[fo.Scale("v")], store=[fo.Bias("v")]),
+        torch.randn(6, 8),
+        {"v": torch.randn(8)},
+    ),
+    "attention": lambda: (
+        ATTENTION,
+        torch.randn(2, 3, 4, 8),
+        {
+            "scale": torch.tensor(0.5),
+            "pair_bias": torch.randn(1, 3, 4, 8),
+            "padding": torch.zeros(8, dtype=torch.bool),
+            "p": 0.5,
+        },
+    ),
+    "drawn in memory": lambda: (
+        fo.Softmax(store=[fo.Dropout("p")]),
+        torch.randn(6, 8),
+        {"p": 0.5, "generator": draw_in_memory(torch.device("cpu"), 1)},
+    ),
+    "add_norm": lambda: (
+        ADD_NORM,
+        torch.randn(6, 8, dtype=torch.bfloat16),
+        {
+            "bias": torch.randn(8),
+            "p": 0.1,
+            "residual": torch.randn(6, 8),
+            "gamma": torch.randn(8),
+            "beta": torch.randn(8),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_is_built_for_a_recording_is_what_runs(name, tmp_path, monkeypatch):
+    """Forward, backward and evaluation: each variant that a call asks for is among them."""
+    op, x, arguments = CALLS[name]()
+    op = type(op)(op.load, op.store, **op.constants)  # without the plans of other tests
+    asked = {}
+    before = Variant.kernel
+
+    def kernel(variant):
+        asked[variant.key] = variant.name
+        return before(variant)
+
+    monkeypatch.setattr(Variant, "kernel", kernel)
+    monkeypatch.setenv("FUSEDOPS_RECORD", str(tmp_path / "calls"))
+    op(x, **arguments)
+    op(x, **arguments, training=False)
+    given = {
+        k: v.requires_grad_()
+        for k, v in arguments.items()
+        if torch.is_tensor(v) and v.is_floating_point() and v.is_leaf
+    }
+    results = op(x.detach().requires_grad_(), **{**arguments, **given})
+    results = [results] if torch.is_tensor(results) else list(results)
+    results = [one for one in results if one.requires_grad]
+    torch.autograd.backward(results, [torch.randn_like(one) for one in results])
+    lines = (tmp_path / "calls").read_text().splitlines()
+    assert len(lines) == len(set(lines))
+    built = {v.key for v in variants(map(Signature.parse, lines), Target.named("cpu"))}
+    assert asked
+    assert not {name for key, name in asked.items() if key not in built}
+
+
+def test_an_evaluation_is_enough_to_build_for_training():
+    """One call, and its gradients, with dropout and without."""
+    op, x, arguments = CALLS["attention"]()
+    of_one = of_call(op.bind(x, {**arguments, "training": False}))
+    names = [v.name for v in variants([of_one], Target.named("sm_90"))]
+    assert sum("gradient" in name for name in names) == 2
+    assert sum("dropout" in name and "gradient" not in name for name in names) >= 2
+    assert len(variants([of_one], Target.named("sm_90"), backward=False)) == 4
+
+
+@pytest.mark.parametrize("arch", [arch for arch in ARCHS if arch.startswith("sm_")])
+def test_a_gpu_is_built_for_from_here(arch):
+    """Every architecture that can be named; no GPU, and a recording of a CPU's run serves."""
+    op, x, arguments = CALLS["add_norm"]()
+    wanted = variants([of_call(op.bind(x, arguments))], Target.named(arch))
+    outcomes = build_all(wanted[:1], 1)
+    assert [outcome.error for outcome in outcomes] == [None]
+
+
+def hidden(folder):
+    """An environment without compilers: none on PATH, and none of the CUDA toolkit's."""
+    folder.mkdir(exist_ok=True)
+    return {"PATH": str(folder), "CXX": "", "FUSEDOPS_OFFLINE": "1"}
+
+
+def test_the_cache_serves_elsewhere_and_offline(program, filled, tmp_path):
+    """Copied to another path, without a compiler, in another order of calls: all is there."""
+    copy = tmp_path / "in an imäge" / "cache"
+    shutil.copytree(filled, copy)
+    offline = hidden(tmp_path / "empty")
+    done = run(program, program.parent, FUSEDOPS_CACHE_DIR=str(copy), **offline)
+    assert done.returncode == 0, done.stderr
+    assert {one.name for one in copy.iterdir()} == {one.name for one in filled.iterdir()}
+    # The check checks something: an empty cache does not serve.
+    done = run(program, program.parent, FUSEDOPS_CACHE_DIR=str(tmp_path / "none"), **offline)
+    assert "MissingVariantError" in done.stderr
+    metas = [json.loads(meta.read_text()) for meta in filled.glob("*/meta.json")]
+    assert len(metas) >= 6
+    for found in metas:
+        check_meta(found)
+
+
+def test_what_is_missing_is_named_with_the_command_that_builds_it(tmp_path, monkeypatch):
+    op = fo.Softmax(load=[fo.Scale("of_this_test")])
+    x = torch.randn(3, 19)
+    monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("FUSEDOPS_OFFLINE", "1")
+    with pytest.raises(fo.MissingVariantError, match=r"Softmax.*of_this_test") as caught:
+        op(x, of_this_test=2.0)
+    command = str(caught.value).splitlines()[-1].strip()
+    assert command.startswith("fusedops build --arch ")
+    monkeypatch.delenv("FUSEDOPS_OFFLINE")
+    result = CliRunner().invoke(app, shlex.split(command)[1:])
+    assert result.exit_code == 0, result.output
+    monkeypatch.setenv("FUSEDOPS_OFFLINE", "1")
+    torch.testing.assert_close(op(x, of_this_test=2.0), torch.softmax(2 * x, -1))
+
+
+def check_meta(found):
+    """An entry says what it is."""
+    assert found["declaration"].startswith("LayerNorm(load=[softcap('cap'), Dropout(p='p')], sto")
+    assert len(found["signature"]) > 2
+    assert found["arch"] in ARCHS
+    assert found["compiler"]["version"]
+    assert "-O3" in found["flags"]
+    assert found["seconds"] > 0
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT.*", found["date"])
+
+
+def test_a_lower_level_of_the_cpu_serves_where_there_is_no_other(tmp_path, monkeypatch):
+    levels = [arch for arch in ARCHS if arch.startswith("x86")]
+    if Target.named("cpu").arch not in levels[1:]:
+        pytest.skip("this CPU has no lower level")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch, fusedops as fo\n"
+        "y = fo.Softmax()(torch.zeros(2, 4))\nassert (y == 0.25).all()\n"
+    )
+    cache = tmp_path / "cache"
+    call = str(of_call(fo.Softmax().bind(torch.zeros(2, 4), {})))
+    command = ["build", "--arch", levels[0], "--call", call, "--cache", str(cache)]
+    with monkeypatch.context() as patch:
+        patch.setenv("FUSEDOPS_CACHE_DIR", str(cache))  # the command sets it; it is set back here
+        assert CliRunner().invoke(app, command).exit_code == 0
+    offline = hidden(tmp_path / "empty")
+    done = run(script, FUSEDOPS_CACHE_DIR=str(cache), **offline)
+    assert done.returncode == 0, done.stderr
+    assert f"runs what was built for {levels[0]}, as machine code" in done.stderr
+    assert done.stderr.count("RuntimeWarning") == 1
+
+
+class TestTheCommands:
+    """What they refuse, and how they end."""
+
+    @pytest.fixture(autouse=True)
+    def cache(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path / "cache"))
+        monkeypatch.setenv("COLUMNS", "200")
+
+    def build(self, *arguments):
+        return CliRunner().invoke(app, ["build", *map(str, arguments)])
+
+    FLAGSHIP = (
+        *("fusedops.flagship:ADD_NORM", "--operand", "x=T:300,64", "--operand", "bias=T:64"),
+        *("--operand", "p=0.1", "--operand", "residual=float32:300,64"),
+        *("--operand", "gamma=T:64", "--operand", "beta=T:64"),
+    )
+
+    def test_a_declaration_is_built_for_every_arch_and_dtype(self, tmp_path):
+        result = self.build(*self.FLAGSHIP, "--arch", "sm_80,sm_90", "--dtype", "float16,bfloat16")
+        assert result.exit_code == 0, result.output
+        rows = re.findall(r"(sm_\d+) +│ +(\d+) +│ +(\d+) +│ +(\d+) +│ +(\d+)", result.output)
+        assert [row[0] for row in rows] == ["sm_80", "sm_90"]
+        assert all(int(row[1]) >= 12 and row[1] == row[2] for row in rows), rows
+        entries = [p for p in (tmp_path / "cache").iterdir() if not p.name.startswith(".")]
+        assert len(entries) == sum(int(row[1]) for row in rows)
+        again = self.build(*self.FLAGSHIP, "--arch", "sm_90", "--dtype", "float16")
+        assert re.search(r"sm_90 +│ +(\d+) +│ +0 +│ +\1 ", again.output)
+
+    def test_one_that_does_not_compile_keeps_no_other_from_it(self, tmp_path, monkeypatch):
+        (tmp_path / "wrong.py").write_text(
+            "import fusedops as fo\n"
+            "wrong = fo.cpp_functor('wrong', forward='v +* nonsense')\n"
+            "OP = fo.Softmax(load=[wrong()])\n"
+        )
+        monkeypatch.chdir(tmp_path)
+        call = str(of_call(fo.Softmax().bind(torch.zeros(2, 8), {})))
+        result = self.build(
+            *("wrong:OP", "--operand", "x=float32:2,8", "--arch", "cpu", "--call", call)
+        )
+        assert result.exit_code == 1
+        assert "wrong()], empty_row='zero'): its kernel for" in result.output
+        assert "in: wrong(), load[0]" in result.output
+        assert re.search(r"│ +3 +│ +0 +│ +1 +│", result.output), result.output
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            ((), "say what to build"),
+            (("--operand", "x=float32:2,8"), "--operand belongs to a declaration"),
+            (("fusedops.flagship:ATTENTION",), "--operand must give x"),
+            (("no.such:OP", "--operand", "x=float32:2,8"), "no module 'no.such'"),
+            (("fusedops.flagship:ATTENTION", "--operand", "x=float32:2,8"), "'scale' is missing"),
+            (("--call", "nonsense"), "not the signature of a call"),
+            (("--calls", "no_such_file"), "No such file"),
+            (
+                ("--call", '{"op": "Softmax()", "x": "float32:8", "values": {}}', "--arch", "sm_1"),
+                "arch must be one of",
+            ),
+            (("--call", '{"op": "Nothing()", "x": "float32:8", "values": {}}'), "has no Nothing"),
+            (
+                (
+                    "--call",
+                    '{"op": "Softmax()", "x": "float32:8", "values": {}}',
+                    "--import",
+                    "nope",
+                ),
+                "No module named 'nope'",
+            ),
+        ],
+    )
+    def test_what_build_refuses(self, arguments, words):
+        result = self.build(*arguments)
+        assert result.exit_code == 2
+        assert words in " ".join(result.output.replace("│", " ").split())
+
+    def test_offline_builds_nothing(self, monkeypatch):
+        monkeypatch.setenv("FUSEDOPS_OFFLINE", "1")
+        assert "forbids to compile" in self.build(*self.FLAGSHIP).output
+
+    def test_a_functor_whose_module_is_not_imported_is_told(self):
+        op = "LogSoftmax(load=[f()], empty_row='zero')  # - not.here:f@0123456789abcdef"
+        result = self.build("--call", json.dumps({"op": op, "x": "float32:8", "values": {}}))
+        assert "import not.here before" in " ".join(result.output.replace("│", " ").split())
+
+    def test_record_ends_as_the_program_does(self, tmp_path):
+        script = tmp_path / "ends.py"
+        script.write_text("import sys; sys.exit(int(sys.argv[1]))")
+        arguments = ["record", "-o", str(tmp_path / "calls"), str(script), "7"]
+        assert CliRunner().invoke(app, arguments).exit_code == 7
+        assert CliRunner().invoke(app, ["record", "no-such-program"]).exit_code == 2
+        (tmp_path / "calls").write_text("nonsense\n")
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 2
+        assert (tmp_path / "calls").read_text() == "nonsense\n"

@@ -1,0 +1,98 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""A GPU that the compiler or the cache does not know is served by what was built for older ones."""
+
+import warnings
+
+import pytest
+import torch
+
+import fusedops as fo
+from fusedops import _runtime, plan, serving
+from fusedops.errors import CompilerNotFound, MissingVariantError, UnknownArchError
+from fusedops.signature import of_call
+from fusedops.target import Target
+
+NEWER = Target("sm_139", 232448, 200)  # of no GPU that is known
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch, tmp_path):
+    """Nothing is cached, and every warning is said anew."""
+    monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path / "cache"))
+    serving._say_once.cache_clear()
+
+
+def serve(monkeypatch, own, columns=1000):
+    """The target that serves a softmax on such a GPU, and its variant's image."""
+    op = fo.Softmax()
+    bound = op.bind(torch.empty(7, columns, dtype=torch.float16, device="meta"), {})
+    monkeypatch.setattr(serving.Target, "of", classmethod(lambda cls, device: own))
+    images = []
+    monkeypatch.setattr(_runtime, "load_cuda", lambda image, *_, **__: images.append(image))
+
+    def make(target):
+        plan.describe(bound, target).variant.kernel()
+        return target
+
+    return serving.serve(torch.device("cuda", 0), make, lambda: of_call(bound)), images[0]
+
+
+def test_a_gpu_newer_than_the_compiler_runs_ptx(monkeypatch):
+    said = r"on sm_139 runs what was built for sm_120, translated .* PTX; .*knows sm_"
+    with pytest.warns(RuntimeWarning, match=said):
+        target, image = serve(monkeypatch, NEWER)
+    assert target == Target("sm_120", 101376, 200, translated=True)
+    assert b".target sm_120" in image
+    with warnings.catch_warnings():  # once is enough
+        warnings.simplefilter("error")
+        serve(monkeypatch, NEWER, columns=1001)
+
+
+def test_within_a_generation_machine_code_runs(monkeypatch):
+    with pytest.warns(RuntimeWarning, match="on sm_129 runs what was built for sm_120, as machine"):
+        target, image = serve(monkeypatch, NEWER._replace(arch="sm_129"))
+    assert target.arch == "sm_120"
+    assert image.startswith(b"\x7fELF")
+
+
+def test_a_cache_that_was_filled_for_an_older_gpu_serves_offline(monkeypatch):
+    op = fo.Softmax()
+    bound = op.bind(torch.empty(7, 1000, dtype=torch.float16, device="meta"), {})
+    built = plan.describe(bound, Target.named("sm_80")).variant.build()
+    monkeypatch.setenv("FUSEDOPS_OFFLINE", "1")
+    with pytest.warns(RuntimeWarning, match="on sm_100 runs what was built for sm_80, translated"):
+        target, image = serve(monkeypatch, Target.named("sm_100"))
+    assert target == Target("sm_80", 166912, 148, translated=True)
+    assert image == built.read("kernel.ptx")
+
+
+def test_nothing_older_serves_an_older_gpu(monkeypatch):
+    """And the message says how to fill the cache for the GPU that there is."""
+    op = fo.Softmax()
+    bound = op.bind(torch.empty(7, 1000, dtype=torch.float16, device="meta"), {})
+    plan.describe(bound, Target.named("sm_90")).variant.build()
+    monkeypatch.setenv("FUSEDOPS_OFFLINE", "1")
+    with pytest.raises(MissingVariantError, match="fusedops build --arch sm_80 --call"):
+        serve(monkeypatch, Target.named("sm_80"))
+
+
+@pytest.mark.parametrize("kind", [MissingVariantError, CompilerNotFound, UnknownArchError])
+def test_the_error_is_that_of_the_own_target(monkeypatch, kind):
+    def make(target):
+        raise kind(f"none for {target.arch}")
+
+    monkeypatch.setattr(serving.Target, "of", classmethod(lambda cls, device: NEWER))
+    bound = fo.Softmax().bind(torch.empty(7, 8), {})
+    with pytest.raises(kind, match="none for sm_139; or build it"):
+        serving.serve(torch.device("cuda", 0), make, lambda: of_call(bound))
+
+
+def test_other_errors_are_not_worked_around(monkeypatch):
+    def make(target):
+        raise ValueError(target.arch)
+
+    bound = fo.Softmax().bind(torch.empty(7, 8), {})
+    monkeypatch.setattr(serving.Target, "of", classmethod(lambda cls, device: NEWER))
+    with pytest.raises(ValueError, match=r"^sm_139$"):
+        serving.serve(torch.device("cuda", 0), make, lambda: of_call(bound))
