@@ -23,8 +23,8 @@ constexpr int kWaitingPtx = 90;
 constexpr int kCapturingDriver = 12030;
 
 // Results of loading an image that does not fit the driver or the device (CUresult).
-constexpr int kInvalidImage = 200, kNoBinaryForGpu = 209, kInvalidPtx = 218,
-              kUnsupportedPtx = 222, kJitCompilerNotFound = 221;
+constexpr int kInvalidImage = 200, kNoBinaryForGpu = 209, kInvalidPtx = 218, kUnsupportedPtx = 222,
+              kJitCompilerNotFound = 221;
 
 // What a user can do where the driver refuses an image.
 std::string load_cure(cuda::Result result) {
@@ -33,16 +33,19 @@ std::string load_cure(cuda::Result result) {
                              std::to_string(version % 1000 / 10);
   switch (result) {
     case kUnsupportedPtx:
-      return driver + ", and an NVRTC of a later release made this PTX: update the driver, or "
-                      "install an NVRTC of that release";
+      return driver +
+             ", and an NVRTC of a later release made this PTX: update the driver, or "
+             "install an NVRTC of that release";
     case kInvalidImage:
     case kNoBinaryForGpu:
     case kInvalidPtx:
-      return driver + ", and the kernel was built for another GPU, or by a later release of NVRTC: "
-                      "update the driver, or install an NVRTC of that release";
+      return driver +
+             ", and the kernel was built for another GPU, or by a later release of NVRTC: "
+             "update the driver, or install an NVRTC of that release";
     case kJitCompilerNotFound:
-      return driver + " and has no compiler for PTX (libnvidia-ptxjitcompiler): install all of the "
-                      "driver, or build for this GPU";
+      return driver +
+             " and has no compiler for PTX (libnvidia-ptxjitcompiler): install all of the "
+             "driver, or build for this GPU";
     default:
       return "";
   }

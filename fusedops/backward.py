@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Backward", "Info"]
 
-#: How the second stage sums, by the most parts that a sum has: columns of a block and its threads.
-#: Of few parts a thread has a column, for most threads of the other kind would have no part; the
-#: order of additions is the same (op/column_sums.cuh).
-_SUMS = ((64, 128, 128), (None, 8, 1024))
+#: How the second stage sums: the first whose most parts of a sum, and most columns, are not
+#: exceeded; then the columns of a block and its threads. Where they are as many, each thread has a
+#: column; else 32 threads have one. The order of additions is the same (op/column_sums.cuh).
+_SUMS = ((64, None, 128, 128), (None, 999, 8, 256), (None, None, 32, 1024))
 
 
 class Info(NamedTuple):
@@ -389,7 +389,7 @@ class Backward:
         )
         members, rows, blocks = [], 0, 0
         most = max(parts // self._rows_of(one) for one, (_, parts) in self.parts_of.items())
-        wide, block = next(rest for limit, *rest in _SUMS if limit is None or most <= limit)
+        wide, block = _sums_of(most, self.geometry.columns)
         for number, (one, (patch, all_parts)) in enumerate(self.parts_of.items()):
             share, view = self.sharing[one], self.views[one]
             columns = 1 if share.kind == "row" else self.geometry.columns
@@ -412,3 +412,11 @@ class Backward:
     def _rows_of(self, one: Any) -> int:
         """How many rows an operand's gradient has."""
         return self.geometry.rows // self.sharing[one].group
+
+
+def _sums_of(parts: int, columns: int) -> tuple[int, int]:
+    """How the second stage sums so many parts: columns of a block, and its threads."""
+    for most_parts, most_columns, wide, block in _SUMS:
+        if parts <= (most_parts or parts) and columns <= (most_columns or columns):
+            return wide, block
+    raise AssertionError("the last of _SUMS takes all")

@@ -250,7 +250,10 @@ def cuda_source(
     called, header = {
         "forward": (f"row_kernel<{tile.cpp}, {asks}>", "row/kernel.cuh"),
         "gradient": (f"gradient_kernel<{tile.cpp}, {ask}>", "row/gradient.cuh"),
-        "sums": (f"all_column_sums<{tile.width}>", "op/column_sums.cuh"),
+        "sums": (
+            f"all_column_sums<{tile.width}, {str(tile.block == tile.width).lower()}>",
+            "op/column_sums.cuh",
+        ),
     }[entry]
     cluster = f" __cluster_dims__({tile.cluster}, 1, 1)" if tile.cluster > 1 else ""
     arguments = ["blockIdx.x"] * (entry == "sums") + _arguments(entry, members)

@@ -41,48 +41,48 @@ inline void host_column_sums(const PartsOf<To, Compute>& all, int64_t group) {
 
 #if defined(FUSEDOPS_CUDA)
 
-/// Columns that a block sums, of many parts: a sector of memory each, and as many parts at a time as
-/// there are threads. Of few parts a thread has a column (fusedops/backward.py).
-inline constexpr int kSumThreads = 1024, kSumColumns = 8;
+/// The order of additions, whoever does them: parts 128 apart, then four neighbours in pairs, then
+/// the 32 groups of four one by one.
+inline constexpr int kSumApart = 128, kSumGroups = 32;
+
+/// Columns that a block sums, a thread for each group of each, where nobody chooses otherwise
+/// (fusedops/backward.py).
+inline constexpr int kSumColumns = 8, kSumThreads = kSumColumns * kSumGroups;
 
 namespace detail {
 
-// The order of additions, whoever does them: parts 128 apart, then four neighbours in pairs, then the
-// groups of four one by one.
-inline constexpr int kSumApart = kSumThreads / kSumColumns, kSumGroups = kSumApart / 4;
-
-/// Every thread a column, of no more parts than are apart: nothing to exchange.
 template <class Compute>
-__device__ __forceinline__ Compute sum_of_few(const Compute* from, int64_t parts, int64_t cols) {
+__device__ __forceinline__ Compute sum_of_group(const Compute* from, int64_t first, int64_t parts,
+                                                int64_t cols) {
+  Compute sum[4] = {};
+  for (int64_t four = first; four < parts; four += kSumApart) {
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < 4; ++i) sum[i] += four + i < parts ? from[(four + i) * cols] : Compute(0);
+  }
+  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+/// Every thread a column: nothing to exchange.
+template <class Compute>
+__device__ __forceinline__ Compute sum_alone(const Compute* from, int64_t parts, int64_t cols) {
   Compute sum = 0;
 #pragma unroll 4
-  for (int64_t four = 0; four < parts; four += 4) {
-    Compute part[4];
-    FUSEDOPS_UNROLL
-    for (int i = 0; i < 4; ++i) part[i] = four + i < parts ? from[(four + i) * cols] : Compute(0);
-    sum += (part[0] + part[1]) + (part[2] + part[3]);
+  for (int64_t group = 0; group < kSumGroups; ++group) {
+    if (4 * group >= parts) break;
+    sum += sum_of_group(from, 4 * group, parts, cols);
   }
   return sum;
 }
 
-/// Every thread a part of a column; the column's first thread has the sum.
-template <class Compute>
-__device__ __forceinline__ Compute sum_of_many(const Compute* from, int64_t parts, int64_t cols) {
-  const int column = threadIdx.x % kSumColumns;
-  Compute sum = 0;
-#pragma unroll 8
-  for (int64_t part = threadIdx.x / kSumColumns; part < parts; part += kSumApart) {
-    sum += from[part * cols];
-  }
-  FUSEDOPS_UNROLL
-  for (int step = kSumColumns; step < 32; step *= 2) {
-    sum += __shfl_xor_sync(0xffffffffu, sum, step);
-  }
-  __shared__ Compute sums[kSumGroups][kSumColumns];
-  if (threadIdx.x % 32 < kSumColumns) sums[threadIdx.x / 32][column] = sum;
+/// Every thread a group of a column; the column's first thread has the sum.
+template <int kColumns, class Compute>
+__device__ __forceinline__ Compute sum_together(const Compute* from, int64_t parts, int64_t cols) {
+  const int column = threadIdx.x % kColumns, group = threadIdx.x / kColumns;
+  __shared__ Compute sums[kSumGroups][kColumns];
+  sums[group][column] = sum_of_group(from, 4 * group, parts, cols);
   __syncthreads();
-  sum = 0;
-  if (threadIdx.x >= kSumColumns) return sum;
+  Compute sum = 0;
+  if (group > 0) return sum;
   FUSEDOPS_UNROLL
   for (int i = 0; i < kSumGroups; ++i) sum += sums[i][column];
   return sum;
@@ -90,7 +90,7 @@ __device__ __forceinline__ Compute sum_of_many(const Compute* from, int64_t part
 
 }  // namespace detail
 
-template <int kColumns, class To, class Compute>
+template <int kColumns, bool kAlone, class To, class Compute>
 __device__ __forceinline__ void column_sums(const PartsOf<To, Compute>& all, int64_t block) {
   const int64_t blocks_of_row = (all.cols + kColumns - 1) / kColumns;
   const int64_t group = block / blocks_of_row;
@@ -98,21 +98,21 @@ __device__ __forceinline__ void column_sums(const PartsOf<To, Compute>& all, int
   const bool here = col < all.cols;
   const Compute* from = all.from.value + group * all.parts * all.cols + (here ? col : 0);
   Compute value[1];
-  if constexpr (kColumns == kSumColumns) {
-    value[0] = detail::sum_of_many(from, all.parts, all.cols);
+  if constexpr (kAlone) {
+    value[0] = detail::sum_alone(from, all.parts, all.cols);
   } else {
-    value[0] = detail::sum_of_few(from, all.parts, all.cols);
+    value[0] = detail::sum_together<kColumns>(from, all.parts, all.cols);
   }
   if (threadIdx.x < kColumns && here) all.to.write(value, RowIndex<1>{group, {group}}, col);
 }
 
 /// Each block does one block of one of the sums.
-template <int kColumns = kSumColumns, class First, class... Rest>
+template <int kColumns = kSumColumns, bool kAlone = false, class First, class... Rest>
 __device__ __forceinline__ void all_column_sums(int64_t block, const First& first,
                                                 const Rest&... rest) {
   const int64_t blocks = (first.cols + kColumns - 1) / kColumns * first.groups;
-  if (block < blocks) return column_sums<kColumns>(first, block);
-  if constexpr (sizeof...(Rest) > 0) all_column_sums<kColumns>(block - blocks, rest...);
+  if (block < blocks) return column_sums<kColumns, kAlone>(first, block);
+  if constexpr (sizeof...(Rest) > 0) all_column_sums<kColumns, kAlone>(block - blocks, rest...);
 }
 
 #else
