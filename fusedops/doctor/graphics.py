@@ -17,6 +17,7 @@ OLDEST = (12, 0)  # CUDA versions: csrc/driver.cpp calls what came with it
 CAPABILITY = (8, 0)
 RELEASES = {12: "525.60.13", 13: "580.65.06"}  # the first drivers of these CUDA versions
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
+LIBRARY = "libcuda.so.1"
 _SAYS = Path("/proc/driver/nvidia/version")
 
 
@@ -49,7 +50,7 @@ class Driver:
 def ask_driver() -> Driver:
     """Asks the driver, if there is one."""
     try:
-        library = ctypes.CDLL("libcuda.so.1")
+        library = ctypes.CDLL(LIBRARY)
         number = ctypes.c_int()
         status = library.cuDriverGetVersion(ctypes.byref(number))
     except (OSError, AttributeError) as error:
@@ -89,7 +90,7 @@ def check_gpus(driver: Driver) -> Finding:
         return Finding("GPU", "none: tensors on the CPU only")
     if not driver.devices:
         if driver.error:
-            cure = "see that the driver's kernel module is loaded and matches libcuda.so.1"
+            cure = "see that the driver's kernel module is loaded and matches " + LIBRARY
             return Finding("GPU", f"none: {driver.error}", Verdict.WARNING, cure)
         return Finding("GPU", "none that this process may use (CUDA_VISIBLE_DEVICES?)")
     found = ", ".join(

@@ -8,6 +8,7 @@ and why an entry would not be taken is put into words. Nothing is written.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -117,7 +118,10 @@ def damage(item: Item, *, content: bool = True) -> str | None:
         item: The entry.
         content: Whether to read its files; else only their sizes are compared.
     """
-    owner = item.folder.stat().st_uid
+    try:
+        owner = item.folder.stat().st_uid
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
     if owner not in (os.geteuid(), 0):
         return f"it belongs to user {owner}"
     if not item.meta:
@@ -145,7 +149,8 @@ def leftovers(root: Path) -> Iterator[Leftover]:
         if path.is_symlink() or not path.is_dir():
             continue
         if path.name.startswith(".tmp-"):
-            yield Leftover(path, size(path), in_use=path.stat().st_mtime > limit)
+            with contextlib.suppress(FileNotFoundError):  # published or swept meanwhile
+                yield Leftover(path, size(path), in_use=path.stat().st_mtime > limit)
         elif path.name.startswith(".damaged-") or path.name == ".failed":
             yield Leftover(path, size(path), in_use=False)
 
