@@ -62,6 +62,7 @@ def _is_command() -> bool:
 
 if TYPE_CHECKING:
     from fusedops.exporting import Exported, export
+    from fusedops.functors import cpp_functor, functor
 
 # Elsewhere at once: saved programs of torch need the operators that this registers.
 if TYPE_CHECKING or not _is_command():
@@ -86,15 +87,13 @@ if TYPE_CHECKING or not _is_command():
         Residual,
         Scale,
         Window,
-        cpp_functor,
-        functor,
     )
     from fusedops.ops import LayerNorm, LogSoftmax, RMSNorm, Softmax
     from fusedops.row_op import RowOp
 
 
 def __getattr__(name: str) -> Any:
-    """`export`, which few programs use; in the process of a command, everything."""
+    """What few programs use; in the process of a command, everything."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "nn":

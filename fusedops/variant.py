@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from fusedops import _runtime, codegen, jit
+from fusedops import _runtime, codegen
 from fusedops.functors import Functor
 from fusedops.runtime import device_info
 from fusedops.schedule import CLUSTERS, Schedule
@@ -51,6 +51,8 @@ class Target(NamedTuple):
 
 @functools.cache
 def _host_target() -> Target:
+    from fusedops import jit
+
     # Asked once: in a virtual machine each cpuid instruction is a trip to the hypervisor.
     return Target(jit.cpu_level(_runtime.cpu_features()), None)
 
@@ -140,6 +142,8 @@ class Variant(NamedTuple):
         key = self.key
         known = _kernels.get(key)
         if known is None:
+            from fusedops import jit  # a third of the package's import: not before it is needed
+
             built = jit.build(
                 self.source, name=self.name, arch=self.arch, declaration=self.declaration
             )
