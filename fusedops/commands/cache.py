@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from fusedops.commands.output import make_console
 
+if TYPE_CHECKING:
     from fusedops.jit.inventory import Item
 
 __all__ = ["add", "bytes_text"]
@@ -31,7 +31,7 @@ def list_() -> None:
     from fusedops.jit import inventory
 
     root = _root()
-    console = _console()
+    console = make_console()
     table = Table()
     for heading in ("name", "arch", "size", "age", "compiler", "declaration"):
         table.add_column(heading, overflow="fold")
@@ -80,7 +80,7 @@ def show(
     for key, value in item.meta.items():
         for row in _rows(key, value):
             table.add_row(*row)
-    _console().print(table, markup=False)
+    make_console().print(table, markup=False)
 
 
 @app.command()
@@ -91,7 +91,7 @@ def verify() -> None:
     from fusedops.jit import inventory
 
     root = _root()
-    console = _console()
+    console = make_console()
     found = [*inventory.items(root)]
     damaged = []
     for item in track(found, "reading", console=console, transient=True):
@@ -125,7 +125,7 @@ def clear(
         raise _fail("say what to delete: --all, or one or more of --older-than, --arch, --damaged")
     limit = time.time() - _seconds(older_than) if older_than else None
     root = _root()
-    console = _console()
+    console = make_console()
     chosen: list[Item] = [
         item
         for item in inventory.items(root)
@@ -173,12 +173,6 @@ def bytes_text(count: float) -> str:
     return f"{count:.1f} GiB"
 
 
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console()
-
-
 def _root() -> Path:
     from fusedops.jit import env
 
@@ -207,7 +201,7 @@ def _entries(found: list[Item]) -> str:
 def _are(found: list[Item]) -> str:
     if not found:
         return "are none"
-    return "is" if len(found) == 1 else "are"
+    return "is:" if len(found) == 1 else "are:"
 
 
 def _short(text: str, most: int = 60) -> str:

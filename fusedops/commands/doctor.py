@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from fusedops.commands.output import make_console
+
 __all__ = ["add"]
 
 STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
@@ -18,13 +20,12 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Prints JSON for programs.")] = False,
 ) -> None:
     """Says what fusedops needs of this machine, what it finds, and how to mend it; 1 if it must."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     from fusedops.doctor import Verdict, examine
 
-    console = Console()
+    console = make_console()
     if as_json:
         findings = [*examine()]
     else:

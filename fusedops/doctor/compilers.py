@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from fusedops.doctor.environment import is_offline
 from fusedops.doctor.finding import Finding, Verdict, one_line
 from fusedops.doctor.graphics import Device
 from fusedops.errors import CompileError, CompilerNotFound, FusedOpsError
@@ -48,7 +49,7 @@ def toolkit() -> Toolkit | CompilerNotFound:
 
 def check_nvrtc(found: Toolkit | CompilerNotFound, devices: Sequence[Device]) -> Finding:
     """Whether NVRTC loads, and knows the GPUs that are here."""
-    needed = Verdict.PROBLEM if devices and not _offline() else Verdict.OK
+    needed = Verdict.PROBLEM if devices and not is_offline() else Verdict.OK
     if isinstance(found, CompilerNotFound):
         said = one_line(found)
         if not devices:
@@ -77,7 +78,7 @@ def check_cuda_headers(found: Toolkit | CompilerNotFound, devices: Sequence[Devi
     folder = found.include[0]
     version = _header_version(folder / "cuda.h")
     said = f"{folder}, {_dotted(version) if version else 'no cuda.h, version unknown'}"
-    bad = Verdict.PROBLEM if devices and not _offline() else Verdict.WARNING
+    bad = Verdict.PROBLEM if devices and not is_offline() else Verdict.WARNING
     wheels = f"pip install -U nvidia-cuda-runtime nvidia-cuda-nvrtc (both of CUDA {found.major})"
     if version and version[0] != found.major:
         return Finding("CUDA headers", f"{said}; NVRTC is of CUDA {found.major}", bad, wheels)
@@ -118,7 +119,7 @@ def check_compiler(level: str | None, devices: Sequence[Device]) -> Finding:
         level: The CPU's instruction-set level; the least one if it is unknown.
         devices: The GPUs: where there is one, tensors on it need no host compiler.
     """
-    bad = Verdict.WARNING if devices or _offline() else Verdict.PROBLEM
+    bad = Verdict.WARNING if devices or is_offline() else Verdict.PROBLEM
     try:
         command = host.find_compiler()
         identity = host.identity(_ANY)
@@ -145,14 +146,6 @@ def check_compiler(level: str | None, devices: Sequence[Device]) -> Finding:
         failed = f"what it makes does not load: {failure}"
         return Finding("host compiler", f"{said}; {failed}", bad, cure)
     return Finding("host compiler", f"{said}; compiles and loads")
-
-
-def _offline() -> bool:
-    """Whether nothing will be compiled; a flag that is neither 0 nor 1 has its own finding."""
-    try:
-        return env.offline()
-    except ValueError:
-        return False
 
 
 def _load(library: bytes) -> str:

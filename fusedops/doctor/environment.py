@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The environment variables that fusedops reads: which are set, and whether to what they may be."""
+"""The environment variables that fusedops reads: which are set, and whether they may be so."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fusedops.doctor.finding import Finding, Verdict
+from fusedops.jit import env
 
-__all__ = ["FLAGS", "FOLDERS", "KNOWN", "check_environment"]
+__all__ = ["FLAGS", "FOLDERS", "KNOWN", "check_environment", "is_offline"]
 
 FLAGS = ("FUSEDOPS_OFFLINE", "FUSEDOPS_VERBOSE")
 FOLDERS = ("CUDA_HOME", "CUDA_PATH")
@@ -26,6 +27,14 @@ def check_environment() -> Iterator[Finding]:
         yield Finding("environment", "no variable of ours is set")
     for name in names:
         yield check_variable(name, os.environ[name])
+
+
+def is_offline() -> bool:
+    """Whether nothing will be compiled; a flag that is neither 0 nor 1 has its own finding."""
+    try:
+        return env.offline()
+    except ValueError:
+        return False
 
 
 def check_variable(name: str, value: str) -> Finding:

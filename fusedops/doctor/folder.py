@@ -10,6 +10,7 @@ import stat
 import tempfile
 from pathlib import Path
 
+from fusedops.doctor.environment import is_offline
 from fusedops.doctor.finding import Finding, Verdict, one_line
 from fusedops.jit import env, inventory
 
@@ -29,7 +30,7 @@ def cache_dir() -> Path | None:
 
 def check_cache() -> Finding:
     """Whether builds would be kept in the user's folder."""
-    bad = Verdict.PROBLEM if os.environ.get("FUSEDOPS_OFFLINE") == "1" else Verdict.WARNING
+    bad = Verdict.PROBLEM if is_offline() else Verdict.WARNING
     root = cache_dir()
     if root is None:
         return Finding("cache", "no home folder to keep it in", bad, CURE)
