@@ -10,33 +10,10 @@ Declare what happens before and after a row reduction; get one kernel that moves
 tensor([[1., 0.]])
 """
 
-from fusedops import nn
-from fusedops.errors import (
-    CompileError,
-    CompilerNotFound,
-    FusedOpsError,
-    MissingVariantError,
-    UnsupportedError,
-)
-from fusedops.exporting import Exported, export
-from fusedops.functors import (
-    Affine,
-    Alibi,
-    Bias,
-    Cast,
-    Causal,
-    Dropout,
-    Functor,
-    Lengths,
-    Mask,
-    Residual,
-    Scale,
-    Window,
-    cpp_functor,
-    functor,
-)
-from fusedops.ops import LayerNorm, LogSoftmax, RMSNorm, Softmax
-from fusedops.row_op import RowOp
+import importlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 __all__ = [
     "Affine",
@@ -69,3 +46,65 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+
+def _is_command() -> bool:
+    """Whether this is the process of `fusedops ...` or `python -m fusedops ...`.
+
+    There nothing is imported before it is used: `fusedops doctor` has to run where torch does not,
+    and `--help` should not wait for it.
+    """
+    if sys.argv[:1] == ["-m"]:  # what Python puts there while it looks for the module
+        at = sys.orig_argv.index("-m") if "-m" in sys.orig_argv else len(sys.orig_argv)
+        return sys.orig_argv[at + 1 : at + 2] == ["fusedops"]
+    return Path(sys.argv[0] if sys.argv else "").name == "fusedops"
+
+
+if TYPE_CHECKING:
+    from fusedops.exporting import Exported, export
+    from fusedops.functors import cpp_functor, functor
+
+# Elsewhere at once: saved programs of torch need the operators that this registers.
+if TYPE_CHECKING or not _is_command():
+    from fusedops import nn
+    from fusedops.errors import (
+        CompileError,
+        CompilerNotFound,
+        FusedOpsError,
+        MissingVariantError,
+        UnsupportedError,
+    )
+    from fusedops.functors import (
+        Affine,
+        Alibi,
+        Bias,
+        Cast,
+        Causal,
+        Dropout,
+        Functor,
+        Lengths,
+        Mask,
+        Residual,
+        Scale,
+        Window,
+    )
+    from fusedops.ops import LayerNorm, LogSoftmax, RMSNorm, Softmax
+    from fusedops.row_op import RowOp
+
+
+def __getattr__(name: str) -> Any:
+    """What few programs use; in the process of a command, everything."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "nn":
+        return importlib.import_module("fusedops.nn")
+    for home in ("errors", "functors", "ops", "row_op", "exporting"):
+        module = importlib.import_module(f"fusedops.{home}")
+        if hasattr(module, name):
+            globals()[name] = found = getattr(module, name)
+            return found
+    raise AttributeError(name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

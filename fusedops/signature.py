@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Signature", "of_call", "of_gradient"]
 
-_DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in vars(torch).values()
-    if isinstance(dtype, torch.dtype)
-}
 _TENSOR = re.compile(r"(~?)(\w+):([\d,]*)(?:@([-\d,]*))?(?:\+(\d+))?")
 _ALIGNED = 16
 
@@ -160,12 +155,14 @@ def _value(text: Any) -> Any:
         return tuple(text)
     if not isinstance(text, str):
         return text
-    if text in _DTYPES:
-        return _DTYPES[text]
+    alone = getattr(torch, text, None)
+    if isinstance(alone, torch.dtype):
+        return alone
     found = _TENSOR.fullmatch(text)
-    if found is None or found[2] not in _DTYPES:
+    dtype = getattr(torch, found[2], None) if found is not None else None
+    if found is None or not isinstance(dtype, torch.dtype):
         raise ValueError(f"a tensor must be written as DTYPE:SIZES, got {text!r}")
-    dtype, shape = _DTYPES[found[2]], _numbers(found[3])
+    shape = _numbers(found[3])
     if found[1]:
         return dtype, torch.Size(shape)
     strides = _contiguous(shape) if found[4] is None else _numbers(found[4])

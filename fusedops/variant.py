@@ -15,10 +15,8 @@ from typing import NamedTuple
 import torch
 
 from fusedops import _runtime, codegen, jit
-from fusedops.blame import culprit
 from fusedops.errors import CompileError, FusedOpsError
 from fusedops.functors import Functor
-from fusedops.jit.nvrtc import PTX
 from fusedops.schedule import Schedule
 
 __all__ = ["Variant"]
@@ -118,6 +116,8 @@ class Variant(NamedTuple):
     def blamed(self, error: FusedOpsError) -> FusedOpsError:
         """`error`, with the functor or operand that a compiler refused, if it was one."""
         if isinstance(error, CompileError):
+            from fusedops.blame import culprit
+
             sides = {"load": self.load, "store": self.store}
             error.culprit = culprit(error.log, self.source, sides)
         return error
@@ -131,6 +131,8 @@ class Variant(NamedTuple):
             if self.tile is None:
                 known = _load_library(built)
             else:
+                from fusedops.jit.nvrtc import PTX
+
                 image = built.read(PTX if self.translated else built.binary.name)
                 known = _runtime.load_cuda(image, "fusedops_kernel", waits=True)
             _kernels[key] = known

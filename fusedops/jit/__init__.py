@@ -2,12 +2,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """From generated source to a loadable binary: the compilers, the key, and the cache on disk.
 
-Importing this package runs no compiler and loads no CUDA library.
+Importing this package runs no compiler and loads no CUDA library; what it names is imported when it
+is used first, since a program that finds its kernels loaded needs none of it.
 """
 
-from fusedops.jit.build import Artifact, Order, build, cached
-from fusedops.jit.host import cpu_level
-from fusedops.jit.nvrtc import compile_cuda
-from fusedops.jit.store import say_once
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fusedops.jit.build import Artifact, Order, build, cached
+    from fusedops.jit.host import cpu_level
+    from fusedops.jit.nvrtc import compile_cuda
+    from fusedops.jit.store import say_once
 
 __all__ = ["Artifact", "Order", "build", "cached", "compile_cuda", "cpu_level", "say_once"]
+
+_HOMES = {"compile_cuda": "nvrtc", "cpu_level": "host", "say_once": "store"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES.get(name, 'build')}"), name)

@@ -1,0 +1,300 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""`fusedops cache`: what is listed, shown, found damaged and deleted, and what is left alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fusedops.cli import app
+from fusedops.jit import inventory
+from fusedops.jit.cache import Identity, Store
+
+DAY = 86400
+
+
+def make(
+    cache: Path, name: str, arch: str = "x86-64-v3", days: float = 0, files: bool = False
+) -> Path:
+    """An entry as `Store` writes them; `files`: as it records all files, and the binary by name."""
+    cache.mkdir(mode=0o700, exist_ok=True)
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    built = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(time.time() - days * DAY))
+    meta = {
+        "name": name,
+        "declaration": f"Softmax(load=[Scale({name!r})])",
+        "arch": arch,
+        "compiler": {"name": "gcc", "version": "12.2.0"},
+        "date": built,
+    }
+    content = {"kernel.cpp": b"source", "kernel.so": b"binary" * 100}
+    entry = Store(cache).publish(Identity(name, digest, digest[::-1]), meta, content)
+    if files:
+        meta = json.loads((entry.folder / "meta.json").read_text())
+        meta["binary"] = "kernel.so"
+        meta["files"] = {
+            name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            for name, data in content.items()
+        }
+        (entry.folder / "meta.json").write_text(json.dumps(meta))
+    return entry.folder
+
+
+def run(*arguments: str, answer: str | None = None) -> tuple[int, str]:
+    """The exit status, and all that is printed."""
+    done = CliRunner().invoke(app, ["cache", *arguments], input=answer, env={"COLUMNS": "250"})
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
+
+
+def there(cache: Path) -> set[str]:
+    return {path.name for path in cache.iterdir()}
+
+
+class TestLooking:
+    @pytest.mark.parametrize("command", ["list", "verify", "show"])
+    def test_no_cache_yet_is_no_error(self, cache: Path, command: str) -> None:
+        status, said = run(command, *(["x"] if command == "show" else []))
+        assert (status, said) == (0, f"there is no cache yet at {cache}\n")
+
+    def test_list_has_a_line_for_each(self, cache: Path) -> None:
+        make(cache, "one", days=3)
+        make(cache, "two", arch="sm_90", files=True)
+        status, said = run("list")
+        assert status == 0
+        for text in ("one-", "two-", "sm_90", "3 d", "gcc 12.2.0", "Softmax(load=[Scale('two')])"):
+            assert text in said
+        assert "2 entries of" in said
+
+    def test_a_damaged_entry_is_listed_too(self, cache: Path) -> None:
+        (make(cache, "one") / "meta.json").write_text("{")
+        assert "1 entry" in run("list")[1]
+
+    @pytest.mark.parametrize("files", [False, True])
+    def test_show_takes_what_a_name_alone_begins_with(self, cache: Path, files: bool) -> None:
+        folder = make(cache, "one", files=files)
+        make(cache, "two")
+        status, said = run("show", "on")
+        assert status == 0
+        for text in (
+            str(folder / "kernel.cpp"),
+            str(folder / "kernel.so"),
+            "whole",
+            "Scale('one')",
+        ):
+            assert text in said
+
+    def test_show_lists_the_candidates_of_an_ambiguous_name(self, cache: Path) -> None:
+        names = [make(cache, "one").name, make(cache, "once").name]
+        status, said = run("show", "on")
+        assert status == 1
+        assert "2 entries begin with 'on'" in said
+        assert all(name in said for name in names)
+        assert run("show", names[0])[0] == 0
+
+    def test_show_lists_what_there_is_where_none_fits(self, cache: Path) -> None:
+        name = make(cache, "one").name
+        status, said = run("show", "nothing")
+        assert status == 1
+        assert "no entry begins with 'nothing'" in said
+        assert name in said
+
+    def test_what_is_no_entry_is_not_listed(self, cache: Path) -> None:
+        make(cache, "one")
+        (cache / "mine").mkdir()
+        (cache / "notes-0123456789abcdef-01234567").write_text("a file")
+        (cache / "link-0123456789abcdef-01234567").symlink_to(cache)
+        assert [item.folder.name[:4] for item in inventory.items(cache)] == ["one-"]
+
+
+def cut(folder: Path) -> None:
+    (folder / "kernel.so").write_bytes(b"bin")
+
+
+def change(folder: Path) -> None:
+    (folder / "kernel.so").write_bytes(b"yranib" * 100)
+
+
+def lose(folder: Path) -> None:
+    (folder / "kernel.so").unlink()
+
+
+def lose_source(folder: Path) -> None:
+    (folder / "kernel.cpp").unlink()
+
+
+def lose_meta(folder: Path) -> None:
+    (folder / "meta.json").unlink()
+
+
+def no_json(folder: Path) -> None:
+    (folder / "meta.json").write_text("[1]")
+
+
+def of_another(folder: Path) -> None:
+    text = (folder / "meta.json").read_text()
+    meta = json.loads(text)
+    (folder / "meta.json").write_text(json.dumps({**meta, "request": "0" * 64}))
+
+
+def no_files(folder: Path) -> None:
+    meta = json.loads((folder / "meta.json").read_text())
+    (folder / "meta.json").write_text(json.dumps({**meta, "binary": None, "files": None}))
+
+
+@pytest.mark.parametrize("files", [False, True])
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (cut, "kernel.so has 3 bytes, not 600"),
+        (change, "kernel.so has other content"),
+        (lose, "kernel.so cannot be read: No such file"),
+        (lose_source, "kernel.cpp cannot be read|source is missing"),
+        (lose_meta, "meta.json is missing"),
+        (no_json, "meta.json is missing, or no JSON"),
+        (of_another, "of another request"),
+        (no_files, "names no files"),
+    ],
+)
+def test_verify_finds_damage(
+    cache: Path, spoil: Callable[[Path], None], reason: str, files: bool
+) -> None:
+    make(cache, "whole", files=files)
+    folder = make(cache, "one", files=files)
+    assert run("verify")[0] == 0
+    spoil(folder)
+    status, said = run("verify")
+    assert status == 1
+    assert any(f"{folder.name}: " in said and part in said for part in reason.split("|"))
+    assert "whole-" not in said
+    assert "cache clear --damaged" in said
+    status, said = run("clear", "--damaged", "--yes")
+    assert status == 0
+    assert not folder.exists()
+    assert run("verify")[0] == 0
+
+
+class TestClear:
+    def test_without_an_option_it_deletes_nothing(self, cache: Path) -> None:
+        folder = make(cache, "one")
+        status, said = run("clear", "--yes")
+        assert status == 1
+        assert "--all" in said
+        assert folder.exists()
+
+    @pytest.mark.parametrize("answer", ["n\n", ""])
+    def test_it_asks(self, cache: Path, answer: str) -> None:
+        folder = make(cache, "one")
+        status, said = run("clear", "--all", answer=answer)
+        assert status == 1
+        assert f"from {cache}?" in said
+        assert folder.exists()
+        assert run("clear", "--all", answer="y\n")[0] == 0
+        assert not folder.exists()
+
+    @pytest.mark.parametrize(
+        ("options", "gone"),
+        [
+            (["--all"], {"young", "old", "gpu"}),
+            (["--older-than", "30d"], {"old", "gpu"}),
+            (["--older-than", "5w"], {"gpu"}),
+            (["--arch", "sm_90"], {"gpu"}),
+            (["--arch", "sm_90", "--older-than", "100d"], set()),
+            (["--damaged"], set()),
+        ],
+    )
+    def test_what_the_options_name_goes(
+        self, cache: Path, options: list[str], gone: set[str]
+    ) -> None:
+        make(cache, "young", days=1)
+        make(cache, "old", days=31)
+        make(cache, "gpu", arch="sm_90", days=50, files=True)
+        status, said = run("clear", *options, "--yes")
+        assert status == 0
+        assert {"young", "old", "gpu"} - {name.split("-")[0] for name in there(cache)} == gone
+        assert "freed" in said if gone else "nothing to delete" in said
+
+    @pytest.mark.parametrize("age", ["30", "d", "-1d", "1y"])
+    def test_an_age_has_a_unit(self, cache: Path, age: str) -> None:
+        make(cache, "one")
+        status, said = run("clear", f"--older-than={age}", "--yes")
+        assert status == 2
+        assert "30d" in said
+
+    def test_what_is_not_ours_stays(self, cache: Path) -> None:
+        make(cache, "one")
+        (cache / "mine").mkdir()
+        (cache / "notes.txt").write_text("")
+        (cache / ".locks").mkdir()
+        outside = cache.parent / "outside"
+        outside.mkdir()
+        (outside / "file").write_text("")
+        (cache / "link-0123456789abcdef-01234567").symlink_to(outside)
+        (cache / ".damaged-link").symlink_to(outside)
+        for name in (".damaged-x", ".failed", ".tmp-new", ".tmp-old"):
+            (cache / name).mkdir()
+        os.utime(cache / ".tmp-old", (0, 0))
+        status, said = run("clear", "--all", "--yes")
+        assert status == 0
+        stay = {"mine", "notes.txt", ".locks", "link-0123456789abcdef-01234567", ".damaged-link"}
+        assert there(cache) == {*stay, ".tmp-new"}
+        assert ".tmp-new stays: it is less than a day old" in said
+        assert (outside / "file").exists()
+
+    def test_an_entry_that_is_being_built_stays(self, cache: Path) -> None:
+        folder, other = make(cache, "one"), make(cache, "two")
+        with locked(cache, folder.name):
+            status, said = run("clear", "--all", "--yes")
+        assert status == 0
+        assert f"{folder.name} stays: another process is building it" in said
+        assert folder.exists()
+        assert not other.exists()
+        assert run("clear", "--all", "--yes")[0] == 0
+        assert there(cache) == {".locks"}
+        assert there(cache / ".locks") == set()
+
+    def test_freed_is_what_went(self, cache: Path) -> None:
+        folder = make(cache, "one")
+        (folder / "kernel.so").write_bytes(bytes(3 << 20))
+        assert "deleted 1 entry, freed 3 MiB" in run("clear", "--all", "--yes")[1]
+
+
+@contextmanager
+def locked(cache: Path, name: str) -> Iterator[None]:
+    """Another process holds an entry's lock."""
+    code = (
+        "import sys, filelock\n"
+        "with filelock.FileLock(sys.argv[1]): print(flush=True); sys.stdin.read()"
+    )
+    (cache / ".locks").mkdir(exist_ok=True)
+    command = [sys.executable, "-c", code, str(cache / ".locks" / f"{name}.lock")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as other:
+        other.stdout.readline()
+        yield
+        other.communicate()
+
+
+def test_no_home_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fusedops.jit.env.cache_dir", lambda: None)
+    status, said = run("list")
+    assert status == 1
+    assert "set FUSEDOPS_CACHE_DIR" in said
+
+
+def test_a_cache_that_cannot_be_read_is_said(cache: Path) -> None:
+    cache.write_text("a file")
+    status, said = run("list")
+    assert status == 1
+    assert "cannot be read: Not a directory" in said
