@@ -14,6 +14,7 @@ FOLDER = Path(__file__).parent.parent / "benchmarks"
 sys.path.append(str(FOLDER))  # Last: its modules go by short names.
 
 import cells  # noqa: E402
+import counters  # noqa: E402
 import errors  # noqa: E402
 import page  # noqa: E402
 import run  # noqa: E402
@@ -216,3 +217,30 @@ def test_names_and_numbers():
         run.names("soft", OPS, "--op")
     with pytest.raises(run.typer.BadParameter, match="many"):
         run.numbers("many", "--columns")
+
+
+def test_counters_are_told_by_kernel(monkeypatch):
+    """Of a case with a second kernel both are; the profiler's own lines lie between."""
+    cases = (counters.CASES[0], counters.Case(counters.NORM, True, 1024))
+    monkeypatch.setattr(counters, "CASES", cases)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    heads = ["ID", "Kernel Name", "Metric Name", "Metric Value"]
+    lines = ["==PROF== Connected", "CASE 0 register", "CASE 1 shared", _quoted(heads)]
+    for kernel in range(3):
+        for number, metric in enumerate(counters.METRICS.values()):
+            lines.append(_quoted([str(kernel), "k", metric, f"{1000 * kernel + number:,}"]))
+    lines += ["==PROF== Disconnected"]
+    rows = counters.page("\n".join(lines)).splitlines()[4:]
+    named = [[cell.strip() for cell in row.split("|")[1:5]] for row in rows]
+    assert named == [
+        ["Softmax", "64", "register", "forward"],
+        ["LayerNorm", "1024", "shared", "backward"],
+        ["LayerNorm", "1024", "shared", "sums"],
+    ]
+    spilled = [row.split("|")[-2].strip() for row in rows]
+    last = len(counters.METRICS) - 1
+    assert spilled == [str(1000 * kernel + last) for kernel in range(3)]
+
+
+def _quoted(cells):
+    return ",".join(f'"{cell}"' for cell in cells)
