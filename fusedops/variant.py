@@ -144,8 +144,8 @@ class Variant(NamedTuple):
                 self.source, name=self.name, arch=self.arch, declaration=self.declaration
             )
             if self.tile is None:
-                known = _runtime.load_host(str(built.binary), "fusedops_rows")
+                known = jit.load_host(built, "fusedops_rows")
             else:
-                known = _runtime.load_cuda(built.binary.read_bytes(), "fusedops_kernel", waits=True)
+                known = _runtime.load_cuda(built.content, "fusedops_kernel", waits=True)
             _kernels[key] = known
         return known

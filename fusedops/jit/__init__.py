@@ -7,6 +7,7 @@ Importing this package runs no compiler and loads no CUDA library.
 
 from fusedops.jit.build import Artifact, build, cached
 from fusedops.jit.host import cpu_level
+from fusedops.jit.library import load_host
 from fusedops.jit.nvrtc import compile_cuda
 
-__all__ = ["Artifact", "build", "cached", "compile_cuda", "cpu_level"]
+__all__ = ["Artifact", "build", "cached", "compile_cuda", "cpu_level", "load_host"]

@@ -7,10 +7,9 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
@@ -25,7 +24,14 @@ from fusedops.errors import (
 from fusedops.jit import env, host, nvrtc
 from fusedops.jit.cache import Entry, Identity, Store
 from fusedops.jit.key import SCHEMA, Request, build_digest, make_request
-from fusedops.jit.store import private_store, say_once, stores, writable_store
+from fusedops.jit.store import (
+    find,
+    keep,
+    only_builder,
+    private_store,
+    stores,
+    writable_store,
+)
 
 __all__ = ["Artifact", "build", "cached"]
 
@@ -40,6 +46,7 @@ class Artifact:
         arch: What it was built for.
         origin: Whether this call compiled it.
         seconds: How long this call took.
+        content: The binary itself, as it was verified: the file may be gone by now.
     """
 
     folder: Path
@@ -47,6 +54,7 @@ class Artifact:
     arch: str
     origin: Literal["compiled", "cache"]
     seconds: float
+    content: bytes = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -102,7 +110,7 @@ def build(source: str, *, name: str, arch: str, declaration: str = "") -> Artifa
     job = _Job(_backend(arch), _request(source, arch), name, declaration)
     identity, compiler = _identity(job)
     entry, origin = _compile(job, identity, compiler)
-    return Artifact(entry.folder, entry.binary, arch, origin, time.perf_counter() - started)
+    return _artifact(entry, arch, origin, started)
 
 
 def cached(source: str, *, name: str, arch: str) -> Artifact | None:
@@ -116,12 +124,20 @@ def cached(source: str, *, name: str, arch: str) -> Artifact | None:
     started = time.perf_counter()
     job = _Job(_backend(arch), _request(source, arch), name, "")
     try:
-        entry = _any_compiler(job) if env.offline() else _find(_identity(job)[0])
+        entry = _any_compiler(job) if env.offline() else find(_identity(job)[0])
     except CompilerNotFound:
         entry = _any_compiler(job)
     if entry is None:
         return None
-    return Artifact(entry.folder, entry.binary, arch, "cache", time.perf_counter() - started)
+    return _artifact(entry, arch, "cache", started)
+
+
+def _artifact(
+    entry: Entry, arch: str, origin: Literal["compiled", "cache"], started: float
+) -> Artifact:
+    content = entry.read(entry.binary.name)
+    seconds = time.perf_counter() - started
+    return Artifact(entry.folder, entry.binary, arch, origin, seconds, content)
 
 
 def _backend(arch: str) -> _Backend:
@@ -144,10 +160,6 @@ def _identity(job: _Job) -> tuple[Identity, dict[str, str]]:
     return Identity(job.name, job.request.digest, build_digest(job.request, compiler)), compiler
 
 
-def _find(identity: Identity) -> Entry | None:
-    return next((entry for store in stores() if (entry := store.find(identity))), None)
-
-
 def _any_compiler(job: _Job) -> Entry | None:
     digest = job.request.digest
     return next((entry for store in stores() if (entry := store.newest(digest))), None)
@@ -157,9 +169,9 @@ def _compile(
     job: _Job, identity: Identity, compiler: dict[str, str]
 ) -> tuple[Entry, Literal["compiled", "cache"]]:
     shared = writable_store()
-    with shared.lock(identity) if shared else contextlib.nullcontext():
-        if shared and (entry := shared.find(identity)):
-            return entry, "cache"  # another process built it while this one waited
+    with only_builder(shared, identity):
+        if entry := find(identity):
+            return entry, "cache"  # another built it while this thread waited
         began = time.perf_counter()
         try:
             binary, log = job.backend.compile(job.request.source, job.request.arch)
@@ -182,21 +194,16 @@ def _compile(
             "log": log,
         }
         files = {job.backend.source: job.request.source.encode(), job.backend.binary: binary}
-        if shared:
-            try:
-                return shared.publish(identity, meta, files), "compiled"
-            except OSError as error:
-                say_once(f"the cache folder {shared.root} cannot be written: {error.strerror}")
-        return private_store().publish(identity, meta, files), "compiled"
+        return keep(shared, identity, meta, files), "compiled"
 
 
 def _kept(error: CompileError, job: _Job, identity: Identity, shared: Store | None) -> CompileError:
     """`error` with the place where its source was kept."""
     files = {job.backend.source: job.request.source.encode(), "log.txt": error.log.encode()}
-    for root in (shared.root if shared else None, None):
+    for store in (shared, None):
         with contextlib.suppress(OSError):
-            store = Store(root or Path(tempfile.mkdtemp(prefix="fusedops-")))
-            return CompileError(error.command, error.log, store.keep_failure(identity, files))
+            kept = (store or private_store()).keep_failure(identity, files)
+            return CompileError(error.command, error.log, kept)
     return error
 
 

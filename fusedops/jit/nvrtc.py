@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import re
 from collections.abc import Sequence
 
@@ -89,7 +90,7 @@ def _compile(source: str, arch: str, extra: Sequence[str]) -> tuple[bytes, str]:
     text = (source.encode(), b"kernel.cu", 0, None, None)
     _check(library.nvrtcCreateProgram(ctypes.byref(program), *text), "nvrtcCreateProgram")
     try:
-        array = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
+        array = (ctypes.c_char_p * len(options))(*[os.fsencode(option) for option in options])
         status = library.nvrtcCompileProgram(program, len(options), array)
         log = _output(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
         if status != SUCCESS:

@@ -140,4 +140,4 @@ def test_the_version_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("CXX", str(Compiler(tmp_path, version="14.1.0").path))
     identity = host.identity(REQUEST)
     assert identity["version"] == "14.1.0"
-    assert identity["banner"] == "(Test) 14.1.0"
+    assert identity["banner"] == "gcc version 14.1.0 (Test)"
