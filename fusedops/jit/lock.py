@@ -56,6 +56,8 @@ def opened(path: Path, flags: int = 0) -> Iterator[int]:
         with guard:
             if descriptor in _ours:
                 _ours.remove(descriptor)
+                with contextlib.suppress(OSError):  # a fork may not have come to close its copy
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
                 os.close(descriptor)
 
 

@@ -4,8 +4,9 @@
 
     python tests/jit/crew.py FOLDER ROUNDS WORKERS KILLED SEED
 
-prints one line of JSON for each round; in every other round all are killed, if any. Workers are forks of one process that has imported torch
-and run none of it, since sixteen imports take a minute.
+prints one line of JSON for each round; in every other round all are killed, if any. Workers are
+forks of one process that has imported torch and run none of it, since sixteen imports take a
+minute.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def fork(work: Callable[[], bool]) -> int:
 def work(seed: int) -> bool:
     calls = operations()
     random.Random(seed).shuffle(calls)  # all at one variant would be one race
-    return all([right(*call) for call in calls])
+    return all(right(*call) for call in calls)
 
 
 def prompt(call: tuple[Any, torch.Tensor, dict[str, Any]]) -> bool:
@@ -147,7 +148,8 @@ def a_round(folder: Path, workers: int, killed: int, seed: int) -> dict[str, Any
     result["entries"] = sum(isinstance(entry, Entry) for _, entry in found)
     result["damaged"] = len(found) - result["entries"] + len(store.set_aside())
     inside = {path.name for path in store.root.iterdir()} - {path.name for path, _ in found}
-    result["strays"] = sorted(inside - {".locks"}) + os.listdir(tempfile.gettempdir())
+    inside |= {path.name for path in Path(tempfile.gettempdir()).iterdir()}
+    result["strays"] = sorted(inside - {".locks"})
     return {**result, "seconds": round(time.monotonic() - began, 2)}
 
 
