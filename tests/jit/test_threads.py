@@ -153,7 +153,9 @@ def test_a_fork_does_not_prolong_its_parents_lock(tmp_path: Path) -> None:
     path = tmp_path / "lock"
 
     def has_none() -> bool:
-        links = [os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+        links = [
+            str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()
+        ]
         return str(path) not in links
 
     with lock.among_processes(path, 0.0):
@@ -194,7 +196,7 @@ def test_a_fork_while_a_thread_has_the_variant(tmp_path: Path) -> None:
 
 def test_a_variant_keeps_others_out_and_not_other_variants(tmp_path: Path) -> None:
     shared, other = Store(tmp_path), Identity("name", "c" * 64, "d" * 64)
-    with shared.lock(IDENTITY), ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, shared.lock(IDENTITY):
 
         def enter(identity: Identity) -> bool:
             with shared.lock(identity):
@@ -204,5 +206,4 @@ def test_a_variant_keeps_others_out_and_not_other_variants(tmp_path: Path) -> No
         same = pool.submit(enter, IDENTITY)
         time.sleep(0.2)
         assert not same.done()
-        pool.shutdown(wait=False)
     assert same.result(timeout=5)
