@@ -32,7 +32,7 @@ def rounds(folder: Path, number: int, killed: int) -> list[dict[str, Any]]:
         check=False,
         timeout=120 + 60 * number,
     )
-    print(done.stdout)
+    print(done.stdout, done.stderr)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
