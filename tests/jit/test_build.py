@@ -213,10 +213,8 @@ INFLUENCES = {
     "COMPILER_PATH": "{folder}",
     "DEPENDENCIES_OUTPUT": "{folder}/written",
     "SUNPRO_DEPENDENCIES": "{folder}/written",
-    "GCC_COMPARE_DEBUG": "1",
     "SOURCE_DATE_EPOCH": "0",
     "LD_RUN_PATH": "{folder}",
-    "LDEMULATION": "elf_none",
 }
 READS = """
 #if __has_include(<implicit.h>)

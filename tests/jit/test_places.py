@@ -209,6 +209,7 @@ def test_a_cache_that_vanishes_while_it_compiles_is_made_again(
     assert call()
     assert call()
     assert compiler.compilations == 1
+    assert len([*Store(cache).entries()]) == 1
 
 
 @pytest.mark.parametrize("moment", ["_write", "_flush"])
