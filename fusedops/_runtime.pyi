@@ -27,7 +27,7 @@ def load_cuda(image: bytes, symbol: str, waits: bool = False) -> Kernel:
     `waits`: it waits for the kernels before it by itself, as core/dependency.cuh says.
     """
 
-def load_host(path: str, symbol: str) -> Kernel:
+def load_host(path: str | bytes, symbol: str) -> Kernel:
     """Load ``void symbol(const void* words, int64_t row_begin, int64_t row_end)``."""
 
 # The kinds of a patch: what rewrites a word of the kernel's argument at each call.

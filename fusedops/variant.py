@@ -9,7 +9,6 @@ quick.
 
 from __future__ import annotations
 
-import os
 from typing import NamedTuple
 
 import torch
@@ -20,8 +19,6 @@ from fusedops.functors import Functor
 from fusedops.schedule import Schedule
 
 __all__ = ["Variant"]
-
-_HOST_SYMBOL = "fusedops_rows"
 
 #: Kernels in this process, by Variant.key.
 _kernels: dict[tuple[object, ...], _runtime.Kernel] = {}
@@ -129,7 +126,7 @@ class Variant(NamedTuple):
         if known is None:
             built = self.build()
             if self.tile is None:
-                known = _load_library(built)
+                known = jit.load_host(built, "fusedops_rows")
             else:
                 from fusedops.jit.nvrtc import PTX
 
@@ -137,21 +134,3 @@ class Variant(NamedTuple):
                 known = _runtime.load_cuda(image, "fusedops_kernel", waits=True)
             _kernels[key] = known
         return known
-
-
-def _load_library(built: jit.Artifact) -> _runtime.Kernel:
-    """Load a library of the cache; from memory, where the cache's filesystem runs no code."""
-    try:
-        return _runtime.load_host(str(built.binary), _HOST_SYMBOL)
-    except RuntimeError as error:
-        copy = os.memfd_create("fusedops")
-        try:
-            with os.fdopen(copy, "wb", closefd=False) as file:
-                file.write(built.read(built.binary.name))
-            kernel = _runtime.load_host(f"/proc/self/fd/{copy}", _HOST_SYMBOL)
-        except (OSError, RuntimeError):
-            raise error from None
-        finally:
-            os.close(copy)
-        jit.say_once(f"{built.folder.parent} runs no code ({error})")
-        return kernel

@@ -10,17 +10,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fusedops.jit.build import Artifact, Order, build, cached
+    from fusedops.jit.builder import Artifact, Order, build, cached
     from fusedops.jit.host import cpu_level
+    from fusedops.jit.library import load_host
     from fusedops.jit.nvrtc import compile_cuda
-    from fusedops.jit.store import say_once
 
-__all__ = ["Artifact", "Order", "build", "cached", "compile_cuda", "cpu_level", "say_once"]
+__all__ = ["Artifact", "Order", "build", "cached", "compile_cuda", "cpu_level", "load_host"]
 
-_HOMES = {"compile_cuda": "nvrtc", "cpu_level": "host", "say_once": "store"}
+_HOMES = {"compile_cuda": "nvrtc", "cpu_level": "host", "load_host": "library"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES.get(name, 'build')}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES.get(name, 'builder')}"), name)

@@ -3,57 +3,36 @@
 """The cache on disk: one folder per build, published whole or not at all.
 
 ``<name>-<request>-<build>/`` holds the source, the binary and ``meta.json``, which has both digests
-in full and the binary's SHA-256. An entry is written into a temporary folder beside, flushed and
-renamed, so that it is complete when it appears. The lock only saves work: nothing that is published
-depends on it.
+in full and the size and SHA-256 of each file. An entry is written into a temporary folder beside,
+flushed and renamed, so that it is complete when it appears. The lock only saves work: nothing that
+is published depends on it. An entry that is damaged is set aside under another name, for people to
+look at; the last few of those are kept.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import re
 import shutil
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Entry", "Identity", "Store"]
+from fusedops.jit import lock
+from fusedops.jit.entry import META, Damaged, Entry, Identity, read_entry, record
+from fusedops.jit.scratch import abandoned, scratch
+
+__all__ = ["Entry", "Identity", "Store", "make_folder"]
 
 LOCK_SECONDS = 60.0  # many times the slowest build: whoever holds it longer is stuck
-LEFTOVER_SECONDS = 86400.0  # a folder set aside, or one that its writer left, goes after a day
+DAMAGED_KEPT = 8
 ATTEMPTS = 5  # at a name that others write to as well
-META = "meta.json"
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Which entry: its two digests, and a name for people to read."""
-
-    name: str
-    request: str
-    build: str
-
-    @property
-    def folder(self) -> str:
-        """The folder's name."""
-        readable = re.sub(r"[^A-Za-z0-9_]+", "_", self.name)[:64]
-        return f"{readable}-{self.request[:16]}-{self.build[:8]}"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A verified entry."""
-
-    folder: Path
-    binary: Path
-    meta: Mapping[str, Any]
+TEMPORARY, DAMAGED, FAILED, LOCKS = ".tmp-", ".damaged-", ".failed", ".locks"
 
 
 @dataclass(frozen=True)
@@ -64,37 +43,33 @@ class Store:
 
     def find(self, identity: Identity) -> Entry | None:
         """The entry with these digests, if it is there and whole."""
-        return _verified(self.root / identity.folder, identity.request, identity.build)
+        with contextlib.suppress(Damaged):
+            return read_entry(self.root / identity.folder, identity.request, identity.build)
+        return None
 
     def newest(self, request: str) -> Entry | None:
         """The whole entry with this request digest whose compiler is newest, whichever that is."""
         found = []
-        with contextlib.suppress(OSError), os.scandir(self.root) as folders:
-            for folder in folders:
-                if f"-{request[:16]}-" in folder.name and not folder.name.startswith("."):
-                    found.append(_verified(Path(folder.path), request, None))
-        return max(filter(None, found), key=_age, default=None)
+        for folder in self._folders():
+            if f"-{request[:16]}-" in folder.name:
+                with contextlib.suppress(Damaged):
+                    found.append(read_entry(folder, request))
+        return max(found, key=_age, default=None)
 
     @contextlib.contextmanager
     def lock(self, identity: Identity) -> Iterator[None]:
-        """Keep other processes from building the same; after a bounded wait go on without.
+        """Keep other threads and processes from building the same; wait for a bounded time.
 
         The operating system drops the lock of a process that dies.
         """
-        from filelock import FileLock, Timeout  # slow to import, and a hit does without
-
-        locks = self.root / ".locks"
-        held = None
-        # A stuck owner, or a filesystem that has no locks: build all the same.
-        with contextlib.suppress(Timeout, OSError, NotImplementedError):
-            locks.mkdir(mode=0o700, exist_ok=True)
-            held = FileLock(locks / f"{identity.folder}.lock")
-            held.acquire(timeout=LOCK_SECONDS)
-        try:
-            yield
-        finally:
-            if held is not None:
-                held.release()
+        limit = time.monotonic() + LOCK_SECONDS
+        with lock.among_threads(str(self.root / identity.folder), LOCK_SECONDS):
+            locks = self.root / LOCKS
+            with contextlib.suppress(OSError):  # then there is no lock, and we build all the same
+                make_folder(locks)
+            left = max(0.0, limit - time.monotonic())
+            with lock.among_processes(locks / f"{identity.folder}.lock", left):
+                yield
 
     def publish(
         self, identity: Identity, meta: Mapping[str, Any], files: Mapping[str, bytes]
@@ -107,73 +82,106 @@ class Store:
         Raises:
             OSError: The folder cannot be written to.
         """
-        self._sweep()
-        binary, content = [*files.items()][-1]
-        record = {
-            **meta,
-            "request": identity.request,
-            "build": identity.build,
-            "binary": {"file": binary, "size": len(content), "sha256": _sha256(content)},
-        }
+        make_folder(self.root)  # which may have gone since it was looked at
+        meta = record(identity, meta, files)
         target = self.root / identity.folder
-        scratch = Path(tempfile.mkdtemp(prefix=".tmp-", dir=self.root))
-        try:
-            for file, data in files.items():
-                _write(scratch / file, data)
-            _write(scratch / META, json.dumps(record, indent=1).encode())
-            _flush(scratch)
+        with scratch(self.root, TEMPORARY) as folder:
+            for name, content in files.items():
+                _write(folder / name, content)
+            _write(folder / META, json.dumps(meta, indent=1).encode())
+            _flush(folder)
             for _ in range(ATTEMPTS):
-                if _renamed(scratch, target):
+                if _renamed(folder, target):
                     _flush(self.root)
-                    return Entry(target, target / binary, record)
+                    return Entry(target, target / meta["binary"], meta, files)
                 if there := self.find(identity):
                     return there
-                aside = Path(tempfile.mkdtemp(prefix=".damaged-", dir=self.root))
-                _renamed(target, aside / target.name)
-            raise OSError(errno.EBUSY, "others keep rewriting the entry", str(target))
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)  # gone already if all went well
+                self._set_aside(target)
+        raise OSError(errno.EBUSY, "others keep rewriting the entry", str(target))
 
     def keep_failure(self, identity: Identity, files: Mapping[str, bytes]) -> Path:
         """Keep what did not compile, for people to look at; gives the first file's path."""
-        folder = self.root / ".failed" / identity.folder
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for file, data in files.items():
-            (folder / file).write_bytes(data)
+        folder = self.root / FAILED / identity.folder
+        make_folder(folder)
+        for name, content in files.items():
+            _write(folder / name, content)
         return folder / next(iter(files))
 
-    def _sweep(self) -> None:
-        limit = time.time() - LEFTOVER_SECONDS
-        for prefix in (".tmp-", ".damaged-"):
-            for folder in self.root.glob(f"{prefix}*"):
-                with contextlib.suppress(OSError):
-                    if folder.stat().st_mtime < limit:
-                        shutil.rmtree(folder, ignore_errors=True)
+    def entries(self) -> Iterator[tuple[Path, Entry | str]]:
+        """Each entry's folder with the entry, or with what is wrong with it."""
+        for folder in self._folders():
+            try:
+                yield folder, read_entry(folder)
+            except Damaged as reason:
+                yield folder, str(reason)
+
+    def set_aside(self) -> list[Path]:
+        """The damaged entries that are kept, oldest first."""
+        return sorted(path for path in self._all() if path.name.startswith(DAMAGED))
+
+    def abandoned(self) -> list[Path]:
+        """Temporary folders of killed processes; the next entry that is written reclaims them."""
+        return abandoned(self.root, TEMPORARY)
+
+    def size(self) -> int:
+        """Bytes of all files in it, entries or not."""
+        paths = (Path(at, name) for at, _, names in os.walk(self.root) for name in names)
+        total = 0
+        for path in paths:
+            with contextlib.suppress(OSError):  # gone meanwhile
+                total += path.lstat().st_size
+        return total
+
+    def clear(self, folders: Iterable[Path] | None = None) -> int:
+        """Remove `folders` of this store, or everything that nobody is writing; gives their number.
+
+        Each vanishes in one step: no reader sees half an entry.
+
+        Raises:
+            OSError: They cannot be removed.
+        """
+        if folders is None:
+            folders = [*self._folders(), *self.set_aside(), self.root / FAILED]
+        removed = 0
+        with scratch(self.root, TEMPORARY) as bin_folder:
+            for number, folder in enumerate(folders):
+                if folder.parent != self.root:
+                    raise ValueError(f"folders must be those of {self.root}, got {folder}")
+                removed += _renamed(folder, bin_folder / str(number))
+        return removed
+
+    def _all(self) -> list[Path]:
+        try:
+            return [*self.root.iterdir()]
+        except OSError:
+            return []
+
+    def _folders(self) -> list[Path]:
+        return sorted(path for path in self._all() if not path.name.startswith("."))
+
+    def _set_aside(self, folder: Path) -> None:
+        _renamed(folder, self.root / f"{DAMAGED}{time.time_ns()}-{folder.name}")
+        for old in self.set_aside()[:-DAMAGED_KEPT]:
+            with contextlib.suppress(OSError):
+                old.unlink() if old.is_symlink() or old.is_file() else shutil.rmtree(old)
 
 
-def _verified(folder: Path, request: str, build: str | None) -> Entry | None:
-    """The entry in `folder` if it is ours, is what its name says, and its binary is intact."""
-    try:
-        if folder.stat().st_uid not in (os.geteuid(), 0):
-            return None  # code that somebody else put here
-        meta = json.loads((folder / META).read_bytes())
-        binary = folder / Path(meta["binary"]["file"]).name
-        content = binary.read_bytes()
-        whole = (
-            meta["request"] == request
-            and (build is None or meta["build"] == build)
-            and meta["binary"]["size"] == len(content)
-            and meta["binary"]["sha256"] == _sha256(content)
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return Entry(folder, binary, meta) if whole else None
+def make_folder(folder: Path) -> None:
+    """Make `folder` and what lacks above it, for the user alone whatever the umask.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    for path in [*reversed(folder.parents), folder]:
+        if not path.exists():
+            path.mkdir(mode=0o700, exist_ok=True)
 
 
 def _age(entry: Entry) -> tuple[list[int], str]:
-    compiler = entry.meta.get("compiler") or {}
-    numbers = re.findall(r"\d+", str(compiler.get("version", "")))
-    return [int(number) for number in numbers], str(entry.meta.get("date", ""))
+    compiler = entry.meta.get("compiler")
+    version = str(compiler.get("version", "")) if isinstance(compiler, dict) else ""
+    # A number of absurd length would be no int.
+    return [int(number) for number in re.findall(r"\d{1,9}", version)], str(entry.meta.get("date"))
 
 
 def _renamed(source: Path, target: Path) -> bool:
@@ -188,7 +196,8 @@ def _renamed(source: Path, target: Path) -> bool:
 
 
 def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -200,7 +209,3 @@ def _flush(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

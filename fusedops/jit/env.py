@@ -32,17 +32,27 @@ __all__ = [
 ]
 
 
+# What would change what GCC, clang and ld make, or where they write, unseen by the key.
+_INFLUENCES = {
+    *("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "OBJC_INCLUDE_PATH"),
+    *("OBJCPLUS_INCLUDE_PATH", "GCC_EXEC_PREFIX", "COMPILER_PATH", "LIBRARY_PATH"),
+    *("LD_RUN_PATH", "GNUTARGET", "LDEMULATION", "DEPENDENCIES_OUTPUT", "SUNPRO_DEPENDENCIES"),
+    *("GCC_COMPARE_DEBUG", "SOURCE_DATE_EPOCH", "CCC_OVERRIDE_OPTIONS", "CCC_ADD_ARGS"),
+    *("CL", "_CL_", "CLANG_NO_DEFAULT_CONFIG"),
+}
+
+
 def cache_dir() -> Path | None:
     """The folder of the cache, or None where there is no home to put it in."""
-    if folder := os.environ.get("FUSEDOPS_CACHE_DIR"):
-        return Path(folder).expanduser().absolute()
-    if folder := os.environ.get("XDG_CACHE_HOME"):
-        return Path(folder) / "fusedops"
     try:
-        home = Path.home()
-    except RuntimeError:
+        if folder := os.environ.get("FUSEDOPS_CACHE_DIR"):
+            return Path(folder).expanduser().absolute()
+        folder = os.environ.get("XDG_CACHE_HOME", "")
+        if Path(folder).is_absolute():  # the XDG specification says to ignore others
+            return Path(folder) / "fusedops"
+        return Path.home() / ".cache" / "fusedops"
+    except (RuntimeError, FileNotFoundError):  # no home; no working directory
         return None
-    return home / ".cache" / "fusedops"
 
 
 def offline() -> bool:
@@ -72,9 +82,13 @@ def cuda_homes() -> list[Path]:
     return [Path(home) for home in [*named, "/usr/local/cuda"] if home]
 
 
-def compiler_environment() -> dict[str, str]:
-    """The environment of a compiler's process: ours, with messages in one language."""
-    return {**os.environ, "LC_ALL": "C"}
+def compiler_environment(scratch: Path | None = None) -> dict[str, str]:
+    """The environment of a compiler's process: ours, less what changes unseen what it makes.
+
+    Its messages are in one language, and its temporary files go to `scratch`.
+    """
+    ours = {name: value for name, value in os.environ.items() if name not in _INFLUENCES}
+    return {**ours, "LC_ALL": "C", **({"TMPDIR": str(scratch)} if scratch else {})}
 
 
 def include_dir() -> Path:

@@ -5,18 +5,19 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from fusedops.errors import CompileError, CompilerNotFound
 from fusedops.jit import env
 from fusedops.jit.key import Request
+from fusedops.jit.scratch import anywhere
 
 __all__ = [
     "BINARY",
@@ -48,6 +49,12 @@ _V3 = frozenset({"avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "movbe"})
 _V4 = frozenset({"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"})
 
 _COMMANDS = ("c++", "g++", "clang++")
+_VERSION = re.compile(r"\b(?:version|Compiler) v?(\d+(?:\.\d+)*)")
+# The lines of `c++ -v` that are about the compiler, not about where it lies.
+_ABOUT = re.compile(r"Target: |Thread model: |\S.*\bversion \S|.*\bCompiler \d")
+_CONFIGURED = "Configured with: "
+_LIBRARY = re.compile(r"Selected GCC installation: .*/(.*)")  # whose headers clang takes
+_OPTIONS = re.compile(r"Configuration file: (.*)")  # of clang
 
 
 def flags(arch: str) -> tuple[str, ...]:
@@ -109,10 +116,9 @@ def identity(request: Request) -> dict[str, str]:
     del request  # the standard headers belong to the compiler
     command = find_compiler()
     banner = _banner(command)
-    number = re.search(r"\d+(\.\d+)+", banner)
     return {
         "name": "clang" if "clang" in banner else "gcc",
-        "version": number[0] if number else "0",
+        "version": _VERSION.findall(banner)[0],  # there is one, or there were no banner
         "banner": banner,
         "arguments": shlex.join(command[1:]),
         "flags": shlex.join(_own_flags(command)),
@@ -131,9 +137,10 @@ def compile_host(source: str, arch: str) -> tuple[bytes, str]:
     Raises:
         CompilerNotFound: There is no compiler.
         CompileError: The source does not compile.
+        OSError: There is no room for temporary files.
     """
     compiler = find_compiler()
-    with tempfile.TemporaryDirectory(prefix="fusedops-") as scratch:
+    with anywhere() as scratch:
         Path(scratch, "kernel.cpp").write_text(source, encoding="utf-8")
         include = f"-I{env.include_dir()}"
         command = [
@@ -148,7 +155,7 @@ def compile_host(source: str, arch: str) -> tuple[bytes, str]:
         done = subprocess.run(
             command,
             cwd=scratch,
-            env=env.compiler_environment(),
+            env=env.compiler_environment(scratch),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -169,9 +176,10 @@ def _own_flags(command: tuple[str, ...]) -> tuple[str, ...]:
 
 @functools.cache
 def _banner(command: tuple[str, ...]) -> str:
+    """What the compiler says of itself, less paths: version, target, defaults, clang's files."""
     try:
         done = subprocess.run(
-            [*command, "--version"],
+            [*command, "-v"],
             env=env.compiler_environment(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -179,8 +187,32 @@ def _banner(command: tuple[str, ...]) -> str:
         )
     except (OSError, subprocess.CalledProcessError) as error:
         raise CompilerNotFound(f"{shlex.join(command)} does not run: {error}") from error
-    lines = done.stdout.decode(errors="replace").splitlines()
-    # g++ begins with the name it was called by, which is no part of what it is.
-    first = re.sub(r"^\S*(?:\+\+|cc)\S* \(", "(", lines[0]) if lines else ""
-    target = next((line for line in lines if line.startswith("Target:")), "")
-    return f"{first} {target}".strip()
+    about = []
+    for line in (done.stdout + done.stderr).decode(errors="replace").splitlines():
+        if line.startswith(_CONFIGURED):
+            defaults = " ".join(word for word in line.split() if "/" not in word)
+            about.append(f"{_CONFIGURED}{_sha256(defaults.encode())}")
+        elif found := _LIBRARY.match(line):
+            about.append(f"GCC installation: {found[1]}")
+        elif found := _OPTIONS.match(line):
+            about.append(f"Configuration file: {_file_digest(found[1])}")
+        elif _ABOUT.match(line):
+            about.append(line.strip())
+    banner = "; ".join(about)
+    if not _VERSION.search(banner):
+        raise CompilerNotFound(
+            f"{shlex.join(command)} does not say its version: {command[0]} -v must print it, as "
+            "GCC and clang do; set CXX to one of them"
+        )
+    return banner
+
+
+def _file_digest(path: str) -> str:
+    try:
+        return _sha256(Path(path).read_bytes())
+    except OSError:
+        return "unreadable"
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

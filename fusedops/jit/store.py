@@ -8,44 +8,56 @@ What is wrong with the user's folder is said once, as a warning; then the work g
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
-import shutil
-import stat
-import tempfile
-import threading
 import warnings
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
-from fusedops.jit import env
-from fusedops.jit.cache import Store
+from fusedops.jit import env, lock, trust
+from fusedops.jit.cache import LOCK_SECONDS, Store, make_folder
+from fusedops.jit.entry import Entry, Identity, record
+from fusedops.jit.scratch import anywhere
 
-__all__ = ["private_store", "say_once", "shared_store", "stores", "writable_store"]
+__all__ = [
+    "find",
+    "keep",
+    "only_builder",
+    "private_store",
+    "say_once",
+    "shared_store",
+    "stores",
+    "writable_store",
+]
 
 _private: dict[int, Path] = {}  # by process, for a fork inherits it
-_making = threading.Lock()
+_unkept: dict[str, Entry] = {}  # what no folder would take, by the name of its own
 
 
 def shared_store() -> Store | None:
     """The store in the user's cache folder, made if need be; None, said once, if it cannot be used.
 
-    The folder holds code that will be loaded: it must be the user's own (or root's), and not open
-    to everybody.
+    The folder holds code that will be loaded: it must be the user's own (or root's), and nobody
+    else may write to it, nor put another in its place.
     """
     root = env.cache_dir()
     if root is None:
         say_once("there is no home folder to keep the cache in")
         return None
     try:
-        try:
-            status = root.stat()
-        except FileNotFoundError:
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            status = root.stat()
+        if not root.exists():
+            make_folder(root)
+        # It may itself be a link: to a folder of the user's own.
+        reason = trust.distrust(root.stat()) or trust.distrust_above(root)
+        if not root.is_dir():
+            reason = "it is no folder"
     except OSError as error:
         say_once(f"the cache folder {root} cannot be made: {error.strerror or error}")
         return None
-    if reason := _distrust(status):
+    if reason:
         say_once(f"the cache folder {root} is not used: {reason}")
         return None
     return Store(root)
@@ -68,37 +80,65 @@ def stores() -> list[Store]:
 
 
 def private_store() -> Store:
-    """A store of this process alone, made on first use and gone when the process ends."""
+    """A store of this process alone, made on first use and gone when the process ends.
+
+    Raises:
+        OSError: No folder for temporary files can be used.
+    """
     owner = os.getpid()  # a fork makes its own, and leaves its parent's alone
-    with _making:
+    with lock.guard:
         if owner not in _private:
-            _private[owner] = root = Path(tempfile.mkdtemp(prefix="fusedops-"))
-
-            def remove() -> None:
-                if os.getpid() == owner:
-                    shutil.rmtree(root, ignore_errors=True)
-
-            atexit.register(remove)
+            held = contextlib.ExitStack()
+            _private[owner] = held.enter_context(anywhere())
+            atexit.register(held.close)  # which does nothing in a fork
         return Store(_private[owner])
 
 
-@functools.cache
+def find(identity: Identity) -> Entry | None:
+    """The entry with these digests, wherever this process may have it from."""
+    for store in stores():
+        if entry := store.find(identity):
+            return entry
+    return _unkept.get(identity.folder)
+
+
+def keep(
+    shared: Store | None, identity: Identity, meta: Mapping[str, Any], files: Mapping[str, bytes]
+) -> Entry:
+    """Publish an entry where that is possible: shared, private, or in this process's memory."""
+    if shared:
+        try:
+            return shared.publish(identity, meta, files)
+        except OSError as error:
+            say_once(f"the cache folder {shared.root} cannot be written: {error.strerror or error}")
+    try:
+        return private_store().publish(identity, meta, files)
+    except OSError:  # what is wrong with the user's folder has been said
+        folder = Path(os.devnull, identity.folder)
+        whole = record(identity, meta, files)
+        return _unkept.setdefault(
+            identity.folder, Entry(folder, folder / whole["binary"], whole, files)
+        )
+
+
+def only_builder(shared: Store | None, identity: Identity) -> AbstractContextManager[None]:
+    """Keep others who would look into `shared`, threads included, from building the same."""
+    if shared is None:
+        return lock.among_threads(identity.folder, LOCK_SECONDS)
+    return shared.lock(identity)
+
+
 def say_once(reason: str) -> None:
     """Warn that the cache is worked around, once for each reason."""
+    with lock.guard:  # or several threads would find that nothing had been said
+        _say(reason)
+
+
+@functools.cache
+def _say(reason: str) -> None:
     warnings.warn(
         f"{reason}. What is missing from it is compiled anew in each process; "
         "set FUSEDOPS_CACHE_DIR to a folder of your own.",
         RuntimeWarning,
-        stacklevel=2,
+        stacklevel=3,
     )
-
-
-def _distrust(status: os.stat_result) -> str | None:
-    if not stat.S_ISDIR(status.st_mode):
-        return "it is no folder"
-    if status.st_uid not in (os.geteuid(), 0):
-        return f"it belongs to user {status.st_uid}, not to you ({os.geteuid()})"
-    if status.st_mode & stat.S_IWOTH:
-        mode = stat.S_IMODE(status.st_mode)
-        return f"everybody may write to it (mode {mode:o}; chmod o-w mends that)"
-    return None

@@ -19,7 +19,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("FUSEDOPS_OFFLINE", "FUSEDOPS_VERBOSE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(store, "_private", {})
-    store.say_once.cache_clear()
+    monkeypatch.setattr(store, "_unkept", {})
+    store._say.cache_clear()
     host._banner.cache_clear()
     return root
 

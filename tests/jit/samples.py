@@ -29,11 +29,11 @@ class Compiler:
     def __init__(self, folder: Path, version: str | None = None, seconds: float = 0.0) -> None:
         self.log = folder / "compilations"
         self.path = folder / "counting-c++"
-        answer = f"echo 'g++ (Test) {version}'; exit" if version else f'exec {REAL} "$@"'
+        answer = f"echo 'gcc version {version} (Test)'; exit" if version else f'exec {REAL} "$@"'
         self.path.write_text(
             "#!/bin/sh\n"
-            f'if [ "$1" = --version ]; then {answer}; fi\n'
-            f"echo $$ >> {self.log}; sleep {seconds}\n"
+            f'if [ "$1" = -v ]; then {answer}; fi\n'
+            f"echo $$ >> '{self.log}'; sleep {seconds}\n"
             f'exec {REAL} "$@"\n'
         )
         self.path.chmod(0o755)

@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -202,3 +205,100 @@ def test_a_cold_build_is_quick() -> None:
     assert min(cold) <= 0.5
     cold = [build(f"{HOST}//{i}", name="k", arch=LEVEL).seconds for i in range(3)]
     assert min(cold) <= 3
+
+
+# What g++ and clang++ would take up from their environment, with a value that would change the
+# result of compiling READS, or would make it fail or write a file.
+INFLUENCES = {
+    "CPATH": "{folder}",
+    "CPLUS_INCLUDE_PATH": "{folder}",
+    "GCC_EXEC_PREFIX": "{folder}/none-",
+    "COMPILER_PATH": "{folder}",
+    "DEPENDENCIES_OUTPUT": "{folder}/written",
+    "SUNPRO_DEPENDENCIES": "{folder}/written",
+    "SOURCE_DATE_EPOCH": "0",
+    "LD_RUN_PATH": "{folder}",
+}
+READS = """
+#if __has_include(<implicit.h>)
+#include <implicit.h>
+#endif
+extern "C" __attribute__((visibility("default"))) const char* date() { return __DATE__; }
+"""
+
+
+@pytest.mark.parametrize("name", INFLUENCES)
+def test_what_the_environment_says_does_not_change_what_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "implicit.h").write_text('extern "C" int implicit() { return 1; }\n')
+    broken = tmp_path / "as"  # where COMPILER_PATH leads
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    plain = host.compile_host(READS, LEVEL)
+    monkeypatch.setenv(name, INFLUENCES[name].format(folder=tmp_path))
+    host._banner.cache_clear()
+    assert host.compile_host(READS, LEVEL) == plain
+    assert not (tmp_path / "written").exists()
+
+
+@pytest.mark.parametrize("change", ["source", "arch", "flags", "header", "version", "CXX"])
+def test_each_input_alone_builds_anew(
+    headers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    monkeypatch.setattr(build_module, "_HOST", fake_backend())
+    version = "12.2.0"
+    monkeypatch.setenv("CXX", str(Compiler(tmp_path, version=version).path))
+    given = {"source": "#include <fusedops/c.cuh>\n", "name": "h", "arch": "x86-64-v2"}
+    first = build(**given)
+    assert build(**given).origin == "cache"
+    if change == "source":
+        given["source"] += " "
+    elif change == "arch":
+        given["arch"] = "x86-64-v3"
+    elif change == "flags":
+        monkeypatch.setattr(build_module, "_HOST", fake_backend(flags=("-O0",)))
+    elif change == "header":
+        (headers / "fusedops" / "c.cuh").write_text("#pragma once \n")
+    elif change == "version":
+        Compiler(tmp_path, version="12.2.1")
+    else:
+        monkeypatch.setenv("CXX", f"{tmp_path}/counting-c++ -m64")
+    host._banner.cache_clear()
+    again = build(**given)
+    assert again.origin == "compiled"
+    assert again.folder != first.folder
+
+
+@pytest.mark.parametrize("change", ["PATH", "touched", "moved", "directory"])
+def test_what_decides_nothing_builds_nothing(
+    headers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    monkeypatch.setattr(build_module, "_HOST", fake_backend())
+    given = {"source": "#include <fusedops/c.cuh>\n", "name": "h", "arch": LEVEL}
+    first = build(**given)
+    if change == "PATH":
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "c++").symlink_to(Path(host.find_compiler()[0]).resolve())
+        monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    elif change == "touched":
+        for path in headers.rglob("*"):
+            os.utime(path, (0, 0))
+    elif change == "moved":
+        shutil.copytree(headers, tmp_path / "moved")
+        monkeypatch.setattr("fusedops.jit.env.include_dir", lambda: tmp_path / "moved")
+    elif change == "directory":
+        monkeypatch.chdir(tmp_path)
+    host._banner.cache_clear()
+    again = build(**given)
+    assert again.origin == "cache"
+    assert again.folder == first.folder
+
+
+def fake_backend(flags: tuple[str, ...] = ("-O3",)) -> build_module._Backend:
+    """The host's, which compiles nothing."""
+    return dataclasses.replace(
+        build_module._HOST,
+        flags=lambda arch: flags,
+        compile=lambda source, arch: ({"kernel.so": b"binary"}, ""),
+    )

@@ -143,4 +143,95 @@ def test_the_version_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("CXX", str(Compiler(tmp_path, version="14.1.0").path))
     identity = host.identity(REQUEST)
     assert identity["version"] == "14.1.0"
-    assert identity["banner"] == "(Test) 14.1.0"
+    assert identity["banner"] == "gcc version 14.1.0 (Test)"
+
+
+GCC_SAYS = """Using built-in specs.
+COLLECT_GCC={path}
+Target: x86_64-linux-gnu
+Configured with: ../src/configure --prefix={path} --with-arch=x86-64
+Thread model: posix
+gcc version 12.2.0 (Debian 12.2.0-14)
+"""
+CLANG_SAYS = """Debian clang version 19.1.4
+Target: x86_64-pc-linux-gnu
+Thread model: posix
+InstalledDir: {path}/bin
+Configuration file: {path}/clang.cfg
+Selected GCC installation: {path}/lib/gcc/x86_64-linux-gnu/12
+"""
+
+
+def says(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What identifies a compiler that answers `text`."""
+    folder.mkdir(exist_ok=True)
+    (folder / "says").write_text(text.format(path=folder))
+    (folder / "c++").write_text(f"#!/bin/sh\ncat '{folder}/says' >&2\n")
+    (folder / "c++").chmod(0o755)
+    monkeypatch.setenv("CXX", str(folder / "c++"))
+    host._banner.cache_clear()
+    return host.identity(REQUEST)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "version"),
+    [
+        (GCC_SAYS, "gcc", "12.2.0"),
+        (CLANG_SAYS, "clang", "19.1.4"),
+        ("gcc version 15 (experimental)\n", "gcc", "15"),
+        ("Intel(R) oneAPI DPC++/C++ Compiler 2024.0.0 (2024.0.0.20231017)\n", "gcc", "2024.0.0"),
+    ],
+)
+def test_a_compiler_is_known_by_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, name: str, version: str
+) -> None:
+    found = says(tmp_path, text, monkeypatch)
+    assert (found["name"], found["version"]) == (name, version)
+    assert str(tmp_path) not in found["banner"]
+
+
+@pytest.mark.parametrize("text", [GCC_SAYS, CLANG_SAYS])
+def test_where_a_compiler_lies_is_not_its_identity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "clang.cfg").write_text("-O1")
+    here = says(tmp_path / "here", text, monkeypatch)
+    assert says(tmp_path / "there", text, monkeypatch) == here
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new"),
+    [
+        (GCC_SAYS, "12.2.0 (", "12.2.1 ("),
+        (GCC_SAYS, "Debian 12.2.0-14", "Debian 12.2.0-15"),
+        (GCC_SAYS, "Target: x86_64", "Target: i686"),
+        (GCC_SAYS, "--with-arch=x86-64", "--with-arch=native"),
+        (CLANG_SAYS, "19.1.4", "19.1.5"),
+        (CLANG_SAYS, "gnu/12", "gnu/13"),
+        (CLANG_SAYS, "Configuration file", "No file"),
+    ],
+)
+def test_a_compiler_that_differs_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, old: str, new: str
+) -> None:
+    plain = says(tmp_path, text, monkeypatch)
+    assert says(tmp_path, text.replace(old, new), monkeypatch) != plain
+
+
+def test_what_clangs_own_files_say_is_its_identity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "clang.cfg").write_text("-O1")
+    plain = says(tmp_path, CLANG_SAYS, monkeypatch)
+    (tmp_path / "clang.cfg").write_text("-O2")
+    assert says(tmp_path, CLANG_SAYS, monkeypatch) != plain
+
+
+@pytest.mark.parametrize("text", ["", "a compiler\n", "version unknown\n"])
+def test_a_compiler_without_a_version_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    with pytest.raises(CompilerNotFound, match=r"does not say its version: .*c\+\+ -v must print"):
+        says(tmp_path, text, monkeypatch)

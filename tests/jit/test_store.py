@@ -111,7 +111,8 @@ def open_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_a_folder_that_is_only_readable(open_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(open_cache))
     entry = build(HOST, name="h", arch=LEVEL).folder
-    entry.chmod(0o755)
+    for path in (entry, *entry.iterdir()):  # ours alone otherwise
+        path.chmod(0o755)
     script = f"""
 import sys, warnings
 sys.path[:0] = {[str(Path(folder).parent) for folder in fusedops.__path__]!r}

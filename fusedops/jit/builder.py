@@ -7,10 +7,9 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -26,7 +25,14 @@ from fusedops.errors import (
 from fusedops.jit import env, host, nvrtc
 from fusedops.jit.cache import Entry, Identity, Store
 from fusedops.jit.key import SCHEMA, Request, build_digest, make_request
-from fusedops.jit.store import private_store, say_once, stores, writable_store
+from fusedops.jit.store import (
+    find,
+    keep,
+    only_builder,
+    private_store,
+    stores,
+    writable_store,
+)
 
 __all__ = ["Artifact", "Order", "build", "cached"]
 
@@ -51,6 +57,7 @@ class Artifact:
         arch: What it was built for.
         origin: Whether this call compiled it.
         seconds: How long this call took.
+        files: All files of the entry, as they were verified: they may be gone by now.
     """
 
     folder: Path
@@ -58,6 +65,7 @@ class Artifact:
     arch: str
     origin: Literal["compiled", "cache"]
     seconds: float
+    files: Mapping[str, bytes] = field(repr=False)
 
     def read(self, file: str) -> bytes:
         """The bytes of one of the entry's files.
@@ -65,10 +73,9 @@ class Artifact:
         Raises:
             MissingVariantError: The entry has no such file.
         """
-        try:
-            return (self.folder / file).read_bytes()
-        except FileNotFoundError:
-            raise MissingVariantError(f"{self.folder} holds no {file}") from None
+        if file not in self.files:
+            raise MissingVariantError(f"{self.folder} holds no {file}")
+        return self.files[file]
 
 
 @dataclass(frozen=True)
@@ -127,7 +134,7 @@ def build(
     job = _Job(_backend(arch), _request(source, arch), name, declaration, tuple(signature))
     identity, compiler = _identity(job)
     entry, origin = _compile(job, identity, compiler)
-    return Artifact(entry.folder, entry.binary, arch, origin, time.perf_counter() - started)
+    return _artifact(entry, arch, origin, started)
 
 
 def cached(source: str, *, name: str, arch: str) -> Artifact | None:
@@ -141,12 +148,19 @@ def cached(source: str, *, name: str, arch: str) -> Artifact | None:
     started = time.perf_counter()
     job = _Job(_backend(arch), _request(source, arch), name)
     try:
-        entry = _any_compiler(job) if env.offline() else _find(_identity(job)[0])
+        entry = _any_compiler(job) if env.offline() else find(_identity(job)[0])
     except CompilerNotFound:
         entry = _any_compiler(job)
     if entry is None:
         return None
-    return Artifact(entry.folder, entry.binary, arch, "cache", time.perf_counter() - started)
+    return _artifact(entry, arch, "cache", started)
+
+
+def _artifact(
+    entry: Entry, arch: str, origin: Literal["compiled", "cache"], started: float
+) -> Artifact:
+    seconds = time.perf_counter() - started
+    return Artifact(entry.folder, entry.binary, arch, origin, seconds, dict(entry.contents))
 
 
 def _backend(arch: str) -> _Backend:
@@ -169,10 +183,6 @@ def _identity(job: _Job) -> tuple[Identity, dict[str, str]]:
     return Identity(job.name, job.request.digest, build_digest(job.request, compiler)), compiler
 
 
-def _find(identity: Identity) -> Entry | None:
-    return next((entry for store in stores() if (entry := store.find(identity))), None)
-
-
 def _any_compiler(job: _Job) -> Entry | None:
     digest = job.request.digest
     return next((entry for store in stores() if (entry := store.newest(digest))), None)
@@ -182,9 +192,9 @@ def _compile(
     job: _Job, identity: Identity, compiler: dict[str, str]
 ) -> tuple[Entry, Literal["compiled", "cache"]]:
     shared = writable_store()
-    with shared.lock(identity) if shared else contextlib.nullcontext():
-        if shared and (entry := shared.find(identity)):
-            return entry, "cache"  # another process built it while this one waited
+    with only_builder(shared, identity):
+        if entry := find(identity):
+            return entry, "cache"  # another built it while this thread waited
         began = time.perf_counter()
         try:
             built, log = job.backend.compile(job.request.source, job.request.arch)
@@ -208,24 +218,17 @@ def _compile(
             "log": log,
         }
         files = {job.backend.source: job.request.source.encode(), **built}
-        if shared:
-            try:
-                return shared.publish(identity, meta, files), "compiled"
-            except OSError as error:
-                say_once(f"the cache folder {shared.root} cannot be written: {error.strerror}")
-        return private_store().publish(identity, meta, files), "compiled"
+        return keep(shared, identity, meta, files), "compiled"
 
 
 def _kept(error: CompileError, job: _Job, identity: Identity, shared: Store | None) -> CompileError:
     """`error` with the place where its source was kept."""
     files = {job.backend.source: job.request.source.encode(), LOG: error.log.encode()}
-    for root in (shared.root if shared else None, None):
+    kept = None
+    for store in (shared, None):
         with contextlib.suppress(OSError):
-            store = Store(root or Path(tempfile.mkdtemp(prefix="fusedops-")))
-            kept = store.keep_failure(identity, files)
+            kept = (store or private_store()).keep_failure(identity, files)
             break
-    else:
-        kept = None
     what = f"{job.declaration or job.name}: its kernel for {job.request.arch}"
     return CompileError(error.command, error.log, kept, what)
 

@@ -1,0 +1,209 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Threads build once and forks never hang, whatever their parent was in the middle of."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from samples import HOST, LEVEL, Compiler
+
+import fusedops as fo
+from fusedops import variant
+from fusedops.jit import build, lock, store
+from fusedops.jit.cache import Identity, Store
+
+THREADS = 32
+SECONDS = 30.0  # after which a child hangs
+IDENTITY = Identity("name", "a" * 64, "b" * 64)
+
+
+def at_once(work: Callable[[], object]) -> list[object]:
+    """`work` in many threads that begin together."""
+    gate = threading.Barrier(THREADS)
+
+    def one(_: int) -> object:
+        gate.wait()
+        return work()
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(one, range(THREADS)))
+
+
+def in_a_fork(work: Callable[[], object]) -> bool:
+    """Whether a forked child comes to the end of `work`, and finds it true."""
+    if not (child := os.fork()):
+        status = 1
+        try:
+            status = 0 if work() else 1
+        finally:
+            os._exit(status)
+    limit = time.monotonic() + SECONDS
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status == 0
+        if time.monotonic() > limit:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return False
+        time.sleep(0.01)
+
+
+def make() -> str:
+    return build(HOST, name="h", arch=LEVEL).origin
+
+
+def softmax(name: str) -> bool:
+    """An op that no other test has, by the operand's name, is right."""
+    op, x = fo.Softmax(load=[fo.Scale(name)]), torch.arange(24.0).reshape(3, 8)
+    return torch.allclose(op(x, **{name: 0.5}), op.unfused(x, **{name: 0.5}))
+
+
+@pytest.fixture
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(variant, "_kernels", {})
+
+
+def test_threads_that_call_an_op_first_compile_it_once(compiler: Compiler, cold: None) -> None:
+    op, x = fo.Softmax(load=[fo.Scale("s")]), torch.arange(24.0).reshape(3, 8)
+    wanted = op.unfused(x, s=0.5)
+    assert all(torch.allclose(y, wanted) for y in at_once(lambda: op(x, s=0.5)))
+    assert compiler.compilations == 1
+
+
+def no_locks(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(lock.fcntl, "flock", refuse)
+
+
+def no_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.write_text("no folder")
+
+
+def nowhere(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> Store:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    no_cache(cache, monkeypatch)
+    monkeypatch.setattr(store, "private_store", full)
+
+
+@pytest.mark.filterwarnings("ignore:the cache folder:RuntimeWarning")
+@pytest.mark.parametrize("spoil", [lambda *_: None, no_locks, no_cache, nowhere])
+def test_threads_build_once_where_files_do_not_lock(
+    compiler: Compiler,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    spoil: Callable[[Path, pytest.MonkeyPatch], None],
+) -> None:
+    spoil(cache, monkeypatch)
+    origins = at_once(make)
+    assert sorted(map(str, origins)) == ["cache"] * (THREADS - 1) + ["compiled"]
+    assert compiler.compilations == 1
+
+
+def test_threads_are_told_once(cache: Path) -> None:
+    cache.write_text("no folder")
+    with pytest.warns(RuntimeWarning) as told:
+        at_once(store.shared_store)
+    assert len(told) == 1
+
+
+def test_a_fork_builds_and_calls(cold: None) -> None:
+    assert in_a_fork(lambda: softmax("in_a_fork"))
+
+
+def test_a_fork_while_a_thread_builds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cold: None
+) -> None:
+    slow = Compiler(tmp_path, seconds=1)
+    monkeypatch.setenv("CXX", str(slow.path))
+    builder = threading.Thread(target=softmax, args=("slow",))
+    builder.start()
+    while slow.compilations == 0:
+        time.sleep(0.01)
+    assert in_a_fork(lambda: softmax("slow"))  # the same variant: waits for its parent's
+    builder.join()
+    assert slow.compilations == 1
+
+
+@pytest.mark.parametrize("moment", range(12))
+def test_a_fork_at_any_moment_of_a_build(cold: None, moment: int) -> None:
+    builder = threading.Thread(target=softmax, args=("any",))
+    builder.start()
+    time.sleep(0.001 * 2**moment)
+    assert in_a_fork(lambda: softmax("any"))
+    builder.join()
+
+
+def test_a_fork_does_not_prolong_its_parents_lock(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+
+    def has_none() -> bool:
+        links = [
+            str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()
+        ]
+        return str(path) not in links
+
+    with lock.among_processes(path, 0.0):
+        assert not has_none()
+        assert in_a_fork(has_none)
+    with lock.opened(path) as descriptor:
+        assert lock.taken(descriptor, path)
+
+
+def test_a_fork_while_a_thread_makes_the_private_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, entered = store.anywhere, threading.Event()
+
+    def slow() -> contextlib.AbstractContextManager[Path]:
+        entered.set()
+        time.sleep(0.3)
+        return real()
+
+    monkeypatch.setattr(store, "anywhere", slow)
+    maker = threading.Thread(target=store.private_store)
+    maker.start()
+    entered.wait()
+    assert in_a_fork(lambda: store.private_store().root.is_dir())
+    maker.join()
+
+
+def test_a_fork_while_a_thread_has_the_variant(tmp_path: Path) -> None:
+    """The lock among threads: its owner does not exist in the child."""
+    with ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as held:
+        pool.submit(held.enter_context, lock.among_threads("name", 0.0)).result()
+        began = time.monotonic()
+
+        def take() -> bool:
+            with lock.among_threads("name", SECONDS):
+                return time.monotonic() - began < 5
+
+        assert in_a_fork(take)
+
+
+def test_a_variant_keeps_others_out_and_not_other_variants(tmp_path: Path) -> None:
+    shared, other = Store(tmp_path), Identity("name", "c" * 64, "d" * 64)
+    with ThreadPoolExecutor(1) as pool, shared.lock(IDENTITY):
+
+        def enter(identity: Identity) -> bool:
+            with shared.lock(identity):
+                return True
+
+        assert pool.submit(enter, other).result(timeout=5)
+        same = pool.submit(enter, IDENTITY)
+        time.sleep(0.2)
+        assert not same.done()
+    assert same.result(timeout=5)
