@@ -16,12 +16,12 @@ from torch import Tensor
 
 from fusedops.binding import KEPT, read_ints
 from fusedops.errors import UnsupportedError
-from fusedops.gradient import Gradient
 from fusedops.needed import joining_name, saved_name
 from fusedops.plan import columns_apart, run_with_copies
 from fusedops.runtime import draw, draw_in_memory
 
 if TYPE_CHECKING:
+    from fusedops.gradient import Gradient
     from fusedops.row_op import RowOp
 
 __all__ = ["Recipe", "differentiate", "run_backward", "what_is_kept"]
@@ -182,10 +182,9 @@ def run_backward(
             arguments[joining_name(name)] = gradient
     if dy is None:
         dy = torch.zeros((), dtype=dtype, device=kept.device).expand(shape)
-    key = (wanted, *joining)
-    gradient_op = op.gradients.get(key)
+    gradient_op = op.gradients.get((wanted, *joining))
     if gradient_op is None:
-        gradient_op = op.gradients[key] = Gradient(op, wanted, frozenset(joining))
+        gradient_op = _new_gradient(op, wanted, joining)
     results = gradient_op(dy, **arguments)
     if gradient_op.loose:
         found = _summed(gradient_op, results, arguments)
@@ -236,7 +235,7 @@ def what_is_kept(op: RowOp, needs: Sequence[bool]) -> Recipe:
     """What a forward pass keeps when x and the operands in order need these gradients."""
     names = ("x", *op.slots)
     wanted = frozenset(name for name, need in zip(names, needs, strict=True) if need)
-    gradient = op.gradients.setdefault((wanted,), Gradient(op, wanted, frozenset()))
+    gradient = op.gradients.get((wanted,)) or _new_gradient(op, wanted, ())
     needed = gradient.needed
     streams = [
         (number, saved_name(name))
@@ -245,6 +244,13 @@ def what_is_kept(op: RowOp, needs: Sequence[bool]) -> Recipe:
     ]
     kept = tuple(name in needed.operands for name in op.slots)
     return Recipe(wanted, needed.x, kept, tuple(streams))
+
+
+def _new_gradient(op: RowOp, wanted: frozenset[str], joining: Sequence[str]) -> Gradient:
+    from fusedops.gradient import Gradient  # a fifth of the package's import
+
+    made = Gradient(op, wanted, frozenset(joining))
+    return op.gradients.setdefault((wanted, *joining), made)  # another thread's, if it was first
 
 
 def _named(op: RowOp, values: Sequence[Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ such pair is a `Gradient`, with plans of its own.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +24,11 @@ from fusedops.occurrence import occurrences
 from fusedops.recording import record
 from fusedops.runtime import draw
 from fusedops.serving import serve
-from fusedops.signature import of_gradient
 from fusedops.target import Target
 
 if TYPE_CHECKING:
     from fusedops.row_op import RowOp
+    from fusedops.signature import Signature
 
 __all__ = ["Gradient"]
 
@@ -91,7 +90,10 @@ class Gradient(_runtime.Dispatcher):
         )
 
     def _plan(self, dy: Tensor, given: dict[str, Any], options: dict[str, Any]) -> Any:
-        signature = functools.partial(of_gradient, self, dy, given, options)
+        def signature() -> Signature:
+            from fusedops.signature import of_gradient  # seldom asked for
+
+            return of_gradient(self, dy, given, options)
 
         def planned(target: Target) -> Any:
             described = self.describe(dy, given, options, target)

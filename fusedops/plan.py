@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,10 +32,12 @@ from fusedops.parts import (
 )
 from fusedops.recording import record
 from fusedops.serving import serve
-from fusedops.signature import of_call
 from fusedops.target import Target
 from fusedops.unfused import run
 from fusedops.variant import Variant
+
+if TYPE_CHECKING:
+    from fusedops.signature import Signature
 
 __all__ = [
     "DLPACK",
@@ -93,7 +95,7 @@ def make_plan(bound: Bound) -> Any:
     if len(bound.reduced) > 1 and columns_apart(bound):
         return run_with_copies(bound)
     info = serve(
-        bound.x.device, functools.partial(_built, bound), functools.partial(of_call, bound)
+        bound.x.device, functools.partial(_built, bound), functools.partial(_signature, bound)
     )
     rows = info.geometry.rows
     tile = info.tile
@@ -114,10 +116,16 @@ def make_plan(bound: Bound) -> Any:
 
 def _built(bound: Bound, target: Target) -> Info:
     """What a call runs, once its kernel is there."""
-    record(functools.partial(of_call, bound), lambda: [describe(bound, target).variant])
+    record(functools.partial(_signature, bound), lambda: [describe(bound, target).variant])
     info = choose(bound, target)
     info.variant.kernel()
     return info
+
+
+def _signature(bound: Bound) -> Signature:
+    from fusedops.signature import of_call  # seldom asked for
+
+    return of_call(bound)
 
 
 def _grain(rows: int, columns: int) -> int:

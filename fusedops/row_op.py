@@ -12,7 +12,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -23,13 +23,15 @@ from fusedops.binding import OPTIONS, Bound, bind, read_ints
 from fusedops.chains import check_chain, operands_of
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Dropout, Functor, Residual, Role
-from fusedops.gradient import Gradient
 from fusedops.plan import make_plan
 from fusedops.random import keep_mask
 from fusedops.refusal import refuse
 from fusedops.runtime import draw, draw_in_memory
 from fusedops.spelling import spell
 from fusedops.tracing import call_operator
+
+if TYPE_CHECKING:
+    from fusedops.gradient import Gradient
 
 __all__ = ["RowOp", "declared"]
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from fusedops import _runtime
-from fusedops.jit import cpu_level, host
+from fusedops.jit.levels import LEVELS, cpu_level
 from fusedops.runtime import device_info
 from fusedops.schedule import CLUSTERS
 
@@ -31,7 +31,7 @@ _GPUS = {
 }
 
 #: What can be named.
-ARCHS = (*_GPUS, *host.LEVELS)
+ARCHS = (*_GPUS, *LEVELS)
 
 
 class Target(NamedTuple):
@@ -73,7 +73,7 @@ class Target(NamedTuple):
         """
         if arch == "cpu":
             return _host_target()
-        if arch in host.LEVELS:
+        if arch in LEVELS:
             return cls(arch, None)
         found = re.fullmatch(r"(sm_\d+)[af]?", arch)
         if found is None or found[1] not in _GPUS:
@@ -85,7 +85,7 @@ class Target(NamedTuple):
     def older(self) -> Iterator[Target]:
         """What else runs here: lower levels; of a GPU, its generation, then PTX of earlier ones."""
         if self.shared_limit is None:
-            of_kind = [level for level in host.LEVELS if level.startswith("x86")]  # ascending
+            of_kind = [level for level in LEVELS if level.startswith("x86")]  # ascending
             below = of_kind[: of_kind.index(self.arch)] if self.arch in of_kind else []
             yield from (Target(level, None) for level in reversed(below))
             return

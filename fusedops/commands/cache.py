@@ -44,7 +44,7 @@ def list_() -> None:
             _age(time.time() - item.built),
             item.compiler or "?",
             _short(item.declaration),
-            style="red" if inventory.damage(item, content=False) else None,
+            style="red" if item.damage else None,
         )
     if found:
         console.print(table, markup=False)
@@ -72,7 +72,7 @@ def show(
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    table.add_row("state", inventory.damage(item) or "whole")
+    table.add_row("state", item.damage or "whole")
     table.add_row("folder", str(item.folder))
     table.add_row("source", str(item.source or "missing"))
     table.add_row("binary", str(item.binary or "missing"))
@@ -92,12 +92,11 @@ def verify() -> None:
 
     root = _root()
     console = make_console()
-    found = [*inventory.items(root)]
-    damaged = []
-    for item in track(found, "reading", console=console, transient=True):
-        if reason := inventory.damage(item):
-            damaged.append(item)
-            console.print(f"{item.name}: {reason}", markup=False, highlight=False, soft_wrap=True)
+    found = [*track(inventory.items(root), "reading", console=console, transient=True)]
+    damaged = [item for item in found if item.damage]
+    for item in damaged:
+        said = f"{item.name}: {item.damage}"
+        console.print(said, markup=False, highlight=False, soft_wrap=True)
     if damaged:
         raise _fail(
             f"{len(damaged)} of {_entries(found)} damaged. No damaged entry is ever loaded: it is "
@@ -131,7 +130,7 @@ def clear(
         for item in inventory.items(root)
         if (limit is None or item.built < limit)
         and (arch is None or item.arch == arch)
-        and (not damaged or inventory.damage(item) is not None)
+        and (not damaged or item.damage is not None)
     ]
     left = [*inventory.leftovers(root)] if limit is None and arch is None else []
     if not chosen and not left:

@@ -17,7 +17,7 @@ from fusedops.doctor.environment import is_offline
 from fusedops.doctor.finding import Finding, Verdict, one_line
 from fusedops.doctor.graphics import Device
 from fusedops.errors import CompileError, CompilerNotFound, FusedOpsError
-from fusedops.jit import env, host, nvrtc
+from fusedops.jit import env, host, levels, nvrtc
 from fusedops.jit.key import Request
 from fusedops.jit.toolkit import Toolkit, find_toolkit
 
@@ -131,7 +131,7 @@ def check_compiler(level: str | None, devices: Sequence[Device]) -> Finding:
     said = f"{shlex.join(command)}, {identity['name']} {identity['version']}"
     needs = f"GCC {OLDEST_GCC} or clang {OLDEST_CLANG}, or a later one"
     try:
-        library, _ = host.compile_host(_HOST, level or host.cpu_level(()))
+        library, _ = host.compile_host(_HOST, level or levels.cpu_level(()))
     except CompileError as error:
         cure = f"install {needs}, whole with its headers, or set CXX to it"
         failed = f"a trial fails: {one_line(error.log)[:200]}"

@@ -7,12 +7,13 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import tempfile
 from pathlib import Path
 
 from fusedops.doctor.environment import is_offline
-from fusedops.doctor.finding import Finding, Verdict, one_line
-from fusedops.jit import env, inventory
+from fusedops.doctor.finding import Finding, Verdict
+from fusedops.jit import env, inventory, lock
+from fusedops.jit.cache import TEMPORARY
+from fusedops.jit.scratch import scratch
 
 __all__ = ["check_cache", "check_entries"]
 
@@ -68,13 +69,13 @@ def check_cache() -> Finding:
 
 
 def check_entries() -> Finding:
-    """What is in the cache; sizes are compared, contents are not read."""
+    """What is in the cache, each entry read as a build would."""
     root = cache_dir()
     try:
         if root is None or not root.is_dir():
             return Finding("entries", "none yet")
         items = [*inventory.items(root)]
-        damaged = [item for item in items if inventory.damage(item, content=False)]
+        damaged = [item for item in items if item.damage]
         left = [*inventory.leftovers(root)]
     except OSError as error:
         return Finding("entries", f"cannot be read: {error.strerror}", Verdict.WARNING, CURE)
@@ -101,16 +102,15 @@ def _missing(root: Path, bad: Verdict) -> Finding:
 
 def _probe(root: Path) -> str:
     """Writes and locks a file in a folder that is removed again; what went wrong, or nothing."""
-    from filelock import FileLock
-
     try:
-        # Named as what a build leaves, so that a doctor that is killed leaves nothing else.
-        with tempfile.TemporaryDirectory(prefix=".tmp-doctor-", dir=root) as scratch:
-            Path(scratch, "file").write_bytes(b"fusedops")
-            try:
-                with FileLock(Path(scratch, "lock")).acquire(timeout=5):
-                    return ""
-            except (OSError, NotImplementedError) as error:
-                return f"no locks ({one_line(error)}): several processes may build the same at once"
+        with scratch(root, TEMPORARY) as folder:
+            file = folder / "file"
+            with lock.opened(file, os.O_CREAT) as descriptor:
+                os.write(descriptor, b"fusedops")
+                try:
+                    held = lock.taken(descriptor, file)
+                except OSError as error:
+                    return f"no locks ({error.strerror}): several processes may build one kernel"
+                return "" if held else "its locks do not hold"
     except OSError as error:
         return f"cannot be written: {error.strerror}"

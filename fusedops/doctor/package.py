@@ -48,13 +48,13 @@ def check_runtime() -> Finding:
 
 def cpu_level() -> str | None:
     """The level that kernels for this CPU are built for; None without the runtime."""
-    from fusedops.jit import host
+    from fusedops.jit import levels
 
     try:
         from fusedops import _runtime
     except ImportError:
         return None
-    return host.cpu_level(_runtime.cpu_features())
+    return levels.cpu_level(_runtime.cpu_features())
 
 
 def check_processor() -> Finding:

@@ -25,6 +25,7 @@ from fusedops.errors import (
 from fusedops.jit import env, host, nvrtc
 from fusedops.jit.cache import Entry, Identity, Store
 from fusedops.jit.key import SCHEMA, Request, build_digest, make_request
+from fusedops.jit.levels import LEVELS
 from fusedops.jit.store import (
     find,
     keep,
@@ -111,7 +112,7 @@ def build(
     Args:
         source: C++ whose includes are all of the form ``<...>``.
         name: A name for people, part of the entry's folder but not of its digests.
-        arch: ``sm_90`` and the like for a cubin, a level of ``host.LEVELS`` for a shared library.
+        arch: ``sm_90`` and the like for a cubin, a level of ``levels.LEVELS`` for a shared library.
         declaration: What the variant was generated from, kept with the entry and named in errors.
         signature: The members of the kernel's argument, kept with the entry.
 
@@ -166,9 +167,9 @@ def _artifact(
 def _backend(arch: str) -> _Backend:
     if re.fullmatch(r"sm_\d{2,3}[af]?", arch):
         return _CUDA
-    if arch in host.LEVELS:
+    if arch in LEVELS:
         return _HOST
-    levels = ", ".join(host.LEVELS)
+    levels = ", ".join(LEVELS)
     raise UnsupportedError(f"arch must be sm_NN for a GPU or one of {levels}, got {arch!r}")
 
 

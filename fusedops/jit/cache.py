@@ -27,7 +27,7 @@ from fusedops.jit import lock
 from fusedops.jit.entry import META, Damaged, Entry, Identity, read_entry, record
 from fusedops.jit.scratch import abandoned, scratch
 
-__all__ = ["Entry", "Identity", "Store", "make_folder"]
+__all__ = ["DAMAGED", "FAILED", "LOCKS", "TEMPORARY", "Entry", "Identity", "Store", "make_folder"]
 
 LOCK_SECONDS = 60.0  # many times the slowest build: whoever holds it longer is stuck
 DAMAGED_KEPT = 8
@@ -123,25 +123,14 @@ class Store:
         """Temporary folders of killed processes; the next entry that is written reclaims them."""
         return abandoned(self.root, TEMPORARY)
 
-    def size(self) -> int:
-        """Bytes of all files in it, entries or not."""
-        paths = (Path(at, name) for at, _, names in os.walk(self.root) for name in names)
-        total = 0
-        for path in paths:
-            with contextlib.suppress(OSError):  # gone meanwhile
-                total += path.lstat().st_size
-        return total
-
-    def clear(self, folders: Iterable[Path] | None = None) -> int:
-        """Remove `folders` of this store, or everything that nobody is writing; gives their number.
+    def clear(self, folders: Iterable[Path]) -> int:
+        """Remove `folders` of this store; gives how many were there.
 
         Each vanishes in one step: no reader sees half an entry.
 
         Raises:
             OSError: They cannot be removed.
         """
-        if folders is None:
-            folders = [*self._folders(), *self.set_aside(), self.root / FAILED]
         removed = 0
         with scratch(self.root, TEMPORARY) as bin_folder:
             for number, folder in enumerate(folders):

@@ -9,30 +9,28 @@ program that has loaded its binary keeps it.
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from fusedops.jit.inventory import Item, Leftover, lock_of
+from fusedops.jit import lock
+from fusedops.jit.cache import LOCKS, TEMPORARY, Store
+from fusedops.jit.inventory import Item, Leftover
+from fusedops.jit.scratch import reclaim
 
 __all__ = ["remove", "remove_leftover"]
 
 
 def remove(item: Item) -> str | None:
     """Delete an entry and its lock; or say why it stays, such as that somebody builds it now."""
+    root = item.folder.parent
+    file = root / LOCKS / f"{item.name}.lock"
     try:
-        with _alone(item) as free:
+        with _alone(file) as free:
             if not free:
                 return "another process is building it"
-            scratch = Path(tempfile.mkdtemp(prefix=".tmp-", dir=item.folder.parent))
-            try:
-                item.folder.rename(scratch / item.name)
-            finally:
-                shutil.rmtree(scratch, ignore_errors=True)
-            lock_of(item).unlink(missing_ok=True)
-    except FileNotFoundError:
-        return None  # another process was faster
+            Store(root).clear([item.folder])
+            file.unlink(missing_ok=True)
     except OSError as error:
         return error.strerror or str(error)
     return None
@@ -41,33 +39,24 @@ def remove(item: Item) -> str | None:
 def remove_leftover(leftover: Leftover) -> str | None:
     """Delete what was left over; or say why it stays."""
     if leftover.in_use:
-        return "it is less than a day old, so a build may be writing it"
+        return "another process is writing it"
+    root = leftover.path.parent
     try:
-        shutil.rmtree(leftover.path)
+        if leftover.path.name.startswith(TEMPORARY):
+            reclaim(root, TEMPORARY)
+        else:
+            Store(root).clear([leftover.path])
     except OSError as error:
         return error.strerror or str(error)
     return None
 
 
 @contextlib.contextmanager
-def _alone(item: Item) -> Iterator[bool]:
-    """Holds the entry's lock, so that nobody builds it; or gives False, without waiting."""
-    from filelock import FileLock, Timeout
-
-    path = lock_of(item)
-    if not path.parent.is_dir():
-        yield True  # a cache on a filesystem without locks
-        return
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        yield False
-        return
-    except (OSError, NotImplementedError):
-        yield True
-        return
-    try:
-        yield True
-    finally:
-        lock.release()
+def _alone(file: Path) -> Iterator[bool]:
+    """Holds an entry's lock, so that nobody builds it; or gives False, without waiting."""
+    with contextlib.ExitStack() as held:
+        try:
+            free = lock.taken(held.enter_context(lock.opened(file, os.O_CREAT)), file)
+        except OSError:
+            free = True  # a cache on a filesystem without locks, or one that never locked
+        yield free

@@ -6,26 +6,23 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
 import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterable
 from pathlib import Path
 
 from fusedops.errors import CompileError, CompilerNotFound
 from fusedops.jit import env
 from fusedops.jit.key import Request
+from fusedops.jit.levels import LEVELS
 from fusedops.jit.scratch import anywhere
 
 __all__ = [
     "BINARY",
     "GCC",
-    "LEVELS",
     "compile_files",
     "compile_host",
-    "cpu_level",
     "find_compiler",
     "flags",
     "identity",
@@ -33,21 +30,10 @@ __all__ = [
 
 BINARY = "kernel.so"
 
-# The instruction set of each level: explicit, so that a cache can be shared between machines.
-LEVELS = {
-    "x86-64-v2": ("-march=x86-64-v2",),
-    "x86-64-v3": ("-march=x86-64-v3", "-mtune=haswell"),
-    "x86-64-v4": ("-march=x86-64-v4", "-mtune=skylake-avx512"),
-    "aarch64": ("-march=armv8-a",),
-}
 # Without this GCC turns loops that copy a pack into calls of memcpy, whose 16-byte stores the
 # 32-byte loads behind them have to wait for: a residual LayerNorm of 1024 columns takes 1.7 times
 # as long.
 GCC = ("-fno-tree-loop-distribute-patterns",)
-# What the compiler may use at a level, beyond the level below.
-_V3 = frozenset({"avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "movbe"})
-_V4 = frozenset({"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"})
-
 _COMMANDS = ("c++", "g++", "clang++")
 _VERSION = re.compile(r"\b(?:version|Compiler) v?(\d+(?:\.\d+)*)")
 # The lines of `c++ -v` that are about the compiler, not about where it lies.
@@ -62,21 +48,6 @@ def flags(arch: str) -> tuple[str, ...]:
     # Never -ffast-math: linking with it sets flush-to-zero in the process that loads the library.
     optimise = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math")
     return (*optimise, *LEVELS[arch], "-fPIC", "-shared", "-fvisibility=hidden")
-
-
-def cpu_level(features: Iterable[str], machine: str | None = None) -> str:
-    """The best level for a CPU with `features` (lower-case names, as the runtime reports them).
-
-    Args:
-        features: Such as ``avx2``, ``fma``, ``avx512f``.
-        machine: The kind of CPU (default: this one's).
-    """
-    if (machine or os.uname().machine).lower() in ("aarch64", "arm64"):
-        return "aarch64"
-    have = {"lzcnt" if name == "abm" else name for name in features}  # abm: Linux's name for it
-    if not have >= _V3:
-        return "x86-64-v2"
-    return "x86-64-v4" if have >= _V4 else "x86-64-v3"
 
 
 def find_compiler() -> tuple[str, ...]:
