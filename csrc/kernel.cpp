@@ -86,7 +86,7 @@ std::shared_ptr<Kernel> Kernel::load_cuda(std::string image, const std::string& 
       driver,
       driver.LibraryLoadData(&library, image.data(), nullptr, nullptr, 0, nullptr, nullptr, 0),
       "loading the CUDA kernel " + symbol + " (" + std::to_string(image.size()) + " bytes)");
-  driver.check(driver.LibraryGetKernel(&kernel->cuda_, library, symbol.c_str()),
+  check_loaded(driver, driver.LibraryGetKernel(&kernel->cuda_, library, symbol.c_str()),
                "finding the CUDA kernel " + symbol + ": cuLibraryGetKernel");
   return kernel;
 }

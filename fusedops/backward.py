@@ -33,9 +33,14 @@ if TYPE_CHECKING:
 __all__ = ["Backward", "Info"]
 
 #: How the second stage sums: the first whose most parts of a sum, and most columns, are not
-#: exceeded; then the columns of a block and its threads. Where they are as many, each thread has a
-#: column; else 32 threads have one. The order of additions is the same (op/column_sums.cuh).
-_SUMS = ((64, None, 128, 128), (None, 999, 8, 256), (None, None, 32, 1024))
+#: exceeded; then the columns of a block and its threads, 1, 128 or 32 a column. The order of
+#: additions is the same (op/column_sums.cuh, docs/measured-facts.md).
+_SUMS = (
+    (64, None, 128, 128),
+    (None, 999, 8, 1024),
+    (None, 2048, 16, 512),
+    (None, None, 32, 1024),
+)
 
 
 class Info(NamedTuple):

@@ -251,7 +251,7 @@ def cuda_source(
         "forward": (f"row_kernel<{tile.cpp}, {asks}>", "row/kernel.cuh"),
         "gradient": (f"gradient_kernel<{tile.cpp}, {ask}>", "row/gradient.cuh"),
         "sums": (
-            f"all_column_sums<{tile.width}, {str(tile.block == tile.width).lower()}>",
+            f"all_column_sums<{tile.width}, {tile.block // tile.width}>",
             "op/column_sums.cuh",
         ),
     }[entry]

@@ -22,9 +22,10 @@ int cuDriverGetVersion(int* version) { *version = number("FAKE_VERSION"); return
 int cuGetErrorName(int error, const char** name) { *name = "CUDA_ERROR_FAKE"; return 0; }
 int cuGetErrorString(int error, const char** text) { *text = "as asked"; return 0; }
 int cuLibraryLoadData(void** library) { return number("FAKE_LOAD"); }
+int cuLibraryGetKernel(void** kernel) { return number("FAKE_FIND"); }
 OK(cuDeviceGetCount) OK(cuDeviceGet) OK(cuDeviceGetName) OK(cuDeviceGetAttribute)
 OK(cuDevicePrimaryCtxRetain) OK(cuCtxGetCurrent) OK(cuCtxPushCurrent_v2) OK(cuCtxPopCurrent_v2)
-OK(cuLibraryGetKernel) OK(cuKernelGetFunction) OK(cuKernelGetAttribute) OK(cuKernelSetAttribute)
+OK(cuKernelGetFunction) OK(cuKernelGetAttribute) OK(cuKernelSetAttribute)
 OK(cuThreadExchangeStreamCaptureMode)
 #ifndef OLD
 OK(cuLaunchKernelEx)
@@ -76,6 +77,12 @@ def test_what_a_driver_refuses_is_told_with_a_cure(drivers, load, words):
     else:
         assert words in done.stderr
         assert ("update the driver" in done.stderr) == (load in (222, 209))
+
+
+def test_what_a_driver_refuses_late_is_told_alike(drivers):
+    """It may look at an image only when a kernel is asked for."""
+    done = loading(drivers / "recent", find=222, version=12040)
+    assert "the driver supports CUDA 12.4, and an NVRTC of a later release" in done.stderr
 
 
 def test_a_driver_that_is_too_old_says_what_is_needed(drivers):

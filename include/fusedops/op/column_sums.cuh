@@ -45,9 +45,8 @@ inline void host_column_sums(const PartsOf<To, Compute>& all, int64_t group) {
 /// the 32 groups of four one by one.
 inline constexpr int kSumApart = 128, kSumGroups = 32;
 
-/// Columns that a block sums, a thread for each group of each, where nobody chooses otherwise
-/// (fusedops/backward.py).
-inline constexpr int kSumColumns = 8, kSumThreads = kSumColumns * kSumGroups;
+/// Columns that a block sums, and its threads, where nobody chooses otherwise (fusedops/backward.py).
+inline constexpr int kSumColumns = 8, kSumThreads = kSumColumns * kSumApart;
 
 namespace detail {
 
@@ -74,15 +73,26 @@ __device__ __forceinline__ Compute sum_alone(const Compute* from, int64_t parts,
   return sum;
 }
 
-/// Every thread a group of a column; the column's first thread has the sum.
-template <int kColumns, class Compute>
+/// Every thread a part of a column, or a group of them; the column's first thread has the sum.
+template <int kColumns, int kThreads, class Compute>
 __device__ __forceinline__ Compute sum_together(const Compute* from, int64_t parts, int64_t cols) {
-  const int column = threadIdx.x % kColumns, group = threadIdx.x / kColumns;
+  static_assert(kThreads == kSumApart || kThreads == kSumGroups, "a thread has a part or a group");
+  const int column = threadIdx.x % kColumns, place = threadIdx.x / kColumns;
   __shared__ Compute sums[kSumGroups][kColumns];
-  sums[group][column] = sum_of_group(from, 4 * group, parts, cols);
-  __syncthreads();
   Compute sum = 0;
-  if (group > 0) return sum;
+  if constexpr (kThreads == kSumGroups) {
+    sums[place][column] = sum_of_group(from, 4 * place, parts, cols);
+  } else {
+    static_assert(4 * kColumns == 32, "a group of parts is a warp's");
+#pragma unroll 8
+    for (int64_t part = place; part < parts; part += kSumApart) sum += from[part * cols];
+    FUSEDOPS_UNROLL
+    for (int step = kColumns; step < 32; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    if (threadIdx.x % 32 < kColumns) sums[threadIdx.x / 32][column] = sum;
+  }
+  __syncthreads();
+  sum = 0;
+  if (place > 0) return sum;
   FUSEDOPS_UNROLL
   for (int i = 0; i < kSumGroups; ++i) sum += sums[i][column];
   return sum;
@@ -90,7 +100,7 @@ __device__ __forceinline__ Compute sum_together(const Compute* from, int64_t par
 
 }  // namespace detail
 
-template <int kColumns, bool kAlone, class To, class Compute>
+template <int kColumns, int kThreads, class To, class Compute>
 __device__ __forceinline__ void column_sums(const PartsOf<To, Compute>& all, int64_t block) {
   const int64_t blocks_of_row = (all.cols + kColumns - 1) / kColumns;
   const int64_t group = block / blocks_of_row;
@@ -98,21 +108,21 @@ __device__ __forceinline__ void column_sums(const PartsOf<To, Compute>& all, int
   const bool here = col < all.cols;
   const Compute* from = all.from.value + group * all.parts * all.cols + (here ? col : 0);
   Compute value[1];
-  if constexpr (kAlone) {
+  if constexpr (kThreads == 1) {
     value[0] = detail::sum_alone(from, all.parts, all.cols);
   } else {
-    value[0] = detail::sum_together<kColumns>(from, all.parts, all.cols);
+    value[0] = detail::sum_together<kColumns, kThreads>(from, all.parts, all.cols);
   }
   if (threadIdx.x < kColumns && here) all.to.write(value, RowIndex<1>{group, {group}}, col);
 }
 
-/// Each block does one block of one of the sums.
-template <int kColumns = kSumColumns, bool kAlone = false, class First, class... Rest>
+/// Each block does one block of one of the sums, a column by so many threads.
+template <int kColumns = kSumColumns, int kThreads = kSumApart, class First, class... Rest>
 __device__ __forceinline__ void all_column_sums(int64_t block, const First& first,
                                                 const Rest&... rest) {
   const int64_t blocks = (first.cols + kColumns - 1) / kColumns * first.groups;
-  if (block < blocks) return column_sums<kColumns, kAlone>(first, block);
-  if constexpr (sizeof...(Rest) > 0) all_column_sums<kColumns, kAlone>(block - blocks, rest...);
+  if (block < blocks) return column_sums<kColumns, kThreads>(first, block);
+  if constexpr (sizeof...(Rest) > 0) all_column_sums<kColumns, kThreads>(block - blocks, rest...);
 }
 
 #else
