@@ -92,7 +92,11 @@ def recorded(program, tmp_path_factory):
     calls = tmp_path_factory.mktemp("recorded") / "calls.jsonl"
     command = ["record", "--output", str(calls), str(program), str(program.parent)]
     done = subprocess.run(
-        [sys.executable, "-m", "fusedops", *command], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "fusedops", *command],
+        cwd=program.parent,  # not a checkout, whose package would be imported
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert re.search(r"fusedops: (\d+) new calls, \1 in .*calls\.jsonl", done.stderr)

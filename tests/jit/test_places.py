@@ -189,7 +189,12 @@ def test_temporary_files_go_elsewhere_if_tmpdir_is_unusable(tmp_path: Path) -> N
     code = "from fusedops.jit import scratch\nwith scratch.anywhere() as folder: print(folder)"
     environment = {**os.environ, "TMPDIR": str(tmp_path / "none")}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        cwd=tmp_path,  # not a checkout, whose package would be imported
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert not Path(done.stdout.strip()).is_relative_to(tmp_path)
 
