@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 
 from fusedops.errors import CompilerNotFound, MissingVariantError, UnknownArchError
-from fusedops.target import Target
+from fusedops.target import ARCHS, Target
 
 if TYPE_CHECKING:
     from fusedops.signature import Signature
@@ -49,6 +49,8 @@ def serve(
                 continue
             _say_once(own.arch, target.arch, target.translated, str(error))
             return made
+        if own.arch not in ARCHS:
+            raise
         command = f"fusedops build --arch {own.arch} --call {shlex.quote(str(signature()))}"
         raise type(error)(f"{error}; or build it where there is a compiler:\n  {command}") from None
 

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fusedops.parts import contiguous
+
 if TYPE_CHECKING:
     from fusedops.binding import Bound
     from fusedops.gradient import Gradient
@@ -165,15 +167,16 @@ def _value(text: Any) -> Any:
     shape = _numbers(found[3])
     if found[1]:
         return dtype, torch.Size(shape)
-    strides = _contiguous(shape) if found[4] is None else _numbers(found[4])
+    strides = contiguous(shape) if found[4] is None else _numbers(found[4])
+    if len(strides) != len(shape):
+        raise ValueError(f"{text!r} has {len(shape)} sizes and {len(strides)} strides")
     behind = int(found[5] or 0) // dtype.itemsize
     end = 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True) if size)
-    memory = torch.empty(max(end, 1) + behind, dtype=dtype, device="meta")
-    return memory.as_strided(shape, strides, behind)
-
-
-def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(torch.empty(shape, device="meta").stride())
+    try:
+        memory = torch.empty(max(end, 1) + behind, dtype=dtype, device="meta")
+        return memory.as_strided(shape, strides, behind)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"there is no tensor {text!r}") from error
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -159,6 +159,19 @@ def test_what_is_no_tensor_is_refused(text):
         Signature("op", text, {}).read()
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("float32:2,3@1", "has 2 sizes and 1 strides"),
+        ("float32:2,3@-3,1", "there is no tensor"),
+        (f"float32:{10**12},{10**12}", "there is no tensor"),
+    ],
+)
+def test_what_no_tensor_can_be_is_refused(text, words):
+    with pytest.raises(ValueError, match=words):
+        Signature("op", text, {}).read()
+
+
 CALLS = {
     "plain": lambda: (fo.Softmax(), torch.randn(3, 17), {}),
     "double": lambda: (fo.LogSoftmax(), torch.randn(3, 17, dtype=torch.float64), {}),

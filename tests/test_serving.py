@@ -82,10 +82,14 @@ def test_the_error_is_that_of_the_own_target(monkeypatch, kind):
     def make(target):
         raise kind(f"none for {target.arch}")
 
-    monkeypatch.setattr(serving.Target, "of", classmethod(lambda cls, device: NEWER))
     bound = fo.Softmax().bind(torch.empty(7, 8), {})
-    with pytest.raises(kind, match="none for sm_139; or build it"):
-        serving.serve(torch.device("cuda", 0), make, lambda: of_call(bound))
+    for own, words in (
+        (Target.named("sm_90"), "^none for sm_90; or build it"),
+        (NEWER, "^none for sm_139$"),  # which no command can name
+    ):
+        monkeypatch.setattr(serving.Target, "of", classmethod(lambda cls, device, own=own: own))
+        with pytest.raises(kind, match=words):
+            serving.serve(torch.device("cuda", 0), make, lambda: of_call(bound))
 
 
 def test_other_errors_are_not_worked_around(monkeypatch):
