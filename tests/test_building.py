@@ -429,6 +429,14 @@ class TestTheCommands:
         monkeypatch.setenv("FUSEDOPS_OFFLINE", "1")
         assert "forbids to compile" in self.build(*self.FLAGSHIP).output
 
+    @pytest.mark.filterwarnings("ignore:the cache folder")
+    def test_a_cache_that_is_not_used_is_refused_with_the_reason(self, tmp_path):
+        (tmp_path / "cache").mkdir()
+        (tmp_path / "cache").chmod(0o777)
+        result = self.build(*self.FLAGSHIP)
+        assert result.exit_code == 2
+        assert "everybody may write to it" in " ".join(result.output.replace("│", " ").split())
+
     def test_a_functor_whose_module_is_not_imported_is_told(self):
         op = "LogSoftmax(load=[f()], empty_row='zero')  # - not.here:f@0123456789abcdef"
         result = self.build("--call", json.dumps({"op": op, "x": "float32:8", "values": {}}))

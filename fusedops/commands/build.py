@@ -79,7 +79,7 @@ def build(
     from fusedops.building import build_all, variants
     from fusedops.errors import FusedOpsError
     from fusedops.jit import env
-    from fusedops.jit.store import writable_store
+    from fusedops.jit.store import unwritable, writable_store
     from fusedops.target import Target
 
     if cache is not None:
@@ -98,7 +98,7 @@ def build(
         raise typer.BadParameter(str(error)) from None
     store = writable_store()
     if store is None:
-        raise typer.BadParameter("the cache cannot be written to; name another by --cache")
+        raise typer.BadParameter(f"{unwritable()}; name another by --cache")
     every = [variant for _, of_target in plans for variant in of_target]
     columns = (TextColumn("building"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:

@@ -173,17 +173,20 @@ def bytes_text(count: float) -> str:
 
 
 def _root() -> Path:
-    from fusedops.jit import env
+    from fusedops.jit import env, trust
 
     root = env.cache_dir()
     if root is None:
         raise _fail("there is no home folder to keep the cache in: set FUSEDOPS_CACHE_DIR")
     try:
         next(root.iterdir(), None)
+        reason = trust.distrust_cache(root)
     except FileNotFoundError:
         raise _fail(f"there is no cache yet at {root}", code=0) from None
     except OSError as error:
         raise _fail(f"the cache folder {root} cannot be read: {error.strerror}") from None
+    if reason:
+        typer.echo(f"the cache folder {root} is not used: {reason}", err=True)
     return root
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fusedops.doctor.environment import is_offline
 from fusedops.doctor.finding import Finding, Verdict
-from fusedops.jit import env, inventory, lock
+from fusedops.jit import env, inventory, lock, trust
 from fusedops.jit.cache import TEMPORARY
 from fusedops.jit.scratch import scratch
 
@@ -45,12 +45,8 @@ def check_cache() -> Finding:
     found = f"{root}, of user {status.st_uid}, mode {mode:o}"
     if not stat.S_ISDIR(status.st_mode):
         return Finding("cache", f"{root} is no folder", bad, CURE)
-    if status.st_uid not in (os.geteuid(), 0):
-        said = f"{found}; it is not used, for it is not yours ({os.geteuid()})"
-        return Finding("cache", said, bad, CURE)
-    if mode & stat.S_IWOTH:
-        said = f"{found}; it is not used, for everybody may write to it"
-        return Finding("cache", said, bad, f"chmod o-w '{root}'")
+    if reason := trust.distrust_cache(root):
+        return Finding("cache", f"{found}; it is not used: {reason}", bad, "mend that, or " + CURE)
     if not os.access(root, os.R_OK | os.X_OK):
         return Finding("cache", f"{found}; it cannot be read", bad, CURE)
     if os.statvfs(root).f_flag & os.ST_NOEXEC:
@@ -94,6 +90,9 @@ def _missing(root: Path, bad: Verdict) -> Finding:
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         said = f"{root} is not there and cannot be made in {above}"
         return Finding("cache", said, bad, CURE)
+    if reason := trust.distrust_above(above / root.name):
+        said = f"{root} is not there, and would not be used: {reason}"
+        return Finding("cache", said, bad, "mend that, or " + CURE)
     if bad is Verdict.PROBLEM:
         cure = "FUSEDOPS_OFFLINE=1 needs a filled cache: unset it, or name the folder"
         return Finding("cache", f"{root} is not there", bad, cure)

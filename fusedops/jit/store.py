@@ -30,6 +30,7 @@ __all__ = [
     "say_once",
     "shared_store",
     "stores",
+    "unwritable",
     "writable_store",
 ]
 
@@ -43,33 +44,29 @@ def shared_store() -> Store | None:
     The folder holds code that will be loaded: it must be the user's own (or root's), and nobody
     else may write to it, nor put another in its place.
     """
-    root = env.cache_dir()
-    if root is None:
-        say_once("there is no home folder to keep the cache in")
+    found = _shared()
+    if isinstance(found, str):
+        say_once(found)
         return None
-    try:
-        if not root.exists():
-            make_folder(root)
-        # It may itself be a link: to a folder of the user's own.
-        reason = trust.distrust(root.stat()) or trust.distrust_above(root)
-        if not root.is_dir():
-            reason = "it is no folder"
-    except OSError as error:
-        say_once(f"the cache folder {root} cannot be made: {error.strerror or error}")
-        return None
-    if reason:
-        say_once(f"the cache folder {root} is not used: {reason}")
-        return None
-    return Store(root)
+    return found
 
 
 def writable_store() -> Store | None:
     """The user's store, or None, said once, if it only serves to read."""
-    shared = shared_store()
-    if shared is not None and not os.access(shared.root, os.W_OK | os.X_OK):
-        say_once(f"the cache folder {shared.root} cannot be written")
+    if reason := unwritable():
+        say_once(reason)
         return None
-    return shared
+    return shared_store()
+
+
+def unwritable() -> str | None:
+    """Why nothing can be kept in the user's cache folder, made if need be; None if it can."""
+    found = _shared()
+    if isinstance(found, str):
+        return found
+    if not os.access(found.root, os.W_OK | os.X_OK):
+        return f"the cache folder {found.root} cannot be written"
+    return None
 
 
 def stores() -> list[Store]:
@@ -126,6 +123,22 @@ def only_builder(shared: Store | None, identity: Identity) -> AbstractContextMan
     if shared is None:
         return lock.among_threads(identity.folder, LOCK_SECONDS)
     return shared.lock(identity)
+
+
+def _shared() -> Store | str:
+    """The store in the user's cache folder, made if need be; or why it cannot be used."""
+    root = env.cache_dir()
+    if root is None:
+        return "there is no home folder to keep the cache in"
+    try:
+        if not root.exists():
+            make_folder(root)
+        if not root.is_dir():
+            return f"the cache folder {root} is not used: it is no folder"
+        reason = trust.distrust_cache(root)
+    except OSError as error:
+        return f"the cache folder {root} cannot be made: {error.strerror or error}"
+    return f"the cache folder {root} is not used: {reason}" if reason else Store(root)
 
 
 def say_once(reason: str) -> None:

@@ -15,7 +15,7 @@ import pwd
 import stat
 from pathlib import Path
 
-__all__ = ["distrust", "distrust_above"]
+__all__ = ["distrust", "distrust_above", "distrust_cache"]
 
 
 def distrust(status: os.stat_result) -> str | None:
@@ -44,6 +44,16 @@ def distrust_above(folder: Path) -> str | None:
             octal = f"{stat.S_IMODE(mode):o}"
             return f"everybody may rename what is in {above} (mode {octal}; chmod o-w mends that)"
     return None
+
+
+def distrust_cache(root: Path) -> str | None:
+    """Why the folder `root` is not used as a cache; None if it is.
+
+    Raises:
+        OSError: There is no such folder, or no way to it.
+    """
+    # It may itself be a link: to a folder of the user's own.
+    return distrust(root.stat()) or distrust_above(root)
 
 
 @functools.cache

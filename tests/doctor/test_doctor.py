@@ -148,7 +148,27 @@ class TestCache:
         cache.chmod(0o777)
         finding = folder.check_cache()
         assert finding.verdict is Verdict.WARNING
-        assert finding.cure == f"chmod o-w '{cache}'"
+        assert "it is not used: everybody may write to it (mode 777; chmod go-w" in finding.found
+        assert "FUSEDOPS_CACHE_DIR" in finding.cure
+
+    def test_one_that_a_group_may_write_to(self, cache):
+        cache.mkdir()
+        cache.chmod(0o2770)
+        finding = folder.check_cache()
+        assert finding.verdict is Verdict.WARNING
+        assert "may write to it (mode 2770; chmod g-w" in finding.found
+
+    @pytest.mark.parametrize("made", [True, False])
+    def test_one_whose_parent_is_open_to_all(self, cache, tmp_path, monkeypatch, made):
+        parent = tmp_path / "parent"
+        parent.mkdir()
+        parent.chmod(0o777)
+        monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(parent / "cache"))
+        if made:
+            (parent / "cache").mkdir()
+        finding = folder.check_cache()
+        assert finding.verdict is Verdict.WARNING
+        assert f"everybody may rename what is in {parent}" in finding.found
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
     def test_one_of_another_user(self, cache):

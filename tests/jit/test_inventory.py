@@ -99,6 +99,14 @@ class TestLooking:
         assert "no entry begins with 'nothing'" in said
         assert name in said
 
+    @pytest.mark.parametrize("command", [["list"], ["verify"], ["show", "one"], ["clear", "--all"]])
+    def test_that_the_folder_is_not_used_is_said(self, cache: Path, command: list[str]) -> None:
+        make(cache, "one")
+        text = f"the cache folder {cache} is not used: everybody may write to it"
+        assert text not in run(*command, answer="n")[1]
+        cache.chmod(0o777)
+        assert run(*command, answer="n")[1].count(text) == 1
+
     def test_what_is_no_entry_is_not_listed(self, cache: Path) -> None:
         make(cache, "one")
         (cache / "mine").mkdir()
