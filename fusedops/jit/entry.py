@@ -21,7 +21,7 @@ from typing import Any
 
 from fusedops.jit import trust
 
-__all__ = ["META", "Damaged", "Entry", "Identity", "read_entry", "record"]
+__all__ = ["META", "Damaged", "Entry", "Identity", "read_damaged", "read_entry", "record"]
 
 META = "meta.json"
 META_LIMIT = 16 << 20  # bytes; a record is a few kilobytes and a compiler's log
@@ -109,6 +109,19 @@ def read_entry(folder: Path, request: str | None = None, build: str | None = Non
     finally:
         os.close(descriptor)
     return Entry(folder, folder / meta["binary"], meta, contents)
+
+
+def read_damaged(folder: Path) -> Mapping[str, Any]:
+    """What can be read of a damaged entry's record, for people: it may be of any form."""
+    try:
+        descriptor = _open(folder, os.O_DIRECTORY, None)
+        try:
+            meta = json.loads(_read(descriptor, META, META_LIMIT))
+        finally:
+            os.close(descriptor)
+    except (Damaged, ValueError, RecursionError, MemoryError):
+        return {}
+    return meta if isinstance(meta, dict) else {}
 
 
 def _meta(content: bytes) -> dict[str, Any]:

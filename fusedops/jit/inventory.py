@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import stat
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fusedops.jit.cache import DAMAGED, FAILED, TEMPORARY, Store
-from fusedops.jit.entry import META, Entry
+from fusedops.jit.entry import Entry, read_damaged
 
 __all__ = ["Item", "Leftover", "items", "leftovers", "matching", "size"]
 
@@ -102,7 +101,8 @@ def items(root: Path) -> Iterator[Item]:
     for folder, found in Store(root).entries():
         if not _ENTRY.fullmatch(folder.name) or folder.is_symlink() or not folder.is_dir():
             continue
-        damage, meta = (None, found.meta) if isinstance(found, Entry) else (found, _meta(folder))
+        damage = None if isinstance(found, Entry) else found
+        meta = found.meta if isinstance(found, Entry) else read_damaged(folder)
         with contextlib.suppress(FileNotFoundError):  # gone meanwhile
             yield Item(folder, size(folder), folder.stat().st_mtime, damage, meta)
 
@@ -140,12 +140,3 @@ def size(folder: Path) -> int:
             continue
         total += status.st_size if stat.S_ISREG(status.st_mode) else 0
     return total
-
-
-def _meta(folder: Path) -> Mapping[str, Any]:
-    """What can be read of a damaged entry's record."""
-    try:
-        meta = json.loads((folder / META).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return meta if isinstance(meta, dict) else {}

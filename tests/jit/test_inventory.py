@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from typer.testing import CliRunner
 from fusedops.cli import app
 from fusedops.jit import inventory
 from fusedops.jit.cache import Identity, Store
+from fusedops.jit.entry import META_LIMIT
 from fusedops.jit.scratch import scratch
 
 DAY = 86400
@@ -177,6 +179,37 @@ def test_verify_finds_damage(cache: Path, spoil: Callable[[Path], None], reason:
     assert status == 0
     assert not folder.exists()
     assert run("verify")[0] == 0
+
+
+def pipe(folder: Path) -> None:
+    (folder / "meta.json").unlink()
+    os.mkfifo(folder / "meta.json")
+
+
+def link_out(folder: Path) -> None:
+    (folder / "meta.json").replace(folder.parent.parent / "outside.json")
+    (folder / "meta.json").symlink_to("../../outside.json")
+
+
+def swell(folder: Path) -> None:
+    with (folder / "meta.json").open("a") as file:
+        file.write(" " * META_LIMIT)
+
+
+@pytest.mark.parametrize("spoil", [pipe, link_out, swell])
+def test_the_record_of_a_damaged_entry_is_read_with_care(
+    cache: Path, spoil: Callable[[Path], None]
+) -> None:
+    folder = make(cache, "one")
+    spoil(folder)
+    code = (
+        "import sys; from pathlib import Path; from fusedops.jit import inventory\n"
+        "(item,) = inventory.items(Path(sys.argv[1]))\n"
+        "assert item.damage and not item.meta, item\n"
+    )
+    # A process of its own, which can be ended where it waits for a pipe's writer.
+    command = [sys.executable, "-c", code, str(cache)]
+    subprocess.run(command, cwd=cache, check=True, timeout=20)
 
 
 class TestClear:
