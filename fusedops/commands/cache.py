@@ -44,7 +44,7 @@ def list_() -> None:
             _age(time.time() - item.built),
             item.compiler or "?",
             _short(item.declaration),
-            style="red" if item.damage else None,
+            style="red" if item.damage else "yellow" if item.refusal else None,
         )
     if found:
         console.print(table, markup=False)
@@ -72,7 +72,7 @@ def show(
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    table.add_row("state", item.damage or "whole")
+    table.add_row("state", item.damage or item.refusal or "whole")
     table.add_row("folder", str(item.folder))
     table.add_row("source", str(item.source or "missing"))
     table.add_row("binary", str(item.binary or "missing"))
@@ -85,7 +85,7 @@ def show(
 
 @app.command()
 def verify() -> None:
-    """Reads every entry and compares it with what was written; 1 if one is damaged."""
+    """Reads every entry and compares it with what was written; 1 if not all can be used."""
     from rich.progress import track
 
     from fusedops.jit import inventory
@@ -94,14 +94,20 @@ def verify() -> None:
     console = make_console()
     found = [*track(inventory.items(root), "reading", console=console, transient=True)]
     damaged = [item for item in found if item.damage]
-    for item in damaged:
-        said = f"{item.name}: {item.damage}"
+    refused = [item for item in found if item.refusal]
+    for item in damaged + refused:
+        said = f"{item.name}: {item.damage or item.refusal}"
         console.print(said, markup=False, highlight=False, soft_wrap=True)
+    told = []
     if damaged:
-        raise _fail(
+        told.append(
             f"{len(damaged)} of {_entries(found)} damaged. No damaged entry is ever loaded: it is "
             "built again when it is needed. `fusedops cache clear --damaged` deletes them now."
         )
+    if refused:
+        told.append(f"{len(refused)} of {_entries(found)} not used, for they are not yours alone.")
+    if told:
+        raise _fail("\n".join(told))
     console.print(f"{_entries(found)}, all whole, in {root}", soft_wrap=True, highlight=False)
 
 

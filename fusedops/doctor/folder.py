@@ -72,15 +72,20 @@ def check_entries() -> Finding:
             return Finding("entries", "none yet")
         items = [*inventory.items(root)]
         damaged = [item for item in items if item.damage]
+        refused = [item for item in items if item.refusal]
         left = [*inventory.leftovers(root)]
     except OSError as error:
         return Finding("entries", f"cannot be read: {error.strerror}", Verdict.WARNING, CURE)
     found = f"{len(items)}, {sum(item.size for item in items) / 2**20:.1f} MiB"
     if left:
         found += f"; leftovers: {len(left)}, {sum(one.size for one in left) / 2**20:.1f} MiB"
+    if refused:
+        found += f"; {len(refused)} not used, such as {refused[0].name}: {refused[0].refusal}"
     if damaged:
         found += f"; {len(damaged)} damaged, such as {damaged[0].name}"
         return Finding("entries", found, Verdict.WARNING, "fusedops cache clear --damaged")
+    if refused:
+        return Finding("entries", found, Verdict.WARNING, "mend that, or " + CURE)
     return Finding("entries", found)
 
 

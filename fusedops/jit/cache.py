@@ -107,13 +107,13 @@ class Store:
             _write(folder / name, content)
         return folder / next(iter(files))
 
-    def entries(self) -> Iterator[tuple[Path, Entry | str]]:
+    def entries(self) -> Iterator[tuple[Path, Entry | Damaged]]:
         """Each entry's folder with the entry, or with what is wrong with it."""
         for folder in self._folders():
             try:
                 yield folder, read_entry(folder)
             except Damaged as reason:
-                yield folder, str(reason)
+                yield folder, reason
 
     def set_aside(self) -> list[Path]:
         """The damaged entries that are kept, oldest first."""

@@ -21,7 +21,16 @@ from typing import Any
 
 from fusedops.jit import trust
 
-__all__ = ["META", "Damaged", "Entry", "Identity", "read_damaged", "read_entry", "record"]
+__all__ = [
+    "META",
+    "Damaged",
+    "Entry",
+    "Identity",
+    "Refused",
+    "read_damaged",
+    "read_entry",
+    "record",
+]
 
 META = "meta.json"
 META_LIMIT = 16 << 20  # bytes; a record is a few kilobytes and a compiler's log
@@ -30,6 +39,10 @@ FILE_LIMIT = 256 << 20
 
 class Damaged(Exception):  # noqa: N818 (what is caught is the state of an entry)
     """An entry that is not used; says why."""
+
+
+class Refused(Damaged):
+    """An entry that may be whole, but that is not this user's to read or to trust."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +107,8 @@ def read_entry(folder: Path, request: str | None = None, build: str | None = Non
         build: The build digest likewise.
 
     Raises:
-        Damaged: It is not there, not whole, not to be trusted, or another one.
+        Damaged: It is not there, not whole, or another one.
+        Refused: It is not to be trusted, or may not be read.
     """
     descriptor = _open(folder, os.O_DIRECTORY, None)
     try:
@@ -166,12 +180,13 @@ def _open(path: Path | str, flags: int, folder: int | None) -> int:
         return os.open(path, flags, dir_fd=folder)
     except OSError as error:
         what = path if folder is not None else "its folder"
-        raise Damaged(f"{what} cannot be opened: {error.strerror}") from None
+        kind = Refused if isinstance(error, PermissionError) else Damaged
+        raise kind(f"{what} cannot be opened: {error.strerror}") from None
 
 
 def _check_trust(status: os.stat_result, what: str) -> None:
     if reason := trust.distrust(status):
-        raise Damaged(f"{what} is not to be trusted: {reason}")
+        raise Refused(f"{what} is not to be trusted: {reason}")
 
 
 def _ending(request: str, build: str) -> str:

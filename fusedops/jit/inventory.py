@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fusedops.jit.cache import DAMAGED, FAILED, TEMPORARY, Store
-from fusedops.jit.entry import Entry, read_damaged
+from fusedops.jit.entry import Entry, Refused, read_damaged
 
 __all__ = ["Item", "Leftover", "items", "leftovers", "matching", "size"]
 
@@ -29,14 +29,16 @@ class Item:
         folder: Where.
         size: Bytes.
         modified: When it was last written to, in seconds since 1970.
-        damage: Why the cache would not take it, or None if it is whole.
+        damage: What is wrong with it, or None if it is whole as far as this user can tell.
+        refusal: Why it is not this user's to use, whole or not; None if it is.
         meta: Its record, empty if that cannot be read.
     """
 
     folder: Path
     size: int
     modified: float
-    damage: str | None
+    damage: str | None = None
+    refusal: str | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -101,10 +103,14 @@ def items(root: Path) -> Iterator[Item]:
     for folder, found in Store(root).entries():
         if not _ENTRY.fullmatch(folder.name) or folder.is_symlink() or not folder.is_dir():
             continue
-        damage = None if isinstance(found, Entry) else found
-        meta = found.meta if isinstance(found, Entry) else read_damaged(folder)
         with contextlib.suppress(FileNotFoundError):  # gone meanwhile
-            yield Item(folder, size(folder), folder.stat().st_mtime, damage, meta)
+            known = folder, size(folder), folder.stat().st_mtime
+            if isinstance(found, Entry):
+                yield Item(*known, meta=found.meta)
+            elif isinstance(found, Refused):
+                yield Item(*known, refusal=str(found), meta=read_damaged(folder))
+            else:
+                yield Item(*known, damage=str(found), meta=read_damaged(folder))
 
 
 def matching(root: Path, prefix: str) -> list[Item]:

@@ -19,6 +19,7 @@ from fusedops.doctor import environment, folder, framework, package
 from fusedops.doctor.finding import Finding, Verdict
 from fusedops.doctor.graphics import Device, Driver
 from fusedops.jit import env
+from fusedops.jit.cache import Identity, Store
 
 GPU = Driver((13, 0), "", (Device("GPU", (9, 0), 1 << 30),))
 
@@ -223,6 +224,16 @@ class TestCache:
         assert "1 damaged, such as one-" in finding.found
         assert "leftovers: 1" in finding.found
         assert finding.cure == "fusedops cache clear --damaged"
+
+    def test_entries_that_are_not_to_be_trusted_are_not_called_damaged(self, cache):
+        store = Store(cache)
+        made = store.publish(Identity("one", "a" * 64, "b" * 64), {}, {"kernel.so": b""})
+        made.binary.chmod(0o666)
+        finding = folder.check_entries()
+        assert finding.verdict is Verdict.WARNING
+        assert "1 not used, such as one-" in finding.found
+        assert "everybody may write to it" in finding.found
+        assert "damaged" not in finding.found + finding.cure
 
 
 class TestEnvironment:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -18,6 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fusedops.cli import app
+from fusedops.jit import entry as entry_module
 from fusedops.jit import inventory
 from fusedops.jit.cache import Identity, Store
 from fusedops.jit.entry import META_LIMIT
@@ -179,6 +181,55 @@ def test_verify_finds_damage(cache: Path, spoil: Callable[[Path], None], reason:
     assert status == 0
     assert not folder.exists()
     assert run("verify")[0] == 0
+
+
+def give_away(folder: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder away")
+    os.chown(folder, 12345, -1)
+
+
+def open_to_all(folder: Path) -> None:
+    (folder / "kernel.so").chmod(0o666)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (give_away, "its folder is not to be trusted: it belongs to user 12345"),
+        (open_to_all, "kernel.so is not to be trusted: everybody may write to it"),
+    ],
+)
+def test_what_is_not_to_be_trusted_is_not_called_damaged(
+    cache: Path, spoil: Callable[[Path], None], reason: str
+) -> None:
+    folder = make(cache, "one")
+    spoil(folder)
+    status, said = run("verify")
+    assert status == 1
+    assert f"{folder.name}: {reason}" in said
+    assert "1 of 1 entry of" in said
+    assert "not used" in said
+    assert "damaged" not in said
+    assert reason in run("show", "one")[1]
+    assert "nothing to delete" in run("clear", "--damaged", "--yes")[1]
+    assert folder.exists()
+    (folder / "meta.json").write_text("{")
+    assert run("clear", "--all", "--yes")[0] == 0
+    assert not folder.exists()
+
+
+def test_what_may_not_be_read_is_not_called_damaged(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(cache, "one")
+
+    def refuse(path: Path | str, flags: int, **options: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(entry_module.os, "open", refuse)
+    (item,) = inventory.items(cache)
+    assert (item.damage, item.refusal) == (None, "its folder cannot be opened: Permission denied")
 
 
 def pipe(folder: Path) -> None:
