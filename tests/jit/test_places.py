@@ -20,8 +20,8 @@ from samples import Compiler
 
 import fusedops as fo
 from fusedops import _runtime, variant
+from fusedops.jit import Artifact, env, library, scratch, store
 from fusedops.jit import cache as cache_module
-from fusedops.jit import env, scratch, store
 from fusedops.jit.cache import Store
 
 FULL = [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO]
@@ -173,16 +173,15 @@ def test_temporary_files_have_no_place_either(
 def test_libraries_from_memory_are_not_mistaken_for_one_another(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def only_from_memory(path: str | bytes, symbol: str) -> _runtime.Kernel:
-        if isinstance(path, bytes):
-            raise RuntimeError("not from its file")
-        return load(path, symbol)
+    def no_file(built: Artifact) -> int:
+        raise FileNotFoundError("not from its file")
 
-    load = _runtime.load_host
-    monkeypatch.setattr(_runtime, "load_host", only_from_memory)
+    monkeypatch.setattr(library, "_file", no_file)
     x = torch.arange(24.0).reshape(3, 8)
-    for op in (fo.Softmax(), fo.RMSNorm()):
+    before = {*Path("/proc/self/fd").iterdir()}
+    for op in (fo.Softmax(), fo.RMSNorm(), fo.LogSoftmax()):
         assert torch.allclose(op(x), op.unfused(x))
+    assert {*Path("/proc/self/fd").iterdir()} == before  # a library does without its descriptor
 
 
 def test_temporary_files_go_elsewhere_if_tmpdir_is_unusable(tmp_path: Path) -> None:

@@ -15,7 +15,12 @@ import pytest
 from samples import HOST, LEVEL, Compiler
 
 from fusedops.errors import CompileError
-from fusedops.jit import Artifact, build, trust
+from fusedops.jit import Artifact, build, load_host, trust
+
+MARKING = """
+#include <cstdio>
+__attribute__((constructor)) static void mark() {{ std::fclose(std::fopen("{}", "w")); }}
+"""
 
 
 def make() -> Artifact:
@@ -136,6 +141,40 @@ def test_the_cache_may_be_a_link_to_a_folder_of_the_users_own(cache: Path, tmp_p
     cache.symlink_to(tmp_path / "own")
     assert [make().origin, make().origin] == ["compiled", "cache"]
     assert list((tmp_path / "own").glob("h-*"))
+
+
+def mapped() -> str:
+    return Path("/proc/self/maps").read_text()
+
+
+def test_a_library_is_loaded_from_its_file() -> None:
+    made = make()
+    kernel = load_host(made, "answer")
+    assert str(made.binary) in mapped()
+    del kernel
+
+
+@pytest.mark.parametrize("owner", [None, 12345])
+def test_what_is_loaded_is_what_was_verified(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int | None
+) -> None:
+    """Though a group that may write above the cache exchanges it before the library is loaded."""
+    if owner and os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    tmp_path.chmod(0o770)
+    made, mark = make(), tmp_path / "mark"
+    monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path / "other"))
+    other = build(HOST + MARKING.format(mark), name="h", arch=LEVEL)
+    cache.rename(tmp_path / "old")
+    made.folder.mkdir(parents=True)
+    made.binary.write_bytes(other.binary.read_bytes())
+    if owner:
+        os.chown(made.binary, owner, -1)
+    kernels = [load_host(made, "answer")]
+    assert not mark.exists()
+    assert f"/memfd:{made.folder.name}" in mapped()
+    kernels.append(load_host(other, "answer"))
+    assert mark.exists()
 
 
 def link_folder(entry: Path) -> None:
