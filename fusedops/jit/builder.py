@@ -126,13 +126,13 @@ def build(
     if found is not None:
         return found
     started = time.perf_counter()
+    job = _Job(_backend(arch), _request(source, arch), name, declaration, tuple(signature))
     if env.offline():
         raise MissingVariantError(
             f"{declaration or name}: its variant for {arch} must be in the cache "
-            f"({env.cache_dir()}) while FUSEDOPS_OFFLINE=1, found none: run the call once "
-            "without FUSEDOPS_OFFLINE=1 and with the same FUSEDOPS_CACHE_DIR"
+            f"({env.cache_dir()}) while FUSEDOPS_OFFLINE=1, found {_unusable(job)}: run the call "
+            "once without FUSEDOPS_OFFLINE=1 and with the same FUSEDOPS_CACHE_DIR"
         )
-    job = _Job(_backend(arch), _request(source, arch), name, declaration, tuple(signature))
     identity, compiler = _identity(job)
     entry, origin = _compile(job, identity, compiler)
     return _artifact(entry, arch, origin, started)
@@ -187,6 +187,14 @@ def _identity(job: _Job) -> tuple[Identity, dict[str, str]]:
 def _any_compiler(job: _Job) -> Entry | None:
     digest = job.request.digest
     return next((entry for store in stores() if (entry := store.newest(digest))), None)
+
+
+def _unusable(job: _Job) -> str:
+    """What there is in place of an entry that serves."""
+    for store in stores():
+        for folder, reason in store.unusable(job.request.digest):
+            return f"only {folder.name}, which is not used: {reason}"
+    return "none"
 
 
 def _compile(

@@ -84,6 +84,15 @@ def test_offline_never_compiles(compiler: Compiler, monkeypatch: pytest.MonkeyPa
     assert compiler.compilations == 0
 
 
+def test_offline_a_damaged_entry_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = build(HOST, name="h", arch=LEVEL).folder
+    (folder / "kernel.so").write_bytes(b"damaged")
+    monkeypatch.setenv("FUSEDOPS_OFFLINE", "1")
+    reason = f"found only {folder.name}, which is not used: kernel.so is not what was written"
+    with pytest.raises(MissingVariantError, match=reason):
+        build(HOST, name="h", arch=LEVEL)
+
+
 @pytest.mark.parametrize("absent", ["offline", "no compiler"])
 def test_without_a_compiler_any_entry_serves_newest_compiler_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, absent: str
