@@ -118,13 +118,16 @@ def clear(
         str | None, typer.Option(help="Built longer ago than that: 30d, 12h or 4w.")
     ] = None,
     arch: Annotated[str | None, typer.Option(help="Built for that: sm_90, x86-64-v3.")] = None,
-    damaged: Annotated[bool, typer.Option("--damaged", help="Entries that are damaged.")] = False,
+    damaged: Annotated[
+        bool, typer.Option("--damaged", help="Damaged, or set aside because it was.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Does not ask.")] = False,
 ) -> None:
     """Deletes entries: those that all options name. Nothing else in the folder is touched."""
     from rich.progress import track
 
     from fusedops.jit import clearing, inventory
+    from fusedops.jit.cache import DAMAGED
 
     if not (everything or older_than or arch or damaged):
         raise _fail("say what to delete: --all, or one or more of --older-than, --arch, --damaged")
@@ -138,7 +141,12 @@ def clear(
         and (arch is None or item.arch == arch)
         and (not damaged or item.damage is not None)
     ]
-    left = [*inventory.leftovers(root)] if limit is None and arch is None else []
+    left = [
+        leftover
+        for leftover in (inventory.leftovers(root) if limit is None and arch is None else ())
+        # What did not compile is no damage: an error points at it.
+        if not damaged or leftover.path.name.startswith(DAMAGED)
+    ]
     if not chosen and not left:
         console.print(f"nothing to delete in {root}", soft_wrap=True, highlight=False)
         return

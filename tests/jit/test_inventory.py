@@ -334,6 +334,18 @@ class TestClear:
         assert f"{at_work.name} stays: another process is writing it" in said
         assert (outside / "file").exists()
 
+    def test_damaged_is_what_is_damaged_and_what_was_set_aside_as_such(self, cache: Path) -> None:
+        whole, broken = make(cache, "whole"), make(cache, "broken")
+        cut(broken)
+        for name in (".damaged-x", ".failed", ".tmp-killed"):
+            (cache / name).mkdir()
+            (cache / name / "file").write_text("")
+        status, said = run("clear", "--damaged", answer="y\n")
+        assert status == 0
+        assert "and leftovers: 1 (" in said
+        # A CompileError names what is under .failed.
+        assert there(cache) - {".locks"} == {whole.name, ".failed", ".tmp-killed"}
+
     def test_an_entry_that_is_being_built_stays(self, cache: Path) -> None:
         folder, other = make(cache, "one"), make(cache, "two")
         with locked(cache, folder.name):
