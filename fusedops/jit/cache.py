@@ -96,6 +96,7 @@ class Store:
                     return Entry(target, target / meta["binary"], meta, files)
                 if there := self.find(identity):
                     return there
+                folder.stat()  # raises where the whole cache has gone, and ours with it
                 self._set_aside(target)
         raise OSError(errno.EBUSY, "others keep rewriting the entry", str(target))
 

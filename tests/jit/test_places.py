@@ -231,6 +231,21 @@ def test_a_cache_that_vanishes_while_it_is_written(
     assert call()
 
 
+def test_that_the_cache_vanished_before_the_entry_was_in_place_is_what_is_said(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush = cache_module._flush
+
+    def vanish(folder: Path) -> None:
+        flush(folder)
+        if cache in folder.parents:
+            shutil.rmtree(cache)
+
+    monkeypatch.setattr(cache_module, "_flush", vanish)
+    with pytest.warns(RuntimeWarning, match="cannot be written: No such file or directory"):
+        assert call()
+
+
 def test_an_entry_that_vanishes_between_reading_and_loading(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
