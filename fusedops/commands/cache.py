@@ -191,7 +191,7 @@ def _root() -> Path:
 
     root = env.cache_dir()
     if root is None:
-        raise _fail("there is no home folder to keep the cache in: set FUSEDOPS_CACHE_DIR")
+        raise _fail(f"{env.no_cache_dir()}: set FUSEDOPS_CACHE_DIR to one of your own")
     try:
         next(root.iterdir(), None)
         reason = trust.distrust_cache(root)

@@ -21,20 +21,12 @@ ROOM = 256 << 20  # bytes; a variant takes some ten thousand, a compiler's tempo
 CURE = "set FUSEDOPS_CACHE_DIR to a folder of your own"
 
 
-def cache_dir() -> Path | None:
-    """The cache folder, or None where there is none to be had."""
-    try:
-        return env.cache_dir()
-    except (RuntimeError, OSError):  # FUSEDOPS_CACHE_DIR=~nobody
-        return None
-
-
 def check_cache() -> Finding:
     """Whether builds would be kept in the user's folder."""
     bad = Verdict.PROBLEM if is_offline() else Verdict.WARNING
-    root = cache_dir()
+    root = env.cache_dir()
     if root is None:
-        return Finding("cache", "no home folder to keep it in", bad, CURE)
+        return Finding("cache", env.no_cache_dir(), bad, CURE)
     try:
         status = root.stat()
     except FileNotFoundError:
@@ -66,7 +58,7 @@ def check_cache() -> Finding:
 
 def check_entries() -> Finding:
     """What is in the cache, each entry read as a build would."""
-    root = cache_dir()
+    root = env.cache_dir()
     try:
         if root is None or not root.is_dir():
             return Finding("entries", "none yet")

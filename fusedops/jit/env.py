@@ -26,6 +26,7 @@ __all__ = [
     "cuda_homes",
     "cxx",
     "include_dir",
+    "no_cache_dir",
     "offline",
     "record_file",
     "verbose",
@@ -43,16 +44,26 @@ _INFLUENCES = {
 
 
 def cache_dir() -> Path | None:
-    """The folder of the cache, or None where there is no home to put it in."""
+    """The folder of the cache, or None where it has no place; `no_cache_dir` says why."""
     try:
         if folder := os.environ.get("FUSEDOPS_CACHE_DIR"):
-            return Path(folder).expanduser().absolute()
+            path = Path(folder)
+            if path.parts[:1] == ("~",):
+                return _home().joinpath(*path.parts[1:])
+            return path.expanduser().absolute()
         folder = os.environ.get("XDG_CACHE_HOME", "")
         if Path(folder).is_absolute():  # the XDG specification says to ignore others
             return Path(folder) / "fusedops"
-        return Path.home() / ".cache" / "fusedops"
+        return _home() / ".cache" / "fusedops"
     except (RuntimeError, FileNotFoundError):  # no home; no working directory
         return None
+
+
+def no_cache_dir() -> str:
+    """Why `cache_dir` gives None."""
+    folder = os.environ.get("FUSEDOPS_CACHE_DIR")
+    what = f"FUSEDOPS_CACHE_DIR={folder!r} leads to no folder" if folder else ""
+    return (what or "there is no home folder to keep the cache in") + _bad_home()
 
 
 def offline() -> bool:
@@ -101,6 +112,25 @@ def include_dir() -> Path:
 def cmake_dir() -> Path:
     """The folder of ``fusedops-config.cmake``, for CMake's ``fusedops_DIR``."""
     return include_dir().parent / "share" / "cmake" / "fusedops"
+
+
+def _home() -> Path:
+    """The user's home folder.
+
+    Raises:
+        RuntimeError: There is none.
+    """
+    if reason := _bad_home():
+        raise RuntimeError(reason)
+    return Path.home()
+
+
+def _bad_home() -> str:
+    """What is wrong with HOME; with a relative one, each working directory would have a cache."""
+    home = os.environ.get("HOME")
+    if home is None or Path(home).is_absolute():
+        return ""
+    return f": HOME must be a full path, got {home!r}"
 
 
 def _flag(name: str) -> bool:

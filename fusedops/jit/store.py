@@ -129,7 +129,7 @@ def _shared() -> Store | str:
     """The store in the user's cache folder, made if need be; or why it cannot be used."""
     root = env.cache_dir()
     if root is None:
-        return "there is no home folder to keep the cache in"
+        return env.no_cache_dir()
     try:
         if not root.exists():
             make_folder(root)

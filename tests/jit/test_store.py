@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,8 +15,11 @@ from pathlib import Path
 
 import pytest
 from samples import HOST, LEVEL, Compiler
+from typer.testing import CliRunner
 
 import fusedops
+from fusedops.cli import app
+from fusedops.doctor.folder import check_cache
 from fusedops.jit import build, env
 from fusedops.jit import cache as cache_module
 
@@ -169,6 +173,36 @@ def test_where_the_cache_is(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert env.cache_dir() == Path(folder)
+
+
+@pytest.mark.parametrize(
+    ("variables", "reason"),
+    [
+        ({"HOME": "rel"}, "to keep the cache in: HOME must be a full path, got 'rel'"),
+        ({"HOME": ""}, "no home folder to keep the cache in: HOME must be a full path, got ''"),
+        (
+            {"FUSEDOPS_CACHE_DIR": "~/x", "HOME": "rel"},
+            "FUSEDOPS_CACHE_DIR='~/x' leads to no folder: HOME must be a full path, got 'rel'",
+        ),
+        (
+            {"FUSEDOPS_CACHE_DIR": "~no-such-user/x", "HOME": "/c"},
+            "FUSEDOPS_CACHE_DIR='~no-such-user/x' leads to no folder",
+        ),
+    ],
+)
+def test_a_variable_that_leads_nowhere_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("FUSEDOPS_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert env.cache_dir() is None
+    with pytest.warns(RuntimeWarning, match=re.escape(reason)):
+        assert make() == "compiled"
+    assert reason in check_cache().found
+    assert reason in CliRunner().invoke(app, ["cache", "list"]).output
 
 
 @pytest.mark.parametrize("name", ["FUSEDOPS_OFFLINE", "FUSEDOPS_VERBOSE"])
