@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import functools
 import os
+import sys
 import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -149,9 +150,14 @@ def say_once(reason: str) -> None:
 
 @functools.cache
 def _say(reason: str) -> None:
+    offline = "an error while FUSEDOPS_OFFLINE=1"
+    missing = offline if env.offline() else "compiled anew in each process"
+    level, frame = 1, sys._getframe()
+    while frame.f_back and f"{frame.f_globals.get('__name__')}.".startswith("fusedops."):
+        level, frame = level + 1, frame.f_back  # to whoever called this package
     warnings.warn(
-        f"{reason}. What is missing from it is compiled anew in each process; "
+        f"{reason}. What is missing from it is {missing}; "
         "set FUSEDOPS_CACHE_DIR to a folder of your own.",
         RuntimeWarning,
-        stacklevel=3,
+        stacklevel=level,
     )

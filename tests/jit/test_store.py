@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 import fusedops
 from fusedops.cli import app
 from fusedops.doctor.folder import check_cache
+from fusedops.errors import MissingVariantError
 from fusedops.jit import build, env
 from fusedops.jit import cache as cache_module
 
@@ -64,9 +65,22 @@ def test_a_folder_that_cannot_be_used(
         origins = [make(), make()]
     assert origins == ["compiled", "cache"]  # this process keeps what it has built
     assert len(told) == 1
-    assert "FUSEDOPS_CACHE_DIR" in str(told[0].message)
+    assert "compiled anew in each process; set FUSEDOPS_CACHE_DIR" in str(told[0].message)
+    assert told[0].filename == __file__  # whose code made the call, not where it is said
     assert compiler.compilations == 1
     assert not cache.is_dir() or list(cache.iterdir()) == []
+
+
+def test_offline_nothing_is_said_to_be_compiled(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_to_all(cache)
+    monkeypatch.setenv("FUSEDOPS_OFFLINE", "1")
+    with (
+        pytest.warns(RuntimeWarning, match="missing from it is an error while FUSEDOPS_OFFLINE=1"),
+        pytest.raises(MissingVariantError),
+    ):
+        make()
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
