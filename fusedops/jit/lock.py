@@ -23,17 +23,19 @@ __all__ = ["among_processes", "among_threads", "guard", "opened", "taken"]
 #: Held across a fork: what is done under it a child finds done or not begun, and can do itself.
 guard = threading.RLock()
 
-_ours: set[int] = set()  # descriptors of lock files
+_ours: dict[int, os.stat_result] = {}  # descriptors of lock files, and which file each is of
 _threads: dict[str, threading.Lock] = {}
 
 
 def _in_child() -> None:
     # A lock lasts until all copies of its descriptor are closed; a child must not prolong it.
-    for descriptor in _ours:
-        os.close(descriptor)
-    _ours.clear()
-    _threads.clear()  # their owners are threads of the parent
-    guard.release()
+    try:
+        for descriptor in [*_ours]:
+            with contextlib.suppress(OSError):
+                _close(descriptor)
+        _threads.clear()  # their owners are threads of the parent
+    finally:
+        guard.release()
 
 
 os.register_at_fork(before=guard.acquire, after_in_parent=guard.release, after_in_child=_in_child)
@@ -49,16 +51,27 @@ def opened(path: Path, flags: int = 0) -> Iterator[int]:
     flags |= os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     with guard:
         descriptor = os.open(path, flags, 0o600)
-        _ours.add(descriptor)
+        _ours[descriptor] = os.fstat(descriptor)
     try:
         yield descriptor
     finally:
         with guard:
-            if descriptor in _ours:
-                _ours.remove(descriptor)
-                with contextlib.suppress(OSError):  # a fork may not have come to close its copy
-                    fcntl.flock(descriptor, fcntl.LOCK_UN)
-                os.close(descriptor)
+            # A fork may not have come to close its copy.
+            _close(descriptor, unlock=True)
+
+
+def _close(descriptor: int, unlock: bool = False) -> None:
+    """Close a lock file, unless that is done, by us or by others; then its number may be theirs."""
+    known = _ours.pop(descriptor, None)
+    try:
+        if known is None or not os.path.samestat(os.fstat(descriptor), known):
+            return
+    except OSError:
+        return
+    if unlock:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
 
 
 def taken(descriptor: int, path: Path) -> bool:

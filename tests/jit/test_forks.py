@@ -165,6 +165,38 @@ def test_a_fork_does_not_prolong_its_parents_lock(tmp_path: Path) -> None:
         assert lock.taken(descriptor, path)
 
 
+@pytest.mark.parametrize("reused", [False, True])
+def test_a_fork_after_others_closed_a_lock_file(tmp_path: Path, reused: bool) -> None:
+    """Such as a program that closes all descriptors, and goes on to open its own."""
+
+    def take_guard() -> bool:
+        held = lock.guard.acquire(timeout=1.0)
+        if held:
+            lock.guard.release()
+        return held
+
+    def is_open(descriptor: int) -> bool:
+        with contextlib.suppress(OSError):
+            return bool(os.fstat(descriptor))
+        return False
+
+    def right() -> bool:
+        with ThreadPoolExecutor(1) as pool:
+            free = pool.submit(take_guard).result()
+        return free and is_open(closed) is reused and not is_open(kept)
+
+    with lock.opened(tmp_path / "kept", os.O_CREAT) as kept:
+        with lock.opened(tmp_path / "closed", os.O_CREAT) as closed:
+            os.close(closed)
+            if reused:
+                assert os.open(tmp_path, os.O_RDONLY) == closed
+            assert in_a_fork(right)
+        assert is_open(closed) is reused
+        assert is_open(kept)
+    if reused:
+        os.close(closed)
+
+
 def test_a_fork_while_a_thread_makes_the_private_store(monkeypatch: pytest.MonkeyPatch) -> None:
     real, entered = store.anywhere, threading.Event()
 
