@@ -19,6 +19,7 @@ from fusedops.backward import Backward
 from fusedops.binding import KEPT, Bound, bind
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Role
+from fusedops.jit.lock import guard
 from fusedops.needed import joining_name, needed, saved_name
 from fusedops.occurrence import occurrences
 from fusedops.recording import record
@@ -91,7 +92,8 @@ class Gradient(_runtime.Dispatcher):
 
     def _plan(self, dy: Tensor, given: dict[str, Any], options: dict[str, Any]) -> Any:
         def signature() -> Signature:
-            from fusedops.signature import of_gradient  # seldom asked for
+            with guard:
+                from fusedops.signature import of_gradient  # seldom asked for
 
             return of_gradient(self, dy, given, options)
 

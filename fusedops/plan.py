@@ -21,6 +21,7 @@ from fusedops.codegen import Arguments, Number, View
 from fusedops.errors import UnsupportedError
 from fusedops.functors import rounded
 from fusedops.geometry import MAX_ROW_DIMS, Geometry, Operand, Virtual, place
+from fusedops.jit.lock import guard
 from fusedops.parts import (
     Part,
     contiguous,
@@ -123,7 +124,8 @@ def _built(bound: Bound, target: Target) -> Info:
 
 
 def _signature(bound: Bound) -> Signature:
-    from fusedops.signature import of_call  # seldom asked for
+    with guard:
+        from fusedops.signature import of_call  # seldom asked for
 
     return of_call(bound)
 

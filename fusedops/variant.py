@@ -16,6 +16,7 @@ import torch
 from fusedops import _runtime, codegen, jit
 from fusedops.errors import CompileError, FusedOpsError
 from fusedops.functors import Functor
+from fusedops.jit.lock import guard
 from fusedops.schedule import Schedule
 
 __all__ = ["Variant"]
@@ -113,7 +114,8 @@ class Variant(NamedTuple):
     def blamed(self, error: FusedOpsError) -> FusedOpsError:
         """`error`, with the functor or operand that a compiler refused, if it was one."""
         if isinstance(error, CompileError):
-            from fusedops.blame import culprit
+            with guard:
+                from fusedops.blame import culprit
 
             sides = {"load": self.load, "store": self.store}
             error.culprit = culprit(error.log, self.source, sides)
@@ -128,7 +130,8 @@ class Variant(NamedTuple):
             if self.tile is None:
                 known = jit.load_host(built, "fusedops_rows")
             else:
-                from fusedops.jit.nvrtc import PTX
+                with guard:
+                    from fusedops.jit.nvrtc import PTX
 
                 image = built.read(PTX if self.translated else built.binary.name)
                 known = _runtime.load_cuda(image, "fusedops_kernel", waits=True)
