@@ -101,7 +101,11 @@ class Gradient(_runtime.Dispatcher):
             described = self.describe(dy, given, options, target)
             if described.apart:
                 return None
-            record(signature, lambda: described.variants)
+            record(
+                signature,
+                lambda other: self.describe(dy, given, options, other).variants,
+                target,
+            )
             return described.plan()
 
         try:

@@ -117,7 +117,9 @@ def make_plan(bound: Bound) -> Any:
 
 def _built(bound: Bound, target: Target) -> Info:
     """What a call runs, once its kernel is there."""
-    record(functools.partial(_signature, bound), lambda: [describe(bound, target).variant])
+    record(
+        functools.partial(_signature, bound), lambda other: [describe(bound, other).variant], target
+    )
     info = choose(bound, target)
     info.variant.kernel()
     return info

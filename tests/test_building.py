@@ -259,6 +259,45 @@ def test_what_is_built_for_a_recording_is_what_runs(name, tmp_path, monkeypatch)
     assert not {name for key, name in asked.items() if key not in built}
 
 
+LAYER_NORM = fo.LayerNorm(store=[fo.Affine("g", "b")])
+
+
+def recording(tmp_path, monkeypatch, sizes):
+    """The lines that calls with these rows and columns leave, and the signatures of the calls."""
+    op = type(LAYER_NORM)(store=LAYER_NORM.store)  # without the plans of other tests
+    tmp_path.mkdir(exist_ok=True)
+    calls = tmp_path / "calls"
+    monkeypatch.setattr("fusedops.recording._seen", set())
+    monkeypatch.setenv("FUSEDOPS_RECORD", str(calls))
+    of_all = []
+    for rows, columns in sizes:
+        g, b = (torch.randn(columns, requires_grad=True) for _ in range(2))
+        x = torch.randn(rows, columns, requires_grad=True)
+        op(x, g=g, b=b).backward(torch.randn_like(x))
+        op(x.detach(), g=g.detach(), b=b.detach())
+        of_all.append(of_call(op.bind(x, {"g": g, "b": b})))
+    lines = calls.read_text().splitlines()
+    assert len(lines) == len(set(lines))
+    return [Signature.parse(line) for line in lines], of_all
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "x86-64-v3"])
+def test_what_is_one_kernel_here_and_several_elsewhere_is_recorded(tmp_path, monkeypatch, arch):
+    """A kernel of a CPU has any number of columns; a GPU's is made for one."""
+    sizes = [(4, 256), (4, 1024), (4, 4096), (4, 70000), (8192, 256)]
+    lines, calls = recording(tmp_path, monkeypatch, sizes)
+    target = Target.named(arch)
+    built = {variant.key for variant in variants(lines, target)}
+    for call in calls:
+        assert {variant.key for variant in variants([call], target)} <= built, call.x
+
+
+def test_a_number_of_rows_that_makes_no_difference_is_not_recorded_again(tmp_path, monkeypatch):
+    one, _ = recording(tmp_path / "one", monkeypatch, [(6000, 64)])
+    several, _ = recording(tmp_path / "several", monkeypatch, [(r, 64) for r in (6000, 6001, 7000)])
+    assert [str(line) for line in several] == [str(line) for line in one]
+
+
 def test_an_evaluation_is_enough_to_build_for_training():
     """One call, and its gradients, with dropout and without."""
     op, x, arguments = CALLS["attention"]()
