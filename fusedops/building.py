@@ -17,6 +17,7 @@ from fusedops.binding import Bound, bind
 from fusedops.errors import FusedOpsError
 from fusedops.exporting.call import described
 from fusedops.gradient import Gradient
+from fusedops.jit.store import why_not_kept
 from fusedops.row_op import RowOp
 from fusedops.signature import Signature
 from fusedops.spelling import read
@@ -34,7 +35,7 @@ class Outcome:
         variant: Which.
         origin: "compiled", "cache", or None if it failed.
         seconds: How long it took.
-        error: Why it failed.
+        error: Why it failed, or was not kept.
     """
 
     variant: Variant
@@ -85,7 +86,7 @@ def build_all(
     for variant in wanted:
         order = variant.order
         here = jit.cached(order.source, name=order.name, arch=order.arch)
-        if here is None:
+        if here is None or why_not_kept(here.folder):
             missing.append(variant)
         else:
             note(variant, here)
@@ -110,9 +111,13 @@ def _enter(environment: dict[str, str]) -> None:
 
 def _build(order: jit.Order) -> jit.Artifact | FusedOpsError:
     try:
-        return jit.build(**order._asdict())
+        built = jit.build(**order._asdict())
     except FusedOpsError as error:
         return error
+    if reason := why_not_kept(built.folder):
+        what = f"{order.declaration or order.name}: its kernel for {order.arch}"
+        return FusedOpsError(f"{what} was compiled, but could not be kept: {reason}")
+    return built
 
 
 def _of_call(one: Signature, target: Target) -> Iterator[Variant]:

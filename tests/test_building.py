@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import hypothesis
@@ -23,6 +25,8 @@ import fusedops as fo
 from fusedops.building import build_all, variants
 from fusedops.cli import app
 from fusedops.flagship import ADD_NORM, ATTENTION
+from fusedops.jit import cache as cache_module
+from fusedops.jit import store
 from fusedops.runtime import draw_in_memory
 from fusedops.signature import Signature, of_call
 from fusedops.target import ARCHS, Target
@@ -406,6 +410,8 @@ class TestTheCommands:
         *("--operand", "gamma=T:64", "--operand", "beta=T:64"),
     )
 
+    SOFTMAX = ("--call", '{"op": "Softmax()", "x": "float32:2,8", "values": {}}')
+
     def test_a_declaration_is_built_for_every_arch_and_dtype(self, tmp_path):
         result = self.build(*self.FLAGSHIP, "--arch", "sm_80,sm_90", "--dtype", "float16,bfloat16")
         assert result.exit_code == 0, result.output
@@ -432,6 +438,32 @@ class TestTheCommands:
         assert "wrong()], empty_row='zero'): its kernel for" in result.output
         assert "in: wrong(), load[0]" in result.output
         assert re.search(r"│ +3 +│ +0 +│ +1 +│", result.output), result.output
+
+    @pytest.fixture
+    def in_threads(self, monkeypatch):
+        """Builds are done in this process, where a test can get at them."""
+        monkeypatch.setattr(
+            "fusedops.building.ProcessPoolExecutor", lambda count, *_: ThreadPoolExecutor(1)
+        )
+        monkeypatch.setattr(store, "_private", {})
+        store._say.cache_clear()
+
+    @pytest.mark.filterwarnings("ignore:the cache folder:RuntimeWarning")
+    def test_what_could_not_be_kept_is_no_success(self, tmp_path, monkeypatch, in_threads):
+        write = cache_module._write
+
+        def full(path, content):
+            if tmp_path / "cache" in path.parents:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            write(path, content)
+
+        monkeypatch.setattr(cache_module, "_write", full)
+        for _ in range(2):  # what the process has kept for itself is not in the cache either
+            result = self.build(*self.SOFTMAX, "--no-backward")
+            assert result.exit_code == 1
+            assert re.search(r"│ +2 +│ +0 +│ +0 +│ +2 +│", result.output), result.output
+            assert "could not be kept: the cache folder" in result.output
+            assert "cannot be written: No space left on device" in result.output
 
     @pytest.mark.parametrize(
         ("arguments", "words"),

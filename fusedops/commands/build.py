@@ -69,7 +69,10 @@ def build(
         Path | None, typer.Option(help="The cache to fill; by default FUSEDOPS_CACHE_DIR's.")
     ] = None,
 ) -> None:
-    """Fills a cache with the kernels of calls, for any architecture; needs no GPU."""
+    """Fills a cache with the kernels of calls, for any architecture; needs no GPU.
+
+    Exits with 1 if one could not be built or kept.
+    """
     import os
 
     from rich.console import Console
