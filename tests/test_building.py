@@ -360,6 +360,49 @@ def test_what_is_missing_is_named_with_the_command_that_builds_it(tmp_path, monk
     torch.testing.assert_close(op(x, of_this_test=2.0), torch.softmax(2 * x, -1))
 
 
+def test_the_command_finds_a_functor_of_the_users_own(program, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(program.parent)
+    monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("FUSEDOPS_OFFLINE", "1")
+    calling = tmp_path / "calling.py"
+    calling.write_text(
+        "import sys, torch, fusedops as fo\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "from of_mine import softcap\n"
+        "fo.RMSNorm(load=[softcap('cap')])(torch.zeros(2, 8), cap=1.0)\n"
+    )
+    done = run(calling, program.parent)
+    command = done.stderr.splitlines()[-1].strip()
+    assert command.startswith("fusedops build --arch "), done.stderr
+    monkeypatch.delenv("FUSEDOPS_OFFLINE")
+    monkeypatch.chdir(program.parent)
+    # In a process of its own, where the module has not been imported.
+    built = subprocess.run(
+        [sys.executable, "-m", *shlex.split(command)], capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stderr
+    monkeypatch.setenv("FUSEDOPS_OFFLINE", "1")
+    assert run(calling, program.parent).returncode == 0
+
+
+@pytest.mark.parametrize("where", ["the program itself", "a function"])
+def test_no_command_is_named_where_none_can_find_the_functor(tmp_path, where):
+    source = SOFTCAP
+    if where == "a function":
+        body = SOFTCAP.replace("\n", "\n    ")
+        source = f"def make():{body}return softcap\nsoftcap = make()"
+    calling = tmp_path / "calling.py"
+    calling.write_text(
+        f"{source}\nimport torch, fusedops as fo\n"
+        "fo.RMSNorm(load=[softcap('cap')])(torch.zeros(2, 8), cap=1.0)\n"
+    )
+    environment = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "cache"), "FUSEDOPS_OFFLINE": "1"}
+    done = run(calling, **environment)
+    assert "MissingVariantError" in done.stderr
+    assert "--call" not in done.stderr
+    assert "define the functor in a module that can be imported" in done.stderr
+
+
 def check_meta(found):
     """An entry says what it is."""
     assert found["declaration"].startswith("LayerNorm(load=[softcap('cap'), Dropout(p='p')], sto")
@@ -503,7 +546,9 @@ class TestTheCommands:
     def test_a_functor_whose_module_is_not_imported_is_told(self):
         op = "LogSoftmax(load=[f()], empty_row='zero')  # - not.here:f@0123456789abcdef"
         result = self.build("--call", json.dumps({"op": op, "x": "float32:8", "values": {}}))
-        assert "import not.here before" in " ".join(result.output.replace("│", " ").split())
+        said = " ".join(result.output.replace("│", " ").split())
+        assert "import not.here before" in said
+        assert "--import not.here" in said
 
     def test_record_ends_as_the_program_does(self, tmp_path):
         script = tmp_path / "ends.py"
