@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -132,9 +133,7 @@ def _of_every_gradient(one: Signature, target: Target) -> Iterator[Variant]:
             given = bound.operands.items()
             floating = {k for k, v in given if isinstance(v, Tensor) and v.is_floating_point()}
             gradient = Gradient(bound.op, frozenset({"x", *floating}), frozenset(bound.op.saves))
-            dy, values, options = described(bound, gradient)
-            told = gradient.describe(dy, values, options, target)
-            yield from () if told.apart else told.variants
+            yield from _of_backward(gradient, *described(bound, gradient), target)
 
 
 def _of_gradient(one: Signature, target: Target) -> Iterator[Variant]:
@@ -142,18 +141,34 @@ def _of_gradient(one: Signature, target: Target) -> Iterator[Variant]:
     gradient = Gradient(op, frozenset(one.wanted), frozenset(one.joining))
     dy, given, options = one.read()
     for training in _modes(op):
-        told = gradient.describe(dy, given, {**options, **training}, target)
-        yield from () if told.apart else told.variants
+        yield from _of_backward(gradient, dy, given, {**options, **training}, target)
+
+
+def _of_backward(
+    gradient: Gradient,
+    dy: Tensor,
+    given: Mapping[str, Any],
+    options: Mapping[str, Any],
+    target: Target,
+) -> Iterable[Variant]:
+    told = gradient.describe(dy, given, options, target)
+    if told.apart:
+        told = gradient.describe(*gradient.copies(dy, given), options, target)
+    return () if told.apart else told.variants
 
 
 def _calls(one: Signature) -> Iterator[Bound]:
-    """The call in training and in evaluation, as far as one kernel runs it."""
+    """The call in training and in evaluation, or what is run on copies for it; none of no rows."""
     op = read(one.op)
     x, operands, options = one.read()
     for training in _modes(op):
         bound = bind(op, x, operands, {**options, **training})
-        if bound.x.numel() > 0 and not plan.columns_apart(bound):
-            yield bound
+        if bound.x.numel() == 0:
+            continue
+        if plan.columns_apart(bound):
+            dense, values, dense_options = plan.copies(bound)
+            bound = bind(op, dense, values, dense_options)
+        yield bound
 
 
 def _modes(op: RowOp) -> list[dict[str, bool]]:

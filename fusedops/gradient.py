@@ -117,8 +117,13 @@ class Gradient(_runtime.Dispatcher):
             joining = [given.get(joining_name(name)) for name in self.op.saves]
             if all(t.is_contiguous() for t in (dy, *joining) if isinstance(t, Tensor)):
                 raise
+        dense, values = self.copies(dy, given)
+        return self(dense, **values, **options)
+
+    def copies(self, dy: Tensor, given: Mapping[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+        """The same, dense: what is run where they lie so that no kernel can be made."""
         dense = {k: v.contiguous() if isinstance(v, Tensor) else v for k, v in given.items()}
-        return self(dy.contiguous(), **dense, **options)
+        return dy.contiguous(), dense
 
     def describe(
         self,

@@ -47,6 +47,7 @@ __all__ = [
     "check_columns",
     "choose",
     "columns_apart",
+    "copies",
     "describe",
     "make_plan",
     "placed",
@@ -355,10 +356,9 @@ def columns_apart(bound: Bound) -> bool:
     return None in placed(bound, [*inputs.values(), *outputs.values()]).placed
 
 
-def run_with_copies(bound: Bound) -> Any:
-    """Run a call on copies whose reduced dimensions are last and dense; `explain` says so."""
-    x = bound.x
-    order = [dim for dim in range(x.dim()) if dim not in bound.reduced] + list(bound.reduced)
+def copies(bound: Bound) -> tuple[Tensor, dict[str, Any], dict[str, Any]]:
+    """x, operands and options of the call on copies whose reduced dimensions are last and dense."""
+    x, order = bound.x, _reduced_last(bound)
     last = len(bound.reduced)
 
     def dense(value: Any) -> Any:
@@ -374,14 +374,20 @@ def run_with_copies(bound: Bound) -> Any:
                 wide[dim] = x.shape[dim]
         return full.expand(wide).permute(order).contiguous()
 
-    results = bound.op(
-        dense(x),
-        **{name: dense(value) for name, value in bound.operands.items()},
-        dim=tuple(range(x.dim() - last, x.dim())),
-        dtype=bound.dtype,
-        training=bool(bound.slots),
-        generator=bound.generator,
-    )
+    options = {
+        "dim": tuple(range(x.dim() - last, x.dim())),
+        "dtype": bound.dtype,
+        "training": bool(bound.slots),
+        "generator": bound.generator,
+    }
+    return dense(x), {name: dense(value) for name, value in bound.operands.items()}, options
+
+
+def run_with_copies(bound: Bound) -> Any:
+    """Run a call on copies whose reduced dimensions are last and dense; `explain` says so."""
+    x, order = bound.x, _reduced_last(bound)
+    dense, operands, options = copies(bound)
+    results = bound.op(dense, **operands, **options)
     names = bound.op.outputs
     tensors = dict(zip(names, [results] if len(names) == 1 else results, strict=True))
     back = [order.index(dim) for dim in range(x.dim())]
@@ -391,6 +397,11 @@ def run_with_copies(bound: Bound) -> Any:
         if name in bound.out:
             tensors[name] = bound.out[name].copy_(tensors[name])
     return bound.op.wrap(tensors)
+
+
+def _reduced_last(bound: Bound) -> list[int]:
+    """The dimensions of x, in the order of the copies."""
+    return [dim for dim in range(bound.x.dim()) if dim not in bound.reduced] + list(bound.reduced)
 
 
 def _draws(bound: Bound) -> int:

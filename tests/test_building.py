@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import fusedops as fo
+from fusedops import plan
 from fusedops.building import build_all, variants
 from fusedops.cli import app
 from fusedops.flagship import ADD_NORM, ATTENTION
@@ -229,6 +230,50 @@ CALLS = {
         },
     ),
 }
+
+
+APART = {
+    "dims": (fo.LayerNorm(), torch.randn(8, 4, 64), {"dim": (0, 2)}),
+    "strides": (
+        fo.LayerNorm(store=[fo.Affine("g", "b")]),
+        torch.randn(6, 18, 5).transpose(1, 2),
+        {"dim": (1, 2), "g": torch.randn(5, 18), "b": torch.randn(18, 5).t()},
+    ),
+    "dropout": (
+        fo.RMSNorm(load=[fo.Dropout("p"), fo.Residual("r", save="s")]),
+        torch.randn(8, 4, 16),
+        {"dim": (0, 2), "p": 0.5, "r": torch.randn(8, 1, 16)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_a_call_whose_reduced_dimensions_are_apart_is_built_for(name, monkeypatch):
+    """What runs are kernels of dense copies, forward and backward."""
+    declared, x, arguments = APART[name]
+    op = type(declared)(declared.load, declared.store)  # without the plans of other tests
+    bound = op.bind(x, arguments)
+    assert plan.columns_apart(bound)
+    built = {variant.key for variant in variants([of_call(bound)], Target.named("cpu"))}
+    asked = set()
+    before = Variant.kernel
+
+    def kernel(variant):
+        asked.add(variant.key)
+        return before(variant)
+
+    monkeypatch.setattr(Variant, "kernel", kernel)
+    op(x, **arguments)
+    op(x, **arguments, training=False)
+    given = {
+        key: value.requires_grad_() if torch.is_tensor(value) and value.is_leaf else value
+        for key, value in arguments.items()
+    }
+    results = op(x.detach().requires_grad_(), **given)
+    results = [results] if torch.is_tensor(results) else list(results)
+    torch.autograd.backward(results, [torch.randn_like(one) for one in results])
+    assert len(asked) > 2
+    assert asked <= built
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -538,6 +583,14 @@ class TestTheCommands:
         result = self.build(*arguments)
         assert result.exit_code == 2
         assert words in " ".join(result.output.replace("│", " ").split())
+
+    def test_a_call_that_runs_no_kernel_is_no_success(self):
+        result = self.build("fusedops.flagship:ADD_NORM", *self.empty())
+        assert result.exit_code == 1
+        assert "there is nothing to build" in result.output
+
+    def empty(self):
+        return [word.replace("300,64", "0,64") for word in self.FLAGSHIP[1:]]
 
     def test_offline_builds_nothing(self, monkeypatch):
         monkeypatch.setenv("FUSEDOPS_OFFLINE", "1")

@@ -103,6 +103,11 @@ def build(
     if store is None:
         raise typer.BadParameter("the cache cannot be written to; name another by --cache")
     every = [variant for _, of_target in plans for variant in of_target]
+    if not every:
+        typer.echo(
+            "there is nothing to build: these calls run no kernel, x has no elements", err=True
+        )
+        raise typer.Exit(1)
     columns = (TextColumn("building"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("", total=len(every))
