@@ -7,7 +7,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,8 +102,21 @@ def build_all(
     with ProcessPoolExecutor(count, context, _enter, (dict(os.environ),)) as pool:
         running = {pool.submit(_build, variant.order): variant for variant in missing}
         for future in as_completed(running):
-            note(running[future], future.result())
+            note(running[future], _result(future, running[future]))
     return outcomes
+
+
+def _result(
+    future: Future[jit.Artifact | FusedOpsError], variant: Variant
+) -> jit.Artifact | FusedOpsError:
+    try:
+        return future.result()
+    except BrokenProcessPool:  # then none that is left has a result
+        return FusedOpsError(
+            f"{variant.declaration}: its kernel for {variant.arch} was not built: a process that "
+            "builds was killed, perhaps for want of memory; try again with fewer --jobs, and what "
+            "has been built is found in the cache"
+        )
 
 
 def _enter(environment: dict[str, str]) -> None:
@@ -111,12 +125,14 @@ def _enter(environment: dict[str, str]) -> None:
 
 
 def _build(order: jit.Order) -> jit.Artifact | FusedOpsError:
+    what = f"{order.declaration or order.name}: its kernel for {order.arch}"
     try:
         built = jit.build(**order._asdict())
     except FusedOpsError as error:
         return error
+    except (OSError, ValueError) as error:  # such as no room for the compiler's temporary files
+        return FusedOpsError(f"{what} was not built: {error}")
     if reason := why_not_kept(built.folder):
-        what = f"{order.declaration or order.name}: its kernel for {order.arch}"
         return FusedOpsError(f"{what} was compiled, but could not be kept: {reason}")
     return built
 
@@ -141,7 +157,11 @@ def _of_gradient(one: Signature, target: Target) -> Iterator[Variant]:
     gradient = Gradient(op, frozenset(one.wanted), frozenset(one.joining))
     dy, given, options = one.read()
     for training in _modes(op):
-        yield from _of_backward(gradient, dy, given, {**options, **training}, target)
+        try:
+            found = _of_backward(gradient, dy, given, {**options, **training}, target)
+        except KeyError as error:
+            raise ValueError(f"not the signature of a backward pass: no {error}: {one}") from None
+        yield from found
 
 
 def _of_backward(

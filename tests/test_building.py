@@ -22,12 +22,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import fusedops as fo
-from fusedops import plan
+from fusedops import jit, plan
 from fusedops.building import build_all, variants
 from fusedops.cli import app
 from fusedops.flagship import ADD_NORM, ATTENTION
 from fusedops.jit import cache as cache_module
-from fusedops.jit import store
+from fusedops.jit import host, store
 from fusedops.runtime import draw_in_memory
 from fusedops.signature import Signature, of_call
 from fusedops.target import ARCHS, Target
@@ -562,6 +562,10 @@ class TestTheCommands:
             (("no.such:OP", "--operand", "x=float32:2,8"), "no module 'no.such'"),
             (("fusedops.flagship:ATTENTION", "--operand", "x=float32:2,8"), "'scale' is missing"),
             (("--call", "nonsense"), "not the signature of a call"),
+            (
+                ("--call", '{"op": "Softmax()", "x": "float32:8", "values": {}, "wanted": ["x"]}'),
+                "not the signature of a backward pass: no ",
+            ),
             (("--calls", "no_such_file"), "No such file"),
             (
                 ("--call", '{"op": "Softmax()", "x": "float32:8", "values": {}}', "--arch", "sm_1"),
@@ -602,6 +606,64 @@ class TestTheCommands:
         said = " ".join(result.output.replace("│", " ").split())
         assert "import not.here before" in said
         assert "--import not.here" in said
+
+    @pytest.mark.parametrize(
+        ("name", "value"), [("FUSEDOPS_OFFLINE", "yes"), ("FUSEDOPS_VERBOSE", "2")]
+    )
+    def test_a_variable_that_is_wrong_is_told(self, monkeypatch, name, value):
+        monkeypatch.setenv(name, value)
+        result = self.build(*self.SOFTMAX)
+        assert result.exit_code == 2, result.exception
+        assert f"{name} must be 0 or 1, got '{value}'" in result.output
+
+    def test_a_build_that_cannot_write_anywhere_ends_no_other(self, monkeypatch, in_threads):
+        build = jit.build
+
+        def full(source, **order):
+            if "Scale" in order["declaration"]:
+                raise OSError(errno.ENOSPC, "no folder for temporary files")
+            return build(source, **order)
+
+        monkeypatch.setattr(jit, "build", full, raising=False)
+        scaled = of_call(fo.Softmax(load=[fo.Scale("s")]).bind(torch.zeros(2, 8), {"s": 2.0}))
+        result = self.build(*self.SOFTMAX, "--call", str(scaled), "--no-backward")
+        assert result.exit_code == 1
+        assert re.search(r"│ +4 +│ +2 +│ +0 +│ +2 +│", result.output), result.output
+        assert "was not built: [Errno 28] no folder for temporary files" in result.output
+
+    def test_a_process_that_is_killed_is_told_with_the_table(self, tmp_path, monkeypatch):
+        killing = tmp_path / "killing-c++"
+        compiler = host.find_compiler()[0]
+        killing.write_text(
+            f'#!/bin/sh\nif [ "$1" = -v ]; then exec {compiler} -v; fi\nkill -9 $PPID\n'
+        )
+        killing.chmod(0o755)
+        monkeypatch.setenv("CXX", str(killing))
+        result = self.build(*self.SOFTMAX, "--no-backward")
+        assert result.exit_code == 1, result.exception
+        assert re.search(r"│ +2 +│ +0 +│ +0 +│ +2 +│", result.output), result.output
+        assert "was killed, perhaps for want of memory" in result.output
+
+    def test_record_tells_of_a_program_that_cannot_be_run(self, tmp_path):
+        program = tmp_path / "program"
+        program.write_bytes(b"\0 no program")
+        program.chmod(0o755)
+        result = CliRunner().invoke(app, ["record", "-o", str(tmp_path / "calls"), str(program)])
+        assert result.exit_code == 2, result.exception
+        assert "cannot be run" in result.output
+
+    def test_record_only_adds_to_its_file(self, tmp_path):
+        """What another process writes meanwhile stays, and so does what it writes to."""
+        line, calls = self.SOFTMAX[1], tmp_path / "calls"
+        calls.write_text(f"{line}\n{line}\n")
+        script = tmp_path / "adds.py"
+        script.write_text("pass")
+        with calls.open("a") as other:
+            arguments = ["record", "-o", str(calls), str(script)]
+            result = CliRunner().invoke(app, arguments)
+            other.write(f"{line}\n")
+        assert "0 new calls, 1 in" in result.output
+        assert calls.read_text() == f"{line}\n" * 3
 
     def test_record_ends_as_the_program_does(self, tmp_path):
         script = tmp_path / "ends.py"

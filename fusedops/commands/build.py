@@ -87,10 +87,11 @@ def build(
 
     if cache is not None:
         os.environ["FUSEDOPS_CACHE_DIR"] = str(cache.absolute())
-    if env.offline():
-        raise typer.BadParameter("FUSEDOPS_OFFLINE=1 forbids to compile; unset it")
     console = Console()
     try:
+        env.verbose()  # refused here, not in each of the processes
+        if env.offline():
+            raise ValueError("FUSEDOPS_OFFLINE=1 forbids to compile; unset it")
         wanted = _signatures(op, operand or [], dtype, result, dim, calls or [], call or [])
         _import(modules or [])
         targets = [Target.named(name.strip(), multiprocessors) for name in arch.split(",")]
