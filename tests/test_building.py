@@ -511,6 +511,17 @@ class TestTheCommands:
         again = self.build(*self.FLAGSHIP, "--arch", "sm_90", "--dtype", "float16")
         assert re.search(r"sm_90 +│ +(\d+) +│ +0 +│ +\1 ", again.output)
 
+    @pytest.mark.parametrize(
+        ("arch", "dtype"),
+        [(f"cpu, cpu,{Target.named('cpu').arch}", "float16"), ("cpu", "float16, float16")],
+    )
+    def test_what_is_named_twice_is_built_and_counted_once(self, arch, dtype):
+        arguments = (*self.FLAGSHIP, "--no-backward")
+        result = self.build(*arguments, "--arch", arch, "--dtype", dtype)
+        assert result.exit_code == 0, result.output
+        assert len(re.findall(r"│ +4 +│ +4 +│ +0 +│ +0 +│", result.output)) == 1, result.output
+        assert "4/4" in result.output
+
     def test_one_that_does_not_compile_keeps_no_other_from_it(self, tmp_path, monkeypatch):
         (tmp_path / "wrong.py").write_text(
             "import fusedops as fo\n"
@@ -561,6 +572,30 @@ class TestTheCommands:
             (("fusedops.flagship:ATTENTION",), "--operand must give x"),
             (("no.such:OP", "--operand", "x=float32:2,8"), "no module 'no.such'"),
             (("fusedops.flagship:ATTENTION", "--operand", "x=float32:2,8"), "'scale' is missing"),
+            (
+                (
+                    *("fusedops.flagship:ADD_NORM", "--operand", "x=float32:2,8"),
+                    *("--dtype", "float16"),
+                ),
+                "--dtype says what T stands for",
+            ),
+            (
+                (
+                    *("--call", '{"op": "Softmax()", "x": "float32:8", "values": {}}'),
+                    *("--dtype", "float16"),
+                ),
+                "--dtype belongs to a declaration",
+            ),
+            *(
+                (
+                    (
+                        *("--call", '{"op": "Softmax()", "x": "float32:8", "values": {}}'),
+                        *("--arch", f"sm_90{letter}"),
+                    ),
+                    f"arch must be sm_90, got 'sm_90{letter}'",
+                )
+                for letter in "af"
+            ),
             (("--call", "nonsense"), "not the signature of a call"),
             (
                 ("--call", '{"op": "Softmax()", "x": "float32:8", "values": {}, "wanted": ["x"]}'),
