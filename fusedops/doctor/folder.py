@@ -54,8 +54,11 @@ def check_cache() -> Finding:
     if not os.access(root, os.R_OK | os.X_OK):
         return Finding("cache", f"{found}; it cannot be read", bad, CURE)
     if os.statvfs(root).f_flag & os.ST_NOEXEC:
-        said = f"{found}; its filesystem is mounted noexec, so kernels for CPUs do not load"
-        return Finding("cache", said, Verdict.PROBLEM, CURE)
+        said = (
+            f"{found}; its filesystem is mounted noexec, so kernels for CPUs are loaded from "
+            "memory: processes do not share them, and profilers do not find their files"
+        )
+        return Finding("cache", said, Verdict.WARNING, CURE)
     if not os.access(root, os.W_OK):
         said = f"{found}; only readable, so what is missing is built anew in each process"
         return Finding("cache", said, Verdict.WARNING, CURE)
