@@ -65,7 +65,13 @@ class Variant(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the cache's folder begins with."""
+        """What the cache's folder begins with: a part of what the source is made of.
+
+        One source under two names would be built twice. A second stage has neither the op's nor
+        the functors' code, and on a CPU not the schedule's.
+        """
+        if self.entry == "sums":
+            return "sums"
         functors = [type(functor).__name__.lower() for functor in (*self.load, *self.store)]
         dtype = str(self.dtype).removeprefix("torch.")
         entry = [] if self.entry == "forward" else [self.entry]

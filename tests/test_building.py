@@ -347,6 +347,22 @@ def test_a_number_of_rows_that_makes_no_difference_is_not_recorded_again(tmp_pat
     assert [str(line) for line in several] == [str(line) for line in one]
 
 
+@pytest.mark.parametrize("arch", ["cpu", "sm_90"])
+def test_one_source_is_one_entry(arch):
+    """The names of entries hold nothing that their sources do not tell."""
+    named = {}
+    for kind in (fo.LayerNorm, fo.RMSNorm):
+        for functor in (fo.Affine("g"), fo.Scale("g")):
+            for columns in (64, 70000):
+                x = torch.empty(8192, columns, device="meta")
+                g = torch.empty(columns, device="meta")
+                call = of_call(kind(store=[functor]).bind(x, {"g": g}))
+                for variant in variants([call], Target.named(arch)):
+                    named.setdefault(variant.source, set()).add(variant.name)
+    assert "sums" in "".join(map(str, named.values()))
+    assert [names for names in named.values() if len(names) > 1] == []
+
+
 def test_an_evaluation_is_enough_to_build_for_training():
     """One call, and its gradients, with dropout and without."""
     op, x, arguments = CALLS["attention"]()
