@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fusedops.binding import KEPT, read_ints
 from fusedops.errors import UnsupportedError
+from fusedops.jit.lock import guard
 from fusedops.needed import joining_name, saved_name
 from fusedops.plan import columns_apart, run_with_copies
 from fusedops.runtime import draw, draw_in_memory
@@ -247,7 +248,8 @@ def what_is_kept(op: RowOp, needs: Sequence[bool]) -> Recipe:
 
 
 def _new_gradient(op: RowOp, wanted: frozenset[str], joining: Sequence[str]) -> Gradient:
-    from fusedops.gradient import Gradient  # a fifth of the package's import
+    with guard:
+        from fusedops.gradient import Gradient  # a fifth of the package's import
 
     made = Gradient(op, wanted, frozenset(joining))
     return op.gradients.setdefault((wanted, *joining), made)  # another thread's, if it was first

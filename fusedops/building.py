@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -17,6 +19,7 @@ from fusedops.binding import Bound, bind
 from fusedops.errors import FusedOpsError
 from fusedops.exporting.call import described
 from fusedops.gradient import Gradient
+from fusedops.jit.store import why_not_kept
 from fusedops.row_op import RowOp
 from fusedops.signature import Signature
 from fusedops.spelling import read
@@ -34,7 +37,7 @@ class Outcome:
         variant: Which.
         origin: "compiled", "cache", or None if it failed.
         seconds: How long it took.
-        error: Why it failed.
+        error: Why it failed, or was not kept.
     """
 
     variant: Variant
@@ -85,7 +88,7 @@ def build_all(
     for variant in wanted:
         order = variant.order
         here = jit.cached(order.source, name=order.name, arch=order.arch)
-        if here is None:
+        if here is None or why_not_kept(here.folder):
             missing.append(variant)
         else:
             note(variant, here)
@@ -99,8 +102,21 @@ def build_all(
     with ProcessPoolExecutor(count, context, _enter, (dict(os.environ),)) as pool:
         running = {pool.submit(_build, variant.order): variant for variant in missing}
         for future in as_completed(running):
-            note(running[future], future.result())
+            note(running[future], _result(future, running[future]))
     return outcomes
+
+
+def _result(
+    future: Future[jit.Artifact | FusedOpsError], variant: Variant
+) -> jit.Artifact | FusedOpsError:
+    try:
+        return future.result()
+    except BrokenProcessPool:  # then none that is left has a result
+        return FusedOpsError(
+            f"{variant.declaration}: its kernel for {variant.arch} was not built: a process that "
+            "builds was killed, perhaps for want of memory; try again with fewer --jobs, and what "
+            "has been built is found in the cache"
+        )
 
 
 def _enter(environment: dict[str, str]) -> None:
@@ -109,10 +125,16 @@ def _enter(environment: dict[str, str]) -> None:
 
 
 def _build(order: jit.Order) -> jit.Artifact | FusedOpsError:
+    what = f"{order.declaration or order.name}: its kernel for {order.arch}"
     try:
-        return jit.build(**order._asdict())
+        built = jit.build(**order._asdict())
     except FusedOpsError as error:
         return error
+    except (OSError, ValueError) as error:  # such as no room for the compiler's temporary files
+        return FusedOpsError(f"{what} was not built: {error}")
+    if reason := why_not_kept(built.folder):
+        return FusedOpsError(f"{what} was compiled, but could not be kept: {reason}")
+    return built
 
 
 def _of_call(one: Signature, target: Target) -> Iterator[Variant]:
@@ -127,9 +149,7 @@ def _of_every_gradient(one: Signature, target: Target) -> Iterator[Variant]:
             given = bound.operands.items()
             floating = {k for k, v in given if isinstance(v, Tensor) and v.is_floating_point()}
             gradient = Gradient(bound.op, frozenset({"x", *floating}), frozenset(bound.op.saves))
-            dy, values, options = described(bound, gradient)
-            told = gradient.describe(dy, values, options, target)
-            yield from () if told.apart else told.variants
+            yield from _of_backward(gradient, *described(bound, gradient), target)
 
 
 def _of_gradient(one: Signature, target: Target) -> Iterator[Variant]:
@@ -137,18 +157,38 @@ def _of_gradient(one: Signature, target: Target) -> Iterator[Variant]:
     gradient = Gradient(op, frozenset(one.wanted), frozenset(one.joining))
     dy, given, options = one.read()
     for training in _modes(op):
-        told = gradient.describe(dy, given, {**options, **training}, target)
-        yield from () if told.apart else told.variants
+        try:
+            found = _of_backward(gradient, dy, given, {**options, **training}, target)
+        except KeyError as error:
+            raise ValueError(f"not the signature of a backward pass: no {error}: {one}") from None
+        yield from found
+
+
+def _of_backward(
+    gradient: Gradient,
+    dy: Tensor,
+    given: Mapping[str, Any],
+    options: Mapping[str, Any],
+    target: Target,
+) -> Iterable[Variant]:
+    told = gradient.describe(dy, given, options, target)
+    if told.apart:
+        told = gradient.describe(*gradient.copies(dy, given), options, target)
+    return () if told.apart else told.variants
 
 
 def _calls(one: Signature) -> Iterator[Bound]:
-    """The call in training and in evaluation, as far as one kernel runs it."""
+    """The call in training and in evaluation, or what is run on copies for it; none of no rows."""
     op = read(one.op)
     x, operands, options = one.read()
     for training in _modes(op):
         bound = bind(op, x, operands, {**options, **training})
-        if bound.x.numel() > 0 and not plan.columns_apart(bound):
-            yield bound
+        if bound.x.numel() == 0:
+            continue
+        if plan.columns_apart(bound):
+            dense, values, dense_options = plan.copies(bound)
+            bound = bind(op, dense, values, dense_options)
+        yield bound
 
 
 def _modes(op: RowOp) -> list[dict[str, bool]]:

@@ -19,6 +19,7 @@ from fusedops.backward import Backward
 from fusedops.binding import KEPT, Bound, bind
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Role
+from fusedops.jit.lock import guard
 from fusedops.needed import joining_name, needed, saved_name
 from fusedops.occurrence import occurrences
 from fusedops.recording import record
@@ -91,7 +92,8 @@ class Gradient(_runtime.Dispatcher):
 
     def _plan(self, dy: Tensor, given: dict[str, Any], options: dict[str, Any]) -> Any:
         def signature() -> Signature:
-            from fusedops.signature import of_gradient  # seldom asked for
+            with guard:
+                from fusedops.signature import of_gradient  # seldom asked for
 
             return of_gradient(self, dy, given, options)
 
@@ -99,7 +101,11 @@ class Gradient(_runtime.Dispatcher):
             described = self.describe(dy, given, options, target)
             if described.apart:
                 return None
-            record(signature, lambda: described.variants)
+            record(
+                signature,
+                lambda other: self.describe(dy, given, options, other).variants,
+                target,
+            )
             return described.plan()
 
         try:
@@ -111,8 +117,13 @@ class Gradient(_runtime.Dispatcher):
             joining = [given.get(joining_name(name)) for name in self.op.saves]
             if all(t.is_contiguous() for t in (dy, *joining) if isinstance(t, Tensor)):
                 raise
+        dense, values = self.copies(dy, given)
+        return self(dense, **values, **options)
+
+    def copies(self, dy: Tensor, given: Mapping[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+        """The same, dense: what is run where they lie so that no kernel can be made."""
         dense = {k: v.contiguous() if isinstance(v, Tensor) else v for k, v in given.items()}
-        return self(dy.contiguous(), **dense, **options)
+        return dy.contiguous(), dense
 
     def describe(
         self,

@@ -21,6 +21,7 @@ from fusedops.codegen import Arguments, Number, View
 from fusedops.errors import UnsupportedError
 from fusedops.functors import rounded
 from fusedops.geometry import MAX_ROW_DIMS, Geometry, Operand, Virtual, place
+from fusedops.jit.lock import guard
 from fusedops.parts import (
     Part,
     contiguous,
@@ -46,6 +47,7 @@ __all__ = [
     "check_columns",
     "choose",
     "columns_apart",
+    "copies",
     "describe",
     "make_plan",
     "placed",
@@ -116,14 +118,17 @@ def make_plan(bound: Bound) -> Any:
 
 def _built(bound: Bound, target: Target) -> Info:
     """What a call runs, once its kernel is there."""
-    record(functools.partial(_signature, bound), lambda: [describe(bound, target).variant])
+    record(
+        functools.partial(_signature, bound), lambda other: [describe(bound, other).variant], target
+    )
     info = choose(bound, target)
     info.variant.kernel()
     return info
 
 
 def _signature(bound: Bound) -> Signature:
-    from fusedops.signature import of_call  # seldom asked for
+    with guard:
+        from fusedops.signature import of_call  # seldom asked for
 
     return of_call(bound)
 
@@ -351,10 +356,9 @@ def columns_apart(bound: Bound) -> bool:
     return None in placed(bound, [*inputs.values(), *outputs.values()]).placed
 
 
-def run_with_copies(bound: Bound) -> Any:
-    """Run a call on copies whose reduced dimensions are last and dense; `explain` says so."""
-    x = bound.x
-    order = [dim for dim in range(x.dim()) if dim not in bound.reduced] + list(bound.reduced)
+def copies(bound: Bound) -> tuple[Tensor, dict[str, Any], dict[str, Any]]:
+    """x, operands and options of the call on copies whose reduced dimensions are last and dense."""
+    x, order = bound.x, _reduced_last(bound)
     last = len(bound.reduced)
 
     def dense(value: Any) -> Any:
@@ -370,14 +374,20 @@ def run_with_copies(bound: Bound) -> Any:
                 wide[dim] = x.shape[dim]
         return full.expand(wide).permute(order).contiguous()
 
-    results = bound.op(
-        dense(x),
-        **{name: dense(value) for name, value in bound.operands.items()},
-        dim=tuple(range(x.dim() - last, x.dim())),
-        dtype=bound.dtype,
-        training=bool(bound.slots),
-        generator=bound.generator,
-    )
+    options = {
+        "dim": tuple(range(x.dim() - last, x.dim())),
+        "dtype": bound.dtype,
+        "training": bool(bound.slots),
+        "generator": bound.generator,
+    }
+    return dense(x), {name: dense(value) for name, value in bound.operands.items()}, options
+
+
+def run_with_copies(bound: Bound) -> Any:
+    """Run a call on copies whose reduced dimensions are last and dense; `explain` says so."""
+    x, order = bound.x, _reduced_last(bound)
+    dense, operands, options = copies(bound)
+    results = bound.op(dense, **operands, **options)
     names = bound.op.outputs
     tensors = dict(zip(names, [results] if len(names) == 1 else results, strict=True))
     back = [order.index(dim) for dim in range(x.dim())]
@@ -387,6 +397,11 @@ def run_with_copies(bound: Bound) -> Any:
         if name in bound.out:
             tensors[name] = bound.out[name].copy_(tensors[name])
     return bound.op.wrap(tensors)
+
+
+def _reduced_last(bound: Bound) -> list[int]:
+    """The dimensions of x, in the order of the copies."""
+    return [dim for dim in range(bound.x.dim()) if dim not in bound.reduced] + list(bound.reduced)
 
 
 def _draws(bound: Bound) -> int:

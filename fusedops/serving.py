@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 
 from fusedops.errors import CompilerNotFound, MissingVariantError, UnknownArchError
+from fusedops.spelling import modules
 from fusedops.target import ARCHS, Target
 
 if TYPE_CHECKING:
@@ -51,8 +52,20 @@ def serve(
             return made
         if own.arch not in ARCHS:
             raise
-        command = f"fusedops build --arch {own.arch} --call {shlex.quote(str(signature()))}"
-        raise type(error)(f"{error}; or build it where there is a compiler:\n  {command}") from None
+        raise type(error)(f"{error}; {_cure(own.arch, signature())}") from None
+
+
+def _cure(arch: str, call: Signature) -> str:
+    """The command that fills a cache for such a call, if there is one."""
+    needed = modules(call.op)
+    if needed is None:
+        return (
+            "no `fusedops build` makes it, for it has a functor that no module has at its top "
+            "level: define the functor in a module that can be imported"
+        )
+    imports = "".join(f" --import {module}" for module in needed)
+    command = f"fusedops build --arch {arch}{imports} --call {shlex.quote(str(call))}"
+    return f"or build it where there is a compiler:\n  {command}"
 
 
 @functools.cache

@@ -26,7 +26,7 @@ from fusedops.functors import Functor
 if TYPE_CHECKING:
     from fusedops.row_op import RowOp
 
-__all__ = ["read", "spell"]
+__all__ = ["modules", "read", "spell"]
 
 #: Ops of this process by their text; a text whose op is gone is read.
 _spelled: weakref.WeakValueDictionary[str, RowOp] = weakref.WeakValueDictionary()
@@ -64,6 +64,19 @@ def read(text: str) -> RowOp:
             `spell`'s.
     """
     return _spelled.get(text) or _read(text)
+
+
+def modules(text: str) -> list[str] | None:
+    """The modules that have to be imported before `text` is read in another process.
+
+    None if there is no such module for one of its classes: a class of the program itself, or one
+    made in a function, is nowhere else.
+    """
+    _, _, places = text.partition(_MARK)
+    found = [place.partition("@")[0].partition(":") for place in places.split() if place != _OWN]
+    if any(module == "__main__" or "<locals>" in path for module, _, path in found):
+        return None
+    return list(dict.fromkeys(module for module, _, _ in found))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -146,9 +159,16 @@ def _find(name: str, place: str) -> Any:
             found = getattr(found, "__dict__", {}).get(part)
     if isinstance(found, type) and issubclass(found, (Functor, RowOp)):
         return found
+    if module == "__main__":
+        cure = f"define {name} in a module that can be imported, not in the program itself"
+    else:
+        cure = (
+            f"import {module} before the program is run (fusedops build: --import {module}), and "
+            f"define {name} at its top level"
+        )
     raise UnsupportedError(
         f"{name}: this program uses a functor {path!r} of the module {module!r}, which is not "
-        f"there; import {module} before the program is run, and define {name} at its top level"
+        f"there; {cure}"
     )
 
 

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -75,11 +74,16 @@ class Target(NamedTuple):
             return _host_target()
         if arch in LEVELS:
             return cls(arch, None)
-        found = re.fullmatch(r"(sm_\d+)[af]?", arch)
-        if found is None or found[1] not in _GPUS:
+        plain = arch[:-1] if arch[-1:] in ("a", "f") else arch
+        if plain != arch and plain in _GPUS:
+            raise ValueError(
+                f"arch must be {plain}, got {arch!r}: kernels need nothing that {arch} adds, and "
+                f"are looked up as those of {plain}"
+            )
+        if arch not in _GPUS:
             known = f"{', '.join(ARCHS)}, or cpu for this machine's"
             raise ValueError(f"arch must be one of {known}, got {arch!r}")
-        shared, usual = _GPUS[found[1]]
+        shared, usual = _GPUS[arch]
         return cls(arch, shared, usual if multiprocessors is None else multiprocessors)
 
     def older(self) -> Iterator[Target]:

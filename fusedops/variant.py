@@ -16,6 +16,7 @@ import torch
 from fusedops import _runtime, codegen, jit
 from fusedops.errors import CompileError, FusedOpsError
 from fusedops.functors import Functor
+from fusedops.jit.lock import guard
 from fusedops.schedule import Schedule
 
 __all__ = ["Variant"]
@@ -64,7 +65,13 @@ class Variant(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the cache's folder begins with."""
+        """What the cache's folder begins with: a part of what the source is made of.
+
+        One source under two names would be built twice. A second stage has neither the op's nor
+        the functors' code, and on a CPU not the schedule's.
+        """
+        if self.entry == "sums":
+            return "sums"
         functors = [type(functor).__name__.lower() for functor in (*self.load, *self.store)]
         dtype = str(self.dtype).removeprefix("torch.")
         entry = [] if self.entry == "forward" else [self.entry]
@@ -113,7 +120,8 @@ class Variant(NamedTuple):
     def blamed(self, error: FusedOpsError) -> FusedOpsError:
         """`error`, with the functor or operand that a compiler refused, if it was one."""
         if isinstance(error, CompileError):
-            from fusedops.blame import culprit
+            with guard:
+                from fusedops.blame import culprit
 
             sides = {"load": self.load, "store": self.store}
             error.culprit = culprit(error.log, self.source, sides)
@@ -128,7 +136,8 @@ class Variant(NamedTuple):
             if self.tile is None:
                 known = jit.load_host(built, "fusedops_rows")
             else:
-                from fusedops.jit.nvrtc import PTX
+                with guard:
+                    from fusedops.jit.nvrtc import PTX
 
                 image = built.read(PTX if self.translated else built.binary.name)
                 known = _runtime.load_cuda(image, "fusedops_kernel", waits=True)

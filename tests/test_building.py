@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import hypothesis
@@ -20,9 +22,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import fusedops as fo
+from fusedops import jit, plan
 from fusedops.building import build_all, variants
 from fusedops.cli import app
 from fusedops.flagship import ADD_NORM, ATTENTION
+from fusedops.jit import cache as cache_module
+from fusedops.jit import host, store
 from fusedops.runtime import draw_in_memory
 from fusedops.signature import Signature, of_call
 from fusedops.target import ARCHS, Target
@@ -227,6 +232,50 @@ CALLS = {
 }
 
 
+APART = {
+    "dims": (fo.LayerNorm(), torch.randn(8, 4, 64), {"dim": (0, 2)}),
+    "strides": (
+        fo.LayerNorm(store=[fo.Affine("g", "b")]),
+        torch.randn(6, 18, 5).transpose(1, 2),
+        {"dim": (1, 2), "g": torch.randn(5, 18), "b": torch.randn(18, 5).t()},
+    ),
+    "dropout": (
+        fo.RMSNorm(load=[fo.Dropout("p"), fo.Residual("r", save="s")]),
+        torch.randn(8, 4, 16),
+        {"dim": (0, 2), "p": 0.5, "r": torch.randn(8, 1, 16)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_a_call_whose_reduced_dimensions_are_apart_is_built_for(name, monkeypatch):
+    """What runs are kernels of dense copies, forward and backward."""
+    declared, x, arguments = APART[name]
+    op = type(declared)(declared.load, declared.store)  # without the plans of other tests
+    bound = op.bind(x, arguments)
+    assert plan.columns_apart(bound)
+    built = {variant.key for variant in variants([of_call(bound)], Target.named("cpu"))}
+    asked = set()
+    before = Variant.kernel
+
+    def kernel(variant):
+        asked.add(variant.key)
+        return before(variant)
+
+    monkeypatch.setattr(Variant, "kernel", kernel)
+    op(x, **arguments)
+    op(x, **arguments, training=False)
+    given = {
+        key: value.requires_grad_() if torch.is_tensor(value) and value.is_leaf else value
+        for key, value in arguments.items()
+    }
+    results = op(x.detach().requires_grad_(), **given)
+    results = [results] if torch.is_tensor(results) else list(results)
+    torch.autograd.backward(results, [torch.randn_like(one) for one in results])
+    assert len(asked) > 2
+    assert asked <= built
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_what_is_built_for_a_recording_is_what_runs(name, tmp_path, monkeypatch):
     """Forward, backward and evaluation: each variant that a call asks for is among them."""
@@ -257,6 +306,61 @@ def test_what_is_built_for_a_recording_is_what_runs(name, tmp_path, monkeypatch)
     built = {v.key for v in variants(map(Signature.parse, lines), Target.named("cpu"))}
     assert asked
     assert not {name for key, name in asked.items() if key not in built}
+
+
+LAYER_NORM = fo.LayerNorm(store=[fo.Affine("g", "b")])
+
+
+def recording(tmp_path, monkeypatch, sizes):
+    """The lines that calls with these rows and columns leave, and the signatures of the calls."""
+    op = type(LAYER_NORM)(store=LAYER_NORM.store)  # without the plans of other tests
+    tmp_path.mkdir(exist_ok=True)
+    calls = tmp_path / "calls"
+    monkeypatch.setattr("fusedops.recording._seen", set())
+    monkeypatch.setenv("FUSEDOPS_RECORD", str(calls))
+    of_all = []
+    for rows, columns in sizes:
+        g, b = (torch.randn(columns, requires_grad=True) for _ in range(2))
+        x = torch.randn(rows, columns, requires_grad=True)
+        op(x, g=g, b=b).backward(torch.randn_like(x))
+        op(x.detach(), g=g.detach(), b=b.detach())
+        of_all.append(of_call(op.bind(x, {"g": g, "b": b})))
+    lines = calls.read_text().splitlines()
+    assert len(lines) == len(set(lines))
+    return [Signature.parse(line) for line in lines], of_all
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "x86-64-v3"])
+def test_what_is_one_kernel_here_and_several_elsewhere_is_recorded(tmp_path, monkeypatch, arch):
+    """A kernel of a CPU has any number of columns; a GPU's is made for one."""
+    sizes = [(4, 256), (4, 1024), (4, 4096), (4, 70000), (8192, 256)]
+    lines, calls = recording(tmp_path, monkeypatch, sizes)
+    target = Target.named(arch)
+    built = {variant.key for variant in variants(lines, target)}
+    for call in calls:
+        assert {variant.key for variant in variants([call], target)} <= built, call.x
+
+
+def test_a_number_of_rows_that_makes_no_difference_is_not_recorded_again(tmp_path, monkeypatch):
+    one, _ = recording(tmp_path / "one", monkeypatch, [(6000, 64)])
+    several, _ = recording(tmp_path / "several", monkeypatch, [(r, 64) for r in (6000, 6001, 7000)])
+    assert [str(line) for line in several] == [str(line) for line in one]
+
+
+@pytest.mark.parametrize("arch", ["cpu", "sm_90"])
+def test_one_source_is_one_entry(arch):
+    """The names of entries hold nothing that their sources do not tell."""
+    named = {}
+    for kind in (fo.LayerNorm, fo.RMSNorm):
+        for functor in (fo.Affine("g"), fo.Scale("g")):
+            for columns in (64, 70000):
+                x = torch.empty(8192, columns, device="meta")
+                g = torch.empty(columns, device="meta")
+                call = of_call(kind(store=[functor]).bind(x, {"g": g}))
+                for variant in variants([call], Target.named(arch)):
+                    named.setdefault(variant.source, set()).add(variant.name)
+    assert "sums" in "".join(map(str, named.values()))
+    assert [names for names in named.values() if len(names) > 1] == []
 
 
 def test_an_evaluation_is_enough_to_build_for_training():
@@ -317,6 +421,49 @@ def test_what_is_missing_is_named_with_the_command_that_builds_it(tmp_path, monk
     torch.testing.assert_close(op(x, of_this_test=2.0), torch.softmax(2 * x, -1))
 
 
+def test_the_command_finds_a_functor_of_the_users_own(program, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(program.parent)
+    monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("FUSEDOPS_OFFLINE", "1")
+    calling = tmp_path / "calling.py"
+    calling.write_text(
+        "import sys, torch, fusedops as fo\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "from of_mine import softcap\n"
+        "fo.RMSNorm(load=[softcap('cap')])(torch.zeros(2, 8), cap=1.0)\n"
+    )
+    done = run(calling, program.parent)
+    command = done.stderr.splitlines()[-1].strip()
+    assert command.startswith("fusedops build --arch "), done.stderr
+    monkeypatch.delenv("FUSEDOPS_OFFLINE")
+    monkeypatch.chdir(program.parent)
+    # In a process of its own, where the module has not been imported.
+    built = subprocess.run(
+        [sys.executable, "-m", *shlex.split(command)], capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stderr
+    monkeypatch.setenv("FUSEDOPS_OFFLINE", "1")
+    assert run(calling, program.parent).returncode == 0
+
+
+@pytest.mark.parametrize("where", ["the program itself", "a function"])
+def test_no_command_is_named_where_none_can_find_the_functor(tmp_path, where):
+    source = SOFTCAP
+    if where == "a function":
+        body = SOFTCAP.replace("\n", "\n    ")
+        source = f"def make():{body}return softcap\nsoftcap = make()"
+    calling = tmp_path / "calling.py"
+    calling.write_text(
+        f"{source}\nimport torch, fusedops as fo\n"
+        "fo.RMSNorm(load=[softcap('cap')])(torch.zeros(2, 8), cap=1.0)\n"
+    )
+    environment = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "cache"), "FUSEDOPS_OFFLINE": "1"}
+    done = run(calling, **environment)
+    assert "MissingVariantError" in done.stderr
+    assert "--call" not in done.stderr
+    assert "define the functor in a module that can be imported" in done.stderr
+
+
 def check_meta(found):
     """An entry says what it is."""
     assert found["declaration"].startswith("LayerNorm(load=[softcap('cap'), Dropout(p='p')], sto")
@@ -367,6 +514,8 @@ class TestTheCommands:
         *("--operand", "gamma=T:64", "--operand", "beta=T:64"),
     )
 
+    SOFTMAX = ("--call", '{"op": "Softmax()", "x": "float32:2,8", "values": {}}')
+
     def test_a_declaration_is_built_for_every_arch_and_dtype(self, tmp_path):
         result = self.build(*self.FLAGSHIP, "--arch", "sm_80,sm_90", "--dtype", "float16,bfloat16")
         assert result.exit_code == 0, result.output
@@ -377,6 +526,17 @@ class TestTheCommands:
         assert len(entries) == sum(int(row[1]) for row in rows)
         again = self.build(*self.FLAGSHIP, "--arch", "sm_90", "--dtype", "float16")
         assert re.search(r"sm_90 +│ +(\d+) +│ +0 +│ +\1 ", again.output)
+
+    @pytest.mark.parametrize(
+        ("arch", "dtype"),
+        [(f"cpu, cpu,{Target.named('cpu').arch}", "float16"), ("cpu", "float16, float16")],
+    )
+    def test_what_is_named_twice_is_built_and_counted_once(self, arch, dtype):
+        arguments = (*self.FLAGSHIP, "--no-backward")
+        result = self.build(*arguments, "--arch", arch, "--dtype", dtype)
+        assert result.exit_code == 0, result.output
+        assert len(re.findall(r"│ +4 +│ +4 +│ +0 +│ +0 +│", result.output)) == 1, result.output
+        assert "4/4" in result.output
 
     def test_one_that_does_not_compile_keeps_no_other_from_it(self, tmp_path, monkeypatch):
         (tmp_path / "wrong.py").write_text(
@@ -394,6 +554,32 @@ class TestTheCommands:
         assert "in: wrong(), load[0]" in result.output
         assert re.search(r"│ +3 +│ +0 +│ +1 +│", result.output), result.output
 
+    @pytest.fixture
+    def in_threads(self, monkeypatch):
+        """Builds are done in this process, where a test can get at them."""
+        monkeypatch.setattr(
+            "fusedops.building.ProcessPoolExecutor", lambda count, *_: ThreadPoolExecutor(1)
+        )
+        monkeypatch.setattr(store, "_private", {})
+        store._say.cache_clear()
+
+    @pytest.mark.filterwarnings("ignore:the cache folder:RuntimeWarning")
+    def test_what_could_not_be_kept_is_no_success(self, tmp_path, monkeypatch, in_threads):
+        write = cache_module._write
+
+        def full(path, content):
+            if tmp_path / "cache" in path.parents:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            write(path, content)
+
+        monkeypatch.setattr(cache_module, "_write", full)
+        for _ in range(2):  # what the process has kept for itself is not in the cache either
+            result = self.build(*self.SOFTMAX, "--no-backward")
+            assert result.exit_code == 1
+            assert re.search(r"│ +2 +│ +0 +│ +0 +│ +2 +│", result.output), result.output
+            assert "could not be kept: the cache folder" in result.output
+            assert "cannot be written: No space left on device" in result.output
+
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
@@ -402,7 +588,35 @@ class TestTheCommands:
             (("fusedops.flagship:ATTENTION",), "--operand must give x"),
             (("no.such:OP", "--operand", "x=float32:2,8"), "no module 'no.such'"),
             (("fusedops.flagship:ATTENTION", "--operand", "x=float32:2,8"), "'scale' is missing"),
+            (
+                (
+                    *("fusedops.flagship:ADD_NORM", "--operand", "x=float32:2,8"),
+                    *("--dtype", "float16"),
+                ),
+                "--dtype says what T stands for",
+            ),
+            (
+                (
+                    *("--call", '{"op": "Softmax()", "x": "float32:8", "values": {}}'),
+                    *("--dtype", "float16"),
+                ),
+                "--dtype belongs to a declaration",
+            ),
+            *(
+                (
+                    (
+                        *("--call", '{"op": "Softmax()", "x": "float32:8", "values": {}}'),
+                        *("--arch", f"sm_90{letter}"),
+                    ),
+                    f"arch must be sm_90, got 'sm_90{letter}'",
+                )
+                for letter in "af"
+            ),
             (("--call", "nonsense"), "not the signature of a call"),
+            (
+                ("--call", '{"op": "Softmax()", "x": "float32:8", "values": {}, "wanted": ["x"]}'),
+                "not the signature of a backward pass: no ",
+            ),
             (("--calls", "no_such_file"), "No such file"),
             (
                 ("--call", '{"op": "Softmax()", "x": "float32:8", "values": {}}', "--arch", "sm_1"),
@@ -425,6 +639,14 @@ class TestTheCommands:
         assert result.exit_code == 2
         assert words in " ".join(result.output.replace("│", " ").split())
 
+    def test_a_call_that_runs_no_kernel_is_no_success(self):
+        result = self.build("fusedops.flagship:ADD_NORM", *self.empty())
+        assert result.exit_code == 1
+        assert "there is nothing to build" in result.output
+
+    def empty(self):
+        return [word.replace("300,64", "0,64") for word in self.FLAGSHIP[1:]]
+
     def test_offline_builds_nothing(self, monkeypatch):
         monkeypatch.setenv("FUSEDOPS_OFFLINE", "1")
         assert "forbids to compile" in self.build(*self.FLAGSHIP).output
@@ -440,7 +662,67 @@ class TestTheCommands:
     def test_a_functor_whose_module_is_not_imported_is_told(self):
         op = "LogSoftmax(load=[f()], empty_row='zero')  # - not.here:f@0123456789abcdef"
         result = self.build("--call", json.dumps({"op": op, "x": "float32:8", "values": {}}))
-        assert "import not.here before" in " ".join(result.output.replace("│", " ").split())
+        said = " ".join(result.output.replace("│", " ").split())
+        assert "import not.here before" in said
+        assert "--import not.here" in said
+
+    @pytest.mark.parametrize(
+        ("name", "value"), [("FUSEDOPS_OFFLINE", "yes"), ("FUSEDOPS_VERBOSE", "2")]
+    )
+    def test_a_variable_that_is_wrong_is_told(self, monkeypatch, name, value):
+        monkeypatch.setenv(name, value)
+        result = self.build(*self.SOFTMAX)
+        assert result.exit_code == 2, result.exception
+        assert f"{name} must be 0 or 1, got '{value}'" in result.output
+
+    def test_a_build_that_cannot_write_anywhere_ends_no_other(self, monkeypatch, in_threads):
+        build = jit.build
+
+        def full(source, **order):
+            if "Scale" in order["declaration"]:
+                raise OSError(errno.ENOSPC, "no folder for temporary files")
+            return build(source, **order)
+
+        monkeypatch.setattr(jit, "build", full, raising=False)
+        scaled = of_call(fo.Softmax(load=[fo.Scale("s")]).bind(torch.zeros(2, 8), {"s": 2.0}))
+        result = self.build(*self.SOFTMAX, "--call", str(scaled), "--no-backward")
+        assert result.exit_code == 1
+        assert re.search(r"│ +4 +│ +2 +│ +0 +│ +2 +│", result.output), result.output
+        assert "was not built: [Errno 28] no folder for temporary files" in result.output
+
+    def test_a_process_that_is_killed_is_told_with_the_table(self, tmp_path, monkeypatch):
+        killing = tmp_path / "killing-c++"
+        compiler = host.find_compiler()[0]
+        killing.write_text(
+            f'#!/bin/sh\nif [ "$1" = -v ]; then exec {compiler} -v; fi\nkill -9 $PPID\n'
+        )
+        killing.chmod(0o755)
+        monkeypatch.setenv("CXX", str(killing))
+        result = self.build(*self.SOFTMAX, "--no-backward")
+        assert result.exit_code == 1, result.exception
+        assert re.search(r"│ +2 +│ +0 +│ +0 +│ +2 +│", result.output), result.output
+        assert "was killed, perhaps for want of memory" in result.output
+
+    def test_record_tells_of_a_program_that_cannot_be_run(self, tmp_path):
+        program = tmp_path / "program"
+        program.write_bytes(b"\0 no program")
+        program.chmod(0o755)
+        result = CliRunner().invoke(app, ["record", "-o", str(tmp_path / "calls"), str(program)])
+        assert result.exit_code == 2, result.exception
+        assert "cannot be run" in result.output
+
+    def test_record_only_adds_to_its_file(self, tmp_path):
+        """What another process writes meanwhile stays, and so does what it writes to."""
+        line, calls = self.SOFTMAX[1], tmp_path / "calls"
+        calls.write_text(f"{line}\n{line}\n")
+        script = tmp_path / "adds.py"
+        script.write_text("pass")
+        with calls.open("a") as other:
+            arguments = ["record", "-o", str(calls), str(script)]
+            result = CliRunner().invoke(app, arguments)
+            other.write(f"{line}\n")
+        assert "0 new calls, 1 in" in result.output
+        assert calls.read_text() == f"{line}\n" * 3
 
     def test_record_ends_as_the_program_does(self, tmp_path):
         script = tmp_path / "ends.py"

@@ -41,7 +41,9 @@ def build(
             "kernels for few rows (up to a few hundred) than for many: give as many as there are."
         ),
     ] = None,
-    dtype: Annotated[str, typer.Option(help="What T stands for, with commas.")] = "float32",
+    dtype: Annotated[
+        str | None, typer.Option(help="What T stands for, with commas; by default float32.")
+    ] = None,
     result: Annotated[
         str | None, typer.Option(help="The dtype of the result, if it is not x's.")
     ] = None,
@@ -69,7 +71,10 @@ def build(
         Path | None, typer.Option(help="The cache to fill; by default FUSEDOPS_CACHE_DIR's.")
     ] = None,
 ) -> None:
-    """Fills a cache with the kernels of calls, for any architecture; needs no GPU."""
+    """Fills a cache with the kernels of calls, for any architecture; needs no GPU.
+
+    Exits with 1 if one could not be built or kept.
+    """
     import os
 
     from rich.console import Console
@@ -84,13 +89,15 @@ def build(
 
     if cache is not None:
         os.environ["FUSEDOPS_CACHE_DIR"] = str(cache.absolute())
-    if env.offline():
-        raise typer.BadParameter("FUSEDOPS_OFFLINE=1 forbids to compile; unset it")
     console = Console()
     try:
+        env.verbose()  # refused here, not in each of the processes
+        if env.offline():
+            raise ValueError("FUSEDOPS_OFFLINE=1 forbids to compile; unset it")
         wanted = _signatures(op, operand or [], dtype, result, dim, calls or [], call or [])
         _import(modules or [])
-        targets = [Target.named(name.strip(), multiprocessors) for name in arch.split(",")]
+        named = [Target.named(name, multiprocessors) for name in _names(arch)]
+        targets = list(dict.fromkeys(named))  # "cpu" may be named by its level, too
         plans: list[tuple[Target, list[Variant]]] = [
             (target, variants(wanted, target, backward=backward)) for target in targets
         ]
@@ -100,6 +107,11 @@ def build(
     if store is None:
         raise typer.BadParameter(f"{unwritable()}; name another by --cache")
     every = [variant for _, of_target in plans for variant in of_target]
+    if not every:
+        typer.echo(
+            "there is nothing to build: these calls run no kernel, x has no elements", err=True
+        )
+        raise typer.Exit(1)
     columns = (TextColumn("building"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("", total=len(every))
@@ -126,7 +138,7 @@ def add(app: typer.Typer) -> None:
 def _signatures(
     op: str | None,
     operand: list[str],
-    dtypes: str,
+    dtypes: str | None,
     result: str | None,
     dim: str | None,
     calls: list[Path],
@@ -144,14 +156,17 @@ def _signatures(
     for file in calls:
         found += [Signature.parse(line) for line in file.read_text("utf-8").splitlines() if line]
     if op is None:
-        if operand:
-            raise ValueError("--operand belongs to a declaration: give it as MODULE:ATTRIBUTE")
+        if operand or dtypes is not None:
+            what = "--operand" if operand else "--dtype"
+            raise ValueError(f"{what} belongs to a declaration: give it as MODULE:ATTRIBUTE")
         if not found:
             raise ValueError("say what to build: MODULE:ATTRIBUTE with --operand, or --calls")
         return found
     declared = words.declaration(op)
     given = any("=T:" in word for word in operand)
-    for name in dtypes.split(",") if given else [""]:
+    if dtypes is not None and not given:
+        raise ValueError("--dtype says what T stands for, and no --operand is NAME=T:SIZES")
+    for name in _names(dtypes or "float32") if given else [""]:
         if given:
             words.read_dtype(name)
         values = words.signature(word.replace("=T:", f"={name}:") for word in operand)
@@ -164,6 +179,11 @@ def _signatures(
             options["dtype"] = words.read_dtype(result)
         found.append(of_call(declared.bind(values.pop("x"), {**values, **options})))
     return found
+
+
+def _names(text: str) -> list[str]:
+    """Names with commas between them, each once."""
+    return list(dict.fromkeys(name.strip() for name in text.split(",")))
 
 
 def _import(modules: list[str]) -> None:

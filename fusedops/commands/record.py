@@ -40,10 +40,14 @@ def record(
         before = {str(Signature.parse(one)) for one in file.read_text("utf-8").splitlines()}
     except (OSError, ValueError) as error:
         raise typer.BadParameter(f"{file} cannot be added to: {error}") from None
-    done = subprocess.run(program, env={**os.environ, "FUSEDOPS_RECORD": str(file)}, check=False)
-    calls = list(dict.fromkeys(file.read_text("utf-8").splitlines()))
-    file.write_text("".join(f"{line}\n" for line in calls), "utf-8")
-    new = len(set(calls) - before)
+    try:
+        environment = {**os.environ, "FUSEDOPS_RECORD": str(file)}
+        done = subprocess.run(program, env=environment, check=False)
+    except OSError as error:  # such as a script that does not say what runs it
+        raise typer.BadParameter(f"{program[0]} cannot be run: {error.strerror}") from None
+    # The file is only ever added to: others may be at it. Lines of two processes may be equal.
+    calls = set(file.read_text("utf-8").splitlines())
+    new = len(calls - before)
     typer.echo(f"fusedops: {new} new calls, {len(calls)} in {file}", err=True)
     if calls:
         typer.echo(f"build for them: fusedops build --calls {output} --arch ...", err=True)

@@ -9,6 +9,8 @@ is used first, since a program that finds its kernels loaded needs none of it.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from fusedops.jit.lock import guard
+
 if TYPE_CHECKING:
     from fusedops.jit.builder import Artifact, Order, build, cached
     from fusedops.jit.levels import cpu_level
@@ -23,4 +25,6 @@ _HOMES = {"compile_cuda": "nvrtc", "cpu_level": "levels", "load_host": "library"
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES.get(name, 'builder')}"), name)
+    with guard:
+        home = importlib.import_module(f"{__name__}.{_HOMES.get(name, 'builder')}")
+    return getattr(home, name)

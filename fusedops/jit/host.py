@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 from fusedops.errors import CompileError, CompilerNotFound
@@ -41,6 +42,11 @@ _ABOUT = re.compile(r"Target: |Thread model: |\S.*\bversion \S|.*\bCompiler \d")
 _CONFIGURED = "Configured with: "
 _LIBRARY = re.compile(r"Selected GCC installation: .*/(.*)")  # whose headers clang takes
 _OPTIONS = re.compile(r"Configuration file: (.*)")  # of clang
+# Arguments that name files or folders, or hand on what may: no key could tell that those changed.
+_NAMES_FILES = re.compile(
+    r"@|-([IBLTXl]|i[a-z]|specs|wrapper|W[apl],|fplugin|fprofile|fauto-profile|fmodule|resource-dir"
+    r"|-(sysroot|specs|include|imacros|prefix|library|config|gcc-))"
+)
 
 
 def flags(arch: str) -> tuple[str, ...]:
@@ -54,7 +60,8 @@ def find_compiler() -> tuple[str, ...]:
     """The command of the host's C++ compiler: ``CXX``, else the first of c++, g++ and clang++.
 
     Raises:
-        CompilerNotFound: Says what was looked for and how to get a compiler.
+        CompilerNotFound: Says what was looked for and how to get a compiler, or which argument
+            in ``CXX`` is none that can be given.
     """
     named = env.cxx()
     if named is not None:
@@ -64,6 +71,12 @@ def find_compiler() -> tuple[str, ...]:
             raise CompilerNotFound(
                 f"CXX must name a C++ compiler on the PATH, got {named!r}: mend or unset CXX"
             )
+        for word in command[1:]:
+            if _NAMES_FILES.match(word) or ("/" in word and not shutil.which(word)):
+                raise CompilerNotFound(
+                    f"CXX must not name files beside the compiler, got {word!r} in {named!r}: the "
+                    "cache could not tell when they change; leave it away, or unset CXX"
+                )
         return (program, *command[1:])
     for name in _COMMANDS:
         if program := shutil.which(name):
@@ -91,7 +104,7 @@ def identity(request: Request) -> dict[str, str]:
         "name": "clang" if "clang" in banner else "gcc",
         "version": _VERSION.findall(banner)[0],  # there is one, or there were no banner
         "banner": banner,
-        "arguments": shlex.join(command[1:]),
+        "arguments": shlex.join(_arguments(command)),
         "flags": shlex.join(_own_flags(command)),
     }
 
@@ -138,6 +151,21 @@ def compile_host(source: str, arch: str) -> tuple[bytes, str]:
         if done.returncode != 0:
             raise CompileError(command, log or f"exit status {done.returncode}")
         return Path(scratch, BINARY).read_bytes(), log
+
+
+def _arguments(command: tuple[str, ...]) -> Iterator[str]:
+    """What is given to the compiler, less programs: it is known by what it says, not by its name.
+
+    Behind a wrapper it is the first word that names a program; an option ends the search, since
+    its value may look like one.
+    """
+    words = command[1:]
+    options = next((at for at, word in enumerate(words) if word.startswith("-")), len(words))
+    for at, word in enumerate(words):
+        if not shutil.which(word):
+            yield word
+        elif at > options:
+            yield Path(word).name
 
 
 def _own_flags(command: tuple[str, ...]) -> tuple[str, ...]:

@@ -32,11 +32,13 @@ __all__ = [
     "shared_store",
     "stores",
     "unwritable",
+    "why_not_kept",
     "writable_store",
 ]
 
 _private: dict[int, Path] = {}  # by process, for a fork inherits it
 _unkept: dict[str, Entry] = {}  # what no folder would take, by the name of its own
+_said: dict[str, str] = {}  # the latest reason to work around the cache
 
 
 def shared_store() -> Store | None:
@@ -119,6 +121,14 @@ def keep(
         )
 
 
+def why_not_kept(entry: Path) -> str | None:
+    """Why the entry in this folder is gone when the process ends; None if it is in the cache."""
+    shared = shared_store()
+    if shared is not None and entry.parent == shared.root:
+        return None
+    return _said.get("latest", "it is not in the cache folder")
+
+
 def only_builder(shared: Store | None, identity: Identity) -> AbstractContextManager[None]:
     """Keep others who would look into `shared`, threads included, from building the same."""
     if shared is None:
@@ -145,6 +155,7 @@ def _shared() -> Store | str:
 def say_once(reason: str) -> None:
     """Warn that the cache is worked around, once for each reason."""
     with lock.guard:  # or several threads would find that nothing had been said
+        _said["latest"] = reason
         _say(reason)
 
 

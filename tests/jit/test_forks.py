@@ -8,6 +8,8 @@ import contextlib
 import errno
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -147,6 +149,68 @@ def test_a_fork_at_any_moment_of_a_build(cold: None, moment: int) -> None:
     time.sleep(0.001 * 2**moment)
     assert in_a_fork(lambda: softmax("any"))
     builder.join()
+
+
+# A process that has imported fusedops and called nothing. A thread makes the first calls; whenever
+# it imports something of ours, the process forks, and each child makes the same calls.
+FIRST_CALLS = """
+import os, signal, sys, threading, time
+import torch
+import fusedops as fo
+
+torch.set_num_threads(1)
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("fusedops.") and threading.current_thread() is thread:
+            names.append(name)
+            importing.set()
+            time.sleep(0.2)
+
+def call():
+    x = torch.randn(4, 8, requires_grad=True)
+    fo.Softmax(load=[fo.Scale("s")])(x, s=0.5).sum().backward()
+
+names, importing, thread = [], threading.Event(), threading.Thread(target=call)
+sys.meta_path.insert(0, Slow())
+torch.randn(4, 8, requires_grad=True).sum().backward()  # what torch itself imports late
+thread.start()
+children = 0
+while thread.is_alive():
+    if not importing.wait(0.01):
+        continue
+    importing.clear()
+    name = names[-1]
+    if child := os.fork():
+        children += 1
+        limit = time.monotonic() + SECONDS
+        while os.waitpid(child, os.WNOHANG)[0] == 0:
+            if time.monotonic() > limit:
+                os.kill(child, signal.SIGKILL)
+                sys.exit(f"a child hangs that was forked during the import of {name}")
+            time.sleep(0.01)
+    else:
+        call()
+        os._exit(0)
+thread.join()
+sys.exit(None if children > 2 else f"only {children} forks, for {names}")
+"""
+
+
+def test_a_fork_while_a_thread_imports_what_the_first_calls_need(tmp_path: Path) -> None:
+    """In a process of its own, for here everything is imported."""
+    script = tmp_path / "first_calls.py"
+    script.write_text(FIRST_CALLS.replace("SECONDS", str(SECONDS)))
+    environment = {**os.environ, "FUSEDOPS_RECORD": str(tmp_path / "calls")}
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "calls").exists()
 
 
 def test_a_fork_does_not_prolong_its_parents_lock(tmp_path: Path) -> None:

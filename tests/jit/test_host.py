@@ -123,10 +123,45 @@ def test_arguments_in_cxx_are_used_and_identify(
     compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = host.identity(REQUEST)
-    monkeypatch.setenv("CXX", f"env {compiler.path}")
-    assert host.identity(REQUEST) == {**plain, "arguments": str(compiler.path)}
+    monkeypatch.setenv("CXX", f"env A=b {compiler.path}")
+    assert host.identity(REQUEST) == {**plain, "arguments": "A=b"}
     host.compile_host(HOST, LEVEL)
     assert compiler.compilations == 1
+    monkeypatch.setenv("CXX", f"{compiler.path} -DONE -pipe")
+    assert host.identity(REQUEST)["arguments"] == "-DONE -pipe"
+
+
+def test_where_a_compiler_lies_behind_a_wrapper_is_not_its_identity(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = host.identity(REQUEST)
+    monkeypatch.setenv("PATH", str(compiler.path.parent), prepend=os.pathsep)
+    for wrapped in (f"env {compiler.path}", f"env {compiler.path.name}"):
+        monkeypatch.setenv("CXX", wrapped)
+        assert host.identity(REQUEST) == plain
+    for wrapped in (str(compiler.path), compiler.path.name):
+        monkeypatch.setenv("CXX", f"env -u A {wrapped}")
+        assert host.identity(REQUEST)["arguments"] == f"-u A {compiler.path.name}"
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        *("-include {}", "-include{}", "-I{}", "-I.", "-isystem {}", "@{}", "-B{}", "-L."),
+        *("-specs={}", "--sysroot={}", "--sysroot .", "-fplugin=x.so", "-Wl,-Tx", "-Xclang -x"),
+        *("{}", "-fdebug-prefix-map={}=x"),
+    ],
+)
+def test_an_argument_that_names_a_file_is_refused(
+    compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argument: str
+) -> None:
+    """What is in the file would decide what is built, and the key does not cover it."""
+    (tmp_path / "file").write_text("#define VALUE 1\n")
+    given = argument.format(tmp_path / "file")
+    monkeypatch.setenv("CXX", f"{compiler.path} -O2 {given}")
+    with pytest.raises(CompilerNotFound, match=r"CXX must not name files.*; leave it") as caught:
+        host.identity(REQUEST)
+    assert repr(given.split()[0]) in str(caught.value)
 
 
 def test_the_name_that_a_compiler_is_called_by_is_not_its_identity(
