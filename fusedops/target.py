@@ -29,6 +29,9 @@ _GPUS = {
     "sm_120": (101376, 170),
 }
 
+#: Blocks of a cluster that every GPU with clusters has room for.
+PORTABLE = 8
+
 #: What can be named.
 ARCHS = (*_GPUS, *LEVELS)
 
@@ -42,17 +45,19 @@ class Target(NamedTuple):
         multiprocessors: Of a GPU.
         translated: Whether the driver has to translate what is built, for its GPU is of a newer
             generation than `arch`.
+        most_blocks: Of a cluster, where the GPU has fewer than `arch`.
     """
 
     arch: str
     shared_limit: int | None
     multiprocessors: int = 0
     translated: bool = False
+    most_blocks: int = 16
 
     @property
     def cluster_limit(self) -> int:
         """Blocks of a cluster at most; 1 where there are none."""
-        return CLUSTERS.get(self.arch, 1)
+        return min(CLUSTERS.get(self.arch, 1), self.most_blocks)
 
     @classmethod
     def of(cls, device: torch.device) -> Target:
@@ -93,12 +98,12 @@ class Target(NamedTuple):
             below = of_kind[: of_kind.index(self.arch)] if self.arch in of_kind else []
             yield from (Target(level, None) for level in reversed(below))
             return
-        own = _number(self.arch)
+        own, most_blocks = _number(self.arch), CLUSTERS.get(self.arch, PORTABLE)
         earlier = [arch for arch in _GPUS if _number(arch) < own]
         for arch in sorted(earlier, key=_number, reverse=True):
             shared = min(_GPUS[arch][0], self.shared_limit)
             translated = _number(arch) // 10 != own // 10
-            yield Target(arch, shared, self.multiprocessors, translated)
+            yield Target(arch, shared, self.multiprocessors, translated, most_blocks)
 
 
 def _number(arch: str) -> int:

@@ -42,7 +42,7 @@ def test_a_gpu_newer_than_the_compiler_runs_ptx(monkeypatch):
     said = r"on sm_139 runs what was built for sm_120, translated .* PTX; .*knows sm_"
     with pytest.warns(RuntimeWarning, match=said):
         target, image = serve(monkeypatch, NEWER)
-    assert target == Target("sm_120", 101376, 200, translated=True)
+    assert target == Target("sm_120", 101376, 200, translated=True, most_blocks=8)
     assert b".target sm_120" in image
     with warnings.catch_warnings():  # once is enough
         warnings.simplefilter("error")
@@ -100,3 +100,17 @@ def test_other_errors_are_not_worked_around(monkeypatch):
     monkeypatch.setattr(serving.Target, "of", classmethod(lambda cls, device: NEWER))
     with pytest.raises(ValueError, match=r"^sm_139$"):
         serving.serve(torch.device("cuda", 0), make, lambda: of_call(bound))
+
+
+def test_what_is_translated_keeps_to_the_clusters_of_the_gpu():
+    """A kernel of sm_90 may have clusters of 16 blocks, for which not every later GPU has room."""
+    blocks = {
+        own: {target.arch: target.cluster_limit for target in Target.named(own).older()}
+        for own in ("sm_90", "sm_100", "sm_120")
+    }
+    assert blocks["sm_120"] == {
+        **dict.fromkeys(("sm_90", "sm_100", "sm_103"), 8),
+        **dict.fromkeys(("sm_80", "sm_86", "sm_89"), 1),
+    }
+    assert blocks["sm_100"]["sm_90"] == 16
+    assert set(blocks["sm_90"].values()) == {1}
