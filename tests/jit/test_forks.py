@@ -158,7 +158,8 @@ def test_a_fork_at_any_moment_of_a_build(cold: None, moment: int) -> None:
 
 
 # A process that has imported fusedops and called nothing. A thread makes the first calls; whenever
-# it imports something of ours, the process forks, and each child makes the same calls.
+# it imports something of ours, it waits until the process forks, unless that waits for the import.
+# Each child makes the same calls.
 FIRST_CALLS = """
 import os, signal, sys, threading, time
 import torch
@@ -169,30 +170,34 @@ class Slow:
     def find_spec(self, name, path=None, target=None):
         if name.startswith("fusedops.") and threading.current_thread() is thread:
             names.append(name)
-            importing.set()
-            time.sleep(0.2)
+            while state[-1] != "forking":
+                time.sleep(0.01)
+            time.sleep(0.05)
 
 def call():
     x = torch.randn(4, 8, requires_grad=True)
     fo.Softmax(load=[fo.Scale("s")])(x, s=0.5).sum().backward()
 
-names, importing, thread = [], threading.Event(), threading.Thread(target=call)
+names, state, thread = [], ["idle"], threading.Thread(target=call)
 sys.meta_path.insert(0, Slow())
 torch.randn(4, 8, requires_grad=True).sum().backward()  # what torch itself imports late
 thread.start()
-children = 0
+children = seen = 0
 while thread.is_alive():
-    if not importing.wait(0.01):
+    if len(names) == seen:
+        time.sleep(0.01)
         continue
-    importing.clear()
-    name = names[-1]
+    state.append("forking")
     if child := os.fork():
-        children += 1
+        seen, children = len(names), children + 1
+        state.append("idle")
         limit = time.monotonic() + SECONDS
         while os.waitpid(child, os.WNOHANG)[0] == 0:
             if time.monotonic() > limit:
                 os.kill(child, signal.SIGKILL)
-                sys.exit(f"a child hangs that was forked during the import of {name}")
+                sys.stderr.write(f"a child hangs, forked during the import of {names[-1]}")
+                sys.stderr.flush()
+                os._exit(1)  # the thread may wait for a fork
             time.sleep(0.01)
     else:
         call()
