@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from fusedops.binding import KEPT, read_ints
+from fusedops.dense import run_on_copies
 from fusedops.errors import UnsupportedError
 from fusedops.jit.lock import guard
 from fusedops.needed import joining_name, saved_name
-from fusedops.plan import columns_apart, run_with_copies
+from fusedops.plan import columns_apart
 from fusedops.runtime import draw, draw_in_memory
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def differentiate(op: RowOp, options: dict[str, Any] | None, x: Tensor, *values:
     if options and _several(op, options):
         bound = op.bind(x, _named(op, values) | options)
         if columns_apart(bound):
-            return run_with_copies(bound)
+            return run_on_copies(bound)
     if x.numel() == 0:  # there is nothing to fuse
         return op.unfused(x, **_named(op, values), **(options or {}))
     apply: Any = _Differentiated.apply

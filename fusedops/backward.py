@@ -23,6 +23,7 @@ from fusedops.geometry import Geometry, Placed
 from fusedops.needed import joining_name, saved_name
 from fusedops.occurrence import Occurrence, acting_place, occurrences
 from fusedops.parts import Part, contiguous, kept_part, kept_view, part_of, view_of
+from fusedops.second_stage import second_stage
 from fusedops.slices import Sharing, Slices, cut, sharing
 from fusedops.target import Target
 from fusedops.variant import Variant
@@ -31,16 +32,6 @@ if TYPE_CHECKING:
     from fusedops.gradient import Gradient
 
 __all__ = ["Backward", "Info"]
-
-#: How the second stage sums: the first whose most parts of a sum, and most columns, are not
-#: exceeded; then the columns of a block and its threads, 1, 128 or 32 a column. The order of
-#: additions is the same (op/column_sums.cuh, docs/measured-facts.md).
-_SUMS = (
-    (64, None, 128, 128),
-    (None, 999, 8, 1024),
-    (None, 2048, 16, 512),
-    (None, None, 32, 1024),
-)
 
 
 class Info(NamedTuple):
@@ -212,6 +203,11 @@ class Backward:
         self.second = self._sums()
 
     @property
+    def compute(self) -> str:
+        """The C++ compute type."""
+        return "double" if self.bound.compute is torch.float64 else "float"
+
+    @property
     def variants(self) -> tuple[Variant, ...]:
         """Of both kernels, or of the one that there is."""
         return (self.first[0],) if self.second is None else (self.first[0], self.second[0])
@@ -266,7 +262,7 @@ class Backward:
         rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
         query, logical = (() if place is None else place.row_strides for place in self.maps)
         write = Arguments(
-            compute="double" if bound.compute is torch.float64 else "float",
+            compute=self.compute,
             sizes=geometry.sizes,
             columns=geometry.columns,
             queries=x.shape[rows[-1]] if rows else 1,
@@ -381,47 +377,9 @@ class Backward:
         """The second stage: adds up the parts that slices left."""
         if not self.parts_of:
             return None
-        write = Arguments(
-            compute="double" if self.bound.compute is torch.float64 else "float",
-            sizes=(1,),
-            columns=0,
-            queries=0,
-            operands={},
-            outputs={},
-            query=(),
-            logical_row=(),
-            slots={},
-        )
-        members, rows, blocks = [], 0, 0
-        most = max(parts // self._rows_of(one) for one, (_, parts) in self.parts_of.items())
-        wide, block = _sums_of(most, self.geometry.columns)
-        for number, (one, (patch, all_parts)) in enumerate(self.parts_of.items()):
-            share, view = self.sharing[one], self.views[one]
-            columns = 1 if share.kind == "row" else self.geometry.columns
-            groups = self._rows_of(one)
-            of_group = all_parts // groups
-            place = Placed((share.outer,), view.placed.column_stride)
-            to = write.view(view._replace(placed=place, width=1 if self.width else 0, shared=False))
-            write.pointer(patch)
-            for constant in (of_group, groups, columns):
-                write.constant(constant)
-            members.append((f"PartsOf<{to}, {write.compute}>", f"sum{number}"))
-            rows += groups
-            blocks += -(-columns // wide) * groups
-        variant = self._variant("sums", members, write)
+        stage = second_stage(self.geometry, self.sharing, self.views, self.parts_of, self.compute)
+        variant = self._variant("sums", stage.members, stage.write)
         if self.tile is not None:
-            tile = schedule.Schedule("register", block, 1, wide, 1, 1, False, 4)
+            tile = schedule.Schedule("register", stage.block, 1, stage.wide, 1, 1, False, 4)
             variant = variant._replace(tile=tile, schedule="register")
-        return variant, write.pack(), write.patches, rows, blocks
-
-    def _rows_of(self, one: Any) -> int:
-        """How many rows an operand's gradient has."""
-        return self.geometry.rows // self.sharing[one].group
-
-
-def _sums_of(parts: int, columns: int) -> tuple[int, int]:
-    """How the second stage sums so many parts: columns of a block, and its threads."""
-    for most_parts, most_columns, wide, block in _SUMS:
-        if parts <= (most_parts or parts) and columns <= (most_columns or columns):
-            return wide, block
-    raise AssertionError("the last of _SUMS takes all")
+        return variant, stage.write.pack(), stage.write.patches, stage.rows, stage.blocks

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fusedops import jit, plan
+from fusedops import dense, jit, plan
 from fusedops.binding import Bound, bind
 from fusedops.errors import FusedOpsError
 from fusedops.exporting.call import described
@@ -186,8 +186,8 @@ def _calls(one: Signature) -> Iterator[Bound]:
         if bound.x.numel() == 0:
             continue
         if plan.columns_apart(bound):
-            dense, values, dense_options = plan.copies(bound)
-            bound = bind(op, dense, values, dense_options)
+            copied, values = dense.copies(bound)
+            bound = bind(op, copied, values, dense.options(bound))
         yield bound
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedops import jit, plan
+from fusedops import dense, jit, plan
 from fusedops.binding import Bound, bind
 from fusedops.codegen import View
 from fusedops.explain_backward import Wanted, wanted
@@ -288,31 +288,22 @@ def _notes(
 def _with_copies(bound: Bound) -> tuple[Bound, tuple[str, ...], int]:
     """The call on dense copies, as tensors without memory; what is copied; the bytes that takes."""
     x = bound.x
-    order = [dim for dim in range(x.dim()) if dim not in bound.reduced] + list(bound.reduced)
-    back = [order.index(dim) for dim in range(x.dim())]
+    back = [dense.order(bound).index(dim) for dim in range(x.dim())]
     names: list[str] = []
     moved = 0
 
-    def dense(name: str, value: Any) -> Any:
+    def copied(name: str, value: Any) -> Any:
         nonlocal moved
         if not isinstance(value, Tensor):
             return value
-        full = value[(None,) * (x.dim() - value.dim())]
-        whole = any(full.shape[dim] != 1 for dim in bound.reduced)
-        wide = [size if whole and d in bound.reduced else -1 for d, size in enumerate(x.shape)]
-        seen = full.expand(wide).permute(order)
+        seen = dense.seen(bound, value)
         if not seen.is_contiguous():
             names.append(f"{name!r} to {tuple(seen.shape)}, dense")
             moved += (_touched(value) + seen.numel()) * value.element_size()
         return torch.empty(seen.shape, dtype=value.dtype, device="meta")
 
-    dense_x = dense("x", x)
-    operands = {name: dense(name, value) for name, value in bound.operands.items()}
-    options = {
-        "dim": tuple(range(x.dim() - len(bound.reduced), x.dim())),
-        "dtype": bound.dtype,
-        "training": bool(bound.slots),
-    }
+    dense_x = copied("x", x)
+    operands = {name: copied(name, value) for name, value in bound.operands.items()}
     for name in bound.op.outputs:
         shape = bound.output_shape(name)
         turned = len(shape) == x.dim() and back != sorted(back)
@@ -320,7 +311,7 @@ def _with_copies(bound: Bound) -> tuple[Bound, tuple[str, ...], int]:
             names.append(f"the output {name!r} back to {shape}")
             times = 2 * (int(turned) + int(name in bound.out))
             moved += times * math.prod(shape) * bound.output_dtype(name).itemsize
-    return bind(bound.op, dense_x, operands, options), tuple(names), moved
+    return bind(bound.op, dense_x, operands, dense.options(bound)), tuple(names), moved
 
 
 def _device_name(device: torch.device) -> str:

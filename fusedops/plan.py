@@ -18,6 +18,7 @@ from torch import Tensor
 from fusedops import _runtime, schedule
 from fusedops.binding import FLOATING, KEPT, Bound
 from fusedops.codegen import Arguments, Number, View
+from fusedops.dense import run_on_copies
 from fusedops.errors import UnsupportedError
 from fusedops.functors import rounded
 from fusedops.geometry import MAX_ROW_DIMS, Geometry, Operand, Virtual, place
@@ -47,11 +48,9 @@ __all__ = [
     "check_columns",
     "choose",
     "columns_apart",
-    "copies",
     "describe",
     "make_plan",
     "placed",
-    "run_with_copies",
 ]
 
 #: Elements that a call on a CPU must have before it wakes a second thread. Two threads against one,
@@ -95,7 +94,7 @@ def make_plan(bound: Bound) -> Any:
             return bound.op.wrap(run(bound))  # rows without columns have statistics: NaN
         return _runtime.Plan(None, b"", [], outputs, 0, 1, 1, 1, 0, _draws(bound), None)
     if len(bound.reduced) > 1 and columns_apart(bound):
-        return run_with_copies(bound)
+        return run_on_copies(bound)
     info = serve(
         bound.x.device, functools.partial(_built, bound), functools.partial(_signature, bound)
     )
@@ -354,54 +353,6 @@ def columns_apart(bound: Bound) -> bool:
         return False
     inputs, outputs = _parts(bound)
     return None in placed(bound, [*inputs.values(), *outputs.values()]).placed
-
-
-def copies(bound: Bound) -> tuple[Tensor, dict[str, Any], dict[str, Any]]:
-    """x, operands and options of the call on copies whose reduced dimensions are last and dense."""
-    x, order = bound.x, _reduced_last(bound)
-    last = len(bound.reduced)
-
-    def dense(value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        full = value[(None,) * (x.dim() - value.dim())]
-        wide = [
-            x.shape[dim] if dim in bound.reduced and full.shape[dim] != 1 else full.shape[dim]
-            for dim in range(x.dim())
-        ]
-        if any(wide[dim] != 1 for dim in bound.reduced):
-            for dim in bound.reduced:
-                wide[dim] = x.shape[dim]
-        return full.expand(wide).permute(order).contiguous()
-
-    options = {
-        "dim": tuple(range(x.dim() - last, x.dim())),
-        "dtype": bound.dtype,
-        "training": bool(bound.slots),
-        "generator": bound.generator,
-    }
-    return dense(x), {name: dense(value) for name, value in bound.operands.items()}, options
-
-
-def run_with_copies(bound: Bound) -> Any:
-    """Run a call on copies whose reduced dimensions are last and dense; `explain` says so."""
-    x, order = bound.x, _reduced_last(bound)
-    dense, operands, options = copies(bound)
-    results = bound.op(dense, **operands, **options)
-    names = bound.op.outputs
-    tensors = dict(zip(names, [results] if len(names) == 1 else results, strict=True))
-    back = [order.index(dim) for dim in range(x.dim())]
-    for name, tensor in tensors.items():
-        if tensor.dim() == x.dim():
-            tensors[name] = tensor.permute(back).contiguous()
-        if name in bound.out:
-            tensors[name] = bound.out[name].copy_(tensors[name])
-    return bound.op.wrap(tensors)
-
-
-def _reduced_last(bound: Bound) -> list[int]:
-    """The dimensions of x, in the order of the copies."""
-    return [dim for dim in range(bound.x.dim()) if dim not in bound.reduced] + list(bound.reduced)
 
 
 def _draws(bound: Bound) -> int:

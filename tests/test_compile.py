@@ -12,9 +12,9 @@ import pytest
 import torch
 from cases import ADD_NORM, ATTENTION, declare, floating, named, randn, same_bits, upstream_of
 from test_forward import FLAGSHIPS, flagship_case
+from torch import library
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
-from torch.library import opcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
@@ -124,7 +124,7 @@ DECLARED = {
 
 @pytest.mark.parametrize("name", DECLARED)
 def test_operators_are_what_torch_asks_of_them(name, device):
-    """Schema, fake kernels, autograd and AOTAutograd with dynamic shapes, by torch.library."""
+    """Schema, fake kernels, autograd and AOTAutograd with dynamic shapes, by torch's opcheck."""
     op, operands = DECLARED[name]()
     tensors = tree_map_only(torch.Tensor, lambda t: t.to(device), operands)
     x = randn(2, 3, 8, device=device)
@@ -141,7 +141,7 @@ def test_operators_are_what_torch_asks_of_them(name, device):
             lambda t, trained=trained: t.detach().requires_grad_(trained and t.is_floating_point()),
             args,
         )
-        assert set(opcheck(function, given).values()) == {"SUCCESS"}
+        assert set(library.opcheck(function, given).values()) == {"SUCCESS"}
 
 
 def counted(backend="inductor"):

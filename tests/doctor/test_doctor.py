@@ -144,20 +144,20 @@ class TestCache:
         monkeypatch.setenv("FUSEDOPS_CACHE_DIR", "~no-such-user/cache")
         assert folder.check_cache().verdict is Verdict.WARNING
 
-    def test_one_that_is_open_to_all(self, cache):
+    @pytest.mark.parametrize(
+        ("mode", "said"),
+        [
+            (0o777, "it is not used: everybody may write to it (mode 777; chmod go-w"),
+            (0o2770, "may write to it (mode 2770; chmod g-w"),
+        ],
+    )
+    def test_one_that_others_may_write_to(self, cache, mode, said):
         cache.mkdir()
-        cache.chmod(0o777)
+        cache.chmod(mode)
         finding = folder.check_cache()
         assert finding.verdict is Verdict.WARNING
-        assert "it is not used: everybody may write to it (mode 777; chmod go-w" in finding.found
+        assert said in finding.found
         assert "FUSEDOPS_CACHE_DIR" in finding.cure
-
-    def test_one_that_a_group_may_write_to(self, cache):
-        cache.mkdir()
-        cache.chmod(0o2770)
-        finding = folder.check_cache()
-        assert finding.verdict is Verdict.WARNING
-        assert "may write to it (mode 2770; chmod g-w" in finding.found
 
     @pytest.mark.parametrize("made", [True, False])
     def test_one_whose_parent_is_open_to_all(self, cache, tmp_path, monkeypatch, made):

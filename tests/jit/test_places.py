@@ -20,7 +20,7 @@ from samples import Compiler
 
 import fusedops as fo
 from fusedops import _runtime, variant
-from fusedops.jit import Artifact, env, library, scratch, store
+from fusedops.jit import Artifact, env, loading, scratch, store
 from fusedops.jit import cache as cache_module
 from fusedops.jit.cache import Store
 
@@ -176,7 +176,7 @@ def test_libraries_from_memory_are_not_mistaken_for_one_another(
     def no_file(built: Artifact) -> int:
         raise FileNotFoundError("not from its file")
 
-    monkeypatch.setattr(library, "_file", no_file)
+    monkeypatch.setattr(loading, "_file", no_file)
     x = torch.arange(24.0).reshape(3, 8)
     before = {*Path("/proc/self/fd").iterdir()}
     for op in (fo.Softmax(), fo.RMSNorm(), fo.LogSoftmax()):
