@@ -246,9 +246,10 @@ def cuda_source(
 ) -> Text:
     """The text of one GPU variant, which has one kernel, `fusedops_kernel`."""
     asks = str(tile.asks != "never").lower()
+    stages = ", true" if tile.staged else ""
     ask = "Ask::k" + tile.asks.title().replace(" ", "")
     called, header = {
-        "forward": (f"row_kernel<{tile.cpp}, {asks}>", "row/kernel.cuh"),
+        "forward": (f"row_kernel<{tile.cpp}, {asks}{stages}>", "row/kernel.cuh"),
         "gradient": (f"gradient_kernel<{tile.cpp}, {ask}>", "row/gradient.cuh"),
         "sums": (
             f"all_column_sums<{tile.width}, {tile.block // tile.width}>",

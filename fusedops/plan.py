@@ -178,6 +178,7 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
             target.shared_limit,
             target.cluster_limit,
             forced,
+            _reads_alone(bound),
         )
         kind, width = tile.kind, tile.width
     places = iter(geometry.placed)
@@ -190,6 +191,8 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
     views = {name: view_of(part, next(places), width) for name, part in outputs.items()}
     if bound.keep:
         views[KEPT] = kept_view(views[KEPT], op.kept, width)
+    if tile is not None and target.cluster_limit > 1 and _reads_alone(bound):
+        tile = _staged(bound, tile, operands["x"], views["y"], target)
     query, logical_row = (() if place is None else place.row_strides for place in places)
     rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
     write = Arguments(
@@ -230,6 +233,26 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
         words=write.pack(),
         patches=write.patches,
         draws=_draws(bound),
+    )
+
+
+def _reads_alone(bound: Bound) -> bool:
+    """Whether a row's kernel reads x and writes y and nothing else of their size, all of it."""
+    op = bound.op
+    return not (op.slots or op.saves or any(functor.masks for functor in bound.load))
+
+
+def _staged(
+    bound: Bound, tile: schedule.Schedule, x: View | Number, y: View, target: Target
+) -> schedule.Schedule:
+    assert isinstance(x, View)
+    assert target.shared_limit is not None
+    if x.placed.column_stride != 1 or y.placed.column_stride != 1:
+        return tile
+    sizes = (bound.x.element_size(), bound.output_dtype("y").itemsize)
+    access = min(x.width * sizes[0], y.width * sizes[1])
+    return schedule.staged(
+        tile, max(bound.columns, 1), max(sizes), access, target.shared_limit
     )
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "is_exact",
     "pack_width",
     "reserved_shared",
+    "staged",
     "tile_of",
 ]
 
@@ -54,6 +55,17 @@ VALUES = (
 #: The most where a row that one block has alone does not fill all packs, which takes registers to
 #: tell: in return it may have twice the threads.
 INEXACT = 32
+
+#: Bytes below which an access of x or y makes a row go through shared memory, as it is
+#: (row/staging.cuh), and the columns from which on that is so where columns themselves are odd.
+WIDE_ACCESS = 8
+STAGED_COLUMNS = 4096
+
+#: As VALUES, of such columns.
+STAGED_VALUES = ((12800, 50), (65536, 32), (None, 64))
+
+#: Bytes of a word that such a row is moved by: it may begin and end anywhere in one.
+STAGED_WORD = 16
 
 #: Bytes of a row beyond which later rows are asked for, and how many bytes of them (from sm_90 on).
 #: One H200, 50 MB of L2 cache, softmax and LayerNorm forward, percent: 5120 columns 97 and 88
@@ -104,7 +116,8 @@ class Schedule:
 
     A row may be asked for so many rows `ahead` of its turn: by "each thread" for itself, "at once",
     or, of a gradient's rows that are no slice, "across". A gradient's slices are of several rows
-    where they `visit`.
+    where they `visit`. `staged`: bytes of an element of rows that go through shared memory as they
+    are, or 0.
     """
 
     kind: str
@@ -123,6 +136,7 @@ class Schedule:
     resident: int = 0
     sums: str = "registers"
     room: int = 0
+    staged: int = 0
 
     @property
     def block(self) -> int:
@@ -141,6 +155,9 @@ class Schedule:
     @property
     def shared(self) -> int:
         """Bytes of dynamic shared memory of a block."""
+        if self.staged:
+            of_row = self.threads * self.packs * self.width * self.staged + 2 * STAGED_WORD - 1
+            return self.rows * (of_row // STAGED_WORD * STAGED_WORD)
         if self.kind != "shared":
             return 0
         return self.rows * self.chunks * self.threads * self.packs * self.width * self.compute_bytes
@@ -225,6 +242,7 @@ def choose(
     shared_limit: int,
     cluster_limit: int,
     forced: str | None,
+    reads_alone: bool = False,
 ) -> Schedule:
     """The schedule on a GPU.
 
@@ -236,14 +254,18 @@ def choose(
         shared_limit: bytes of shared memory that a block of this device can opt in to.
         cluster_limit: blocks of a cluster at most; 1 where there are none.
         forced: a storage to use whatever the columns, or None.
+        reads_alone: whether x and y are all that a row has, and nothing is masked.
 
     Raises:
         ValueError: the forced storage cannot hold the row.
     """
     width = pack_width(columns, element_bytes, dropout)
-    threads, packs, chunks = tile_of(columns, width, compute_bytes, VALUES, MOST_THREADS)
+    odd = columns >= STAGED_COLUMNS and width * element_bytes < WIDE_ACCESS
+    staged = reads_alone and odd and cluster_limit > 1
+    table = STAGED_VALUES if staged else VALUES
+    threads, packs, chunks = tile_of(columns, width, compute_bytes, table, MOST_THREADS)
     fills = threads * packs * chunks * width == columns
-    if chunks == 1 and not fills and packs * width * compute_bytes // 4 > INEXACT:
+    if chunks == 1 and not (fills or staged) and packs * width * compute_bytes // 4 > INEXACT:
         fewer = ((None, INEXACT),)
         threads, packs, chunks = tile_of(columns, width, compute_bytes, fewer, 2 * MOST_THREADS)
     values = packs * width * compute_bytes // 4
@@ -282,6 +304,25 @@ def choose(
         ahead = max(1, ASKED // (columns * element_bytes))
         schedule = dataclasses.replace(schedule, asks="at once", ahead=ahead)
     return dataclasses.replace(schedule, kind=kind)
+
+
+def staged(tile: Schedule, columns: int, element_bytes: int, access: int, limit: int) -> Schedule:
+    """The same tile with its rows going through shared memory, where that is worth it.
+
+    Args:
+        tile: Of a chain that reads x and writes y alone.
+        columns: of a row.
+        element_bytes: the larger itemsize of x and y.
+        access: bytes that x and y, both of them, can be read and written by.
+        limit: as `shared_limit` of `choose`.
+    """
+    odd = tile.width * element_bytes < WIDE_ACCESS
+    if access >= WIDE_ACCESS or not tile.one_tile or (odd and columns < STAGED_COLUMNS):
+        return tile
+    through = dataclasses.replace(tile, staged=element_bytes)
+    reserved = reserved_shared(tile.threads, tile.compute_bytes)
+    fits = through.shared <= limit - reserved and tile.threads >= STAGED_WORD // 2
+    return through if fits else tile
 
 
 def cluster_of(chunks: int, limit: int) -> int:

@@ -39,17 +39,21 @@ struct Barrier {
                  "r"(bytes)
                  : "memory");
   }
-  /// Until the phase of this parity has ended.
+  /// Until the phase of this parity has ended, by whole warps: a loop that lanes could leave one by
+  /// one makes ptxas wrap the shuffles that follow in warp synchronisation.
   __device__ __forceinline__ void wait(uint32_t parity) {
-    asm volatile(
-        "{\n"
-        ".reg .pred done;\n"
-        "again:\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-        "@!done bra again;\n"
-        "}\n" ::"r"(detail::shared_address(this)),
-        "r"(parity)
-        : "memory");
+    uint32_t done;
+    do {
+      asm volatile(
+          "{\n"
+          ".reg .pred ended;\n"
+          "mbarrier.try_wait.parity.shared::cta.b64 ended, [%1], %2;\n"
+          "selp.u32 %0, 1, 0, ended;\n"
+          "}\n"
+          : "=r"(done)
+          : "r"(detail::shared_address(this)), "r"(parity)
+          : "memory");
+    } while (!__all_sync(0xffffffffu, done != 0));
   }
 };
 
@@ -92,12 +96,31 @@ __device__ __forceinline__ void send(T* own, const T& value, Barrier& barrier, i
   asm("mapa.shared::cluster.u32 %0, %1, %2;"
       : "=r"(told)
       : "r"(detail::shared_address(&barrier)), "r"(block));
+  // The fewer messages, the sooner they are there.
+  constexpr int kWords = sizeof(T) / 4;
+  constexpr int kStep = alignof(T) % 16 == 0 ? 4 : alignof(T) % 8 == 0 ? 2 : 1;
   FUSEDOPS_UNROLL
-  for (int i = 0; i < int(sizeof(T) / 4); ++i) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(
-                     to + 4 * i),
-                 "r"(words.at[i]), "r"(told)
-                 : "memory");
+  for (int i = 0; i < kWords; i += kStep) {
+    if constexpr (kStep == 4) {
+      asm volatile(
+          "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, "
+          "[%5];" ::"r"(to + 4 * i),
+          "r"(words.at[i]), "r"(words.at[i + 1]), "r"(words.at[i + 2]), "r"(words.at[i + 3]),
+          "r"(told)
+          : "memory");
+    } else if constexpr (kStep == 2) {
+      asm volatile(
+          "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(
+              to + 4 * i),
+          "r"(words.at[i]), "r"(words.at[i + 1]), "r"(told)
+          : "memory");
+    } else {
+      asm volatile(
+          "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to +
+                                                                                            4 * i),
+          "r"(words.at[i]), "r"(told)
+          : "memory");
+    }
   }
 }
 

@@ -14,6 +14,7 @@ template <int kLanes>
 struct Lanes {
   static_assert(kLanes >= 1 && kLanes <= 32 && (kLanes & (kLanes - 1)) == 0,
                 "a group of lanes is a power of two up to a warp");
+  static constexpr int kCount = kLanes;
 
 #if defined(FUSEDOPS_ON_DEVICE)
   // All 32 lanes of the warp take part, also those whose row lies beyond the end: the schedule sees

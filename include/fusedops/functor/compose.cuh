@@ -172,6 +172,11 @@ struct Load {
   static constexpr bool kSkips = Chain<0, Functors...>::kSkips && !kSaves;
   static constexpr bool kMasksBounds = Chain<0, Functors...>::kMasksBounds;
 
+  /// The same functors over another source.
+  template <class Other>
+  FUSEDOPS_HD Load<Other, Functors...> from(const Other& other) const {
+    return {other, chain};
+  }
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void load(Compute* dst, const Row& row, int64_t col) const {
     Compute(&v)[N] = *reinterpret_cast<Compute(*)[N]>(dst);
@@ -233,6 +238,11 @@ struct Store {
   Target target;
   Functors chain;
 
+  /// The same functors before another target.
+  template <class Other>
+  FUSEDOPS_HD Store<Other, Functors> to(const Other& other) const {
+    return {other, chain};
+  }
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void store(const Compute* src, const Row& row, int64_t col) const {
     Compute v[N];

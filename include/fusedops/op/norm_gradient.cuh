@@ -27,7 +27,7 @@ struct LayerNormGradient {
   };
   FUSEDOPS_HD static Row row(const Compute (&kept)[kKept]) { return {kept[0], kept[1], kept[2]}; }
 
-  struct Partial {
+  struct alignas(2 * sizeof(Compute)) Partial {
     Compute plain, along;  // the sums of g and of g * y
   };
   FUSEDOPS_HD static Partial nothing() { return {0, 0}; }

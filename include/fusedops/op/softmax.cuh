@@ -17,7 +17,7 @@ struct Softmax {
   using Compute = Compute_;
   uint64_t unused;  // operators are arguments too; this one has none
 
-  struct Partial {
+  struct alignas(2 * sizeof(Compute)) Partial {
     Compute max, sum;
   };
 

@@ -13,6 +13,7 @@
 #include <fusedops/functor/contract.cuh>
 #include <fusedops/row/combine.cuh>
 #include <fusedops/row/fetch.cuh>
+#include <fusedops/row/staging.cuh>
 #include <fusedops/row/storage.cuh>
 
 namespace fusedops {
@@ -84,9 +85,10 @@ __device__ __forceinline__ void await_cluster(bool& begun) {
 }  // namespace detail
 
 /// kAsksAhead: a row is announced `ahead` rows before its turn, whoever takes it then, so that a
-/// block finds its memory in the L2 cache.
-template <class Schedule, bool kAsksAhead = false, class Op, class LoadT, class StoreT,
-          class Statistics, class Rows>
+/// block finds its memory in the L2 cache. kStages: rows go through shared memory as they are, for
+/// LOADs and STOREs without operands of their own.
+template <class Schedule, bool kAsksAhead = false, bool kStages = false, class Op, class LoadT,
+          class StoreT, class Statistics, class Rows>
 __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, StoreT store,
                                            const Statistics& statistics, const Rows& rows,
                                            int64_t cols, int64_t ahead = 0) {
@@ -104,6 +106,8 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
                 "fusedops: not a STORE: it needs template <int N> void store(const Compute* src, "
                 "int64_t row, "
                 "int64_t col) (see fusedops/functor/contract.cuh)");
+  static_assert(!kStages || !detail::Bounds<LoadT, Row>::value,
+                "a stage has no columns beside those of its block");
   extern __shared__ __align__(16) char shared_row[];
 
   const int thread = threadIdx.x % Schedule::kThreads;
@@ -117,6 +121,7 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
   detail::prepare<Schedule, Parts>();
   Parts parts;
   bool all_begun = false;
+  auto stage = detail::stage_of<kStages, Schedule>(load, store, thread, cols);
 
   // The bound is the same for all threads of a row's blocks, so every lane reaches every shuffle
   // and barrier, and the compiler knows it.
@@ -125,6 +130,7 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
     const bool mine = Schedule::kRows == 1 || number < rows.count;
     const Row row = rows.index(mine ? number : first);
     const Columns bounds = bounds_of(load, row, cols);
+    stage.fetch(load, row, mine);
     if constexpr (kAsksAhead) {
       if (thread == 0 && number + ahead < rows.count) {
         const Row later = rows.index(number + ahead);
@@ -150,8 +156,9 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
       }
       const int begin = chunk * Schedule::kChunk;
       tile.begin(cols - begin - first_col, cols - begin - group_col);
+      const auto& source = stage.in(load, row);
       if (mine) {
-        load_tile<false>(tile, load, row, begin + first_col, bounds, Op::neutral());
+        load_tile<false>(tile, source, row, begin + first_col, bounds, Op::neutral());
       } else {
         tile.fill(Op::neutral());
       }
@@ -187,8 +194,11 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
           part = op.again(Lanes<Schedule::kLanes>{}, tile);
         }
       }
-      if (mine) store_tile(tile, store, row, begin + first_col, finish.of(part));
+      auto&& target = stage.out(store, row);
+      if (mine) store_tile(tile, target, row, begin + first_col, finish.of(part));
     }
+    stage.flush(store, row, mine);
+    if (kStages && first + apart < rows.count) stage.reuse();
   }
 }
 

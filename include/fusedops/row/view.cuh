@@ -43,9 +43,16 @@ struct InPlace {
 
 template <class T, int kRank, Column kColumn, int W>
 struct View {
+  using Element = T;
   T* data;
   RowMap<kRank> rows;
   int64_t column_stride;
+
+  /// Where a row's first column is.
+  template <class Row>
+  FUSEDOPS_HD T* begin(const Row& row) const {
+    return data + rows(row);
+  }
 
   /// N columns of an input from `col` on, by index, in the compute type.
   template <int N, class Compute, class Row>

@@ -1,0 +1,185 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// A row on its way through shared memory, as it lies in memory: for rows that begin anywhere, whose
+// elements a thread could only move one by one. A block's share of a row comes in by one bulk copy
+// of the 16-byte words that hold it, is rewritten in place by the results, and goes out in 16-byte
+// words but for the ends. PTX ISA, "cp.async.bulk"; from sm_90 on.
+#pragma once
+
+#include <fusedops/core/cluster.cuh>
+#include <fusedops/row/view.cuh>
+
+namespace fusedops {
+
+#if defined(FUSEDOPS_CUDA)
+
+namespace detail {
+
+/// A row in shared memory, as a LOAD's source and a STORE's target. `first` is where its first
+/// column would be.
+template <class T>
+struct Staged {
+  T* first;
+
+  template <int N, class Compute, class Row>
+  __device__ __forceinline__ void read(Compute (&value)[N], const Row&, int64_t col) const {
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < N; ++i) value[i] = convert<Compute>(first[static_cast<int>(col) + i]);
+  }
+  template <int N, class Compute, class Row>
+  __device__ __forceinline__ void write(const Compute (&value)[N], const Row&, int64_t col) const {
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < N; ++i) first[static_cast<int>(col) + i] = convert<T>(value[i]);
+  }
+};
+
+/// Copies the words of 16 bytes from `from` on to shared memory; the barrier counts them.
+__device__ __forceinline__ void fetch_words(void* to, const void* from, uint32_t bytes,
+                                            Barrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          shared_address(to)),
+      "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(&barrier))
+      : "memory");
+}
+
+/// No stage: LOAD and STORE are called as they are.
+struct Unstaged {
+  template <class LoadT, class Row>
+  __device__ __forceinline__ void fetch(const LoadT&, const Row&, bool) {}
+  template <class LoadT, class Row>
+  __device__ __forceinline__ const LoadT& in(const LoadT& load, const Row&) {
+    return load;
+  }
+  template <class StoreT, class Row>
+  __device__ __forceinline__ StoreT& out(StoreT& store, const Row&) {
+    return store;
+  }
+  template <class StoreT, class Row>
+  __device__ __forceinline__ void flush(const StoreT&, const Row&, bool) {}
+  __device__ __forceinline__ void reuse() {}
+};
+
+/// The stage of a block's rows. All its threads make the same calls.
+template <class Schedule, class In, class Out>
+class Stage {
+  static constexpr int kWord = 16;
+  static constexpr int kPerWord = kWord / sizeof(Out);
+  static constexpr int kWider = sizeof(In) > sizeof(Out) ? sizeof(In) : sizeof(Out);
+  // A row begins anywhere within its first word, and ends anywhere within its last.
+  static constexpr int kBytes = (Schedule::kChunk * kWider + 2 * kWord - 1) / kWord * kWord;
+  static_assert(Schedule::Storage::kOneTile, "a block has its share of a row whole");
+  static_assert(Schedule::kThreads >= kPerWord, "a thread has one column of an end at most");
+
+ public:
+  __device__ __forceinline__ Stage(int thread, int64_t cols)
+      : thread_(thread),
+        begin_(Schedule::rank(blockIdx.x) * Schedule::kChunk),
+        end_(static_cast<int>(smaller<int64_t>(begin_ + Schedule::kChunk, cols))) {
+    if (thread_ == 0) {
+      barrier().make();
+      Barrier::made();
+    }
+    __syncthreads();
+  }
+
+  /// Begins to bring in a row, if it is there.
+  template <class LoadT, class Row>
+  __device__ __forceinline__ void fetch(const LoadT& load, const Row& row, bool mine) {
+    if (thread_ != 0) return;
+    const In* first = load.source.begin(row);
+    const uint64_t from = reinterpret_cast<uint64_t>(first + begin_) / kWord * kWord;
+    const uint64_t to = (reinterpret_cast<uint64_t>(first + end_) + kWord - 1) / kWord * kWord;
+    const uint32_t bytes = mine && begin_ < end_ ? static_cast<uint32_t>(to - from) : 0;
+    barrier().expect(bytes);
+    if (bytes > 0) fetch_words(buffer(), reinterpret_cast<const void*>(from), bytes, barrier());
+  }
+
+  /// The LOAD that reads it here, once it has come.
+  template <class LoadT, class Row>
+  __device__ __forceinline__ auto in(const LoadT& load, const Row& row) {
+    barrier().wait(parity_);
+    parity_ ^= 1;
+    return load.from(Staged<In>{here<In>(load.source.begin(row))});
+  }
+
+  /// The STORE that puts its results here, once all threads have read theirs.
+  template <class StoreT, class Row>
+  __device__ __forceinline__ auto out(const StoreT& store, const Row& row) {
+    together();
+    return store.to(Staged<Out>{here<Out>(store.target.begin(row))});
+  }
+
+  /// Writes the results, once all threads have put theirs.
+  template <class StoreT, class Row>
+  __device__ __forceinline__ void flush(const StoreT& store, const Row& row, bool mine) {
+    together();
+    if (!mine || begin_ >= end_) return;
+    Out* to = store.target.begin(row);
+    const Out* from = here<Out>(to);
+    const int misplaced =
+        static_cast<int>(reinterpret_cast<uint64_t>(to + begin_) % kWord / sizeof(Out));
+    const int first = smaller(begin_ + (kPerWord - misplaced) % kPerWord, end_);
+    const int words = (end_ - first) / kPerWord;
+    for (int i = thread_; i < words; i += Schedule::kThreads) {
+      const int col = first + i * kPerWord;
+      write<kPerWord>(to + col, *reinterpret_cast<const Pack<Out, kPerWord>*>(from + col));
+    }
+    const int last = first + words * kPerWord;
+    if (begin_ + thread_ < first) to[begin_ + thread_] = from[begin_ + thread_];
+    if (last + thread_ < end_) to[last + thread_] = from[last + thread_];
+  }
+
+  /// Before the next row is fetched: what threads did here is done.
+  __device__ __forceinline__ void reuse() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    together();
+  }
+
+ private:
+  __device__ __forceinline__ static void together() {
+    if constexpr (Schedule::kGroups > 1) {
+      __syncthreads();
+    } else {
+      __syncwarp();
+    }
+  }
+
+  __device__ __forceinline__ static int of_block() { return threadIdx.x / Schedule::kThreads; }
+  __device__ __forceinline__ static Barrier& barrier() {
+    __shared__ Barrier barriers[Schedule::kRows];
+    return barriers[of_block()];
+  }
+  __device__ __forceinline__ static char* buffer() {
+    extern __shared__ __align__(16) char shared_row[];
+    return shared_row + of_block() * kBytes;
+  }
+
+  /// Where a row's first column would be, so that its words are words here, too.
+  template <class T>
+  __device__ __forceinline__ T* here(const T* first) const {
+    char* begin = buffer() + reinterpret_cast<uint64_t>(first + begin_) % kWord;
+    return reinterpret_cast<T*>(begin) - begin_;
+  }
+
+  int thread_, begin_, end_;
+  uint32_t parity_ = 0;
+};
+
+/// What a kernel's rows go through.
+template <bool kStages, class Schedule, class LoadT, class StoreT>
+__device__ __forceinline__ auto stage_of(const LoadT&, const StoreT&, int thread, int64_t cols) {
+  if constexpr (kStages) {
+    return Stage<Schedule, typename decltype(LoadT::source)::Element,
+                 typename decltype(StoreT::target)::Element>(thread, cols);
+  } else {
+    return Unstaged{};
+  }
+}
+
+}  // namespace detail
+
+#endif  // FUSEDOPS_CUDA
+
+}  // namespace fusedops
