@@ -380,6 +380,8 @@ class Backward:
         stage = second_stage(self.geometry, self.sharing, self.views, self.parts_of, self.compute)
         variant = self._variant("sums", stage.members, stage.write)
         if self.tile is not None:
-            tile = schedule.Schedule("register", stage.block, 1, stage.wide, 1, 1, False, 4)
+            tile = schedule.Schedule(
+                "register", stage.block, 1, stage.wide, 1, 1, stage.block * stage.wide, False, 4
+            )
             variant = variant._replace(tile=tile, schedule="register")
         return variant, stage.write.pack(), stage.write.patches, stage.rows, stage.blocks

@@ -212,13 +212,12 @@ def _why(info: Info | None, target: Target) -> str:
         return f"{forced}rows stay in a buffer (of {HOST_BUFFERED} columns) until they are written"
     values = next(values for most, values in VALUES if most is None or columns <= most)
     at_most = values * 4 // tile.compute_bytes
-    chunk = tile.threads * tile.packs * tile.width
     parts = [
         f"{forced}{tile.threads} threads x {tile.packs} packs x {tile.width} columns",
         f"{tile.chunks} chunk{'s' * (tile.chunks > 1)} a row",
         f"{tile.rows} row{'s' * (tile.rows > 1)} a block of {tile.block} threads",
         f"at most {at_most} values a thread for {columns} columns",
-        "every pack is full" if tile.exact else f"the tile of {tile.chunks * chunk} is not full",
+        "every pack is full" if tile.exact else f"the tile of {tile.chunks * tile.tile} is not full",
     ]
     in_shared = dataclasses.replace(tile, kind="shared").shared
     limit = (target.shared_limit or 0) - reserved_shared(tile.threads, tile.compute_bytes)

@@ -152,9 +152,9 @@ def choose_gradient(
     of_floats = columns * compute_bytes // 4
     chunked = GRADIENT_TILE < of_floats <= GRADIENT_CLUSTER
     most_threads = GRADIENT_TILE // 32 if chunked else GRADIENT_TILE // 16
-    threads, packs, chunks = tile_of(columns, width, compute_bytes, values, most_threads)
+    threads, packs, chunks, chunk = tile_of(columns, width, compute_bytes, values, most_threads)
     rows = max(1, visiting.block // threads) if threads <= 32 else 1
-    exact = is_exact(columns, threads * packs * width, chunks)
+    exact = chunk == threads * packs * width and is_exact(columns, chunk, chunks)
     if forced in ("register", "shared") and chunks > 1:
         raise ValueError(f"a row of {columns} columns does not fit the registers of a block")
     cluster = cluster_of(chunks, cluster_limit)
@@ -186,9 +186,10 @@ def choose_gradient(
         width=width,
         rows=rows,
         chunks=chunks,
+        chunk=chunk,
         exact=exact,
         compute_bytes=compute_bytes,
-        full=full_packs(columns, threads, packs, max(chunks, cluster), width),
+        full=full_packs(columns, threads, chunk, max(chunks, cluster), width),
         cluster=cluster,
         ahead=ahead,
         asks=asks,

@@ -86,6 +86,9 @@ RESIDENT = {32: 896, 64: 768}
 #: Threads of a chunk at most; rows of more than 64 x 256 columns are cut into chunks.
 MOST_THREADS = 256
 
+#: Packs that chunks begin at a multiple of: lines of the cache, where packs are of 16 bytes.
+CHUNK_PACKS = 8
+
 #: Blocks of a cluster at most: 8 everywhere (CUDA C++ Programming Guide, "Thread Block Clusters"),
 #: more where a kernel asks for it.
 CLUSTERS = {"sm_90": 16, "sm_100": 16, "sm_103": 16, "sm_120": 8, "sm_121": 8}
@@ -112,7 +115,7 @@ KEPT_PARTS = 2 * 33
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A row schedule. `chunks` tiles of `threads * packs * width` columns cover a row.
+    """A row schedule. `chunks` of `chunk` columns cover a row, each in a tile of packs of threads.
 
     A row may be asked for so many rows `ahead` of its turn: by "each thread" for itself, "at once",
     or, of a gradient's rows that are no slice, "across". A gradient's slices are of several rows
@@ -126,6 +129,7 @@ class Schedule:
     width: int
     rows: int
     chunks: int
+    chunk: int
     exact: bool
     compute_bytes: int
     full: int = -1
@@ -137,6 +141,11 @@ class Schedule:
     sums: str = "registers"
     room: int = 0
     staged: int = 0
+
+    @property
+    def tile(self) -> int:
+        """Columns that the packs of a row's threads hold: a chunk, or a little more."""
+        return self.threads * self.packs * self.width
 
     @property
     def block(self) -> int:
@@ -156,11 +165,11 @@ class Schedule:
     def shared(self) -> int:
         """Bytes of dynamic shared memory of a block."""
         if self.staged:
-            of_row = self.threads * self.packs * self.width * self.staged + 2 * STAGED_WORD - 1
+            of_row = self.chunk * self.staged + 2 * STAGED_WORD - 1
             return self.rows * (of_row // STAGED_WORD * STAGED_WORD)
         if self.kind != "shared":
             return 0
-        return self.rows * self.chunks * self.threads * self.packs * self.width * self.compute_bytes
+        return self.rows * self.chunks * self.tile * self.compute_bytes
 
     @property
     def one_tile(self) -> bool:
@@ -175,7 +184,8 @@ class Schedule:
             storage = "Streamed"
         numbers = f"{self.threads}, {self.packs}, {self.width}, {self.rows}"
         flags = f"{str(self.exact).lower()}, {self.full}"
-        return f"Schedule<{storage}, {numbers}, {flags}, {self.cluster}>"
+        chunk = "" if self.chunk == self.tile else f", {self.chunk}"
+        return f"Schedule<{storage}, {numbers}, {flags}, {self.cluster}{chunk}>"
 
 
 def tile_of(
@@ -184,26 +194,30 @@ def tile_of(
     compute_bytes: int,
     table: tuple[tuple[int | None, int], ...],
     most_threads: int,
-) -> tuple[int, int, int]:
-    """Threads, packs a thread and chunks of a row."""
+) -> tuple[int, int, int, int]:
+    """Threads, packs a thread, chunks of a row, and columns of a chunk."""
     values = next(values for most, values in table if most is None or columns <= most)
     most_packs = max(1, values * 4 // compute_bytes // width)
     packs_of_row = ceil_div(columns, width)
     if packs_of_row <= 32 * most_packs:
         threads = _power_of_two_above(ceil_div(packs_of_row, most_packs))
-        return threads, ceil_div(packs_of_row, threads), 1
+        packs = ceil_div(packs_of_row, threads)
+        return threads, packs, 1, threads * packs * width
     if packs_of_row <= most_threads * most_packs:
         # Warps that come out even, if there are any: then no pack need be asked if it is there.
         for packs in range(most_packs, most_packs // 2, -1):
             if packs_of_row % (32 * packs) == 0 and packs_of_row // packs <= most_threads:
-                return packs_of_row // packs, packs, 1
+                return packs_of_row // packs, packs, 1, packs_of_row * width
         threads = 32 * ceil_div(packs_of_row, 32 * most_packs)
-        return threads, ceil_div(packs_of_row, threads), 1
+        packs = ceil_div(packs_of_row, threads)
+        return threads, packs, 1, threads * packs * width
     # As many as a cluster has blocks, which share a row.
     chunks = _power_of_two_above(ceil_div(packs_of_row, most_threads * most_packs))
     packs = ceil_div(packs_of_row, most_threads * chunks)
     threads = 32 * ceil_div(packs_of_row, 32 * packs * chunks)
-    return threads, packs, ceil_div(packs_of_row, threads * packs)
+    # All alike, so that no block waits for a fuller one and most packs are surely there.
+    even = min(CHUNK_PACKS * ceil_div(packs_of_row, CHUNK_PACKS * chunks), threads * packs)
+    return threads, packs, ceil_div(packs_of_row, even), even * width
 
 
 def is_exact(columns: int, chunk: int, chunks: int) -> bool:
@@ -211,15 +225,15 @@ def is_exact(columns: int, chunk: int, chunks: int) -> bool:
     return columns == chunk * chunks and chunks == _power_of_two_above(chunks)
 
 
-def full_packs(columns: int, threads: int, packs: int, blocks: int, width: int) -> int:
+def full_packs(columns: int, threads: int, chunk: int, blocks: int, width: int) -> int:
     """Packs that every thread surely has, if none is in pieces; else -1.
 
-    `blocks`: how many share the row, each with one tile.
+    `blocks`: how many share the row, each with one chunk.
     """
     if columns % width:
         return -1
-    of_last = columns - (blocks - 1) * threads * packs * width
-    return min(packs, max(0, of_last // (threads * width)))
+    of_last = columns - (blocks - 1) * chunk
+    return max(0, min(chunk, of_last) // (threads * width))
 
 
 def pack_width(columns: int, element_bytes: int, dropout: bool) -> int:
@@ -263,11 +277,12 @@ def choose(
     odd = columns >= STAGED_COLUMNS and width * element_bytes < WIDE_ACCESS
     staged = reads_alone and odd and cluster_limit > 1
     table = STAGED_VALUES if staged else VALUES
-    threads, packs, chunks = tile_of(columns, width, compute_bytes, table, MOST_THREADS)
+    threads, packs, chunks, chunk = tile_of(columns, width, compute_bytes, table, MOST_THREADS)
     fills = threads * packs * chunks * width == columns
     if chunks == 1 and not (fills or staged) and packs * width * compute_bytes // 4 > INEXACT:
         fewer = ((None, INEXACT),)
-        threads, packs, chunks = tile_of(columns, width, compute_bytes, fewer, 2 * MOST_THREADS)
+        tile = tile_of(columns, width, compute_bytes, fewer, 2 * MOST_THREADS)
+        threads, packs, chunks, chunk = tile
     values = packs * width * compute_bytes // 4
     rows = max(1, SMALL_BLOCK // threads) if threads <= 32 else 1
     schedule = Schedule(
@@ -277,9 +292,10 @@ def choose(
         width,
         rows,
         chunks,
-        exact=is_exact(columns, threads * packs * width, chunks),
+        chunk,
+        exact=chunk == threads * packs * width and is_exact(columns, chunk, chunks),
         compute_bytes=compute_bytes,
-        full=full_packs(columns, threads, packs, chunks, width),
+        full=full_packs(columns, threads, chunk, chunks, width),
         room=next((room for most, room in RESIDENT.items() if most // 2 < values <= most), 0),
     )
     if forced == "host":

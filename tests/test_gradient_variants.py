@@ -147,15 +147,18 @@ def test_the_tiles_of_a_row_cover_it(
         tile = gradient_schedule.choose_gradient(
             columns, element_bytes, compute_bytes, dropout, limit, clusters, declared, sums, None
         )
-        chunk = tile.threads * tile.packs * tile.width
+        chunk = tile.chunk
         at = f"{columns} columns: {tile}"
         assert tile.chunks == -(-columns // chunk), at
         assert not tile.exact or columns == max(tile.cluster, tile.chunks) * chunk, at
         assert tile.exact or tile.chunks > 1 or columns < chunk, at
+        assert chunk <= tile.tile, at
+        assert chunk % tile.width == 0, at
+        assert chunk == tile.tile or (tile.chunks > 1 and not tile.exact), at
         assert tile.rows == 1 or tile.threads <= 32, at
         assert tile.block <= 512, at
         of_last = columns - (max(tile.cluster, tile.chunks) - 1) * chunk
-        assert tile.full * tile.threads * tile.width <= max(of_last, 0), at
+        assert tile.full * tile.threads * tile.width <= max(min(of_last, chunk), 0), at
         assert tile.block % 32 == 0, at
         assert tile.width <= columns, at
         if tile.sums == "shared":

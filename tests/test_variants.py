@@ -262,12 +262,15 @@ def test_the_tiles_of_a_row_cover_it(element_bytes, compute_bytes, dropout, clus
         tile = schedule.choose(
             columns, element_bytes, compute_bytes, dropout, ARCHS["sm_90"], clusters, None
         )
-        chunk = tile.threads * tile.packs * tile.width
+        chunk = tile.chunk
         at = f"{columns} columns: {tile}"
         assert tile.chunks == -(-columns // chunk), at  # row_kernel counts them like this
         shared_by = max(tile.cluster, tile.chunks)  # tiles, those that stay empty included
         assert not tile.exact or columns == shared_by * chunk, at
         assert tile.exact or tile.chunks > 1 or columns < chunk, at
+        assert chunk <= tile.tile, at
+        assert chunk % tile.width == 0, at
+        assert chunk == tile.tile or (tile.chunks > 1 and not tile.exact), at
         assert 1 <= tile.threads <= 512, at
         assert tile.threads % 32 == 0 or tile.threads in (1, 2, 4, 8, 16), at
         assert tile.rows == 1 or tile.threads <= 32, (
@@ -276,7 +279,7 @@ def test_the_tiles_of_a_row_cover_it(element_bytes, compute_bytes, dropout, clus
         assert tile.block <= 512, at
         # What every thread surely has, in every block of a cluster.
         of_last = columns - (max(tile.cluster, tile.chunks) - 1) * chunk
-        assert tile.full * tile.threads * tile.width <= max(of_last, 0), at
+        assert tile.full * tile.threads * tile.width <= max(min(of_last, chunk), 0), at
         assert (tile.full < 0) == (columns % tile.width > 0), at
         assert tile.cluster in (1, 2, 4, 8, 16), at
         assert tile.cluster <= clusters, at

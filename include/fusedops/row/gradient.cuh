@@ -123,7 +123,7 @@ struct RowLane {
   __device__ __forceinline__ void walk(F f) const {
     for (int chunk = share.begin; chunk < share.end; ++chunk) {
       const int begin = chunk * Schedule::kChunk;
-      tile.begin(cols - begin - first_col, 0);
+      tile.begin(Schedule::left(cols, begin) - first_col, 0);
       walk_tile(tile, begin + first_col, f);
     }
   }
@@ -197,9 +197,10 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
 
   const auto fetch = [&](Fetched& into, const Row& row, int chunk) {
     const Columns bounds = bounds_of(load, row, cols);
+    const int64_t left = Schedule::left(cols, chunk * Schedule::kChunk) - first_col;
     const int col = chunk * Schedule::kChunk + first_col;
-    into.value.begin(cols - col, 0);
-    into.gradient.begin(cols - col, 0);
+    into.value.begin(left, 0);
+    into.gradient.begin(left, 0);
     load_tile<true>(into.value, load, row, col, bounds, Op::neutral());
     load_tile<false>(into.gradient, along, row, col, bounds, Compute(0));
   };

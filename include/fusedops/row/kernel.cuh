@@ -25,9 +25,10 @@ struct Share {
 
 /// kThreads: threads of a row in a block, a power of two up to 32 or a multiple of 32. kRows: rows
 /// per block at a time. kBlocks: blocks of a row, a cluster if more than one; each has its share of
-/// the chunks.
+/// the chunks. kChunk: columns of a chunk, fewer than a tile holds where that makes chunks even.
 template <class Storage_, int kThreads_, int kPacks_, int kWidth_, int kRows_, bool kExact_,
-          int kFull_ = kExact_ ? kPacks_ : -1, int kBlocks_ = 1>
+          int kFull_ = kExact_ ? kPacks_ : -1, int kBlocks_ = 1,
+          int kChunk_ = kThreads_* kPacks_* kWidth_>
 struct Schedule {
   using Storage = Storage_;
   static constexpr int kThreads = kThreads_;
@@ -39,11 +40,13 @@ struct Schedule {
   static constexpr int kBlocks = kBlocks_;
   static constexpr int kLanes = kThreads < 32 ? kThreads : 32;
   static constexpr int kGroups = kThreads / kLanes;  // groups of lanes in a row
-  static constexpr int kChunk = kThreads * kPacks * kWidth;
+  static constexpr int kChunk = kChunk_;
+  static constexpr int kTile = kThreads * kPacks * kWidth;
   static_assert(kGroups == 1 || kRows == 1, "a row of several warps has the block to itself");
   static_assert(kGroups <= 32, "at most 1024 threads a row");
   static_assert(kBlocks == 1 || (kRows == 1 && kLanes == 32), "a cluster has one row");
   static_assert(kBlocks <= 16, "at most 16 blocks a cluster");
+  static_assert(kChunk <= kTile && kChunk % kWidth == 0, "a chunk is packs of one tile");
 
   /// The row that a block begins with, how far it is to its next, and its share of the chunks.
   FUSEDOPS_HD static int64_t first_row(int64_t block) { return block / kBlocks * kRows; }
@@ -51,6 +54,10 @@ struct Schedule {
   FUSEDOPS_HD static int rank(int64_t block) { return static_cast<int>(block % kBlocks); }
   FUSEDOPS_HD static int chunks(int64_t cols) {
     return Storage::kOneTile ? kBlocks : static_cast<int>((cols + kChunk - 1) / kChunk);
+  }
+  /// Columns from the chunk's first to its end, or to that of what a tile can hold.
+  FUSEDOPS_HD static int64_t left(int64_t cols, int64_t begin) {
+    return kChunk == kTile ? cols - begin : smaller<int64_t>(cols - begin, kChunk);
   }
   FUSEDOPS_HD static Share share(int64_t block, int chunks) {
     if constexpr (Storage::kOneTile) return {rank(block), rank(block) + 1};
@@ -155,7 +162,8 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
         continue;
       }
       const int begin = chunk * Schedule::kChunk;
-      tile.begin(cols - begin - first_col, cols - begin - group_col);
+      const int64_t left = Schedule::left(cols, begin);
+      tile.begin(left - first_col, left - group_col);
       const auto& source = stage.in(load, row);
       if (mine) {
         load_tile<false>(tile, source, row, begin + first_col, bounds, Op::neutral());
@@ -175,7 +183,7 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
 
     for (int chunk = share.begin; chunk < share.end; ++chunk) {
       const int begin = chunk * Schedule::kChunk;
-      tile.begin(cols - begin - first_col, 0);
+      tile.begin(Schedule::left(cols, begin) - first_col, 0);
       if constexpr (Storage::kRevisits) {
         if (mine) load_tile<true>(tile, load, row, begin + first_col, bounds, Op::neutral());
       } else if constexpr (!Storage::kOneTile) {

@@ -124,7 +124,7 @@ class Stage {
     const int words = (end_ - first) / kPerWord;
     for (int i = thread_; i < words; i += Schedule::kThreads) {
       const int col = first + i * kPerWord;
-      write<kPerWord>(to + col, *reinterpret_cast<const Pack<Out, kPerWord>*>(from + col));
+      *reinterpret_cast<uint4*>(to + col) = *reinterpret_cast<const uint4*>(from + col);
     }
     const int last = first + words * kPerWord;
     if (begin_ + thread_ < first) to[begin_ + thread_] = from[begin_ + thread_];
