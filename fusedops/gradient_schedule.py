@@ -52,6 +52,12 @@ GRADIENT_VALUES = {
 #: 32; of 1023 columns 70 with 16, 73 with 32; of 50257 columns 31 and 51.
 ODD_VALUES = ((None, 32),)
 
+#: Both for norms of four bytes a column, where a pack is of four: LayerNorm of 2048 columns 70 percent
+#: with 16 values and sums in shared memory, 91 with 8 and sums in registers; of 16384 columns 74 with
+#: 32, 89 with 16; of 32768 columns 72 and 91. What a cluster of 16 values does not hold is read twice.
+WIDE_VALUES = ((4096, 8), (65536, 16), (None, 32))
+WIDE_ODD_VALUES = ((512, 16), (4096, 8), (32768, 16), (None, 32))
+
 
 class Visiting(NamedTuple):
     """How the rows of a gradient are visited: what may depend on their number, and what is wanted.
@@ -66,6 +72,7 @@ class Visiting(NamedTuple):
         resident: Threads that a multiprocessor has visiting at a time.
         sums: Where what rows share is summed, "registers" or "shared".
         room: Threads that a multiprocessor shall have room for; 0 leaves it to the compiler.
+        asks: How, as in `Schedule`; None asks at once where a thread would ask for little.
     """
 
     columns: int | None
@@ -76,6 +83,7 @@ class Visiting(NamedTuple):
     resident: int = 1024
     sums: str = "registers"
     room: int = 0
+    asks: str | None = None
 
 
 #: Sums over rows from which on each is made by one visitor of a few neighbouring rows.
@@ -104,6 +112,17 @@ SUMMED = (
     Visiting(1024, values=32, block=128, ahead=1, resident=448, sums="shared"),
     Visiting(1024, ahead=1, resident=512, sums="shared"),
     Visiting(4096, ahead=1, resident=768, sums="shared"),
+    Visiting(None, ahead=1, resident=512, sums="shared"),
+)
+
+#: The same with WIDE_VALUES. A row that does not fill its tiles is asked for at once by one thread:
+#: 30522 columns 87 percent, 77 where each asks.
+WIDE_SUMMED = (
+    Visiting(4096, odd=True, ahead=1, resident=512, asks="each thread"),
+    Visiting(32768, odd=True, ahead=1, resident=1024, asks="each thread"),
+    Visiting(None, odd=True, ahead=1, resident=512, sums="shared", room=512, asks="at once"),
+    Visiting(256, ahead=1, resident=512, asks="each thread"),
+    Visiting(65536, ahead=1, resident=640, asks="each thread"),
     Visiting(None, ahead=1, resident=512, sums="shared"),
 )
 
@@ -138,9 +157,13 @@ def choose_gradient(
         ValueError: the forced storage cannot hold the row.
     """
     width = pack_width(columns, element_bytes, dropout)
-    table = ALONE if not sums else GROUPED if min(sums) >= MANY_SUMS else SUMMED
+    wide = declared == "norm" and element_bytes == compute_bytes == 4
+    summed = WIDE_SUMMED if wide else SUMMED
+    table = ALONE if not sums else GROUPED if min(sums) >= MANY_SUMS else summed
     odd = width == 1
-    values = ODD_VALUES if odd and declared == "norm" else GRADIENT_VALUES[declared]
+    values = GRADIENT_VALUES[declared]
+    if declared == "norm" and (wide or odd):
+        values = (WIDE_ODD_VALUES if odd else WIDE_VALUES) if wide else ODD_VALUES
     held = next(values for most, values in values if most is None or columns <= most)
     visiting = next(
         one
@@ -175,8 +198,8 @@ def choose_gradient(
     ahead, asks = (visiting.ahead, "each thread") if visits else (0, "never")
     # One number a thread is no more to ask for than a row: 16-bit LayerNorm of 1023 columns would
     # spend a third of its instructions on it.
-    if visits and (cluster > 1 or width == 1):
-        asks = "at once"
+    if visits and (cluster > 1 or odd):
+        asks = "at once" if cluster > 1 and not (exact or odd) else visiting.asks or "at once"
     if not sums and not exact and cluster > 1:
         ahead, asks = max(1, GRADIENT_ASKED // (2 * columns * element_bytes)), "across"
     return Schedule(
@@ -190,6 +213,7 @@ def choose_gradient(
         exact=exact,
         compute_bytes=compute_bytes,
         full=full_packs(columns, threads, chunk, max(chunks, cluster), width),
+        pieces=columns % width > 0,
         cluster=cluster,
         ahead=ahead,
         asks=asks,

@@ -99,6 +99,7 @@ class LayerNorm(RowOp):
     kept = 3
     normalizes = True
     masks = False
+    centred = True
 
     def __init__(
         self,
@@ -137,6 +138,7 @@ class RMSNorm(LayerNorm):
     """
 
     kept = 1
+    centred = False
 
     def __init__(
         self,

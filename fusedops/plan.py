@@ -20,7 +20,7 @@ from fusedops.binding import FLOATING, KEPT, Bound
 from fusedops.codegen import Arguments, Number, View
 from fusedops.dense import run_on_copies
 from fusedops.errors import UnsupportedError
-from fusedops.functors import rounded
+from fusedops.functors import Affine, rounded
 from fusedops.geometry import MAX_ROW_DIMS, Geometry, Operand, Virtual, place
 from fusedops.jit.lock import guard
 from fusedops.parts import (
@@ -178,7 +178,8 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
             target.shared_limit,
             target.cluster_limit,
             forced,
-            _reads_alone(bound),
+            _streams(bound),
+            op.centred,
         )
         kind, width = tile.kind, tile.width
     places = iter(geometry.placed)
@@ -191,8 +192,8 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
     views = {name: view_of(part, next(places), width) for name, part in outputs.items()}
     if bound.keep:
         views[KEPT] = kept_view(views[KEPT], op.kept, width)
-    if tile is not None and target.cluster_limit > 1 and _reads_alone(bound):
-        tile = _staged(bound, tile, operands["x"], views["y"], target)
+    if tile is not None and target.cluster_limit > 1 and _streams(bound) != "many":
+        tile = _staged(bound, tile, operands, views["y"], target)
     query, logical_row = (() if place is None else place.row_strides for place in places)
     rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
     write = Arguments(
@@ -236,17 +237,29 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
     )
 
 
-def _reads_alone(bound: Bound) -> bool:
-    """Whether a row's kernel reads x and writes y and nothing else of their size, all of it."""
+def _streams(bound: Bound) -> str:
+    """What a row has beside x and y, going by the declaration: as `streams` of schedule.choose."""
     op = bound.op
-    return not (op.slots or op.saves or any(functor.masks for functor in bound.load))
+    if bound.slots or op.saves or any(functor.masks for functor in bound.load):
+        return "many"
+    if not op.slots:
+        return "none"
+    affine = all(isinstance(functor, Affine) for functor in bound.store)
+    return "columns" if affine and not any(f.operands() for f in bound.load) else "many"
 
 
 def _staged(
-    bound: Bound, tile: schedule.Schedule, x: View | Number, y: View, target: Target
+    bound: Bound,
+    tile: schedule.Schedule,
+    operands: Mapping[str, View | Number],
+    y: View,
+    target: Target,
 ) -> schedule.Schedule:
+    x, *others = operands.values()
     assert isinstance(x, View)
     assert target.shared_limit is not None
+    if not all(isinstance(other, Number) or other.shared for other in others):
+        return tile
     if x.placed.column_stride != 1 or y.placed.column_stride != 1:
         return tile
     sizes = (bound.x.element_size(), bound.output_dtype("y").itemsize)

@@ -99,6 +99,8 @@ class RowOp(_runtime.Dispatcher):
     kept: ClassVar[int]
     normalizes: ClassVar[bool]
     masks: ClassVar[bool]
+    #: Whether a row's mean is subtracted.
+    centred: ClassVar[bool] = False
 
     def __init__(
         self, load: Iterable[Functor] = (), store: Iterable[Functor] = (), **constants: Any

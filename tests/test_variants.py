@@ -280,7 +280,7 @@ def test_the_tiles_of_a_row_cover_it(element_bytes, compute_bytes, dropout, clus
         # What every thread surely has, in every block of a cluster.
         of_last = columns - (max(tile.cluster, tile.chunks) - 1) * chunk
         assert tile.full * tile.threads * tile.width <= max(min(of_last, chunk), 0), at
-        assert (tile.full < 0) == (columns % tile.width > 0), at
+        assert tile.pieces == (columns % tile.width > 0), at
         assert tile.cluster in (1, 2, 4, 8, 16), at
         assert tile.cluster <= clusters, at
         assert tile.block % 32 == 0, at  # every lane of a warp takes part in a shuffle

@@ -27,7 +27,7 @@ struct Share {
 /// per block at a time. kBlocks: blocks of a row, a cluster if more than one; each has its share of
 /// the chunks. kChunk: columns of a chunk, fewer than a tile holds where that makes chunks even.
 template <class Storage_, int kThreads_, int kPacks_, int kWidth_, int kRows_, bool kExact_,
-          int kFull_ = kExact_ ? kPacks_ : -1, int kBlocks_ = 1,
+          int kFull_ = kExact_ ? kPacks_ : 0, bool kPieces_ = !kExact_, int kBlocks_ = 1,
           int kChunk_ = kThreads_* kPacks_* kWidth_>
 struct Schedule {
   using Storage = Storage_;
@@ -37,6 +37,7 @@ struct Schedule {
   static constexpr int kRows = kRows_;
   static constexpr bool kExact = kExact_;
   static constexpr int kFull = kFull_;
+  static constexpr bool kPieces = kPieces_;
   static constexpr int kBlocks = kBlocks_;
   static constexpr int kLanes = kThreads < 32 ? kThreads : 32;
   static constexpr int kGroups = kThreads / kLanes;  // groups of lanes in a row
@@ -104,7 +105,8 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
   using Row = typename Rows::Index;
   using RowTile =
       Tile<Compute, Schedule::kPacks, Schedule::kWidth, Schedule::kThreads * Schedule::kWidth,
-           Schedule::kLanes * Schedule::kWidth, Schedule::kExact, Schedule::kFull>;
+           Schedule::kLanes * Schedule::kWidth, Schedule::kExact, Schedule::kFull,
+           Schedule::kPieces>;
   static_assert(
       is_load_v<LoadT, Compute, Row>,
       "fusedops: not a LOAD: it needs template <int N> void load(Compute* dst, int64_t row, "

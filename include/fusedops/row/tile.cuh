@@ -10,10 +10,11 @@
 
 namespace fusedops {
 
-/// kExact: every pack is complete, so nothing has to be counted. kFull: how many packs of
-/// each thread are surely there, the others being there or not; -1 if packs may be in pieces. kSpan: columns that a group covers in a pack.
+/// kExact: every pack is complete, so nothing has to be counted. kFull: how many packs of each thread
+/// are surely there and complete. kPieces: whether one of the others may be there in part. kSpan:
+/// columns that a group covers in a pack.
 template <class Compute_, int kPacks_, int kWidth_, int kStride_, int kSpan_, bool kExact_,
-          int kFull_ = kExact_ ? kPacks_ : -1>
+          int kFull_ = kExact_ ? kPacks_ : 0, bool kPieces_ = !kExact_>
 struct Tile {
   using Compute = Compute_;
   static constexpr int kPacks = kPacks_;
@@ -22,7 +23,7 @@ struct Tile {
   static constexpr int kSpan = kSpan_;
   static constexpr bool kExact = kExact_;
   static constexpr int kFull = kFull_;
-  static constexpr bool kWhole = kFull >= 0 || kWidth == 1;
+  static constexpr bool kWhole = !kPieces_ || kWidth == 1;
 
   Compute at[kPacks][kWidth];
   int left;        // columns from this thread's first pack to the end of the row, if any
@@ -62,7 +63,7 @@ struct Tile {
   FUSEDOPS_HD int cut() const {
     int found = -1;
     FUSEDOPS_UNROLL
-    for (int k = 0; k < kPacks; ++k) {
+    for (int k = kFull; k < kPacks; ++k) {
       const int rest = left - k * kStride;
       found = rest > 0 && rest < kWidth ? k : found;
     }
