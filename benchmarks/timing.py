@@ -22,6 +22,7 @@ HOLD = 1.5  # Of the time that the host took once.
 MOST_CLOCK = 2e9  # Cycles a second, a little above what an H200 does.
 MOST_QUEUED = 8  # Rounds; a queue holds 1024 launches, and a round of a chain has up to 100.
 SAMPLE_SECONDS = 4e-3  # Far above the resolution of a CUDA event (0.5 us).
+WARM_SECONDS = 20e-3  # After an idle moment an H200 takes so long to come up to its clocks.
 
 
 def sets(bytes_per_call: int) -> int:
@@ -90,9 +91,12 @@ def _event_seconds(run: Call, calls: int, hold: float = 0.0) -> float:
         return begin.elapsed_time(end) * 1e-3 / repeats
 
     elapsed(1)
-    repeats = max(1, math.ceil(SAMPLE_SECONDS / elapsed(2)))
+    once = elapsed(2)
+    repeats = max(1, math.ceil(SAMPLE_SECONDS / once))
     if hold:
         repeats = min(repeats, MOST_QUEUED)
+    else:
+        elapsed(max(1, int(WARM_SECONDS / once)))
     return statistics.median(elapsed(repeats) for _ in range(SAMPLES)) / calls
 
 

@@ -26,7 +26,7 @@ from fusedops.plan import Info
 from fusedops.random import threshold
 from fusedops.refusal import refuse
 from fusedops.runtime import device_info
-from fusedops.schedule import HOST_BUFFERED, VALUES, Schedule, reserved_shared
+from fusedops.schedule import HOST_BUFFERED, Schedule, reserved_shared
 from fusedops.target import Target
 
 __all__ = ["explain"]
@@ -210,17 +210,19 @@ def _why(info: Info | None, target: Target) -> str:
         if info.schedule == "streaming":
             return f"{forced}rows are read twice (the buffer has room for {HOST_BUFFERED} columns)"
         return f"{forced}rows stay in a buffer (of {HOST_BUFFERED} columns) until they are written"
-    values = next(values for most, values in VALUES if most is None or columns <= most)
-    at_most = values * 4 // tile.compute_bytes
     parts = [
         f"{forced}{tile.threads} threads x {tile.packs} packs x {tile.width} columns",
         f"{tile.chunks} chunk{'s' * (tile.chunks > 1)} a row",
         f"{tile.rows} row{'s' * (tile.rows > 1)} a block of {tile.block} threads",
-        f"at most {at_most} values a thread for {columns} columns",
-        "every pack is full" if tile.exact else f"the tile of {tile.chunks * tile.tile} is not full",
+        f"{tile.packs * tile.width} values a thread for {columns} columns",
+        "every pack is full"
+        if tile.exact
+        else f"the tile of {tile.chunks * tile.tile} is not full",
     ]
     in_shared = dataclasses.replace(tile, kind="shared").shared
     limit = (target.shared_limit or 0) - reserved_shared(tile.threads, tile.compute_bytes)
+    if tile.staged:
+        parts.append(f"rows go through {tile.shared} bytes of shared memory, as they are")
     if tile.chunks == 1:
         parts.append("the row fits the registers")
     elif tile.kind == "cluster":

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choose the row schedule of a gradient, and how its rows are visited.
 
-The tile follows from columns, dtypes and the declaration, as a forward pass's does (schedule.py):
-dx of a row depends on its row alone. How many rows a block visits one after another, and where it
-adds up what they share, may follow from what is wanted and from the device as well.
+The tile follows from columns, dtypes and the declaration (gradient_tile.py). How many rows a block
+visits one after another, and where it adds up what they share, may follow from what is wanted and
+from the device as well.
 """
 
 from __future__ import annotations
@@ -12,51 +12,22 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
+from fusedops.gradient_tile import gradient_tile
 from fusedops.schedule import (
     Schedule,
     check_cluster,
     cluster_of,
-    full_packs,
-    is_exact,
-    pack_width,
     reserved_shared,
-    tile_of,
 )
+from fusedops.tiling import full_packs, is_exact
 
-__all__ = ["GRADIENT_VALUES", "Visiting", "choose_gradient", "resident_rows"]
+__all__ = ["Visiting", "choose_gradient", "resident_rows"]
 
-#: Columns of a row of a gradient that one block holds, beyond which it is cut into chunks: 16384
-#: columns in one block of 1024 threads reach 94 percent of the ceiling, in two of 256 threads 99.
-GRADIENT_TILE = 8192
-
-#: Columns beyond which a block of the largest cluster holds twice as many: what a cluster does not
-#: hold is read twice, and 151936 columns reached 15 percent with LayerNorm, 64 with softmax.
-GRADIENT_CLUSTER = 16 * GRADIENT_TILE
-
-#: As schedule.ASKED, of both streams together, for rows that a cluster shares, do not fill their
-#: tiles, and share no gradient. Softmax of 50257 columns: 64 without, 76 with 8 MB; of 128256
-#: columns 68 and 78. Where tiles are full, asking costs: 32768 columns 96 without, 87 with 8 MB.
+#: As schedule.ASKED, of both streams together, for rows that a cluster shares and that share no
+#: gradient. Softmax, 16 bits: 50257 columns 73 without, 84 with 8 MB; 65536 columns 90 and 96;
+#: 131072 columns 85 and 93. Up to 16384 columns, and of 4 bytes where tiles are full, 99 without.
 GRADIENT_ASKED = 8 << 20
-
-#: As schedule.VALUES, where a thread holds as many of the gradient beside them. Like the
-#: forward tile they may follow from the declaration, never from rows or from what is wanted:
-#: without operands that have gradients; softmaxes with some; norms with one or two; with more.
-GRADIENT_VALUES = {
-    "plain": ((4096, 16), (None, 32)),
-    "softmax": ((8192, 16), (None, 32)),
-    "norm": ((512, 8), (1024, 32), (4096, 16), (None, 32)),
-    "long norm": ((512, 8), (4096, 16), (None, 32)),
-}
-
-#: The same of norms where a pack is one column: LayerNorm of 257 columns 34 with 8 values, 59 with
-#: 32; of 1023 columns 70 with 16, 73 with 32; of 50257 columns 31 and 51.
-ODD_VALUES = ((None, 32),)
-
-#: Both for norms of four bytes a column, where a pack is of four: LayerNorm of 2048 columns 70 percent
-#: with 16 values and sums in shared memory, 91 with 8 and sums in registers; of 16384 columns 74 with
-#: 32, 89 with 16; of 32768 columns 72 and 91. What a cluster of 16 values does not hold is read twice.
-WIDE_VALUES = ((4096, 8), (65536, 16), (None, 32))
-WIDE_ODD_VALUES = ((512, 16), (4096, 8), (32768, 16), (None, 32))
+ASKED_COLUMNS = 16384
 
 
 class Visiting(NamedTuple):
@@ -65,6 +36,7 @@ class Visiting(NamedTuple):
     Attributes:
         columns: The most, or None.
         values: That a thread holds, if it matters.
+        alone: Only where there is one sum.
         odd: Only where a pack is one column. A sum in shared memory then is a word of its own.
         block: Threads of a block that holds several rows.
         ahead: Rows of a slice that are asked for before their turn; 0 does not, and visits one row
@@ -78,6 +50,7 @@ class Visiting(NamedTuple):
     columns: int | None
     values: int | None = None
     odd: bool = False
+    alone: bool = False
     block: int = 64
     ahead: int = 0
     resident: int = 1024
@@ -103,27 +76,35 @@ GROUPED = (
     Visiting(None, resident=512, sums="shared"),
 )
 
-#: Where all rows share one.
+#: Where all rows share one. One sum of 32 values fits the registers beside them: RMSNorm of 16384
+#: columns of 16 bits 93 percent so, 88 with sums in shared memory; of 65536 columns 91 and 83. Two
+#: sums do not. Of 8192 columns and more a row is asked for at once: LayerNorm 90, 88 where each
+#: thread asks.
 SUMMED = (
     Visiting(512, odd=True, block=128, ahead=1, resident=512),
-    Visiting(4096, odd=True, ahead=1, resident=768),
-    Visiting(None, odd=True, ahead=1, resident=768, sums="shared"),
+    Visiting(4096, odd=True, alone=True, ahead=1, resident=384),
+    Visiting(4096, odd=True, ahead=1, resident=448),
+    Visiting(None, odd=True, alone=True, ahead=1, resident=512),
+    Visiting(None, odd=True, ahead=1, resident=768, sums="shared", room=768),
     Visiting(512, block=128, ahead=1, resident=1024),
     Visiting(1024, values=32, block=128, ahead=1, resident=448, sums="shared"),
     Visiting(1024, ahead=1, resident=512, sums="shared"),
     Visiting(4096, ahead=1, resident=768, sums="shared"),
-    Visiting(None, ahead=1, resident=512, sums="shared"),
+    Visiting(8192, ahead=1, resident=512, sums="shared", asks="at once"),
+    Visiting(None, alone=True, ahead=1, resident=512, asks="at once"),
+    Visiting(None, ahead=1, resident=512, sums="shared", room=512, asks="at once"),
 )
 
-#: The same with WIDE_VALUES. A row that does not fill its tiles is asked for at once by one thread:
-#: 30522 columns 87 percent, 77 where each asks.
+#: The same of norms of 4 bytes a column. A row that does not fill its tiles is asked for at once by
+#: one thread: 30522 columns 87 percent, 77 where each asks.
 WIDE_SUMMED = (
     Visiting(4096, odd=True, ahead=1, resident=512, asks="each thread"),
+    Visiting(32768, odd=True, alone=True, ahead=1, resident=640, asks="each thread"),
     Visiting(32768, odd=True, ahead=1, resident=1024, asks="each thread"),
-    Visiting(None, odd=True, ahead=1, resident=512, sums="shared", room=512, asks="at once"),
-    Visiting(256, ahead=1, resident=512, asks="each thread"),
+    Visiting(None, odd=True, ahead=1, resident=512, sums="shared", room=512),
+    Visiting(256, ahead=1, resident=512),
     Visiting(65536, ahead=1, resident=640, asks="each thread"),
-    Visiting(None, ahead=1, resident=512, sums="shared"),
+    Visiting(None, ahead=1, resident=512),
 )
 
 
@@ -148,7 +129,7 @@ def choose_gradient(
         dropout: As for `choose`.
         shared_limit: As for `choose`.
         cluster_limit: As for `choose`.
-        declared: Which of `GRADIENT_VALUES`.
+        declared: Which of `gradient_tile.GRADIENT_VALUES`.
         sums: For each operand whose gradient is a sum over rows, how many such sums there are.
         forced: As for `choose`; "register" and "shared" say where the sums are, "cluster" that
             the row is shared.
@@ -156,26 +137,18 @@ def choose_gradient(
     Raises:
         ValueError: the forced storage cannot hold the row.
     """
-    width = pack_width(columns, element_bytes, dropout)
-    wide = declared == "norm" and element_bytes == compute_bytes == 4
+    tile = gradient_tile(columns, element_bytes, compute_bytes, dropout, declared)
+    threads, packs, width, chunks, chunk, values, odd, wide = tile
     summed = WIDE_SUMMED if wide else SUMMED
     table = ALONE if not sums else GROUPED if min(sums) >= MANY_SUMS else summed
-    odd = width == 1
-    values = GRADIENT_VALUES[declared]
-    if declared == "norm" and (wide or odd):
-        values = (WIDE_ODD_VALUES if odd else WIDE_VALUES) if wide else ODD_VALUES
-    held = next(values for most, values in values if most is None or columns <= most)
     visiting = next(
         one
         for one in table
         if (one.columns is None or columns <= one.columns)
-        and one.values in (None, held)
+        and one.values in (None, values)
         and odd >= one.odd
+        and one.alone <= (len(sums) == 1)
     )
-    of_floats = columns * compute_bytes // 4
-    chunked = GRADIENT_TILE < of_floats <= GRADIENT_CLUSTER
-    most_threads = GRADIENT_TILE // 32 if chunked else GRADIENT_TILE // 16
-    threads, packs, chunks, chunk = tile_of(columns, width, compute_bytes, values, most_threads)
     rows = max(1, visiting.block // threads) if threads <= 32 else 1
     exact = chunk == threads * packs * width and is_exact(columns, chunk, chunks)
     if forced in ("register", "shared") and chunks > 1:
@@ -198,9 +171,12 @@ def choose_gradient(
     ahead, asks = (visiting.ahead, "each thread") if visits else (0, "never")
     # One number a thread is no more to ask for than a row: 16-bit LayerNorm of 1023 columns would
     # spend a third of its instructions on it.
-    if visits and (cluster > 1 or odd):
-        asks = "at once" if cluster > 1 and not (exact or odd) else visiting.asks or "at once"
-    if not sums and not exact and cluster > 1:
+    if visits and (cluster > 1 or odd or visiting.asks):
+        asks = visiting.asks or "at once"
+        if cluster > 1 and not (exact or odd):
+            asks = "at once"
+    asked = columns > ASKED_COLUMNS and element_bytes == 2
+    if not sums and cluster > 1 and (asked or not exact):
         ahead, asks = max(1, GRADIENT_ASKED // (2 * columns * element_bytes)), "across"
     return Schedule(
         kind=kind,

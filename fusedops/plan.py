@@ -264,9 +264,7 @@ def _staged(
         return tile
     sizes = (bound.x.element_size(), bound.output_dtype("y").itemsize)
     access = min(x.width * sizes[0], y.width * sizes[1])
-    return schedule.staged(
-        tile, max(bound.columns, 1), max(sizes), access, target.shared_limit
-    )
+    return schedule.staged(tile, max(bound.columns, 1), max(sizes), access, target.shared_limit)
 
 
 def check_columns(name: str, columns: int) -> None:

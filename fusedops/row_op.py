@@ -218,7 +218,7 @@ class RowOp(_runtime.Dispatcher):
 
     @functools.cached_property
     def gradient_values(self) -> str:
-        """Which of `gradient_schedule.GRADIENT_VALUES` fits the declaration."""
+        """Which of `gradient_tile.GRADIENT_VALUES` fits the declaration."""
         having = sum(len(functor.gradients()) for functor in (*self.load, *self.store))
         if not having:
             return "plain"

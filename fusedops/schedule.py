@@ -12,23 +12,27 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
+
+from fusedops.tiling import (
+    Table,
+    ceil_div,
+    full_packs,
+    is_exact,
+    pack_width,
+    power_of_two_above,
+    tile_of,
+)
 
 __all__ = [
     "HOST_BUFFERED",
     "STORAGES",
     "Schedule",
-    "ceil_div",
     "check_cluster",
     "choose",
     "choose_host",
     "cluster_of",
-    "full_packs",
-    "is_exact",
-    "pack_width",
     "reserved_shared",
     "staged",
-    "tile_of",
 ]
 
 #: Storages by the names that `fusedops.testing.force_schedule` takes.
@@ -47,10 +51,15 @@ HOST_BUFFERED = 16384
 #: values leave room for more threads; more values make fewer threads do with one barrier. A double
 #: takes two registers, so half as many.
 VALUES = (
-    (512, 16),  # 256 columns: 99 and 93, with 32 values 96 and 89
+    (32, 8),  # 32 columns: 99 and 99, with 16 values 95 and 99
+    (512, 16),  # 256 columns: 101 and 97, with 32 values 96 and 89, with 8 101 and 93
     (4096, 32),  # 1024 columns: 99 and 96, with 16 values 99 and 96; 2048: 100 and 99, 100 and 92
     (None, 64),  # 16384 columns: 97 and 97, with 32 values 99 and 62: a block of 512 fits only once
 )
+
+#: The same where x has 4 bytes a column. 32 columns: 107 and 107, with 16 values 95 and 84; 64
+#: columns: 102 and 100, 104 and 96; 512 columns: 100 and 98, 100 and 97.
+WIDE_VALUES = ((512, 8), *VALUES[2:])
 
 #: The most where a row that one block has alone does not fill all packs, which takes registers to
 #: tell: in return it may have twice the threads.
@@ -89,16 +98,15 @@ ASKED = 4 << 20
 #: not fit and is given room for 512 (jit/nvrtc.py).
 RESIDENT = {32: 896, 64: 768}
 
-#: Of a LayerNorm of 64 values, by bytes of a row at most: threads of a chunk, and room. It keeps four
-#: numbers a part, and its mean's correction, beside the values. Of 16 bits, 32768 columns: 98 percent
-#: so, 94 with room for 768; 65536 columns 93, and 90 with 256 threads; 131072 columns 86 and 83.
+#: Of a LayerNorm of 64 values, by bytes of a row at most: threads of a chunk, and room. It keeps
+#: four numbers a part, and its mean's correction, beside the values. Of 16 bits: 65536 columns 93
+#: percent so, 90 with 256 threads; 131072 columns 86 and 83. Of 32 bits: 65536 columns 100 so, and
+#: with 256 threads, which this compiler gives 255 registers, 83; 131072 columns 93 with 256, 81
+#: with 128.
 CENTRED = ((65536, 256, 512), (262144, 128, 768), (None, 256, 768))
 
 #: Threads of a chunk at most; rows of more than 64 x 256 columns are cut into chunks.
 MOST_THREADS = 256
-
-#: Packs that chunks begin at a multiple of: lines of the cache, where packs are of 16 bytes.
-CHUNK_PACKS = 8
 
 #: Blocks of a cluster at most: 8 everywhere (CUDA C++ Programming Guide, "Thread Block Clusters"),
 #: more where a kernel asks for it.
@@ -111,10 +119,10 @@ MOST_CLUSTER = 16
 MOST_SHARED_CHUNKS = 32
 
 #: Threads of a block that holds several rows: 1024 columns 99 and 96 with 64, 97 and 95 with 128.
+#: Where a thread has no more than 8 values: 32 columns of 16 bits 99 and 99 with 128, 88 and 81
+#: with 64.
 SMALL_BLOCK = 64
-
-#: A pack that dropout draws for at once: one Philox call gives eight elements their bits.
-DROPOUT_WIDTH = 8
+SMALL_BLOCK_OF_8 = 128
 
 #: Blocks of a grid.
 MOST_BLOCKS = 2**31 - 1
@@ -203,63 +211,6 @@ class Schedule:
         return f"Schedule<{storage}, {numbers}, {flags}, {self.cluster}{chunk}>"
 
 
-def tile_of(
-    columns: int,
-    width: int,
-    compute_bytes: int,
-    table: tuple[tuple[int | None, int], ...],
-    most_threads: int,
-) -> tuple[int, int, int, int]:
-    """Threads, packs a thread, chunks of a row, and columns of a chunk."""
-    values = next(values for most, values in table if most is None or columns <= most)
-    most_packs = max(1, values * 4 // compute_bytes // width)
-    packs_of_row = ceil_div(columns, width)
-    if packs_of_row <= 32 * most_packs:
-        threads = _power_of_two_above(ceil_div(packs_of_row, most_packs))
-        packs = ceil_div(packs_of_row, threads)
-        return threads, packs, 1, threads * packs * width
-    if packs_of_row <= most_threads * most_packs:
-        # Warps that come out even, if there are any: then no pack need be asked if it is there.
-        for packs in range(most_packs, most_packs // 2, -1):
-            if packs_of_row % (32 * packs) == 0 and packs_of_row // packs <= most_threads:
-                return packs_of_row // packs, packs, 1, packs_of_row * width
-        threads = 32 * ceil_div(packs_of_row, 32 * most_packs)
-        packs = ceil_div(packs_of_row, threads)
-        return threads, packs, 1, threads * packs * width
-    # As many as a cluster has blocks, which share a row.
-    chunks = _power_of_two_above(ceil_div(packs_of_row, most_threads * most_packs))
-    packs = ceil_div(packs_of_row, most_threads * chunks)
-    threads = 32 * ceil_div(packs_of_row, 32 * packs * chunks)
-    # All alike, so that no block waits for a fuller one and most packs are surely there.
-    even = min(CHUNK_PACKS * ceil_div(packs_of_row, CHUNK_PACKS * chunks), threads * packs)
-    return threads, packs, ceil_div(packs_of_row, even), even * width
-
-
-def is_exact(columns: int, chunk: int, chunks: int) -> bool:
-    """Whether all tiles are full, whatever cluster shares them: of a power of two of blocks."""
-    return columns == chunk * chunks and chunks == _power_of_two_above(chunks)
-
-
-def full_packs(columns: int, threads: int, chunk: int, blocks: int, width: int) -> int:
-    """Packs that every thread surely has, whole.
-
-    `blocks`: how many share the row, each with one chunk.
-    """
-    of_last = columns - (blocks - 1) * chunk
-    return max(0, min(chunk, of_last) // (threads * width))
-
-
-def pack_width(columns: int, element_bytes: int, dropout: bool) -> int:
-    """Columns of a pack: all packs of a row are whole, unless dropout draws for a pack at once.
-
-    Where columns are odd, rows begin anywhere: then neighbouring threads read neighbouring
-    elements, which reaches the memory's speed; 16 bytes in pieces do not.
-    """
-    if dropout:
-        return min(DROPOUT_WIDTH, _power_of_two_below(columns))
-    return math.gcd(16 // element_bytes, columns)
-
-
 @functools.lru_cache(maxsize=4096)
 def choose(
     columns: int,
@@ -292,13 +243,15 @@ def choose(
     width = pack_width(columns, element_bytes, dropout)
     odd = columns >= STAGED_COLUMNS and width * element_bytes < WIDE_ACCESS
     staged = odd and streams != "many" and cluster_limit > 1
-    table, most_threads = VALUES, MOST_THREADS
+    table: Table = WIDE_VALUES if element_bytes == 4 else VALUES
+    most_threads = MOST_THREADS
     if staged:
         if streams == "columns":
             width = max(width, STAGED_PACK // element_bytes)
         table = STAGED_VALUES
-        small = columns * compute_bytes <= STAGED_THREADS * MOST_CLUSTER * STAGED_VALUES[-1][1] * 4
-        most_threads = STAGED_THREADS if small else MOST_THREADS
+        of_cluster = STAGED_THREADS * MOST_CLUSTER * STAGED_VALUES[-1][1]
+        if columns * compute_bytes // 4 <= of_cluster:
+            most_threads = STAGED_THREADS
     elif centred:
         most_threads, _ = _centred(columns * element_bytes)
     threads, packs, chunks, chunk = tile_of(columns, width, compute_bytes, table, most_threads)
@@ -308,7 +261,8 @@ def choose(
         tile = tile_of(columns, width, compute_bytes, fewer, 2 * MOST_THREADS)
         threads, packs, chunks, chunk = tile
     values = packs * width * compute_bytes // 4
-    rows = max(1, SMALL_BLOCK // threads) if threads <= 32 else 1
+    small = SMALL_BLOCK_OF_8 if values <= 8 else SMALL_BLOCK
+    rows = max(1, small // threads) if threads <= 32 else 1
     schedule = Schedule(
         "register",
         threads,
@@ -355,7 +309,9 @@ def room_of(values: int, row_bytes: int, centred: bool) -> int:
 
 
 def _centred(row_bytes: int) -> tuple[int, int]:
-    return next(rest for most, *rest in CENTRED if most is None or row_bytes <= most)
+    return next(
+        (threads, room) for most, threads, room in CENTRED if most is None or row_bytes <= most
+    )
 
 
 def staged(tile: Schedule, columns: int, element_bytes: int, access: int, limit: int) -> Schedule:
@@ -380,7 +336,7 @@ def staged(tile: Schedule, columns: int, element_bytes: int, access: int, limit:
 def cluster_of(chunks: int, limit: int) -> int:
     """Blocks that share a row of so many chunks; 1 if one block has it alone."""
     alone = chunks == 1 or chunks > MOST_SHARED_CHUNKS
-    return 1 if alone else min(_power_of_two_above(chunks), limit)
+    return 1 if alone else min(power_of_two_above(chunks), limit)
 
 
 def check_cluster(columns: int, chunks: int, cluster: int) -> None:
@@ -405,16 +361,3 @@ def choose_host(columns: int, forced: str | None) -> str:
     if forced == "host" and columns > HOST_BUFFERED:
         raise ValueError(f"a row of {columns} columns does not fit the buffer of {HOST_BUFFERED}")
     return forced or ("host" if columns <= HOST_BUFFERED else "streaming")
-
-
-def ceil_div(a: int, b: int) -> int:
-    """A quotient of positive integers, rounded up."""
-    return -(-a // b)
-
-
-def _power_of_two_above(n: int) -> int:
-    return 1 << (n - 1).bit_length()
-
-
-def _power_of_two_below(n: int) -> int:
-    return 1 << (n.bit_length() - 1)

@@ -9,6 +9,7 @@ Most of the time goes into compiling, so several processes may share the work: `
 tests/sanitize.py 0/4` takes every fourth case.
 """
 
+import contextlib
 import itertools
 import sys
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ ROWS = 5
 HALF = torch.float16
 
 Operands = dict[str, object]
-Case = tuple[RowOp, int, Operands, str, bool]
+Case = tuple[RowOp, int, Operands, str | None, bool]
 
 
 def forward_cases(columns: int) -> dict[RowOp, Operands]:
@@ -88,14 +89,21 @@ def cases() -> Iterator[Case]:
                 continue
             for op, operands in make(columns).items():
                 yield op, columns, operands, schedule, backward
+    # Rows that go through shared memory as they are: at any address, and of odd columns.
+    for columns in (256, 1024, 4099, 20001):
+        v = torch.randn(columns, device="cuda", dtype=HALF)
+        yield fo.LogSoftmax(), columns, {}, None, False
+        yield fo.LayerNorm(store=[fo.Affine("g")]), columns, {"g": v}, None, False
 
 
 def run(
-    op: RowOp, columns: int, operands: dict[str, object], schedule: str, backward: bool
+    op: RowOp, columns: int, operands: dict[str, object], schedule: str | None, backward: bool
 ) -> None:
     """One call, and its gradients."""
-    x = torch.randn(2, ROWS, columns, device="cuda", dtype=HALF)
-    with testing.force_schedule(schedule), torch.set_grad_enabled(backward):
+    x = torch.randn(2 * ROWS * columns + 1, device="cuda", dtype=HALF)
+    x = x[int(schedule is None) :][: 2 * ROWS * columns].view(2, ROWS, columns)
+    forced = testing.force_schedule(schedule) if schedule else contextlib.nullcontext()
+    with forced, torch.set_grad_enabled(backward):
         if not backward:
             op(x, **operands)
             return

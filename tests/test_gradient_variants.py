@@ -26,7 +26,7 @@ from test_variants import (
 )
 
 import fusedops as fo
-from fusedops import gradient_schedule, schedule, testing
+from fusedops import gradient_schedule, gradient_tile, schedule, testing
 from fusedops.binding import KEPT, bind
 from fusedops.gradient import Gradient
 from fusedops.jit import compile_cuda
@@ -134,7 +134,7 @@ def test_sums_of_any_targets_compile(arch, dtype, rows):
 
 @pytest.mark.parametrize("clusters", [1, 16])
 @pytest.mark.parametrize("dropout", [False, True], ids=["plain", "dropout"])
-@pytest.mark.parametrize("declared", gradient_schedule.GRADIENT_VALUES)
+@pytest.mark.parametrize("declared", gradient_tile.GRADIENT_VALUES)
 @pytest.mark.parametrize("sums", [(), (1,), (1, 1, 1), (4096,)], ids=str)
 @pytest.mark.parametrize(("element_bytes", "compute_bytes"), [(2, 4), (4, 4), (8, 8), (2, 8)])
 def test_the_tiles_of_a_row_cover_it(

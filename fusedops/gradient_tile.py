@@ -1,0 +1,103 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Choose the tile of a gradient: what a thread holds of a row and of its gradient.
+
+Like the forward tile it may follow from columns, dtypes and the declaration, never from the number
+of rows or from what is wanted, since dx of a row depends on its row alone. One H200, percent of the
+ceiling.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fusedops.tiling import pack_width, tile_of
+
+__all__ = ["GRADIENT_VALUES", "Tile", "gradient_tile"]
+
+#: Columns of a row that one block holds, beyond which it is cut into chunks: 16384 columns in one
+#: block of 1024 threads reach 94 percent, in two of 256 threads 99.
+GRADIENT_TILE = 8192
+
+#: Columns beyond which a block of the largest cluster holds twice as many: what a cluster does not
+#: hold is read twice, and 151936 columns reached 15 percent with LayerNorm, 64 with softmax.
+GRADIENT_CLUSTER = 16 * GRADIENT_TILE
+
+#: Columns beyond which softmaxes read twice all the same: blocks of 512 threads fill a
+#: multiprocessor, and 262144 columns reach 56 percent with them, 66 with 256 threads.
+READ_TWICE = 24 * GRADIENT_TILE
+
+#: As schedule.VALUES, where a thread holds as many of the gradient beside them: without operands
+#: that have gradients; softmaxes with some; norms with one or two; with more.
+GRADIENT_VALUES = {
+    "plain": ((2048, 16), (None, 32)),  # 16 bits, 4096 columns: 99 with 32, 97 with 16
+    "softmax": ((8192, 16), (None, 32)),
+    "norm": ((512, 8), (1024, 32), (4096, 16), (None, 32)),
+    "long norm": ((512, 8), (4096, 16), (None, 32)),
+}
+
+#: Where a pack is one column. Norms: LayerNorm of 257 columns 34 with 8 values, 59 with 32; of 1023
+#: columns 70 with 16, 73 with 32; of 50257 columns 31 and 51. Without gradients of operands, in
+#: blocks of NARROW_THREADS: softmax of 12289 columns 89, 82 with 32 values and 256 threads; of
+#: 50257 columns 85 and 77.
+ODD_VALUES = {
+    "plain": ((2048, 16), (4096, 32), (None, 64)),
+    "norm": ((None, 32),),
+}
+NARROW_THREADS = 64
+
+#: Of norms of 4 bytes a column: LayerNorm of 2048 columns 70 with 16 values and sums in shared
+#: memory, 91 with 8 and sums in registers; of 16384 columns 74 with 32, 89 with 16; of 32768
+#: columns 72 and 91. The same where a pack is one column. What a cluster of 16 values cannot hold
+#: is read twice.
+WIDE_VALUES = ((4096, 8), (65536, 16), (None, 32))
+WIDE_ODD_VALUES = ((512, 16), (4096, 8), (32768, 16), (None, 32))
+
+
+class Tile(NamedTuple):
+    """A gradient's tile.
+
+    Attributes:
+        threads, packs, width, chunks, chunk: As in `Schedule`.
+        values: That a thread may hold.
+        odd: Whether a pack is one column.
+        wide: Whether it is a norm's of 4 bytes a column.
+    """
+
+    threads: int
+    packs: int
+    width: int
+    chunks: int
+    chunk: int
+    values: int
+    odd: bool
+    wide: bool
+
+
+def gradient_tile(
+    columns: int, element_bytes: int, compute_bytes: int, dropout: bool, declared: str
+) -> Tile:
+    """The tile; arguments as for `choose_gradient`."""
+    width = pack_width(columns, element_bytes, dropout)
+    odd = width == 1
+    wide = declared == "norm" and element_bytes == compute_bytes == 4
+    narrow = odd and declared == "plain" and element_bytes == 2
+    table = GRADIENT_VALUES[declared]
+    if wide:
+        table = WIDE_ODD_VALUES if odd else WIDE_VALUES
+    elif narrow or (odd and declared == "norm"):
+        table = ODD_VALUES[declared]
+    values = next(values for most, values in table if most is None or columns <= most)
+    most_threads = _most_threads(columns * compute_bytes // 4, declared)
+    if narrow and values == 64 and columns <= 16 * 64 * NARROW_THREADS:
+        most_threads = NARROW_THREADS
+    tile = tile_of(columns, width, compute_bytes, table, most_threads)
+    threads, packs, chunks, chunk = tile
+    return Tile(threads, packs, width, chunks, chunk, values, odd, wide)
+
+
+def _most_threads(floats: int, declared: str) -> int:
+    """Threads that have a chunk of a row of so many floats at most."""
+    twice = declared in ("plain", "softmax") and floats > READ_TWICE
+    many = twice or GRADIENT_TILE < floats <= GRADIENT_CLUSTER
+    return GRADIENT_TILE // 32 if many else GRADIENT_TILE // 16
