@@ -36,8 +36,11 @@ def side_stream() -> torch.cuda.Stream:
     return torch.cuda.Stream()
 
 
-def graph_seconds(calls: Sequence[Call]) -> float:
-    """Device seconds of one call, captured in a CUDA graph: host time does not count."""
+def graph_seconds(calls: Sequence[Call], warm: float = WARM_SECONDS) -> float:
+    """Device seconds of one call, captured in a CUDA graph: host time does not count.
+
+    `warm`: seconds that it runs before.
+    """
     stream = side_stream()
     with torch.cuda.stream(stream):  # What is built or tuned at a first call is no part of it.
         for call in calls:
@@ -50,7 +53,7 @@ def graph_seconds(calls: Sequence[Call]) -> float:
             results = [call() for call in calls]  # Kept: each call writes memory of its own.
     finally:
         torch.cuda.set_stream(before)  # A capture that breaks off leaves its own behind.
-    seconds = _event_seconds(graph.replay, len(calls))
+    seconds = _event_seconds(graph.replay, len(calls), warm=warm)
     del results
     return seconds
 
@@ -76,7 +79,7 @@ def queue_seconds(calls: Sequence[Call]) -> float:
     return _event_seconds(once, len(calls), HOLD * issued)
 
 
-def _event_seconds(run: Call, calls: int, hold: float = 0.0) -> float:
+def _event_seconds(run: Call, calls: int, hold: float = 0.0, warm: float = 0.0) -> float:
     """`hold`: seconds that the device waits for each repeat before the first one begins."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
@@ -95,8 +98,8 @@ def _event_seconds(run: Call, calls: int, hold: float = 0.0) -> float:
     repeats = max(1, math.ceil(SAMPLE_SECONDS / once))
     if hold:
         repeats = min(repeats, MOST_QUEUED)
-    else:
-        elapsed(max(1, int(WARM_SECONDS / once)))
+    if warm:
+        elapsed(max(1, int(warm / once)))
     return statistics.median(elapsed(repeats) for _ in range(SAMPLES)) / calls
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that go through shared memory as they are: which do, and that nothing else of them changes."""
+"""Rows that go through shared memory as they are: which do, and that nothing else changes."""
 
 import itertools
 
