@@ -41,7 +41,7 @@ GRADIENT_VALUES = {
 #: blocks of NARROW_THREADS: softmax of 12289 columns 89, 82 with 32 values and 256 threads; of
 #: 50257 columns 85 and 77.
 ODD_VALUES = {
-    "plain": ((2048, 16), (4096, 32), (None, 64)),
+    "plain": ((2048, 16), (8192, 32), (None, 64)),
     "norm": ((None, 32),),
 }
 NARROW_THREADS = 64

@@ -70,11 +70,11 @@ INEXACT = 32
 WIDE_ACCESS = 8
 STAGED_COLUMNS = 4096
 
-#: As VALUES and MOST_THREADS, of such columns: many small blocks, so that some load while others
-#: compute. The fewer blocks share a row the better: softmax of 50257 columns of 16 bits reaches 93
-#: percent with 8 of 128 threads and 50 values, 83 with 4 of 256 and as many values, 67 with 16.
-STAGED_VALUES = ((None, 64),)
-STAGED_THREADS = 128
+#: Of such columns, by how many they are at most: values of a thread, and threads of a chunk. Many
+#: small blocks, so that some load while others compute, but few a row: softmax of 12289 columns of
+#: 16 bits reaches 98 percent in one block, 78 in 4 of 128 threads and 32 values; 50257 columns 93
+#: with 8 of 128 threads and 50 values, 83 with 4 of 256 and as many, 67 with 16.
+STAGED = ((12800, 50, 256), (131072, 64, 128), (None, 64, 256))
 
 #: Bytes of a pack of such columns, where operands that all rows share are read beside x.
 STAGED_PACK = 4
@@ -111,9 +111,6 @@ MOST_THREADS = 256
 #: Blocks of a cluster at most: 8 everywhere (CUDA C++ Programming Guide, "Thread Block Clusters"),
 #: more where a kernel asks for it.
 CLUSTERS = {"sm_90": 16, "sm_100": 16, "sm_103": 16, "sm_120": 8, "sm_121": 8}
-
-#: The largest of them.
-MOST_CLUSTER = 16
 
 #: Chunks of a row that the blocks of a cluster can share: row/combine.cuh has a lane for each.
 MOST_SHARED_CHUNKS = 32
@@ -248,10 +245,11 @@ def choose(
     if staged:
         if streams == "columns":
             width = max(width, STAGED_PACK // element_bytes)
-        table = STAGED_VALUES
-        of_cluster = STAGED_THREADS * MOST_CLUSTER * STAGED_VALUES[-1][1]
-        if columns * compute_bytes // 4 <= of_cluster:
-            most_threads = STAGED_THREADS
+        held = columns * compute_bytes // 4
+        values, most_threads = next(
+            (values, threads) for most, values, threads in STAGED if most is None or held <= most
+        )
+        table = ((None, values),)
     elif centred:
         most_threads, _ = _centred(columns * element_bytes)
     threads, packs, chunks, chunk = tile_of(columns, width, compute_bytes, table, most_threads)

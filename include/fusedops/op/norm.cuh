@@ -37,19 +37,16 @@ struct LayerNorm {
     const Compute share = kMost * inverse(tile, count);
     const Compute mean = count > 0 ? sum * share : Compute(0);
     tile.fill_absent(mean);
-    const auto deviation = [mean](Compute x) { return x - mean; };
-    const auto square = [mean](Compute x) { return (x - mean) * (x - mean); };
-    const Compute squares = group.sum(tile.sum(square));
+    const Compute squares =
+        group.sum(tile.sum([mean](Compute x) { return (x - mean) * (x - mean); }));
     // The mean is off by an ulp or so of itself, which matters where it exceeds the deviation: then
-    // the deviations are summed as well to find by how much.
-    if constexpr (kBranches<Group, Tile>) {
-      // Lanes agree within a group, not across groups.
-      const bool matters = mean * mean * count > squares || squares == 0;
-      if (!group.any(matters)) return {count, mean, 0, squares};
-      return corrected(tile, count, mean, squares, group.sum(tile.sum(deviation)), matters);
-    } else {
-      return corrected(tile, count, mean, squares, group.sum(tile.sum(deviation)), true);
-    }
+    // the deviations are summed as well to find by how much. Elsewhere their own rounding is no less.
+    const bool matters = mean * mean * count > squares || squares == 0;
+    // Lanes agree within a group, not across groups.
+    if (kBranches<Group, Tile> && !group.any(matters)) return {count, mean, 0, squares};
+    const Compute off = group.sum(tile.sum([mean](Compute x) { return x - mean; }));
+    const Compute low = matters && count > 0 ? off * inverse(tile, count) : Compute(0);
+    return {count, mean, low, matters ? squares - off * low : squares};  // off may be infinite
   }
 
   /// A tile that was loaded a second time needs nothing: results are made from the values
@@ -116,13 +113,6 @@ struct LayerNorm {
   /// take 255 registers in place of 128.
   template <class Group, class Tile>
   static constexpr bool kBranches = Group::kCount == 1 || Tile::kPacks * Tile::kWidth <= 32;
-
-  template <class Tile>
-  FUSEDOPS_HD static Partial corrected(const Tile& tile, Compute count, Compute mean,
-                                       Compute squares, Compute off, bool matters) {
-    const Compute low = matters && count > 0 ? off * inverse(tile, count) : Compute(0);
-    return {count, mean, low, matters ? squares - off * low : squares};  // off may be infinite
-  }
 
   /// One over the columns that a group holds, a constant where every pack is complete.
   template <class Tile>
