@@ -8,6 +8,7 @@ argument alone, so a new shape of a known pattern finds its kernel by them and b
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,6 +36,7 @@ from fusedops.parts import (
 from fusedops.recording import record
 from fusedops.serving import serve
 from fusedops.target import Target
+from fusedops.tiling import pack_width
 from fusedops.unfused import run
 from fusedops.variant import Variant
 
@@ -258,13 +260,13 @@ def _staged(
     x, *others = operands.values()
     assert isinstance(x, View)
     assert target.shared_limit is not None
-    if not all(isinstance(other, Number) or other.shared for other in others):
-        return tile
-    if x.placed.column_stride != 1 or y.placed.column_stride != 1:
-        return tile
+    beside = all(isinstance(other, Number) or other.shared for other in others)
+    if not beside or x.placed.column_stride != 1 or y.placed.column_stride != 1:
+        return dataclasses.replace(tile, staged=0)
     sizes = (bound.x.element_size(), bound.output_dtype("y").itemsize)
+    own = sizes[0] * pack_width(max(bound.columns, 1), sizes[0], False)
     access = min(x.width * sizes[0], y.width * sizes[1])
-    return schedule.staged(tile, max(bound.columns, 1), max(sizes), access, target.shared_limit)
+    return schedule.staged(tile, own, access, max(sizes), target.shared_limit)
 
 
 def check_columns(name: str, columns: int) -> None:

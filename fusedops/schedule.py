@@ -67,17 +67,18 @@ INEXACT = 32
 
 #: Bytes below which an access of x or y makes a row go through shared memory, as it is
 #: (row/staging.cuh), and the columns from which on that is so where columns themselves are odd.
+#: Beside operands that all rows share only packs of one column do: of 16 bits, LayerNorm of 30522
+#: columns reaches 75 so and 77 as it is, RMSNorm 85 and 87.
 WIDE_ACCESS = 8
 STAGED_COLUMNS = 4096
 
-#: Of such columns, by how many they are at most: values of a thread, and threads of a chunk. Many
-#: small blocks, so that some load while others compute, but few a row: softmax of 12289 columns of
-#: 16 bits reaches 98 percent in one block, 78 in 4 of 128 threads and 32 values; 50257 columns 93
-#: with 8 of 128 threads and 50 values, 83 with 4 of 256 and as many, 67 with 16.
-STAGED = ((12800, 50, 256), (131072, 64, 128), (None, 64, 256))
-
-#: Bytes of a pack of such columns, where operands that all rows share are read beside x.
-STAGED_PACK = 4
+#: As VALUES and MOST_THREADS, of such columns, by how many floats they are at most; and bytes of a
+#: pack where operands are read beside x. Many small blocks, so that some load while others compute,
+#: but few a row: softmax of 12289 columns of 16 bits reaches 98 percent in one block, 78 in 4 of
+#: 128 threads and 32 values; 50257 columns 93 with 8 of 128 threads and 50 values, 83 with 4 of 256
+#: and as many, 67 with 16. LayerNorm of 12289 columns 79 with one column a pack, 74 with two; of
+#: 50257 columns 56 and 69.
+STAGED = ((12800, 50, 256, 2), (131072, 64, 128, 4), (None, 64, 256, 4))
 
 #: Bytes of a word that such a row is moved by: it may begin and end anywhere in one.
 STAGED_WORD = 16
@@ -238,23 +239,25 @@ def choose(
         ValueError: the forced storage cannot hold the row.
     """
     width = pack_width(columns, element_bytes, dropout)
-    odd = columns >= STAGED_COLUMNS and width * element_bytes < WIDE_ACCESS
-    staged = odd and streams != "many" and cluster_limit > 1
+    narrow = width * element_bytes < WIDE_ACCESS if streams == "none" else width == 1
+    stages = narrow and columns >= STAGED_COLUMNS and streams != "many" and cluster_limit > 1
     table: Table = WIDE_VALUES if element_bytes == 4 else VALUES
     most_threads = MOST_THREADS
-    if staged:
-        if streams == "columns":
-            width = max(width, STAGED_PACK // element_bytes)
-        held = columns * compute_bytes // 4
-        values, most_threads = next(
-            (values, threads) for most, values, threads in STAGED if most is None or held <= most
+    if stages:
+        floats = columns * compute_bytes // 4
+        values, most_threads, pack = next(
+            (values, threads, pack)
+            for most, values, threads, pack in STAGED
+            if most is None or floats <= most
         )
         table = ((None, values),)
+        if streams == "columns":
+            width = max(width, pack // element_bytes)
     elif centred:
         most_threads, _ = _centred(columns * element_bytes)
     threads, packs, chunks, chunk = tile_of(columns, width, compute_bytes, table, most_threads)
     fills = threads * packs * chunks * width == columns
-    if chunks == 1 and not (fills or staged) and packs * width * compute_bytes // 4 > INEXACT:
+    if chunks == 1 and not (fills or stages) and packs * width * compute_bytes // 4 > INEXACT:
         fewer = ((None, INEXACT),)
         tile = tile_of(columns, width, compute_bytes, fewer, 2 * MOST_THREADS)
         threads, packs, chunks, chunk = tile
@@ -273,7 +276,7 @@ def choose(
         compute_bytes=compute_bytes,
         full=full_packs(columns, threads, chunk, chunks, width),
         pieces=columns % width > 0,
-        room=room_of(values, columns * element_bytes, centred and not staged),
+        room=room_of(values, columns * element_bytes, centred and not stages),
     )
     if forced == "host":
         raise ValueError("'host' is the schedule of a CPU")
@@ -296,7 +299,10 @@ def choose(
     if cluster_limit > 1 and ASKED_ROW < columns * element_bytes <= ASKED:  # sm_90 and later
         ahead = max(1, ASKED // (columns * element_bytes))
         schedule = dataclasses.replace(schedule, asks="at once", ahead=ahead)
-    return dataclasses.replace(schedule, kind=kind)
+    schedule = dataclasses.replace(schedule, kind=kind)
+    if stages and schedule.one_tile:
+        schedule = dataclasses.replace(schedule, staged=element_bytes)
+    return schedule
 
 
 def room_of(values: int, row_bytes: int, centred: bool) -> int:
@@ -312,23 +318,23 @@ def _centred(row_bytes: int) -> tuple[int, int]:
     )
 
 
-def staged(tile: Schedule, columns: int, element_bytes: int, access: int, limit: int) -> Schedule:
-    """The same tile with its rows going through shared memory, where that is worth it.
+def staged(tile: Schedule, own: int, access: int, element_bytes: int, limit: int) -> Schedule:
+    """The tile with its rows going through shared memory, or not, as x and y lie.
 
     Args:
-        tile: Of a chain that moves no more of x's size than x and y, and masks nothing.
-        columns: of a row.
-        element_bytes: the larger itemsize of x and y.
-        access: bytes that x and y, both of them, can be read and written by.
-        limit: as `shared_limit` of `choose`.
+        tile: Of `choose`, whose `streams` are not many.
+        own: Bytes of x that its columns let be read at once.
+        access: Bytes that x and y, both of them, can be read and written by.
+        element_bytes: The larger itemsize of x and y.
+        limit: As `shared_limit` of `choose`.
     """
-    odd = pack_width(columns, element_bytes, False) * element_bytes < WIDE_ACCESS
-    if access >= WIDE_ACCESS or not tile.one_tile or (odd and columns < STAGED_COLUMNS):
-        return tile
+    plain = dataclasses.replace(tile, staged=0)
+    misaligned = access < WIDE_ACCESS <= own
+    if not (tile.staged or misaligned) or not tile.one_tile or tile.threads < STAGED_WORD // 2:
+        return plain
     through = dataclasses.replace(tile, staged=element_bytes)
-    reserved = reserved_shared(tile.threads, tile.compute_bytes)
-    fits = through.shared <= limit - reserved and tile.threads >= STAGED_WORD // 2
-    return through if fits else tile
+    fits = through.shared <= limit - reserved_shared(tile.threads, tile.compute_bytes)
+    return through if fits else plain
 
 
 def cluster_of(chunks: int, limit: int) -> int:
