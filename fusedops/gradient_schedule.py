@@ -137,7 +137,7 @@ def choose_gradient(
     Raises:
         ValueError: the forced storage cannot hold the row.
     """
-    tile = gradient_tile(columns, element_bytes, compute_bytes, dropout, declared)
+    tile = gradient_tile(columns, element_bytes, compute_bytes, dropout, cluster_limit, declared)
     threads, packs, width, chunks, chunk, values, odd, wide = tile
     summed = WIDE_SUMMED if wide else SUMMED
     table = ALONE if not sums else GROUPED if min(sums) >= MANY_SUMS else summed

@@ -2,16 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choose the tile of a gradient: what a thread holds of a row and of its gradient.
 
-Like the forward tile it may follow from columns, dtypes and the declaration, never from the number
-of rows or from what is wanted, since dx of a row depends on its row alone. One H200, percent of the
-ceiling.
+Like the forward tile it may follow from columns, dtypes, the declaration and the blocks of a
+cluster, never from the number of rows or from what is wanted, since dx of a row depends on its row
+alone. Figures are of one H200, percent of the ceiling.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from fusedops.tiling import pack_width, tile_of
+from fusedops.tiling import Table, pack_width, tile_of
 
 __all__ = ["GRADIENT_VALUES", "Tile", "gradient_tile"]
 
@@ -75,25 +75,35 @@ class Tile(NamedTuple):
 
 
 def gradient_tile(
-    columns: int, element_bytes: int, compute_bytes: int, dropout: bool, declared: str
+    columns: int,
+    element_bytes: int,
+    compute_bytes: int,
+    dropout: bool,
+    cluster_limit: int,
+    declared: str,
 ) -> Tile:
     """The tile; arguments as for `choose_gradient`."""
     width = pack_width(columns, element_bytes, dropout)
     odd = width == 1
     wide = declared == "norm" and element_bytes == compute_bytes == 4
-    narrow = odd and declared == "plain" and element_bytes == 2
-    table = GRADIENT_VALUES[declared]
-    if wide:
-        table = WIDE_ODD_VALUES if odd else WIDE_VALUES
-    elif narrow or (odd and declared == "norm"):
-        table = ODD_VALUES[declared]
-    values = next(values for most, values in table if most is None or columns <= most)
+    usual = ODD_VALUES if odd and declared == "norm" else GRADIENT_VALUES
     most_threads = _most_threads(columns * compute_bytes // 4, declared)
-    if narrow and values == 64 and columns <= 16 * 64 * NARROW_THREADS:
-        most_threads = NARROW_THREADS
-    tile = tile_of(columns, width, compute_bytes, table, most_threads)
-    threads, packs, chunks, chunk = tile
-    return Tile(threads, packs, width, chunks, chunk, values, odd, wide)
+    kinds: list[tuple[Table, int]] = [(usual[declared], most_threads)]
+    if wide:
+        kinds.insert(0, (WIDE_ODD_VALUES if odd else WIDE_VALUES, most_threads))
+    elif odd and declared == "plain" and element_bytes == 2:
+        narrow = ODD_VALUES[declared]
+        kinds.insert(0, (narrow, NARROW_THREADS if _held(columns, narrow) == 64 else most_threads))
+    # Small blocks, unless a cluster of them is too small, so that a row would be read twice.
+    tiles = [tile_of(columns, width, compute_bytes, *kind) for kind in kinds]
+    fits = next((i for i, tile in enumerate(tiles) if tile[2] <= cluster_limit), -1)
+    threads, packs, chunks, chunk = tiles[fits]
+    held = _held(columns, kinds[fits][0])
+    return Tile(threads, packs, width, chunks, chunk, held, odd, wide)
+
+
+def _held(columns: int, table: Table) -> int:
+    return next(values for most, values in table if most is None or columns <= most)
 
 
 def _most_threads(floats: int, declared: str) -> int:

@@ -36,7 +36,6 @@ from fusedops.parts import (
 from fusedops.recording import record
 from fusedops.serving import serve
 from fusedops.target import Target
-from fusedops.tiling import pack_width
 from fusedops.unfused import run
 from fusedops.variant import Variant
 
@@ -264,7 +263,7 @@ def _staged(
     if not beside or x.placed.column_stride != 1 or y.placed.column_stride != 1:
         return dataclasses.replace(tile, staged=0)
     sizes = (bound.x.element_size(), bound.output_dtype("y").itemsize)
-    own = sizes[0] * pack_width(max(bound.columns, 1), sizes[0], False)
+    own = min(size * min(tile.width, 16 // size) for size in sizes)
     access = min(x.width * sizes[0], y.width * sizes[1])
     return schedule.staged(tile, own, access, max(sizes), target.shared_limit)
 

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choose the row schedule: how many threads hold a row, in how many packs, and where it lives.
 
-The tile (threads x packs x width) follows from columns and dtypes alone, since it decides who is
-added to whom. The storage may follow the device: registers, a cluster of blocks, shared memory and
-streaming reduce the same tiles in the same order, so they agree to the bit. Nothing here depends on
-the number of rows.
+The tile (threads x packs x width) follows from columns, dtypes, the declaration and the blocks of a
+cluster, since it decides who is added to whom. The storage may follow the device: registers, a
+cluster of blocks, shared memory and streaming reduce the same tiles in the same order, so they
+agree to the bit. Nothing here depends on the number of rows.
 """
 
 from __future__ import annotations
@@ -256,6 +256,8 @@ def choose(
     elif centred:
         most_threads, _ = _centred(columns * element_bytes)
     threads, packs, chunks, chunk = tile_of(columns, width, compute_bytes, table, most_threads)
+    if chunks > cluster_limit and most_threads < MOST_THREADS:  # too small for this device
+        threads, packs, chunks, chunk = tile_of(columns, width, compute_bytes, table, MOST_THREADS)
     fills = threads * packs * chunks * width == columns
     if chunks == 1 and not (fills or stages) and packs * width * compute_bytes // 4 > INEXACT:
         fewer = ((None, INEXACT),)
@@ -323,8 +325,8 @@ def staged(tile: Schedule, own: int, access: int, element_bytes: int, limit: int
 
     Args:
         tile: Of `choose`, whose `streams` are not many.
-        own: Bytes of x that its columns let be read at once.
-        access: Bytes that x and y, both of them, can be read and written by.
+        own: Bytes that x and y, both of them, could be read and written by if rows were aligned.
+        access: Bytes that they can be.
         element_bytes: The larger itemsize of x and y.
         limit: As `shared_limit` of `choose`.
     """

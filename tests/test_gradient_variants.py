@@ -165,6 +165,16 @@ def test_the_tiles_of_a_row_cover_it(
             assert len(sums) * tile.block * tile.packs * tile.width * compute_bytes <= limit, at
 
 
+@pytest.mark.parametrize("clusters", [8, 16])
+@pytest.mark.parametrize("declared", ["plain", "norm"])
+def test_rows_that_a_cluster_can_hold_are_read_once(declared, clusters):
+    for columns, element_bytes in itertools.product((12289, 32769, 50257, 65535, 65536), (2, 4)):
+        tile = gradient_schedule.choose_gradient(
+            columns, element_bytes, 4, False, ARCHS["sm_90"], clusters, declared, (), None
+        )
+        assert tile.one_tile, f"{columns} columns: {tile}"
+
+
 def tile_of(op, x, operands, wanted=None):
     gradient = Gradient(op, frozenset(wanted or {"x", *operands}), frozenset())
     bound = bind(op, x, operands, {})._replace(keep=True)

@@ -2,19 +2,58 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows that go through shared memory as they are: which do, and that nothing else changes."""
 
+import dataclasses
 import itertools
 
 import pytest
 import torch
 from cases import LAYER_NORM, LOG_SOFTMAX, OPERATORS, declare, parameters, randn, verify
 from test_bits import assert_same_bits
-from test_variants import ARCHS, described, tensor
+from test_variants import ARCHS, check_compiles, described, tensor
 
 import fusedops as fo
-from fusedops import schedule
+from fusedops import plan, schedule
+from fusedops.binding import bind
+from fusedops.functors import Functor
+from fusedops.target import Target
 
 HALF, FLOAT = torch.float16, torch.float32
 WORDS = [1, 2, 3, 5, 7]  # elements of 16 bits that a row is away from an aligned word
+
+
+@dataclasses.dataclass(frozen=True)
+class FirstColumns(Functor):
+    """Sets all but the first columns to -inf, and says so in C++ alone."""
+
+    count: int
+
+    @property
+    def headers(self):
+        return ("row/view.cuh", "functor/contract.cuh")
+
+    @property
+    def definition(self):
+        return """namespace fusedops {
+struct FirstColumns {
+  int64_t count;
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void operator()(Compute (&v)[N], const Row&, int64_t col) const {
+    for (int i = 0; i < N; ++i) v[i] = col + i < count ? v[i] : -infinity<Compute>();
+  }
+  template <class Row>
+  FUSEDOPS_HD Columns columns(const Row&) const {
+    return {0, count};
+  }
+};
+}  // namespace fusedops
+"""
+
+    def spell(self, write):
+        write.constant(self.count)
+        return "FirstColumns"
+
+    def apply(self, x, chain):
+        return x
 
 
 def staged(op, x, arch="sm_90", **operands):
@@ -59,6 +98,19 @@ class TestWhichAre:
 
     def test_columns_that_are_apart_are_not(self):
         assert staged(fo.Softmax(), tensor(12289, 4, dtype=HALF).t()) == 0
+
+    def test_a_narrower_result_is_no_reason(self):
+        """What is read or written is as wide as the tile's packs are: no address is odd."""
+        for columns, dtype in ((1024, torch.float64), (1022, FLOAT), (255, torch.float64)):
+            x = tensor(4, columns, dtype=dtype)
+            bound = bind(fo.Softmax(), x, {}, {"dtype": HALF})
+            assert plan.describe(bound, Target.named("sm_90")).tile.staged == 0
+
+    def test_what_leaves_columns_out_compiles(self):
+        """A functor of C++ may say which columns it leaves, unknown to Python."""
+        for x in (tensor(8, 5001, dtype=HALF), tensor(8, 1024, dtype=HALF, misaligned=True)):
+            assert staged(fo.Softmax(load=[FirstColumns(100)]), x) == 2
+            check_compiles(described(fo.Softmax(load=[FirstColumns(100)]), x, {}, "sm_90"))
 
     @pytest.mark.parametrize("arch", ARCHS)
     def test_where_there_are_bulk_copies(self, arch):

@@ -292,6 +292,21 @@ def test_the_tiles_of_a_row_cover_it(element_bytes, compute_bytes, dropout, clus
         assert tile.threads < 2 * -(-columns // tile.width), at
 
 
+@pytest.mark.parametrize("clusters", [8, 16])
+@pytest.mark.parametrize("streams", ["none", "columns"])
+def test_odd_and_centred_rows_stay_in_one_tile(streams, clusters):
+    """Small blocks are for where enough of them share a row; else it would be read twice."""
+    for columns, element_bytes in itertools.product((4097, 50257, 65537, 131071, 131072), (2, 4)):
+        for centred in (False, True):
+            tile = schedule.choose(
+                columns, element_bytes, 4, False, ARCHS["sm_90"], clusters, None, streams, centred
+            )
+            assert tile.one_tile, f"{columns} columns: {tile}"
+            assert tile.chunk % tile.width == 0
+            assert tile.full * tile.threads * tile.width <= tile.chunk
+            assert tile.chunks == -(-columns // tile.chunk)
+
+
 @pytest.mark.parametrize("arch", ARCHS)
 def test_storage_follows_what_holds_the_row(arch):
     clusters = schedule.CLUSTERS.get(arch, 1)

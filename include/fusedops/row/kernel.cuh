@@ -7,7 +7,7 @@
 // blocks of a row. Threads own packs in turn, so a row is cut into chunks of one tile a thread. Each
 // group of lanes (a warp, or the part of a warp that holds a row) reduces its part of a chunk;
 // row/combine.cuh makes one of the parts. Its order depends on the tile alone, and the tile on
-// operator, columns and types alone.
+// declaration, columns, types and kind of device alone.
 #pragma once
 
 #include <fusedops/functor/contract.cuh>
@@ -93,8 +93,8 @@ __device__ __forceinline__ void await_cluster(bool& begun) {
 }  // namespace detail
 
 /// kAsksAhead: a row is announced `ahead` rows before its turn, whoever takes it then, so that a
-/// block finds its memory in the L2 cache. kStages: rows go through shared memory as they are, for
-/// LOADs and STOREs without operands of their own.
+/// block finds its memory in the L2 cache. kStages: rows go through shared memory as they are, unless
+/// the LOAD leaves columns out: then it may read beside those of its block.
 template <class Schedule, bool kAsksAhead = false, bool kStages = false, class Op, class LoadT,
           class StoreT, class Statistics, class Rows>
 __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, StoreT store,
@@ -115,8 +115,6 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
                 "fusedops: not a STORE: it needs template <int N> void store(const Compute* src, "
                 "int64_t row, "
                 "int64_t col) (see fusedops/functor/contract.cuh)");
-  static_assert(!kStages || !detail::Bounds<LoadT, Row>::value,
-                "a stage has no columns beside those of its block");
   extern __shared__ __align__(16) char shared_row[];
 
   const int thread = threadIdx.x % Schedule::kThreads;
@@ -130,7 +128,8 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
   detail::prepare<Schedule, Parts>();
   Parts parts;
   bool all_begun = false;
-  auto stage = detail::stage_of<kStages, Schedule>(load, store, thread, cols);
+  constexpr bool kStage = kStages && !detail::Bounds<LoadT, Row>::value;
+  auto stage = detail::stage_of<kStage, Schedule>(load, store, thread, cols);
 
   // The bound is the same for all threads of a row's blocks, so every lane reaches every shuffle
   // and barrier, and the compiler knows it.
@@ -208,7 +207,7 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
       if (mine) store_tile(tile, target, row, begin + first_col, finish.of(part));
     }
     stage.flush(store, row, mine);
-    if (kStages && first + apart < rows.count) stage.reuse();
+    if (kStage && first + apart < rows.count) stage.reuse();
   }
 }
 
