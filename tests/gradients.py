@@ -99,7 +99,7 @@ def differentiate(chain, x, operands, upstream, compute, draw=None, saved=None):
                 if beta is not None:
                     give(beta, g, kept)
                 if gamma is not None:
-                    give(gamma, g.times(saw), kept)
+                    give(gamma, Gradient(g.each * saw, g.scale * (saw.abs() + centre)), kept)
                     g = g.times(operand(gamma))
             elif word == "cast":
                 g = Gradient(g.each.to(arguments[0]).to(compute), g.scale)
@@ -108,6 +108,10 @@ def differentiate(chain, x, operands, upstream, compute, draw=None, saved=None):
         return g if kept is None else g.select(kept)
 
     v, y = tape["reduced"], tape["result"]
+    # A LayerNorm's result is made again with a mean that has roundings of its own, of the size of
+    # the row's deviations. It shows where the result is near zero; the forward pass is allowed more
+    # there: roundings of the row's largest.
+    centre = y.abs().mean(-1, keepdim=True) if chain.op == "layer_norm" else 0
     row = (v != -torch.inf) if chain.op.endswith("softmax") else None
     # A logarithm of -inf is a constant, and so is what the store makes of it; a probability of zero
     # is one as well, but the store's operands still act on it.
