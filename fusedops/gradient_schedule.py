@@ -82,15 +82,15 @@ GROUPED = (
 #: thread asks.
 SUMMED = (
     Visiting(512, odd=True, block=128, ahead=1, resident=512),
-    Visiting(4096, odd=True, alone=True, ahead=1, resident=384),
-    Visiting(4096, odd=True, ahead=1, resident=448),
+    Visiting(4096, odd=True, alone=True, block=128, ahead=1, resident=384),
+    Visiting(4096, odd=True, block=128, ahead=1, resident=448),
     Visiting(None, odd=True, alone=True, ahead=1, resident=512),
     Visiting(None, odd=True, ahead=1, resident=768, sums="shared", room=768),
     Visiting(512, block=128, ahead=1, resident=1024),
     Visiting(1024, values=32, block=128, ahead=1, resident=448, sums="shared"),
     Visiting(1024, ahead=1, resident=512, sums="shared"),
     Visiting(4096, ahead=1, resident=768, sums="shared"),
-    Visiting(8192, ahead=1, resident=512, sums="shared", asks="at once"),
+    Visiting(8192, ahead=1, resident=512, sums="shared", room=512, asks="at once"),
     Visiting(None, alone=True, ahead=1, resident=512, asks="at once"),
     Visiting(None, ahead=1, resident=512, sums="shared", room=512, asks="at once"),
 )
@@ -104,7 +104,10 @@ WIDE_SUMMED = (
     Visiting(None, odd=True, ahead=1, resident=512, sums="shared", room=512),
     Visiting(256, ahead=1, resident=512),
     Visiting(65536, ahead=1, resident=640, asks="each thread"),
-    Visiting(None, ahead=1, resident=512),
+    Visiting(None, alone=True, ahead=1, resident=512),
+    Visiting(131072, ahead=1, resident=512, sums="shared"),
+    Visiting(196608, ahead=1, resident=512),
+    Visiting(None, ahead=1, resident=512, sums="shared"),
 )
 
 

@@ -23,8 +23,9 @@ GRADIENT_TILE = 8192
 #: hold is read twice, and 151936 columns reached 15 percent with LayerNorm, 64 with softmax.
 GRADIENT_CLUSTER = 16 * GRADIENT_TILE
 
-#: Columns beyond which softmaxes read twice all the same: blocks of 512 threads fill a
-#: multiprocessor, and 262144 columns reach 56 percent with them, 66 with 256 threads.
+#: Columns beyond which softmaxes of 16 bits read twice all the same: blocks of 512 threads fill a
+#: multiprocessor, and 262144 columns reach 56 percent with them, 66 with 256 threads; of 4 bytes 84
+#: and 78.
 READ_TWICE = 24 * GRADIENT_TILE
 
 #: As schedule.VALUES, where a thread holds as many of the gradient beside them: without operands
@@ -87,7 +88,9 @@ def gradient_tile(
     odd = width == 1
     wide = declared == "norm" and element_bytes == compute_bytes == 4
     usual = ODD_VALUES if odd and declared == "norm" else GRADIENT_VALUES
-    most_threads = _most_threads(columns * compute_bytes // 4, declared)
+    softmax = declared in ("plain", "softmax")
+    twice = softmax and element_bytes == 2 and columns > READ_TWICE
+    most_threads = _most_threads(columns * compute_bytes // 4, twice)
     kinds: list[tuple[Table, int]] = [(usual[declared], most_threads)]
     if wide:
         kinds.insert(0, (WIDE_ODD_VALUES if odd else WIDE_VALUES, most_threads))
@@ -106,8 +109,7 @@ def _held(columns: int, table: Table) -> int:
     return next(values for most, values in table if most is None or columns <= most)
 
 
-def _most_threads(floats: int, declared: str) -> int:
+def _most_threads(floats: int, twice: bool) -> int:
     """Threads that have a chunk of a row of so many floats at most."""
-    twice = declared in ("plain", "softmax") and floats > READ_TWICE
     many = twice or GRADIENT_TILE < floats <= GRADIENT_CLUSTER
     return GRADIENT_TILE // 32 if many else GRADIENT_TILE // 16

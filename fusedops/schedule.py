@@ -57,8 +57,8 @@ VALUES = (
     (None, 64),  # 16384 columns: 97 and 97, with 32 values 99 and 62: a block of 512 fits only once
 )
 
-#: The same where x has 4 bytes a column. 32 columns: 107 and 107, with 16 values 95 and 84; 64
-#: columns: 102 and 100, 104 and 96; 512 columns: 100 and 98, 100 and 97.
+#: The same where a pack is of 4 columns of 4 bytes. 32 columns: 107 and 107, with 16 values 95 and
+#: 84; 64 columns: 102 and 100, 104 and 96; 512 columns: 100 and 98, 100 and 97.
 WIDE_VALUES = ((512, 8), *VALUES[2:])
 
 #: The most where a row that one block has alone does not fill all packs, which takes registers to
@@ -79,6 +79,9 @@ STAGED_COLUMNS = 4096
 #: and as many, 67 with 16. LayerNorm of 12289 columns 79 with one column a pack, 74 with two; of
 #: 50257 columns 56 and 69.
 STAGED = ((12800, 50, 256, 2), (131072, 64, 128, 4), (None, 64, 256, 4))
+
+#: As RESIDENT, of such columns: softmax of 50257 columns of 16 bits 93, and 90 with room for 768.
+STAGED_ROOM = 1024
 
 #: Bytes of a word that such a row is moved by: it may begin and end anywhere in one.
 STAGED_WORD = 16
@@ -241,7 +244,7 @@ def choose(
     width = pack_width(columns, element_bytes, dropout)
     narrow = width * element_bytes < WIDE_ACCESS if streams == "none" else width == 1
     stages = narrow and columns >= STAGED_COLUMNS and streams != "many" and cluster_limit > 1
-    table: Table = WIDE_VALUES if element_bytes == 4 else VALUES
+    table: Table = WIDE_VALUES if element_bytes == 4 == width else VALUES
     most_threads = MOST_THREADS
     if stages:
         floats = columns * compute_bytes // 4
@@ -278,7 +281,7 @@ def choose(
         compute_bytes=compute_bytes,
         full=full_packs(columns, threads, chunk, chunks, width),
         pieces=columns % width > 0,
-        room=room_of(values, columns * element_bytes, centred and not stages),
+        room=STAGED_ROOM if stages else room_of(values, columns * element_bytes, centred),
     )
     if forced == "host":
         raise ValueError("'host' is the schedule of a CPU")

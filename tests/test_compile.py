@@ -471,8 +471,8 @@ def test_minilm_is_one_graph(training, minilm, device):
     tokens = dict(minilm.load_tokenizer()(["a cat", "the dog sat"], padding=True))
     tokens = {name: torch.tensor(value, device=device) for name, value in tokens.items()}
 
-    def results(parameters, call):
-        torch.manual_seed(3)
+    def results(parameters, call, seed=3):
+        torch.manual_seed(seed)
         hidden = call(**tokens).last_hidden_state
         if not training:
             return [hidden.detach()]
@@ -488,13 +488,18 @@ def test_minilm_is_one_graph(training, minilm, device):
     eager = results(parameters, model)
     assert counter.frame_count == 1
     assert not counters["graph_break"]
-    # The bound of a single op, of the whole model: four times the error of the chain of torch.
+    # The bound of a single op, of the whole model: four times the error of the chain of torch. One
+    # draw says little of that: from draw to draw a model's error differs by a factor of ten.
     chain = minilm.unfuse(copy.deepcopy(model))
-    of_chain = results(list(chain.parameters()), chain)
     exact = minilm.unfuse(copy.deepcopy(model).double())
     truth = results(list(exact.parameters()), exact)
-    for true, unfused, *ours in zip(truth, of_chain, compiled, eager, strict=True):
-        error = (unfused - true).abs().max()
-        bound = 4 * max(float(error), 2**-24 * float(true.abs().max()))
+    error = [2**-24 * float(true.abs().max()) for true in truth]
+    for seed in range(3, 9):
+        near = results(list(chain.parameters()), chain, seed)
+        true = truth if seed == 3 else results(list(exact.parameters()), exact, seed)
+        pairs = zip(error, near, true, strict=True)
+        error = [max(most, float((a - b).abs().max())) for most, a, b in pairs]
+    for true, most, *ours in zip(truth, error, compiled, eager, strict=True):
+        bound = 4 * most
         for got in ours:
             assert float((got - true).abs().max()) <= bound

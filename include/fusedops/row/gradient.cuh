@@ -248,10 +248,9 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
     const bool mine = begin + turn < end;
     const Row row = rows.index(mine ? begin + turn : 0);
     const Visit visit{slice, turn, turns, begin < end, mine};
+    if constexpr (kAsk == Ask::kAcross) ask(turn);  // before the loads, whose registers it needs
     begin_row(now, turn);
-    if constexpr (kAsk == Ask::kAcross || kAsk == Ask::kAtOnce ||
-                  (kAsk == Ask::kEachThread && kSums))
-      ask(turn);
+    if constexpr (kAsk == Ask::kAtOnce || (kAsk == Ask::kEachThread && kSums)) ask(turn);
     const typename Op::Row known = Op::row(now.kept);
 
     for (int chunk = share.begin; chunk < share.end; ++chunk) {
