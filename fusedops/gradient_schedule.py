@@ -86,6 +86,7 @@ SUMMED = (
     Visiting(4096, odd=True, block=128, ahead=1, resident=448),
     Visiting(None, odd=True, alone=True, ahead=1, resident=512),
     Visiting(None, odd=True, ahead=1, resident=768, sums="shared", room=768),
+    Visiting(512, values=16, block=128, ahead=1, resident=640),  # LayerNorm 83, of 8 values 79
     Visiting(512, block=128, ahead=1, resident=1024),
     Visiting(1024, values=32, block=128, ahead=1, resident=448, sums="shared"),
     Visiting(1024, ahead=1, resident=512, sums="shared"),

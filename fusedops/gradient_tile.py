@@ -33,7 +33,7 @@ READ_TWICE = 24 * GRADIENT_TILE
 GRADIENT_VALUES = {
     "plain": ((2048, 16), (None, 32)),  # 16 bits, 4096 columns: 99 with 32, 97 with 16
     "softmax": ((8192, 16), (None, 32)),
-    "norm": ((512, 8), (1024, 32), (4096, 16), (None, 32)),
+    "norm": ((256, 8), (512, 16), (1024, 32), (4096, 16), (None, 32)),
     "long norm": ((512, 8), (4096, 16), (None, 32)),
 }
 
