@@ -110,8 +110,8 @@ __device__ __forceinline__ void send(T* own, const T& value, Barrier& barrier, i
           : "memory");
     } else if constexpr (kStep == 2) {
       asm volatile(
-          "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(
-              to + 4 * i),
+          "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::
+              "r"(to + 4 * i),
           "r"(words.at[i]), "r"(words.at[i + 1]), "r"(told)
           : "memory");
     } else {

@@ -170,10 +170,9 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
   using Compute = typename Op::Compute;
   using Storage = typename Schedule::Storage;
   using Row = typename Rows::Index;
-  using RowTile =
-      Tile<Compute, Schedule::kPacks, Schedule::kWidth, Schedule::kThreads * Schedule::kWidth,
-           Schedule::kLanes * Schedule::kWidth, Schedule::kExact, Schedule::kFull,
-           Schedule::kPieces>;
+  using RowTile = Tile<Compute, Schedule::kPacks, Schedule::kWidth,
+                       Schedule::kThreads * Schedule::kWidth, Schedule::kLanes * Schedule::kWidth,
+                       Schedule::kExact, Schedule::kFull, Schedule::kPieces>;
   constexpr bool kMasks = Op::kLeaves;
   constexpr Lanes<Schedule::kLanes> kGroup{};
   constexpr bool kEverywhere = !Op::kLeavesConstant && Sinks<RowTile, StoreTargets>::kAny;

@@ -28,7 +28,7 @@ struct Share {
 /// the chunks. kChunk: columns of a chunk, fewer than a tile holds where that makes chunks even.
 template <class Storage_, int kThreads_, int kPacks_, int kWidth_, int kRows_, bool kExact_,
           int kFull_ = kExact_ ? kPacks_ : 0, bool kPieces_ = !kExact_, int kBlocks_ = 1,
-          int kChunk_ = kThreads_* kPacks_* kWidth_>
+          int kChunk_ = kThreads_ * kPacks_ * kWidth_>
 struct Schedule {
   using Storage = Storage_;
   static constexpr int kThreads = kThreads_;
@@ -103,10 +103,9 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
   using Compute = typename Op::Compute;
   using Storage = typename Schedule::Storage;
   using Row = typename Rows::Index;
-  using RowTile =
-      Tile<Compute, Schedule::kPacks, Schedule::kWidth, Schedule::kThreads * Schedule::kWidth,
-           Schedule::kLanes * Schedule::kWidth, Schedule::kExact, Schedule::kFull,
-           Schedule::kPieces>;
+  using RowTile = Tile<Compute, Schedule::kPacks, Schedule::kWidth,
+                       Schedule::kThreads * Schedule::kWidth, Schedule::kLanes * Schedule::kWidth,
+                       Schedule::kExact, Schedule::kFull, Schedule::kPieces>;
   static_assert(
       is_load_v<LoadT, Compute, Row>,
       "fusedops: not a LOAD: it needs template <int N> void load(Compute* dst, int64_t row, "
