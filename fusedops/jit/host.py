@@ -17,6 +17,7 @@ from fusedops.errors import CompileError, CompilerNotFound
 from fusedops.jit import env
 from fusedops.jit.key import Request
 from fusedops.jit.levels import LEVELS
+from fusedops.jit.lock import guard
 from fusedops.jit.scratch import anywhere
 
 __all__ = [
@@ -136,21 +137,35 @@ def compile_host(source: str, arch: str) -> tuple[bytes, str]:
             "-o",
             BINARY,
         ]
-        done = subprocess.run(
-            command,
-            cwd=scratch,
-            env=env.compiler_environment(scratch),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
+        # A child forked between the making of the pipe and its closing here would keep it open, and
+        # wait for the lock of whoever waits for its end.
+        with guard:
+            compiling = subprocess.Popen(
+                command,
+                cwd=scratch,
+                env=env.compiler_environment(scratch),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+        done = _ended(compiling)
         log = done.stdout.decode(errors="replace")
         if done.returncode < 0:
             log += f"\nthe compiler was ended by signal {-done.returncode}"
         if done.returncode != 0:
             raise CompileError(command, log or f"exit status {done.returncode}")
         return Path(scratch, BINARY).read_bytes(), log
+
+
+def _ended(process: subprocess.Popen[bytes]) -> subprocess.CompletedProcess[bytes]:
+    """What came of it; it is killed if this is interrupted."""
+    with process:
+        try:
+            said, complained = process.communicate()
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, said, complained or b"")
 
 
 def _arguments(command: tuple[str, ...]) -> Iterator[str]:
@@ -177,13 +192,16 @@ def _own_flags(command: tuple[str, ...]) -> tuple[str, ...]:
 def _banner(command: tuple[str, ...]) -> str:
     """What the compiler says of itself, less paths: version, target, defaults, clang's files."""
     try:
-        done = subprocess.run(
-            [*command, "-v"],
-            env=env.compiler_environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=True,
-        )
+        with guard:  # as in compile_host
+            asked = subprocess.Popen(
+                [*command, "-v"],
+                env=env.compiler_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+        done = _ended(asked)
+        done.check_returncode()
     except (OSError, subprocess.CalledProcessError) as error:
         raise CompilerNotFound(f"{shlex.join(command)} does not run: {error}") from error
     about = []
