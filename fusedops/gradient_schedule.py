@@ -154,7 +154,7 @@ def choose_gradient(
         and one.alone <= (len(sums) == 1)
     )
     rows = max(1, visiting.block // threads) if threads <= 32 else 1
-    exact = chunk == threads * packs * width and is_exact(columns, chunk, chunks)
+    exact = is_exact(columns, threads * packs * width, chunks)
     if forced in ("register", "shared") and chunks > 1:
         raise ValueError(f"a row of {columns} columns does not fit the registers of a block")
     cluster = cluster_of(chunks, cluster_limit)

@@ -165,7 +165,7 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
     if padding:
         geometry = _padded(geometry, padding)
     columns = max(geometry.columns, 1)
-    tile = None
+    tile, streams = None, _streams(bound)
     if target.shared_limit is not None:
         check_columns(op.name, columns)
     if target.shared_limit is None:
@@ -179,7 +179,7 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
             target.shared_limit,
             target.cluster_limit,
             forced,
-            _streams(bound),
+            streams,
             op.centred,
         )
         kind, width = tile.kind, tile.width
@@ -193,7 +193,7 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
     views = {name: view_of(part, next(places), width) for name, part in outputs.items()}
     if bound.keep:
         views[KEPT] = kept_view(views[KEPT], op.kept, width)
-    if tile is not None and target.cluster_limit > 1 and _streams(bound) != "many":
+    if tile is not None and target.cluster_limit > 1 and streams != "many":
         tile = _staged(bound, tile, operands, views["y"], target)
     query, logical_row = (() if place is None else place.row_strides for place in places)
     rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]

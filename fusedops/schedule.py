@@ -277,7 +277,7 @@ def choose(
         rows,
         chunks,
         chunk,
-        exact=chunk == threads * packs * width and is_exact(columns, chunk, chunks),
+        exact=is_exact(columns, threads * packs * width, chunks),
         compute_bytes=compute_bytes,
         full=full_packs(columns, threads, chunk, chunks, width),
         pieces=columns % width > 0,

@@ -69,9 +69,9 @@ def tile_of(
     return threads, packs, ceil_div(packs_of_row, even), even * width
 
 
-def is_exact(columns: int, chunk: int, chunks: int) -> bool:
+def is_exact(columns: int, tile: int, chunks: int) -> bool:
     """Whether all tiles are full, whatever cluster shares them: of a power of two of blocks."""
-    return columns == chunk * chunks and chunks == power_of_two_above(chunks)
+    return columns == tile * chunks and chunks == power_of_two_above(chunks)
 
 
 def full_packs(columns: int, threads: int, chunk: int, blocks: int, width: int) -> int:
