@@ -26,6 +26,7 @@ __all__ = ["Visiting", "choose_gradient", "resident_rows"]
 #: As schedule.ASKED, of both streams together, for rows that a cluster shares and that share no
 #: gradient. Softmax, 16 bits: 50257 columns 73 without, 84 with 8 MB; 65536 columns 90 and 96;
 #: 131072 columns 85 and 93. Up to 16384 columns, and of 4 bytes where tiles are full, 99 without.
+#: Of rows that are read twice half as many: 262144 columns 67, with 8 MB 59, without 61.
 GRADIENT_ASKED = 8 << 20
 ASKED_COLUMNS = 16384
 
@@ -84,14 +85,16 @@ SUMMED = (
     Visiting(512, odd=True, block=128, ahead=1, resident=512),
     Visiting(4096, odd=True, alone=True, block=128, ahead=1, resident=384),
     Visiting(4096, odd=True, block=128, ahead=1, resident=448),
-    Visiting(None, odd=True, alone=True, ahead=1, resident=512),
-    Visiting(None, odd=True, ahead=1, resident=768, sums="shared", room=768),
+    # LayerNorm of 12289 columns 68, 60 with sums in shared memory.
+    Visiting(None, odd=True, ahead=1, resident=512, room=512),
     Visiting(512, values=16, block=128, ahead=1, resident=640),  # LayerNorm 83, of 8 values 79
     Visiting(512, block=128, ahead=1, resident=1024),
-    Visiting(1024, values=32, block=128, ahead=1, resident=448, sums="shared"),
+    # LayerNorm 86, RMSNorm 87; with 448 threads, each of which asks, 84 and 85.
+    Visiting(1024, values=32, block=128, ahead=1, resident=512, sums="shared", asks="at once"),
     Visiting(1024, ahead=1, resident=512, sums="shared"),
-    Visiting(4096, ahead=1, resident=768, sums="shared"),
+    Visiting(4096, ahead=1, resident=768, sums="shared", room=768),
     Visiting(8192, ahead=1, resident=512, sums="shared", room=512, asks="at once"),
+    Visiting(32768, alone=True, ahead=1, resident=512, room=512, asks="at once"),
     Visiting(None, alone=True, ahead=1, resident=512, asks="at once"),
     Visiting(None, ahead=1, resident=512, sums="shared", room=512, asks="at once"),
 )
@@ -102,11 +105,13 @@ WIDE_SUMMED = (
     Visiting(4096, odd=True, ahead=1, resident=512, asks="each thread"),
     Visiting(32768, odd=True, alone=True, ahead=1, resident=640, asks="each thread"),
     Visiting(32768, odd=True, ahead=1, resident=1024, asks="each thread"),
-    Visiting(None, odd=True, ahead=1, resident=512, sums="shared", room=512),
+    Visiting(None, odd=True, ahead=1, resident=512, room=512),
     Visiting(256, ahead=1, resident=512),
+    Visiting(4096, ahead=1, resident=640, asks="each thread"),
+    Visiting(8192, alone=True, ahead=1, resident=1024, asks="at once"),  # 90, as below 89
     Visiting(65536, ahead=1, resident=640, asks="each thread"),
     Visiting(None, alone=True, ahead=1, resident=512),
-    Visiting(131072, ahead=1, resident=512, sums="shared"),
+    Visiting(131072, ahead=1, resident=512, room=512),  # 80, with sums in shared memory 70
     Visiting(196608, ahead=1, resident=512),
     Visiting(None, ahead=1, resident=512, sums="shared"),
 )
@@ -179,9 +184,10 @@ def choose_gradient(
         asks = visiting.asks or "at once"
         if cluster > 1 and not (exact or odd):
             asks = "at once"
-    asked = columns > ASKED_COLUMNS and element_bytes == 2
-    if not sums and cluster > 1 and (asked or not exact):
-        ahead, asks = max(1, GRADIENT_ASKED // (2 * columns * element_bytes)), "across"
+    long = columns > ASKED_COLUMNS and element_bytes == 2
+    if not sums and cluster > 1 and (long or not exact):
+        asked = GRADIENT_ASKED if one_tile else GRADIENT_ASKED // 2
+        ahead, asks = max(1, asked // (2 * columns * element_bytes)), "across"
     return Schedule(
         kind=kind,
         threads=threads,

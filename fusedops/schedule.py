@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+from fusedops.row_schedule import STAGED_WORD, STORAGES, Schedule
 from fusedops.tiling import (
     Table,
     ceil_div,
@@ -34,14 +35,6 @@ __all__ = [
     "reserved_shared",
     "staged",
 ]
-
-#: Storages by the names that `fusedops.testing.force_schedule` takes.
-STORAGES = {
-    "register": "InRegisters",
-    "cluster": "InRegisters",
-    "shared": "InShared",
-    "streaming": "Streamed",
-}
 
 #: Columns that a CPU thread keeps between reduction and result; as HostSchedule::kBuffered.
 HOST_BUFFERED = 16384
@@ -72,27 +65,37 @@ INEXACT = 32
 WIDE_ACCESS = 8
 STAGED_COLUMNS = 4096
 
-#: As VALUES and MOST_THREADS, of such columns, by how many floats they are at most; and bytes of a
-#: pack where operands are read beside x. Many small blocks, so that some load while others compute,
-#: but few a row: softmax of 12289 columns of 16 bits reaches 98 percent in one block, 78 in 4 of
-#: 128 threads and 32 values; 50257 columns 93 with 8 of 128 threads and 50 values, 83 with 4 of 256
-#: and as many, 67 with 16. LayerNorm of 12289 columns 79 with one column a pack, 74 with two; of
-#: 50257 columns 56 and 69.
-STAGED = ((12800, 50, 256, 2), (131072, 64, 128, 4), (None, 64, 256, 4))
+#: As VALUES and MOST_THREADS, of such columns, by how many floats they are at most; and, where
+#: operands are read beside x, columns of a pack and threads that a multiprocessor shall have room
+#: for, of 16 bits and of more. Many small blocks, so that some load while others compute, but few
+#: a row: softmax of 12289 columns of 16 bits reaches 98 percent in one block, 78 in 4 of 128
+#: threads and 32 values; 50257 columns 93 with 8 of 128 threads and 50 values, 83 with 4 of 256 and
+#: as many, 67 with 16. LayerNorm of 12289 columns 86 with two columns a pack, 83 with one, 32 bits
+#: 90 and 88; of 50257 columns 69 and 55, 82 and 84. RMSNorm of 50257 columns 84 so, 77 with room
+#: for 640, but of 32 bits 93 so, 90 with 768.
+STAGED = (
+    (12800, 50, 256, (2, 768), (2, 768)),
+    (131072, 64, 128, (2, 768), (1, 640)),
+    (None, 64, 256, (2, 768), (1, 640)),
+)
 
-#: As RESIDENT, of such columns: softmax of 50257 columns of 16 bits 93, and 90 with room for 768.
+#: As RESIDENT, of such columns with nothing beside: softmax of 50257 columns of 16 bits 94, and 93
+#: with room for 768.
 STAGED_ROOM = 1024
 
-#: Bytes of a word that such a row is moved by: it may begin and end anywhere in one.
-STAGED_WORD = 16
-
-#: Bytes of a row beyond which later rows are asked for, and how many bytes of them (from sm_90 on).
-#: One H200, 50 MB of L2 cache, softmax and LayerNorm forward, percent: 5120 columns 97 and 88
-#: without, 100 and 99 with 4 MB, 83 and 85 with 8; 16384 columns 97 and 97, 100 and 100, 95 and 96;
-#: 32768 columns 101 and 98 with 4 MB, 99 and 96 with 8. What is asked for too early is gone when
-#: its turn comes. Rows of 4096 columns and fewer reach 97 to 99 without.
+#: Bytes of a row from which on later rows are asked for, and how many bytes of them (from sm_90
+#: on). One H200, 50 MB of L2 cache, softmax and LayerNorm forward, percent: 4096 columns 97 and 97
+#: without, 100 and 100 with 4 MB; 5120 columns 97 and 88, 100 and 99, with 8 MB 83 and 85; 16384
+#: columns 97 and 97, 100 and 100, 95 and 96; 32768 columns 101 and 98 with 4 MB, 99 and 96 with 8.
+#: What is asked for too early is gone when its turn comes.
 ASKED_ROW = 8192
 ASKED = 4 << 20
+
+#: The same of shorter rows that are read two bytes at a time, where nothing is centred: softmax of
+#: 1023 columns 92, 88 without, RMSNorm 88 and 85 (LayerNorm 81 and 83); softmax of 257 columns 86
+#: and 82, with 1 MB 83. Of 4 bytes 94 and 96.
+NARROW_ASKED_ROW = 512
+NARROW_ASKED = 1 << 19
 
 #: Threads that a multiprocessor shall have room for, by the values that each holds. Left alone, the
 #: assembler saves registers by reading two packs after the other two: attention softmax with pair
@@ -102,15 +105,26 @@ ASKED = 4 << 20
 #: not fit and is given room for 512 (jit/nvrtc.py).
 RESIDENT = {32: 896, 64: 768}
 
-#: Of a LayerNorm of 64 values, by bytes of a row at most: threads of a chunk, and room. It keeps
-#: four numbers a part, and its mean's correction, beside the values. Of 16 bits: 65536 columns 93
-#: percent so, 90 with 256 threads; 131072 columns 86 and 83. Of 32 bits: 65536 columns 100 so, and
-#: with 256 threads, which this compiler gives 255 registers, 83; 131072 columns 93 with 256, 81
-#: with 128.
-CENTRED = ((65536, 256, 512), (262144, 128, 768), (None, 256, 768))
+#: The same of 64 values beside operands that all rows share, by columns at most, of 4 bytes and of
+#: 16 bits: RMSNorm of 30522 columns 94 and 89 percent so, 89 and 86 with room for 768; of 65536
+#: columns 100 and 99, 98 and 96; of 131072 columns 96 and 96 so, 95 and 96 with room for 512; of
+#: 262144 columns 88 and 90, 82 and 83.
+BESIDE = ((65536, 640), (196608, 768), (None, 640))
 
-#: Threads of a chunk at most; rows of more than 64 x 256 columns are cut into chunks.
+#: Of a LayerNorm of 64 values, by bytes of a row at most: threads of a chunk, and room. It keeps
+#: four numbers a part, and its mean's correction, beside the values. Of 16 bits: 20480 columns 98
+#: percent so, 82 with room for 512, 24576 columns 98 and 92; 65536 columns 93, with 256 threads 90;
+#: 131072 columns 86 and 83. Of 32 bits: 65536 columns 100 so, and with 256 threads, which this
+#: compiler gives 255 registers, 83; 131072 columns 93 with 256, 81 with 128.
+CENTRED = ((65536, 256, 768), (262144, 128, 768), (None, 256, 768))
+
+#: Threads of a chunk at most; rows of more than 64 x 256 columns are cut into chunks. So many
+#: times more of 16 bits, where half as many chunks do then: softmax and LayerNorm of 151936 columns
+#: in 8 chunks of 320 threads 98 and 84, in 16 of 256 that hold 40 values each 87 and 66. An
+#: RMSNorm, whose operand leaves no registers for it, is better off without (bfloat16 86, with 74),
+#: and so is a LayerNorm of 32 bits (87 and 82).
 MOST_THREADS = 256
+MORE_THREADS = 1.25
 
 #: Blocks of a cluster at most: 8 everywhere (CUDA C++ Programming Guide, "Thread Block Clusters"),
 #: more where a kernel asks for it.
@@ -121,12 +135,10 @@ MOST_SHARED_CHUNKS = 32
 
 #: Threads of a block that holds several rows: 1024 columns 99 and 96 with 64, 97 and 95 with 128.
 #: Where a thread has no more than 8 values: 32 columns of 16 bits 99 and 99 with 128, 88 and 81
-#: with 64.
+#: with 64; no more than 16, in narrow packs and alone: 257 columns of 16 bits 84 and 79, 32 bits 99
+#: and 98.
 SMALL_BLOCK = 64
 SMALL_BLOCK_OF_8 = 128
-
-#: Blocks of a grid.
-MOST_BLOCKS = 2**31 - 1
 
 #: Shared memory that the runtime and barriers keep.
 RESERVED_SHARED = 2048
@@ -134,82 +146,6 @@ RESERVED_SHARED = 2048
 #: Numbers that are known of a part of a row at most, and parts that are kept: row/combine.cuh.
 PART_NUMBERS = 4
 KEPT_PARTS = 2 * 33
-
-
-@dataclasses.dataclass(frozen=True)
-class Schedule:
-    """A row schedule. `chunks` of `chunk` columns cover a row, each in a tile of packs of threads.
-
-    A row may be asked for so many rows `ahead` of its turn: by "each thread" for itself, "at once",
-    or, of a gradient's rows that are no slice, "across". A gradient's slices are of several rows
-    where they `visit`. `staged`: bytes of an element of rows that go through shared memory as they
-    are, or 0.
-    """
-
-    kind: str
-    threads: int
-    packs: int
-    width: int
-    rows: int
-    chunks: int
-    chunk: int
-    exact: bool
-    compute_bytes: int
-    full: int = 0
-    pieces: bool = True
-    cluster: int = 1
-    ahead: int = 0
-    asks: str = "never"
-    visits: bool = False
-    resident: int = 0
-    sums: str = "registers"
-    room: int = 0
-    staged: int = 0
-
-    @property
-    def tile(self) -> int:
-        """Columns that the packs of a row's threads hold: a chunk, or a little more."""
-        return self.threads * self.packs * self.width
-
-    @property
-    def block(self) -> int:
-        """Threads of a block."""
-        return self.threads * self.rows
-
-    @property
-    def blocks(self) -> int:
-        """Blocks that a multiprocessor shall have room for; 0 leaves it to the compiler."""
-        return self.room // self.block
-
-    def grid(self, rows: int) -> int:
-        """Blocks for so many rows; where a grid cannot hold them, blocks take several in turn."""
-        return min(ceil_div(rows, self.rows), MOST_BLOCKS // self.cluster) * self.cluster
-
-    @property
-    def shared(self) -> int:
-        """Bytes of dynamic shared memory of a block."""
-        if self.staged:
-            of_row = self.chunk * self.staged + 2 * STAGED_WORD - 1
-            return self.rows * (of_row // STAGED_WORD * STAGED_WORD)
-        if self.kind != "shared":
-            return 0
-        return self.rows * self.chunks * self.tile * self.compute_bytes
-
-    @property
-    def one_tile(self) -> bool:
-        """Whether a block has one tile of a row, which its registers hold."""
-        return self.kind in ("register", "cluster") and self.chunks <= self.cluster
-
-    @property
-    def cpp(self) -> str:
-        """The C++ type."""
-        storage = STORAGES[self.kind]
-        if self.kind == "cluster" and not self.one_tile:
-            storage = "Streamed"
-        numbers = f"{self.threads}, {self.packs}, {self.width}, {self.rows}"
-        flags = f"{str(self.exact).lower()}, {self.full}, {str(self.pieces).lower()}"
-        chunk = "" if self.chunk == self.tile else f", {self.chunk}"
-        return f"Schedule<{storage}, {numbers}, {flags}, {self.cluster}{chunk}>"
 
 
 @functools.lru_cache(maxsize=4096)
@@ -245,20 +181,25 @@ def choose(
     narrow = width * element_bytes < WIDE_ACCESS if streams == "none" else width == 1
     stages = narrow and columns >= STAGED_COLUMNS and streams != "many" and cluster_limit > 1
     table: Table = WIDE_VALUES if element_bytes == 4 == width else VALUES
-    most_threads = MOST_THREADS
+    most_threads, staged_room = MOST_THREADS, STAGED_ROOM
     if stages:
         floats = columns * compute_bytes // 4
-        values, most_threads, pack = next(
-            (values, threads, pack)
-            for most, values, threads, pack in STAGED
-            if most is None or floats <= most
+        _, values, most_threads, *beside = next(
+            row for row in STAGED if row[0] is None or floats <= row[0]
         )
         table = ((None, values),)
         if streams == "columns":
-            width = max(width, pack // element_bytes)
+            pack, staged_room = beside[element_bytes > 2]
+            width = max(width, pack)
     elif centred:
         most_threads, _ = _centred(columns * element_bytes)
     threads, packs, chunks, chunk = tile_of(columns, width, compute_bytes, table, most_threads)
+    roomy = element_bytes == 2 and (streams == "none" or centred)
+    if chunks > 2 and roomy and not stages:
+        more = tile_of(columns, width, compute_bytes, table, int(MORE_THREADS * most_threads))
+        threads, packs, chunks, chunk = (
+            more if more[2] < chunks else (threads, packs, chunks, chunk)
+        )
     if chunks > cluster_limit and most_threads < MOST_THREADS:  # too small for this device
         threads, packs, chunks, chunk = tile_of(columns, width, compute_bytes, table, MOST_THREADS)
     fills = threads * packs * chunks * width == columns
@@ -267,7 +208,8 @@ def choose(
         tile = tile_of(columns, width, compute_bytes, fewer, 2 * MOST_THREADS)
         threads, packs, chunks, chunk = tile
     values = packs * width * compute_bytes // 4
-    small = SMALL_BLOCK_OF_8 if values <= 8 else SMALL_BLOCK
+    few = values <= (16 if narrow and streams == "none" else 8)
+    small = SMALL_BLOCK_OF_8 if few else SMALL_BLOCK
     rows = max(1, small // threads) if threads <= 32 else 1
     schedule = Schedule(
         "register",
@@ -281,7 +223,9 @@ def choose(
         compute_bytes=compute_bytes,
         full=full_packs(columns, threads, chunk, chunks, width),
         pieces=columns % width > 0,
-        room=STAGED_ROOM if stages else room_of(values, columns * element_bytes, centred),
+        room=staged_room
+        if stages
+        else room_of(values, columns, element_bytes, streams == "columns", centred),
     )
     if forced == "host":
         raise ValueError("'host' is the schedule of a CPU")
@@ -301,8 +245,9 @@ def choose(
         check_cluster(columns, chunks, cluster)
         full = schedule.full if cluster == chunks else 0
         schedule = dataclasses.replace(schedule, cluster=cluster, full=full)
-    if cluster_limit > 1 and ASKED_ROW < columns * element_bytes <= ASKED:  # sm_90 and later
-        ahead = max(1, ASKED // (columns * element_bytes))
+    pieces = width * element_bytes == 2 and streams != "many" and not centred
+    ahead = _ahead(columns * element_bytes, pieces) if cluster_limit > 1 else 0  # from sm_90 on
+    if ahead:
         schedule = dataclasses.replace(schedule, asks="at once", ahead=ahead)
     schedule = dataclasses.replace(schedule, kind=kind)
     if stages and schedule.one_tile:
@@ -310,10 +255,21 @@ def choose(
     return schedule
 
 
-def room_of(values: int, row_bytes: int, centred: bool) -> int:
+def _ahead(row_bytes: int, narrow: bool) -> int:
+    """Rows before its turn that a row is asked for; 0 if it is not."""
+    if ASKED_ROW <= row_bytes <= ASKED:
+        return ASKED // row_bytes
+    return NARROW_ASKED // row_bytes if narrow and NARROW_ASKED_ROW <= row_bytes < ASKED_ROW else 0
+
+
+def room_of(
+    values: int, columns: int, element_bytes: int, beside: bool = False, centred: bool = False
+) -> int:
     """Threads that a multiprocessor shall have room for; 0 leaves it to the compiler."""
     if centred and values > 32:
-        return _centred(row_bytes)[1]
+        return _centred(columns * element_bytes)[1]
+    if beside and values > 32:
+        return next(room for most, room in BESIDE if most is None or columns <= most)
     return next((room for most, room in RESIDENT.items() if most // 2 < values <= most), 0)
 
 

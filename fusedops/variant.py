@@ -59,9 +59,9 @@ class Variant(NamedTuple):
     def key(self) -> tuple[object, ...]:
         """What tells variants apart: all that the source text is made of."""
         tile = self.schedule if self.tile is None else self.tile.cpp
-        asked = self.tile is not None and (self.tile.asks, self.tile.blocks, self.tile.staged)
+        told = self.tile and self.tile.told
         arch = (self.arch, self.translated)
-        return (arch, tile, asked, self.entry, self.members, self.definitions)
+        return (arch, tile, told, self.entry, self.members, self.definitions)
 
     @property
     def name(self) -> str:

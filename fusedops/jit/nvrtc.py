@@ -28,6 +28,11 @@ _SPILLS = re.compile(r"[1-9]\d* bytes (stack frame|spill)")
 _BLOCKS = re.compile(r"int kBlocks = (\d+)")
 _RESOURCE_LINE = re.compile(r"ptxas info|(ptxas)?[\s.]*\d+ bytes stack frame|\s*$")
 
+# From release 12.9 on NVRTC asks the driver's cache of compiled code, and what comes from there has
+# no report: a kernel that spills would pass for one that does not (see pull request 4694 of
+# NVIDIA/Fuser).
+_CACHES, _NO_CACHE = (12, 9), "--no-cache"
+
 # NVRTC has these built in and skips them in the toolkit's headers.
 _SUPPLIED = frozenset({"builtin_types.h", "cuda_runtime_api.h", "vector_functions.h"})
 
@@ -107,7 +112,8 @@ def _compile(source: str, arch: str, extra: Sequence[str]) -> tuple[bytes, bytes
     """The cubin, the PTX without its end, and the log."""
     library = _library()
     include = [f"-I{folder}" for folder in find_toolkit().include]
-    options = [*flags(arch), f"-I{env.include_dir()}", *include, *extra]
+    fresh = [_NO_CACHE] if version() >= _CACHES else []
+    options = [*flags(arch), *fresh, f"-I{env.include_dir()}", *include, *extra]
     program = ctypes.c_void_p()
     text = (source.encode(), b"kernel.cu", 0, None, None)
     _check(library.nvrtcCreateProgram(ctypes.byref(program), *text), "nvrtcCreateProgram")

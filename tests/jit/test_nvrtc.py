@@ -30,6 +30,14 @@ def test_registers_and_spills_can_be_had() -> None:
     assert "0 bytes spill stores" in log
 
 
+@pytest.mark.parametrize("beside", ["nothing", pytest.param("a driver", marks=pytest.mark.gpu)])
+def test_what_was_compiled_before_is_reported_again(beside: str) -> None:
+    """A driver's cache gives code without a report, and a spill would not be noticed."""
+    for _ in range(2):
+        _, log = nvrtc.compile_cuda(CUDA, "sm_90", [nvrtc.RESOURCES])
+        assert "bytes spill stores" in log
+
+
 def test_warnings_are_kept() -> None:
     source = 'extern "C" __global__ void k() { int never_used; }'
     _, log = nvrtc.compile_cuda(source, "sm_90")

@@ -176,7 +176,8 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
   constexpr bool kMasks = Op::kLeaves;
   constexpr Lanes<Schedule::kLanes> kGroup{};
   constexpr bool kEverywhere = !Op::kLeavesConstant && Sinks<RowTile, StoreTargets>::kAny;
-  const Alongside<LoadT, Upstream, Row, kEverywhere> along{load, upstream};
+  constexpr bool kCluster = Schedule::kBlocks > 1;
+  const Alongside<LoadT, Upstream, Row, kEverywhere, kCluster> along{load, upstream};
 
   const int thread = threadIdx.x % Schedule::kThreads;
   const int first_col = thread * Schedule::kWidth;
@@ -234,6 +235,11 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
     }
   };
 
+  // One H200: before the loads asking takes none of their registers (softmax of 65536 columns of 16
+  // bits 96, after them 87); but where they are many, one a column, it keeps them waiting (12289
+  // columns 52 and 89).
+  constexpr bool kNarrow = Schedule::kWidth == 1;
+
   // One H200: with sums asking early is worth 2 points, without them asking late is.
   constexpr bool kSums = decltype(load_sinks)::kAny || decltype(store_sinks)::kAny;
 
@@ -247,8 +253,9 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
     const bool mine = begin + turn < end;
     const Row row = rows.index(mine ? begin + turn : 0);
     const Visit visit{slice, turn, turns, begin < end, mine};
-    if constexpr (kAsk == Ask::kAcross) ask(turn);  // before the loads, whose registers it needs
+    if constexpr (kAsk == Ask::kAcross && !kNarrow) ask(turn);
     begin_row(now, turn);
+    if constexpr (kAsk == Ask::kAcross && kNarrow) ask(turn);
     if constexpr (kAsk == Ask::kAtOnce || (kAsk == Ask::kEachThread && kSums)) ask(turn);
     const typename Op::Row known = Op::row(now.kept);
 

@@ -17,20 +17,31 @@ namespace fusedops {
 namespace detail {
 
 /// A row in shared memory, as a LOAD's source and a STORE's target. `first` is where its first
-/// column would be.
-template <class T>
+/// column would be; W columns are one access, as in memory.
+template <class T, int W>
 struct Staged {
   T* first;
 
   template <int N, class Compute, class Row>
   __device__ __forceinline__ void read(Compute (&value)[N], const Row&, int64_t col) const {
+    constexpr int kStep = W < N ? W : N;
     FUSEDOPS_UNROLL
-    for (int i = 0; i < N; ++i) value[i] = convert<Compute>(first[static_cast<int>(col) + i]);
+    for (int j = 0; j < N; j += kStep) {
+      const auto pack = *reinterpret_cast<const Pack<T, kStep>*>(first + static_cast<int>(col) + j);
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < kStep; ++i) value[j + i] = convert<Compute>(pack.at[i]);
+    }
   }
   template <int N, class Compute, class Row>
   __device__ __forceinline__ void write(const Compute (&value)[N], const Row&, int64_t col) const {
+    constexpr int kStep = W < N ? W : N;
     FUSEDOPS_UNROLL
-    for (int i = 0; i < N; ++i) first[static_cast<int>(col) + i] = convert<T>(value[i]);
+    for (int j = 0; j < N; j += kStep) {
+      Pack<T, kStep> pack;
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < kStep; ++i) pack.at[i] = convert<T>(value[j + i]);
+      *reinterpret_cast<Pack<T, kStep>*>(first + static_cast<int>(col) + j) = pack;
+    }
   }
 };
 
@@ -62,8 +73,10 @@ struct Unstaged {
 };
 
 /// The stage of a block's rows. All its threads make the same calls.
-template <class Schedule, class In, class Out>
+template <class Schedule, class X, class Y>
 class Stage {
+  using In = typename X::Element;
+  using Out = typename Y::Element;
   static constexpr int kWord = 16;
   static constexpr int kPerWord = kWord / sizeof(Out);
   static constexpr int kWider = sizeof(In) > sizeof(Out) ? sizeof(In) : sizeof(Out);
@@ -101,14 +114,14 @@ class Stage {
   __device__ __forceinline__ auto in(const LoadT& load, const Row& row) {
     barrier().wait(parity_);
     parity_ ^= 1;
-    return load.from(Staged<In>{here<In>(load.source.begin(row))});
+    return load.from(Staged<In, X::kAccess>{here(load.source.begin(row))});
   }
 
   /// The STORE that puts its results here, once all threads have read theirs.
   template <class StoreT, class Row>
   __device__ __forceinline__ auto out(const StoreT& store, const Row& row) {
     together();
-    return store.to(Staged<Out>{here<Out>(store.target.begin(row))});
+    return store.to(Staged<Out, Y::kAccess>{here(store.target.begin(row))});
   }
 
   /// Writes the results, once all threads have put theirs.
@@ -117,7 +130,7 @@ class Stage {
     together();
     if (!mine || begin_ >= end_) return;
     Out* to = store.target.begin(row);
-    const Out* from = here<Out>(to);
+    const Out* from = here(to);
     const int misplaced =
         static_cast<int>(reinterpret_cast<uint64_t>(to + begin_) % kWord / sizeof(Out));
     const int first = smaller(begin_ + (kPerWord - misplaced) % kPerWord, end_);
@@ -171,8 +184,7 @@ class Stage {
 template <bool kStages, class Schedule, class LoadT, class StoreT>
 __device__ __forceinline__ auto stage_of(const LoadT&, const StoreT&, int thread, int64_t cols) {
   if constexpr (kStages) {
-    return Stage<Schedule, typename decltype(LoadT::source)::Element,
-                 typename decltype(StoreT::target)::Element>(thread, cols);
+    return Stage<Schedule, decltype(LoadT::source), decltype(StoreT::target)>(thread, cols);
   } else {
     return Unstaged{};
   }

@@ -44,6 +44,7 @@ struct InPlace {
 template <class T, int kRank, Column kColumn, int W>
 struct View {
   using Element = T;
+  static constexpr int kAccess = W;
   T* data;
   RowMap<kRank> rows;
   int64_t column_stride;
