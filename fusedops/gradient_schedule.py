@@ -92,7 +92,7 @@ SUMMED = (
     # LayerNorm 86, RMSNorm 87; with 448 threads, each of which asks, 84 and 85.
     Visiting(1024, values=32, block=128, ahead=1, resident=512, sums="shared", asks="at once"),
     Visiting(1024, ahead=1, resident=512, sums="shared"),
-    Visiting(4096, ahead=1, resident=768, sums="shared", room=768),
+    Visiting(4096, ahead=1, resident=768, sums="shared"),
     Visiting(8192, ahead=1, resident=512, sums="shared", room=512, asks="at once"),
     Visiting(32768, alone=True, ahead=1, resident=512, room=512, asks="at once"),
     Visiting(None, alone=True, ahead=1, resident=512, asks="at once"),

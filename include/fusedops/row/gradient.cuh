@@ -176,8 +176,8 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
   constexpr bool kMasks = Op::kLeaves;
   constexpr Lanes<Schedule::kLanes> kGroup{};
   constexpr bool kEverywhere = !Op::kLeavesConstant && Sinks<RowTile, StoreTargets>::kAny;
-  constexpr bool kCluster = Schedule::kBlocks > 1;
-  const Alongside<LoadT, Upstream, Row, kEverywhere, kCluster> along{load, upstream};
+  constexpr bool kLong = Schedule::kBlocks > 1 && Schedule::kWidth >= 4;
+  const Alongside<LoadT, Upstream, Row, kEverywhere, kLong> along{load, upstream};
 
   const int thread = threadIdx.x % Schedule::kThreads;
   const int first_col = thread * Schedule::kWidth;
