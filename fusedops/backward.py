@@ -148,10 +148,12 @@ class Backward:
             return None, schedule.choose_host(columns, plan.forced), 0
         plan.check_columns(self.op.name, columns)
         tile = gradient_schedule.choose_gradient(
-            columns,
-            self.bound.x.element_size(),
-            self.bound.compute.itemsize,
-            bool(self.bound.slots),
+            schedule.Row(
+                columns=columns,
+                element_bytes=self.bound.x.element_size(),
+                compute_bytes=self.bound.compute.itemsize,
+                dropout=bool(self.bound.slots),
+            ),
             self.target.shared_limit,
             self.target.cluster_limit,
             self.op.gradient_values,

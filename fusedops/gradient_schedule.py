@@ -13,6 +13,7 @@ import functools
 from typing import NamedTuple
 
 from fusedops.gradient_tile import gradient_tile
+from fusedops.row_tile import Row
 from fusedops.schedule import (
     Schedule,
     check_cluster,
@@ -108,7 +109,7 @@ WIDE_SUMMED = (
     Visiting(None, odd=True, ahead=1, resident=512, room=512),
     Visiting(256, ahead=1, resident=512),
     Visiting(4096, ahead=1, resident=640, asks="each thread"),
-    Visiting(8192, alone=True, ahead=1, resident=1024, asks="at once"),  # 90, as below 89
+    Visiting(8192, alone=True, ahead=1, resident=1024, asks="at once"),  # 90, by each thread 89
     Visiting(65536, ahead=1, resident=640, asks="each thread"),
     Visiting(None, alone=True, ahead=1, resident=512),
     Visiting(131072, ahead=1, resident=512, room=512),  # 80, with sums in shared memory 70
@@ -119,23 +120,17 @@ WIDE_SUMMED = (
 
 @functools.lru_cache(maxsize=4096)
 def choose_gradient(
-    columns: int,
-    element_bytes: int,
-    compute_bytes: int,
-    dropout: bool,
+    row: Row,
     shared_limit: int,
     cluster_limit: int,
     declared: str,
     sums: tuple[int, ...],
-    forced: str | None,
+    forced: str | None = None,
 ) -> Schedule:
     """The schedule of a gradient on a GPU.
 
     Args:
-        columns: As for `choose`.
-        element_bytes: As for `choose`.
-        compute_bytes: As for `choose`.
-        dropout: As for `choose`.
+        row: As for `choose`; what it has beside x and y makes no difference.
         shared_limit: As for `choose`.
         cluster_limit: As for `choose`.
         declared: Which of `gradient_tile.GRADIENT_VALUES`.
@@ -146,8 +141,9 @@ def choose_gradient(
     Raises:
         ValueError: the forced storage cannot hold the row.
     """
-    tile = gradient_tile(columns, element_bytes, compute_bytes, dropout, cluster_limit, declared)
-    threads, packs, width, chunks, chunk, values, odd, wide = tile
+    columns, compute_bytes = row.columns, row.compute_bytes
+    tile, values, odd, wide = gradient_tile(row, cluster_limit, declared)
+    threads, packs, width, chunks, chunk = tile
     summed = WIDE_SUMMED if wide else SUMMED
     table = ALONE if not sums else GROUPED if min(sums) >= MANY_SUMS else summed
     visiting = next(
@@ -159,7 +155,7 @@ def choose_gradient(
         and one.alone <= (len(sums) == 1)
     )
     rows = max(1, visiting.block // threads) if threads <= 32 else 1
-    exact = is_exact(columns, threads * packs * width, chunks)
+    exact = is_exact(columns, tile.holds, chunks)
     if forced in ("register", "shared") and chunks > 1:
         raise ValueError(f"a row of {columns} columns does not fit the registers of a block")
     cluster = cluster_of(chunks, cluster_limit)
@@ -171,7 +167,7 @@ def choose_gradient(
     kind = "streaming" if forced == "streaming" else kind
     one_tile = kind == "register" or (kind == "cluster" and cluster >= chunks)
     where = {"register": "registers", "shared": "shared"}.get(forced or "", visiting.sums)
-    taken = len(sums) * rows * threads * packs * width * compute_bytes
+    taken = len(sums) * rows * tile.holds * compute_bytes
     if not one_tile or (
         where == "shared" and taken > shared_limit - reserved_shared(threads, compute_bytes)
     ):
@@ -184,10 +180,10 @@ def choose_gradient(
         asks = visiting.asks or "at once"
         if cluster > 1 and not (exact or odd):
             asks = "at once"
-    long = columns > ASKED_COLUMNS and element_bytes == 2
+    long = columns > ASKED_COLUMNS and row.element_bytes == 2
     if not sums and cluster > 1 and (long or not exact):
         asked = GRADIENT_ASKED if one_tile else GRADIENT_ASKED // 2
-        ahead, asks = max(1, asked // (2 * columns * element_bytes)), "across"
+        ahead, asks = max(1, asked // (2 * row.bytes)), "across"
     return Schedule(
         kind=kind,
         threads=threads,

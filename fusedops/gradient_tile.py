@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fusedops.tiling import Table, pack_width, tile_of
+from fusedops.row_tile import Row
+from fusedops.tiling import Table, Tile, at_most, tile_of
 
-__all__ = ["GRADIENT_VALUES", "Tile", "gradient_tile"]
+__all__ = ["GRADIENT_VALUES", "GradientTile", "gradient_tile"]
 
 #: Columns of a row that one block holds, beyond which it is cut into chunks: 16384 columns in one
 #: block of 1024 threads reach 94 percent, in two of 256 threads 99.
@@ -28,7 +29,7 @@ GRADIENT_CLUSTER = 16 * GRADIENT_TILE
 #: and 78.
 READ_TWICE = 24 * GRADIENT_TILE
 
-#: As schedule.VALUES, where a thread holds as many of the gradient beside them: without operands
+#: As row_tile.VALUES, where a thread holds as many of the gradient beside them: without operands
 #: that have gradients; softmaxes with some; norms with one or two; with more.
 GRADIENT_VALUES = {
     "plain": ((2048, 16), (None, 32)),  # 16 bits, 4096 columns: 99 with 32, 97 with 16
@@ -55,58 +56,42 @@ WIDE_VALUES = ((4096, 8), (65536, 16), (None, 32))
 WIDE_ODD_VALUES = ((512, 16), (4096, 8), (32768, 16), (None, 32))
 
 
-class Tile(NamedTuple):
+class GradientTile(NamedTuple):
     """A gradient's tile.
 
     Attributes:
-        threads, packs, width, chunks, chunk: As in `Schedule`.
+        tile: How the row is cut.
         values: That a thread may hold.
         odd: Whether a pack is one column.
         wide: Whether it is a norm's of 4 bytes a column.
     """
 
-    threads: int
-    packs: int
-    width: int
-    chunks: int
-    chunk: int
+    tile: Tile
     values: int
     odd: bool
     wide: bool
 
 
-def gradient_tile(
-    columns: int,
-    element_bytes: int,
-    compute_bytes: int,
-    dropout: bool,
-    cluster_limit: int,
-    declared: str,
-) -> Tile:
-    """The tile; arguments as for `choose_gradient`."""
-    width = pack_width(columns, element_bytes, dropout)
+def gradient_tile(row: Row, cluster_limit: int, declared: str) -> GradientTile:
+    """The tile, where a cluster has so many blocks at most; `declared`: of GRADIENT_VALUES."""
+    columns, width = row.columns, row.width
     odd = width == 1
-    wide = declared == "norm" and element_bytes == compute_bytes == 4
+    wide = declared == "norm" and row.element_bytes == row.compute_bytes == 4
     usual = ODD_VALUES if odd and declared == "norm" else GRADIENT_VALUES
     softmax = declared in ("plain", "softmax")
-    twice = softmax and element_bytes == 2 and columns > READ_TWICE
-    most_threads = _most_threads(columns * compute_bytes // 4, twice)
+    twice = softmax and row.element_bytes == 2 and columns > READ_TWICE
+    most_threads = _most_threads(columns * row.compute_bytes // 4, twice)
     kinds: list[tuple[Table, int]] = [(usual[declared], most_threads)]
     if wide:
         kinds.insert(0, (WIDE_ODD_VALUES if odd else WIDE_VALUES, most_threads))
-    elif odd and declared == "plain" and element_bytes == 2:
+    elif odd and declared == "plain" and row.element_bytes == 2:
         narrow = ODD_VALUES[declared]
-        kinds.insert(0, (narrow, NARROW_THREADS if _held(columns, narrow) == 64 else most_threads))
+        few = at_most(narrow, columns) == 64
+        kinds.insert(0, (narrow, NARROW_THREADS if few else most_threads))
     # Small blocks, unless a cluster of them is too small, so that a row would be read twice.
-    tiles = [tile_of(columns, width, compute_bytes, *kind) for kind in kinds]
-    fits = next((i for i, tile in enumerate(tiles) if tile[2] <= cluster_limit), -1)
-    threads, packs, chunks, chunk = tiles[fits]
-    held = _held(columns, kinds[fits][0])
-    return Tile(threads, packs, width, chunks, chunk, held, odd, wide)
-
-
-def _held(columns: int, table: Table) -> int:
-    return next(values for most, values in table if most is None or columns <= most)
+    tiles = [tile_of(columns, width, row.compute_bytes, *kind) for kind in kinds]
+    fits = next((i for i, tile in enumerate(tiles) if tile.chunks <= cluster_limit), -1)
+    return GradientTile(tiles[fits], at_most(kinds[fits][0], columns), odd, wide)
 
 
 def _most_threads(floats: int, twice: bool) -> int:

@@ -172,15 +172,17 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
         kind, width = schedule.choose_host(columns, forced), 0
     else:
         tile = schedule.choose(
-            columns,
-            x.element_size(),
-            bound.compute.itemsize,
-            bool(bound.slots),
+            schedule.Row(
+                columns=columns,
+                element_bytes=x.element_size(),
+                compute_bytes=bound.compute.itemsize,
+                dropout=bool(bound.slots),
+                streams=streams,
+                centred=op.centred,
+            ),
             target.shared_limit,
             target.cluster_limit,
             forced,
-            streams,
-            op.centred,
         )
         kind, width = tile.kind, tile.width
     places = iter(geometry.placed)
@@ -239,7 +241,7 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
 
 
 def _streams(bound: Bound) -> str:
-    """What a row has beside x and y, going by the declaration: as `streams` of schedule.choose."""
+    """What a row has beside x and y, going by the declaration: as `streams` of `Row`."""
     op = bound.op
     if bound.slots or op.saves or any(functor.masks for functor in bound.load):
         return "many"

@@ -5,9 +5,12 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 __all__ = [
     "Table",
+    "Tile",
+    "at_most",
     "ceil_div",
     "full_packs",
     "is_exact",
@@ -24,6 +27,38 @@ DROPOUT_WIDTH = 8
 
 #: Packs that chunks begin at a multiple of: lines of the cache, where packs are of 16 bytes.
 CHUNK_PACKS = 8
+
+
+class Tile(NamedTuple):
+    """How a row is cut.
+
+    Attributes:
+        threads: That have a chunk.
+        packs: That a thread has of it.
+        width: Columns of a pack.
+        chunks: Of the row.
+        chunk: Columns of one: what its packs hold, or a little less where that makes chunks even.
+    """
+
+    threads: int
+    packs: int
+    width: int
+    chunks: int
+    chunk: int
+
+    @property
+    def holds(self) -> int:
+        """Columns that the packs of a chunk hold."""
+        return self.threads * self.packs * self.width
+
+    def registers(self, compute_bytes: int) -> int:
+        """Registers of a thread for its values."""
+        return self.packs * self.width * compute_bytes // 4
+
+
+def at_most(table: Table, number: int) -> int:
+    """The value in the first line whose most is no less than `number`."""
+    return next(value for most, value in table if most is None or number <= most)
 
 
 def pack_width(columns: int, element_bytes: int, dropout: bool) -> int:
@@ -43,30 +78,37 @@ def tile_of(
     compute_bytes: int,
     table: Table,
     most_threads: int,
-) -> tuple[int, int, int, int]:
-    """Threads, packs a thread, chunks of a row, and columns of a chunk."""
-    values = next(values for most, values in table if most is None or columns <= most)
-    most_packs = max(1, values * 4 // compute_bytes // width)
+) -> Tile:
+    """Cut a row into packs of so many columns, for threads of so many values each.
+
+    Args:
+        columns: Of the row.
+        width: Of a pack.
+        compute_bytes: A double takes two registers.
+        table: Values of a thread at most, by columns.
+        most_threads: That have a chunk.
+    """
+    most_packs = max(1, at_most(table, columns) * 4 // compute_bytes // width)
     packs_of_row = ceil_div(columns, width)
     if packs_of_row <= 32 * most_packs:
         threads = power_of_two_above(ceil_div(packs_of_row, most_packs))
         packs = ceil_div(packs_of_row, threads)
-        return threads, packs, 1, threads * packs * width
+        return Tile(threads, packs, width, 1, threads * packs * width)
     if packs_of_row <= most_threads * most_packs:
         # Warps that come out even, if there are any: then no pack need be asked if it is there.
         for packs in range(most_packs, most_packs // 2, -1):
             if packs_of_row % (32 * packs) == 0 and packs_of_row // packs <= most_threads:
-                return packs_of_row // packs, packs, 1, packs_of_row * width
+                return Tile(packs_of_row // packs, packs, width, 1, packs_of_row * width)
         threads = 32 * ceil_div(packs_of_row, 32 * most_packs)
         packs = ceil_div(packs_of_row, threads)
-        return threads, packs, 1, threads * packs * width
+        return Tile(threads, packs, width, 1, threads * packs * width)
     # As many as a cluster has blocks, which share a row.
     chunks = power_of_two_above(ceil_div(packs_of_row, most_threads * most_packs))
     packs = ceil_div(packs_of_row, most_threads * chunks)
     threads = 32 * ceil_div(packs_of_row, 32 * packs * chunks)
     # All alike, so that no block waits for a fuller one and most packs are surely there.
     even = min(CHUNK_PACKS * ceil_div(packs_of_row, CHUNK_PACKS * chunks), threads * packs)
-    return threads, packs, ceil_div(packs_of_row, even), even * width
+    return Tile(threads, packs, width, ceil_div(packs_of_row, even), even * width)
 
 
 def is_exact(columns: int, tile: int, chunks: int) -> bool:

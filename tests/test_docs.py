@@ -176,11 +176,11 @@ def test_every_functor_has_its_line():
 
 def test_the_thresholds_are_those_of_the_code():
     """A fact that a threshold rests on is written down for that threshold."""
-    from fusedops import schedule
+    from fusedops import row_tile, schedule
 
     text = (ROOT / "docs" / "measured-facts.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+|more) \| (\d+) \|", text, re.MULTILINE)
     assert [(None if most == "more" else int(most), int(values)) for most, values in rows] == list(
-        schedule.VALUES
+        row_tile.VALUES
     )
     assert f"blocks of {schedule.SMALL_BLOCK} threads" in text

@@ -144,9 +144,8 @@ def test_the_tiles_of_a_row_cover_it(
     some = (4095, 4096, 5000, 8192, 12289, 16384, 16385, 50257, 1 << 20)
     for columns in [*range(1, 2050), *some, *uneven]:
         limit = ARCHS["sm_90"]
-        tile = gradient_schedule.choose_gradient(
-            columns, element_bytes, compute_bytes, dropout, limit, clusters, declared, sums, None
-        )
+        row = schedule.Row(columns, element_bytes, compute_bytes, dropout)
+        tile = gradient_schedule.choose_gradient(row, limit, clusters, declared, sums)
         chunk = tile.chunk
         at = f"{columns} columns: {tile}"
         assert tile.chunks == -(-columns // chunk), at
@@ -169,9 +168,8 @@ def test_the_tiles_of_a_row_cover_it(
 @pytest.mark.parametrize("declared", ["plain", "norm"])
 def test_rows_that_a_cluster_can_hold_are_read_once(declared, clusters):
     for columns, element_bytes in itertools.product((12289, 32769, 50257, 65535, 65536), (2, 4)):
-        tile = gradient_schedule.choose_gradient(
-            columns, element_bytes, 4, False, ARCHS["sm_90"], clusters, declared, (), None
-        )
+        row = schedule.Row(columns, element_bytes, 4)
+        tile = gradient_schedule.choose_gradient(row, ARCHS["sm_90"], clusters, declared, ())
         assert tile.one_tile, f"{columns} columns: {tile}"
 
 

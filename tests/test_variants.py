@@ -255,13 +255,20 @@ MOST_REGISTERS = 64
 
 
 @pytest.mark.parametrize("clusters", [1, 8, 16])
-@pytest.mark.parametrize("dropout", [False, True], ids=["plain", "dropout"])
+@pytest.mark.parametrize("declared", ["plain", "dropout", "none", "columns", "centred"])
 @pytest.mark.parametrize(("element_bytes", "compute_bytes"), BYTES)
-def test_the_tiles_of_a_row_cover_it(element_bytes, compute_bytes, dropout, clusters):
+def test_the_tiles_of_a_row_cover_it(element_bytes, compute_bytes, declared, clusters):
+    streams = {"none": "none", "columns": "columns", "centred": "columns"}.get(declared, "many")
     for columns in COUNTS:
-        tile = schedule.choose(
-            columns, element_bytes, compute_bytes, dropout, ARCHS["sm_90"], clusters, None
+        row = schedule.Row(
+            columns,
+            element_bytes,
+            compute_bytes,
+            dropout=declared == "dropout",
+            streams=streams,
+            centred=declared == "centred",
         )
+        tile = schedule.choose(row, ARCHS["sm_90"], clusters)
         chunk = tile.chunk
         at = f"{columns} columns: {tile}"
         assert tile.chunks == -(-columns // chunk), at  # row_kernel counts them like this
@@ -298,9 +305,8 @@ def test_odd_and_centred_rows_stay_in_one_tile(streams, clusters):
     """Small blocks are for where enough of them share a row; else it would be read twice."""
     for columns, element_bytes in itertools.product((4097, 50257, 65537, 131071, 131072), (2, 4)):
         for centred in (False, True):
-            tile = schedule.choose(
-                columns, element_bytes, 4, False, ARCHS["sm_90"], clusters, None, streams, centred
-            )
+            row = schedule.Row(columns, element_bytes, 4, streams=streams, centred=centred)
+            tile = schedule.choose(row, ARCHS["sm_90"], clusters)
             assert tile.one_tile, f"{columns} columns: {tile}"
             assert tile.chunk % tile.width == 0
             assert tile.full * tile.threads * tile.width <= tile.chunk
@@ -311,7 +317,7 @@ def test_odd_and_centred_rows_stay_in_one_tile(streams, clusters):
 def test_storage_follows_what_holds_the_row(arch):
     clusters = schedule.CLUSTERS.get(arch, 1)
     kinds = [
-        schedule.choose(columns, 2, 4, False, ARCHS[arch], clusters, None).kind
+        schedule.choose(schedule.Row(columns, 2, 4), ARCHS[arch], clusters).kind
         for columns in COUNTS
     ]
     order = [kind for kind, _ in itertools.groupby(kinds)]

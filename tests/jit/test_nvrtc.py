@@ -30,8 +30,8 @@ def test_registers_and_spills_can_be_had() -> None:
     assert "0 bytes spill stores" in log
 
 
-@pytest.mark.parametrize("beside", ["nothing", pytest.param("a driver", marks=pytest.mark.gpu)])
-def test_what_was_compiled_before_is_reported_again(beside: str) -> None:
+@pytest.mark.gpu
+def test_what_was_compiled_before_is_reported_again() -> None:
     """A driver's cache gives code without a report, and a spill would not be noticed."""
     for _ in range(2):
         _, log = nvrtc.compile_cuda(CUDA, "sm_90", [nvrtc.RESOURCES])

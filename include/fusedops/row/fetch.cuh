@@ -57,14 +57,10 @@ FUSEDOPS_HD void store_tail(StoreT& store, const Compute* src, const Row& row, i
   }
 }
 
-}  // namespace detail
-
-namespace detail {
-
-/// Whether what lies beyond a row's end is read without a branch. Of two tiles of a long row the
-/// second else waits for the first: softmax's gradient of 128256 columns of 16 bits 92 percent so, 68
-/// with a branch. Packs of fewer columns than 4 are many, and each costs what it spares: LayerNorm's
-/// gradient of 12289 columns of 32 bits 75, and 81 with branches.
+/// Whether what lies beyond a row's end is read without a branch. Of a gradient's two tiles the
+/// second is: else a long row's waits for the first (softmax of 128256 columns of 16 bits 92 percent
+/// so, 68 with a branch). Packs of fewer columns than 4 are many, and each costs what it spares:
+/// LayerNorm of 12289 columns of 32 bits 75, and 81 with branches.
 template <class LoadT, class = void>
 struct ReadsAgain {
   static constexpr bool value = false;

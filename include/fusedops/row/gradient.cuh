@@ -176,8 +176,8 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
   constexpr bool kMasks = Op::kLeaves;
   constexpr Lanes<Schedule::kLanes> kGroup{};
   constexpr bool kEverywhere = !Op::kLeavesConstant && Sinks<RowTile, StoreTargets>::kAny;
-  constexpr bool kLong = Schedule::kBlocks > 1 && Schedule::kWidth >= 4;
-  const Alongside<LoadT, Upstream, Row, kEverywhere, kLong> along{load, upstream};
+  constexpr bool kReadsAgain = Schedule::kBlocks > 1 && Schedule::kWidth >= 4;
+  const Alongside<LoadT, Upstream, Row, kEverywhere, kReadsAgain> along{load, upstream};
 
   const int thread = threadIdx.x % Schedule::kThreads;
   const int first_col = thread * Schedule::kWidth;
@@ -235,9 +235,8 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
     }
   };
 
-  // One H200: before the loads asking takes none of their registers (softmax of 65536 columns of 16
-  // bits 96, after them 87); but where they are many, one a column, it keeps them waiting (12289
-  // columns 52 and 89).
+  // One H200: before the loads, asking takes none of their registers (softmax of 65536 columns of 16
+  // bits 96, after them 87). Where a pack is one column they are many, and would wait for it.
   constexpr bool kNarrow = Schedule::kWidth == 1;
 
   // One H200: with sums asking early is worth 2 points, without them asking late is.

@@ -27,7 +27,7 @@ struct Staged {
     constexpr int kStep = W < N ? W : N;
     FUSEDOPS_UNROLL
     for (int j = 0; j < N; j += kStep) {
-      const auto pack = *reinterpret_cast<const Pack<T, kStep>*>(first + static_cast<int>(col) + j);
+      const auto pack = read_back<kStep>(first + static_cast<int>(col) + j);
       FUSEDOPS_UNROLL
       for (int i = 0; i < kStep; ++i) value[j + i] = convert<Compute>(pack.at[i]);
     }
@@ -40,7 +40,7 @@ struct Staged {
       Pack<T, kStep> pack;
       FUSEDOPS_UNROLL
       for (int i = 0; i < kStep; ++i) pack.at[i] = convert<T>(value[j + i]);
-      *reinterpret_cast<Pack<T, kStep>*>(first + static_cast<int>(col) + j) = pack;
+      fusedops::write<kStep>(first + static_cast<int>(col) + j, pack);
     }
   }
 };
