@@ -9,11 +9,12 @@ ceiling.
 
 from __future__ import annotations
 
+import operator
 from typing import NamedTuple
 
 from fusedops.tiling import Table, Tile, at_most, pack_width, tile_of
 
-__all__ = ["STREAMS", "WIDE_ACCESS", "Row", "room_of", "row_tile", "stages"]
+__all__ = ["WIDE_ACCESS", "Row", "room_of", "row_tile", "stages"]
 
 #: Values that a thread holds of a row of so many columns, and what that was worth on one H200
 #: (fp16, 49152 rows, percent of the ceiling, softmax and LayerNorm with gamma and beta). Fewer
@@ -104,10 +105,6 @@ CENTRED = ((65536, 256), (262144, 128), (None, 256))
 MOST_THREADS = 256
 MORE_THREADS = 1.25
 
-#: What a row may have beside x and y: nothing, operands that all rows share, or more, which may be
-#: masks.
-STREAMS = ("none", "columns", "many")
-
 
 class Row(NamedTuple):
     """What the tile of a row follows from.
@@ -117,7 +114,8 @@ class Row(NamedTuple):
         element_bytes: x's itemsize: a pack is 16 bytes of x at most.
         compute_bytes: 4 or 8.
         dropout: Whether the chain draws random numbers.
-        streams: Of STREAMS.
+        streams: What a row has beside x and y: "none", "columns" (operands that all rows share), or
+            "many", which may be masks.
         centred: Whether the operator subtracts a mean.
     """
 
@@ -173,7 +171,7 @@ def row_tile(row: Row, cluster_limit: int) -> Tile:
     measured = row.streams == "none" or (row.streams == "columns" and row.centred)
     if tile.chunks > 2 and measured and row.element_bytes == 2 and cluster_limit > 1 and not staged:
         more = cut(table, int(MORE_THREADS * most_threads))
-        tile = min(tile, more, key=lambda tile: tile.chunks)  # the first, if there are as many
+        tile = min(tile, more, key=operator.attrgetter("chunks"))  # the first, if there are as many
     if tile.chunks > cluster_limit and most_threads < MOST_THREADS:  # too small for this device
         tile = cut(table, MOST_THREADS)
     fills = tile.holds * tile.chunks == columns

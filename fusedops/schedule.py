@@ -65,7 +65,7 @@ MOST_SHARED_CHUNKS = 32
 #: with 64; no more than 16, in narrow packs and alone: 257 columns of 16 bits 84 and 79, 32 bits 99
 #: and 98.
 SMALL_BLOCK = 64
-SMALL_BLOCK_OF_8 = 128
+SMALL_BLOCK_OF_FEW = 128
 
 #: Bytes of a word that a row is moved to shared memory by: it may begin and end anywhere in one.
 STAGED_WORD = 16
@@ -180,7 +180,7 @@ def choose(row: Row, shared_limit: int, cluster_limit: int, forced: str | None =
     threads, packs, width, chunks, chunk = tile
     alone = row.narrow and row.streams == "none"
     few = tile.registers(compute_bytes) <= (16 if alone else 8)
-    small = SMALL_BLOCK_OF_8 if few else SMALL_BLOCK
+    small = SMALL_BLOCK_OF_FEW if few else SMALL_BLOCK
     schedule = Schedule(
         "register",
         threads,

@@ -57,19 +57,6 @@ FUSEDOPS_HD void store_tail(StoreT& store, const Compute* src, const Row& row, i
   }
 }
 
-/// Whether what lies beyond a row's end is read without a branch. Of a gradient's two tiles the
-/// second is: else a long row's waits for the first (softmax of 128256 columns of 16 bits 92 percent
-/// so, 68 with a branch). Packs of fewer columns than 4 are many, and each costs what it spares:
-/// LayerNorm of 12289 columns of 32 bits 75, and 81 with branches.
-template <class LoadT, class = void>
-struct ReadsAgain {
-  static constexpr bool value = false;
-};
-template <class LoadT>
-struct ReadsAgain<LoadT, Void<decltype(LoadT::kReadsAgain)>> {
-  static constexpr bool value = LoadT::kReadsAgain;
-};
-
 }  // namespace detail
 
 /// The columns of a row that can be unmasked: all of them where the LOAD does not say.
@@ -96,8 +83,9 @@ FUSEDOPS_HD Columns chunks_within(Columns bounds, int64_t chunk, int64_t chunks)
 }
 
 /// Fills a tile whose first pack begins at `col`. Only packs that can be unmasked are read; all
-/// others, within the row or beyond it, become `neutral`.
-template <bool kAgain, class Tile, class LoadT, class Row>
+/// others, within the row or beyond it, become `neutral`. kAtOnce: what lies beyond the row's end costs
+/// no branch, so that all loads are under way at once.
+template <bool kAgain, bool kAtOnce = false, class Tile, class LoadT, class Row>
 FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_t col,
                            Columns bounds, typename Tile::Compute neutral) {
   constexpr int N = Tile::kWidth;
@@ -120,8 +108,8 @@ FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_
       // Without a branch, so that all loads are under way at once: what is out reads what is next to
       // the bounds, all of it the same.
       detail::load_pack<N, kAgain>(load, tile.at[k], row, larger(smaller(first, after), before));
-    } else if (Tile::kWhole && Tile::kFull > 0 && detail::ReadsAgain<LoadT>::value) {
-      // The same: what is beyond the row reads the thread's first pack again.
+    } else if (kAtOnce && kAll && Tile::kWhole && Tile::kFull > 0) {
+      // What is beyond the row reads the thread's first pack again.
       const bool there = tile.complete(k);
       detail::load_pack<N, kAgain>(load, tile.at[k], row, there ? first : col);
       FUSEDOPS_UNROLL

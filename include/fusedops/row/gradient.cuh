@@ -176,8 +176,13 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
   constexpr bool kMasks = Op::kLeaves;
   constexpr Lanes<Schedule::kLanes> kGroup{};
   constexpr bool kEverywhere = !Op::kLeavesConstant && Sinks<RowTile, StoreTargets>::kAny;
-  constexpr bool kReadsAgain = Schedule::kBlocks > 1 && Schedule::kWidth >= 4;
-  const Alongside<LoadT, Upstream, Row, kEverywhere, kReadsAgain> along{load, upstream};
+  const Alongside<LoadT, Upstream, Row, kEverywhere> along{load, upstream};
+
+  // One H200: with a branch around its last packs the second tile of a long row waits for the first
+  // (softmax of 128256 columns of 16 bits 68 percent of the ceiling, 92 so). Packs of fewer columns
+  // are many, and each costs what it spares (LayerNorm of 12289 columns of 32 bits 75, 81 with
+  // branches).
+  constexpr bool kAtOnce = Schedule::kBlocks > 1 && Schedule::kWidth >= 4;
 
   const int thread = threadIdx.x % Schedule::kThreads;
   const int first_col = thread * Schedule::kWidth;
@@ -203,7 +208,7 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
     into.value.begin(left, 0);
     into.gradient.begin(left, 0);
     load_tile<true>(into.value, load, row, col, bounds, Op::neutral());
-    load_tile<false>(into.gradient, along, row, col, bounds, Compute(0));
+    load_tile<false, kAtOnce>(into.gradient, along, row, col, bounds, Compute(0));
   };
   // The first chunk of the slice's row, and what was kept of it; nothing beyond the end.
   const auto begin_row = [&](Fetched& into, uint32_t turn) {
@@ -237,10 +242,12 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
 
   // One H200: before the loads, asking takes none of their registers (softmax of 65536 columns of 16
   // bits 96, after them 87). Where a pack is one column they are many, and would wait for it.
-  constexpr bool kNarrow = Schedule::kWidth == 1;
+  constexpr bool kBefore = kAsk == Ask::kAcross && Schedule::kWidth > 1;
 
-  // One H200: with sums asking early is worth 2 points, without them asking late is.
+  // With sums asking early is worth 2 points, without them asking late is.
   constexpr bool kSums = decltype(load_sinks)::kAny || decltype(store_sinks)::kAny;
+  constexpr bool kLate = kAsk == Ask::kEachThread && !kSums;
+  constexpr bool kEarly = kAsk != Ask::kNever && !kBefore && !kLate;
 
   // The bound is the same for all threads of a block, so every lane reaches every shuffle and
   // barrier.
@@ -252,10 +259,9 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
     const bool mine = begin + turn < end;
     const Row row = rows.index(mine ? begin + turn : 0);
     const Visit visit{slice, turn, turns, begin < end, mine};
-    if constexpr (kAsk == Ask::kAcross && !kNarrow) ask(turn);
+    if constexpr (kBefore) ask(turn);
     begin_row(now, turn);
-    if constexpr (kAsk == Ask::kAcross && kNarrow) ask(turn);
-    if constexpr (kAsk == Ask::kAtOnce || (kAsk == Ask::kEachThread && kSums)) ask(turn);
+    if constexpr (kEarly) ask(turn);
     const typename Op::Row known = Op::row(now.kept);
 
     for (int chunk = share.begin; chunk < share.end; ++chunk) {
@@ -269,7 +275,7 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
       parts.add(op, part, chunk);
     }
     const typename Op::Partial of_row = parts.all(op, chunks);
-    if constexpr (kAsk == Ask::kEachThread && !kSums) ask(turn);
+    if constexpr (kLate) ask(turn);
     const typename Op::Finish finish = op.finish(known, of_row, cols);
     for (int chunk = share.begin; chunk < share.end; ++chunk) {
       if (!mine) continue;

@@ -20,28 +20,17 @@ namespace detail {
 /// column would be; W columns are one access, as in memory.
 template <class T, int W>
 struct Staged {
-  T* first;
+  View<T, 0, Column::kContiguous, W> row;
+  __device__ __forceinline__ explicit Staged(T* first) : row{first, {}, 1} {}
 
   template <int N, class Compute, class Row>
-  __device__ __forceinline__ void read(Compute (&value)[N], const Row&, int64_t col) const {
-    constexpr int kStep = W < N ? W : N;
-    FUSEDOPS_UNROLL
-    for (int j = 0; j < N; j += kStep) {
-      const auto pack = read_back<kStep>(first + static_cast<int>(col) + j);
-      FUSEDOPS_UNROLL
-      for (int i = 0; i < kStep; ++i) value[j + i] = convert<Compute>(pack.at[i]);
-    }
+  __device__ __forceinline__ void read(Compute (&value)[N], const Row& any, int64_t col) const {
+    row.read_again(value, any, static_cast<int>(col));
   }
   template <int N, class Compute, class Row>
-  __device__ __forceinline__ void write(const Compute (&value)[N], const Row&, int64_t col) const {
-    constexpr int kStep = W < N ? W : N;
-    FUSEDOPS_UNROLL
-    for (int j = 0; j < N; j += kStep) {
-      Pack<T, kStep> pack;
-      FUSEDOPS_UNROLL
-      for (int i = 0; i < kStep; ++i) pack.at[i] = convert<T>(value[j + i]);
-      fusedops::write<kStep>(first + static_cast<int>(col) + j, pack);
-    }
+  __device__ __forceinline__ void write(const Compute (&value)[N], const Row& any,
+                                        int64_t col) const {
+    row.write(value, any, static_cast<int>(col));
   }
 };
 

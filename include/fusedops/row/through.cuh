@@ -58,14 +58,13 @@ FUSEDOPS_HD void walk_tile(const Tile& tile, int64_t col, F f) {
 
 /// The gradient of what was stored, read where the LOAD is: what it skips has none. Where operands
 /// of the STORE have a gradient at masked elements, too (kEverywhere), nothing is skipped.
-template <class LoadT, class View, class AnyRow, bool kEverywhere, bool kReadsAgain_ = false>
+template <class LoadT, class View, class AnyRow, bool kEverywhere>
 struct Alongside {
   const LoadT& of;
   const View& view;
   static constexpr bool kBounds = !kEverywhere && detail::Bounds<LoadT, AnyRow>::value;
   static constexpr bool kSkips = !kEverywhere && detail::Skips<LoadT, AnyRow>::value;
   static constexpr bool kMasksBounds = detail::MasksBounds<LoadT>::value;
-  static constexpr bool kReadsAgain = kReadsAgain_ && !kBounds && !kSkips;
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void load(Compute* dst, const Row& row, int64_t col) const {
