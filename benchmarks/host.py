@@ -5,12 +5,14 @@
 import dataclasses
 import itertools
 import statistics
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from results import Result
-from timing import Call, host_seconds, once_seconds
+from timing import SAMPLES, Call, host_seconds, once_seconds
 from torch import Tensor
 from torch.nn import functional
 from training import inputs_of, step
@@ -21,6 +23,7 @@ SHAPES = ((64, 1024), (1, 1024))
 BUILD_SECONDS = {"cuda": 0.5, "cpu": 3.0}
 LOAD_SECONDS = 20e-3
 NEW_SHAPE_SECONDS = 100e-6
+IMPORT_SECONDS = 50e-3
 STEP_RATIO = 1.5  # Of layer_norm, forward and backward, with three gradients against our five.
 
 
@@ -113,8 +116,23 @@ def _rivals(shape: tuple[int, int], device: torch.device) -> dict[str, Call]:
     }
 
 
+IMPORT = """
+import time, torch
+begin = time.perf_counter()
+import fusedops
+print(time.perf_counter() - begin)
+"""
+
+
+def _import_seconds() -> float:
+    """What `import fusedops` takes where torch is there: each time in a process of its own."""
+    command = [sys.executable, "-c", IMPORT]
+    return statistics.median(float(subprocess.check_output(command)) for _ in range(SAMPLES))
+
+
 def builds() -> Iterator[Result]:
-    """A variant built cold and taken from the disk; a new shape and a new number of one known."""
+    """An import; variants built cold and from the disk; new shapes and numbers of one known."""
+    yield _at_most("build", "import fusedops", "beside torch", _import_seconds(), IMPORT_SECONDS)
     for device in devices():
         make_case = {"p": 0.1, "dtype": dtype_of(device), "device": device}
         flagship_cases = [

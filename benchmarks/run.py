@@ -4,7 +4,7 @@
 
 Parts (all that this machine can run, unless some are named):
 
-    build              both  cold, from the cache, new shapes
+    build              both  an import; cold, from the cache, new shapes
     ceiling            GPU   the fastest plain kernels that read and write so many streams
     sweep              GPU   softmax, log-softmax and norms by columns, forward and backward:
                              percent of the ceiling, beside the peers
