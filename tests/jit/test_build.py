@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Building as a whole: what is compiled, what is not, how fast, and what failure says."""
+"""Building as a whole: what is compiled, what is not, and what failure says."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import shutil
 import subprocess
@@ -22,7 +23,7 @@ from fusedops.errors import (
     MissingVariantError,
     UnsupportedError,
 )
-from fusedops.jit import build, cached, host, nvrtc
+from fusedops.jit import build, cached, host
 from fusedops.jit import build as build_function
 
 PATHS = [str(Path(folder).parent) for folder in fusedops.__path__]
@@ -196,24 +197,33 @@ print("libnvrtc" in open("/proc/self/maps").read(), "filelock" in sys.modules)
 
 @pytest.mark.parametrize(("source", "arch"), [(HOST, LEVEL), (CUDA, "sm_90")])
 def test_from_the_cache_is_quick_from_the_first_call(source: str, arch: str) -> None:
+    """By what it does, which no busy machine changes; benchmarks/host.py has the times."""
     build(source, name="k", arch=arch)
     code = f"""
+import json
 from fusedops.jit import build
-print(build({source!r}, name="k", arch={arch!r}).seconds)
-print("libnvrtc" in open("/proc/self/maps").read())
+started, calls = [], 0
+def note(event, arguments):
+    if event in ("subprocess.Popen", "os.posix_spawn", "os.fork"):
+        started.append(arguments[1][1:])
+def count(frame, event, argument):
+    global calls
+    calls += event in ("call", "c_call")
+sys.addaudithook(note)
+counts = []
+for _ in range(2):
+    calls = 0
+    sys.setprofile(count)
+    origin = build({source!r}, name="k", arch={arch!r}).origin
+    sys.setprofile(None)
+    counts.append(calls)
+print(json.dumps([origin, started, counts, "libnvrtc" in open("/proc/self/maps").read()]))
 """
-    runs = [in_a_new_process(code).split() for _ in range(3)]
-    assert min(float(run[0]) for run in runs) <= 0.020
-    assert all(run[1] == "False" for run in runs)
-    assert min(build(source, name="k", arch=arch).seconds for _ in range(5)) <= 0.005
-
-
-def test_a_cold_build_is_quick() -> None:
-    nvrtc.compile_cuda(CUDA, "sm_80")  # loads NVRTC
-    cold = [build(f"{CUDA}//{i}", name="k", arch="sm_90").seconds for i in range(3)]
-    assert min(cold) <= 0.5
-    cold = [build(f"{HOST}//{i}", name="k", arch=LEVEL).seconds for i in range(3)]
-    assert min(cold) <= 3
+    origin, started, (first, second), loads_compiler = json.loads(in_a_new_process(code))
+    # A C++ compiler says its version once a process, which is part of the key.
+    assert (origin, started, loads_compiler) == ("cache", [["-v"]] * (source == HOST), False)
+    assert first < 10000  # 5700 take a few milliseconds
+    assert second < 2000  # 900 a fraction of one
 
 
 # What g++ and clang++ would take up from their environment, with a value that would change the

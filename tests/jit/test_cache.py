@@ -197,7 +197,7 @@ def test_a_lock_dies_with_its_owner(
     monkeypatch.setenv("CXX", str(Compiler(tmp_path).path))
     started = time.monotonic()
     assert make().origin == "compiled"
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 45  # the slow compiler takes 60
 
 
 def test_a_stuck_owner_is_not_waited_for_without_end(
