@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedops import dense, jit, plan
+from fusedops import dense, plan
 from fusedops.binding import Bound, bind
 from fusedops.codegen import View
 from fusedops.explain_backward import Wanted, wanted
@@ -62,7 +62,7 @@ def explain(bound: Bound, target: Target | None = None) -> Explanation:
     }
     outputs = {name: _place(described, name, info, out=True) for name in bound.op.outputs}
     acting = (*bound.load, *bound.store)
-    cached, variant = _variant(info)
+    cached, variant, said = _variant(info)
     kept = gradients.kept() if gradients is not None and trains else ()
     moved = copied + sum(place.bytes for place in (*operands.values(), *outputs.values()))
     return Explanation(
@@ -90,7 +90,7 @@ def explain(bound: Bound, target: Target | None = None) -> Explanation:
         variant=variant,
         bytes=moved + sum(one.own for one in kept),
         ceiling=CEILINGS.get(device),
-        notes=_notes(bound, acting, info, gradients),
+        notes=(*_notes(bound, acting, info, gradients), *said),
     )
 
 
@@ -236,17 +236,19 @@ def _why(info: Info | None, target: Target) -> str:
     return "; ".join(parts)
 
 
-def _variant(info: Info | None) -> tuple[Cached | None, str]:
+def _variant(info: Info | None) -> tuple[Cached | None, str, tuple[str, ...]]:
+    """Where the variant is, in one word and in more; what there is to say of how it was built."""
     if info is None:
-        return None, "none is needed"
+        return None, "none is needed", ()
     variant = info.variant
+    found = variant.cached()
+    said = () if found is None else found.remarks
     if variant.loaded:
-        return "loaded", f"{variant.name}, in this process"
-    found = jit.cached(variant.source, name=variant.name, arch=variant.arch)
+        return "loaded", f"{variant.name}, in this process", said
     if found is not None:
-        return "on disk", f"{variant.name}, in {found.folder}"
+        return "on disk", f"{variant.name}, in {found.folder}", said
     builder = "NVRTC" if variant.arch.startswith("sm_") else "the host's C++ compiler"
-    return "to be built", f"{variant.name}, by {builder} for {variant.arch}"
+    return "to be built", f"{variant.name}, by {builder} for {variant.arch}", ()
 
 
 def _dropouts(bound: Bound) -> tuple[str, ...]:

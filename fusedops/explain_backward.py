@@ -78,6 +78,8 @@ class Wanted:
                 where = f" in {_PLACES[told.tile.sums]}"
             later = ", the parts added up by the second" * told.partial(share)
             parts.append(f"{one.name}: summed over {over}{where}{later}")
+        for found in filter(None, (variant.cached() for variant in told.variants)):
+            parts += found.remarks
         return "; ".join(parts)
 
     def _describe(self, target: Target) -> Backward | None:

@@ -104,6 +104,10 @@ class Variant(NamedTuple):
         """Whether this process has it."""
         return self.key in _kernels
 
+    def cached(self) -> jit.Artifact | None:
+        """The variant's entry in the cache, if it is there."""
+        return jit.cached(self.source, name=self.name, arch=self.arch)
+
     @property
     def order(self) -> jit.Order:
         """What is asked of the compilers."""

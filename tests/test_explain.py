@@ -11,6 +11,7 @@ from cases import ADD_NORM, ATTENTION, LAYER_NORM, SOFTMAX, declare, parameters,
 import fusedops as fo
 from fusedops import explanation, jit, testing
 from fusedops.explain import explain
+from fusedops.plan import describe
 from fusedops.target import Target
 
 H200 = Target("sm_90", 232448, 132)
@@ -303,6 +304,17 @@ class TestVariant:
         told = op.explain(x, only_here=2.0)
         assert told.cached == "on disk"
         assert str(tmp_path) in told.variant
+
+    def test_room_that_a_kernel_gave_up(self, monkeypatch, tmp_path):
+        """A LayerNorm of 64 values a thread has no room for as many blocks as others have."""
+        monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path))
+        x = torch.empty(2, 65536)
+        op = declare(LAYER_NORM)
+        operands = parameters(LAYER_NORM, 65536)
+        assert not on_gpu(op, x, **operands).notes
+        describe(op.bind(x, operands), H200).variant.build()
+        (note,) = on_gpu(op, x, **operands).notes
+        assert re.fullmatch(r"room for \d blocks a multi.*: registers spill with room for \d", note)
 
     def test_it_builds_nothing(self, monkeypatch, tmp_path):
         monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path))

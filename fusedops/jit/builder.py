@@ -59,6 +59,7 @@ class Artifact:
         origin: Whether this call compiled it.
         seconds: How long this call took.
         files: All files of the entry, as they were verified: they may be gone by now.
+        log: What the compiler said.
     """
 
     folder: Path
@@ -67,6 +68,13 @@ class Artifact:
     origin: Literal["compiled", "cache"]
     seconds: float
     files: Mapping[str, bytes] = field(repr=False)
+    log: str = field(default="", repr=False)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What there is to say of how it was compiled."""
+        lines = self.log.splitlines()
+        return tuple(line.removeprefix(nvrtc.SAYS) for line in lines if line.startswith(nvrtc.SAYS))
 
     def read(self, file: str) -> bytes:
         """The bytes of one of the entry's files.
@@ -161,7 +169,8 @@ def _artifact(
     entry: Entry, arch: str, origin: Literal["compiled", "cache"], started: float
 ) -> Artifact:
     seconds = time.perf_counter() - started
-    return Artifact(entry.folder, entry.binary, arch, origin, seconds, dict(entry.contents))
+    files, log = dict(entry.contents), str(entry.meta.get("log", ""))
+    return Artifact(entry.folder, entry.binary, arch, origin, seconds, files, log)
 
 
 def _backend(arch: str) -> _Backend:

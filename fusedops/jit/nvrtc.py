@@ -25,6 +25,8 @@ INVALID_OPTION = 5
 # Makes the assembler report registers, stack and spills.
 RESOURCES = "--ptxas-options=-v"
 _SPILLS = re.compile(r"[1-9]\d* bytes (stack frame|spill)")
+#: Begins a line of a log that is not the compiler's.
+SAYS = "fusedops: "
 _BLOCKS = re.compile(r"int kBlocks = (\d+)")
 _RESOURCE_LINE = re.compile(r"ptxas info|(ptxas)?[\s.]*\d+ bytes stack frame|\s*$")
 
@@ -97,15 +99,20 @@ def _without_spills(source: str, arch: str, options: Sequence[str]) -> tuple[byt
 
     It is compiled again with ``FUSEDOPS_BLOCKS`` one less, and so on down to 1: the blocks that a
     multiprocessor shall have room for, which the source chooses if nobody else does. (0 leaves it
-    to the compiler, which then may save where it need not.)
+    to the compiler, which then may save where it need not.) The log says what came of it.
     """
-    result = _compile(source, arch, options)
+    cubin, ptx, log = _compile(source, arch, options)
     wanted = _BLOCKS.search(source)
-    for blocks in range(max(int(wanted[1]) - 1, 1) if wanted else 0, 0, -1):
-        if not _SPILLS.search(result[2]):
-            break
-        result = _compile(source, arch, [*options, f"-DFUSEDOPS_BLOCKS={blocks}"])
-    return result
+    room = most = int(wanted[1]) if wanted else 1
+    while _SPILLS.search(log) and room != 1:
+        room = max(room - 1, 1)
+        cubin, ptx, log = _compile(source, arch, [*options, f"-DFUSEDOPS_BLOCKS={room}"])
+    if _SPILLS.search(log):
+        log += f"\n{SAYS}registers spill, in whatever room\n"
+    elif room != most:
+        without = f"with room for {most}" if most else "as the compiler chooses"
+        log += f"\n{SAYS}room for {room} blocks a multiprocessor: registers spill {without}\n"
+    return cubin, ptx, log
 
 
 def _compile(source: str, arch: str, extra: Sequence[str]) -> tuple[bytes, bytes, str]:

@@ -38,6 +38,37 @@ def test_what_was_compiled_before_is_reported_again() -> None:
         assert "bytes spill stores" in log
 
 
+# So many values at once, in blocks of 256 threads, with room for so many blocks.
+MANY = """
+#if defined(FUSEDOPS_BLOCKS)
+inline constexpr int kBlocks = FUSEDOPS_BLOCKS;
+#else
+inline constexpr int kBlocks = {blocks};
+#endif
+extern "C" __global__ void __launch_bounds__(256, kBlocks) many(float* x) {{
+  float at[{values}];
+#pragma unroll
+  for (int i = 0; i < {values}; ++i) at[i] = x[i * 256 + threadIdx.x];
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < {values}; ++i) x[i * 256 + threadIdx.x] = at[(7 * i + 1) % {values}] - at[i];
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("values", "blocks", "said"),
+    [
+        (8, 4, ""),
+        (100, 4, "fusedops: room for 2 blocks a multiprocessor: registers spill with room for 4"),
+        (512, 1, "fusedops: registers spill, in whatever room"),
+    ],
+)
+def test_room_that_is_given_up_is_told(values: int, blocks: int, said: str) -> None:
+    _, log = nvrtc.compile_cuda(MANY.format(values=values, blocks=blocks), "sm_90")
+    assert log == said
+
+
 def test_warnings_are_kept() -> None:
     source = 'extern "C" __global__ void k() { int never_used; }'
     _, log = nvrtc.compile_cuda(source, "sm_90")
