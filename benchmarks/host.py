@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from results import Result
-from timing import SAMPLES, Call, host_seconds, once_seconds
+from timing import Call, host_seconds, once_seconds
 from torch import Tensor
 from torch.nn import functional
 from training import inputs_of, step
@@ -123,13 +123,14 @@ begin = time.perf_counter()
 import fusedops
 print(time.perf_counter() - begin)
 """
+IMPORTS = 3  # A process each: after a fork it would pay for the parent's pages as well.
 
 
 def _import_seconds() -> float:
-    """What `import fusedops` takes where torch is there: each time in a process of its own."""
+    """What `import fusedops` takes where torch is there."""
     command = [sys.executable, "-c", IMPORT]
     own = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    _, *samples = (float(subprocess.check_output(command, env=own)) for _ in range(SAMPLES + 1))
+    _, *samples = (float(subprocess.check_output(command, env=own)) for _ in range(1 + IMPORTS))
     return statistics.median(samples)  # The first may have compiled bytecode.
 
 

@@ -68,7 +68,7 @@ class Artifact:
     origin: Literal["compiled", "cache"]
     seconds: float
     files: Mapping[str, bytes] = field(repr=False)
-    log: str = field(default="", repr=False)
+    log: str = field(repr=False)
 
     @property
     def remarks(self) -> tuple[str, ...]:
