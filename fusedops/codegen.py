@@ -246,11 +246,13 @@ def cuda_source(
 ) -> Text:
     """The text of one GPU variant, which has one kernel, `fusedops_kernel`."""
     asks = str(tile.asks != "never").lower()
-    stages = ", true" if tile.staged else ""
+    stages = str(tile.staged > 0).lower()
+    leads = str(tile.leads).lower()
     ask = "Ask::k" + tile.asks.title().replace(" ", "")
+    gathers = str(tile.gathers).lower()
     called, header = {
-        "forward": (f"row_kernel<{tile.cpp}, {asks}{stages}>", "row/kernel.cuh"),
-        "gradient": (f"gradient_kernel<{tile.cpp}, {ask}>", "row/gradient.cuh"),
+        "forward": (f"row_kernel<{tile.cpp}, {asks}, {stages}, {leads}>", "row/kernel.cuh"),
+        "gradient": (f"gradient_kernel<{tile.cpp}, {ask}, {gathers}>", "row/gradient.cuh"),
         "sums": (
             f"all_column_sums<{tile.width}, {tile.block // tile.width}>",
             "op/column_sums.cuh",

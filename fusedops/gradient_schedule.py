@@ -13,7 +13,7 @@ import functools
 from typing import NamedTuple
 
 from fusedops.gradient_tile import gradient_tile
-from fusedops.row_tile import Row
+from fusedops.row_tile import WIDE_ACCESS, Row
 from fusedops.schedule import (
     Schedule,
     check_cluster,
@@ -47,6 +47,7 @@ class Visiting(NamedTuple):
         sums: Where what rows share is summed, "registers" or "shared".
         room: Threads that a multiprocessor shall have room for; 0 leaves it to the compiler.
         asks: How, as in `Schedule`; None asks at once where a thread would ask for little.
+        gathers: As in `Schedule`, but where packs are narrow.
     """
 
     columns: int | None
@@ -59,6 +60,7 @@ class Visiting(NamedTuple):
     sums: str = "registers"
     room: int = 0
     asks: str | None = None
+    gathers: bool = True
 
 
 #: Sums over rows from which on each is made by one visitor of a few neighbouring rows.
@@ -79,40 +81,61 @@ GROUPED = (
 )
 
 #: Where all rows share one. One sum of 32 values fits the registers beside them: RMSNorm of 16384
-#: columns of 16 bits 93 percent so, 88 with sums in shared memory; of 65536 columns 91 and 83. Two
-#: sums do not. Of 8192 columns and more a row is asked for at once: LayerNorm 90, 88 where each
-#: thread asks.
+#: columns of 16 bits 93 percent so, 88 with sums in shared memory; of 65536 columns 94 and 83. Two
+#: sums do not. Two sums of rows that a cluster shares are asked for by line: LayerNorm of 8192,
+#: 16384 and 32768 columns 90, 90 and 88 percent; by one thread at once 73, 88 and 84.
 SUMMED = (
-    Visiting(512, odd=True, block=128, ahead=1, resident=512),
-    Visiting(4096, odd=True, alone=True, block=128, ahead=1, resident=384),
-    Visiting(4096, odd=True, block=128, ahead=1, resident=448),
-    # LayerNorm of 12289 columns 68, 60 with sums in shared memory.
+    # By line 64 and 65 percent, LayerNorm and RMSNorm of 257 columns; at once 61 and 63. Of 1023
+    # columns 78 and 80, 76 and 79.
+    Visiting(512, odd=True, block=128, ahead=1, resident=512, asks="by line"),
+    Visiting(4096, odd=True, alone=True, block=128, ahead=1, resident=384, asks="by line"),
+    Visiting(4096, odd=True, block=128, ahead=1, resident=448, asks="by line"),
+    # LayerNorm of 12289 columns 69, 57 with sums in shared memory.
     Visiting(None, odd=True, ahead=1, resident=512, room=512),
-    Visiting(512, values=16, block=128, ahead=1, resident=640),  # LayerNorm 83, of 8 values 79
+    # 256 columns, LayerNorm and RMSNorm: 81 and 85 so, with sums in registers 78 and 83, of 8
+    # values 80 and 83; 512 columns 83 and 86 so, 82 and 83 where operands come after the row.
+    Visiting(
+        256, values=16, block=256, ahead=1, resident=896, sums="shared", room=896, gathers=False
+    ),
+    Visiting(512, values=16, block=128, ahead=1, resident=640, sums="shared", room=640),
     Visiting(512, block=128, ahead=1, resident=1024),
-    # LayerNorm 86, RMSNorm 87; with 448 threads, each of which asks, 84 and 85.
+    # LayerNorm 86, RMSNorm 88; of 16 values 84 and 85.
     Visiting(1024, values=32, block=128, ahead=1, resident=512, sums="shared", asks="at once"),
     Visiting(1024, ahead=1, resident=512, sums="shared"),
+    Visiting(2048, ahead=1, resident=640, sums="shared", room=640),  # 87 and 89, as 4096 85 and 88
     Visiting(4096, ahead=1, resident=768, sums="shared"),
-    Visiting(8192, ahead=1, resident=512, sums="shared", room=512, asks="at once"),
+    Visiting(8192, ahead=1, resident=512, sums="shared", room=512, asks="by line"),
     Visiting(32768, alone=True, ahead=1, resident=512, room=512, asks="at once"),
     Visiting(None, alone=True, ahead=1, resident=512, asks="at once"),
-    Visiting(None, ahead=1, resident=512, sums="shared", room=512, asks="at once"),
+    Visiting(32768, ahead=1, resident=512, sums="shared", room=512, asks="by line"),
+    # LayerNorm of 65536 columns 82, 78 where all that is read is under way together.
+    Visiting(65536, ahead=1, resident=512, sums="shared", room=512, asks="at once", gathers=False),
+    Visiting(None, ahead=1, resident=512, sums="shared", room=512, asks="by line"),
 )
 
 #: The same of norms of 4 bytes a column. A row that does not fill its tiles is asked for at once by
 #: one thread: 30522 columns 87 percent, 77 where each asks.
 WIDE_SUMMED = (
-    Visiting(4096, odd=True, ahead=1, resident=512, asks="each thread"),
-    Visiting(32768, odd=True, alone=True, ahead=1, resident=640, asks="each thread"),
-    Visiting(32768, odd=True, ahead=1, resident=1024, asks="each thread"),
-    Visiting(None, odd=True, ahead=1, resident=512, room=512),
+    # 257 columns, LayerNorm and RMSNorm: 81 and 83 so, 79 and 79 where all is under way together;
+    # 1023 columns 86 and 88, 84 and 85; 50257 columns 81 and 84, 78 and 83.
+    Visiting(4096, odd=True, ahead=1, resident=512, asks="each thread", gathers=False),
+    Visiting(32768, odd=True, ahead=1, resident=640, room=640),
+    Visiting(None, odd=True, ahead=1, resident=512, room=512, gathers=False),
     Visiting(256, ahead=1, resident=512),
-    Visiting(4096, ahead=1, resident=640, asks="each thread"),
-    Visiting(8192, alone=True, ahead=1, resident=1024, asks="at once"),  # 90, by each thread 89
-    Visiting(65536, ahead=1, resident=640, asks="each thread"),
+    Visiting(1024, ahead=1, resident=640, room=640, asks="each thread"),
+    # 2048 columns 92 and 93 so, 90 and 90 where all is under way together.
+    Visiting(2048, ahead=1, resident=640, room=640, asks="by line", gathers=False),
+    Visiting(4096, ahead=1, resident=512, room=512, asks="by line"),
+    Visiting(
+        32768, ahead=1, resident=640, asks="each thread"
+    ),  # 8192 columns 93 and 94, by line 90
+    Visiting(
+        65536, ahead=1, resident=512, room=512, asks="by line"
+    ),  # 92 and 94, by each thread 91
+    # RMSNorm of 131072 columns 84, 82 where all is under way together, asked for at once 67.
+    Visiting(196608, alone=True, ahead=1, resident=512, asks="each thread", gathers=False),
     Visiting(None, alone=True, ahead=1, resident=512),
-    Visiting(131072, ahead=1, resident=512, room=512),  # 80, with sums in shared memory 70
+    Visiting(131072, ahead=1, resident=512, room=512),  # 87, with sums in shared memory 70
     Visiting(196608, ahead=1, resident=512),
     Visiting(None, ahead=1, resident=512, sums="shared"),
 )
@@ -203,7 +226,23 @@ def choose_gradient(
         resident=visiting.resident,
         sums=where,
         room=visiting.room if one_tile else 0,
+        gathers=visiting.gathers and not _fetches_first(row, len(sums), width),
     )
+
+
+def _fetches_first(row: Row, sums: int, width: int) -> bool:
+    """Whether a row comes before what is read beside it.
+
+    Of 16 bits, in narrow packs: there are as many loads as values, and no registers for those of
+    operands as well. LayerNorm of 1023, 12289 and 30522 columns 78, 69 and 72 so, 59, 62 and 65
+    otherwise; RMSNorm 78, 74 and 80, and 80, 81 and 87. Without sums, where rows are short: softmax
+    of 8192 and 16384 columns 99 and 100 so, 94 and 88; of 30522, 65536 and 131072 columns 93, 96
+    and 92, and 93, 97 and 95; of 12289 and 50257 columns 90 and 85, 86 and 77.
+    """
+    narrow = row.element_bytes == 2 and width * row.element_bytes < WIDE_ACCESS
+    if sums == 0:
+        return row.columns <= ASKED_COLUMNS or (narrow and width == 1)
+    return narrow and sums > 1
 
 
 def visitors(multiprocessors: int, blocks: int, cluster: int) -> int:

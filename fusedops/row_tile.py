@@ -9,7 +9,6 @@ ceiling.
 
 from __future__ import annotations
 
-import operator
 from typing import NamedTuple
 
 from fusedops.tiling import Table, Tile, at_most, pack_width, tile_of
@@ -85,6 +84,10 @@ STAGED_ROOM = 1024
 #: LayerNorm of 64 values, is given room for a block less (jit/nvrtc.py).
 RESIDENT = {32: 896, 64: 768}
 
+#: The same of odd columns of 16 bits beside operands that all rows share, where nothing is centred:
+#: RMSNorm of 257 columns 84 percent, 77 without; of 1023 columns 90 and 88, bfloat16 89 and 84.
+NARROW_ROOM = 640
+
 #: The same of 64 values beside operands that all rows share, by columns at most, of 4 bytes and of
 #: 16 bits: RMSNorm of 30522 columns 94 and 89 percent so, 89 and 86 with room for 768; of 65536
 #: columns 100 and 99, 98 and 96; of 131072 columns 96 and 96 so, 95 and 96 with room for 512; of
@@ -97,13 +100,20 @@ BESIDE = ((65536, 640), (196608, 768), (None, 640))
 #: this compiler gives 255 registers, 83; 131072 columns 93 with 256, 81 with 128.
 CENTRED = ((65536, 256), (262144, 128), (None, 256))
 
+#: The same of packs of few bytes beside operands that all rows share: LayerNorm of 30522 columns of
+#: 16 bits 82 percent so, 80 with 256 threads; RMSNorm 91 and 89.
+NARROW_THREADS = 128
+
 #: Threads of a chunk at most; rows of more than 64 x 256 columns are cut into chunks. So many
 #: times more of 16 bits, where half as many chunks do then: softmax and LayerNorm of 151936 columns
-#: in 8 chunks of 320 threads 98 and 84, in 16 of 256 that hold 40 values each 87 and 66. An
-#: RMSNorm, whose operand leaves no registers for it, is better off without (bfloat16 86, with 74),
-#: and so is a LayerNorm of 32 bits (87 and 82).
+#: in 8 chunks of 320 threads 98 and 84, in 16 of 256 that hold 40 values each 87 and 66. A
+#: LayerNorm of 32 bits is better off without (87 and 82). An RMSNorm, whose operand leaves no
+#: registers for so many values, is where as many threads more hold no more than FEW_OF_MORE: of
+#: 151936 columns 92 in 8 chunks of 512 threads that hold 40 values each, 87 in 16, 74 in 8 of 320.
 MOST_THREADS = 256
 MORE_THREADS = 1.25
+MORE_THREADS_ALONE = 2
+FEW_OF_MORE = 48
 
 
 class Row(NamedTuple):
@@ -139,9 +149,18 @@ class Row(NamedTuple):
     @property
     def narrow(self) -> bool:
         """Whether packs are so narrow that the row had better go through shared memory."""
-        if self.streams == "none":
-            return self.width * self.element_bytes < WIDE_ACCESS
-        return self.width == 1
+        return self.width == 1 if self.streams != "none" else self.narrow_access
+
+    @property
+    def narrow_access(self) -> bool:
+        """Whether a pack is of few bytes."""
+        return self.width * self.element_bytes < WIDE_ACCESS
+
+    @property
+    def odd_beside(self) -> bool:
+        """Whether it is read two bytes at a time beside operands that all rows share, uncentred."""
+        two_bytes = self.width * self.element_bytes == 2
+        return two_bytes and self.streams == "columns" and not self.centred
 
 
 def stages(row: Row, cluster_limit: int) -> bool:
@@ -161,6 +180,8 @@ def row_tile(row: Row, cluster_limit: int) -> Tile:
         table, most_threads = ((None, staging.values),), staging.threads
         if row.streams == "columns" and compute_bytes == 4:
             width = max(width, _beside(row)[0])
+    elif row.streams == "columns" and row.narrow_access:
+        most_threads = NARROW_THREADS
     elif row.centred:
         most_threads = at_most(CENTRED, row.bytes)
 
@@ -168,10 +189,12 @@ def row_tile(row: Row, cluster_limit: int) -> Tile:
         return tile_of(columns, width, compute_bytes, table, most_threads)
 
     tile = cut(table, most_threads)
-    measured = row.streams == "none" or (row.streams == "columns" and row.centred)
-    if tile.chunks > 2 and measured and row.element_bytes == 2 and cluster_limit > 1 and not staged:
-        more = cut(table, int(MORE_THREADS * most_threads))
-        tile = min(tile, more, key=operator.attrgetter("chunks"))  # the first, if there are as many
+    if tile.chunks > 2 and row.streams != "many" and row.element_bytes == 2 and cluster_limit > 1:
+        alone = row.streams == "columns" and not row.centred
+        more = cut(table, int((MORE_THREADS_ALONE if alone else MORE_THREADS) * most_threads))
+        few = tile.chunks > 8 and more.registers(compute_bytes) <= FEW_OF_MORE
+        if more.chunks < tile.chunks and (few or not alone) and not staged:
+            tile = more
     if tile.chunks > cluster_limit and most_threads < MOST_THREADS:  # too small for this device
         tile = cut(table, MOST_THREADS)
     fills = tile.holds * tile.chunks == columns
@@ -185,6 +208,10 @@ def room_of(row: Row, tile: Tile, cluster_limit: int) -> int:
     if stages(row, cluster_limit):
         return _beside(row)[1] if row.streams == "columns" else STAGED_ROOM
     values = tile.registers(row.compute_bytes)
+    if row.odd_beside:
+        return NARROW_ROOM
+    if tile.threads > MOST_THREADS and row.streams == "columns" and not row.centred:
+        return 2 * tile.threads
     if values > 32 and row.streams == "columns" and not row.centred:
         return at_most(BESIDE, row.columns)
     return next((room for most, room in RESIDENT.items() if most // 2 < values <= most), 0)

@@ -67,6 +67,18 @@ MOST_SHARED_CHUNKS = 32
 SMALL_BLOCK = 64
 SMALL_BLOCK_OF_FEW = 128
 
+#: The same of an RMSNorm of narrow packs of 16 bits with more values: 1023 columns 91 percent, 89
+#: with 64 or 128. Both with room as row_tile.NARROW_ROOM.
+SMALL_BLOCK_OF_NARROW = 32
+
+#: Columns beyond which and up to which one block tells its cluster that all have begun
+#: (core/cluster.cuh), where a mean is subtracted and where none is; of 16 bits, beside operands
+#: that all rows share. LayerNorm of 65536 columns 95 percent so, 92 where each waits; of 50257
+#: columns 70 and 68; of 32768 columns 97 and 98, of 128256 columns 81 and 84. RMSNorm of 30522
+#: columns 91 and 89; of 50257 columns 88 and 84; of 131072 columns 98 and 95; of 151936 84 and 87.
+LED = (32768, 65536)
+LED_ALONE = (16384, 131072)
+
 #: Bytes of a word that a row is moved to shared memory by: it may begin and end anywhere in one.
 STAGED_WORD = 16
 
@@ -88,7 +100,8 @@ class Schedule:
     A row may be asked for so many rows `ahead` of its turn: by "each thread" for itself, "at once",
     or, of a gradient's rows that are no slice, "across". A gradient's slices are of several rows
     where they `visit`. `staged`: bytes of an element of rows that go through shared memory as they
-    are, or 0.
+    are, or 0. Where a block `leads`, it tells its cluster that all have begun. `gathers`: what a
+    gradient reads of operands is under way together with its row.
     """
 
     kind: str
@@ -110,6 +123,8 @@ class Schedule:
     sums: str = "registers"
     room: int = 0
     staged: int = 0
+    leads: bool = False
+    gathers: bool = True
 
     @property
     def tile(self) -> int:
@@ -148,7 +163,7 @@ class Schedule:
     @property
     def told(self) -> tuple[object, ...]:
         """What a kernel is told beside its type."""
-        return (self.asks, self.blocks, self.staged)
+        return (self.asks, self.blocks, self.staged, self.leads, self.gathers)
 
     @property
     def cpp(self) -> str:
@@ -181,6 +196,9 @@ def choose(row: Row, shared_limit: int, cluster_limit: int, forced: str | None =
     alone = row.narrow and row.streams == "none"
     few = tile.registers(compute_bytes) <= (16 if alone else 8)
     small = SMALL_BLOCK_OF_FEW if few else SMALL_BLOCK
+    if row.odd_beside:
+        few = tile.registers(compute_bytes) <= 16
+        small = SMALL_BLOCK_OF_FEW if few else SMALL_BLOCK_OF_NARROW
     schedule = Schedule(
         "register",
         threads,
@@ -212,7 +230,7 @@ def choose(row: Row, shared_limit: int, cluster_limit: int, forced: str | None =
     if kind == "cluster":
         check_cluster(columns, chunks, cluster)
         full = schedule.full if cluster == chunks else 0
-        schedule = dataclasses.replace(schedule, cluster=cluster, full=full)
+        schedule = dataclasses.replace(schedule, cluster=cluster, full=full, leads=_leads(row))
     schedule = dataclasses.replace(schedule, kind=kind)
     ahead = _ahead(row, width) if cluster_limit > 1 else 0  # from sm_90 on
     if ahead:
@@ -220,6 +238,11 @@ def choose(row: Row, shared_limit: int, cluster_limit: int, forced: str | None =
     if stages(row, cluster_limit) and schedule.one_tile:
         schedule = dataclasses.replace(schedule, staged=row.element_bytes)
     return schedule
+
+
+def _leads(row: Row) -> bool:
+    least, most = LED if row.centred else LED_ALONE
+    return row.streams == "columns" and row.element_bytes == 2 and least < row.columns <= most
 
 
 def _ahead(row: Row, width: int) -> int:

@@ -124,6 +124,54 @@ __device__ __forceinline__ void send(T* own, const T& value, Barrier& barrier, i
   }
 }
 
+/// What a block knows of the other blocks of its cluster: that they have begun, before it writes into
+/// one. Who waits for that at the cluster's own barrier invalidates the L1 cache of its
+/// multiprocessor, and in it what rows share. kTold: one warp of one block does, and tells the rest.
+template <int kBlocks, bool kTold = false>
+class Beginning {
+ public:
+  static constexpr bool kOthers = kBlocks > 1;
+
+  /// By all threads, then __syncthreads(), then cluster_arrive().
+  __device__ __forceinline__ static void prepare() {
+    if (!kTold || threadIdx.x != 0) return;
+    told().make();
+    told().expect(sizeof(uint32_t));
+    Barrier::made();
+  }
+
+  /// By all threads of the block of this rank, once, when its first loads are under way.
+  __device__ __forceinline__ static void tell(int rank) {
+    if constexpr (kOthers && kTold) {
+      if (rank != 0 || threadIdx.x >= 32) return;
+      cluster_wait();
+      if (threadIdx.x < kBlocks) send(&word(), 1u, told(), static_cast<int>(threadIdx.x));
+    }
+  }
+
+  /// By all threads, as often as they like.
+  __device__ __forceinline__ void wait() {
+    if constexpr (kOthers && kTold) {
+      told().wait(0);
+    } else if constexpr (kOthers) {
+      if (!known_) cluster_wait();
+      known_ = true;
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static Barrier& told() {
+    __shared__ Barrier barrier;
+    return barrier;
+  }
+  __device__ __forceinline__ static uint32_t& word() {
+    __shared__ uint32_t any;
+    return any;
+  }
+
+  bool known_ = false;
+};
+
 #endif  // FUSEDOPS_CUDA
 
 }  // namespace fusedops

@@ -84,9 +84,16 @@ FUSEDOPS_HD void prefetch(const T* from) {
 
 #if defined(FUSEDOPS_CUDA)
 
-/// The same for many bytes at once, by one thread: the aligned words of 16 bytes that hold them.
-/// From sm_90 on; nothing happens elsewhere.
-__device__ __forceinline__ void prefetch_bytes(const void* begin, const void* end) {
+/// Who asks for many bytes: one thread for all, or so many threads, a line of the cache each.
+struct Alone {};
+template <int kThreads>
+struct ByLine {
+  int thread;
+};
+
+/// The same for many bytes at once: the aligned words of 16 bytes that hold them. From sm_90 on;
+/// nothing happens elsewhere.
+__device__ __forceinline__ void prefetch_bytes(const void* begin, const void* end, Alone) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   const uint64_t from = reinterpret_cast<uint64_t>(begin) / 16 * 16;
   const uint64_t to = (reinterpret_cast<uint64_t>(end) + 15) / 16 * 16;
@@ -98,6 +105,18 @@ __device__ __forceinline__ void prefetch_bytes(const void* begin, const void* en
   (void)begin;
   (void)end;
 #endif
+}
+
+template <int kThreads>
+__device__ __forceinline__ void prefetch_bytes(const void* begin, const void* end,
+                                               ByLine<kThreads> by) {
+  constexpr int kLine = 128;
+  const uint64_t from = reinterpret_cast<uint64_t>(begin) / kLine * kLine;
+  const int bytes = static_cast<int>(reinterpret_cast<uint64_t>(end) - from);
+#pragma unroll 1
+  for (int at = by.thread * kLine; at < bytes; at += kThreads * kLine) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
+  }
 }
 
 #endif

@@ -6,6 +6,7 @@
 // whatever follows them.
 #pragma once
 
+#include <fusedops/core/memory.cuh>
 #include <fusedops/functor/contract.cuh>
 #include <fusedops/functor/sink.cuh>
 
@@ -30,8 +31,8 @@ struct Chain {
   template <int N, class Row>
   FUSEDOPS_HD void prefetch(const Row&, int64_t) const {}
 #if defined(FUSEDOPS_CUDA)
-  template <class Row>
-  __device__ __forceinline__ void prefetch_all(const Row&, int64_t, int64_t) const {}
+  template <class Row, class By>
+  __device__ __forceinline__ void prefetch_all(const Row&, int64_t, int64_t, By) const {}
 #endif
   template <class Row>
   FUSEDOPS_HD Columns columns(const Row&, Columns all) const {
@@ -97,10 +98,11 @@ struct Chain<kFirst, F, Rest...> {
     rest.template prefetch<N>(row, col);
   }
 #if defined(FUSEDOPS_CUDA)
-  template <class Row>
-  __device__ __forceinline__ void prefetch_all(const Row& row, int64_t begin, int64_t end) const {
-    if constexpr (kSavesHere) first.prefetch_all(detail::row_for<F>(row), begin, end);
-    rest.prefetch_all(row, begin, end);
+  template <class Row, class By = Alone>
+  __device__ __forceinline__ void prefetch_all(const Row& row, int64_t begin, int64_t end,
+                                               By by = {}) const {
+    if constexpr (kSavesHere) first.prefetch_all(detail::row_for<F>(row), begin, end, by);
+    rest.prefetch_all(row, begin, end, by);
   }
 #endif
   template <class Row>
@@ -209,11 +211,12 @@ struct Load {
     chain.template prefetch<N>(row, col);
   }
 #if defined(FUSEDOPS_CUDA)
-  /// The same of columns from `begin` to `end`, by one thread.
-  template <class Row>
-  __device__ __forceinline__ void prefetch_all(const Row& row, int64_t begin, int64_t end) const {
-    source.prefetch_all(row, begin, end);
-    chain.prefetch_all(row, begin, end);
+  /// The same of columns from `begin` to `end`; `by`: as prefetch_bytes().
+  template <class Row, class By = Alone>
+  __device__ __forceinline__ void prefetch_all(const Row& row, int64_t begin, int64_t end,
+                                               By by = {}) const {
+    source.prefetch_all(row, begin, end, by);
+    chain.prefetch_all(row, begin, end, by);
   }
 #endif
   template <class Visit>

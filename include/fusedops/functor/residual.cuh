@@ -87,10 +87,11 @@ struct SavedResidual {
   }
 
 #if defined(FUSEDOPS_CUDA)
-  template <class Row>
-  __device__ __forceinline__ void prefetch_all(const Row& row, int64_t begin, int64_t end) const {
-    stream.prefetch_all(row, begin, end);
-    if constexpr (kJoins) upstream.prefetch_all(row, begin, end);
+  template <class Row, class By = Alone>
+  __device__ __forceinline__ void prefetch_all(const Row& row, int64_t begin, int64_t end,
+                                               By by = {}) const {
+    stream.prefetch_all(row, begin, end, by);
+    if constexpr (kJoins) upstream.prefetch_all(row, begin, end, by);
   }
 #endif
 

@@ -72,21 +72,13 @@ struct Schedule {
 namespace detail {
 
 /// Before blocks of a cluster write into each other.
-template <class Schedule, class Parts>
+template <class Begun, class Parts>
 __device__ __forceinline__ void prepare() {
-  if constexpr (Schedule::kBlocks > 1) {
+  if constexpr (Begun::kOthers) {
+    Begun::prepare();
     Parts::prepare();
     __syncthreads();
     cluster_arrive();
-  }
-}
-
-/// Before the first part is sent: the other blocks have begun.
-template <class Schedule>
-__device__ __forceinline__ void await_cluster(bool& begun) {
-  if constexpr (Schedule::kBlocks > 1) {
-    if (!begun) cluster_wait();
-    begun = true;
   }
 }
 
@@ -94,9 +86,9 @@ __device__ __forceinline__ void await_cluster(bool& begun) {
 
 /// kAsksAhead: a row is announced `ahead` rows before its turn, whoever takes it then, so that a
 /// block finds its memory in the L2 cache. kStages: rows go through shared memory as they are, unless
-/// the LOAD leaves columns out: then it may read beside those of its block.
-template <class Schedule, bool kAsksAhead = false, bool kStages = false, class Op, class LoadT,
-          class StoreT, class Statistics, class Rows>
+/// the LOAD leaves columns out: then it may read beside those of its block. kTold: as Beginning.
+template <class Schedule, bool kAsksAhead = false, bool kStages = false, bool kTold = false,
+          class Op, class LoadT, class StoreT, class Statistics, class Rows>
 __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, StoreT store,
                                            const Statistics& statistics, const Rows& rows,
                                            int64_t cols, int64_t ahead = 0) {
@@ -124,9 +116,9 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
   RowTile tile;
   const int64_t apart = Schedule::rows_apart(gridDim.x);
   using Parts = detail::Parts<Schedule, Op>;
-  detail::prepare<Schedule, Parts>();
+  Beginning<Schedule::kBlocks, kTold> others;
+  detail::prepare<decltype(others), Parts>();
   Parts parts;
-  bool all_begun = false;
   constexpr bool kStage = kStages && !detail::Bounds<LoadT, Row>::value;
   auto stage = detail::stage_of<kStage, Schedule>(load, store, thread, cols);
 
@@ -157,7 +149,8 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
     typename Op::Partial part = Op::nothing();  // what this thread's group knows of a chunk
     for (int chunk = share.begin; chunk < share.end; ++chunk) {
       if (kSkipsChunks && (chunk < within.begin || chunk >= within.end)) {
-        detail::await_cluster<Schedule>(all_begun);
+        if (first < apart && chunk == share.begin) others.tell(Schedule::rank(blockIdx.x));
+        others.wait();
         parts.add(op, Op::nothing(), chunk);
         continue;
       }
@@ -174,8 +167,9 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
         Storage::template put<Schedule::kThreads * Schedule::kRows>(
             shared_row, tile, chunk - share.begin, threadIdx.x);
       }
+      if (first < apart && chunk == share.begin) others.tell(Schedule::rank(blockIdx.x));
       part = op.reduce(Lanes<Schedule::kLanes>{}, tile);
-      detail::await_cluster<Schedule>(all_begun);
+      others.wait();
       parts.add(op, part, chunk);
     }
     const typename Op::Finish finish = op.finish(parts.all(op, chunks), cols);

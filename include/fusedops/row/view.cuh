@@ -100,12 +100,13 @@ struct View {
   }
 
 #if defined(FUSEDOPS_CUDA)
-  /// The same of columns from `begin` to `end`, by one thread.
-  template <class Row>
-  __device__ __forceinline__ void prefetch_all(const Row& row, int64_t begin, int64_t end) const {
+  /// The same of columns from `begin` to `end`; `by`: as prefetch_bytes().
+  template <class Row, class By = Alone>
+  __device__ __forceinline__ void prefetch_all(const Row& row, int64_t begin, int64_t end,
+                                               By by = {}) const {
     if constexpr (kColumn == Column::kContiguous) {
       const T* base = data + rows(row);
-      if (begin < end) prefetch_bytes(base + begin, base + end);
+      if (begin < end) prefetch_bytes(base + begin, base + end, by);
     }
   }
 #endif
@@ -208,8 +209,8 @@ struct Unread {
   template <int N, class Row>
   FUSEDOPS_HD void prefetch(const Row&, int64_t) const {}
 #if defined(FUSEDOPS_CUDA)
-  template <class Row>
-  __device__ __forceinline__ void prefetch_all(const Row&, int64_t, int64_t) const {}
+  template <class Row, class By>
+  __device__ __forceinline__ void prefetch_all(const Row&, int64_t, int64_t, By) const {}
 #endif
 };
 
