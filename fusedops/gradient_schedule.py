@@ -47,7 +47,7 @@ class Visiting(NamedTuple):
         sums: Where what rows share is summed, "registers" or "shared".
         room: Threads that a multiprocessor shall have room for; 0 leaves it to the compiler.
         asks: How, as in `Schedule`; None asks at once where a thread would ask for little.
-        gathers: As in `Schedule`, but where packs are narrow.
+        gathers: As in `Schedule`; some rows come first all the same (`_fetches_first`).
     """
 
     columns: int | None
@@ -82,7 +82,7 @@ GROUPED = (
 
 #: Where all rows share one. One sum of 32 values fits the registers beside them: RMSNorm of 16384
 #: columns of 16 bits 93 percent so, 88 with sums in shared memory; of 65536 columns 94 and 83. Two
-#: sums do not. Two sums of rows that a cluster shares are asked for by line: LayerNorm of 8192,
+#: sums do not. From 8192 columns on, rows of two sums are asked for by line: LayerNorm of 8192,
 #: 16384 and 32768 columns 90, 90 and 88 percent; by one thread at once 73, 88 and 84.
 SUMMED = (
     # By line 64 and 65 percent, LayerNorm and RMSNorm of 257 columns; at once 61 and 63. Of 1023
@@ -90,7 +90,7 @@ SUMMED = (
     Visiting(512, odd=True, block=128, ahead=1, resident=512, asks="by line"),
     Visiting(4096, odd=True, alone=True, block=128, ahead=1, resident=384, asks="by line"),
     Visiting(4096, odd=True, block=128, ahead=1, resident=448, asks="by line"),
-    # LayerNorm of 12289 columns 69, 57 with sums in shared memory.
+    # LayerNorm of 12289 columns 69, 57 to 60 with sums in shared memory.
     Visiting(None, odd=True, ahead=1, resident=512, room=512),
     # 256 columns, LayerNorm and RMSNorm: 81 and 85 so, with sums in registers 78 and 83, of 8
     # values 80 and 83; 512 columns 83 and 86 so, 82 and 83 where operands come after the row.

@@ -24,7 +24,7 @@ GRADIENT_TILE = 8192
 #: hold is read twice, and 151936 columns reached 15 percent with LayerNorm, 64 with softmax. Norms
 #: of 16 bits that do not fill their tiles sooner: LayerNorm of 128256 columns 73 and RMSNorm 91 in
 #: blocks of 512 threads, 67 and 89 of 256; LayerNorm of 131072 columns 72 and 75. Softmaxes of 16
-#: bits a little later: of 151936 columns 84 in 16 blocks of 320 threads, 81 in 10 of 512.
+#: bits a little later: of 151936 columns 84 in 16 blocks of 320 threads, 81 of 416.
 GRADIENT_CLUSTER = 16 * GRADIENT_TILE
 NORM_CLUSTER = 8 * GRADIENT_TILE
 MORE_THREADS = 1.25

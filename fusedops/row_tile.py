@@ -100,9 +100,11 @@ BESIDE = ((65536, 640), (196608, 768), (None, 640))
 #: this compiler gives 255 registers, 83; 131072 columns 93 with 256, 81 with 128.
 CENTRED = ((65536, 256), (262144, 128), (None, 256))
 
-#: The same of packs of few bytes beside operands that all rows share: LayerNorm of 30522 columns of
-#: 16 bits 82 percent so, 80 with 256 threads; RMSNorm 91 and 89.
+#: The same of packs of few bytes beside operands that all rows share, of more columns than one
+#: block of MOST_THREADS holds: LayerNorm of 30522 columns of 16 bits 82 percent so, 80 with 256
+#: threads; RMSNorm 91 and 89.
 NARROW_THREADS = 128
+NARROW_COLUMNS = 16384
 
 #: Threads of a chunk at most; rows of more than 64 x 256 columns are cut into chunks. So many
 #: times more of 16 bits, where half as many chunks do then: softmax and LayerNorm of 151936 columns
@@ -180,7 +182,7 @@ def row_tile(row: Row, cluster_limit: int) -> Tile:
         table, most_threads = ((None, staging.values),), staging.threads
         if row.streams == "columns" and compute_bytes == 4:
             width = max(width, _beside(row)[0])
-    elif row.streams == "columns" and row.narrow_access:
+    elif row.streams == "columns" and row.narrow_access and columns > NARROW_COLUMNS:
         most_threads = NARROW_THREADS
     elif row.centred:
         most_threads = at_most(CENTRED, row.bytes)

@@ -98,10 +98,10 @@ class Schedule:
     """A row schedule. `chunks` of `chunk` columns cover a row, each in a tile of packs of threads.
 
     A row may be asked for so many rows `ahead` of its turn: by "each thread" for itself, "at once",
-    or, of a gradient's rows that are no slice, "across". A gradient's slices are of several rows
-    where they `visit`. `staged`: bytes of an element of rows that go through shared memory as they
-    are, or 0. Where a block `leads`, it tells its cluster that all have begun. `gathers`: what a
-    gradient reads of operands is under way together with its row.
+    "by line" or, of a gradient's rows that are no slice, "across". A gradient's slices are of
+    several rows where they `visit`. `staged`: bytes of an element of rows that go through shared
+    memory as they are, or 0. Where a block `leads`, it tells its cluster that all have begun.
+    `gathers`: what a gradient reads of operands is under way together with its row.
     """
 
     kind: str
