@@ -173,6 +173,51 @@ def test_rows_that_a_cluster_can_hold_are_read_once(declared, clusters):
         assert tile.one_tile, f"{columns} columns: {tile}"
 
 
+@pytest.mark.parametrize(
+    ("columns", "element_bytes", "sums", "together"),
+    [
+        (1023, 2, 2, False),  # narrow packs: no registers for operands as well
+        (1023, 2, 1, True),
+        (30522, 2, 2, False),
+        (1024, 2, 2, True),
+        (1023, 4, 2, False),
+        (12289, 4, 2, True),
+        (16384, 2, 0, False),
+        (65536, 2, 0, True),
+        (50257, 2, 0, False),
+    ],
+)
+def test_what_is_under_way_together(columns, element_bytes, sums, together):
+    row = schedule.Row(columns, element_bytes, 4)
+    declared = "norm" if sums else "plain"
+    tile = gradient_schedule.choose_gradient(row, ARCHS["sm_90"], 16, declared, (1,) * sums)
+    assert tile.gathers == together
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100", "sm_120"])
+def test_rows_that_are_asked_for_by_line(arch):
+    op = declare(OPERATORS["layer_norm"])
+    given = {name: g.half() for name, g in parameters(op, 8192).items()}
+    backward = backward_of(op, tensor(8, 8192, dtype=torch.float16), given, arch)
+    assert backward.tile.asks == "by line"
+    assert "Ask::kByLine, true" in backward.first[0].source
+    check_compiles(backward)
+
+
+@pytest.mark.parametrize("element_bytes", [2, 4])
+@pytest.mark.parametrize("clusters", [8, 16])
+def test_what_is_wanted_does_not_change_the_tile(clusters, element_bytes):
+    """Else dx would depend on which other gradients are asked for."""
+    for columns in (256, 257, 1023, 2048, 8192, 12289, 30522, 50257, 65536, 128256, 151936):
+        row = schedule.Row(columns, element_bytes, 4)
+        tiles = [
+            gradient_schedule.choose_gradient(row, ARCHS["sm_90"], clusters, "norm", sums)
+            for sums in ((), (1,), (1, 1))
+        ]
+        cuts = {(t.threads, t.packs, t.width, t.chunks, t.chunk) for t in tiles}
+        assert len(cuts) == 1, columns
+
+
 def tile_of(op, x, operands, wanted=None):
     gradient = Gradient(op, frozenset(wanted or {"x", *operands}), frozenset())
     bound = bind(op, x, operands, {})._replace(keep=True)

@@ -107,6 +107,39 @@ def test_long_rows_have_the_room_that_was_asked_for(op, columns):
     assert 2 * registers * info.tile.block <= 65536, log
 
 
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100", "sm_120"])
+@pytest.mark.parametrize(
+    ("op", "columns"), [("layer_norm", 50257), ("layer_norm", 65536), ("rms_norm", 30522)]
+)
+def test_a_block_that_tells_its_cluster(op, columns, arch):
+    """That all have begun, where gamma is worth keeping in the L1 cache."""
+    chain = declare(OPERATORS[op])
+    given = {name: g.half() for name, g in parameters(chain, columns).items()}
+    info = described(chain, tensor(8, columns, dtype=torch.float16), given, arch)
+    clusters = schedule.CLUSTERS[arch] >= info.tile.chunks
+    assert info.tile.leads == (info.tile.cluster > 1)
+    assert info.tile.leads == clusters
+    assert (", true>(a.op" in info.variant.source) == info.tile.leads
+    check_compiles(info)
+
+
+@pytest.mark.parametrize(
+    ("columns", "element_bytes", "streams", "centred"),
+    [
+        (32768, 2, "columns", True),
+        (128256, 2, "columns", True),
+        (16384, 2, "columns", False),
+        (151936, 2, "columns", False),
+        (65536, 4, "columns", True),
+        (65536, 2, "none", False),
+        (65536, 2, "many", True),
+    ],
+)
+def test_elsewhere_each_block_waits(columns, element_bytes, streams, centred):
+    row = schedule.Row(columns, element_bytes, 4, streams=streams, centred=centred)
+    assert not schedule.choose(row, ARCHS["sm_90"], 16).leads
+
+
 def values(columns, dtype):
     """Operands of various dtypes and broadcast patterns, by the names that functors give them."""
     return {
