@@ -92,8 +92,7 @@ def gradient_tile(row: Row, cluster_limit: int, declared: str) -> GradientTile:
     usual = ODD_VALUES if odd and declared == "norm" else GRADIENT_VALUES
     softmax = declared in ("plain", "softmax")
     twice = softmax and row.element_bytes == 2 and columns > READ_TWICE
-    norm = declared == "norm"
-    most_threads = _most_threads(row, softmax, norm, twice)
+    most_threads = GRADIENT_TILE // 32 if twice else _most_threads(row, declared)
     kinds: list[tuple[Table, int]] = [(usual[declared], most_threads)]
     if wide:
         kinds.insert(0, (WIDE_ODD_VALUES if odd else WIDE_VALUES, most_threads))
@@ -102,7 +101,7 @@ def gradient_tile(row: Row, cluster_limit: int, declared: str) -> GradientTile:
         few = at_most(narrow, columns) == 64
         kinds.insert(0, (narrow, NARROW_THREADS if few else most_threads))
     long = columns > (GRADIENT_TILE if wide else ODD_COLUMNS)
-    if norm and odd and long and (wide or row.element_bytes == 2):
+    if declared == "norm" and odd and long and (wide or row.element_bytes == 2):
         kinds.insert(0, (kinds[0][0], ODD_THREADS))
     # Small blocks, unless a cluster of them is too small, so that a row would be read twice.
     tiles = [tile_of(columns, width, row.compute_bytes, *kind) for kind in kinds]
@@ -110,13 +109,14 @@ def gradient_tile(row: Row, cluster_limit: int, declared: str) -> GradientTile:
     return GradientTile(tiles[fits], at_most(kinds[fits][0], columns), odd, wide)
 
 
-def _most_threads(row: Row, softmax: bool, norm: bool, twice: bool) -> int:
-    """Threads that have a chunk of a row at most."""
+def _most_threads(row: Row, declared: str) -> int:
+    """Threads that have a chunk of a row at most, if it is read once."""
     floats, two_bytes = row.columns * row.compute_bytes // 4, row.element_bytes == 2
     few = GRADIENT_TILE // 32
-    cut = norm and two_bytes and row.columns % GRADIENT_TILE > 0
-    if twice or GRADIENT_TILE < floats <= (NORM_CLUSTER if cut else GRADIENT_CLUSTER):
+    cut = declared == "norm" and two_bytes and row.columns % GRADIENT_TILE > 0
+    if GRADIENT_TILE < floats <= (NORM_CLUSTER if cut else GRADIENT_CLUSTER):
         return few
+    softmax = declared in ("plain", "softmax")
     if softmax and two_bytes and GRADIENT_CLUSTER < floats <= MORE_THREADS * GRADIENT_CLUSTER:
         return int(MORE_THREADS * few)
     return 2 * few

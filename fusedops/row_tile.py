@@ -159,10 +159,14 @@ class Row(NamedTuple):
         return self.width * self.element_bytes < WIDE_ACCESS
 
     @property
-    def odd_beside(self) -> bool:
-        """Whether it is read two bytes at a time beside operands that all rows share, uncentred."""
-        two_bytes = self.width * self.element_bytes == 2
-        return two_bytes and self.streams == "columns" and not self.centred
+    def scaled(self) -> bool:
+        """Whether it is read beside operands that all rows share, and no mean is subtracted."""
+        return self.streams == "columns" and not self.centred
+
+    @property
+    def odd_scaled(self) -> bool:
+        """The same, two bytes at a time."""
+        return self.scaled and self.width * self.element_bytes == 2
 
 
 def stages(row: Row, cluster_limit: int) -> bool:
@@ -192,10 +196,9 @@ def row_tile(row: Row, cluster_limit: int) -> Tile:
 
     tile = cut(table, most_threads)
     if tile.chunks > 2 and row.streams != "many" and row.element_bytes == 2 and cluster_limit > 1:
-        alone = row.streams == "columns" and not row.centred
-        more = cut(table, int((MORE_THREADS_ALONE if alone else MORE_THREADS) * most_threads))
+        more = cut(table, int((MORE_THREADS_ALONE if row.scaled else MORE_THREADS) * most_threads))
         few = tile.chunks > 8 and more.registers(compute_bytes) <= FEW_OF_MORE
-        if more.chunks < tile.chunks and (few or not alone) and not staged:
+        if more.chunks < tile.chunks and (few or not row.scaled) and not staged:
             tile = more
     if tile.chunks > cluster_limit and most_threads < MOST_THREADS:  # too small for this device
         tile = cut(table, MOST_THREADS)
@@ -210,12 +213,10 @@ def room_of(row: Row, tile: Tile, cluster_limit: int) -> int:
     if stages(row, cluster_limit):
         return _beside(row)[1] if row.streams == "columns" else STAGED_ROOM
     values = tile.registers(row.compute_bytes)
-    if row.odd_beside:
+    if row.odd_scaled:
         return NARROW_ROOM
-    if tile.threads > MOST_THREADS and row.streams == "columns" and not row.centred:
-        return 2 * tile.threads
-    if values > 32 and row.streams == "columns" and not row.centred:
-        return at_most(BESIDE, row.columns)
+    if values > 32 and row.scaled:
+        return max(at_most(BESIDE, row.columns), 2 * tile.threads)
     return next((room for most, room in RESIDENT.items() if most // 2 < values <= most), 0)
 
 

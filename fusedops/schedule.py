@@ -196,7 +196,7 @@ def choose(row: Row, shared_limit: int, cluster_limit: int, forced: str | None =
     alone = row.narrow and row.streams == "none"
     few = tile.registers(compute_bytes) <= (16 if alone else 8)
     small = SMALL_BLOCK_OF_FEW if few else SMALL_BLOCK
-    if row.odd_beside:
+    if row.odd_scaled:
         few = tile.registers(compute_bytes) <= 16
         small = SMALL_BLOCK_OF_FEW if few else SMALL_BLOCK_OF_NARROW
     schedule = Schedule(
