@@ -27,7 +27,7 @@ __all__ = ["Visiting", "choose_gradient", "resident_rows"]
 #: As schedule.ASKED, of both streams together, for rows that a cluster shares and that share no
 #: gradient. Softmax, 16 bits: 50257 columns 73 without, 84 with 8 MB; 65536 columns 90 and 96;
 #: 131072 columns 85 and 93. Up to 16384 columns, and of 4 bytes where tiles are full, 99 without.
-#: Of rows that are read twice half as many: 262144 columns 67, with 8 MB 59, without 61.
+#: Of rows that are read twice a quarter of it: 262144 columns 79, with 4 MB 77, with 6 MB 72.
 GRADIENT_ASKED = 8 << 20
 ASKED_COLUMNS = 16384
 
@@ -66,9 +66,25 @@ class Visiting(NamedTuple):
 #: Sums over rows from which on each is made by one visitor of a few neighbouring rows.
 MANY_SUMS = 1024
 
-#: Where no rows share a gradient.
+#: Where no rows share a gradient. Rows of more than 131072 columns have blocks of many threads, and
+#: what counts is that two of them find room.
 ALONE = (
     Visiting(4096),
+    Visiting(131072, room=768),
+    Visiting(None, odd=True, room=768),
+    # 151936 columns 90 percent, 84 where every cluster has one row and asks across rows.
+    Visiting(163840, ahead=1, resident=640, room=640),
+    Visiting(None, room=1024),  # 180000 columns 85, 56 with room for 768
+)
+
+#: The same of 4 bytes a column, and more.
+WIDE_ALONE = (
+    Visiting(4096),
+    Visiting(131072, room=768),
+    Visiting(196608, room=1024),  # 163840 and 196608 columns 100, 77 and 82 with room for 768
+    # 200000 columns, softmax and log-softmax, 97 and 84; 98 and 70 where all that is read is under
+    # way together.
+    Visiting(212992, room=896, gathers=False),
     Visiting(None, room=768),
 )
 
@@ -85,13 +101,22 @@ GROUPED = (
 #: sums do not. From 8192 columns on, rows of two sums are asked for by line: LayerNorm of 8192,
 #: 16384 and 32768 columns 90, 90 and 88 percent; by one thread at once 73, 88 and 84.
 SUMMED = (
-    # By line 64 and 65 percent, LayerNorm and RMSNorm of 257 columns; at once 61 and 63. Of 1023
-    # columns 78 and 80, 76 and 79.
-    Visiting(512, odd=True, block=128, ahead=1, resident=512, asks="by line"),
+    # LayerNorm and RMSNorm of 257 columns 65 and 69 percent, in blocks of 128 threads, 512 of them
+    # visiting, 64 and 65, where they are asked for at once 61 and 63; of 511 columns 69 and 73, and
+    # 56 and 57 where the registers are left to the compiler.
+    Visiting(
+        512, odd=True, block=192, ahead=1, resident=384, room=384, asks="by line", gathers=False
+    ),
+    # 1023 columns 79 and 82, in blocks of 128 threads 78 and 80: fewer parts for the second stage.
+    Visiting(
+        1024, odd=True, block=384, ahead=1, resident=384, room=384, asks="by line", gathers=False
+    ),
     Visiting(4096, odd=True, alone=True, block=128, ahead=1, resident=384, asks="by line"),
     Visiting(4096, odd=True, block=128, ahead=1, resident=448, asks="by line"),
     # LayerNorm of 12289 columns 69, 57 to 60 with sums in shared memory.
     Visiting(None, odd=True, ahead=1, resident=512, room=512),
+    # 128 columns 76 and 78; with sums in registers 69 and 77.
+    Visiting(128, block=128, ahead=1, resident=1024, sums="shared", room=1024, gathers=False),
     # 256 columns, LayerNorm and RMSNorm: 81 and 85 so, with sums in registers 78 and 83, of 8
     # values 80 and 83; 512 columns 83 and 86 so, 82 and 83 where operands come after the row.
     Visiting(
@@ -99,7 +124,19 @@ SUMMED = (
     ),
     Visiting(512, values=16, block=128, ahead=1, resident=640, sums="shared", room=640),
     Visiting(512, block=128, ahead=1, resident=1024),
-    # LayerNorm 86, RMSNorm 88; of 16 values 84 and 85.
+    # RMSNorm 89; in blocks of 128 threads, which leave four times the parts, 88.
+    Visiting(
+        1024,
+        values=32,
+        alone=True,
+        block=512,
+        ahead=1,
+        resident=512,
+        sums="shared",
+        room=512,
+        asks="at once",
+    ),
+    # LayerNorm 86; of 16 values 84.
     Visiting(1024, values=32, block=128, ahead=1, resident=512, sums="shared", asks="at once"),
     Visiting(1024, ahead=1, resident=512, sums="shared"),
     Visiting(2048, ahead=1, resident=640, sums="shared", room=640),  # 87 and 89, as 4096 85 and 88
@@ -116,13 +153,21 @@ SUMMED = (
 #: The same of norms of 4 bytes a column. A row that does not fill its tiles is asked for at once by
 #: one thread: 30522 columns 87 percent, 77 where each asks.
 WIDE_SUMMED = (
-    # 257 columns, LayerNorm and RMSNorm: 81 and 83 so, 79 and 79 where all is under way together;
-    # 1023 columns 86 and 88, 84 and 85; 50257 columns 81 and 84, 78 and 83.
+    # 1023 columns, LayerNorm and RMSNorm: 88 and 89, of 8 values 86 and 87.
+    Visiting(1024, values=32, odd=True, block=256, ahead=1, resident=384, room=384, asks="by line"),
+    # 257 columns 81 and 83 so, 79 and 79 where all is under way together; 50257 columns 81 and 84,
+    # 78 and 83.
     Visiting(4096, odd=True, ahead=1, resident=512, asks="each thread", gathers=False),
     Visiting(32768, odd=True, ahead=1, resident=640, room=640),
     Visiting(None, odd=True, ahead=1, resident=512, room=512, gathers=False),
-    Visiting(256, ahead=1, resident=512),
-    Visiting(1024, ahead=1, resident=640, room=640, asks="each thread"),
+    # 64 columns 77 and 82, 128 columns 84 and 86; with sums in registers and 512 threads 75 and 79,
+    # 82 and 84.
+    Visiting(128, block=128, ahead=1, resident=1024, sums="shared", room=1024),
+    Visiting(256, ahead=1, resident=512, gathers=False),  # 86 and 87, otherwise 85 and 85
+    # 512 columns 88 and 89, of 8 values 87 and 89; 1024 columns 90 and 92, of 8 values 89 and 90.
+    Visiting(1024, alone=True, block=256, ahead=1, resident=512, room=512, asks="at once"),
+    Visiting(512, block=256, ahead=1, resident=512, room=512, asks="at once"),
+    Visiting(1024, block=256, ahead=1, resident=512, room=512, asks="each thread"),
     # 2048 columns 92 and 93 so, 90 and 90 where all is under way together.
     Visiting(2048, ahead=1, resident=640, room=640, asks="by line", gathers=False),
     Visiting(4096, ahead=1, resident=512, room=512, asks="by line"),
@@ -168,7 +213,8 @@ def choose_gradient(
     tile, values, odd, wide = gradient_tile(row, cluster_limit, declared)
     threads, packs, width, chunks, chunk = tile
     summed = WIDE_SUMMED if wide else SUMMED
-    table = ALONE if not sums else GROUPED if min(sums) >= MANY_SUMS else summed
+    alone = ALONE if row.element_bytes == 2 else WIDE_ALONE
+    table = alone if not sums else GROUPED if min(sums) >= MANY_SUMS else summed
     visiting = next(
         one
         for one in table
@@ -204,8 +250,8 @@ def choose_gradient(
         if cluster > 1 and not (exact or odd):
             asks = "at once"
     long = columns > ASKED_COLUMNS and row.element_bytes == 2
-    if not sums and cluster > 1 and (long or not exact):
-        asked = GRADIENT_ASKED if one_tile else GRADIENT_ASKED // 2
+    if not (sums or visits) and cluster > 1 and (long or not exact):
+        asked = GRADIENT_ASKED if one_tile else GRADIENT_ASKED // 4
         ahead, asks = max(1, asked // (2 * row.bytes)), "across"
     return Schedule(
         kind=kind,
@@ -226,22 +272,24 @@ def choose_gradient(
         resident=visiting.resident,
         sums=where,
         room=visiting.room if one_tile else 0,
-        gathers=visiting.gathers and not _fetches_first(row, len(sums), width),
+        gathers=visiting.gathers and not _fetches_first(row, len(sums), width, one_tile),
     )
 
 
-def _fetches_first(row: Row, sums: int, width: int) -> bool:
+def _fetches_first(row: Row, sums: int, width: int, one_tile: bool) -> bool:
     """Whether a row comes before what is read beside it.
 
     Of 16 bits, in narrow packs: there are as many loads as values, and no registers for those of
     operands as well. LayerNorm of 1023, 12289 and 30522 columns 78, 69 and 72 so, 59, 62 and 65
     otherwise; RMSNorm 78, 74 and 80, and 80, 81 and 87. Without sums, where rows are short: softmax
     of 8192 and 16384 columns 99 and 100 so, 94 and 88; of 30522, 65536 and 131072 columns 93, 96
-    and 92, and 93, 97 and 95; of 12289 and 50257 columns 90 and 85, 86 and 77.
+    and 92, and 93, 97 and 95; of 12289 and 50257 columns 90 and 85, 86 and 77; of 200000 and 262144
+    columns, which are read twice, 72 and 79, 59 and 70.
     """
     narrow = row.element_bytes == 2 and width * row.element_bytes < WIDE_ACCESS
     if sums == 0:
-        return row.columns <= ASKED_COLUMNS or (narrow and width == 1)
+        twice = not one_tile and row.element_bytes == 2
+        return twice or row.columns <= ASKED_COLUMNS or (narrow and width == 1)
     return narrow and sums > 1
 
 

@@ -59,13 +59,13 @@ NARROW_THREADS = 64
 ODD_THREADS = 128
 ODD_COLUMNS = 32768
 
-#: Of norms of 4 bytes a column: LayerNorm of 2048 columns 70 with 16 values and sums in shared
-#: memory, 91 with 8 and sums in registers; of 16384 columns 74 with 32, 89 with 16; of 32768
-#: columns 72 and 91; of 4096 columns 90 with 8, 92 with 16. The same where a pack is one column:
-#: LayerNorm of 50257 columns 81 with 16, 77 with 32. What a cluster of 16 values cannot hold is
-#: read twice.
-WIDE_VALUES = ((2048, 8), (65536, 16), (None, 32))
-WIDE_ODD_VALUES = ((512, 16), (4096, 8), (65536, 16), (None, 32))
+#: Of norms of 4 bytes a column: LayerNorm of 1024 columns 89 with 8 values, 90 with 32; of 2048
+#: columns 70 with 16 and sums in shared memory, 91 with 8 and sums in registers; of 4096 columns 90
+#: with 8, 92 with 16; of 16384 columns 74 with 32, 89 with 16; of 32768 columns 72 and 91. The same
+#: where a pack is one column: LayerNorm of 1023 columns 86 with 8, 88 with 32; of 50257 columns 81
+#: with 16, 77 with 32. What a cluster of 16 values cannot hold is read twice.
+WIDE_VALUES = ((256, 8), (512, 16), (1024, 32), (2048, 8), (65536, 16), (None, 32))
+WIDE_ODD_VALUES = ((512, 16), (1024, 32), (4096, 8), (65536, 16), (None, 32))
 
 
 class GradientTile(NamedTuple):

@@ -177,14 +177,18 @@ def test_rows_that_a_cluster_can_hold_are_read_once(declared, clusters):
     ("columns", "element_bytes", "sums", "together"),
     [
         (1023, 2, 2, False),  # narrow packs: no registers for operands as well
-        (1023, 2, 1, True),
+        (1023, 2, 1, False),  # nor has a large block of one
+        (2047, 2, 1, True),
         (30522, 2, 2, False),
         (1024, 2, 2, True),
-        (1023, 4, 2, False),
+        (1023, 4, 2, True),
+        (2047, 4, 2, False),
         (12289, 4, 2, True),
         (16384, 2, 0, False),
         (65536, 2, 0, True),
         (50257, 2, 0, False),
+        (151936, 2, 0, True),
+        (262144, 2, 0, False),  # read twice
     ],
 )
 def test_what_is_under_way_together(columns, element_bytes, sums, together):
@@ -192,6 +196,47 @@ def test_what_is_under_way_together(columns, element_bytes, sums, together):
     declared = "norm" if sums else "plain"
     tile = gradient_schedule.choose_gradient(row, ARCHS["sm_90"], 16, declared, (1,) * sums)
     assert tile.gathers == together
+
+
+@pytest.mark.parametrize(
+    ("columns", "element_bytes", "blocks", "visits"),
+    [
+        (131072, 2, 3, False),
+        (151936, 2, 2, True),
+        (180000, 2, 2, False),
+        (196608, 2, 2, False),
+        (163840, 4, 2, False),
+        (200000, 4, 2, False),
+        (262144, 4, 1, False),
+    ],
+)
+def test_how_many_blocks_of_a_long_softmax_find_room(columns, element_bytes, blocks, visits):
+    row = schedule.Row(columns, element_bytes, 4)
+    tile = gradient_schedule.choose_gradient(row, ARCHS["sm_90"], 16, "plain", ())
+    assert (tile.blocks, tile.visits) == (blocks, visits)
+
+
+@pytest.mark.parametrize(
+    ("op", "columns", "dtype", "block"),
+    [
+        ("rms_norm", 1024, torch.float16, 512),
+        ("layer_norm", 1023, torch.float16, 384),
+        ("layer_norm", 257, torch.bfloat16, 192),
+        ("layer_norm", 1024, torch.float32, 256),
+        ("rms_norm", 1023, torch.float32, 256),
+    ],
+)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_rows_that_share_a_block_leave_one_part(op, columns, dtype, block, arch):
+    op = declare(OPERATORS[op])
+    given = {name: g.to(dtype) for name, g in parameters(op, columns).items()}
+    backward = backward_of(op, tensor(4096, columns, dtype=dtype), given, arch)
+    assert backward.tile.block == block
+    rows = backward.tile.rows
+    assert rows > 1
+    for _, parts in backward.parts_of.values():
+        assert parts * rows == backward.slices.total
+    check_compiles(backward)
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "sm_100", "sm_120"])

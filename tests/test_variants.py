@@ -109,7 +109,8 @@ def test_long_rows_have_the_room_that_was_asked_for(op, columns):
 
 @pytest.mark.parametrize("arch", ["sm_90", "sm_100", "sm_120"])
 @pytest.mark.parametrize(
-    ("op", "columns"), [("layer_norm", 50257), ("layer_norm", 65536), ("rms_norm", 30522)]
+    ("op", "columns"),
+    [("layer_norm", 30522), ("layer_norm", 50257), ("layer_norm", 65536), ("rms_norm", 30522)],
 )
 def test_a_block_that_tells_its_cluster(op, columns, arch):
     """That all have begun, where gamma is worth keeping in the L1 cache."""
@@ -129,6 +130,7 @@ def test_a_block_that_tells_its_cluster(op, columns, arch):
         (32768, 2, "columns", True),
         (128256, 2, "columns", True),
         (16384, 2, "columns", False),
+        (20480, 2, "columns", False),
         (151936, 2, "columns", False),
         (65536, 4, "columns", True),
         (65536, 2, "none", False),
