@@ -241,7 +241,9 @@ def choose_gradient(
         where == "shared" and taken > shared_limit - reserved_shared(threads, compute_bytes)
     ):
         where = "memory"
-    visits = visiting.ahead > 0 and one_tile
+    # Where nothing is summed, two blocks at least, so that one computes while another loads.
+    stays = len(sums) > 0 or 2 * threads <= visiting.resident
+    visits = visiting.ahead > 0 and one_tile and stays
     ahead, asks = (visiting.ahead, "each thread") if visits else (0, "never")
     # One number a thread is no more to ask for than a row: 16-bit LayerNorm of 1023 columns would
     # spend a third of its instructions on it.

@@ -216,6 +216,12 @@ def test_how_many_blocks_of_a_long_softmax_find_room(columns, element_bytes, blo
     assert (tile.blocks, tile.visits) == (blocks, visits)
 
 
+def test_a_block_that_is_alone_visits_no_rows_that_share_nothing():
+    row = schedule.Row(151936, 2, 4)
+    tile = gradient_schedule.choose_gradient(row, ARCHS["sm_90"], 16, "norm", ())
+    assert (tile.blocks, tile.visits) == (1, False)
+
+
 @pytest.mark.parametrize(
     ("op", "columns", "dtype", "block"),
     [
