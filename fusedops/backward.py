@@ -159,6 +159,7 @@ class Backward:
             self.op.gradient_values,
             tuple(self._groups()),
             plan.forced,
+            geometry.rows < gradient_schedule.FEW_ROWS and not self.split,
         )
         return tile, tile.kind, tile.width
 

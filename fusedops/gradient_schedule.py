@@ -41,6 +41,7 @@ class Visiting(NamedTuple):
         alone: Only where there is one sum.
         odd: Only where a pack is one column. A sum in shared memory then is a word of its own.
         block: Threads of a block that holds several rows.
+        few: The same where rows are fewer than FEW_ROWS; 0 is no different.
         ahead: Rows of a slice that are asked for before their turn; 0 does not, and visits one row
             a block where nothing is summed.
         resident: Threads that a multiprocessor has visiting at a time.
@@ -55,6 +56,7 @@ class Visiting(NamedTuple):
     odd: bool = False
     alone: bool = False
     block: int = 64
+    few: int = 0
     ahead: int = 0
     resident: int = 1024
     sums: str = "registers"
@@ -62,6 +64,15 @@ class Visiting(NamedTuple):
     asks: str | None = None
     gathers: bool = True
 
+
+#: Bytes of static shared memory of a block.
+STATIC_SHARED = 48 << 10
+
+#: Rows below which large blocks of several rows are smaller: else there are fewer blocks than
+#: multiprocessors, and adding up a block's rows takes longer than what it spares. RMSNorm of 8 rows
+#: of 1024 columns of 16 bits 0.80 times as fast as torch.compile in blocks of 128 threads, 0.63 of
+#: 512.
+FEW_ROWS = 2048
 
 #: Sums over rows from which on each is made by one visitor of a few neighbouring rows.
 MANY_SUMS = 1024
@@ -105,11 +116,27 @@ SUMMED = (
     # visiting, 64 and 65, where they are asked for at once 61 and 63; of 511 columns 69 and 73, and
     # 56 and 57 where the registers are left to the compiler.
     Visiting(
-        512, odd=True, block=192, ahead=1, resident=384, room=384, asks="by line", gathers=False
+        512,
+        odd=True,
+        block=192,
+        few=128,
+        ahead=1,
+        resident=384,
+        room=384,
+        asks="by line",
+        gathers=False,
     ),
     # 1023 columns 79 and 82, in blocks of 128 threads 78 and 80: fewer parts for the second stage.
     Visiting(
-        1024, odd=True, block=384, ahead=1, resident=384, room=384, asks="by line", gathers=False
+        1024,
+        odd=True,
+        block=384,
+        few=128,
+        ahead=1,
+        resident=384,
+        room=384,
+        asks="by line",
+        gathers=False,
     ),
     Visiting(4096, odd=True, alone=True, block=128, ahead=1, resident=384, asks="by line"),
     Visiting(4096, odd=True, block=128, ahead=1, resident=448, asks="by line"),
@@ -130,10 +157,10 @@ SUMMED = (
         values=32,
         alone=True,
         block=512,
+        few=128,
         ahead=1,
         resident=512,
         sums="shared",
-        room=512,
         asks="at once",
     ),
     # LayerNorm 86; of 16 values 84.
@@ -154,7 +181,17 @@ SUMMED = (
 #: one thread: 30522 columns 87 percent, 77 where each asks.
 WIDE_SUMMED = (
     # 1023 columns, LayerNorm and RMSNorm: 88 and 89, of 8 values 86 and 87.
-    Visiting(1024, values=32, odd=True, block=256, ahead=1, resident=384, room=384, asks="by line"),
+    Visiting(
+        1024,
+        values=32,
+        odd=True,
+        block=256,
+        few=128,
+        ahead=1,
+        resident=384,
+        room=384,
+        asks="by line",
+    ),
     # 257 columns 81 and 83 so, 79 and 79 where all is under way together; 50257 columns 81 and 84,
     # 78 and 83.
     Visiting(4096, odd=True, ahead=1, resident=512, asks="each thread", gathers=False),
@@ -165,9 +202,9 @@ WIDE_SUMMED = (
     Visiting(128, block=128, ahead=1, resident=1024, sums="shared", room=1024),
     Visiting(256, ahead=1, resident=512, gathers=False),  # 86 and 87, otherwise 85 and 85
     # 512 columns 88 and 89, of 8 values 87 and 89; 1024 columns 90 and 92, of 8 values 89 and 90.
-    Visiting(1024, alone=True, block=256, ahead=1, resident=512, room=512, asks="at once"),
-    Visiting(512, block=256, ahead=1, resident=512, room=512, asks="at once"),
-    Visiting(1024, block=256, ahead=1, resident=512, room=512, asks="each thread"),
+    Visiting(1024, alone=True, block=256, few=128, ahead=1, resident=512, room=512, asks="at once"),
+    Visiting(512, block=256, few=128, ahead=1, resident=512, room=512, asks="at once"),
+    Visiting(1024, block=256, few=128, ahead=1, resident=512, room=512, asks="each thread"),
     # 2048 columns 92 and 93 so, 90 and 90 where all is under way together.
     Visiting(2048, ahead=1, resident=640, room=640, asks="by line", gathers=False),
     Visiting(4096, ahead=1, resident=512, room=512, asks="by line"),
@@ -194,6 +231,7 @@ def choose_gradient(
     declared: str,
     sums: tuple[int, ...],
     forced: str | None = None,
+    few: bool = False,
 ) -> Schedule:
     """The schedule of a gradient on a GPU.
 
@@ -205,6 +243,7 @@ def choose_gradient(
         sums: For each operand whose gradient is a sum over rows, how many such sums there are.
         forced: As for `choose`; "register" and "shared" say where the sums are, "cluster" that
             the row is shared.
+        few: Whether there are fewer rows than FEW_ROWS.
 
     Raises:
         ValueError: the forced storage cannot hold the row.
@@ -223,7 +262,8 @@ def choose_gradient(
         and odd >= one.odd
         and one.alone <= (len(sums) == 1)
     )
-    rows = max(1, visiting.block // threads) if threads <= 32 else 1
+    block = (few and visiting.few) or visiting.block
+    rows = max(1, block // threads) if threads <= 32 else 1
     exact = is_exact(columns, tile.holds, chunks)
     if forced in ("register", "shared") and chunks > 1:
         raise ValueError(f"a row of {columns} columns does not fit the registers of a block")
@@ -241,6 +281,10 @@ def choose_gradient(
         where == "shared" and taken > shared_limit - reserved_shared(threads, compute_bytes)
     ):
         where = "memory"
+    # Sums in registers are combined over the rows of a block in static shared memory.
+    combined = len(sums) > 0 and where == "registers"
+    while combined and rows > 1 and rows * tile.holds * compute_bytes > STATIC_SHARED:
+        rows //= 2
     # Where nothing is summed, two blocks at least, so that one computes while another loads.
     stays = len(sums) > 0 or 2 * threads <= visiting.resident
     visits = visiting.ahead > 0 and one_tile and stays

@@ -245,6 +245,54 @@ def test_rows_that_share_a_block_leave_one_part(op, columns, dtype, block, arch)
     check_compiles(backward)
 
 
+def test_sums_in_registers_find_room_to_be_combined():
+    """Over the rows of a block, in static shared memory; also where a schedule is forced."""
+    declared, numbers = gradient_tile.GRADIENT_VALUES, ((1,), (1, 1), (1, 1, 1))
+    for columns, (element_bytes, compute_bytes), of, sums, forced in itertools.product(
+        (*range(1, 1025, 7), 511, 1000, 1023, 1024),
+        ((2, 4), (4, 4), (8, 8)),
+        declared,
+        numbers,
+        (None, "register"),
+    ):
+        row = schedule.Row(columns, element_bytes, compute_bytes)
+        tile = gradient_schedule.choose_gradient(row, ARCHS["sm_90"], 16, of, sums, forced)
+        combined = tile.block * tile.packs * tile.width * compute_bytes
+        assert tile.rows == 1 or tile.sums != "registers" or combined <= 48 << 10, (columns, tile)
+
+
+@pytest.mark.parametrize(
+    ("op", "columns", "dtype"),
+    [
+        ("rms_norm", 1024, torch.float16),
+        ("layer_norm", 257, torch.bfloat16),
+        ("layer_norm", 1023, torch.float16),
+        ("layer_norm", 512, torch.float32),
+        ("layer_norm", 1024, torch.float32),
+    ],
+)
+def test_few_rows_share_small_blocks(op, columns, dtype):
+    op = declare(OPERATORS[op])
+    given = {name: g.to(dtype) for name, g in parameters(op, columns).items()}
+    few, many = (
+        backward_of(op, tensor(rows, columns, dtype=dtype), given, "sm_90")
+        for rows in (gradient_schedule.FEW_ROWS - 1, gradient_schedule.FEW_ROWS)
+    )
+    assert few.tile.block == 128 < many.tile.block
+    tile = ("threads", "packs", "width", "chunk")
+    assert all(getattr(few.tile, one) == getattr(many.tile, one) for one in tile)
+    check_compiles(few)
+
+
+def test_a_forced_schedule_of_a_large_block_compiles():
+    op = declare(OPERATORS["rms_norm"])
+    given = {name: g.half() for name, g in parameters(op, 1000).items()}
+    x = tensor(4096, 1000, dtype=torch.float16)
+    backward = backward_of(op, x, given, "sm_90", "register")
+    assert (backward.tile.sums, backward.tile.rows) == ("registers", 8)
+    check_compiles(backward)
+
+
 @pytest.mark.parametrize("arch", ["sm_90", "sm_100", "sm_120"])
 def test_rows_that_are_asked_for_by_line(arch):
     op = declare(OPERATORS["layer_norm"])
