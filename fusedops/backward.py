@@ -159,7 +159,6 @@ class Backward:
             self.op.gradient_values,
             tuple(self._groups()),
             plan.forced,
-            geometry.rows < gradient_schedule.FEW_ROWS and not self.split,
         )
         return tile, tile.kind, tile.width
 

@@ -41,7 +41,6 @@ class Visiting(NamedTuple):
         alone: Only where there is one sum.
         odd: Only where a pack is one column. A sum in shared memory then is a word of its own.
         block: Threads of a block that holds several rows.
-        few: The same where rows are fewer than FEW_ROWS; 0 is no different.
         ahead: Rows of a slice that are asked for before their turn; 0 does not, and visits one row
             a block where nothing is summed.
         resident: Threads that a multiprocessor has visiting at a time.
@@ -56,7 +55,6 @@ class Visiting(NamedTuple):
     odd: bool = False
     alone: bool = False
     block: int = 64
-    few: int = 0
     ahead: int = 0
     resident: int = 1024
     sums: str = "registers"
@@ -64,15 +62,6 @@ class Visiting(NamedTuple):
     asks: str | None = None
     gathers: bool = True
 
-
-#: Bytes of static shared memory of a block.
-STATIC_SHARED = 48 << 10
-
-#: Rows below which large blocks of several rows are smaller: else there are fewer blocks than
-#: multiprocessors, and adding up a block's rows takes longer than what it spares. RMSNorm of 8 rows
-#: of 1024 columns of 16 bits 0.80 times as fast as torch.compile in blocks of 128 threads, 0.63 of
-#: 512.
-FEW_ROWS = 2048
 
 #: Sums over rows from which on each is made by one visitor of a few neighbouring rows.
 MANY_SUMS = 1024
@@ -83,7 +72,7 @@ ALONE = (
     Visiting(4096),
     Visiting(131072, room=768),
     Visiting(None, odd=True, room=768),
-    # 151936 columns 90 percent, 84 where every cluster has one row and asks across rows.
+    # 151936 columns 89 percent, 84 where every cluster has one row and asks across rows.
     Visiting(163840, ahead=1, resident=640, room=640),
     Visiting(None, room=1024),  # 180000 columns 85, 56 with room for 768
 )
@@ -112,38 +101,37 @@ GROUPED = (
 #: sums do not. From 8192 columns on, rows of two sums are asked for by line: LayerNorm of 8192,
 #: 16384 and 32768 columns 90, 90 and 88 percent; by one thread at once 73, 88 and 84.
 SUMMED = (
-    # LayerNorm and RMSNorm of 257 columns 65 and 69 percent, in blocks of 128 threads, 512 of them
-    # visiting, 64 and 65, where they are asked for at once 61 and 63; of 511 columns 69 and 73, and
-    # 56 and 57 where the registers are left to the compiler.
+    # LayerNorm and RMSNorm of 257 columns 64 and 68 percent; in blocks of 128 threads, 512 of them
+    # visiting, 64 and 65, where they are asked for at once 61 and 63. Of 511 columns 69 and 73, and
+    # 56 and 57 where the registers are left to the compiler. Of 1023 columns by line 78 and 80, at
+    # once 76 and 79.
     Visiting(
         512,
+        values=32,
         odd=True,
         block=192,
-        few=128,
         ahead=1,
         resident=384,
         room=384,
         asks="by line",
         gathers=False,
     ),
-    # 1023 columns 79 and 82, in blocks of 128 threads 78 and 80: fewer parts for the second stage.
-    Visiting(
-        1024,
-        odd=True,
-        block=384,
-        few=128,
-        ahead=1,
-        resident=384,
-        room=384,
-        asks="by line",
-        gathers=False,
-    ),
+    Visiting(512, odd=True, block=128, ahead=1, resident=512, asks="by line"),
     Visiting(4096, odd=True, alone=True, block=128, ahead=1, resident=384, asks="by line"),
     Visiting(4096, odd=True, block=128, ahead=1, resident=448, asks="by line"),
     # LayerNorm of 12289 columns 69, 57 to 60 with sums in shared memory.
     Visiting(None, odd=True, ahead=1, resident=512, room=512),
-    # 128 columns 76 and 78; with sums in registers 69 and 77.
-    Visiting(128, block=128, ahead=1, resident=1024, sums="shared", room=1024, gathers=False),
+    # 128 columns 75 and 78; with sums in registers 69 and 77.
+    Visiting(
+        128,
+        values=8,
+        block=128,
+        ahead=1,
+        resident=1024,
+        sums="shared",
+        room=1024,
+        gathers=False,
+    ),
     # 256 columns, LayerNorm and RMSNorm: 81 and 85 so, with sums in registers 78 and 83, of 8
     # values 80 and 83; 512 columns 83 and 86 so, 82 and 83 where operands come after the row.
     Visiting(
@@ -151,19 +139,7 @@ SUMMED = (
     ),
     Visiting(512, values=16, block=128, ahead=1, resident=640, sums="shared", room=640),
     Visiting(512, block=128, ahead=1, resident=1024),
-    # RMSNorm 89; in blocks of 128 threads, which leave four times the parts, 88.
-    Visiting(
-        1024,
-        values=32,
-        alone=True,
-        block=512,
-        few=128,
-        ahead=1,
-        resident=512,
-        sums="shared",
-        asks="at once",
-    ),
-    # LayerNorm 86; of 16 values 84.
+    # LayerNorm 86, RMSNorm 88; of 16 values 84 and 85.
     Visiting(1024, values=32, block=128, ahead=1, resident=512, sums="shared", asks="at once"),
     Visiting(1024, ahead=1, resident=512, sums="shared"),
     Visiting(2048, ahead=1, resident=640, sums="shared", room=640),  # 87 and 89, as 4096 85 and 88
@@ -180,20 +156,8 @@ SUMMED = (
 #: The same of norms of 4 bytes a column. A row that does not fill its tiles is asked for at once by
 #: one thread: 30522 columns 87 percent, 77 where each asks.
 WIDE_SUMMED = (
-    # 1023 columns, LayerNorm and RMSNorm: 88 and 89, of 8 values 86 and 87.
-    Visiting(
-        1024,
-        values=32,
-        odd=True,
-        block=256,
-        few=128,
-        ahead=1,
-        resident=384,
-        room=384,
-        asks="by line",
-    ),
-    # 257 columns 81 and 83 so, 79 and 79 where all is under way together; 50257 columns 81 and 84,
-    # 78 and 83.
+    # 257 columns, LayerNorm and RMSNorm: 81 and 83 so, 79 and 79 where all is under way together;
+    # 1023 columns 86 and 88, 84 and 85; 50257 columns 81 and 84, 78 and 83.
     Visiting(4096, odd=True, ahead=1, resident=512, asks="each thread", gathers=False),
     Visiting(32768, odd=True, ahead=1, resident=640, room=640),
     Visiting(None, odd=True, ahead=1, resident=512, room=512, gathers=False),
@@ -201,10 +165,7 @@ WIDE_SUMMED = (
     # 82 and 84.
     Visiting(128, block=128, ahead=1, resident=1024, sums="shared", room=1024),
     Visiting(256, ahead=1, resident=512, gathers=False),  # 86 and 87, otherwise 85 and 85
-    # 512 columns 88 and 89, of 8 values 87 and 89; 1024 columns 90 and 92, of 8 values 89 and 90.
-    Visiting(1024, alone=True, block=256, few=128, ahead=1, resident=512, room=512, asks="at once"),
-    Visiting(512, block=256, few=128, ahead=1, resident=512, room=512, asks="at once"),
-    Visiting(1024, block=256, few=128, ahead=1, resident=512, room=512, asks="each thread"),
+    Visiting(1024, ahead=1, resident=640, room=640, asks="each thread"),
     # 2048 columns 92 and 93 so, 90 and 90 where all is under way together.
     Visiting(2048, ahead=1, resident=640, room=640, asks="by line", gathers=False),
     Visiting(4096, ahead=1, resident=512, room=512, asks="by line"),
@@ -231,7 +192,6 @@ def choose_gradient(
     declared: str,
     sums: tuple[int, ...],
     forced: str | None = None,
-    few: bool = False,
 ) -> Schedule:
     """The schedule of a gradient on a GPU.
 
@@ -243,7 +203,6 @@ def choose_gradient(
         sums: For each operand whose gradient is a sum over rows, how many such sums there are.
         forced: As for `choose`; "register" and "shared" say where the sums are, "cluster" that
             the row is shared.
-        few: Whether there are fewer rows than FEW_ROWS.
 
     Raises:
         ValueError: the forced storage cannot hold the row.
@@ -262,8 +221,7 @@ def choose_gradient(
         and odd >= one.odd
         and one.alone <= (len(sums) == 1)
     )
-    block = (few and visiting.few) or visiting.block
-    rows = max(1, block // threads) if threads <= 32 else 1
+    rows = max(1, visiting.block // threads) if threads <= 32 else 1
     exact = is_exact(columns, tile.holds, chunks)
     if forced in ("register", "shared") and chunks > 1:
         raise ValueError(f"a row of {columns} columns does not fit the registers of a block")
@@ -281,10 +239,6 @@ def choose_gradient(
         where == "shared" and taken > shared_limit - reserved_shared(threads, compute_bytes)
     ):
         where = "memory"
-    # Sums in registers are combined over the rows of a block in static shared memory.
-    combined = len(sums) > 0 and where == "registers"
-    while combined and rows > 1 and rows * tile.holds * compute_bytes > STATIC_SHARED:
-        rows //= 2
     # Where nothing is summed, two blocks at least, so that one computes while another loads.
     stays = len(sums) > 0 or 2 * threads <= visiting.resident
     visits = visiting.ahead > 0 and one_tile and stays

@@ -24,13 +24,13 @@ GRADIENT_TILE = 8192
 #: hold is read twice, and 151936 columns reached 15 percent with LayerNorm, 64 with softmax. Norms
 #: of 16 bits that do not fill their tiles sooner: LayerNorm of 128256 columns 73 and RMSNorm 91 in
 #: blocks of 512 threads, 67 and 89 of 256; LayerNorm of 131072 columns 72 and 75. Softmaxes of 16
-#: bits a little later: of 151936 columns 84 in 16 blocks of 320 threads, 81 of 416.
+#: bits a little later: of 151936 columns 89 in 16 blocks of 320 threads, 82 of 416.
 GRADIENT_CLUSTER = 16 * GRADIENT_TILE
 NORM_CLUSTER = 8 * GRADIENT_TILE
 MORE_THREADS = 1.25
 
 #: Columns beyond which softmaxes of 16 bits read twice all the same: blocks of 512 threads fill a
-#: multiprocessor, and 262144 columns reach 56 percent with them, 66 with 256 threads; of 4 bytes 84
+#: multiprocessor, and 262144 columns reach 56 percent with them, 79 with 256 threads; of 4 bytes 84
 #: and 78.
 READ_TWICE = 24 * GRADIENT_TILE
 
@@ -59,13 +59,13 @@ NARROW_THREADS = 64
 ODD_THREADS = 128
 ODD_COLUMNS = 32768
 
-#: Of norms of 4 bytes a column: LayerNorm of 1024 columns 89 with 8 values, 90 with 32; of 2048
-#: columns 70 with 16 and sums in shared memory, 91 with 8 and sums in registers; of 4096 columns 90
-#: with 8, 92 with 16; of 16384 columns 74 with 32, 89 with 16; of 32768 columns 72 and 91. The same
-#: where a pack is one column: LayerNorm of 1023 columns 86 with 8, 88 with 32; of 50257 columns 81
-#: with 16, 77 with 32. What a cluster of 16 values cannot hold is read twice.
-WIDE_VALUES = ((256, 8), (512, 16), (1024, 32), (2048, 8), (65536, 16), (None, 32))
-WIDE_ODD_VALUES = ((512, 16), (1024, 32), (4096, 8), (65536, 16), (None, 32))
+#: Of norms of 4 bytes a column: LayerNorm of 2048 columns 70 with 16 values and sums in shared
+#: memory, 91 with 8 and sums in registers; of 16384 columns 74 with 32, 89 with 16; of 32768
+#: columns 72 and 91; of 4096 columns 90 with 8, 92 with 16. The same where a pack is one column:
+#: LayerNorm of 50257 columns 81 with 16, 77 with 32. What a cluster of 16 values cannot hold is
+#: read twice.
+WIDE_VALUES = ((2048, 8), (65536, 16), (None, 32))
+WIDE_ODD_VALUES = ((512, 16), (4096, 8), (65536, 16), (None, 32))
 
 
 class GradientTile(NamedTuple):
