@@ -187,7 +187,7 @@ def call():
         sys.stdout.flush()
         os._exit(0)
     assert os.wait()[1] == 0
-    print(len([*cache.glob("*/kernel.so")]))
+    print(len([*cache.glob("*/kernel.so")]), flush=True)  # else the next fork has it, too
 
 def edit(name):
     with (include / "fusedops" / name).open("a") as file:
