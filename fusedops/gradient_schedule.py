@@ -164,7 +164,7 @@ WIDE_SUMMED = (
     # 64 columns 77 and 82, 128 columns 84 and 86; with sums in registers and 512 threads 75 and 79,
     # 82 and 84.
     Visiting(128, block=128, ahead=1, resident=1024, sums="shared", room=1024),
-    Visiting(256, ahead=1, resident=512, gathers=False),  # 86 and 87, otherwise 85 and 85
+    Visiting(256, ahead=1, resident=512, gathers=False),  # 85 and 87, otherwise 84 and 85
     Visiting(1024, ahead=1, resident=640, room=640, asks="each thread"),
     # 2048 columns 92 and 93 so, 90 and 90 where all is under way together.
     Visiting(2048, ahead=1, resident=640, room=640, asks="by line", gathers=False),

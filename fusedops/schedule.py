@@ -71,17 +71,18 @@ SMALL_BLOCK_OF_FEW = 128
 #: with 64 or 128. Both with room as row_tile.NARROW_ROOM.
 SMALL_BLOCK_OF_NARROW = 32
 
-#: Columns beyond which and up to which one block tells its cluster that all have begun
-#: (core/cluster.cuh), where a mean is subtracted and where none is; of 16 bits, beside operands
-#: that all rows share. LayerNorm of 65536 columns 95 percent so, 92 where each waits; of 32768
-#: columns 97 and 98, of 98304 columns 81 and 85. RMSNorm of 131072 columns 98 and 95, of 20480
-#: columns 94 and 100; of 151936 84 and 87.
-LED = (32768, 65536)
-LED_ALONE = (32768, 131072)
-
-#: Columns beyond which narrow packs are so: LayerNorm of 30522 columns 86 and 82, of 50257 columns
-#: 70 and 68; RMSNorm 91 and 88, 88 and 84.
+#: Columns beyond which one block tells its cluster that all have begun (core/cluster.cuh), and the
+#: same of narrow packs; of 16 bits, beside operands that all rows share. LayerNorm of 65536 columns
+#: 95 percent so, 92 where each waits; of 32768 columns 97 and 98; RMSNorm of 20480 columns 94 and
+#: 100. Narrow: LayerNorm of 30522 columns 86 and 82, of 50257 columns 70 and 68; RMSNorm 91 and 88,
+#: 88 and 84.
+LED = 32768
 LED_NARROW = 16384
+
+#: Columns up to which, where a mean is subtracted and where none is. LayerNorm of 98304 columns 81
+#: so, 85 where each waits; RMSNorm of 131072 columns 98 and 95, of 151936 columns 84 and 87.
+LED_MOST = 65536
+LED_MOST_ALONE = 131072
 
 #: Bytes of a word that a row is moved to shared memory by: it may begin and end anywhere in one.
 STAGED_WORD = 16
@@ -245,8 +246,8 @@ def choose(row: Row, shared_limit: int, cluster_limit: int, forced: str | None =
 
 
 def _leads(row: Row) -> bool:
-    least, most = LED if row.centred else LED_ALONE
-    least = LED_NARROW if row.narrow_access else least
+    least = LED_NARROW if row.narrow_access else LED
+    most = LED_MOST if row.centred else LED_MOST_ALONE
     return row.streams == "columns" and row.element_bytes == 2 and least < row.columns <= most
 
 
