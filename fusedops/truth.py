@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -183,7 +183,8 @@ class _Following(Chain):
 
     def rounded(self, name: str, value: Tensor) -> Tensor:
         stream = self.arrange(self._streams[name]).to(value.dtype)
-        result: Tensor = _InPlaceOf.apply(value, stream)  # type: ignore[no-untyped-call]
+        # Whether torch types apply() depends on its version.
+        result: Tensor = cast(Any, _InPlaceOf).apply(value, stream)
         return result
 
     def apply(self, side: str, value: Tensor, places: range) -> Tensor:
@@ -194,7 +195,8 @@ class _Following(Chain):
         for place in places:
             functor = functors[place]
             if isinstance(functor, Cast) and self._nudge:
-                value = _Nudged.apply(self._kept(value), functor.dtype, self._nudge)  # type: ignore[no-untyped-call]
+                kept = self._kept(value)
+                value = cast(Any, _Nudged).apply(kept, functor.dtype, self._nudge)
                 continue
             if isinstance(functor, Affine) and functor.gamma is not None and side == "store":
                 self._note(value * self.value(functor.gamma))

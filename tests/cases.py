@@ -67,6 +67,11 @@ def functor(word, *arguments):
     return kinds[word](*arguments)
 
 
+def thorough(*values):
+    """Values of a parameter that only the thorough run has, for what differs little."""
+    return [pytest.param(value, marks=pytest.mark.thorough) for value in values]
+
+
 @functools.cache
 def declare(chain):
     """The fused op that a chain describes."""

@@ -126,17 +126,20 @@ def test_a_run_that_differs_is_noticed(device, monkeypatch):
         check_scaled(Unsteady(op.load, op.store), device)
 
 
+@pytest.mark.thorough
 def test_a_chain_with_a_stream(device):
     x, operands = add_norm_case(torch.float32, device)
     report = check(declare(ADD_NORM), x, **operands)
     assert {one.what for one in report.compared} >= {"stream", "gradient of residual"}
 
 
+@pytest.mark.thorough
 def test_a_functor_of_the_users_own(device):
     op = fo.LogSoftmax(load=[softcap("cap")])
     check(op, randn(4, 3, 16, device=device) * 20, cap=torch.tensor(15.0, device=device))
 
 
+@pytest.mark.thorough
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
 def test_flagships(dtype):
@@ -145,6 +148,7 @@ def test_flagships(dtype):
         check(declare(chain), x, **operands)
 
 
+@pytest.mark.thorough
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "op",
@@ -162,6 +166,7 @@ def test_other_declarations(op):
     check(op, x, **{name: {"a": a, "b": b}[name] for name in op.slots})
 
 
+@pytest.mark.thorough
 def test_options_are_passed_on(device):
     report = check(fo.LayerNorm(), randn(6, 5, 8, device=device).half(), dim=1, dtype=torch.float32)
     assert report.passed

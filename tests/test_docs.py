@@ -64,6 +64,7 @@ def compile_block(block, tmp_path):
     run([*command, "-Xcicc", "-O0", f"-I{env.include_dir()}", source, "-o", tmp_path / "out.ptx"])
 
 
+@pytest.mark.thorough
 def test_blocks(page, tmp_path, monkeypatch):
     run_blocks(page, tmp_path, monkeypatch)
 
@@ -105,6 +106,7 @@ def differentiate(call, inputs, wanted):
     return dict(zip(wanted, gradients, strict=True)), kept
 
 
+@pytest.mark.thorough
 def test_the_walk_through(layer_scale, device):
     for op, inputs, kept_for_x in declared(layer_scale, device):
         x, *operands = inputs
@@ -120,6 +122,7 @@ def test_the_walk_through(layer_scale, device):
                 assert kept == kept_for_x
 
 
+@pytest.mark.thorough
 def test_a_functor_may_bring_its_cpp(layer_scale, device):
     page = (ROOT / "docs" / "functors.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```cpp\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
