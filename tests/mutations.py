@@ -459,6 +459,13 @@ MUTATIONS = [
         "[cpu-('lengths', 'n')]",
     ),
     Mutation(
+        "an offset whose upper bits are not those of the kernels",
+        "fusedops/random.py",
+        "(offset >> 32 & _LOW)",
+        "(offset >> 32)",
+        "test_dropout.py::test_the_map_counts_modulo_64_bits[(3, -1)]",
+    ),
+    Mutation(
         "packs of a user's own LOAD that do not divide the columns",
         "include/fusedops/dispatch/form.cuh",
         "while (pack > 1 && (cols % pack != 0 || !packs_as(given, pack))) pack /= 2;",
