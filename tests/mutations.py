@@ -466,6 +466,13 @@ MUTATIONS = [
         "test_dropout.py::test_the_map_counts_modulo_64_bits[(3, -1)]",
     ),
     Mutation(
+        "integers that wrap in torch and not in a functor",
+        "fusedops/functors/integers.py",
+        "most <= min(_EXACT, info.max)",
+        "most <= _EXACT",
+        "test_functor_types.py::test_a_range_is_that_of_its_type",
+    ),
+    Mutation(
         "packs of a user's own LOAD that do not divide the columns",
         "include/fusedops/dispatch/form.cuh",
         "while (pack > 1 && (cols % pack != 0 || !packs_as(given, pack))) pack /= 2;",
