@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from fusedops.binding import KEPT, read_ints
+from fusedops.binding import KEPT
 from fusedops.dense import run_on_copies
 from fusedops.errors import UnsupportedError
 from fusedops.jit.lock import guard
 from fusedops.needed import joining_name, saved_name
 from fusedops.plan import columns_apart
 from fusedops.runtime import draw, draw_in_memory
+from fusedops.scalars import check_pair, read_ints
 
 if TYPE_CHECKING:
     from fusedops.gradient import Gradient
@@ -112,6 +113,8 @@ class _Differentiated(torch.autograd.Function):
                     generator = draw_in_memory(x.device, op.dropouts, generator, op.name)
                 else:
                     generator = drawn
+            elif isinstance(generator, tuple):
+                generator = check_pair(op.name, generator)  # in plain types, to be read again
             arguments["generator"] = generator
             if isinstance(generator, Tensor):
                 names.append("generator")

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 import numbers
-import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -20,6 +19,15 @@ from torch import Tensor
 from fusedops.functors import Dropout, Functor, Role
 from fusedops.geometry import mismatch
 from fusedops.runtime import check_generator
+from fusedops.scalars import (
+    check_draw,
+    check_offset,
+    check_pair,
+    check_probability,
+    offset_of,
+    read_ints,
+    shortened,
+)
 
 if TYPE_CHECKING:
     from fusedops.row_op import RowOp
@@ -31,12 +39,9 @@ __all__ = [
     "Bound",
     "bind",
     "check_device",
-    "check_draw",
     "check_names",
     "check_number",
-    "check_pair",
     "find_reduced",
-    "read_ints",
 ]
 
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -124,7 +129,7 @@ def bind(op: RowOp, x: Any, operands: Mapping[str, Any], options: Mapping[str, A
     for key in options:
         if key not in OPTIONS:
             raise TypeError(f"{name}: unknown option {key!r}")
-    reduced = find_reduced(op, name, x, options)
+    reduced = find_reduced(op, name, x.shape, options)
     dtype = x.dtype if options.get("dtype") is None else options["dtype"]
     if not isinstance(dtype, torch.dtype) or dtype not in FLOATING:
         raise TypeError(f"{name}: dtype must be one of {_names(FLOATING)}, got {dtype}")
@@ -135,7 +140,7 @@ def bind(op: RowOp, x: Any, operands: Mapping[str, Any], options: Mapping[str, A
     if isinstance(generator, Tensor):
         check_draw(name, generator, x)
     if isinstance(generator, tuple):
-        check_pair(name, generator)
+        generator = check_pair(name, generator)
     drawn = isinstance(generator, (tuple, Tensor))
     if generator is not None and not drawn and not isinstance(generator, torch.Generator):
         raise TypeError(
@@ -154,6 +159,9 @@ def bind(op: RowOp, x: Any, operands: Mapping[str, Any], options: Mapping[str, A
     load, store, slots = _acting(op, values, training)
     if slots and isinstance(generator, torch.Generator):
         check_generator(name, generator, x.device.type, x.device.index or 0)
+    offset = offset_of(generator)
+    if offset is not None:
+        check_offset(name, offset, op.dropouts if slots else 1)
     double = torch.float64 in (x.dtype, dtype)
     bound = Bound(
         op=op,
@@ -188,11 +196,17 @@ def _wanted(op: RowOp) -> str:
     return f"this op takes {', '.join(map(repr, op.slots)) or 'no operands'}"
 
 
-def find_reduced(op: RowOp, name: str, x: Tensor, options: Mapping[str, Any]) -> tuple[int, ...]:
-    """The dimensions that make a row, ascending; raises TypeError or ValueError if they cannot."""
+def find_reduced(
+    op: RowOp, name: str, sizes: Sequence[int], options: Mapping[str, Any]
+) -> tuple[int, ...]:
+    """The dimensions of x, of these sizes, that make a row, ascending.
+
+    Raises:
+        TypeError, ValueError: The options do not say which.
+    """
     dim = options.get("dim")
     shape = options.get("normalized_shape")
-    if x.dim() == 0:
+    if len(sizes) == 0:
         raise ValueError(
             f"{name}: x must have at least one dimension, got a 0-d tensor; use x[None]"
         )
@@ -202,40 +216,24 @@ def find_reduced(op: RowOp, name: str, x: Tensor, options: Mapping[str, Any]) ->
         if dim is not None:
             raise TypeError(f"{name}: give dim or normalized_shape, not both")
         wanted = read_ints(name, "normalized_shape", shape)
-        if not wanted or tuple(x.shape[-len(wanted) :]) != wanted:
+        if not wanted or tuple(sizes[-len(wanted) :]) != wanted:
             raise ValueError(
-                f"{name}: normalized_shape must be the end of x's shape {tuple(x.shape)}, "
+                f"{name}: normalized_shape must be the end of x's shape {tuple(sizes)}, "
                 f"got {wanted}"
             )
-        return tuple(range(x.dim() - len(wanted), x.dim()))
+        return tuple(range(len(sizes) - len(wanted), len(sizes)))
     if dim is None:
-        return (x.dim() - 1,)
+        return (len(sizes) - 1,)
     dims = read_ints(name, "dim", dim)
     if len(dims) != 1 and not op.normalizes:
         raise TypeError(f"{name}: dim must be one int, got {dim!r}")
     for one in dims:
-        if not -x.dim() <= one < x.dim():
-            raise ValueError(f"{name}: dim must be within x's {x.dim()} dimensions, got {dim!r}")
-    result = tuple(sorted({one % x.dim() for one in dims}))
+        if not -len(sizes) <= one < len(sizes):
+            raise ValueError(f"{name}: dim must be within x's {len(sizes)} dimensions, got {dim!r}")
+    result = tuple(sorted({one % len(sizes) for one in dims}))
     if not result or len(result) != len(dims):
         raise ValueError(f"{name}: dim must name each dimension once, got {dim!r}")
     return result
-
-
-def read_ints(name: str, option: str, value: Any) -> tuple[int, ...]:
-    """An option that is an int or several, of any integer type (numpy's, say), as plain ints."""
-    if type(value) is int:  # at once; nor could Dynamo follow what is tried below
-        return (value,)
-    try:
-        items = tuple(value)
-    except TypeError:
-        items = (value,)
-    try:
-        if not any(isinstance(item, bool) for item in items):  # True would pass for 1
-            return tuple(operator.index(item) for item in items)
-    except TypeError:
-        pass
-    raise TypeError(f"{name}: {option} must be an int or a sequence of ints, got {value!r}")
 
 
 def _check_tensor(
@@ -289,30 +287,6 @@ def check_number(op: RowOp, key: str, value: Any) -> float:
     return _number(op.name, key, op.operands[op.slots[key] - 1].role, value)
 
 
-def check_pair(name: str, draw: tuple[Any, ...]) -> None:
-    """Raise TypeError or ValueError unless these are seed and offset."""
-    kinds = (int, torch.SymInt)
-    if len(draw) != 2 or not all(isinstance(one, kinds) for one in draw):
-        raise TypeError(f"{name}: generator must be (seed, offset), two ints, got {draw!r}")
-    if not all(-(1 << 63) <= one < 1 << 64 for one in draw):
-        raise ValueError(
-            f"{name}: seed and offset, given as generator, must fit 64 bits, got {draw!r}"
-        )
-
-
-def check_draw(name: str, draw: Tensor, x: Tensor) -> None:
-    """Raise ValueError unless dropouts can read seed and offset there."""
-    lies_right = draw.is_meta or draw.stride() == (1,)
-    if draw.dtype is torch.int64 and draw.shape == (2,) and draw.device == x.device and lies_right:
-        return
-    raise ValueError(
-        f"{name}: a tensor given as generator must hold seed and offset, two int64 on x's device "
-        f"{x.device}, next to each other, got {draw.dtype} of shape {tuple(draw.shape)} on "
-        f"{draw.device}; make one "
-        f"with torch.tensor([seed, offset], device={str(x.device)!r})"
-    )
-
-
 def _number(name: str, key: str, role: Role, value: Any) -> float:
     if type(value) is float and role is Role.VALUE:
         return value  # at once: what follows is slow to ask
@@ -323,15 +297,18 @@ def _number(name: str, key: str, role: Role, value: Any) -> float:
             raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {value!r}")
         count = int(value)
         if not -(2**63) <= count < 2**63:
-            raise ValueError(f"{name}: operand {key!r} must fit 64 bits as an int, got {count}")
+            raise ValueError(
+                f"{name}: operand {key!r} must fit 64 bits as an int, got {shortened(count)}"
+            )
         return count
+    if role is Role.PROBABILITY:
+        return check_probability(name, f"operand {key!r}", value)
     try:
-        number = float(value)
+        return float(value)
     except OverflowError:
-        raise ValueError(f"{name}: operand {key!r} is too large for a double: {value}") from None
-    if role is Role.PROBABILITY and not 0.0 <= number <= 1.0:
-        raise ValueError(f"{name}: operand {key!r} must be a probability in [0, 1], got {number}")
-    return number
+        raise ValueError(
+            f"{name}: operand {key!r} must fit a double, got {shortened(value)}"
+        ) from None
 
 
 def _acting(

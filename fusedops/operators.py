@@ -28,9 +28,10 @@ import torch
 from torch import Tensor, library
 
 from fusedops.autograd import run_backward, what_is_kept
-from fusedops.binding import KEPT, Bound, check_device, check_draw
+from fusedops.binding import KEPT, Bound, check_device
 from fusedops.errors import UnsupportedError
 from fusedops.runtime import draw_in_memory
+from fusedops.scalars import check_draw
 from fusedops.spelling import read
 
 if TYPE_CHECKING:

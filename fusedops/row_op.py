@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fusedops import _runtime
 from fusedops.autograd import differentiate
-from fusedops.binding import OPTIONS, Bound, bind, read_ints
+from fusedops.binding import OPTIONS, Bound, bind, find_reduced
 from fusedops.chains import check_chain, operands_of
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Dropout, Functor, Residual, Role
@@ -27,6 +27,7 @@ from fusedops.plan import make_plan
 from fusedops.random import keep_mask
 from fusedops.refusal import refuse
 from fusedops.runtime import draw, draw_in_memory
+from fusedops.scalars import check_offset, check_pair, check_probability, read_int, read_ints
 from fusedops.spelling import spell
 from fusedops.tracing import call_operator
 
@@ -192,17 +193,31 @@ class RowOp(_runtime.Dispatcher):
             p: The probability of being dropped.
             slot: Which Dropout of the declaration, counted from 0, LOAD before STORE.
             dim: The reduced dimension or dimensions.
+
+        Raises:
+            TypeError, ValueError: An argument is of the wrong kind, or out of its range: offset and
+                the dropouts of the declaration stay within 2^48.
         """
-        if not 0 <= slot < self.dropouts:
+        name = f"{type(self).__name__}.dropout_mask"
+        number = read_int(slot)
+        if number is None or not 0 <= number < self.dropouts:
             raise ValueError(
-                f"{type(self).__name__}: slot must be one of this op's {self.dropouts} dropouts, "
-                f"got {slot}"
+                f"{name}: slot must be one of this op's {self.dropouts} dropouts, counted from 0, "
+                f"got {slot!r}"
             )
-        if not 0.0 <= p <= 1.0:  # false for NaN, too
-            raise ValueError(f"{type(self).__name__}: p must be a probability in [0, 1], got {p}")
-        dims = read_ints(type(self).__name__, "dim", dim)
-        reduced = sorted(one % len(shape) for one in dims)
-        return keep_mask(tuple(shape), reduced, seed=seed, offset=offset + slot, p=p)
+        sizes = read_ints(name, "shape", shape)
+        if not sizes or min(sizes) < 0:
+            raise ValueError(
+                f"{name}: shape must be that of an x, at least one size of 0 or more, got {sizes}"
+            )
+        reduced = find_reduced(self, name, sizes, {"dim": dim})
+        for option, value in (("seed", seed), ("offset", offset)):
+            if read_int(value) is None:
+                raise TypeError(f"{name}: {option} must be an int, got {value!r}")
+        seed, offset = check_pair(name, (seed, offset))
+        check_offset(name, offset, self.dropouts)
+        chance = check_probability(name, "p", p)
+        return keep_mask(sizes, reduced, seed=seed, offset=offset + number, p=chance)
 
     def reference(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The reduction in torch over the last dimension, and its statistics (no gradients)."""
@@ -301,10 +316,12 @@ class RowOp(_runtime.Dispatcher):
             and type(dim) is tuple
             and all(type(one) is int for one in dim)
             and dim == bound.reduced
+            and options.get("generator") is bound.generator
             and all(operands[name] is value for name, value in bound.operands.items())
         ):  # in plain types already: once more would be no better
             raise TypeError(f"{self.name}: the runtime cannot read these options: {options}")
         plain = {**options, "dim": bound.reduced, "normalized_shape": None}
+        plain["generator"] = bound.generator
         return self(bound.x, **bound.operands, **plain)
 
     def bind(self, x: Any, arguments: dict[str, Any]) -> Bound:

@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from fusedops.errors import CompilerNotFound, MissingVariantError, UnknownArchError
+from fusedops.errors import (
+    CompilerNotFound,
+    MissingVariantError,
+    UnknownArchError,
+    UnsupportedError,
+)
 from fusedops.spelling import modules
 from fusedops.target import ARCHS, Target
 
@@ -38,8 +43,12 @@ def serve(
     Raises:
         MissingVariantError, CompilerNotFound, UnknownArchError: It gives none; says how to fill the
             cache.
+        UnsupportedError: The device is too old for any.
     """
-    own = Target.of(device)
+    try:
+        own = Target.of(device)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{signature().op.partition('(')[0]}: {error}") from None
     try:
         return make(own)
     except _LACKING as error:

@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import fusedops.operators  # noqa: F401 (registers them)
-from fusedops.binding import check_names, check_number, check_pair, find_reduced
+from fusedops.binding import check_names, check_number, find_reduced
 from fusedops.errors import UnsupportedError
+from fusedops.scalars import check_offset, check_pair
 
 if TYPE_CHECKING:
     from fusedops.row_op import RowOp
@@ -56,7 +57,7 @@ def call_operator(
             f"{name}: out= does not go with tracing (torch.compile, torch.export, dispatch modes); "
             "leave it away, or use op.unfused"
         )
-    reduced = find_reduced(op, name, x, options)
+    reduced = find_reduced(op, name, x.shape, options)
     names: list[str] = []
     tensors: list[Tensor] = []
     numbers: list[float] = []
@@ -113,9 +114,10 @@ def _draw(op: RowOp, x: Tensor, operands: Mapping[str, Any], generator: Any) -> 
     if isinstance(generator, Tensor):
         return generator
     if isinstance(generator, tuple):
-        check_pair(op.name, generator)
-        signed = [one - (1 << 64) if one >= 1 << 63 else one for one in generator]
-        return torch.tensor(signed, device=x.device)
+        seed, offset = check_pair(op.name, generator)
+        check_offset(op.name, offset, op.dropouts)
+        signed = seed - (1 << 64) if seed >= 1 << 63 else seed
+        return torch.tensor([signed, offset], device=x.device)
     if generator is not None:
         raise UnsupportedError(
             f"{op.name}: generator= does not go with tracing (torch.compile, torch.export, "

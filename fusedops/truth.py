@@ -17,13 +17,16 @@ from torch import Tensor
 
 from fusedops.binding import Bound
 from fusedops.functors import Affine, Cast
-from fusedops.ops import LogSoftmax
+from fusedops.ops import LogSoftmax, Softmax
 from fusedops.unfused import Chain
 
 __all__ = ["Wanted", "wanted"]
 
 #: Two chains in double differ by so much of the largest number at hand: nothing here is more exact.
 _DOUBLE = 2.0**-44
+
+#: Backward passes that estimate a norm: it is then known to a few tenths.
+_PROBES = 16
 
 
 class Wanted(NamedTuple):
@@ -217,13 +220,31 @@ class _Following(Chain):
         op, y, g = self._bound.op, self.result.detach(), gradient.abs()
         if not self.columns:
             return g
-        if op.normalizes:
-            rstd = op.reference(self.reduced.detach())[1]["rstd"][..., None]
+        statistics = op.reference(self.reduced.detach())[1]
+        if "rstd" in statistics:
             along = y.abs() * (g * y.abs()).mean(-1, keepdim=True)
-            return rstd * (g + g.mean(-1, keepdim=True) + along)
+            return statistics["rstd"][..., None] * (g + g.mean(-1, keepdim=True) + along)
         if isinstance(op, LogSoftmax):
             return g + y.exp() * g.square().sum(-1, keepdim=True).sqrt()
-        return y * (g + (y * g).sum(-1, keepdim=True))
+        if isinstance(op, Softmax):
+            return y * (g + (y * g).sum(-1, keepdim=True))
+        return self._probed(g)
+
+    def _probed(self, g: Tensor) -> Tensor:
+        """The same for an operator whose formula is not known here: the 2-norm of the terms.
+
+        With random signs of the upstream gradient, the expected square of a sum is the sum of the
+        squares of its terms.
+        """
+        generator = torch.Generator(g.device).manual_seed(0)
+        total = torch.zeros_like(self.reduced)
+        for _ in range(_PROBES):
+            signs = torch.randint(0, 2, g.shape, device=g.device, generator=generator) * 2 - 1
+            (found,) = torch.autograd.grad(
+                self.result, self.reduced, signs * g, retain_graph=True, materialize_grads=True
+            )
+            total += found.detach().square()
+        return (total / _PROBES).sqrt()
 
 
 class _InPlaceOf(torch.autograd.Function):

@@ -459,6 +459,27 @@ MUTATIONS = [
         "[cpu-('lengths', 'n')]",
     ),
     Mutation(
+        "an offset whose upper bits are not those of the kernels",
+        "fusedops/random.py",
+        "(offset >> 32 & _LOW)",
+        "(offset >> 32)",
+        "test_dropout.py::test_the_map_counts_modulo_64_bits[(3, -1)]",
+    ),
+    Mutation(
+        "integers that wrap in torch and not in a functor",
+        "fusedops/functors/integers.py",
+        "most <= min(_EXACT, info.max)",
+        "most <= _EXACT",
+        "test_functor_types.py::test_a_range_is_that_of_its_type",
+    ),
+    Mutation(
+        "an unfused chain that follows a global",
+        "fusedops/functors/user.py",
+        "function = self._of_operands() if forward is None else forward[x.dtype]",
+        "function = self._of_operands()",
+        "test_frozen_functors.py::test_a_change_reaches_neither_the_op_nor_unfused[cpu-a global]",
+    ),
+    Mutation(
         "packs of a user's own LOAD that do not divide the columns",
         "include/fusedops/dispatch/form.cuh",
         "while (pack > 1 && (cols % pack != 0 || !packs_as(given, pack))) pack /= 2;",

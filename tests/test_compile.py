@@ -350,6 +350,9 @@ def test_a_wrong_call_is_told_as_it_is_compiled():
         ((1.5, 2), "two ints"),
         ((1, 2, 3), "two ints"),
         ((2**64, 2), "64 bits"),
+        ((2, -1), r"offset .* got -1"),
+        ((2, 2**48), r"offset .* at most 2\*\*48"),
+        (torch.tensor([2, -1]), r"offset .* got -1"),
     ],
     ids=str,
 )
@@ -362,7 +365,7 @@ def test_a_draw_that_is_none_is_told(draw, message):
 
 def test_a_seed_of_64_bits():
     op, x = fo.Softmax(store=[fo.Dropout("p")]), randn(2, 40)
-    draw = (2**64 - 1, 2**63)
+    draw = (2**64 - 1, 2**48 - 1)
     want = op(x, p=0.5, generator=draw)
     assert same_bits(torch.compile(op, backend="aot_eager")(x, p=0.5, generator=draw), want)
 

@@ -5,28 +5,44 @@
 torch traces the function together with its ``torch.func.vjp``, so the derivatives are torch's own,
 with its conventions at kinks and its care for large arguments. The samples have shapes and dtypes
 but no values: nothing can depend on those. They are traced twice, in another shape and dtype, since
-nothing may depend on these either.
+nothing may depend on these either. `op.unfused` runs what was traced, not the function: what this
+reads from outside may change later.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
 
 from fusedops.errors import UnsupportedError
 from fusedops.functors.definition import GRADIENT, VALUE, Program
+from fusedops.functors.frozen import freeze
 from fusedops.functors.lowering import lower
 
-__all__ = ["trace"]
+__all__ = ["Traced", "trace"]
 
 _SAMPLES = (((2, 3), torch.float64), ((5,), torch.float32))
 
 
-def trace(title: str, function: Callable[..., Tensor], operands: int) -> Program:
+class Traced(NamedTuple):
+    """What a function was when it was traced.
+
+    Attributes:
+        program: What it and its derivative do to an element.
+        forward: The same of tensors, by the dtype of the arithmetic. None where torch could not
+            differentiate it as the function itself (a `torch.autograd.Function`, a part under
+            `torch.no_grad()`), or where C++ was given.
+    """
+
+    program: Program
+    forward: Mapping[torch.dtype, Callable[..., Tensor]] | None
+
+
+def trace(title: str, function: Callable[..., Tensor], operands: int) -> Traced:
     """What ``function(x, *operands)`` computes of an element, and its gradients.
 
     Raises:
@@ -51,7 +67,23 @@ def trace(title: str, function: Callable[..., Tensor], operands: int) -> Program
             "torch.finfo(x.dtype), say), but a functor sees one element at a time, in the compute "
             "type; pass such a number as an operand"
         )
-    return result
+    frozen = _freeze(title, function, operands)
+    try:
+        again = program(_graph(title, frozen[dtype], operands, shape, dtype), shape, rounds=True)
+    except UnsupportedError:  # of what the function keeps from autograd
+        return Traced(result, None)
+    return Traced(result, frozen if again == result else None)
+
+
+def _freeze(
+    title: str, function: Callable[..., Tensor], operands: int
+) -> dict[torch.dtype, Callable[..., Tensor]]:
+    """The function's value alone, by dtype."""
+    found = {}
+    for shape, dtype in _SAMPLES:
+        traced = _traced(title, function, 1 + operands, shape, dtype)
+        found[dtype] = freeze(traced, shape)
+    return found
 
 
 def _graph(
@@ -62,8 +94,6 @@ def _graph(
     dtype: torch.dtype,
 ) -> fx.GraphModule:
     """The function's value and gradients as operations, of the upstream gradient and its inputs."""
-    # Imported here: it takes a second, and only functors of the user's own need it.
-    from torch.fx.experimental.proxy_tensor import make_fx
 
     def checked(x: Tensor, *values: Tensor) -> Tensor:
         result = function(x, *values)
@@ -75,9 +105,27 @@ def _graph(
         with torch.no_grad():  # else its formulas are those that can be differentiated again
             return (value, *pull(upstream.to(value.dtype)))
 
-    samples = [torch.empty(shape, dtype=dtype, device="cpu") for _ in range(2 + operands)]
+    return _traced(title, both, 2 + operands, shape, dtype)
+
+
+def _traced(
+    title: str,
+    function: Callable[..., Any],
+    inputs: int,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+) -> fx.GraphModule:
+    """The operations of a function of so many samples."""
+    # Imported here: it takes a second, and only functors of the user's own need it.
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    samples = [torch.empty(shape, dtype=dtype, device="cpu") for _ in range(inputs)]
+    # A table of one's own, though empty: by default torch makes x.detach() a plain view.
+    maker = make_fx(
+        function, decomposition_table={}, tracing_mode="fake", _allow_non_fake_inputs=True
+    )
     with _plain_modes(), _explained(title):
-        return make_fx(both, tracing_mode="fake", _allow_non_fake_inputs=True)(*samples)
+        return maker(*samples)
 
 
 def _check_result(title: str, result: Any, shape: Sequence[int]) -> None:
