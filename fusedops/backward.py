@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fusedops import _runtime, gradient_schedule, plan, schedule
+from fusedops import _runtime, gradient_schedule, gradient_tile, plan, schedule
 from fusedops.binding import KEPT, Bound
 from fusedops.codegen import STORAGE, Arguments, Number, View
 from fusedops.geometry import Geometry, Placed
@@ -26,6 +26,7 @@ from fusedops.parts import Part, contiguous, kept_part, kept_view, part_of, view
 from fusedops.second_stage import second_stage
 from fusedops.slices import Sharing, Slices, cut, sharing
 from fusedops.target import Target
+from fusedops.traffic import traffic_of
 from fusedops.variant import Variant
 
 if TYPE_CHECKING:
@@ -147,16 +148,17 @@ class Backward:
         if self.target.shared_limit is None:
             return None, schedule.choose_host(columns, plan.forced), 0
         plan.check_columns(self.op.name, columns)
+        traffic = traffic_of(self.bound)
         tile = gradient_schedule.choose_gradient(
             schedule.Row(
                 columns=columns,
                 element_bytes=self.bound.x.element_size(),
                 compute_bytes=self.bound.compute.itemsize,
-                dropout=bool(self.bound.slots),
+                dropout=traffic.draws > 0,
             ),
             self.target.shared_limit,
             self.target.cluster_limit,
-            self.op.gradient_values,
+            gradient_tile.values_of(self.op.normalizes, traffic.beside),
             tuple(self._groups()),
             plan.forced,
         )

@@ -21,7 +21,7 @@ from fusedops.binding import FLOATING, KEPT, Bound
 from fusedops.codegen import Arguments, Number, View
 from fusedops.dense import run_on_copies
 from fusedops.errors import UnsupportedError
-from fusedops.functors import Affine, rounded
+from fusedops.functors import rounded
 from fusedops.geometry import MAX_ROW_DIMS, Geometry, Operand, Virtual, place
 from fusedops.jit.lock import guard
 from fusedops.parts import (
@@ -36,6 +36,7 @@ from fusedops.parts import (
 from fusedops.recording import record
 from fusedops.serving import serve
 from fusedops.target import Target
+from fusedops.traffic import traffic_of
 from fusedops.unfused import run
 from fusedops.variant import Variant
 
@@ -165,7 +166,7 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
     if padding:
         geometry = _padded(geometry, padding)
     columns = max(geometry.columns, 1)
-    tile, streams = None, _streams(bound)
+    tile, traffic = None, traffic_of(bound)
     if target.shared_limit is not None:
         check_columns(op.name, columns)
     if target.shared_limit is None:
@@ -176,8 +177,8 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
                 columns=columns,
                 element_bytes=x.element_size(),
                 compute_bytes=bound.compute.itemsize,
-                dropout=bool(bound.slots),
-                streams=streams,
+                dropout=traffic.draws > 0,
+                streams=traffic.streams,
                 centred=op.centred,
             ),
             target.shared_limit,
@@ -195,8 +196,8 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
     views = {name: view_of(part, next(places), width) for name, part in outputs.items()}
     if bound.keep:
         views[KEPT] = kept_view(views[KEPT], op.kept, width)
-    if tile is not None and target.cluster_limit > 1 and streams != "many":
-        tile = _staged(bound, tile, operands, views["y"], target)
+    if tile is not None and target.cluster_limit > 1 and traffic.streams != "many":
+        tile = _staged(bound, tile, operands["x"], views["y"], target)
     query, logical_row = (() if place is None else place.row_strides for place in places)
     rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
     write = Arguments(
@@ -240,29 +241,16 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
     )
 
 
-def _streams(bound: Bound) -> str:
-    """What a row has beside x and y, going by the declaration: as `streams` of `Row`."""
-    op = bound.op
-    if bound.slots or op.saves or any(functor.masks for functor in bound.load):
-        return "many"
-    if not op.slots:
-        return "none"
-    affine = all(isinstance(functor, Affine) for functor in bound.store)
-    return "columns" if affine and not any(f.operands() for f in bound.load) else "many"
-
-
 def _staged(
     bound: Bound,
     tile: schedule.Schedule,
-    operands: Mapping[str, View | Number],
+    x: View | Number,
     y: View,
     target: Target,
 ) -> schedule.Schedule:
-    x, *others = operands.values()
     assert isinstance(x, View)
     assert target.shared_limit is not None
-    beside = all(isinstance(other, Number) or other.shared for other in others)
-    if not beside or x.placed.column_stride != 1 or y.placed.column_stride != 1:
+    if x.placed.column_stride != 1 or y.placed.column_stride != 1:
         return dataclasses.replace(tile, staged=0)
     sizes = (bound.x.element_size(), bound.output_dtype("y").itemsize)
     own = min(size * min(tile.width, 16 // size) for size in sizes)

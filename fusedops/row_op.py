@@ -231,14 +231,6 @@ class RowOp(_runtime.Dispatcher):
         """The C++ type of its gradient."""
         raise NotImplementedError
 
-    @functools.cached_property
-    def gradient_values(self) -> str:
-        """Which of `gradient_tile.GRADIENT_VALUES` fits the declaration."""
-        having = sum(len(functor.gradients()) for functor in (*self.load, *self.store))
-        if not having:
-            return "plain"
-        return "softmax" if not self.normalizes else "norm" if having <= 2 else "long norm"
-
     @property
     def eps(self) -> float | None:
         """What a norm adds to the variance; None for a softmax."""
