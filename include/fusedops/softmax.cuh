@@ -65,7 +65,7 @@ template <class Compute_, bool kLog>
 struct SoftmaxGradientOfResult : SoftmaxGradient<Compute_, kLog, false> {
   using Compute = Compute_;
   static constexpr bool kLeaves = false, kLeavesConstant = false;
-  FUSEDOPS_HD static Compute neutral() { return kLog ? -infinity<Compute>() : Compute(0); }
+  FUSEDOPS_HD static Compute padding_value() { return kLog ? -infinity<Compute>() : Compute(0); }
   struct Row {
     FUSEDOPS_HD Compute result(Compute y) const { return y; }
   };

@@ -78,11 +78,11 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
         const int64_t col = chunk * Schedule::kChunk;
         value.begin(cols - col, 0);
         gradient.begin(cols - col, 0);
-        load_tile<true>(value, load, row, col, bounds, Op::neutral());
+        load_tile<true>(value, load, row, col, bounds, Op::padding_value());
         load_tile<false>(gradient, along, row, col, bounds, Compute(0));
         through_store<Op, kMasks>(value, gradient, known, store, row, col, sinks, lane, visit);
       };
-      typename Op::Partial part = Op::nothing();
+      typename Op::Partial part = Op::identity();
       for (int64_t chunk = 0; chunk < chunks; ++chunk) {
         fetch(chunk, store_sinks);
         const int64_t at = kKeeps ? chunk : 0;

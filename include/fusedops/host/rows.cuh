@@ -52,11 +52,11 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
     const Columns within = chunks_within<LoadT, Row>(bounds, Schedule::kChunk, chunks);
 
     typename Op::Partial parts[kKeeps ? Schedule::kChunks : 1];
-    typename Op::Partial of_row = Op::nothing();
+    typename Op::Partial of_row = Op::identity();
     for (int64_t chunk = within.begin; chunk < within.end; ++chunk) {
       RowTile& tile = tiles[kKeeps ? chunk : 0];
       tile.begin(cols - chunk * Schedule::kChunk, cols - chunk * Schedule::kChunk);
-      load_tile<false>(tile, load, row, chunk * Schedule::kChunk, bounds, Op::neutral());
+      load_tile<false>(tile, load, row, chunk * Schedule::kChunk, bounds, Op::padding_value());
       const typename Op::Partial part = op.reduce(Lanes<1>{}, tile);
       if constexpr (kKeeps) parts[chunk] = part;
       of_row = chunk == within.begin ? part : op.merge(of_row, part);
@@ -69,8 +69,8 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
       typename Op::Partial& part = parts[kKeeps ? chunk : 0];
       if (!kKeeps || chunk < within.begin || chunk >= within.end) {
         tile.begin(cols - chunk * Schedule::kChunk, cols - chunk * Schedule::kChunk);
-        load_tile<true>(tile, load, row, chunk * Schedule::kChunk, bounds, Op::neutral());
-        part = op.again(Lanes<1>{}, tile);
+        load_tile<true>(tile, load, row, chunk * Schedule::kChunk, bounds, Op::padding_value());
+        part = op.rebuild(Lanes<1>{}, tile);
       }
       store_tile(tile, store, row, chunk * Schedule::kChunk, finish.of(part));
     }

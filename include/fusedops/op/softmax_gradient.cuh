@@ -18,7 +18,7 @@ struct SoftmaxGradient {
   uint64_t unused;
   static constexpr int kKept = 2;
 
-  FUSEDOPS_HD static Compute neutral() { return -infinity<Compute>(); }
+  FUSEDOPS_HD static Compute padding_value() { return -infinity<Compute>(); }
 
   /// What is known of a row from the forward pass.
   struct Row {
@@ -42,7 +42,7 @@ struct SoftmaxGradient {
   struct Partial {
     Compute sum;
   };
-  FUSEDOPS_HD static Partial nothing() { return {0}; }
+  FUSEDOPS_HD static Partial identity() { return {0}; }
 
   template <class Group, class Tile>
   FUSEDOPS_HD Partial reduce(Group group, const Tile& y, const Tile& g) const {

@@ -83,11 +83,11 @@ FUSEDOPS_HD Columns chunks_within(Columns bounds, int64_t chunk, int64_t chunks)
 }
 
 /// Fills a tile whose first pack begins at `col`. Only packs that can be unmasked are read; all
-/// others, within the row or beyond it, become `neutral`. kAtOnce: what lies beyond the row's end costs
+/// others, within the row or beyond it, become `padding`. kAtOnce: what lies beyond the row's end costs
 /// no branch, so that all loads are under way at once.
 template <bool kAgain, bool kAtOnce = false, class Tile, class LoadT, class Row>
 FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_t col,
-                           Columns bounds, typename Tile::Compute neutral) {
+                           Columns bounds, typename Tile::Compute padding) {
   constexpr int N = Tile::kWidth;
   constexpr bool kBounds = detail::Bounds<LoadT, Row>::value;
   constexpr bool kSkips = detail::Skips<LoadT, Row>::value;
@@ -113,12 +113,12 @@ FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_
       const bool there = tile.complete(k);
       detail::load_pack<N, kAgain>(load, tile.at[k], row, there ? first : col);
       FUSEDOPS_UNROLL
-      for (int i = 0; i < N; ++i) tile.at[k][i] = there ? tile.at[k][i] : neutral;
+      for (int i = 0; i < N; ++i) tile.at[k][i] = there ? tile.at[k][i] : padding;
     } else if (wanted && tile.complete(k)) {
       detail::load_pack<N, kAgain>(load, tile.at[k], row, first);
     } else {
       FUSEDOPS_UNROLL
-      for (int i = 0; i < N; ++i) tile.at[k][i] = neutral;
+      for (int i = 0; i < N; ++i) tile.at[k][i] = padding;
       if (!Tile::kWhole && Tile::kPacks == 1 && wanted) {
         detail::load_tail<N, kAgain>(load, tile.at[k], row, first, count);
       }
@@ -134,7 +134,7 @@ FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_
     if (!wanted) return;
     typename Tile::Compute pack[N];
     FUSEDOPS_UNROLL
-    for (int i = 0; i < N; ++i) pack[i] = neutral;
+    for (int i = 0; i < N; ++i) pack[i] = padding;
     detail::load_tail<N, kAgain>(load, pack, row, first, tile.count(last));
     tile.put(last, pack);
   }

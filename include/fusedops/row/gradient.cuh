@@ -73,7 +73,7 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
     const int col = chunk * Schedule::kChunk + first_col;
     value.begin(left, 0);
     gradient.begin(left, 0);
-    load_tile<true>(value, load, row, col, bounds, Op::neutral());
+    load_tile<true>(value, load, row, col, bounds, Op::padding_value());
     load_tile<false, kAtOnce>(gradient, along, row, col, bounds, Compute(0));
   };
 

@@ -146,12 +146,12 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
                                ? chunks_within<LoadT, Row>(bounds, Schedule::kChunk, chunks)
                                : Columns{0, chunks};
 
-    typename Op::Partial part = Op::nothing();  // what this thread's group knows of a chunk
+    typename Op::Partial part = Op::identity();  // what this thread's group knows of a chunk
     for (int chunk = share.begin; chunk < share.end; ++chunk) {
       if (kSkipsChunks && (chunk < within.begin || chunk >= within.end)) {
         if (first < apart && chunk == share.begin) others.tell(Schedule::rank(blockIdx.x));
         others.wait();
-        parts.add(op, Op::nothing(), chunk);
+        parts.add(op, Op::identity(), chunk);
         continue;
       }
       const int begin = chunk * Schedule::kChunk;
@@ -159,9 +159,9 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
       tile.begin(left - first_col, left - group_col);
       const auto& source = stage.in(load, row);
       if (mine) {
-        load_tile<false>(tile, source, row, begin + first_col, bounds, Op::neutral());
+        load_tile<false>(tile, source, row, begin + first_col, bounds, Op::padding_value());
       } else {
-        tile.fill(Op::neutral());
+        tile.fill(Op::padding_value());
       }
       if constexpr (!Storage::kOneTile && !Storage::kRevisits) {
         Storage::template put<Schedule::kThreads * Schedule::kRows>(
@@ -179,21 +179,21 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
       const int begin = chunk * Schedule::kChunk;
       tile.begin(Schedule::left(cols, begin) - first_col, 0);
       if constexpr (Storage::kRevisits) {
-        if (mine) load_tile<true>(tile, load, row, begin + first_col, bounds, Op::neutral());
+        if (mine) load_tile<true>(tile, load, row, begin + first_col, bounds, Op::padding_value());
       } else if constexpr (!Storage::kOneTile) {
         if (chunk >= within.begin && chunk < within.end) {
           Storage::template get<Schedule::kThreads * Schedule::kRows>(
               shared_row, tile, chunk - share.begin, threadIdx.x);
         } else {
-          tile.fill(Op::neutral());
+          tile.fill(Op::padding_value());
         }
       }
       if constexpr (!Storage::kOneTile) {
         if (parts.remembers(chunks)) {
           part = parts.of(chunk);
-          op.again(part, tile);
+          op.rebuild(part, tile);
         } else {
-          part = op.again(Lanes<Schedule::kLanes>{}, tile);
+          part = op.rebuild(Lanes<Schedule::kLanes>{}, tile);
         }
       }
       auto&& target = stage.out(store, row);

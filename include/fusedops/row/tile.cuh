@@ -3,7 +3,7 @@
 //
 // The part of a row that one thread holds while it is reduced: kPacks packs of kWidth neighbouring
 // columns, kStride columns from pack to pack. Operators see rows only as tiles. Columns beyond the
-// end of the row hold the operator's neutral value, so a plain reduction need not know about them.
+// end of the row hold the operator's padding value, so a plain reduction need not know about them.
 #pragma once
 
 #include <fusedops/core/lanes.cuh>
