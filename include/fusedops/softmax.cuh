@@ -64,7 +64,7 @@ namespace detail {
 template <class Compute_, bool kLog>
 struct SoftmaxGradientOfResult : SoftmaxGradient<Compute_, kLog, false> {
   using Compute = Compute_;
-  static constexpr bool kLeaves = false, kLeavesConstant = false;
+  static constexpr bool kHasMasked = false, kMaskedIsConstant = false;
   FUSEDOPS_HD static Compute padding_value() { return kLog ? -infinity<Compute>() : Compute(0); }
   struct Row {
     FUSEDOPS_HD Compute result(Compute y) const { return y; }

@@ -126,8 +126,8 @@ struct PlainLoad {
   }
   template <int N, class Row>
   FUSEDOPS_HD void prefetch(const Row&, int64_t) const {}
-  template <int N, class Row, class Sink, class Gone>
-  FUSEDOPS_HD void backward(Compute (&)[N], const Row&, int64_t, Sink&, const Gone&) const {}
+  template <int N, class Row, class Sink, class Masked>
+  FUSEDOPS_HD void backward(Compute (&)[N], const Row&, int64_t, Sink&, const Masked&) const {}
 
  private:
   FUSEDOPS_ANY_SIDE

@@ -16,7 +16,7 @@ namespace fusedops {
 template <int kFirst, class... Functors>
 struct Chain {
   static constexpr bool kSaves = false;
-  static constexpr bool kJoins = false;
+  static constexpr bool kStreamGradient = false;
   static constexpr bool kMasks = false;
   static constexpr bool kBounds = false;
   static constexpr bool kMasksBounds = true;
@@ -42,9 +42,9 @@ struct Chain {
   FUSEDOPS_HD bool any(const Row&, int64_t) const {
     return true;
   }
-  template <int N, class Compute, class Row, class Sink, class Gone>
+  template <int N, class Compute, class Row, class Sink, class Masked>
   FUSEDOPS_HD void backward(Compute (&)[N], Compute (&)[N], const Row&, int64_t, Sink&,
-                            const Gone&) const {}
+                            const Masked&) const {}
   template <class Visit>
   FUSEDOPS_HD void operands(Visit&) const {}
 };
@@ -57,7 +57,8 @@ struct Chain<kFirst, F, Rest...> {
   static constexpr bool kSavesHere = detail::Saves<F>::value;
   static constexpr bool kSavesLater = Chain<kFirst + 1, Rest...>::kSaves;
   static constexpr bool kSaves = kSavesHere || kSavesLater;
-  static constexpr bool kJoins = detail::Joins<F>::value || Chain<kFirst + 1, Rest...>::kJoins;
+  static constexpr bool kStreamGradient =
+      detail::Joins<F>::value || Chain<kFirst + 1, Rest...>::kStreamGradient;
   static constexpr bool kMasks = detail::Masks<F>::value || Chain<kFirst + 1, Rest...>::kMasks;
   static constexpr bool kBounds =
       detail::HasColumns<F, RowIndex<1>>::value || Chain<kFirst + 1, Rest...>::kBounds;
@@ -129,13 +130,13 @@ struct Chain<kFirst, F, Rest...> {
   }
   /// `v` enters as the value this functor saw and is rewritten on the way up; `g` enters as the
   /// gradient of the chain's result and leaves as that of `v`. Only inputs that a gradient needs
-  /// are kept; a saved stream is read, not written. What is `gone` went after the last stream was
-  /// saved: whatever comes before has a gradient there all the same, if the stream has one.
-  template <int N, class Compute, class Row, class Sink, class Gone>
+  /// are kept; a saved stream is read, not written. Masks apply after the last saved stream, so a
+  /// masked element has a gradient in front of the stream all the same, if the stream has one.
+  template <int N, class Compute, class Row, class Sink, class Masked>
   FUSEDOPS_HD void backward(Compute (&g)[N], Compute (&v)[N], const Row& row, int64_t col,
-                            Sink& sink, const Gone& gone) const {
+                            Sink& sink, const Masked& masked) const {
     if constexpr (detail::Masks<F>::value) {
-      rest.backward(g, v, row, col, sink, gone);
+      rest.backward(g, v, row, col, sink, masked);
     } else {
       Compute seen[N];
       if constexpr (detail::NeedsInput<F>::value) {
@@ -147,14 +148,14 @@ struct Chain<kFirst, F, Rest...> {
       } else {
         first(v, detail::row_for<F>(row), col);
       }
-      rest.backward(g, v, row, col, sink, gone);
-      if constexpr (kSavesHere && !kSavesLater) gone.select(g);
-      if constexpr (kJoins) {
+      rest.backward(g, v, row, col, sink, masked);
+      if constexpr (kSavesHere && !kSavesLater) masked.select(g);
+      if constexpr (kStreamGradient) {
         SinkAt<kFirst, Sink> mine{sink};
         first.backward(g, seen, detail::row_for<F>(row), col, mine);
       } else {
-        KeptSink<Sink, Gone> kept{sink, gone};
-        SinkAt<kFirst, KeptSink<Sink, Gone>> mine{kept};
+        UnmaskedSink<Sink, Masked> kept{sink, masked};
+        SinkAt<kFirst, UnmaskedSink<Sink, Masked>> mine{kept};
         first.backward(g, seen, detail::row_for<F>(row), col, mine);
       }
     }
@@ -225,13 +226,14 @@ struct Load {
     chain.operands(visit);
   }
   /// The gradient of the source, from that of the LOAD's result; recomputes what the functors saw.
-  template <int N, class Compute, class Row, class Sink, class Gone>
+  template <int N, class Compute, class Row, class Sink, class Masked>
   FUSEDOPS_HD void backward(Compute (&g)[N], const Row& row, int64_t col, Sink& sink,
-                            const Gone& gone) const {
+                            const Masked& masked) const {
     Compute v[N];
     source.read(v, row, col);
-    chain.backward(g, v, row, col, sink, gone);
-    if constexpr (!Chain<0, Functors...>::kJoins) gone.select(g);  // zero times an infinite scale
+    chain.backward(g, v, row, col, sink, masked);
+    // By selection, after the functors: zero times an infinite scale is NaN.
+    if constexpr (!Chain<0, Functors...>::kStreamGradient) masked.select(g);
   }
 };
 
@@ -261,13 +263,13 @@ struct Store {
   }
   /// The gradient of the row's result, from that of what was stored; `result` is what the STORE was
   /// given.
-  template <int N, class Compute, class Row, class Sink, class Gone>
+  template <int N, class Compute, class Row, class Sink, class Masked>
   FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&result)[N], const Row& row,
-                            int64_t col, Sink& sink, const Gone& gone) const {
+                            int64_t col, Sink& sink, const Masked& masked) const {
     Compute v[N];
     FUSEDOPS_UNROLL
     for (int i = 0; i < N; ++i) v[i] = result[i];
-    chain.backward(g, v, row, col, sink, gone);
+    chain.backward(g, v, row, col, sink, masked);
   }
 };
 

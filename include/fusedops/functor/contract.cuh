@@ -25,7 +25,7 @@
 //   applies them last;
 //   - static constexpr bool kSaves, reread: it writes the value it makes, which a later visit reads
 //   instead;
-//   - static constexpr bool kJoins: what it saves has a gradient of its own, which its backward
+//   - static constexpr bool kStreamGradient: what it saves has a gradient of its own, which its backward
 //   adds;
 //   - template <int N, class Sink> void backward(Compute (&g)[N], const Compute (&in)[N], row, col,
 //   Sink& sink)
@@ -124,8 +124,8 @@ struct Joins {
   static constexpr bool value = false;
 };
 template <class F>
-struct Joins<F, Void<decltype(F::kJoins)>> {
-  static constexpr bool value = F::kJoins;
+struct Joins<F, Void<decltype(F::kStreamGradient)>> {
+  static constexpr bool value = F::kStreamGradient;
 };
 
 struct Ignore {

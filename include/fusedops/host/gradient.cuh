@@ -49,9 +49,9 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
   using RowTile =
       Tile<Compute, Schedule::kPacks, Schedule::kWidth, Schedule::kWidth, Schedule::kWidth, false>;
   using Row = typename Rows::Index;
-  constexpr bool kMasks = Op::kLeaves;
+  constexpr bool kMasks = Op::kHasMasked;
   constexpr bool kKeeps = !Schedule::Storage::kRevisits;
-  constexpr bool kEverywhere = !Op::kLeavesConstant && Sinks<RowTile, StoreTargets>::kAny;
+  constexpr bool kEverywhere = !Op::kMaskedIsConstant && Sinks<RowTile, StoreTargets>::kAny;
   const Alongside<LoadT, Upstream, Row, kEverywhere> along{load, upstream};
   const int64_t chunks = (cols + Schedule::kChunk - 1) / Schedule::kChunk;
   alignas(64) RowTile values[kKeeps ? Schedule::kChunks : 1];

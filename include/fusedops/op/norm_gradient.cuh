@@ -18,7 +18,7 @@ struct LayerNormGradient {
   Word<Compute> eps;
   static constexpr int kKept = 3;
 
-  static constexpr bool kLeaves = false, kLeavesConstant = false;
+  static constexpr bool kHasMasked = false, kMaskedIsConstant = false;
   FUSEDOPS_HD static Compute padding_value() { return 0; }
 
   struct Row {
@@ -64,7 +64,7 @@ struct RmsNormGradient {
   Word<Compute> eps;
   static constexpr int kKept = 1;
 
-  static constexpr bool kLeaves = false, kLeavesConstant = false;
+  static constexpr bool kHasMasked = false, kMaskedIsConstant = false;
   FUSEDOPS_HD static Compute padding_value() { return 0; }
 
   struct Row {

@@ -35,9 +35,9 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
   using RowTile = Tile<Compute, Schedule::kPacks, Schedule::kWidth,
                        Schedule::kThreads * Schedule::kWidth, Schedule::kLanes * Schedule::kWidth,
                        Schedule::kExact, Schedule::kFull, Schedule::kPieces>;
-  constexpr bool kMasks = Op::kLeaves;
+  constexpr bool kMasks = Op::kHasMasked;
   constexpr Lanes<Schedule::kLanes> kGroup{};
-  constexpr bool kEverywhere = !Op::kLeavesConstant && Sinks<RowTile, StoreTargets>::kAny;
+  constexpr bool kEverywhere = !Op::kMaskedIsConstant && Sinks<RowTile, StoreTargets>::kAny;
 
   // One H200: with a branch around its last packs the second tile of a long row waits for the first
   // (softmax of 128256 columns of 16 bits 68 percent of the ceiling, 92 so). Packs of fewer columns
