@@ -96,10 +96,10 @@ struct PlainLoad {
   T inner;
   int pack;  // N
   static constexpr int kMost = kMost_;
-  static constexpr bool kBounds = HasColumns<T, int64_t>::value;
-  static constexpr bool kSkips = HasAny<T, int64_t>::value;
+  static constexpr bool kBounds = has_columns_v<T, int64_t>;
+  static constexpr bool kSkips = has_any_v<T, int64_t>;
   using Loaded = typename LoadTypeOf<T, Compute>::type;
-  static constexpr bool kRevisits = HasRevisit<T, Loaded, int64_t>::value;
+  static constexpr bool kRevisits = has_revisit_v<T, Loaded, int64_t>;
 
   template <int N, class Row>
   FUSEDOPS_HD void load(Compute* dst, const Row& row, int64_t col) const {

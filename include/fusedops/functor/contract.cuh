@@ -38,6 +38,7 @@
 //   asks for another is told so (default: nobody is).
 #pragma once
 
+#include <fusedops/core/detect.cuh>
 #include <fusedops/row/index.cuh>
 
 namespace fusedops {
@@ -49,186 +50,100 @@ struct Columns {
 
 namespace detail {
 
-template <class T>
-T& any_of();  // stands for a value in unevaluated contexts, as std::declval does
-
-template <class A, class B>
-struct IsSame {
-  static constexpr bool value = false;
-};
-template <class A>
-struct IsSame<A, A> {
-  static constexpr bool value = true;
-};
-
-template <class...>
-struct MakeVoid {
-  using type = void;
-};
-template <class... T>
-using Void = typename MakeVoid<T...>::type;
-
-template <class L, class Compute, class Row, class = void>
-struct IsLoad {
-  static constexpr bool value = false;
-};
-template <class L, class Compute, class Row>
-struct IsLoad<L, Compute, Row,
-              Void<decltype(any_of<const L>().template load<1>(any_of<Compute*>(),
-                                                               any_of<const Row>(), int64_t(0)))>> {
-  static constexpr bool value = true;
-};
-
-template <class S, class Compute, class Row, class = void>
-struct IsStore {
-  static constexpr bool value = false;
-};
-template <class S, class Compute, class Row>
-struct IsStore<S, Compute, Row,
-               Void<decltype(any_of<S>().template store<1>(any_of<const Compute*>(),
-                                                           any_of<const Row>(), int64_t(0)))>> {
-  static constexpr bool value = true;
-};
-
-template <class F, class Compute, class Row, class = void>
-struct IsFunctor {
-  static constexpr bool value = false;
-};
-template <class F, class Compute, class Row>
-struct IsFunctor<
-    F, Compute, Row,
-    Void<decltype(any_of<const F>()(any_of<Compute[1]>(), any_of<const Row>(), int64_t(0)))>> {
-  static constexpr bool value = true;
-};
-
-template <class F, class = void>
-struct Masks {
-  static constexpr bool value = false;
-};
-template <class F>
-struct Masks<F, Void<decltype(F::kMasks)>> {
-  static constexpr bool value = F::kMasks;
-};
-
-template <class F, class = void>
-struct Saves {
-  static constexpr bool value = false;
-};
-template <class F>
-struct Saves<F, Void<decltype(F::kSaves)>> {
-  static constexpr bool value = F::kSaves;
-};
-
-template <class F, class = void>
-struct Joins {
-  static constexpr bool value = false;
-};
-template <class F>
-struct Joins<F, Void<decltype(F::kStreamGradient)>> {
-  static constexpr bool value = F::kStreamGradient;
-};
-
 struct Ignore {
   template <class T>
   FUSEDOPS_HD void operator()(const T&) const {}
 };
 
-template <class F, class = void>
-struct HasOperands {
-  static constexpr bool value = false;
-};
+// What the members are called with.
+template <class L, class Compute, class Row>
+using LoadCall = decltype(any_of<const L>().template load<1>(any_of<Compute*>(),
+                                                             any_of<const Row>(), int64_t(0)));
+template <class L, class Compute, class Row>
+using RevisitCall = decltype(any_of<const L>().template revisit<1>(
+    any_of<Compute*>(), any_of<const Row>(), int64_t(0)));
+template <class S, class Compute, class Row>
+using StoreCall = decltype(any_of<S>().template store<1>(any_of<const Compute*>(),
+                                                         any_of<const Row>(), int64_t(0)));
+template <class F, class Compute, class Row>
+using FunctorCall =
+    decltype(any_of<const F>()(any_of<Compute[1]>(), any_of<const Row>(), int64_t(0)));
+template <class F, class Row>
+using ColumnsCall = decltype(any_of<const F>().columns(any_of<const Row>()));
+template <class F, class Row>
+using AnyCall = decltype(any_of<const F>().template any<1>(any_of<const Row>(), int64_t(0)));
+template <class F, class Row>
+using PrefetchCall =
+    decltype(any_of<const F>().template prefetch<1>(any_of<const Row>(), int64_t(0)));
+template <class F, class Row, class By>
+using PrefetchAllCall = decltype(any_of<const F>().prefetch_all(any_of<const Row>(), int64_t(0),
+                                                                int64_t(0), any_of<By>()));
 template <class F>
-struct HasOperands<F, Void<decltype(any_of<const F>().operands(any_of<Ignore>()))>> {
-  static constexpr bool value = true;
-};
+using OperandsCall = decltype(any_of<const F>().operands(any_of<Ignore>()));
 
-/// The row as a functor may see it: whose operands were not asked how they lie does not learn it.
+// Flags.
+template <class F>
+using MasksFlag = Flag<F::kMasks>;
+template <class F>
+using SavesFlag = Flag<F::kSaves>;
+template <class F>
+using StreamGradientFlag = Flag<F::kStreamGradient>;
+template <class F>
+using NeedsInputFlag = Flag<F::kNeedsInput>;
+template <class L>
+using BoundsFlag = Flag<L::kBounds>;
+template <class L>
+using SkipsFlag = Flag<L::kSkips>;
+template <class L>
+using MasksBoundsFlag = Flag<L::kMasksBounds>;
+
+template <class F>
+inline constexpr bool masks_v = flag_v<false, MasksFlag, F>;
+template <class F>
+inline constexpr bool saves_v = flag_v<false, SavesFlag, F>;
+template <class F>
+inline constexpr bool has_stream_gradient_v = flag_v<false, StreamGradientFlag, F>;
+template <class F>
+inline constexpr bool needs_input_v = flag_v<true, NeedsInputFlag, F>;
+
+template <class L, class Compute, class Row>
+inline constexpr bool has_revisit_v = detected_v<RevisitCall, L, Compute, Row>;
+template <class F, class Row>
+inline constexpr bool has_columns_v = detected_v<ColumnsCall, F, Row>;
+template <class F, class Row>
+inline constexpr bool has_any_v = detected_v<AnyCall, F, Row>;
+template <class F>
+inline constexpr bool has_operands_v = detected_v<OperandsCall, F>;
+
+/// Whether a LOAD says which columns can be unmasked. A composed LOAD has the member whatever its
+/// functors say, and a flag that tells whether any of them does.
+template <class L, class Row>
+inline constexpr bool bounds_v = flag_v<has_columns_v<L, Row>, BoundsFlag, L>;
+/// Whether a LOAD says which packs can be unmasked.
+template <class L, class Row>
+inline constexpr bool skips_v = flag_v<has_any_v<L, Row>, SkipsFlag, L>;
+/// Whether a LOAD masks by itself all that it says cannot be unmasked, so that it may be called
+/// there.
+template <class L>
+inline constexpr bool masks_bounds_v = flag_v<false, MasksBoundsFlag, L>;
+
+/// The row as a functor may see it: without `operands`, nobody has asked how its operands lie.
 template <class F, class Row>
 FUSEDOPS_HD decltype(auto) row_for(const Row& row) {
-  if constexpr (HasOperands<F>::value) {
+  if constexpr (has_operands_v<F>) {
     return (row);
   } else {
     return unaware(row);
   }
 }
 
-template <class F, class = void>
-struct NeedsInput {
-  static constexpr bool value = true;
-};
-template <class F>
-struct NeedsInput<F, Void<decltype(F::kNeedsInput)>> {
-  static constexpr bool value = F::kNeedsInput;
-};
-
-template <class F, class Row, class = void>
-struct HasColumns {
-  static constexpr bool value = false;
-};
-template <class F, class Row>
-struct HasColumns<F, Row, Void<decltype(any_of<const F>().columns(any_of<const Row>()))>> {
-  static constexpr bool value = true;
-};
-
-template <class F, class Row, class = void>
-struct HasAny {
-  static constexpr bool value = false;
-};
-template <class F, class Row>
-struct HasAny<F, Row,
-              Void<decltype(any_of<const F>().template any<1>(any_of<const Row>(), int64_t(0)))>> {
-  static constexpr bool value = true;
-};
-
-/// Whether a LOAD says which columns can be unmasked (a composed one knows whether any functor
-/// does).
-template <class L, class Row, class = void>
-struct Bounds {
-  static constexpr bool value = HasColumns<L, Row>::value;
-};
-template <class L, class Row>
-struct Bounds<L, Row, Void<decltype(L::kBounds)>> {
-  static constexpr bool value = L::kBounds;
-};
-
-/// Whether a LOAD masks by itself all that it says cannot be unmasked, so that it may be called there.
-template <class L, class = void>
-struct MasksBounds {
-  static constexpr bool value = false;
-};
-template <class L>
-struct MasksBounds<L, Void<decltype(L::kMasksBounds)>> {
-  static constexpr bool value = L::kMasksBounds;
-};
-
-/// Whether a LOAD says which packs can be unmasked.
-template <class L, class Row, class = void>
-struct Skips {
-  static constexpr bool value = HasAny<L, Row>::value;
-};
-template <class L, class Row>
-struct Skips<L, Row, Void<decltype(L::kSkips)>> {
-  static constexpr bool value = L::kSkips;
-};
-
-template <class L, class Compute, class Row, class = void>
-struct HasRevisit {
-  static constexpr bool value = false;
-};
-template <class L, class Compute, class Row>
-struct HasRevisit<L, Compute, Row,
-                  Void<decltype(any_of<const L>().template revisit<1>(
-                      any_of<Compute*>(), any_of<const Row>(), int64_t(0)))>> {
-  static constexpr bool value = true;
-};
-
 }  // namespace detail
 
 template <class L, class Compute, class Row = int64_t>
-inline constexpr bool is_load_v = detail::IsLoad<L, Compute, Row>::value;
+inline constexpr bool is_load_v = detail::detected_v<detail::LoadCall, L, Compute, Row>;
 template <class S, class Compute, class Row = int64_t>
-inline constexpr bool is_store_v = detail::IsStore<S, Compute, Row>::value;
+inline constexpr bool is_store_v = detail::detected_v<detail::StoreCall, S, Compute, Row>;
 template <class F, class Compute, class Row = int64_t>
-inline constexpr bool is_functor_v = detail::IsFunctor<F, Compute, Row>::value;
+inline constexpr bool is_functor_v = detail::detected_v<detail::FunctorCall, F, Compute, Row>;
 
 }  // namespace fusedops

@@ -119,7 +119,7 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
   Beginning<Schedule::kBlocks, kTold> others;
   detail::prepare<decltype(others), Parts>();
   Parts parts;
-  constexpr bool kStage = kStages && !detail::Bounds<LoadT, Row>::value;
+  constexpr bool kStage = kStages && !detail::bounds_v<LoadT, Row>;
   auto stage = detail::stage_of<kStage, Schedule>(load, store, thread, cols);
 
   // The bound is the same for all threads of a row's blocks, so every lane reaches every shuffle
