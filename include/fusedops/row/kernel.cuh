@@ -11,6 +11,7 @@
 #pragma once
 
 #include <fusedops/functor/contract.cuh>
+#include <fusedops/op/contract.cuh>
 #include <fusedops/row/combine.cuh>
 #include <fusedops/row/fetch.cuh>
 #include <fusedops/row/staging.cuh>
@@ -92,6 +93,7 @@ template <class Schedule, bool kAsksAhead = false, bool kStages = false, bool kT
 __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, StoreT store,
                                            const Statistics& statistics, const Rows& rows,
                                            int64_t cols, int64_t ahead = 0) {
+  static_assert(detail::CheckOperator<Op>::value);
   using Compute = typename Op::Compute;
   using Storage = typename Schedule::Storage;
   using Row = typename Rows::Index;
