@@ -20,8 +20,8 @@ struct SinkAt {
   }
 };
 
-/// Which of N elements are masked: their gradients are zero, by selection, so that Inf and NaN under
-/// a mask leak no more backward than forward.
+/// Which of N elements are masked. Their gradients are zero, by selection: Inf and NaN under a
+/// mask leak no more backward than forward.
 template <int N>
 struct MaskedElements {
   bool at[N];

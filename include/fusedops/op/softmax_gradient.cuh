@@ -29,8 +29,8 @@ struct SoftmaxGradient {
   };
   FUSEDOPS_HD static Row row(const Compute (&kept)[kKept]) { return {kept[0], kept[1]}; }
 
-  /// An element of value -inf is masked. A log-softmax is a constant there, whatever its STORE does;
-  /// a softmax is zero there, which the STORE goes on from.
+  /// An element of value -inf is masked. A log-softmax is a constant there, whatever its STORE
+  /// does; a softmax is zero there, and functors of the STORE act on it.
   static constexpr bool kHasMasked = true;
   static constexpr bool kMaskedIsConstant = kLog;
   FUSEDOPS_HD static bool is_masked(Compute v) { return v == -infinity<Compute>(); }

@@ -83,8 +83,8 @@ FUSEDOPS_HD Columns chunks_within(Columns bounds, int64_t chunk, int64_t chunks)
 }
 
 /// Fills a tile whose first pack begins at `col`. Only packs that can be unmasked are read; all
-/// others, within the row or beyond it, become `padding`. kAtOnce: what lies beyond the row's end costs
-/// no branch, so that all loads are under way at once.
+/// others, within the row or beyond it, become `padding`. kAtOnce: packs beyond the row's end cost
+/// no branch, so that all loads are in flight together.
 template <bool kAgain, bool kAtOnce = false, class Tile, class LoadT, class Row>
 FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_t col,
                            Columns bounds, typename Tile::Compute padding) {
@@ -105,8 +105,8 @@ FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_
     if (Tile::kExact && kAll) {
       detail::load_pack<N, kAgain>(load, tile.at[k], row, first);
     } else if (kBounds && !kSkips && detail::masks_bounds_v<LoadT> && k < Tile::kFull) {
-      // Without a branch, so that all loads are under way at once: what is out reads what is next to
-      // the bounds, all of it the same.
+      // Without a branch, so that all loads are in flight together: packs outside the bounds read
+      // the masked pack next to the bounds, all of them the same.
       detail::load_pack<N, kAgain>(load, tile.at[k], row, larger(smaller(first, after), before));
     } else if (kAtOnce && kAll && Tile::kWhole && Tile::kFull > 0) {
       // What is beyond the row reads the thread's first pack again.

@@ -18,8 +18,8 @@ namespace fusedops {
 /// slices are rows.
 enum class Ask { kNever, kEachThread, kAtOnce, kByLine, kAcross };
 
-/// `ahead`: how many rows before its turn a row is asked for. kGathers: what the STORE reads is under
-/// way together with the row, not after it.
+/// `ahead`: the prefetch distance in rows. kGathers: the loads of the STORE's operands are issued
+/// together with those of the row, not after them.
 template <class Schedule, Ask kAsk, bool kGathers = true, class Op, class LoadT, class Upstream,
           class StoreT, class Kept, class To, class LoadTargets, class StoreTargets, class Rows>
 __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
@@ -98,8 +98,9 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
     }
   };
 
-  // One H200: before the loads, asking takes none of their registers (softmax of 65536 columns of 16
-  // bits 96, after them 87). Where a pack is one column they are many, and would wait for it.
+  // One H200: a prefetch before the loads takes none of their registers (softmax of 65536 columns
+  // of 16 bits 96, after them 87). Where a pack is one column, the loads are many and would wait
+  // for it.
   constexpr bool kBefore = kAsk == Ask::kAcross && Schedule::kWidth > 1;
 
   // With sums asking early is worth 2 points, without them asking late is.

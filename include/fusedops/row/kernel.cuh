@@ -4,9 +4,9 @@
 // The row kernel of the GPU: one text for every operator, every LOAD and STORE, and every schedule.
 //
 // A schedule is a tile (threads per block x packs per thread x pack width), a storage, and the
-// blocks of a row. Threads own packs in turn, so a row is cut into chunks of one tile a thread. Each
-// group of lanes (a warp, or the part of a warp that holds a row) reduces its part of a chunk;
-// row/combine.cuh makes one of the parts. Its order depends on the tile alone, and the tile on
+// blocks of a row. Threads own packs in turn, so a row is cut into chunks of one tile per thread.
+// Each group of lanes (a warp, or the part of a warp that holds a row) reduces its part of a chunk;
+// row/combine.cuh combines the parts. The order depends on the tile alone, and the tile on
 // declaration, columns, types and kind of device alone.
 #pragma once
 
@@ -85,9 +85,9 @@ __device__ __forceinline__ void prepare() {
 
 }  // namespace detail
 
-/// kAsksAhead: a row is announced `ahead` rows before its turn, whoever takes it then, so that a
-/// block finds its memory in the L2 cache. kStages: rows go through shared memory as they are, unless
-/// the LOAD leaves columns out: then it may read beside those of its block. kTold: as Beginning.
+/// kAsksAhead: each row is prefetched into the L2 cache `ahead` rows before its turn, whichever
+/// block takes it then. kStages: rows are staged in shared memory as they lie in memory, unless the
+/// LOAD excludes columns: it may then read next to those of its block. kTold: as Beginning.
 template <class Schedule, bool kAsksAhead = false, bool kStages = false, bool kTold = false,
           class Op, class LoadT, class StoreT, class Statistics, class Rows>
 __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, StoreT store,
