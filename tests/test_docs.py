@@ -187,3 +187,19 @@ def test_the_thresholds_are_those_of_the_code():
         row_tile.VALUES
     )
     assert f"blocks of {schedule.SMALL_BLOCK} threads" in text
+
+
+def headwords():
+    """The words that the glossary explains, in the code's spelling."""
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    for words in re.findall(r"^\*\*([^*]+)\.\*\*", text, re.MULTILINE):
+        yield from words.split(", ")
+
+
+def test_the_words_of_the_glossary_are_in_use():
+    folders = [(ROOT / "fusedops", "*.py"), (ROOT / "csrc", "*.h"), (env.include_dir(), "*.cuh")]
+    files = [path for folder, kind in folders for path in folder.rglob(kind)]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    assert len({*headwords()}) > 50
+    for word in headwords():
+        assert re.search(rf"\b{word}", text, re.IGNORECASE), word

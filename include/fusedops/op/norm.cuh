@@ -23,9 +23,9 @@ struct LayerNorm {
     Compute count, mean, low, squares;  // the mean is mean + low
   };
 
-  FUSEDOPS_HD static Compute neutral() { return 0; }
+  FUSEDOPS_HD static Compute padding_value() { return 0; }
 
-  FUSEDOPS_HD static Partial nothing() { return {0, 0, 0, 0}; }
+  FUSEDOPS_HD static Partial identity() { return {0, 0, 0, 0}; }
 
   template <class Group, class Tile>
   FUSEDOPS_HD Partial reduce(Group group, Tile& tile) const {
@@ -52,11 +52,11 @@ struct LayerNorm {
   /// A tile that was loaded a second time needs nothing: results are made from the values
   /// themselves.
   template <class Group, class Tile>
-  FUSEDOPS_HD Partial again(Group, Tile&) const {
-    return nothing();
+  FUSEDOPS_HD Partial rebuild(Group, Tile&) const {
+    return identity();
   }
   template <class Tile>
-  FUSEDOPS_HD void again(const Partial&, Tile&) const {}
+  FUSEDOPS_HD void rebuild(const Partial&, Tile&) const {}
 
   /// Two rounds of sums, each of two sums that do not wait for one another.
   template <class Group>
@@ -134,9 +134,9 @@ struct RmsNorm {
     Compute squares;
   };
 
-  FUSEDOPS_HD static Compute neutral() { return 0; }
+  FUSEDOPS_HD static Compute padding_value() { return 0; }
 
-  FUSEDOPS_HD static Partial nothing() { return {0}; }
+  FUSEDOPS_HD static Partial identity() { return {0}; }
 
   template <class Group, class Tile>
   FUSEDOPS_HD Partial reduce(Group group, Tile& tile) const {
@@ -144,11 +144,11 @@ struct RmsNorm {
   }
 
   template <class Group, class Tile>
-  FUSEDOPS_HD Partial again(Group, Tile&) const {
-    return nothing();
+  FUSEDOPS_HD Partial rebuild(Group, Tile&) const {
+    return identity();
   }
   template <class Tile>
-  FUSEDOPS_HD void again(const Partial&, Tile&) const {}
+  FUSEDOPS_HD void rebuild(const Partial&, Tile&) const {}
 
   template <class Group>
   FUSEDOPS_HD Partial combine(Group group, Partial part) const {
