@@ -26,7 +26,7 @@ from fusedops.parts import Part, contiguous, kept_part, kept_view, part_of, view
 from fusedops.second_stage import second_stage
 from fusedops.slices import Sharing, Slices, cut, sharing
 from fusedops.target import Target
-from fusedops.traffic import traffic_of
+from fusedops.traffic import traffic_of, without_rows
 from fusedops.variant import Variant
 
 if TYPE_CHECKING:
@@ -97,7 +97,6 @@ class Backward:
         """What the kernel reads, by keyword; the gradient of y is "upstream"."""
         bound, rank = self.bound, self.bound.x.dim()
         rows = rank - len(bound.reduced)
-        most = len(bound.reduced) if rows > 0 and bound.reduced[0] == rows else -1
         inputs: dict[Any, Part] = {("upstream",): part_of(dy, (_runtime.POINTER, 0))}
         for name, value in self.given.items():
             if not isinstance(value, Tensor) or not self._is_read(name):
@@ -107,8 +106,8 @@ class Backward:
                 shape = bound._replace(keep=True).output_shape(KEPT)
                 inputs[name] = kept_part(shape, value.dtype, patch, bound.reduced)
             else:
-                shared = value.dim() <= most and name in self.op.slots
-                inputs[name] = part_of(value, patch, shared)
+                shared = rows > 0 and without_rows(value, bound.x, bound.reduced)
+                inputs[name] = part_of(value, patch, shared and name in self.op.slots)
         return inputs
 
     def partial(self, share: Sharing) -> bool:

@@ -3,8 +3,8 @@
 """Choose the tile of a gradient: what a thread holds of a row and of its gradient.
 
 Like the forward tile it may follow from columns, dtypes, the operator, what its operands move
-(traffic.py) and the blocks of a cluster, never from the number of rows or from what is wanted, since dx of a row depends on its row
-alone. Figures are of one H200, percent of the ceiling.
+(traffic.py) and the blocks of a cluster, never from the number of rows or from what is wanted,
+since dx of a row depends on its row alone. Figures are of one H200, percent of the ceiling.
 """
 
 from __future__ import annotations

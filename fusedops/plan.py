@@ -36,7 +36,7 @@ from fusedops.parts import (
 from fusedops.recording import record
 from fusedops.serving import serve
 from fusedops.target import Target
-from fusedops.traffic import traffic_of
+from fusedops.traffic import traffic_of, without_rows
 from fusedops.unfused import run
 from fusedops.variant import Variant
 
@@ -283,13 +283,12 @@ def _parts(bound: Bound) -> tuple[dict[str, Part], dict[str, Part]]:
     """The tensors that are read and those that are written, by name."""
     x, op, rank = bound.x, bound.op, bound.x.dim()
     rows = rank - len(bound.reduced)
-    # So many dimensions an operand has at most that all rows share.
-    most = len(bound.reduced) if rows > 0 and bound.reduced[0] == rows else -1
     inputs = {"x": part_of(x, (_runtime.POINTER, 0))}
     for name, value in bound.operands.items():
         if isinstance(value, Tensor):
             patch = (_runtime.POINTER, op.slots[name])
-            inputs[name] = part_of(value, patch, value.dim() <= most)
+            shared = rows > 0 and without_rows(value, x, bound.reduced)
+            inputs[name] = part_of(value, patch, shared)
     outputs = {}
     for index, name in enumerate(bound.outputs):
         patch = (_runtime.OUTPUT, index)

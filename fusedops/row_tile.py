@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choose the tile of a row: how many threads hold it, and in how many packs.
 
-It follows from columns, dtypes, the operator, what its operands move (traffic.py) and the blocks of a
-cluster alone, since it decides who is added to whom; never from the number of rows. Figures are of one H200, percent of the
-ceiling.
+It follows from columns, dtypes, the operator, what its operands move (traffic.py) and the blocks of
+a cluster alone, since it decides who is added to whom; never from the number of rows. Figures are
+of one H200, percent of the ceiling.
 """
 
 from __future__ import annotations

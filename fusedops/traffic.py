@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fusedops.binding import Bound
     from fusedops.functors import Functor
 
-__all__ = ["Extent", "Traffic", "extent", "traffic_of"]
+__all__ = ["Extent", "Traffic", "extent", "traffic_of", "without_rows"]
 
 
 class Extent(enum.Enum):
@@ -96,6 +96,11 @@ def _extents(bound: Bound, chain: Iterable[Functor]) -> tuple[Extent, ...]:
     )
 
 
+def without_rows(value: Tensor, x: Tensor, reduced: tuple[int, ...]) -> bool:
+    """Whether an operand has none of x's row dimensions: all rows read the same of it."""
+    return reduced[0] == x.dim() - len(reduced) and value.dim() <= len(reduced)
+
+
 def extent(value: Any, x: Tensor, reduced: tuple[int, ...]) -> Extent:
     """How much of an operand a row of x reads.
 
@@ -116,7 +121,6 @@ def extent(value: Any, x: Tensor, reduced: tuple[int, ...]) -> Extent:
     lead = x.dim() - value.dim()
     broadcast = all(dim < lead or value.shape[dim - lead] == 1 for dim in reduced)
     one = broadcast and any(x.shape[dim] != 1 for dim in reduced)
-    last = reduced[0] == x.dim() - len(reduced)
-    if last and value.dim() <= len(reduced):
+    if without_rows(value, x, reduced):
         return Extent.NUMBER if one else Extent.VECTOR
     return Extent.ROW if one else Extent.FULL
