@@ -459,6 +459,20 @@ MUTATIONS = [
         "[cpu-('lengths', 'n')]",
     ),
     Mutation(
+        "an operator that nothing checks",
+        "include/fusedops/host/rows.cuh",
+        "  static_assert(detail::CheckOperator<Op>::value);\n",
+        "",
+        "test_contract_examples.py::test_a_missing_member_is_named_on_a_cpu[merge]",
+    ),
+    Mutation(
+        "a rebuild for a group that passes for the one of a known part",
+        "include/fusedops/op/check.cuh",
+        "struct IfVoid;",
+        "struct IfVoid { using type = Result; };",
+        "test_contract_examples.py::test_a_missing_member_is_named_on_a_cpu[rebuild known]",
+    ),
+    Mutation(
         "packs of a user's own LOAD that do not divide the columns",
         "include/fusedops/dispatch/form.cuh",
         "while (pack > 1 && (cols % pack != 0 || !packs_as(given, pack))) pack /= 2;",
