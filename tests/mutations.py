@@ -461,7 +461,7 @@ MUTATIONS = [
     Mutation(
         "an operator that nothing checks",
         "include/fusedops/host/rows.cuh",
-        "  static_assert(detail::CheckOperator<Op>::value);\n",
+        "  static_assert(detail::check_operator<Op>());\n",
         "",
         "test_contract_examples.py::test_a_missing_member_is_named_on_a_cpu[merge]",
     ),
