@@ -478,6 +478,18 @@ MUTATIONS = [
         "function = self._of_operands() if forward is None else forward[x.dtype]",
         "function = self._of_operands()",
         "test_frozen_functors.py::test_a_change_reaches_neither_the_op_nor_unfused[cpu-a global]",
+        "an operator that nothing checks",
+        "include/fusedops/host/rows.cuh",
+        "  static_assert(detail::check_operator<Op>());\n",
+        "",
+        "test_contract_examples.py::test_a_missing_member_is_named_on_a_cpu[merge]",
+    ),
+    Mutation(
+        "a rebuild for a group that passes for the one of a known part",
+        "include/fusedops/op/check.cuh",
+        "struct IfVoid;",
+        "struct IfVoid { using type = Result; };",
+        "test_contract_examples.py::test_a_missing_member_is_named_on_a_cpu[rebuild known]",
     ),
     Mutation(
         "packs of a user's own LOAD that do not divide the columns",

@@ -224,6 +224,7 @@ def check_message(errors, name):
     """Our message is the first, and names the member and the page."""
     kind = "the gradient of an operator" if name.startswith("gradient") else "an operator"
     begin = "an operator without a gradient" if name == "keep" else f"not {kind}: it needs"
+    assert errors, "it compiles"
     assert f"fusedops: {begin}" in errors[0], errors
     assert LACKING[name] in errors[0], errors
     assert "(see fusedops/op/contract.cuh)" in errors[0], errors

@@ -88,8 +88,8 @@ static_assert(!is_functor_v<Nothing, float>);
 static_assert(!is_functor_v<foreign::Load, float>);
 static_assert(!is_functor_v<WritingFunctor, float>);
 
-static_assert(detail::has_revisit_v<foreign::RevisitedLoad, float, RowIndex<1>>);
-static_assert(!detail::has_revisit_v<foreign::Load, float, RowIndex<1>>);
+static_assert(detail::has_revisit<foreign::RevisitedLoad, float, RowIndex<1>>());
+static_assert(!detail::has_revisit<foreign::Load, float, RowIndex<1>>());
 
 // A LOAD says that it bounds its rows where one of its functors does, whatever the rank of the
 // rows.

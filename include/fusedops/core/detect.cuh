@@ -5,6 +5,8 @@
 // none. The detection idiom of std::experimental::is_detected.
 #pragma once
 
+#include <fusedops/core/config.cuh>
+
 namespace fusedops {
 
 namespace detail {
@@ -31,36 +33,38 @@ struct MakeVoid {
 template <class... T>
 using Void = typename MakeVoid<T...>::type;
 
+// Answers are functions, which leave nothing behind: NVRTC gives every static constexpr member, and
+// every constexpr variable, a symbol and a place in the binary, whether or not anything reads it.
 template <class, template <class...> class Expression, class... Args>
 struct Detected {
-  static constexpr bool value = false;
+  FUSEDOPS_HD static constexpr bool get() { return false; }
 };
 template <template <class...> class Expression, class... Args>
 struct Detected<Void<Expression<Args...>>, Expression, Args...> {
-  static constexpr bool value = true;
+  FUSEDOPS_HD static constexpr bool get() { return true; }
 };
 
 /// Whether the alias template Expression, decltype of a call as a rule, is well-formed.
 template <template <class...> class Expression, class... Args>
-inline constexpr bool detected_v = Detected<void, Expression, Args...>::value;
+FUSEDOPS_HD constexpr bool detected() {
+  return Detected<void, Expression, Args...>::get();
+}
 
 template <bool kValue>
 struct Flag {
-  static constexpr bool value = kValue;
+  FUSEDOPS_HD static constexpr bool get() { return kValue; }
 };
 
 template <class, bool kDefault, template <class...> class Member, class... Args>
-struct FlagOr {
-  static constexpr bool value = kDefault;
-};
+struct FlagOr : Flag<kDefault> {};
 template <bool kDefault, template <class...> class Member, class... Args>
-struct FlagOr<Void<Member<Args...>>, kDefault, Member, Args...> {
-  static constexpr bool value = Member<Args...>::value;
-};
+struct FlagOr<Void<Member<Args...>>, kDefault, Member, Args...> : Member<Args...> {};
 
 /// The value of an optional flag: Member is the alias template of Flag<T::kName>.
 template <bool kDefault, template <class...> class Member, class... Args>
-inline constexpr bool flag_v = FlagOr<void, kDefault, Member, Args...>::value;
+FUSEDOPS_HD constexpr bool flag() {
+  return FlagOr<void, kDefault, Member, Args...>::get();
+}
 
 }  // namespace detail
 

@@ -74,17 +74,17 @@ inline constexpr int kFirst = N < kMost                                         
 /// A user's LOAD: as a LOAD, as what a gradient reads, and as a declaration without functors.
 template <class T, class Compute, int kMost_>
 struct PlainLoad {
-  static_assert(detected_v<PlainLoadCall, T, Compute>,
+  static_assert(detected<PlainLoadCall, T, Compute>(),
                 "fusedops: not a LOAD: it needs template <int N> void load(Compute* dst, int64_t "
                 "row, int64_t col), or comes from load(source, functors...) (see "
                 "fusedops/functor/contract.cuh)");
   T inner;
   int pack;  // N
   static constexpr int kMost = kMost_;
-  static constexpr bool kBounds = has_columns_v<T, int64_t>;
-  static constexpr bool kSkips = has_any_v<T, int64_t>;
+  static constexpr bool kBounds = has_columns<T, int64_t>();
+  static constexpr bool kSkips = has_any<T, int64_t>();
   using Loaded = typename LoadTypeOf<T, Compute>::type;
-  static constexpr bool kRevisits = has_revisit_v<T, Loaded, int64_t>;
+  static constexpr bool kRevisits = has_revisit<T, Loaded, int64_t>();
 
   template <int N, class Row>
   FUSEDOPS_HD void load(Compute* dst, const Row& row, int64_t col) const {
@@ -148,7 +148,7 @@ struct PlainLoad {
 /// A user's STORE: as a STORE, and as where a gradient goes.
 template <class T, class Compute, int kMost_>
 struct PlainStore {
-  static_assert(detected_v<PlainStoreCall, T, Compute>,
+  static_assert(detected<PlainStoreCall, T, Compute>(),
                 "fusedops: not a STORE: it needs template <int N> void store(const Compute* src, "
                 "int64_t row, int64_t col), or comes from store(functors..., target) (see "
                 "fusedops/functor/contract.cuh)");

@@ -54,19 +54,19 @@ struct Chain<kFirst, F, Rest...> {
   F first;
   Chain<kFirst + 1, Rest...> rest;
 
-  static constexpr bool kSavesHere = detail::saves_v<F>;
+  static constexpr bool kSavesHere = detail::saves<F>();
   static constexpr bool kSavesLater = Chain<kFirst + 1, Rest...>::kSaves;
   static constexpr bool kSaves = kSavesHere || kSavesLater;
   static constexpr bool kStreamGradient =
-      detail::has_stream_gradient_v<F> || Chain<kFirst + 1, Rest...>::kStreamGradient;
-  static constexpr bool kMasks = detail::masks_v<F> || Chain<kFirst + 1, Rest...>::kMasks;
+      detail::has_stream_gradient<F>() || Chain<kFirst + 1, Rest...>::kStreamGradient;
+  static constexpr bool kMasks = detail::masks<F>() || Chain<kFirst + 1, Rest...>::kMasks;
   static constexpr bool kBounds =
-      detail::has_columns_v<F, RowIndex<1>> || Chain<kFirst + 1, Rest...>::kBounds;
+      detail::has_columns<F, RowIndex<1>>() || Chain<kFirst + 1, Rest...>::kBounds;
   static constexpr bool kMasksBounds =
-      (!detail::has_columns_v<F, RowIndex<1>> || detail::masks_v<F>) &&
+      (!detail::has_columns<F, RowIndex<1>>() || detail::masks<F>()) &&
       Chain<kFirst + 1, Rest...>::kMasksBounds;
   static constexpr bool kSkips =
-      detail::has_any_v<F, RowIndex<1>> || Chain<kFirst + 1, Rest...>::kSkips;
+      detail::has_any<F, RowIndex<1>>() || Chain<kFirst + 1, Rest...>::kSkips;
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void values(Compute (&v)[N], const Row& row, int64_t col) const {
@@ -74,12 +74,12 @@ struct Chain<kFirst, F, Rest...> {
         is_functor_v<F, Compute, Row>,
         "fusedops: not a functor: it needs template <int N> void operator()(Compute (&v)[N], "
         "int64_t row, int64_t col) const (see fusedops/functor/contract.cuh)");
-    if constexpr (!detail::masks_v<F>) first(v, detail::row_for<F>(row), col);
+    if constexpr (!detail::masks<F>()) first(v, detail::row_for<F>(row), col);
     rest.values(v, row, col);
   }
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void masks(Compute (&v)[N], const Row& row, int64_t col) const {
-    if constexpr (detail::masks_v<F>) first(v, detail::row_for<F>(row), col);
+    if constexpr (detail::masks<F>()) first(v, detail::row_for<F>(row), col);
     rest.masks(v, row, col);
   }
   /// The values again, from the last saved stream on.
@@ -95,7 +95,7 @@ struct Chain<kFirst, F, Rest...> {
   /// Prefetches the saved streams: what a chain reads of x's size, as a rule.
   template <int N, class Row>
   FUSEDOPS_HD void prefetch(const Row& row, int64_t col) const {
-    if constexpr (kSavesHere && detail::detected_v<detail::PrefetchCall, F, Row>) {
+    if constexpr (kSavesHere && detail::detected<detail::PrefetchCall, F, Row>()) {
       first.template prefetch<N>(detail::row_for<F>(row), col);
     }
     rest.template prefetch<N>(row, col);
@@ -104,7 +104,7 @@ struct Chain<kFirst, F, Rest...> {
   template <class Row, class By = Alone>
   __device__ __forceinline__ void prefetch_all(const Row& row, int64_t begin, int64_t end,
                                                By by = {}) const {
-    if constexpr (kSavesHere && detail::detected_v<detail::PrefetchAllCall, F, Row, By>) {
+    if constexpr (kSavesHere && detail::detected<detail::PrefetchAllCall, F, Row, By>()) {
       first.prefetch_all(detail::row_for<F>(row), begin, end, by);
     }
     rest.prefetch_all(row, begin, end, by);
@@ -113,7 +113,7 @@ struct Chain<kFirst, F, Rest...> {
   template <class Row>
   FUSEDOPS_HD Columns columns(const Row& row, Columns all) const {
     all = rest.columns(row, all);
-    if constexpr (detail::has_columns_v<F, Row>) {
+    if constexpr (detail::has_columns<F, Row>()) {
       const Columns mine = first.columns(detail::row_for<F>(row));
       all.begin = mine.begin > all.begin ? mine.begin : all.begin;
       all.end = mine.end < all.end ? mine.end : all.end;
@@ -122,14 +122,14 @@ struct Chain<kFirst, F, Rest...> {
   }
   template <int N, class Row>
   FUSEDOPS_HD bool any(const Row& row, int64_t col) const {
-    if constexpr (detail::has_any_v<F, Row>) {
+    if constexpr (detail::has_any<F, Row>()) {
       if (!first.template any<N>(detail::row_for<F>(row), col)) return false;
     }
     return rest.template any<N>(row, col);
   }
   template <class Visit>
   FUSEDOPS_HD void operands(Visit& visit) const {
-    if constexpr (detail::has_operands_v<F>) first.operands(visit);
+    if constexpr (detail::has_operands<F>()) first.operands(visit);
     rest.operands(visit);
   }
   /// `v` enters as the value this functor saw and is rewritten on the way up; `g` enters as the
@@ -139,11 +139,11 @@ struct Chain<kFirst, F, Rest...> {
   template <int N, class Compute, class Row, class Sink, class Masked>
   FUSEDOPS_HD void backward(Compute (&g)[N], Compute (&v)[N], const Row& row, int64_t col,
                             Sink& sink, const Masked& masked) const {
-    if constexpr (detail::masks_v<F>) {
+    if constexpr (detail::masks<F>()) {
       rest.backward(g, v, row, col, sink, masked);
     } else {
       Compute seen[N];
-      if constexpr (detail::needs_input_v<F>) {
+      if constexpr (detail::needs_input<F>()) {
         FUSEDOPS_UNROLL
         for (int i = 0; i < N; ++i) seen[i] = v[i];
       }

@@ -247,39 +247,61 @@ template <class L>
 using MasksBoundsFlag = Flag<L::kMasksBounds>;
 
 template <class F>
-inline constexpr bool masks_v = flag_v<false, MasksFlag, F>;
+FUSEDOPS_HD constexpr bool masks() {
+  return flag<false, MasksFlag, F>();
+}
 template <class F>
-inline constexpr bool saves_v = flag_v<false, SavesFlag, F>;
+FUSEDOPS_HD constexpr bool saves() {
+  return flag<false, SavesFlag, F>();
+}
 template <class F>
-inline constexpr bool has_stream_gradient_v = flag_v<false, StreamGradientFlag, F>;
+FUSEDOPS_HD constexpr bool has_stream_gradient() {
+  return flag<false, StreamGradientFlag, F>();
+}
 template <class F>
-inline constexpr bool needs_input_v = flag_v<true, NeedsInputFlag, F>;
+FUSEDOPS_HD constexpr bool needs_input() {
+  return flag<true, NeedsInputFlag, F>();
+}
 
 template <class L, class Compute, class Row>
-inline constexpr bool has_revisit_v = detected_v<RevisitCall, L, Compute, Row>;
+FUSEDOPS_HD constexpr bool has_revisit() {
+  return detected<RevisitCall, L, Compute, Row>();
+}
 template <class F, class Row>
-inline constexpr bool has_columns_v = detected_v<ColumnsCall, F, Row>;
+FUSEDOPS_HD constexpr bool has_columns() {
+  return detected<ColumnsCall, F, Row>();
+}
 template <class F, class Row>
-inline constexpr bool has_any_v = detected_v<AnyCall, F, Row>;
+FUSEDOPS_HD constexpr bool has_any() {
+  return detected<AnyCall, F, Row>();
+}
 template <class F>
-inline constexpr bool has_operands_v = detected_v<OperandsCall, F>;
+FUSEDOPS_HD constexpr bool has_operands() {
+  return detected<OperandsCall, F>();
+}
 
 /// Whether a LOAD says which columns can be unmasked. A composed LOAD has the member whatever its
 /// functors say, and a flag that tells whether any of them does.
 template <class L, class Row>
-inline constexpr bool bounds_v = flag_v<has_columns_v<L, Row>, BoundsFlag, L>;
+FUSEDOPS_HD constexpr bool bounds() {
+  return flag<has_columns<L, Row>(), BoundsFlag, L>();
+}
 /// Whether a LOAD says which packs can be unmasked.
 template <class L, class Row>
-inline constexpr bool skips_v = flag_v<has_any_v<L, Row>, SkipsFlag, L>;
+FUSEDOPS_HD constexpr bool skips() {
+  return flag<has_any<L, Row>(), SkipsFlag, L>();
+}
 /// Whether a LOAD masks by itself all that it says cannot be unmasked, so that it may be called
 /// there.
 template <class L>
-inline constexpr bool masks_bounds_v = flag_v<false, MasksBoundsFlag, L>;
+FUSEDOPS_HD constexpr bool masks_bounds() {
+  return flag<false, MasksBoundsFlag, L>();
+}
 
 /// The row as a functor may see it: without `operands`, nobody has asked how its operands lie.
 template <class F, class Row>
 FUSEDOPS_HD decltype(auto) row_for(const Row& row) {
-  if constexpr (has_operands_v<F>) {
+  if constexpr (has_operands<F>()) {
     return (row);
   } else {
     return unaware(row);
@@ -289,10 +311,10 @@ FUSEDOPS_HD decltype(auto) row_for(const Row& row) {
 }  // namespace detail
 
 template <class L, class Compute, class Row = int64_t>
-inline constexpr bool is_load_v = detail::detected_v<detail::LoadCall, L, Compute, Row>;
+inline constexpr bool is_load_v = detail::detected<detail::LoadCall, L, Compute, Row>();
 template <class S, class Compute, class Row = int64_t>
-inline constexpr bool is_store_v = detail::detected_v<detail::StoreCall, S, Compute, Row>;
+inline constexpr bool is_store_v = detail::detected<detail::StoreCall, S, Compute, Row>();
 template <class F, class Compute, class Row = int64_t>
-inline constexpr bool is_functor_v = detail::detected_v<detail::FunctorCall, F, Compute, Row>;
+inline constexpr bool is_functor_v = detail::detected<detail::FunctorCall, F, Compute, Row>();
 
 }  // namespace fusedops

@@ -45,7 +45,7 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
                           const LoadTargets& load_targets, const StoreTargets& store_targets,
                           const Slices& slices, const Rows& rows, int64_t cols, int64_t first,
                           int64_t last) {
-  static_assert(detail::CheckGradient<Op>::value);
+  static_assert(detail::check_gradient<Op>());
   using Compute = typename Op::Compute;
   using RowTile =
       Tile<Compute, Schedule::kPacks, Schedule::kWidth, Schedule::kWidth, Schedule::kWidth, false>;

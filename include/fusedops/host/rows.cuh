@@ -29,7 +29,7 @@ struct HostSchedule {
 template <class Schedule, class Op, class LoadT, class StoreT, class Statistics, class Rows>
 inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Statistics& statistics,
                       const Rows& rows, int64_t cols, int64_t begin, int64_t end) {
-  static_assert(detail::CheckOperator<Op>::value);
+  static_assert(detail::check_operator<Op>());
   using Compute = typename Op::Compute;
   using Storage = typename Schedule::Storage;
   using RowTile =

@@ -82,120 +82,122 @@ template <class Op>
 using MovesFlag =
     Flag<__is_trivially_copyable(typename Op::Partial) && sizeof(typename Op::Partial) % 4 == 0>;
 template <class Op>
-inline constexpr bool moves_v = flag_v<false, MovesFlag, Op>;
+FUSEDOPS_HD constexpr bool moves() {
+  return flag<false, MovesFlag, Op>();
+}
 template <class Op>
 using HasMaskedFlag = Flag<Op::kHasMasked>;
 
 /// Refuses what is not an operator, and names what it lacks: the types first, which all else needs.
 template <class Op>
-struct CheckOperator {
-  static constexpr bool kTypes = detected_v<OperatorTypes, Op>;
+FUSEDOPS_HD constexpr bool check_operator() {
+  constexpr bool kTypes = detected<OperatorTypes, Op>();
   static_assert(kTypes,
                 "fusedops: not an operator: it needs the types Compute, Partial and Finish (see "
                 "fusedops/op/contract.cuh)");
-  static_assert(!kTypes || moves_v<Op>,
+  static_assert(!kTypes || moves<Op>(),
                 "fusedops: not an operator: it needs a Partial that is trivially copyable and a "
                 "multiple of 4 bytes (see fusedops/op/contract.cuh)");
-  static_assert(!kTypes || detected_v<PaddingCall, Op>,
+  static_assert(!kTypes || detected<PaddingCall, Op>(),
                 "fusedops: not an operator: it needs static Compute padding_value() (see "
                 "fusedops/op/contract.cuh)");
-  static_assert(!kTypes || detected_v<IdentityCall, Op>,
+  static_assert(!kTypes || detected<IdentityCall, Op>(),
                 "fusedops: not an operator: it needs static Partial identity() (see "
                 "fusedops/op/contract.cuh)");
-  static_assert(!kTypes || detected_v<ReduceCall, Op>,
+  static_assert(!kTypes || detected<ReduceCall, Op>(),
                 "fusedops: not an operator: it needs template <class Group, class Tile> Partial "
                 "reduce(Group group, Tile& tile) const (see fusedops/op/contract.cuh)");
-  static_assert(!kTypes || detected_v<RebuildCall, Op>,
+  static_assert(!kTypes || detected<RebuildCall, Op>(),
                 "fusedops: not an operator: it needs template <class Group, class Tile> Partial "
                 "rebuild(Group group, Tile& tile) const (see fusedops/op/contract.cuh)");
-  static_assert(!kTypes || detected_v<RebuildKnownCall, Op>,
+  static_assert(!kTypes || detected<RebuildKnownCall, Op>(),
                 "fusedops: not an operator: it needs template <class Tile> void rebuild(const "
                 "Partial& part, Tile& tile) const (see fusedops/op/contract.cuh)");
-  static_assert(!kTypes || detected_v<CombineCall, Op>,
+  static_assert(!kTypes || detected<CombineCall, Op>(),
                 "fusedops: not an operator: it needs template <class Group> Partial combine(Group "
                 "group, Partial part) const (see fusedops/op/contract.cuh)");
-  static_assert(!kTypes || detected_v<MergeCall, Op>,
+  static_assert(!kTypes || detected<MergeCall, Op>(),
                 "fusedops: not an operator: it needs Partial merge(Partial a, Partial b) const "
                 "(see fusedops/op/contract.cuh)");
-  static_assert(!kTypes || detected_v<FinishCall, Op>,
+  static_assert(!kTypes || detected<FinishCall, Op>(),
                 "fusedops: not an operator: it needs Finish finish(Partial row, int64_t cols) "
                 "const (see fusedops/op/contract.cuh)");
-  static_assert(!kTypes || detected_v<ElementCall, Op>,
+  static_assert(!kTypes || detected<ElementCall, Op>(),
                 "fusedops: not an operator: it needs Finish::of(Partial part) const, which gives a "
                 "function from Compute to Compute (see fusedops/op/contract.cuh)");
-  static constexpr bool value = true;
-};
+  return true;
+}
 
 /// The same of an operator's gradient.
 template <class Op>
-struct CheckGradient {
-  static constexpr bool kTypes = detected_v<GradientTypes, Op>;
-  static constexpr bool kConstants = detected_v<GradientConstants, Op>;
+FUSEDOPS_HD constexpr bool check_gradient() {
+  constexpr bool kTypes = detected<GradientTypes, Op>();
+  constexpr bool kConstants = detected<GradientConstants, Op>();
   static_assert(kTypes,
                 "fusedops: not the gradient of an operator: it needs the types Compute, Row, "
                 "Partial and Finish (see fusedops/op/contract.cuh)");
-  static_assert(!kTypes || moves_v<Op>,
+  static_assert(!kTypes || moves<Op>(),
                 "fusedops: not the gradient of an operator: it needs a Partial that is trivially "
                 "copyable and a multiple of 4 bytes (see fusedops/op/contract.cuh)");
   static_assert(!kTypes || kConstants,
                 "fusedops: not the gradient of an operator: it needs the constants int kKept, bool "
                 "kHasMasked and bool kMaskedIsConstant (see fusedops/op/contract.cuh)");
-  static_assert(!kTypes || detected_v<PaddingCall, Op>,
+  static_assert(!kTypes || detected<PaddingCall, Op>(),
                 "fusedops: not the gradient of an operator: it needs static Compute "
                 "padding_value() (see fusedops/op/contract.cuh)");
-  static_assert(!kTypes || detected_v<IdentityCall, Op>,
+  static_assert(!kTypes || detected<IdentityCall, Op>(),
                 "fusedops: not the gradient of an operator: it needs static Partial identity() "
                 "(see fusedops/op/contract.cuh)");
-  static_assert(!kTypes || !kConstants || detected_v<RowCall, Op>,
+  static_assert(!kTypes || !kConstants || detected<RowCall, Op>(),
                 "fusedops: not the gradient of an operator: it needs static Row row(const Compute "
                 "(&kept)[kKept]) (see fusedops/op/contract.cuh)");
-  static_assert(!kTypes || detected_v<ResultCall, Op>,
+  static_assert(!kTypes || detected<ResultCall, Op>(),
                 "fusedops: not the gradient of an operator: it needs Compute Row::result(Compute "
                 "v) const (see fusedops/op/contract.cuh)");
-  static_assert(!kTypes || detected_v<ReduceBothCall, Op>,
+  static_assert(!kTypes || detected<ReduceBothCall, Op>(),
                 "fusedops: not the gradient of an operator: it needs template <class Group, class "
                 "Tile> Partial reduce(Group group, const Tile& y, const Tile& g) const (see "
                 "fusedops/op/contract.cuh)");
-  static_assert(!kTypes || detected_v<CombineCall, Op>,
+  static_assert(!kTypes || detected<CombineCall, Op>(),
                 "fusedops: not the gradient of an operator: it needs template <class Group> "
                 "Partial combine(Group group, Partial part) const (see fusedops/op/contract.cuh)");
-  static_assert(!kTypes || detected_v<MergeCall, Op>,
+  static_assert(!kTypes || detected<MergeCall, Op>(),
                 "fusedops: not the gradient of an operator: it needs Partial merge(Partial a, "
                 "Partial b) const (see fusedops/op/contract.cuh)");
-  static_assert(!kTypes || detected_v<FinishRowCall, Op>,
+  static_assert(!kTypes || detected<FinishRowCall, Op>(),
                 "fusedops: not the gradient of an operator: it needs Finish finish(const Row& row, "
                 "Partial all, int64_t cols) const (see fusedops/op/contract.cuh)");
-  static_assert(!kTypes || detected_v<GradientElementCall, Op>,
+  static_assert(!kTypes || detected<GradientElementCall, Op>(),
                 "fusedops: not the gradient of an operator: it needs Compute "
                 "Finish::operator()(Compute y, Compute g) const (see fusedops/op/contract.cuh)");
   static_assert(
-      !kTypes || !flag_v<false, HasMaskedFlag, Op> || detected_v<MaskedCalls, Op>,
+      !kTypes || !flag<false, HasMaskedFlag, Op>() || detected<MaskedCalls, Op>(),
       "fusedops: not the gradient of an operator: it needs is_masked(v), masked_result() and "
       "is_masked_result(y), all static, since kHasMasked is true (see fusedops/op/contract.cuh)");
-  static constexpr bool value = true;
-};
+  return true;
+}
 
 }  // namespace detail
 
 template <class Op>
 inline constexpr bool is_operator_v =
-    detail::detected_v<detail::OperatorTypes, Op> && detail::moves_v<Op> &&
-    detail::detected_v<detail::PaddingCall, Op> && detail::detected_v<detail::IdentityCall, Op> &&
-    detail::detected_v<detail::ReduceCall, Op> && detail::detected_v<detail::RebuildCall, Op> &&
-    detail::detected_v<detail::RebuildKnownCall, Op> &&
-    detail::detected_v<detail::CombineCall, Op> && detail::detected_v<detail::MergeCall, Op> &&
-    detail::detected_v<detail::FinishCall, Op> && detail::detected_v<detail::ElementCall, Op>;
+    detail::detected<detail::OperatorTypes, Op>() && detail::moves<Op>() &&
+    detail::detected<detail::PaddingCall, Op>() && detail::detected<detail::IdentityCall, Op>() &&
+    detail::detected<detail::ReduceCall, Op>() && detail::detected<detail::RebuildCall, Op>() &&
+    detail::detected<detail::RebuildKnownCall, Op>() &&
+    detail::detected<detail::CombineCall, Op>() && detail::detected<detail::MergeCall, Op>() &&
+    detail::detected<detail::FinishCall, Op>() && detail::detected<detail::ElementCall, Op>();
 
 template <class Op>
 inline constexpr bool is_operator_gradient_v =
-    detail::detected_v<detail::GradientTypes, Op> && detail::moves_v<Op> &&
-    detail::detected_v<detail::GradientConstants, Op> &&
-    detail::detected_v<detail::PaddingCall, Op> && detail::detected_v<detail::IdentityCall, Op> &&
-    detail::detected_v<detail::RowCall, Op> && detail::detected_v<detail::ResultCall, Op> &&
-    detail::detected_v<detail::ReduceBothCall, Op> && detail::detected_v<detail::CombineCall, Op> &&
-    detail::detected_v<detail::MergeCall, Op> && detail::detected_v<detail::FinishRowCall, Op> &&
-    detail::detected_v<detail::GradientElementCall, Op> &&
-    (!detail::flag_v<false, detail::HasMaskedFlag, Op> ||
-     detail::detected_v<detail::MaskedCalls, Op>);
+    detail::detected<detail::GradientTypes, Op>() && detail::moves<Op>() &&
+    detail::detected<detail::GradientConstants, Op>() &&
+    detail::detected<detail::PaddingCall, Op>() && detail::detected<detail::IdentityCall, Op>() &&
+    detail::detected<detail::RowCall, Op>() && detail::detected<detail::ResultCall, Op>() &&
+    detail::detected<detail::ReduceBothCall, Op>() && detail::detected<detail::CombineCall, Op>() &&
+    detail::detected<detail::MergeCall, Op>() && detail::detected<detail::FinishRowCall, Op>() &&
+    detail::detected<detail::GradientElementCall, Op>() &&
+    (!detail::flag<false, detail::HasMaskedFlag, Op>() ||
+     detail::detected<detail::MaskedCalls, Op>());
 
 }  // namespace fusedops

@@ -14,7 +14,7 @@ namespace detail {
 
 template <int N, bool kAgain, class LoadT, class Compute, class Row>
 FUSEDOPS_HD void load_pack(const LoadT& load, Compute* dst, const Row& row, int64_t col) {
-  if constexpr (kAgain && has_revisit_v<LoadT, Compute, Row>) {
+  if constexpr (kAgain && has_revisit<LoadT, Compute, Row>()) {
     load.template revisit<N>(dst, row, col);
   } else {
     load.template load<N>(dst, row, col);
@@ -63,7 +63,7 @@ FUSEDOPS_HD void store_tail(StoreT& store, const Compute* src, const Row& row, i
 template <class LoadT, class Row>
 FUSEDOPS_HD Columns bounds_of(const LoadT& load, const Row& row, int64_t cols) {
   Columns bounds{0, cols};
-  if constexpr (detail::bounds_v<LoadT, Row>) {
+  if constexpr (detail::bounds<LoadT, Row>()) {
     bounds = load.columns(row);
     if (bounds.end > cols) bounds.end = cols;
     if (bounds.begin > cols) bounds.begin = cols;  // load_tile reads next to it
@@ -75,7 +75,7 @@ FUSEDOPS_HD Columns bounds_of(const LoadT& load, const Row& row, int64_t cols) {
 template <class LoadT, class Row>
 FUSEDOPS_HD Columns chunks_within(Columns bounds, int64_t chunk, int64_t chunks) {
   Columns within{0, chunks};
-  if constexpr (detail::bounds_v<LoadT, Row>) {
+  if constexpr (detail::bounds<LoadT, Row>()) {
     within.begin = bounds.begin > 0 ? bounds.begin / chunk : 0;
     within.end = bounds.end > 0 ? (bounds.end + chunk - 1) / chunk : 0;  // within the row
   }
@@ -89,8 +89,8 @@ template <bool kAgain, bool kAtOnce = false, class Tile, class LoadT, class Row>
 FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_t col,
                            Columns bounds, typename Tile::Compute padding) {
   constexpr int N = Tile::kWidth;
-  constexpr bool kBounds = detail::bounds_v<LoadT, Row>;
-  constexpr bool kSkips = detail::skips_v<LoadT, Row>;
+  constexpr bool kBounds = detail::bounds<LoadT, Row>();
+  constexpr bool kSkips = detail::skips<LoadT, Row>();
   constexpr bool kAll = !kBounds && !kSkips;
   // The packs next to the bounds, which their functors mask as they do all beyond.
   const int64_t before = larger<int64_t>(bounds.begin, 0) / N * N - N;
@@ -104,7 +104,7 @@ FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_
     if constexpr (kSkips) wanted = wanted && load.template any<N>(row, first);
     if (Tile::kExact && kAll) {
       detail::load_pack<N, kAgain>(load, tile.at[k], row, first);
-    } else if (kBounds && !kSkips && detail::masks_bounds_v<LoadT> && k < Tile::kFull) {
+    } else if (kBounds && !kSkips && detail::masks_bounds<LoadT>() && k < Tile::kFull) {
       // Without a branch, so that all loads are in flight together: packs outside the bounds read
       // the masked pack next to the bounds, all of them the same.
       detail::load_pack<N, kAgain>(load, tile.at[k], row, larger(smaller(first, after), before));

@@ -29,7 +29,7 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
                                                 const StoreTargets& store_targets,
                                                 const Slices& slices, const Rows& rows,
                                                 int64_t cols, int64_t ahead = 1) {
-  static_assert(detail::CheckGradient<Op>::value);
+  static_assert(detail::check_gradient<Op>());
   using Compute = typename Op::Compute;
   using Storage = typename Schedule::Storage;
   using Row = typename Rows::Index;

@@ -93,7 +93,7 @@ template <class Schedule, bool kAsksAhead = false, bool kStages = false, bool kT
 __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, StoreT store,
                                            const Statistics& statistics, const Rows& rows,
                                            int64_t cols, int64_t ahead = 0) {
-  static_assert(detail::CheckOperator<Op>::value);
+  static_assert(detail::check_operator<Op>());
   using Compute = typename Op::Compute;
   using Storage = typename Schedule::Storage;
   using Row = typename Rows::Index;
@@ -121,7 +121,7 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
   Beginning<Schedule::kBlocks, kTold> others;
   detail::prepare<decltype(others), Parts>();
   Parts parts;
-  constexpr bool kStage = kStages && !detail::bounds_v<LoadT, Row>;
+  constexpr bool kStage = kStages && !detail::bounds<LoadT, Row>();
   auto stage = detail::stage_of<kStage, Schedule>(load, store, thread, cols);
 
   // The bound is the same for all threads of a row's blocks, so every lane reaches every shuffle

@@ -41,7 +41,7 @@ struct Kept {
   template <class Finish, class Row>
   FUSEDOPS_HD void write(const Finish& finish, const Row& row) const {
     static_assert(
-        detail::detected_v<detail::KeepCall, Finish>,
+        detail::detected<detail::KeepCall, Finish>(),
         "fusedops: an operator without a gradient: its Finish needs Compute, int kKept and "
         "void keep(Compute (&kept)[kKept]) const (see fusedops/op/contract.cuh)");
     others.write(finish, row);

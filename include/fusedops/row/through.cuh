@@ -62,9 +62,9 @@ template <class LoadT, class View, class AnyRow, bool kEverywhere>
 struct Alongside {
   const LoadT& of;
   const View& view;
-  static constexpr bool kBounds = !kEverywhere && detail::bounds_v<LoadT, AnyRow>;
-  static constexpr bool kSkips = !kEverywhere && detail::skips_v<LoadT, AnyRow>;
-  static constexpr bool kMasksBounds = detail::masks_bounds_v<LoadT>;
+  static constexpr bool kBounds = !kEverywhere && detail::bounds<LoadT, AnyRow>();
+  static constexpr bool kSkips = !kEverywhere && detail::skips<LoadT, AnyRow>();
+  static constexpr bool kMasksBounds = detail::masks_bounds<LoadT>();
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void load(Compute* dst, const Row& row, int64_t col) const {
