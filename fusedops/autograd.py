@@ -18,6 +18,7 @@ from fusedops.binding import KEPT
 from fusedops.dense import run_on_copies
 from fusedops.errors import UnsupportedError
 from fusedops.jit.lock import guard
+from fusedops.layouts import check_layouts
 from fusedops.needed import joining_name, saved_name
 from fusedops.plan import columns_apart
 from fusedops.runtime import draw, draw_in_memory
@@ -47,7 +48,11 @@ def differentiate(op: RowOp, options: dict[str, Any] | None, x: Tensor, *values:
     if x.numel() == 0:  # there is nothing to fuse
         return op.unfused(x, **_named(op, values), **(options or {}))
     apply: Any = _Differentiated.apply
-    result = apply(op, options, x, *values)
+    try:
+        result = apply(op, options, x, *values)
+    except RuntimeError:  # torch's, of tensors that have no shape
+        check_layouts(op.name, {"x": x, **_named(op, values)})
+        raise
     return result[0] if len(op.outputs) == 1 else op.result_type._make(result)
 
 

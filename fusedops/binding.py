@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fusedops.errors import shortened
 from fusedops.functors import Dropout, Functor, Role
 from fusedops.geometry import mismatch
+from fusedops.hints import for_call
+from fusedops.layouts import check_layouts
 from fusedops.runtime import check_generator
 from fusedops.scalars import (
     check_draw,
@@ -26,7 +29,6 @@ from fusedops.scalars import (
     check_probability,
     offset_of,
     read_ints,
-    shortened,
 )
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ _COUNTS = (torch.int32, torch.int64)
 
 #: The output that the backward pass reads: statistics, some numbers a row. No name of an operand.
 KEPT = "kept statistics"
+
 
 #: Keywords that the call itself uses.
 OPTIONS = ("dim", "normalized_shape", "dtype", "out", "training", "generator")
@@ -119,11 +122,16 @@ def bind(op: RowOp, x: Any, operands: Mapping[str, Any], options: Mapping[str, A
     """
     name = op.name
     if not isinstance(x, Tensor):
-        raise TypeError(f"{name}: x must be a torch.Tensor, got {type(x).__name__}")
+        raise TypeError(
+            f"{name}: x must be a torch.Tensor, got {type(x).__name__}; make one, for example with "
+            "torch.as_tensor(x)"
+        )
+    if not torch.compiler.is_compiling():
+        check_layouts(name, {"x": x, **operands, "out": options.get("out")})
     if x.dtype not in FLOATING:
         raise TypeError(
             f"{name}: x must be floating point ({_names(FLOATING)}), got {x.dtype}; "
-            "convert it, for example with x.float()"
+            f"{_parts_of('x') if x.is_complex() else 'convert it, for example with x.float()'}"
         )
     check_names(op, name, operands)
     for key in options:
@@ -132,10 +140,11 @@ def bind(op: RowOp, x: Any, operands: Mapping[str, Any], options: Mapping[str, A
     reduced = find_reduced(op, name, x.shape, options)
     dtype = x.dtype if options.get("dtype") is None else options["dtype"]
     if not isinstance(dtype, torch.dtype) or dtype not in FLOATING:
-        raise TypeError(f"{name}: dtype must be one of {_names(FLOATING)}, got {dtype}")
+        got = shortened(dtype)
+        raise TypeError(f"{name}: dtype must be one of {_names(FLOATING)}, got {got}")
     training = options.get("training", True)
     if not isinstance(training, bool):
-        raise TypeError(f"{name}: training must be True or False, got {training!r}")
+        raise TypeError(f"{name}: training must be True or False, got {shortened(training)}")
     generator = options.get("generator")
     if isinstance(generator, Tensor):
         check_draw(name, generator, x)
@@ -185,11 +194,16 @@ def check_names(op: RowOp, name: str, operands: Mapping[str, Any]) -> None:
     """Raise TypeError for an operand that the op has not, or that is not there."""
     for key in operands:
         if key not in op.slots:
-            raise TypeError(f"{name}: unknown operand {key!r}; {_wanted(op)}")
+            hint = for_call(op, key, OPTIONS)
+            raise TypeError(f"{name}: unknown operand {key!r}; {_wanted(op)}{hint}")
     for key in op.slots:
         if operands.get(key) is None:
-            got = "is missing" if key not in operands else "must not be None"
-            raise TypeError(f"{name}: operand {key!r} {got}; {_wanted(op)}: pass {key}=...")
+            if key in operands:
+                raise TypeError(
+                    f"{name}: operand {key!r} must not be None; {_wanted(op)}, and none may be "
+                    f"left out: pass {key}=..., or call an op that is declared without it"
+                )
+            raise TypeError(f"{name}: operand {key!r} is missing; {_wanted(op)}: pass {key}=...")
 
 
 def _wanted(op: RowOp) -> str:
@@ -219,20 +233,22 @@ def find_reduced(
         if not wanted or tuple(sizes[-len(wanted) :]) != wanted:
             raise ValueError(
                 f"{name}: normalized_shape must be the end of x's shape {tuple(sizes)}, "
-                f"got {wanted}"
+                f"got {shortened(wanted)}"
             )
         return tuple(range(len(sizes) - len(wanted), len(sizes)))
     if dim is None:
         return (len(sizes) - 1,)
     dims = read_ints(name, "dim", dim)
     if len(dims) != 1 and not op.normalizes:
-        raise TypeError(f"{name}: dim must be one int, got {dim!r}")
+        raise TypeError(f"{name}: dim must be one int, got {shortened(dim)}")
     for one in dims:
         if not -len(sizes) <= one < len(sizes):
-            raise ValueError(f"{name}: dim must be within x's {len(sizes)} dimensions, got {dim!r}")
+            raise ValueError(
+                f"{name}: dim must be within x's {len(sizes)} dimensions, got {shortened(dim)}"
+            )
     result = tuple(sorted({one % len(sizes) for one in dims}))
     if not result or len(result) != len(dims):
-        raise ValueError(f"{name}: dim must name each dimension once, got {dim!r}")
+        raise ValueError(f"{name}: dim must name each dimension once, got {shortened(dim)}")
     return result
 
 
@@ -251,6 +267,8 @@ def _check_tensor(
             Role.FLAGS: f"write {key} != 0 (True is masked out) or {key} == 0, whichever is meant",
             Role.COUNT: f"convert it with {key}.long()",
         }[role]
+        if value.is_complex():
+            cure = _parts_of(key)
         raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {value.dtype}; {cure}")
     wrong = None if value.shape == x.shape else mismatch(x.shape, value.shape)
     if wrong is not None:
@@ -291,10 +309,13 @@ def _number(name: str, key: str, role: Role, value: Any) -> float:
     if type(value) is float and role is Role.VALUE:
         return value  # at once: what follows is slow to ask
     if role is Role.FLAGS or isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {type(value).__name__}")
+        cure = f"; make a tensor with torch.as_tensor({key})" if hasattr(value, "__len__") else ""
+        raise TypeError(
+            f"{name}: operand {key!r} must be {role.value}, got {type(value).__name__}{cure}"
+        )
     if role is Role.COUNT:
         if not isinstance(value, numbers.Integral):
-            raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {value!r}")
+            raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {shortened(value)}")
         count = int(value)
         if not -(2**63) <= count < 2**63:
             raise ValueError(
@@ -369,6 +390,10 @@ def _out(bound: Bound, name: str, given: Any) -> dict[str, Tensor]:
                 f"got {tensor.dtype}; the output's dtype is chosen with dtype="
             )
     return {key: tensor for key, tensor in zip(names, tensors, strict=True) if tensor is not None}
+
+
+def _parts_of(key: str) -> str:
+    return f"take what is real of it: {key}.real, {key}.abs() or torch.view_as_real({key})"
 
 
 def _names(dtypes: tuple[torch.dtype, ...]) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from fusedops.errors import shortened
 from fusedops.functors import Functor, is_finite
 from fusedops.row_op import RowOp
 
@@ -111,7 +112,11 @@ class LayerNorm(RowOp):
     ) -> None:
         if not is_finite(eps) or eps < 0:
             raise ValueError(
-                f"{type(self).__name__}: eps must be a finite number >= 0, got {eps!r}"
+                f"{type(self).__name__}: eps must be a finite number >= 0, got {shortened(eps)}"
+            )
+        if stats not in (True, False):
+            raise TypeError(
+                f"{type(self).__name__}: stats must be True or False, got {shortened(stats)}"
             )
         super().__init__(load, store, eps=float(eps), stats=bool(stats))
 

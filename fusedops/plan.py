@@ -19,7 +19,7 @@ from torch import Tensor
 from fusedops import _runtime, schedule
 from fusedops.binding import FLOATING, KEPT, Bound
 from fusedops.codegen import Arguments, Number, View
-from fusedops.dense import run_on_copies
+from fusedops.dense import dense_cure, run_on_copies
 from fusedops.errors import UnsupportedError
 from fusedops.functors import rounded
 from fusedops.geometry import MAX_ROW_DIMS, Geometry, Operand, Virtual, place
@@ -324,9 +324,10 @@ def placed(bound: Bound, parts: Sequence[Part], summed: Sequence[int] = ()) -> G
     try:
         return place(shape, bound.reduced, operands, sizes, summed)
     except ValueError as error:
+        cure = dense_cure(bound, _parts(bound)[0], parts, operands, sizes)
         raise UnsupportedError(
             f"{bound.op.name}: x of shape {shape} and its operands broadcast in too many ways: "
-            f"{error}; make an operand contiguous with .expand(...).contiguous(), or use op.unfused"
+            f"{error}; {cure}, or use op.unfused"
         ) from None
 
 

@@ -19,13 +19,15 @@ from torch import Tensor
 
 from fusedops import _runtime
 from fusedops.autograd import differentiate
-from fusedops.binding import OPTIONS, Bound, bind, find_reduced
+from fusedops.binding import OPTIONS, Bound, bind, check_number, find_reduced
 from fusedops.chains import check_chain, operands_of
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Dropout, Functor, Residual, Role
+from fusedops.hints import check_declaration
+from fusedops.layouts import check_layouts
 from fusedops.plan import make_plan
 from fusedops.random import keep_mask
-from fusedops.refusal import refuse
+from fusedops.refusal import refuse, refuse_classes
 from fusedops.runtime import draw, draw_in_memory
 from fusedops.scalars import check_offset, check_pair, check_probability, read_int, read_ints
 from fusedops.spelling import spell
@@ -102,6 +104,13 @@ class RowOp(_runtime.Dispatcher):
     masks: ClassVar[bool]
     #: Whether a row's mean is subtracted.
     centred: ClassVar[bool] = False
+
+    def __new__(cls, *arguments: Any, **named: Any) -> RowOp:
+        """Check the names of what a declaration is given; `__init__` reads it."""
+        if len(arguments) > 2 or not named.keys() <= {"load", "store"}:
+            check_declaration(cls, arguments, named, OPTIONS)
+        made: RowOp = super().__new__(cls)
+        return made
 
     def __init__(
         self, load: Iterable[Functor] = (), store: Iterable[Functor] = (), **constants: Any
@@ -244,15 +253,16 @@ class RowOp(_runtime.Dispatcher):
             )
             return self(x, **operands, **{**options, "generator": drawn})
         if _stands_for_an_operator(reason, x):
+            check_layouts(self.name, {"x": x, **operands, "out": options.get("out")})
             try:
                 return call_operator(self, x, operands, options)
             except UnsupportedError:
                 raise
-            except NotImplementedError as error:  # of a tensor's class or of a mode
-                raise UnsupportedError(
-                    f"{type(self).__name__}: {error}; give the op plain tensors, say x.to_local() "
-                    "of a DTensor, or use op.unfused"
-                ) from error
+            except (NotImplementedError, TypeError, AssertionError) as error:
+                # Of a tensor's class or of a mode, unless it names the op.
+                if str(error).startswith(f"{self.name}: "):
+                    raise
+                refuse_classes(self, {"x": x, **operands}, error)
         if reason != "miss":
             refuse(self, reason, x, operands, options)
             return self._in_plain_types(bind(self, x, operands, options), operands, options)
@@ -294,7 +304,8 @@ class RowOp(_runtime.Dispatcher):
         """Whether a call with these arguments draws random numbers."""
         if arguments.get("training", True):
             for p in self.probabilities:
-                if arguments.get(p, 0) > 0:
+                value = arguments.get(p, 0)
+                if (value if isinstance(value, (float, int)) else check_number(self, p, value)) > 0:
                     return True
         return False
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusedops.errors import shortened
 from fusedops.functors import Role
 from fusedops.runtime import OFFSETS
 
@@ -23,7 +24,6 @@ __all__ = [
     "offset_of",
     "read_int",
     "read_ints",
-    "shortened",
 ]
 
 
@@ -45,30 +45,22 @@ def read_ints(name: str, option: str, value: Any) -> tuple[int, ...]:
         return (value,)
     try:
         items = tuple(value)
-    except TypeError:
+    except (TypeError, RuntimeError):  # torch's, of tensors that cannot be iterated
         items = (value,)
     try:
         if not any(isinstance(item, bool) for item in items):  # True would pass for 1
             return tuple(operator.index(item) for item in items)
     except TypeError:
         pass
-    raise TypeError(f"{name}: {option} must be an int or a sequence of ints, got {value!r}")
-
-
-def shortened(value: Any) -> str:
-    """A value in a message: an int may have more digits than anybody reads, or Python prints."""
-    if isinstance(value, tuple):
-        return f"({', '.join(map(shortened, value))}{',' * (len(value) == 1)})"
-    if isinstance(value, int) and value.bit_length() > 256:
-        return f"an int of {value.bit_length()} bits"
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:200]}..."
+    raise TypeError(
+        f"{name}: {option} must be an int or a sequence of ints, got {shortened(value)}"
+    )
 
 
 def check_probability(name: str, what: str, value: Any) -> float:
     """A probability as a float; raises TypeError or ValueError."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name}: {what} must be {Role.PROBABILITY.value}, got {value!r}")
+        raise TypeError(f"{name}: {what} must be {Role.PROBABILITY.value}, got {shortened(value)}")
     try:
         chance = float(value)
     except OverflowError:
@@ -122,12 +114,13 @@ def offset_of(generator: Any) -> int | None:
 
 def check_draw(name: str, draw: Tensor, x: Tensor) -> None:
     """Raise ValueError unless dropouts can read seed and offset there."""
-    lies_right = draw.is_meta or draw.stride() == (1,)
-    if draw.dtype is torch.int64 and draw.shape == (2,) and draw.device == x.device and lies_right:
+    plain = draw.layout is torch.strided and not draw.is_nested
+    fits = plain and draw.dtype is torch.int64 and draw.shape == (2,) and draw.device == x.device
+    if fits and (draw.is_meta or draw.stride() == (1,)):
         return
+    shape = f" of shape {tuple(draw.shape)}" if plain else f", {type(draw).__name__}"
     raise ValueError(
         f"{name}: a tensor given as generator must hold seed and offset, two int64 on x's device "
-        f"{x.device}, next to each other, got {draw.dtype} of shape {tuple(draw.shape)} on "
-        f"{draw.device}; make one "
-        f"with torch.tensor([seed, offset], device={str(x.device)!r})"
+        f"{x.device}, next to each other, got {draw.dtype}{shape} on {draw.device}; make "
+        f"one with torch.tensor([seed, offset], device={str(x.device)!r})"
     )

@@ -54,8 +54,8 @@ def call_operator(
     dtype = x.dtype if options.get("dtype") is None else options["dtype"]
     if options.get("out") is not None:
         raise UnsupportedError(
-            f"{name}: out= does not go with tracing (torch.compile, torch.export, dispatch modes); "
-            "leave it away, or use op.unfused"
+            f"{name}: out= does not go with tracing (torch.compile, torch.export, dispatch modes, "
+            "tensors of other classes); leave it away, or use op.unfused"
         )
     reduced = find_reduced(op, name, x.shape, options)
     names: list[str] = []
@@ -64,7 +64,7 @@ def call_operator(
     counts: list[int] = []
     for key in op.slots:
         value = operands[key]
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor) and key not in op.probabilities:
             names.append(key)
             tensors.append(value)
             continue

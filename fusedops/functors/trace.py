@@ -12,6 +12,7 @@ reads from outside may change later.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -155,26 +156,52 @@ def _plain_modes() -> Any:
         yield
 
 
+_ON_A_VALUE = (
+    "Python control flow or a number depends on a value (if, while, float(), .item(), math.exp(), "
+    ".any(), say), but one kernel serves all values; choose with torch.where, and compute with "
+    "torch's functions of tensors, such as torch.exp"
+)
+
+#: What torch says where a tensor is to be a number of Python's.
+_NUMBERS = (
+    "can be converted to Python scalars",
+    "cannot be converted to Scalar",
+    "can be converted to an index",
+    "tolist()",
+    "numpy()",
+)
+
+
 @contextlib.contextmanager
 def _explained(title: str) -> Any:
     """Say what torch's errors mean here; the function's own are its own."""
     from torch._subclasses.fake_tensor import DataDependentOutputException
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+    torchs_own = logging.getLogger("torch._subclasses.fake_tensor")  # prints a stack beside
+    before, torchs_own.disabled = torchs_own.disabled, True
     try:
         yield
     except (GuardOnDataDependentSymNode, DataDependentOutputException) as error:
-        raise UnsupportedError(
-            f"{title}: Python control flow or a number depends on a value (if, while, float(), "
-            ".item(), .any(), say), but one kernel serves all values; choose with torch.where"
-        ) from error
+        raise UnsupportedError(f"{title}: {_ON_A_VALUE}") from error
     except UnsupportedError:
         raise
-    except RuntimeError as error:
-        if "value of Tensor" in str(error):
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        said = str(error)
+        if "value of Tensor" in said:
             raise UnsupportedError(
                 f"{title}: Python control flow (if, while, and, or) depends on a value, but one "
                 "kernel serves all values; choose with torch.where"
             ) from error
-        first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        raise UnsupportedError(f"{title}: torch cannot trace its gradient: {first}") from error
+        if any(text in said for text in _NUMBERS):
+            raise UnsupportedError(f"{title}: {_ON_A_VALUE}") from error
+        if not isinstance(error, (RuntimeError, IndexError)):
+            raise
+        first = said.strip().splitlines()[0] if said.strip() else repr(error)
+        raise UnsupportedError(
+            f"{title}: torch cannot trace its gradient: {first}; a functor is made of pointwise "
+            "operations on tensors of x's shape: compute what is none outside and pass the result "
+            "as an operand, or give the functor as C++ with fusedops.cpp_functor"
+        ) from error
+    finally:
+        torchs_own.disabled = before
