@@ -478,6 +478,8 @@ MUTATIONS = [
         "function = self._of_operands() if forward is None else forward[x.dtype]",
         "function = self._of_operands()",
         "test_frozen_functors.py::test_a_change_reaches_neither_the_op_nor_unfused[cpu-a global]",
+    ),
+    Mutation(
         "an operator that nothing checks",
         "include/fusedops/host/rows.cuh",
         "  static_assert(detail::check_operator<Op>());\n",
