@@ -227,7 +227,11 @@ def test_a_mask_is_not_proposed_to_a_norm():
         (PLAIN, {"axis": -1}, ("'axis'", "say dim=")),
         (DROPPED, {"p": 0.5, "seed": 3}, ("'seed'", "say generator=")),
         (BIASED, {"b": 1.0, "dtyp": None}, ("'dtyp'", "did you mean 'dtype'?")),
-        (fo.Softmax(load=[fo.Bias("bias")]), {"bais": 1.0}, ("did you mean 'bias'?",)),
+        (
+            fo.Softmax(load=[fo.Bias("pair_bias")]),
+            {"pairbias": 1.0},
+            ("did you mean 'pair_bias'?",),
+        ),
         (fo.LayerNorm(), {"eps": 1e-5}, ("'eps'", "LayerNorm(eps=...)")),
         (fo.LayerNorm(), {"weight": 1.0}, ("'weight'", "Affine('weight', 'bias')")),
         (BIASED, {"b": None}, ("'b'", "None", "declared without it")),
