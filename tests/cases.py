@@ -25,6 +25,7 @@ RMS_NORM = Chain("rms_norm", store=(("affine", "gamma", None),), eps=1e-6)
 
 #: Each operator in its plainest form, norms with their parameters.
 OPERATORS = {chain.op: chain for chain in (SOFTMAX, LOG_SOFTMAX, LAYER_NORM, RMS_NORM)}
+NORMS = ["layer_norm", "rms_norm"]
 
 ATTENTION = Chain(
     "softmax",

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Can the tests fail? Breaks a copy of the package in one place after another and runs a test.
 
-    python tests/mutations.py [NAME ...]
+    python tests/mutations.py [--jobs N] [NAME ...]
 
 Each mutation is a mistake that somebody has made in a kernel of this kind. Its test has to fail, by
 an assertion and not because nothing compiles; on the unbroken copy all of the tests have to pass.
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import fusedops
@@ -61,6 +62,20 @@ MUTATIONS = [
         "[mean](Compute x) { return (x - mean) * (x - mean); }",
         "[mean](Compute x) { return x * x - mean * mean; }",
         "test_numbers.py::test_mean_of_ten_thousand_sigma[64-cpu-layer_norm]",
+    ),
+    Mutation(
+        "NaN dropped from the squares",
+        "include/fusedops/op/norm.cuh",
+        "(variance < 0 ? Compute(0) : variance)",
+        "larger(variance, Compute(0))",
+        "test_numbers.py::test_a_row_that_diverges_is_nan[cpu-host-inf-layer_norm-3]",
+    ),
+    Mutation(
+        "squares that overflow to zero",
+        "include/fusedops/op/norm.cuh",
+        "return rstd == 0 ? quiet_nan<Compute>() : rstd;",
+        "return rstd;",
+        "test_numbers.py::test_a_norm_of_squares_beyond_range_is_nan[64-cpu-1e+30-rms_norm]",
     ),
     Mutation(
         "half statistics",
@@ -544,9 +559,10 @@ def broken(mutation: Mutation, text: str) -> str:
 
 
 def run(folder: Path, tests: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run tests on the copy."""
+    """Run tests on the copy; all copies share a cache, whose keys are the content of the headers."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=short", "-p", "copy_first"]
-    environment = {**os.environ, "PYTHONPATH": str(folder), "FUSEDOPS_CACHE_DIR": str(folder / "c")}
+    cache = str(folder.parent / "cache")
+    environment = {**os.environ, "PYTHONPATH": str(folder), "FUSEDOPS_CACHE_DIR": cache}
     return subprocess.run(
         [*command, "-m", "not gpu", *(f"tests/{test}" for test in tests)],
         cwd=folder,
@@ -564,39 +580,49 @@ def caught(result: subprocess.CompletedProcess[str]) -> bool:
     return result.returncode == 1 and said
 
 
-def survivors(mutations: list[Mutation]) -> list[Mutation]:
-    """Try each mutation and say how it went; those that no test noticed."""
-    left = []
+def attempt(mutation: Mutation, folder: Path) -> bool:
+    """Try a mutation in a copy of its own, and say how it went: whether its test noticed."""
+    start = time.monotonic()
+    make_copy(folder)
+    path = folder / mutation.file
+    path.write_text(broken(mutation, path.read_text()))
+    result = run(folder, [mutation.test])
+    shutil.rmtree(folder)
+    noticed = caught(result)
+    lines = [
+        f"{'caught' if noticed else 'SURVIVED':9} {mutation.name} ({time.monotonic() - start:.1f} s)"
+    ]
+    if not noticed:
+        lines += [result.stdout[-3000:], result.stderr[-1000:]]
+    print("\n".join(lines), flush=True)
+    return noticed
+
+
+def survivors(mutations: list[Mutation], jobs: int) -> list[Mutation]:
+    """Those of the mutations that no test noticed; `jobs` are tried at a time."""
     with tempfile.TemporaryDirectory(prefix="fusedops-mutations-") as name:
         folder = Path(name).resolve()
-        make_copy(folder)
-        whole = run(folder, sorted({mutation.test for mutation in mutations}))
+        make_copy(folder / "whole")
+        whole = run(folder / "whole", sorted({mutation.test for mutation in mutations}))
         if whole.returncode != 0:
             raise SystemExit(f"fails without any mutation:\n{whole.stdout}{whole.stderr}")
-        for mutation in mutations:
-            start = time.monotonic()
-            path = folder / mutation.file
-            text = path.read_text()
-            path.write_text(broken(mutation, text))
-            result = run(folder, [mutation.test])
-            path.write_text(text)
-            verdict = "caught" if caught(result) else "SURVIVED"
-            print(f"{verdict:9} {mutation.name} ({time.monotonic() - start:.1f} s)", flush=True)
-            if verdict != "caught":
-                left.append(mutation)
-                print(result.stdout[-3000:], result.stderr[-1000:], sep="\n")
-    return left
+        with ThreadPoolExecutor(jobs) as pool:
+            folders = [folder / str(number) for number in range(len(mutations))]
+            noticed = list(pool.map(attempt, mutations, folders))
+    return [one for one, seen in zip(mutations, noticed, strict=True) if not seen]
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutations to try; default: all")
-    names = parser.parse_args().names
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many at a time")
+    given = parser.parse_args()
+    names = given.names
     if unknown := set(names) - {mutation.name for mutation in MUTATIONS}:
         parser.error(f"no mutation is called {sorted(unknown)}")
     chosen = [mutation for mutation in MUTATIONS if not names or mutation.name in names]
-    if left := survivors(chosen):
+    if left := survivors(chosen, given.jobs):
         raise SystemExit(f"{len(left)} of {len(chosen)} mutations survive")
     print(f"all {len(chosen)} mutations are caught")
 

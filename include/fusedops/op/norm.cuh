@@ -7,12 +7,25 @@
 // The mean is kept as a float and its rounding error, the squares are centred (the second pass of a
 // two-pass algorithm; the values are at hand), and parts are merged as in Chan, Golub and LeVeque,
 // "Updating formulae and a pairwise algorithm for computing sample variances" (1979). The sums are
-// of x / 2^k, so that values near the largest float do not overflow.
+// of x / 2^k, so that values near the largest float do not overflow. The squares of large values may,
+// and then the row becomes NaN, as does one that holds Inf or NaN: a reciprocal deviation of zero
+// would make zeros of it.
 #pragma once
 
 #include <fusedops/row/tile.cuh>
 
 namespace fusedops {
+
+namespace detail {
+
+/// 1 / sqrt(variance). NaN where that is infinite: then squares have overflowed, or the row holds Inf.
+template <class Compute>
+FUSEDOPS_HD Compute reciprocal_deviation(Compute variance) {
+  const Compute rstd = reciprocal_sqrt(variance);
+  return rstd == 0 ? quiet_nan<Compute>() : rstd;
+}
+
+}  // namespace detail
 
 template <class Compute_>
 struct LayerNorm {
@@ -102,8 +115,9 @@ struct LayerNorm {
   };
 
   FUSEDOPS_HD Finish finish(Partial row, int64_t cols) const {
-    const Compute variance = average(larger(row.squares, Compute(0)), static_cast<Compute>(cols));
-    const Compute rstd = reciprocal_sqrt(variance + eps);
+    // Corrections may leave a little less than zero. Not larger(), which drops NaN.
+    const Compute variance = average(row.squares, static_cast<Compute>(cols));
+    const Compute rstd = detail::reciprocal_deviation((variance < 0 ? Compute(0) : variance) + eps);
     return {row.mean, rstd, -row.low * rstd};
   }
 
@@ -168,7 +182,8 @@ struct RmsNorm {
   };
 
   FUSEDOPS_HD Finish finish(Partial row, int64_t cols) const {
-    return {0, reciprocal_sqrt(average(row.squares, static_cast<Compute>(cols)) + eps)};
+    return {0,
+            detail::reciprocal_deviation(average(row.squares, static_cast<Compute>(cols)) + eps)};
   }
 };
 
