@@ -559,7 +559,7 @@ def broken(mutation: Mutation, text: str) -> str:
 
 
 def run(folder: Path, tests: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run tests on the copy; all copies share a cache, whose keys are the content of the headers."""
+    """Run tests on the copy. Copies share a cache, whose keys are the content of the headers."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=short", "-p", "copy_first"]
     cache = str(folder.parent / "cache")
     environment = {**os.environ, "PYTHONPATH": str(folder), "FUSEDOPS_CACHE_DIR": cache}
@@ -589,9 +589,8 @@ def attempt(mutation: Mutation, folder: Path) -> bool:
     result = run(folder, [mutation.test])
     shutil.rmtree(folder)
     noticed = caught(result)
-    lines = [
-        f"{'caught' if noticed else 'SURVIVED':9} {mutation.name} ({time.monotonic() - start:.1f} s)"
-    ]
+    seconds = time.monotonic() - start
+    lines = [f"{'caught' if noticed else 'SURVIVED':9} {mutation.name} ({seconds:.1f} s)"]
     if not noticed:
         lines += [result.stdout[-3000:], result.stderr[-1000:]]
     print("\n".join(lines), flush=True)
