@@ -31,7 +31,9 @@ def read_int(value: Any) -> int | None:
     """A plain int of any integer type (numpy's, say); None if it is no integer."""
     if type(value) is int or isinstance(value, torch.SymInt):  # at once, for Dynamo as well
         return value  # type: ignore[return-value]
-    if isinstance(value, (bool, Tensor)):  # a tensor on a GPU would have to be waited for
+    # A tensor on a GPU would have to be waited for; of a float, Dynamo of torch 2.11 does not see
+    # that index() raises.
+    if isinstance(value, (bool, float, Tensor)):
         return None
     try:
         return operator.index(value)

@@ -172,6 +172,8 @@ def _value(text: Any) -> Any:
         raise ValueError(f"{text!r} has {len(shape)} sizes and {len(strides)} strides")
     behind = int(found[5] or 0) // dtype.itemsize
     end = 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True) if size)
+    if any(step < 0 for step in strides):  # which some releases of torch take for a meta tensor
+        raise ValueError(f"there is no tensor {text!r}: a stride is negative")
     try:
         memory = torch.empty(max(end, 1) + behind, dtype=dtype, device="meta")
         return memory.as_strided(shape, strides, behind)

@@ -247,9 +247,9 @@ def test_copies(module):
 
 
 def test_repr():
+    of_torch = torch.nn.LayerNorm(24).extra_repr()  # newer releases say more
     assert repr(ResidualLayerNorm(24, p=0.1, alpha=2)) == (
-        "ResidualLayerNorm((24,), eps=1e-05, elementwise_affine=True, bias=True, p=0.1, alpha=2.0, "
-        "return_stream=False)"
+        f"ResidualLayerNorm({of_torch}, p=0.1, alpha=2.0, return_stream=False)"
     )
     assert repr(AttentionSoftmax(scale=0.5, causal=True)) == (
         "AttentionSoftmax(scale=0.5, p=0.0, causal=True)"

@@ -18,11 +18,11 @@ namespace fusedops {
 
 namespace detail {
 
-/// 1 / sqrt(variance). NaN where that is infinite: then squares have overflowed, or the row holds Inf.
+/// 1 / sqrt(variance + eps). NaN where the variance is infinite or NaN: then squares have overflowed,
+/// or the row holds Inf or NaN.
 template <class Compute>
-FUSEDOPS_HD Compute reciprocal_deviation(Compute variance) {
-  const Compute rstd = reciprocal_sqrt(variance);
-  return rstd == 0 ? quiet_nan<Compute>() : rstd;
+FUSEDOPS_HD Compute reciprocal_deviation(Compute variance, Compute eps) {
+  return variance < infinity<Compute>() ? reciprocal_sqrt(variance + eps) : quiet_nan<Compute>();
 }
 
 }  // namespace detail
@@ -117,7 +117,8 @@ struct LayerNorm {
   FUSEDOPS_HD Finish finish(Partial row, int64_t cols) const {
     // Corrections may leave a little less than zero. Not larger(), which drops NaN.
     const Compute variance = average(row.squares, static_cast<Compute>(cols));
-    const Compute rstd = detail::reciprocal_deviation((variance < 0 ? Compute(0) : variance) + eps);
+    const Compute rstd =
+        detail::reciprocal_deviation<Compute>(variance < 0 ? Compute(0) : variance, eps);
     return {row.mean, rstd, -row.low * rstd};
   }
 
@@ -182,8 +183,8 @@ struct RmsNorm {
   };
 
   FUSEDOPS_HD Finish finish(Partial row, int64_t cols) const {
-    return {0,
-            detail::reciprocal_deviation(average(row.squares, static_cast<Compute>(cols)) + eps)};
+    const Compute variance = average(row.squares, static_cast<Compute>(cols));
+    return {0, detail::reciprocal_deviation<Compute>(variance, eps)};
   }
 };
 
