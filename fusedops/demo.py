@@ -23,9 +23,9 @@ from torch.utils.benchmark import Timer
 
 import fusedops as fo
 from fusedops import flagship, jit
+from fusedops.bind.generator import draw
 from fusedops.flagship import Case
-from fusedops.random import keep_mask, keep_scale
-from fusedops.runtime import draw
+from fusedops.reference.dropout_mask import keep_mask, keep_scale
 
 __all__ = ["pick_device", "run"]
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from fusedops.binding import FLOATING
+from fusedops.bind.bind import FLOATING
 from fusedops.functors import Affine, Bias, Causal, Dropout, Functor, Mask, Residual, Scale
 from fusedops.functors.base import is_finite
 from fusedops.ops import LayerNorm, Softmax

@@ -18,20 +18,20 @@ import torch
 from torch import Tensor
 
 from fusedops import _runtime
-from fusedops.autograd import differentiate
-from fusedops.binding import OPTIONS, Bound, bind, read_ints
-from fusedops.chains import check_chain, operands_of
+from fusedops.bind.bind import OPTIONS, Bound, bind, read_ints
+from fusedops.bind.generator import draw, draw_in_memory
+from fusedops.declare.chains import check_chain, operands_of
+from fusedops.declare.text import spell
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Dropout, Functor, Residual, Role
-from fusedops.plan import make_plan
-from fusedops.random import keep_mask
-from fusedops.refusal import refuse
-from fusedops.runtime import draw, draw_in_memory
-from fusedops.spelling import spell
-from fusedops.tracing import call_operator
+from fusedops.reference.dropout_mask import keep_mask
+from fusedops.run.autograd import differentiate
+from fusedops.run.forward import make_plan
+from fusedops.run.refusal import refuse
+from fusedops.torch_ops.tracing import call_operator
 
 if TYPE_CHECKING:
-    from fusedops.gradient import Gradient
+    from fusedops.run.gradient import Gradient
 
 __all__ = ["RowOp", "declared"]
 
@@ -158,7 +158,7 @@ class RowOp(_runtime.Dispatcher):
 
     def unfused(self, x: Tensor, /, **arguments: Any) -> Any:
         """The same as a chain of torch calls: same arguments, same results, same dropout mask."""
-        from fusedops.unfused import run
+        from fusedops.reference.unfused import run
 
         return self.wrap(run(self.bind(x, arguments)))
 
@@ -169,7 +169,7 @@ class RowOp(_runtime.Dispatcher):
         whether the variant is cached, and the bytes that must move. In grad mode, with tensors that
         require grad, also what is kept for the backward pass, its bytes, and what that pass runs.
         """
-        from fusedops.explain import explain
+        from fusedops.explain.forward import explain
 
         return explain(self.bind(x, arguments))
 
@@ -218,7 +218,7 @@ class RowOp(_runtime.Dispatcher):
 
     @functools.cached_property
     def gradient_values(self) -> str:
-        """Which of `gradient_tile.GRADIENT_VALUES` fits the declaration."""
+        """Which of `backward_tile.GRADIENT_VALUES` fits the declaration."""
         having = sum(len(functor.gradients()) for functor in (*self.load, *self.store))
         if not having:
             return "plain"

@@ -18,7 +18,7 @@ from fusedops.exporting import cuda, host, text
 from fusedops.exporting.call import exported_call, gradient_of
 from fusedops.exporting.passes import Pass, backward_pass, forward_pass
 from fusedops.exporting.target import command, target_of
-from fusedops.target import Target
+from fusedops.generate.target import Target
 
 if TYPE_CHECKING:
     from fusedops.row_op import RowOp

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fusedops import plan
-from fusedops.binding import KEPT, OPTIONS, Bound, bind
+from fusedops.bind.bind import KEPT, OPTIONS, Bound, bind
 from fusedops.errors import UnsupportedError
-from fusedops.gradient import Gradient
-from fusedops.needed import joining_name, saved_name
+from fusedops.run import forward as plan
+from fusedops.run.gradient import Gradient
+from fusedops.run.saved_tensors import joining_name, saved_name
 
 if TYPE_CHECKING:
     from fusedops.row_op import RowOp

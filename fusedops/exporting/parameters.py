@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from fusedops import _runtime
-from fusedops.codegen import STORAGE
-from fusedops.parts import contiguous
+from fusedops.generate.source import STORAGE
+from fusedops.generate.views import contiguous
 
 __all__ = ["Parameter", "Parameters", "Patch"]
 

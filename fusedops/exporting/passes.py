@@ -12,18 +12,19 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fusedops import plan, slices
-from fusedops.backward import Backward
-from fusedops.binding import KEPT, Bound
+from fusedops.bind.bind import KEPT, Bound
+from fusedops.bind.geometry import Geometry
 from fusedops.errors import UnsupportedError
 from fusedops.exporting.call import described
 from fusedops.exporting.parameters import Parameter, Parameters
-from fusedops.geometry import Geometry
-from fusedops.gradient import Gradient
-from fusedops.gradient_schedule import resident_rows
-from fusedops.needed import joining_name, saved_name
-from fusedops.target import Target
-from fusedops.variant import Variant
+from fusedops.generate.target import Target
+from fusedops.generate.variant import Variant
+from fusedops.run import forward as plan
+from fusedops.run.backward import Backward
+from fusedops.run.gradient import Gradient
+from fusedops.run.saved_tensors import joining_name, saved_name
+from fusedops.schedule import row_partition as slices
+from fusedops.schedule.backward import resident_rows
 
 __all__ = ["Launch", "Pass", "backward_pass", "forward_pass"]
 

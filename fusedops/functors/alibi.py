@@ -14,8 +14,8 @@ from fusedops.functors.base import Operand, Reads, Role, check_name
 from fusedops.functors.position import Positioned
 
 if TYPE_CHECKING:
-    from fusedops.codegen import Arguments
-    from fusedops.unfused import Chain
+    from fusedops.generate.source import Arguments
+    from fusedops.reference.unfused import Chain
 
 __all__ = ["Alibi"]
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from fusedops.codegen import Arguments
-    from fusedops.unfused import Chain
+    from fusedops.generate.source import Arguments
+    from fusedops.reference.unfused import Chain
 
 __all__ = ["Functor", "Operand", "Reads", "Role", "check_name", "is_finite", "rounded"]
 

@@ -14,8 +14,8 @@ from fusedops.functors.base import Functor, Operand, Reads, Role, check_name
 from fusedops.functors.position import FAR, Positioned
 
 if TYPE_CHECKING:
-    from fusedops.codegen import Arguments
-    from fusedops.unfused import Chain
+    from fusedops.generate.source import Arguments
+    from fusedops.reference.unfused import Chain
 
 __all__ = ["Causal", "Lengths", "Mask", "Window"]
 

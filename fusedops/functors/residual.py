@@ -13,8 +13,8 @@ from torch import Tensor
 from fusedops.functors.base import Functor, Operand, Reads, Role, check_name, is_finite, rounded
 
 if TYPE_CHECKING:
-    from fusedops.codegen import Arguments
-    from fusedops.unfused import Chain
+    from fusedops.generate.source import Arguments
+    from fusedops.reference.unfused import Chain
 
 __all__ = ["Residual"]
 

@@ -18,8 +18,8 @@ from fusedops.functors.definition import VALUE, Definition, Program, define
 from fusedops.functors.trace import trace
 
 if TYPE_CHECKING:
-    from fusedops.codegen import Arguments
-    from fusedops.unfused import Chain
+    from fusedops.generate.source import Arguments
+    from fusedops.reference.unfused import Chain
 
 __all__ = ["UserFunctor", "functor"]
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from fusedops import _runtime
+from fusedops.bind.generator import device_info, draw
 from fusedops.jit.nvrtc import compile_cuda
-from fusedops.runtime import device_info, draw
 
 pytestmark = pytest.mark.gpu
 

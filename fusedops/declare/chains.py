@@ -1,0 +1,89 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""What may stand in the load and the store of a declaration, and which operands it names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from fusedops.bind.bind import OPTIONS
+from fusedops.functors import Functor, Operand, Residual
+
+if TYPE_CHECKING:
+    from fusedops.row_op import RowOp
+
+__all__ = ["check_chain", "operands_of"]
+
+#: Names that results and options use.
+_RESERVED = (*OPTIONS, "y", "mean", "rstd", "x", "self")
+
+
+def check_chain(op: RowOp, side: str, functors: Iterable[Functor]) -> tuple[Functor, ...]:
+    """The functors of one side of a declaration, in order.
+
+    Raises:
+        TypeError: One is no functor.
+        ValueError: One has no meaning there.
+    """
+    name = type(op).__name__
+    if isinstance(functors, Functor):
+        functors = (functors,)
+    chain = tuple(functors)
+    for functor in chain:
+        if isinstance(functor, type) and issubclass(functor, Functor):
+            title = functor.__name__
+            raise TypeError(
+                f"{name}: {side} must hold functors, got the class {title}; write {title}(...) "
+                f"with the names of its operands, or {title}() if it has none"
+            )
+        if not isinstance(functor, Functor):
+            raise TypeError(f"{name}: {side} must hold functors, got {functor!r}")
+        if functor.masks and not op.masks:
+            raise ValueError(
+                f"{name}: {functor!r} cannot stand here: a masked element leaves the row, which a "
+                "norm has no meaning for; masks belong in the load of Softmax or LogSoftmax"
+            )
+        if functor.masks and side == "store":
+            raise ValueError(
+                f"{name}: {functor!r} cannot stand in store: what is masked must be known before "
+                "the reduction; put it in load"
+            )
+        if functor.needs_query and not (op.masks and side == "load"):
+            raise ValueError(
+                f"{name}: {functor!r} cannot stand here: it compares queries with keys, which only "
+                "a softmax's input has; it belongs in the load of Softmax or LogSoftmax"
+            )
+        if isinstance(functor, Residual) and functor.save is not None and side == "store":
+            raise ValueError(
+                f"{name}: {functor!r} cannot save in store: the value there is the output itself; "
+                "save= belongs in load"
+            )
+    return chain
+
+
+def operands_of(op: RowOp) -> tuple[Operand, ...]:
+    """The operands that the functors of both sides name, in order, each once.
+
+    Raises:
+        ValueError: A name is taken, or stands for two kinds of operands.
+    """
+    name = type(op).__name__
+    found: dict[str, Operand] = {}
+    for functor in (*op.load, *op.store):
+        saved = functor.save if isinstance(functor, Residual) else None
+        for operand in functor.operands():
+            if operand.name in _RESERVED:
+                raise ValueError(
+                    f"{name}: {functor!r} names its operand {operand.name!r}, which the call "
+                    f"itself uses; choose another name than {', '.join(_RESERVED)}"
+                )
+            known = found.setdefault(operand.name, operand)
+            if known.role is not operand.role:
+                raise ValueError(
+                    f"{name}: operand {operand.name!r} is named twice, as {known.role.value} and "
+                    f"as {operand.role.value}; use two names"
+                )
+        if saved in _RESERVED and saved is not None:
+            raise ValueError(f"{name}: {functor!r}: save={saved!r} is taken; choose another name")
+    return tuple(found.values())

@@ -1,0 +1,3 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""What `op.explain` answers: the facts that a plan is made of, in words. Nothing runs."""

@@ -1,0 +1,3 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Filling the cache before anything runs: calls as lines of text, a recording, a build of all."""

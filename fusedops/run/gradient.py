@@ -1,0 +1,164 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Plan the backward pass of an op: the same declaration, walked for its gradient.
+
+What is wanted, and which saved streams have gradients of their own, makes the kernel; each
+such pair is a `Gradient`, with plans of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fusedops import _runtime
+from fusedops.bind.bind import KEPT, Bound, bind
+from fusedops.bind.generator import draw
+from fusedops.errors import UnsupportedError
+from fusedops.functors import Role
+from fusedops.generate.target import Target
+from fusedops.jit.lock import guard
+from fusedops.prebuild.recording import record
+from fusedops.run.backward import Backward
+from fusedops.run.fallback_arch import serve
+from fusedops.run.operand_gradients import occurrences
+from fusedops.run.saved_tensors import joining_name, needed, saved_name
+
+if TYPE_CHECKING:
+    from fusedops.prebuild.signature import Signature
+    from fusedops.row_op import RowOp
+
+__all__ = ["Gradient"]
+
+_NUMBER, _TENSOR, _DESCRIBED = 2, 4, 8
+
+
+class Gradient(_runtime.Dispatcher):
+    """The backward pass of an op for one set of wanted gradients.
+
+    Called with the gradient of y, and by keyword what `run.autograd` kept. Returns a tuple:
+    the gradient of x if that is wanted, then one for each of `occurrences`. Incoming gradients that
+    lie too unlike x for one kernel are copied first.
+
+    Attributes:
+        wanted: The names whose gradients are asked for, "x" among them.
+        joining: The saved streams that have gradients.
+        needed: What it reads.
+        numbers: The number of each keyword of a call, counted from 1.
+        places: Where among the results that of x is, and of each operand, if there is one.
+        loose: Whether a result may be a float tensor of x's size, to be summed by the caller.
+    """
+
+    def __init__(self, op: RowOp, wanted: frozenset[str], joining: frozenset[str]) -> None:
+        self.op = op
+        self.wanted = wanted
+        self.joining = joining
+        self.needed = needed(op, wanted)
+        self.occurrences = occurrences(op, wanted)
+        names = [one.name for one in self.occurrences]
+        self.names = ["x"] * ("x" in wanted) + names
+        self.loose = len(set(names)) != len(names)
+        at = {name: place for place, name in enumerate(self.names)}
+        self.places = [at.get(name) for name in ("x", *op.slots)]
+        flags = {Role.VALUE: _NUMBER | _TENSOR | _DESCRIBED, Role.FLAGS: _TENSOR | _DESCRIBED}
+        flags |= {Role.COUNT: _NUMBER | _TENSOR | _DESCRIBED, Role.PROBABILITY: 1 | _NUMBER}
+        slots = [(KEPT, _TENSOR), ("x", _TENSOR | _DESCRIBED)]
+        slots += [(operand.name, flags[operand.role]) for operand in op.operands]
+        slots += [(saved_name(name), _TENSOR) for name in op.saves]
+        slots += [(joining_name(name), _TENSOR) for name in op.saves]
+        self.numbers = {name: slot for slot, (name, _) in enumerate(slots, 1)}
+        super().__init__(f"gradient of {op.name}", slots, self._slow, draw, tuple)
+
+    def _slow(self, reason: str, dy: Any, given: dict[str, Any], options: dict[str, Any]) -> Any:
+        if reason == "miss":
+            return self._plan(dy, given, options)
+        if reason in ("neg", "conj"):
+            plain = {name: _resolved(value) for name, value in given.items()}
+            return self(_resolved(dy), **plain, **options)
+        if reason == "functorch" or (reason == "layout" and dy.layout is torch.strided):
+            raise UnsupportedError(
+                f"{self.op.name}: a vectorized backward pass (is_grads_batched=True, or "
+                "vectorize=True) does not see into a fused kernel; leave that away, or use "
+                "op.unfused"
+            )
+        raise UnsupportedError(
+            f"{self.op.name}: the gradient of its result, or a tensor kept for it, cannot be used "
+            f"by a fused kernel ({reason}): it must be a plain dense torch.Tensor on the device of "
+            f"x, got {type(dy).__name__} with layout {dy.layout}; use op.unfused"
+        )
+
+    def _plan(self, dy: Tensor, given: dict[str, Any], options: dict[str, Any]) -> Any:
+        def signature() -> Signature:
+            with guard:
+                from fusedops.prebuild.signature import of_gradient  # seldom asked for
+
+            return of_gradient(self, dy, given, options)
+
+        def planned(target: Target) -> Any:
+            described = self.describe(dy, given, options, target)
+            if described.apart:
+                return None
+            record(
+                signature,
+                lambda other: self.describe(dy, given, options, other).variants,
+                target,
+            )
+            return described.plan()
+
+        try:
+            plan = serve(dy.device, planned, signature)
+            if plan is not None:
+                return plan
+        except UnsupportedError:
+            # The forward pass took the operands: it is how the gradients lie that is too much.
+            joining = [given.get(joining_name(name)) for name in self.op.saves]
+            if all(t.is_contiguous() for t in (dy, *joining) if isinstance(t, Tensor)):
+                raise
+        dense, values = self.copies(dy, given)
+        return self(dense, **values, **options)
+
+    def copies(self, dy: Tensor, given: Mapping[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+        """The same, dense: what is run where they lie so that no kernel can be made."""
+        dense = {k: v.contiguous() if isinstance(v, Tensor) else v for k, v in given.items()}
+        return dy.contiguous(), dense
+
+    def describe(
+        self,
+        dy: Tensor,
+        given: Mapping[str, Any],
+        options: Mapping[str, Any],
+        target: Target | None = None,
+        split: bool = False,
+    ) -> Backward:
+        """Place, choose and generate, without building anything; for dy's own device by default.
+
+        `split`: as `Backward.partial` has it.
+        """
+        bound = self._bound(dy, given, options)
+        return Backward(self, bound, dy, given, target or Target.of(dy.device), split)
+
+    def _bound(self, dy: Tensor, given: Mapping[str, Any], options: Mapping[str, Any]) -> Bound:
+        """The forward call, of tensors without memory: its checks have passed before."""
+        operands = {operand.name: _meta(given[operand.name]) for operand in self.op.operands}
+        draw = options.get("generator")
+        draw = draw if isinstance(draw, Tensor) else None  # else it makes no difference to a plan
+        options = {**options, "dtype": dy.dtype, "generator": None}
+        bound = bind(self.op, _meta(given["x"]), operands, options)
+        return bound._replace(generator=draw)
+
+
+def _meta(value: Any) -> Any:
+    """A tensor, or the description of one, as a tensor without memory."""
+    if isinstance(value, Tensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    if isinstance(value, tuple):
+        dtype, shape = value
+        return torch.empty(shape, dtype=dtype, device="meta")
+    return value
+
+
+def _resolved(value: Any) -> Any:
+    return value.resolve_conj().resolve_neg() if isinstance(value, Tensor) else value
