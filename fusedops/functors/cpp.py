@@ -17,7 +17,7 @@ from fusedops.functors.definition import GRADIENT, RESERVED, VALUE, Program, nam
 from fusedops.functors.user import UserFunctor, make_class
 
 if TYPE_CHECKING:
-    from fusedops.reference.unfused import Chain
+    from fusedops.functors.protocols import Chain
 
 __all__ = ["cpp_functor"]
 

@@ -14,8 +14,7 @@ from torch import Tensor
 from fusedops.functors.base import Functor, Operand, Reads, Role, check_name
 
 if TYPE_CHECKING:
-    from fusedops.generate.source import Arguments
-    from fusedops.reference.unfused import Chain
+    from fusedops.functors.protocols import Chain, Writer
 
 __all__ = ["Dropout"]
 
@@ -51,5 +50,5 @@ class Dropout(Functor):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, (self.p,))
 
-    def spell(self, write: Arguments) -> str:
+    def spell(self, write: Writer) -> str:
         return write.dropout(self.p)

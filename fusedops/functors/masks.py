@@ -14,8 +14,7 @@ from fusedops.functors.base import Functor, Operand, Reads, Role, check_name
 from fusedops.functors.position import FAR, Positioned
 
 if TYPE_CHECKING:
-    from fusedops.generate.source import Arguments
-    from fusedops.reference.unfused import Chain
+    from fusedops.functors.protocols import Chain, Writer
 
 __all__ = ["Causal", "Lengths", "Mask", "Window"]
 
@@ -52,7 +51,7 @@ class Mask(Functor):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, ())  # what left the row is known before
 
-    def spell(self, write: Arguments) -> str:
+    def spell(self, write: Writer) -> str:
         return f"Mask<{write.operand(self.mask)}, {str(self.keep).lower()}>"
 
 
@@ -84,7 +83,7 @@ class Causal(Positioned):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, ())  # what left the row is known before
 
-    def spell(self, write: Arguments) -> str:
+    def spell(self, write: Writer) -> str:
         write.query_map()
         write.constant(self.shift(write.queries, write.columns))
         return f"Causal<RowMap<{write.rank}>>"
@@ -145,7 +144,7 @@ class Window(Positioned):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, ())  # what left the row is known before
 
-    def spell(self, write: Arguments) -> str:
+    def spell(self, write: Writer) -> str:
         left, right = self.sizes()
         position = self.shift(write.queries, write.columns)
         write.query_map()
@@ -183,5 +182,5 @@ class Lengths(Functor):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, ())  # what left the row is known before
 
-    def spell(self, write: Arguments) -> str:
+    def spell(self, write: Writer) -> str:
         return f"Lengths<{write.operand(self.lengths)}>"

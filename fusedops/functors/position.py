@@ -11,7 +11,7 @@ from torch import Tensor
 from fusedops.functors.base import Functor
 
 if TYPE_CHECKING:
-    from fusedops.reference.unfused import Chain
+    from fusedops.functors.protocols import Chain
 
 __all__ = ["FAR", "Positioned"]
 

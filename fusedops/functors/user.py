@@ -18,8 +18,7 @@ from fusedops.functors.definition import VALUE, Definition, Program, define
 from fusedops.functors.trace import trace
 
 if TYPE_CHECKING:
-    from fusedops.generate.source import Arguments
-    from fusedops.reference.unfused import Chain
+    from fusedops.functors.protocols import Chain, Writer
 
 __all__ = ["UserFunctor", "functor"]
 
@@ -80,7 +79,7 @@ class UserFunctor(Functor):
         fetched = zip(names, program.operands, strict=True)
         return Reads(VALUE in used, tuple(name for name, spelled in fetched if spelled in used))
 
-    def spell(self, write: Arguments) -> str:
+    def spell(self, write: Writer) -> str:
         types = [write.operand(name) for name in self._names()]
         if not types:
             write.constant(0)
