@@ -8,12 +8,16 @@ Declare what happens before and after a row reduction; get one kernel that moves
 >>> attention_softmax = fo.Softmax(load=[fo.Scale("scale"), fo.Mask("padding")])
 >>> attention_softmax(torch.zeros(1, 2), scale=0.125, padding=torch.tensor([False, True]))
 tensor([[1., 0.]])
+
+May import: version, errors, functors, row_op, ops, exporting, nn.
 """
 
 import importlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from fusedops.version import __version__ as __version__
 
 __all__ = [
     "Affine",
@@ -44,8 +48,6 @@ __all__ = [
     "functor",
     "nn",
 ]
-
-__version__ = "0.1.0"
 
 
 def _is_command() -> bool:

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""`fusedops demo`: both flagship ops from declaration to result, beside the torch chains."""
+"""`fusedops demo`: both flagship ops from declaration to result, beside the torch chains.
+
+May import: jit, bind, reference, fusedops, flagship.
+"""
 
 from __future__ import annotations
 

@@ -25,12 +25,11 @@ import torch
 
 import fusedops as fo
 from fusedops.bind.bind import bind
-from fusedops.exporting.call import described
 from fusedops.generate.target import Target
 from fusedops.jit import nvrtc
 from fusedops.run.backward import Backward
 from fusedops.run.forward import describe
-from fusedops.run.gradient import Gradient
+from fusedops.run.gradient import Gradient, described
 
 ARCHS = ("x86-64-v3", "sm_80", "sm_90", "sm_100")
 COLUMNS = (1, 8, 33, 257, 1023, 1024, 4096, 5120, 12289, 16384, 30522, 65536, 151936)

@@ -12,22 +12,20 @@ import math
 import numbers
 import operator
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fusedops.bind.generator import check_generator
 from fusedops.bind.geometry import mismatch
+from fusedops.declare.chains import OPTIONS
+from fusedops.declare.declaration import Declaration
 from fusedops.functors import Dropout, Functor, Role
-
-if TYPE_CHECKING:
-    from fusedops.row_op import RowOp
 
 __all__ = [
     "FLOATING",
     "KEPT",
-    "OPTIONS",
     "Bound",
     "bind",
     "check_device",
@@ -45,9 +43,6 @@ _COUNTS = (torch.int32, torch.int64)
 
 #: The output that the backward pass reads: statistics, some numbers a row. No name of an operand.
 KEPT = "kept statistics"
-
-#: Keywords that the call itself uses.
-OPTIONS = ("dim", "normalized_shape", "dtype", "out", "training", "generator")
 
 
 class Bound(NamedTuple):
@@ -68,7 +63,7 @@ class Bound(NamedTuple):
         keep: Whether the row's statistics are kept for the backward pass.
     """
 
-    op: RowOp
+    op: Declaration
     x: Tensor
     reduced: tuple[int, ...]
     columns: int
@@ -105,7 +100,7 @@ class Bound(NamedTuple):
         return (*rows, self.op.kept) if name == KEPT else rows
 
 
-def bind(op: RowOp, x: Any, operands: Mapping[str, Any], options: Mapping[str, Any]) -> Bound:
+def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[str, Any]) -> Bound:
     """Check a call.
 
     Raises:
@@ -173,7 +168,7 @@ def bind(op: RowOp, x: Any, operands: Mapping[str, Any], options: Mapping[str, A
     return bound if given is None else bound._replace(out=_out(bound, name, given))
 
 
-def check_names(op: RowOp, name: str, operands: Mapping[str, Any]) -> None:
+def check_names(op: Declaration, name: str, operands: Mapping[str, Any]) -> None:
     """Raise TypeError for an operand that the op has not, or that is not there."""
     for key in operands:
         if key not in op.slots:
@@ -184,11 +179,13 @@ def check_names(op: RowOp, name: str, operands: Mapping[str, Any]) -> None:
             raise TypeError(f"{name}: operand {key!r} {got}; {_wanted(op)}: pass {key}=...")
 
 
-def _wanted(op: RowOp) -> str:
+def _wanted(op: Declaration) -> str:
     return f"this op takes {', '.join(map(repr, op.slots)) or 'no operands'}"
 
 
-def find_reduced(op: RowOp, name: str, x: Tensor, options: Mapping[str, Any]) -> tuple[int, ...]:
+def find_reduced(
+    op: Declaration, name: str, x: Tensor, options: Mapping[str, Any]
+) -> tuple[int, ...]:
     """The dimensions that make a row, ascending; raises TypeError or ValueError if they cannot."""
     dim = options.get("dim")
     shape = options.get("normalized_shape")
@@ -284,7 +281,7 @@ def check_device(name: str, key: str, value: Tensor, x: Tensor) -> None:
         )
 
 
-def check_number(op: RowOp, key: str, value: Any) -> float:
+def check_number(op: Declaration, key: str, value: Any) -> float:
     """An operand that is no tensor as a plain number; raises TypeError or ValueError."""
     return _number(op.name, key, op.operands[op.slots[key] - 1].role, value)
 
@@ -335,7 +332,7 @@ def _number(name: str, key: str, role: Role, value: Any) -> float:
 
 
 def _acting(
-    op: RowOp, values: Mapping[str, Any], training: bool
+    op: Declaration, values: Mapping[str, Any], training: bool
 ) -> tuple[tuple[Functor, ...], tuple[Functor, ...], dict[tuple[str, int], int]]:
     slots: dict[tuple[str, int], int] = {}
     if not op.dropouts:

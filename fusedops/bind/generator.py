@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the compiled runtime leaves to Python: random numbers, and facts that are asked for once."""
+"""Where dropouts start from: seed and offset, taken from one of torch's random generators."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ import ctypes
 import functools
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fusedops import _runtime
-
-if TYPE_CHECKING:
-    from fusedops._runtime import DeviceProperties
-
-__all__ = ["check_generator", "device_info", "draw", "draw_in_memory"]
+__all__ = ["check_generator", "draw", "draw_in_memory"]
 
 
 #: Offsets that leave room for the slots of a declaration: a counter has 48 bits for both.
@@ -134,12 +129,6 @@ def check_generator(
         f"{op}: generator must be on the device of x, {wanted}, got a generator on "
         f"{generator.device}; make one with torch.Generator({wanted!r})"
     )
-
-
-@functools.cache
-def device_info(index: int) -> DeviceProperties:
-    """What the driver says of a CUDA device, asked for once."""
-    return _runtime.device(index)
 
 
 def _belongs(place: torch.device, device_type: str, device_index: int) -> bool:

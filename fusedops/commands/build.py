@@ -81,6 +81,7 @@ def build(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Table
 
+    import fusedops.ops  # noqa: F401 (texts of declarations name them)
     from fusedops.errors import FusedOpsError
     from fusedops.generate.target import Target
     from fusedops.jit import env

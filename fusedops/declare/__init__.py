@@ -3,4 +3,6 @@
 """What a declaration is: its chains, its operands and its outputs, and its text.
 
 A declaration is data. It compiles nothing, calls nothing and needs no GPU.
+
+May import: errors, functors.
 """

@@ -7,19 +7,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from fusedops.bind.bind import OPTIONS
 from fusedops.functors import Functor, Operand, Residual
 
 if TYPE_CHECKING:
-    from fusedops.row_op import RowOp
+    from fusedops.declare.declaration import Declaration
 
-__all__ = ["check_chain", "operands_of"]
+__all__ = ["OPTIONS", "check_chain", "operands_of"]
+
+#: Keywords that the call itself uses.
+OPTIONS = ("dim", "normalized_shape", "dtype", "out", "training", "generator")
 
 #: Names that results and options use.
 _RESERVED = (*OPTIONS, "y", "mean", "rstd", "x", "self")
 
 
-def check_chain(op: RowOp, side: str, functors: Iterable[Functor]) -> tuple[Functor, ...]:
+def check_chain(op: Declaration, side: str, functors: Iterable[Functor]) -> tuple[Functor, ...]:
     """The functors of one side of a declaration, in order.
 
     Raises:
@@ -62,7 +64,7 @@ def check_chain(op: RowOp, side: str, functors: Iterable[Functor]) -> tuple[Func
     return chain
 
 
-def operands_of(op: RowOp) -> tuple[Operand, ...]:
+def operands_of(op: Declaration) -> tuple[Operand, ...]:
     """The operands that the functors of both sides name, in order, each once.
 
     Raises:

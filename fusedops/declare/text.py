@@ -15,38 +15,46 @@ import hashlib
 import sys
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import torch
 
 from fusedops import functors
+from fusedops.declare.declaration import Declaration
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Functor
 
-if TYPE_CHECKING:
-    from fusedops.row_op import RowOp
-
-__all__ = ["modules", "read", "spell"]
+__all__ = ["add_op", "modules", "read", "spell"]
 
 #: Ops of this process by their text; a text whose op is gone is read.
-_spelled: weakref.WeakValueDictionary[str, RowOp] = weakref.WeakValueDictionary()
+_spelled: weakref.WeakValueDictionary[str, Declaration] = weakref.WeakValueDictionary()
+
+#: The ops that fusedops comes with, by name, as far as they are imported: `add_op`.
+_ops: dict[str, type[Declaration]] = {}
 
 #: Classes that fusedops does not come with, by their places: those of functions are in no module.
 _classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
 
+_Op = TypeVar("_Op", bound=Declaration)
+
 _OWN = "-"
-_OPS = ("Softmax", "LogSoftmax", "LayerNorm", "RMSNorm")
 _MARK = "  # "
 
 
-def spell(op: RowOp) -> str:
+def add_op(kind: type[_Op]) -> type[_Op]:
+    """Make a class one of the ops that fusedops comes with, which a text has by its name alone."""
+    _ops[kind.__name__] = kind
+    return kind
+
+
+def spell(op: Declaration) -> str:
     """The text of a declaration, from which `read` makes an equal one.
 
     >>> import fusedops as fo
     >>> spell(fo.Softmax(load=[fo.Scale("s")]))
     "Softmax(load=[Scale(scale='s')], empty_row='zero')"
     """
-    own = type(op).__module__ == "fusedops.ops"
+    own = _ops.get(type(op).__name__) is type(op)
     places = [_OWN if own else f"{type(op).__module__}:{type(op).__qualname__}"]
     places += [_OWN if _is_own(type(one)) else _place(one) for one in (*op.load, *op.store)]
     kinds = (type(op), *map(type, (*op.load, *op.store)))
@@ -56,8 +64,8 @@ def spell(op: RowOp) -> str:
     return text
 
 
-def read(text: str) -> RowOp:
-    """The declaration of a text that `spell` made, in whichever process.
+def read(text: str) -> Any:
+    """The declaration of a text that `spell` made, in whichever process: an op that can be called.
 
     Raises:
         UnsupportedError: A class of the text is not there, is another now, or the text is none of
@@ -80,16 +88,14 @@ def modules(text: str) -> list[str] | None:
 
 
 @functools.lru_cache(maxsize=1024)
-def _read(text: str) -> RowOp:
+def _read(text: str) -> Declaration:
     body, _, places = text.partition(_MARK)
     order = iter(places.split())  # of the op and its functors, as they are called
     try:
         made = _value(ast.parse(body, mode="eval").body, order, text)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         raise _no_declaration(text) from error
-    from fusedops.row_op import RowOp
-
-    if not isinstance(made, RowOp):
+    if not isinstance(made, Declaration):
         raise _no_declaration(text)
     called = (*made.load, *made.store)
     wanted = places.split()[1:] or [_OWN] * len(called)
@@ -136,28 +142,24 @@ def _no_declaration(text: str) -> UnsupportedError:
 
 def _class(name: str, order: Iterator[str], text: str) -> Any:
     """A class by its name in the text."""
-    from fusedops import ops
-
     place = next(order, _OWN)
     if place != _OWN:
         return _find(name, place)
-    kind = getattr(ops, name) if name in _OPS else getattr(functors, name, None)
-    if isinstance(kind, type) and (name in _OPS or _is_own(kind)):
+    kind = _ops.get(name) or getattr(functors, name, None)
+    if isinstance(kind, type) and (name in _ops or _is_own(kind)):
         return kind
     raise UnsupportedError(f"{text!r}: fusedops has no {name}")
 
 
 def _find(name: str, place: str) -> Any:
     """A class that fusedops does not come with, in a module that is imported."""
-    from fusedops.row_op import RowOp
-
     module, _, path = place.partition("@")[0].partition(":")
     found: Any = _classes.get(place)
     if found is None:
         found = sys.modules.get(module)
         for part in path.split("."):  # not getattr: a module's __getattr__ may import
             found = getattr(found, "__dict__", {}).get(part)
-    if isinstance(found, type) and issubclass(found, (Functor, RowOp)):
+    if isinstance(found, type) and issubclass(found, (Functor, Declaration)):
         return found
     if module == "__main__":
         cure = f"define {name} in a module that can be imported, not in the program itself"

@@ -11,11 +11,10 @@ from torch import Tensor
 
 from fusedops.bind.bind import KEPT, Bound
 from fusedops.explain.report import Kept
-from fusedops.exporting.call import described
 from fusedops.generate.target import Target
 from fusedops.run import forward as plan
 from fusedops.run.backward import Backward
-from fusedops.run.gradient import Gradient
+from fusedops.run.gradient import Gradient, described
 
 __all__ = ["Wanted", "wanted"]
 

@@ -16,13 +16,12 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.bind import Bound, bind
-from fusedops.bind.generator import device_info
 from fusedops.bind.geometry import SHARED_BYTES
 from fusedops.explain.backward import Wanted, wanted
 from fusedops.explain.report import CEILINGS, Cached, Explanation, Place
 from fusedops.functors import Causal, Dropout, Functor, Lengths, Window
 from fusedops.generate.source import View
-from fusedops.generate.target import Target
+from fusedops.generate.target import Target, device_info
 from fusedops.reference.dropout_mask import threshold
 from fusedops.run import contiguous as dense
 from fusedops.run import forward as plan

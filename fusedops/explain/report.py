@@ -14,7 +14,7 @@ from fusedops.functors import Functor
 from fusedops.schedule.forward import Schedule
 
 if TYPE_CHECKING:
-    from fusedops.row_op import RowOp
+    from fusedops.declare.declaration import Declaration
 
 __all__ = ["CEILINGS", "Cached", "Ceiling", "Explanation", "Kept", "Place"]
 
@@ -107,7 +107,7 @@ class Explanation:
         notes: What else there is to know.
     """
 
-    op: RowOp
+    op: Declaration
     device: str
     arch: str
     compute: torch.dtype

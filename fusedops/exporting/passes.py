@@ -15,13 +15,12 @@ from torch import Tensor
 from fusedops.bind.bind import KEPT, Bound
 from fusedops.bind.geometry import Geometry
 from fusedops.errors import UnsupportedError
-from fusedops.exporting.call import described
 from fusedops.exporting.parameters import Parameter, Parameters
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.run import forward as plan
 from fusedops.run.backward import Backward
-from fusedops.run.gradient import Gradient
+from fusedops.run.gradient import Gradient, described
 from fusedops.run.saved_tensors import joining_name, saved_name
 from fusedops.schedule import row_partition as slices
 from fusedops.schedule.backward import resident_rows

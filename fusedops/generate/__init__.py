@@ -4,4 +4,6 @@
 
 One walk over the declaration gives both. What is compiled, and for which architecture, is decided
 here; how it is compiled and cached is the business of `jit`.
+
+May import: errors, _runtime, jit, functors, bind, schedule.
 """

@@ -6,16 +6,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from fusedops import _runtime
-from fusedops.bind.generator import device_info
 from fusedops.jit.levels import LEVELS, cpu_level
 from fusedops.schedule.forward import CLUSTERS
 
-__all__ = ["ARCHS", "Target"]
+if TYPE_CHECKING:
+    from fusedops._runtime import DeviceProperties
+
+__all__ = ["ARCHS", "Target", "device_info"]
 
 #: Shared memory that a block can opt in to, and multiprocessors: A100, A40, L40, H100 and H200,
 #: B200, B300, RTX 5090.
@@ -104,6 +106,12 @@ class Target(NamedTuple):
             shared = min(_GPUS[arch][0], self.shared_limit)
             translated = _number(arch) // 10 != own // 10
             yield Target(arch, shared, self.multiprocessors, translated, most_blocks)
+
+
+@functools.cache
+def device_info(index: int) -> DeviceProperties:
+    """What the driver says of a CUDA device, asked for once."""
+    return _runtime.device(index)
 
 
 def _number(arch: str) -> int:

@@ -16,17 +16,16 @@ from torch import Tensor
 
 from fusedops import jit
 from fusedops.bind.bind import Bound, bind
+from fusedops.declare.declaration import Declaration
 from fusedops.declare.text import read
 from fusedops.errors import FusedOpsError
-from fusedops.exporting.call import described
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.jit.store import why_not_kept
 from fusedops.prebuild.signature import Signature
-from fusedops.row_op import RowOp
 from fusedops.run import contiguous as dense
 from fusedops.run import forward as plan
-from fusedops.run.gradient import Gradient
+from fusedops.run.gradient import Gradient, described
 
 __all__ = ["Outcome", "build_all", "variants"]
 
@@ -193,5 +192,5 @@ def _calls(one: Signature) -> Iterator[Bound]:
         yield bound
 
 
-def _modes(op: RowOp) -> list[dict[str, bool]]:
+def _modes(op: Declaration) -> list[dict[str, bool]]:
     return [{"training": True}, {"training": False}] if op.dropouts else [{}]

@@ -20,7 +20,6 @@ from fusedops.jit import env
 
 if TYPE_CHECKING:
     from fusedops.generate.variant import Variant
-    from fusedops.prebuild.signature import Signature
 
 __all__ = ["record"]
 
@@ -28,11 +27,11 @@ _seen: set[tuple[object, ...]] = set()
 
 
 def record(
-    signature: Callable[[], Signature],
+    call: Callable[[], object],
     variants: Callable[[Target], Iterable[Variant]],
     own: Target,
 ) -> None:
-    """Add a line for a call that runs `variants` on a target, if a recording is wanted.
+    """Add a line for a call that runs `variants` on a target, if a recording is wanted: its text.
 
     Nothing is asked for where none is wanted. A line that differs in the number of rows alone says
     nothing new, unless that number makes a difference somewhere.
@@ -43,7 +42,7 @@ def record(
     file = env.record_file()
     if file is None:
         return
-    if _known(file, *_keys(variants, own)) or _known(file, line := str(signature())):
+    if _known(file, *_keys(variants, own)) or _known(file, line := str(call())):
         return
     target = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

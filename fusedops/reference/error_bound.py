@@ -17,7 +17,6 @@ from torch import Tensor
 
 from fusedops.bind.bind import Bound
 from fusedops.functors import Affine, Cast
-from fusedops.ops import LogSoftmax
 from fusedops.reference.unfused import Chain
 
 __all__ = ["Wanted", "wanted"]
@@ -219,7 +218,7 @@ class _Following(Chain):
             rstd = op.reference(self.reduced.detach())[1]["rstd"][..., None]
             along = y.abs() * (g * y.abs()).mean(-1, keepdim=True)
             return rstd * (g + g.mean(-1, keepdim=True) + along)
-        if isinstance(op, LogSoftmax):
+        if op.logarithmic:
             return g + y.exp() * g.square().sum(-1, keepdim=True).sqrt()
         return y * (g + (y * g).sum(-1, keepdim=True))
 

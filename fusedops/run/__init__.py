@@ -4,4 +4,6 @@
 
 This is the slow path of a dispatcher: it runs once for each new key, and the C++ runtime keeps the
 plan that it returns.
+
+May import: errors, _runtime, jit, functors, declare, bind, reference, schedule, generate.
 """

@@ -14,24 +14,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from fusedops.bind.bind import KEPT, read_ints
+from fusedops.bind.bind import KEPT, bind, read_ints
 from fusedops.bind.generator import draw, draw_in_memory
 from fusedops.errors import UnsupportedError
 from fusedops.jit.lock import guard
+from fusedops.reference.unfused import run
 from fusedops.run.contiguous import run_on_copies
 from fusedops.run.forward import columns_apart
 from fusedops.run.saved_tensors import joining_name, saved_name
 
 if TYPE_CHECKING:
-    from fusedops.row_op import RowOp
     from fusedops.run.gradient import Gradient
+    from fusedops.run.runnable import Runnable
 
 __all__ = ["Recipe", "differentiate", "run_backward", "what_is_kept"]
 
 _WORD = 1 << 63
 
 
-def differentiate(op: RowOp, options: dict[str, Any] | None, x: Tensor, *values: Any) -> Any:
+def differentiate(op: Runnable, options: dict[str, Any] | None, x: Tensor, *values: Any) -> Any:
     """Run a call that needs gradients; `values` are the operands in order, None if not given."""
     if options and options.get("out") is not None:
         raise UnsupportedError(
@@ -40,11 +41,11 @@ def differentiate(op: RowOp, options: dict[str, Any] | None, x: Tensor, *values:
         )
     op.check_differentiable()
     if options and _several(op, options):
-        bound = op.bind(x, _named(op, values) | options)
+        bound = bind(op, x, _named(op, values), options)
         if columns_apart(bound):
-            return run_on_copies(bound)
+            return run_on_copies(op, bound)
     if x.numel() == 0:  # there is nothing to fuse
-        return op.unfused(x, **_named(op, values), **(options or {}))
+        return op.wrap(run(bind(op, x, _named(op, values), options or {})))
     apply: Any = _Differentiated.apply
     result = apply(op, options, x, *values)
     return result[0] if len(op.outputs) == 1 else op.result_type._make(result)
@@ -63,7 +64,7 @@ class Recipe(NamedTuple):
 #: the wanted names, the names of those tensors after the statistics, what else the backward kernel
 #: gets by keyword, dtype and shape of the result. No class: making an instance takes longer.
 _Call: TypeAlias = (
-    "tuple[RowOp, frozenset[str], list[str], dict[str, Any], torch.dtype, torch.Size]"
+    "tuple[Runnable, frozenset[str], list[str], dict[str, Any], torch.dtype, torch.Size]"
 )
 
 
@@ -72,7 +73,7 @@ class _Differentiated(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, op: RowOp, options: dict[str, Any] | None, x: Tensor, *values: Any
+        ctx: Any, op: Runnable, options: dict[str, Any] | None, x: Tensor, *values: Any
     ) -> tuple[Tensor, ...]:
         recipe = op.recipes.get(ctx.needs_input_grad)
         if recipe is None:
@@ -100,7 +101,7 @@ class _Differentiated(torch.autograd.Function):
             arguments.update(options)
             given.update(_options(op, options, x))
         if odd:
-            plain = op.bind(x, arguments).operands
+            plain = bind(op, x, _named(op, values), options or {}).operands
             given.update((k, v) for k, v in plain.items() if not isinstance(v, Tensor))
         if op.dropouts:
             generator = None if options is None else options.get("generator")
@@ -215,13 +216,13 @@ def _is_plain(value: Any) -> bool:
     return type(value) is float or (type(value) is int and -_WORD <= value < _WORD)
 
 
-def _several(op: RowOp, options: Mapping[str, Any]) -> bool:
+def _several(op: Runnable, options: Mapping[str, Any]) -> bool:
     """Whether more than one dimension is reduced."""
     given = ((key, options.get(key)) for key in ("dim", "normalized_shape"))
     return any(len(read_ints(op.name, key, value)) > 1 for key, value in given if value is not None)
 
 
-def _options(op: RowOp, options: Mapping[str, Any], x: Tensor) -> Iterator[tuple[str, Any]]:
+def _options(op: Runnable, options: Mapping[str, Any], x: Tensor) -> Iterator[tuple[str, Any]]:
     """Those that the backward pass takes as well."""
     if "training" in options:
         yield "training", options["training"]
@@ -233,7 +234,7 @@ def _options(op: RowOp, options: Mapping[str, Any], x: Tensor) -> Iterator[tuple
         yield "dim", read_ints(op.name, "dim", dim)  # plain, and no list that may change later
 
 
-def what_is_kept(op: RowOp, needs: Sequence[bool]) -> Recipe:
+def what_is_kept(op: Runnable, needs: Sequence[bool]) -> Recipe:
     """What a forward pass keeps when x and the operands in order need these gradients."""
     names = ("x", *op.slots)
     wanted = frozenset(name for name, need in zip(names, needs, strict=True) if need)
@@ -248,13 +249,13 @@ def what_is_kept(op: RowOp, needs: Sequence[bool]) -> Recipe:
     return Recipe(wanted, needed.x, kept, tuple(streams))
 
 
-def _new_gradient(op: RowOp, wanted: frozenset[str], joining: Sequence[str]) -> Gradient:
+def _new_gradient(op: Runnable, wanted: frozenset[str], joining: Sequence[str]) -> Gradient:
     with guard:
         from fusedops.run.gradient import Gradient  # a fifth of the package's import
 
-    made = Gradient(op, wanted, frozenset(joining))
+    made = Gradient(op, wanted, frozenset(joining), op.observer)
     return op.gradients.setdefault((wanted, *joining), made)  # another thread's, if it was first
 
 
-def _named(op: RowOp, values: Sequence[Any]) -> dict[str, Any]:
+def _named(op: Runnable, values: Sequence[Any]) -> dict[str, Any]:
     return {name: value for name, value in zip(op.slots, values, strict=True) if value is not None}

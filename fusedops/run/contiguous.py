@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from fusedops.bind.bind import Bound
+from fusedops.run.runnable import Runnable
 
 __all__ = ["copies", "options", "order", "run_on_copies", "seen"]
 
@@ -47,11 +48,11 @@ def copies(bound: Bound) -> tuple[Tensor, dict[str, Any]]:
     return seen(bound, bound.x).contiguous(), operands
 
 
-def run_on_copies(bound: Bound) -> Any:
+def run_on_copies(op: Runnable, bound: Bound) -> Any:
     """Run a call on copies; `explain` says so."""
     dense, operands = copies(bound)
-    results = bound.op(dense, **operands, **options(bound))
-    names = bound.op.outputs
+    results = op(dense, **operands, **options(bound))
+    names = op.outputs
     tensors = dict(zip(names, [results] if len(names) == 1 else results, strict=True))
     back = [order(bound).index(dim) for dim in range(dense.dim())]
     for name, tensor in tensors.items():
@@ -59,4 +60,4 @@ def run_on_copies(bound: Bound) -> Any:
             tensors[name] = tensor.permute(back).contiguous()
         if name in bound.out:
             tensors[name] = bound.out[name].copy_(tensors[name])
-    return bound.op.wrap(tensors)
+    return op.wrap(tensors)

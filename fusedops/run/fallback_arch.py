@@ -22,7 +22,7 @@ from fusedops.errors import CompilerNotFound, MissingVariantError, UnknownArchEr
 from fusedops.generate.target import ARCHS, Target
 
 if TYPE_CHECKING:
-    from fusedops.prebuild.signature import Signature
+    from fusedops.run.observer import CallText
 
 __all__ = ["serve"]
 
@@ -30,9 +30,7 @@ _T = TypeVar("_T")
 _LACKING = (MissingVariantError, CompilerNotFound, UnknownArchError)
 
 
-def serve(
-    device: torch.device, make: Callable[[Target], _T], signature: Callable[[], Signature]
-) -> _T:
+def serve(device: torch.device, make: Callable[[Target], _T], call: Callable[[], CallText]) -> _T:
     """What `make` gives for the device, or for the newest older target for which it gives any.
 
     Raises:
@@ -52,10 +50,10 @@ def serve(
             return made
         if own.arch not in ARCHS:
             raise
-        raise type(error)(f"{error}; {_cure(own.arch, signature())}") from None
+        raise type(error)(f"{error}; {_cure(own.arch, call())}") from None
 
 
-def _cure(arch: str, call: Signature) -> str:
+def _cure(arch: str, call: CallText) -> str:
     """The command that fills a cache for such a call, if there is one."""
     needed = modules(call.op)
     if needed is None:

@@ -33,15 +33,14 @@ from fusedops.generate.views import (
     view_of,
     widened,
 )
-from fusedops.jit.lock import guard
-from fusedops.prebuild.recording import record
 from fusedops.reference.unfused import run
 from fusedops.run.contiguous import run_on_copies
 from fusedops.run.fallback_arch import serve
+from fusedops.run.runnable import Runnable
 from fusedops.schedule import forward as schedule
 
 if TYPE_CHECKING:
-    from fusedops.prebuild.signature import Signature
+    from fusedops.run.observer import Observer
 
 __all__ = [
     "DLPACK",
@@ -86,19 +85,22 @@ class Info(NamedTuple):
     draws: int
 
 
-def make_plan(bound: Bound) -> Any:
+def make_plan(op: Runnable, bound: Bound) -> Any:
     """The plan of a call that the C++ path has not seen."""
     outputs = [
         (*DLPACK[bound.output_dtype(name)], bound.output_shape(name)) for name in bound.outputs
     ]
     if bound.x.numel() == 0:
-        if bound.columns == 0 and "mean" in bound.op.outputs:
-            return bound.op.wrap(run(bound))  # rows without columns have statistics: NaN
+        if bound.columns == 0 and "mean" in op.outputs:
+            return op.wrap(run(bound))  # rows without columns have statistics: NaN
         return _runtime.Plan(None, b"", [], outputs, 0, 1, 1, 1, 0, _draws(bound), None)
     if len(bound.reduced) > 1 and columns_apart(bound):
-        return run_on_copies(bound)
+        return run_on_copies(op, bound)
+    observer = op.observer
     info = serve(
-        bound.x.device, functools.partial(_built, bound), functools.partial(_signature, bound)
+        bound.x.device,
+        functools.partial(_built, bound, observer),
+        functools.partial(observer.of_call, bound),
     )
     rows = info.geometry.rows
     tile = info.tile
@@ -117,21 +119,16 @@ def make_plan(bound: Bound) -> Any:
     )
 
 
-def _built(bound: Bound, target: Target) -> Info:
+def _built(bound: Bound, observer: Observer, target: Target) -> Info:
     """What a call runs, once its kernel is there."""
-    record(
-        functools.partial(_signature, bound), lambda other: [describe(bound, other).variant], target
+    observer.notify(
+        functools.partial(observer.of_call, bound),
+        lambda other: [describe(bound, other).variant],
+        target,
     )
     info = choose(bound, target)
     info.variant.kernel()
     return info
-
-
-def _signature(bound: Bound) -> Signature:
-    with guard:
-        from fusedops.prebuild.signature import of_call  # seldom asked for
-
-    return of_call(bound)
 
 
 def _grain(rows: int, columns: int) -> int:

@@ -20,18 +20,16 @@ from fusedops.bind.generator import draw
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Role
 from fusedops.generate.target import Target
-from fusedops.jit.lock import guard
-from fusedops.prebuild.recording import record
 from fusedops.run.backward import Backward
 from fusedops.run.fallback_arch import serve
 from fusedops.run.operand_gradients import occurrences
 from fusedops.run.saved_tensors import joining_name, needed, saved_name
 
 if TYPE_CHECKING:
-    from fusedops.prebuild.signature import Signature
-    from fusedops.row_op import RowOp
+    from fusedops.declare.declaration import Declaration
+    from fusedops.run.observer import CallText, Observer
 
-__all__ = ["Gradient"]
+__all__ = ["Gradient", "described"]
 
 _NUMBER, _TENSOR, _DESCRIBED = 2, 4, 8
 
@@ -44,6 +42,7 @@ class Gradient(_runtime.Dispatcher):
     lie too unlike x for one kernel are copied first.
 
     Attributes:
+        observer: Is told of calls that need a kernel; None where it is described, never called.
         wanted: The names whose gradients are asked for, "x" among them.
         joining: The saved streams that have gradients.
         needed: What it reads.
@@ -52,8 +51,15 @@ class Gradient(_runtime.Dispatcher):
         loose: Whether a result may be a float tensor of x's size, to be summed by the caller.
     """
 
-    def __init__(self, op: RowOp, wanted: frozenset[str], joining: frozenset[str]) -> None:
+    def __init__(
+        self,
+        op: Declaration,
+        wanted: frozenset[str],
+        joining: frozenset[str],
+        observer: Observer | None = None,
+    ) -> None:
         self.op = op
+        self.observer = observer
         self.wanted = wanted
         self.joining = joining
         self.needed = needed(op, wanted)
@@ -91,25 +97,25 @@ class Gradient(_runtime.Dispatcher):
         )
 
     def _plan(self, dy: Tensor, given: dict[str, Any], options: dict[str, Any]) -> Any:
-        def signature() -> Signature:
-            with guard:
-                from fusedops.prebuild.signature import of_gradient  # seldom asked for
+        observer = self.observer
+        assert observer is not None  # who calls a gradient has made it with one
 
-            return of_gradient(self, dy, given, options)
+        def call() -> CallText:
+            return observer.of_gradient(self, dy, given, options)
 
         def planned(target: Target) -> Any:
             described = self.describe(dy, given, options, target)
             if described.apart:
                 return None
-            record(
-                signature,
+            observer.notify(
+                call,
                 lambda other: self.describe(dy, given, options, other).variants,
                 target,
             )
             return described.plan()
 
         try:
-            plan = serve(dy.device, planned, signature)
+            plan = serve(dy.device, planned, call)
             if plan is not None:
                 return plan
         except UnsupportedError:
@@ -148,6 +154,26 @@ class Gradient(_runtime.Dispatcher):
         options = {**options, "dtype": dy.dtype, "generator": None}
         bound = bind(self.op, _meta(given["x"]), operands, options)
         return bound._replace(generator=draw)
+
+
+def described(bound: Bound, gradient: Gradient) -> tuple[Tensor, dict[str, Any], dict[str, Any]]:
+    """What a backward call is given: the gradient of y, values by keyword, options."""
+    needed, op = gradient.needed, bound.op
+    given: dict[str, Any] = {KEPT: _output(bound, KEPT)}
+    for name, value in {"x": bound.x, **bound.operands}.items():
+        read = needed.x if name == "x" else name in needed.operands
+        unread = isinstance(value, Tensor) and not read
+        given[name] = (value.dtype, value.shape) if unread else value
+    for name in op.saves:
+        if name in needed.streams:
+            given[saved_name(name)] = _output(bound, name)
+        given[joining_name(name)] = _output(bound, name)
+    return _output(bound, "y"), given, {"dim": bound.reduced, "training": bool(bound.slots)}
+
+
+def _output(bound: Bound, name: str) -> Tensor:
+    keep = bound._replace(keep=True)
+    return torch.empty(keep.output_shape(name), dtype=keep.output_dtype(name), device="meta")
 
 
 def _meta(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from fusedops.bind.bind import Bound
-    from fusedops.row_op import RowOp
+    from fusedops.declare.declaration import Declaration
 
 __all__ = ["Occurrence", "acting_place", "occurrences"]
 
@@ -28,7 +28,7 @@ class Occurrence(NamedTuple):
     name: str
 
 
-def occurrences(op: RowOp, wanted: Collection[str]) -> list[Occurrence]:
+def occurrences(op: Declaration, wanted: Collection[str]) -> list[Occurrence]:
     """Those of the operands in `wanted`, by the numbers that the C++ functors give them."""
     found = []
     for side, chain in (("load", op.load), ("store", op.store)):
@@ -39,7 +39,7 @@ def occurrences(op: RowOp, wanted: Collection[str]) -> list[Occurrence]:
     return found
 
 
-def acting_place(op: RowOp, bound: Bound, one: Occurrence) -> int:
+def acting_place(op: Declaration, bound: Bound, one: Occurrence) -> int:
     """The functor's place among those that act."""
     chain = op.load if one.side == "load" else op.store
     acting = bound.load if one.side == "load" else bound.store

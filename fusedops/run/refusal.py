@@ -13,13 +13,13 @@ from fusedops.bind.bind import Bound, bind
 from fusedops.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from fusedops.row_op import RowOp
+    from fusedops.declare.declaration import Declaration
 
 __all__ = ["refuse"]
 
 
 def refuse(
-    op: RowOp, reason: str, x: Any, operands: Mapping[str, Any], options: Mapping[str, Any]
+    op: Declaration, reason: str, x: Any, operands: Mapping[str, Any], options: Mapping[str, Any]
 ) -> None:
     """Raise what the gate's reason means for these arguments; return if it means nothing bad."""
     name = type(op).__name__

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fusedops.functors import Functor, Residual
 
 if TYPE_CHECKING:
-    from fusedops.row_op import RowOp
+    from fusedops.declare.declaration import Declaration
 
 __all__ = ["Needed", "joining_name", "needed", "saved_name"]
 
@@ -34,7 +34,7 @@ class Needed(NamedTuple):
     streams: frozenset[str]
 
 
-def needed(op: RowOp, wanted: Collection[str]) -> Needed:
+def needed(op: Declaration, wanted: Collection[str]) -> Needed:
     """What is read for the gradients of x and of the operands in `wanted`."""
     x = False
     operands: set[str] = set()

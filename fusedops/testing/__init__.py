@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""For tests: check a declaration; force a row schedule, see which one ran, count launches."""
+"""For tests: check a declaration; force a row schedule, see which one ran, count launches.
+
+May import: _runtime, bind, reference, schedule, run, row_op.
+"""
 
 from __future__ import annotations
 

@@ -3,4 +3,6 @@
 """The three operators of torch that stand for fused ops where torch traces.
 
 Importing this package's `operators` registers them.
+
+May import: errors, declare, bind, run.
 """

@@ -27,14 +27,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, library
 
-from fusedops.bind.bind import KEPT, Bound, check_device, check_draw
+from fusedops.bind.bind import KEPT, Bound, bind, check_device, check_draw
 from fusedops.bind.generator import draw_in_memory
 from fusedops.declare.text import read
 from fusedops.errors import UnsupportedError
 from fusedops.run.autograd import run_backward, what_is_kept
 
 if TYPE_CHECKING:
-    from fusedops.row_op import RowOp
+    from fusedops.declare.declaration import Declaration
+    from fusedops.run.runnable import Runnable
 
 __all__: list[str] = []
 
@@ -78,14 +79,14 @@ def _forward(
     dtype: torch.dtype,
     keep: bool,
 ) -> list[Tensor]:
-    called = read(op)
+    called: Runnable = read(op)
     if draw is not None:
         check_draw(called.name, draw, x)
     x, *tensors = _memory((x, *tensors), dim)
     operands = _operands(called, tensors, names, numbers, counts)
     with torch.no_grad():
         if x.numel() == 0:
-            bound = called.bind(x, {**operands, "dim": tuple(dim), "dtype": dtype})
+            bound = bind(called, x, operands, {"dim": tuple(dim), "dtype": dtype})
             return _nothing(bound._replace(keep=keep))
         dispatcher = called.trained if keep else called.direct
         options = {"dim": list(dim), "dtype": dtype, "training": draw is not None}
@@ -108,7 +109,7 @@ def _backward(
     dtype: torch.dtype,
     wanted: Sequence[str],
 ) -> list[Tensor]:
-    called = read(op)
+    called: Runnable = read(op)
     shapes = dict(_described(sizes, described))
     incoming = dict(zip(outputs, _memory(upstream), strict=True))
     kept, *tensors = _memory((kept, *tensors))
@@ -161,7 +162,7 @@ def _nothing(bound: Bound) -> list[Tensor]:
 
 
 def _operands(
-    op: RowOp,
+    op: Declaration,
     tensors: Sequence[Any],
     names: Sequence[str],
     numbers: Sequence[float],
@@ -172,7 +173,7 @@ def _operands(
 
 
 def _numbers(
-    op: RowOp, present: Sequence[str], numbers: Sequence[float], counts: Sequence[int]
+    op: Declaration, present: Sequence[str], numbers: Sequence[float], counts: Sequence[int]
 ) -> dict[str, Any]:
     """The operands that are no tensors, by name."""
     of_float, of_int = iter(numbers), iter(counts)
@@ -220,7 +221,7 @@ def _fake_forward(
     dtype: torch.dtype,
     keep: bool,
 ) -> list[Tensor]:
-    called = read(op)
+    called: Runnable = read(op)
     if draw is not None:
         check_draw(called.name, draw, x)
     for name, tensor in zip(names, tensors, strict=True):
@@ -233,7 +234,7 @@ def _fake_forward(
         [one if isinstance(one, (int, float)) else 0.5 for one in numbers],
         [one if isinstance(one, int) else 1 for one in counts],
     )
-    bound = called.bind(_stand_in(x, x), {**operands, "dim": tuple(dim), "dtype": dtype})
+    bound = bind(called, _stand_in(x, x), operands, {"dim": tuple(dim), "dtype": dtype})
     bound = bound._replace(keep=keep)
     rows = [size for at, size in enumerate(x.shape) if at not in bound.reduced]
     shapes = {"mean": rows, "rstd": rows, KEPT: [*rows, called.kept]}
@@ -296,7 +297,7 @@ def _stand_in(tensor: Tensor, x: Tensor) -> Tensor:
 def _set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     x, tensors, names, numbers, counts, draw, text, dim, dtype, keep = inputs
     ctx.set_materialize_grads(False)
-    op = read(text)
+    op: Runnable = read(text)
     ctx.lists = len(names), len(numbers), len(counts)
     ctx.call, ctx.keep = (numbers, counts, text, dim, dtype), keep
     statistics = len(op.outputs) - 1 - len(op.saves)
@@ -328,7 +329,7 @@ def _set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
 
 def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ...]:
     numbers, counts, text, dim, dtype = ctx.call
-    op = read(text)
+    op: Runnable = read(text)
     if not ctx.keep:
         raise UnsupportedError(
             f"{op.name}: this program was traced where no gradient was wanted, and one is asked "

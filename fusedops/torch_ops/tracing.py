@@ -20,7 +20,7 @@ from fusedops.bind.bind import check_names, check_number, check_pair, find_reduc
 from fusedops.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from fusedops.row_op import RowOp
+    from fusedops.run.runnable import Runnable
 
 __all__ = ["call_operator"]
 
@@ -28,7 +28,7 @@ _NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
 
 
 def call_operator(
-    op: RowOp, x: Any, operands: Mapping[str, Any], options: Mapping[str, Any]
+    op: Runnable, x: Any, operands: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Any:
     """Run a call by ``torch.ops.fusedops``: the same arguments and results.
 
@@ -103,7 +103,7 @@ def _is_transformed() -> bool:
 _is_transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def _draw(op: RowOp, x: Tensor, operands: Mapping[str, Any], generator: Any) -> Tensor | None:
+def _draw(op: Runnable, x: Tensor, operands: Mapping[str, Any], generator: Any) -> Tensor | None:
     """What the dropouts start from; None if none acts."""
     for p in op.probabilities:
         if operands[p] > 0:

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from fusedops import _runtime
-from fusedops.bind.generator import device_info, draw
+from fusedops.bind.generator import draw
+from fusedops.generate.target import device_info
 from fusedops.jit.nvrtc import compile_cuda
 
 pytestmark = pytest.mark.gpu
