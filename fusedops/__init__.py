@@ -9,7 +9,7 @@ Declare what happens before and after a row reduction; get one kernel that moves
 >>> attention_softmax(torch.zeros(1, 2), scale=0.125, padding=torch.tensor([False, True]))
 tensor([[1., 0.]])
 
-May import: version, errors, functors, row_op, ops, exporting, nn.
+May import: version, renamed, errors, functors, row_op, ops, exporting, nn.
 """
 
 import importlib
@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fusedops import renamed
 from fusedops.version import __version__ as __version__
 
 __all__ = [
@@ -66,6 +67,8 @@ if TYPE_CHECKING:
     from fusedops.exporting import Exported, export
     from fusedops.functors import cpp_functor, functor
 
+renamed.install()
+
 # Elsewhere at once: saved programs of torch need the operators that this registers.
 if TYPE_CHECKING or not _is_command():
     from fusedops import nn
@@ -109,4 +112,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """The public names; packages and modules of the implementation are attributes as well."""
+    return sorted([name for name in globals() if name.startswith("__")] + __all__)

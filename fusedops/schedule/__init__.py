@@ -7,3 +7,7 @@ decides the speed alone. One pair of modules is for the forward pass, one for th
 
 May import: bind.
 """
+
+from fusedops.schedule.forward import Schedule
+
+__all__ = ["Schedule"]
