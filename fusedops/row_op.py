@@ -14,7 +14,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from fusedops.declare.declaration import Declaration
 from fusedops.declare.text import spell
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Functor, Role
-from fusedops.prebuild import observer
+from fusedops.prebuild import recording
 from fusedops.reference.dropout_mask import keep_mask
 from fusedops.reference.unfused import run
 from fusedops.run.autograd import differentiate
@@ -36,9 +36,18 @@ from fusedops.run.refusal import refuse
 from fusedops.run.runnable import Runnable
 from fusedops.torch_ops.tracing import call_operator
 
+if TYPE_CHECKING:
+    from fusedops._runtime import Reason
+
 __all__ = ["RowOp", "declared"]
 
-_FLAGS = {Role.VALUE: 2 | 4, Role.FLAGS: 4, Role.COUNT: 2 | 4, Role.PROBABILITY: 1 | 2}
+#: What may be passed for an operand, as the runtime reads it.
+_FLAGS = {
+    Role.VALUE: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR,
+    Role.FLAGS: _runtime.SLOT_TENSOR,
+    Role.COUNT: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR,
+    Role.PROBABILITY: _runtime.SLOT_PROBABILITY | _runtime.SLOT_NUMBER,
+}
 
 #: What the gate says where a mode or a tensor's class takes part, as they do in tracing.
 _DISPATCHED = ("mode", "subclass", "storage")
@@ -96,7 +105,7 @@ class RowOp(Runnable):
         launches: Calls outside autograd that have launched so far.
     """
 
-    observer = observer
+    observer = recording
 
     def __init__(
         self, load: Iterable[Functor] = (), store: Iterable[Functor] = (), **constants: Any
@@ -182,7 +191,9 @@ class RowOp(Runnable):
         reduced = sorted(one % len(shape) for one in dims)
         return keep_mask(tuple(shape), reduced, seed=seed, offset=offset + slot, p=p)
 
-    def _slow(self, reason: str, x: Any, operands: dict[str, Any], options: dict[str, Any]) -> Any:
+    def _slow(
+        self, reason: Reason, x: Any, operands: dict[str, Any], options: dict[str, Any]
+    ) -> Any:
         """Where the C++ path ends: a new plan, or what stood in its way."""
         if reason == "capture":
             drawn = draw_in_memory(
@@ -205,7 +216,7 @@ class RowOp(Runnable):
         return make_plan(self, bind(self, x, operands, options))
 
     def _slow_trained(
-        self, reason: str, x: Any, operands: dict[str, Any], options: dict[str, Any]
+        self, reason: Reason, x: Any, operands: dict[str, Any], options: dict[str, Any]
     ) -> Any:
         """The same for a call whose row statistics are kept."""
         if reason != "miss":
@@ -221,7 +232,7 @@ class RowOp(Runnable):
         return _runtime.Dispatcher(self.name, self._kinds, self._slow_direct, draw, tuple)
 
     def _slow_direct(
-        self, reason: str, x: Any, operands: dict[str, Any], options: dict[str, Any]
+        self, reason: Reason, x: Any, operands: dict[str, Any], options: dict[str, Any]
     ) -> Any:
         if reason != "miss":
             refuse(self, reason, x, operands, options)
@@ -257,7 +268,7 @@ class RowOp(Runnable):
 _runtime.call_at_once(RowOp)
 
 
-def _stands_for_an_operator(reason: str, x: Any) -> bool:
+def _stands_for_an_operator(reason: Reason, x: Any) -> bool:
     """Whether a call that the gate stopped is one for torch's dispatcher."""
     if reason == "tracing":
         return torch._C._get_tracing_state() is None  # torch.jit.trace has no lists of names

@@ -218,7 +218,7 @@ def _check_sums(bound: Bound, gradient: Gradient, told: Backward) -> None:
             f"export: the gradients of {bound.op.name} over dimensions {bound.reduced} would be "
             "made on copies; make x and its operands dense, with the reduced dimensions last"
         )
-    if not gradient.loose:
+    if not (gradient.loose or told.loose):
         return
     apart = {one.name for one, share in told.sharing.items() if share.kind == "apart"}
     names = gradient.names

@@ -5,28 +5,37 @@
 With ``FUSEDOPS_RECORD`` set to a file, every process adds a line for each call that needs a kernel
 which those before did not, on any architecture: what differs on a GPU may be one kernel of a CPU.
 Lines are added whole, so that any number of processes may share the file.
+
+This module is the `run.observer.Observer` that every op has. Signatures are seldom asked for, so
+`signature` is imported only then.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
 
 from fusedops.errors import UnsupportedError
 from fusedops.generate.target import ARCHS, Target
 from fusedops.jit import env
+from fusedops.jit.lock import guard
 
 if TYPE_CHECKING:
+    from fusedops.bind.bind import Bound
     from fusedops.generate.variant import Variant
+    from fusedops.prebuild.signature import Signature
+    from fusedops.run.gradient import Gradient
 
-__all__ = ["record"]
+__all__ = ["notify", "of_call", "of_gradient"]
 
 _seen: set[tuple[object, ...]] = set()
 
 
-def record(
+def notify(
     call: Callable[[], object],
     variants: Callable[[Target], Iterable[Variant]],
     own: Target,
@@ -49,6 +58,24 @@ def record(
         os.write(target, f"{line}\n".encode())
     finally:
         os.close(target)
+
+
+def of_call(bound: Bound) -> Signature:
+    """The signature of a checked call."""
+    with guard:
+        from fusedops.prebuild import signature
+
+    return signature.of_call(bound)
+
+
+def of_gradient(
+    gradient: Gradient, dy: Tensor, given: Mapping[str, Any], options: Mapping[str, Any]
+) -> Signature:
+    """The signature of a backward pass."""
+    with guard:
+        from fusedops.prebuild import signature
+
+    return signature.of_gradient(gradient, dy, given, options)
 
 
 def _keys(

@@ -50,7 +50,13 @@ class Info(NamedTuple):
 
 
 class Backward:
-    """One backward call: its tensors placed, its schedule chosen, its kernels generated."""
+    """One backward call: its tensors placed, its schedule chosen, its kernels generated.
+
+    Attributes:
+        apart: Some tensor's reduced dimensions do not merge, so that no kernel can be made; nothing
+            else is known then.
+        loose: Some operand's gradient comes in the size of x, to be summed by the caller.
+    """
 
     def __init__(
         self,
@@ -69,6 +75,7 @@ class Backward:
         self.slots = gradient.numbers
         self.given = given
         self.outputs: list[tuple[torch.dtype, Sequence[int]]] = []
+        self.loose = False
         self.shared_sums = 0  # elements of shared memory
         self.parts_of: dict[Occurrence, tuple[tuple[int, int], int]] = {}  # patch, how many
         inputs = self._inputs(dy)
@@ -238,19 +245,19 @@ class Backward:
             sums=None if second is None else second[0],
         )
         return _runtime.Plan(
-            first.kernel(),
-            words,
-            patches,
-            [(*plan.DLPACK[dtype], tuple(shape)) for dtype, shape in self.outputs],
-            total,
-            total if geometry.rows * geometry.columns <= plan.HOST_INLINE else 1,
-            1 if tile is None else -(-total // tile.rows) * tile.cluster,
-            1 if tile is None else tile.block,
-            self.shared_sums * self.bound.compute.itemsize,
-            self.op.dropouts if self.bound.slots else 0,
-            info,
-            then,
-            self.returned,
+            kernel=first.kernel(),
+            words=words,
+            patches=patches,
+            outputs=[(*plan.DLPACK[dtype], tuple(shape)) for dtype, shape in self.outputs],
+            rows=total,
+            grain=total if geometry.rows * geometry.columns <= plan.HOST_INLINE else 1,
+            grid=1 if tile is None else -(-total // tile.rows) * tile.cluster,
+            block=1 if tile is None else tile.block,
+            shared=self.shared_sums * self.bound.compute.itemsize,
+            draws=self.op.dropouts if self.bound.slots else 0,
+            info=info,
+            then=then,
+            returned=self.returned,
         )
 
     def _kernel(self) -> tuple[Variant, bytes, list[tuple[int, int, int]]]:
@@ -321,7 +328,7 @@ class Backward:
         columns = self.geometry.columns
         if share.kind == "apart":
             # Rows that share it are no neighbours: it is written whole, and the caller sums it.
-            self.gradient.loose = True
+            self.loose = True
             view = self._whole(view)
             return f"Each<{numbers}, {write.view(view)}>", name
         if share.kind == "each":

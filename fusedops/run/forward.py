@@ -93,7 +93,19 @@ def make_plan(op: Runnable, bound: Bound) -> Any:
     if bound.x.numel() == 0:
         if bound.columns == 0 and "mean" in op.outputs:
             return op.wrap(run(bound))  # rows without columns have statistics: NaN
-        return _runtime.Plan(None, b"", [], outputs, 0, 1, 1, 1, 0, _draws(bound), None)
+        return _runtime.Plan(
+            kernel=None,
+            words=b"",
+            patches=[],
+            outputs=outputs,
+            rows=0,
+            grain=1,
+            grid=1,
+            block=1,
+            shared=0,
+            draws=_draws(bound),
+            info=None,
+        )
     if len(bound.reduced) > 1 and columns_apart(bound):
         return run_on_copies(op, bound)
     observer = op.observer
@@ -105,17 +117,17 @@ def make_plan(op: Runnable, bound: Bound) -> Any:
     rows = info.geometry.rows
     tile = info.tile
     return _runtime.Plan(
-        info.variant.kernel(),
-        info.words,
-        info.patches,
-        outputs,
-        rows,
-        _grain(rows, info.geometry.columns),
-        1 if tile is None else tile.grid(rows),
-        1 if tile is None else tile.block,
-        0 if tile is None else tile.shared,
-        info.draws,
-        info,
+        kernel=info.variant.kernel(),
+        words=info.words,
+        patches=info.patches,
+        outputs=outputs,
+        rows=rows,
+        grain=_grain(rows, info.geometry.columns),
+        grid=1 if tile is None else tile.grid(rows),
+        block=1 if tile is None else tile.block,
+        shared=0 if tile is None else tile.shared,
+        draws=info.draws,
+        info=info,
     )
 
 

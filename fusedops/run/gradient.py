@@ -26,12 +26,19 @@ from fusedops.run.operand_gradients import occurrences
 from fusedops.run.saved_tensors import joining_name, needed, saved_name
 
 if TYPE_CHECKING:
+    from fusedops._runtime import Reason
     from fusedops.declare.declaration import Declaration
     from fusedops.run.observer import CallText, Observer
 
 __all__ = ["Gradient", "described"]
 
-_NUMBER, _TENSOR, _DESCRIBED = 2, 4, 8
+#: What may be passed for an operand, or stand for it where it is not read.
+_FLAGS = {
+    Role.VALUE: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
+    Role.FLAGS: _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
+    Role.COUNT: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
+    Role.PROBABILITY: _runtime.SLOT_PROBABILITY | _runtime.SLOT_NUMBER,
+}
 
 
 class Gradient(_runtime.Dispatcher):
@@ -48,7 +55,8 @@ class Gradient(_runtime.Dispatcher):
         needed: What it reads.
         numbers: The number of each keyword of a call, counted from 1.
         places: Where among the results that of x is, and of each operand, if there is one.
-        loose: Whether a result may be a float tensor of x's size, to be summed by the caller.
+        loose: Whether a result of some plan made so far has to be summed by the caller: an operand
+            that several functors use has several, others may come in the size of x.
     """
 
     def __init__(
@@ -69,16 +77,15 @@ class Gradient(_runtime.Dispatcher):
         self.loose = len(set(names)) != len(names)
         at = {name: place for place, name in enumerate(self.names)}
         self.places = [at.get(name) for name in ("x", *op.slots)]
-        flags = {Role.VALUE: _NUMBER | _TENSOR | _DESCRIBED, Role.FLAGS: _TENSOR | _DESCRIBED}
-        flags |= {Role.COUNT: _NUMBER | _TENSOR | _DESCRIBED, Role.PROBABILITY: 1 | _NUMBER}
-        slots = [(KEPT, _TENSOR), ("x", _TENSOR | _DESCRIBED)]
-        slots += [(operand.name, flags[operand.role]) for operand in op.operands]
-        slots += [(saved_name(name), _TENSOR) for name in op.saves]
-        slots += [(joining_name(name), _TENSOR) for name in op.saves]
+        tensor = _runtime.SLOT_TENSOR
+        slots = [(KEPT, tensor), ("x", tensor | _runtime.SLOT_DESCRIBED)]
+        slots += [(operand.name, _FLAGS[operand.role]) for operand in op.operands]
+        slots += [(saved_name(name), tensor) for name in op.saves]
+        slots += [(joining_name(name), tensor) for name in op.saves]
         self.numbers = {name: slot for slot, (name, _) in enumerate(slots, 1)}
         super().__init__(f"gradient of {op.name}", slots, self._slow, draw, tuple)
 
-    def _slow(self, reason: str, dy: Any, given: dict[str, Any], options: dict[str, Any]) -> Any:
+    def _slow(self, reason: Reason, dy: Any, given: dict[str, Any], options: dict[str, Any]) -> Any:
         if reason == "miss":
             return self._plan(dy, given, options)
         if reason in ("neg", "conj"):
@@ -107,6 +114,7 @@ class Gradient(_runtime.Dispatcher):
             described = self.describe(dy, given, options, target)
             if described.apart:
                 return None
+            self.loose = self.loose or described.loose
             observer.notify(
                 call,
                 lambda other: self.describe(dy, given, options, other).variants,

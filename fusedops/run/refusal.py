@@ -13,13 +13,14 @@ from fusedops.bind.bind import Bound, bind
 from fusedops.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    from fusedops._runtime import Reason
     from fusedops.declare.declaration import Declaration
 
 __all__ = ["refuse"]
 
 
 def refuse(
-    op: Declaration, reason: str, x: Any, operands: Mapping[str, Any], options: Mapping[str, Any]
+    op: Declaration, reason: Reason, x: Any, operands: Mapping[str, Any], options: Mapping[str, Any]
 ) -> None:
     """Raise what the gate's reason means for these arguments; return if it means nothing bad."""
     name = type(op).__name__
@@ -37,7 +38,7 @@ def refuse(
                 "runs on any device"
             )
         return
-    meaning = {
+    meaning: dict[Reason, str] = {
         "subclass": "x and its operands must be plain torch.Tensor or Parameter, got {kinds}; pass "
         "x.as_subclass(torch.Tensor), or use op.unfused",
         "neg": "a tensor has its negative bit set, so its memory holds other numbers; use "
