@@ -212,7 +212,7 @@ MUTATIONS = [
     ),
     Mutation(
         "survivors of dropout not scaled",
-        "fusedops/generate/source.py",
+        "fusedops/generate/arguments.py",
         "self._patched(self._scale_patch, slot)",
         "self.number(1.0)",
         "test_dropout.py::test_thresholds[cpu-0.1]",

@@ -12,7 +12,7 @@ from torch import Tensor
 from fusedops.bind.bind import KEPT, Bound
 from fusedops.explain.report import Kept
 from fusedops.generate.target import Target
-from fusedops.run import forward as plan
+from fusedops.run import forward
 from fusedops.run.backward import Backward
 from fusedops.run.gradient import Gradient, described
 
@@ -82,7 +82,7 @@ class Wanted:
         return "; ".join(parts)
 
     def _describe(self, target: Target) -> Backward | None:
-        if plan.columns_apart(self.bound):
+        if forward.columns_apart(self.bound):
             return None
         told = self.gradient.describe(*described(self.bound, self.gradient), target)
         return None if told.apart else told

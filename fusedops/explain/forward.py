@@ -20,11 +20,10 @@ from fusedops.bind.geometry import SHARED_BYTES
 from fusedops.explain.backward import Wanted, wanted
 from fusedops.explain.report import CEILINGS, Cached, Explanation, Place
 from fusedops.functors import Causal, Dropout, Functor, Lengths, Window
-from fusedops.generate.source import View
 from fusedops.generate.target import Target, device_info
+from fusedops.generate.views import View
 from fusedops.reference.dropout_mask import threshold
-from fusedops.run import contiguous as dense
-from fusedops.run import forward as plan
+from fusedops.run import contiguous, forward
 from fusedops.run.forward import Info
 from fusedops.run.refusal import refuse
 from fusedops.schedule.forward import HOST_BUFFERED, Schedule, reserved_shared
@@ -51,10 +50,10 @@ def explain(bound: Bound, target: Target | None = None) -> Explanation:
     described = bound._replace(keep=trains)
     copies: tuple[str, ...] = ()
     copied = 0
-    if launches and plan.columns_apart(bound):
+    if launches and forward.columns_apart(bound):
         described, copies, copied = _with_copies(bound)
         described = described._replace(keep=trains)
-    info = plan.choose(described, target) if launches else None
+    info = forward.choose(described, target) if launches else None
     operands = {
         name: _place(described, name, info)
         for name, value in {"x": bound.x, **bound.operands}.items()
@@ -205,7 +204,7 @@ def _why(info: Info | None, target: Target) -> str:
     if info is None:
         return "nothing is launched: x has no elements"
     columns, tile = info.geometry.columns, info.tile
-    forced = "forced by fusedops.testing; " if plan.forced else ""
+    forced = "forced by fusedops.testing; " if forward.forced else ""
     if tile is None:
         if info.schedule == "streaming":
             return f"{forced}rows are read twice (the buffer has room for {HOST_BUFFERED} columns)"
@@ -291,7 +290,7 @@ def _notes(
 def _with_copies(bound: Bound) -> tuple[Bound, tuple[str, ...], int]:
     """The call on dense copies, as tensors without memory; what is copied; the bytes that takes."""
     x = bound.x
-    back = [dense.order(bound).index(dim) for dim in range(x.dim())]
+    back = [contiguous.order(bound).index(dim) for dim in range(x.dim())]
     names: list[str] = []
     moved = 0
 
@@ -299,7 +298,7 @@ def _with_copies(bound: Bound) -> tuple[Bound, tuple[str, ...], int]:
         nonlocal moved
         if not isinstance(value, Tensor):
             return value
-        seen = dense.seen(bound, value)
+        seen = contiguous.seen(bound, value)
         if not seen.is_contiguous():
             names.append(f"{name!r} to {tuple(seen.shape)}, dense")
             moved += (_touched(value) + seen.numel()) * value.element_size()
@@ -314,7 +313,7 @@ def _with_copies(bound: Bound) -> tuple[Bound, tuple[str, ...], int]:
             names.append(f"the output {name!r} back to {shape}")
             times = 2 * (int(turned) + int(name in bound.out))
             moved += times * math.prod(shape) * bound.output_dtype(name).itemsize
-    return bind(bound.op, dense_x, operands, dense.options(bound)), tuple(names), moved
+    return bind(bound.op, dense_x, operands, contiguous.options(bound)), tuple(names), moved
 
 
 def _device_name(device: torch.device) -> str:

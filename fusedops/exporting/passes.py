@@ -18,12 +18,12 @@ from fusedops.errors import UnsupportedError
 from fusedops.exporting.parameters import Parameter, Parameters
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
-from fusedops.run import forward as plan
+from fusedops.run import forward
 from fusedops.run.backward import Backward
 from fusedops.run.gradient import Gradient, described
 from fusedops.run.saved_tensors import joining_name, saved_name
-from fusedops.schedule import row_partition as slices
 from fusedops.schedule.backward import resident_rows
+from fusedops.schedule.row_partition import HOST_SLICE
 
 __all__ = ["Launch", "Pass", "backward_pass", "forward_pass"]
 
@@ -81,7 +81,7 @@ class Pass(NamedTuple):
 
 def forward_pass(bound: Bound, target: Target) -> Pass:
     """The pass that a call of the op runs."""
-    info = plan.describe(bound, target)
+    info = forward.describe(bound, target)
     tile, rows = info.tile, info.geometry.rows
     fixed = not _any_rows(bound, info.geometry)
     parameters = Parameters()
@@ -243,7 +243,7 @@ def _blocks(slices: str, of_block: int, cluster: int) -> str:
 
 
 def _cut(told: Backward, target: Target) -> str:
-    """As `slices.cut` does with rows of one dimension."""
+    """As `row_partition.cut` does with rows of one dimension."""
     tile = told.tile
     if tile is None:
         most = f"{_HELPERS}host_slices(rows, {_fewest_rows(told)})"
@@ -256,7 +256,7 @@ def _cut(told: Backward, target: Target) -> str:
 
 def _fewest_rows(told: Backward) -> int:
     """Of a slice on a CPU."""
-    return -(-slices.HOST_SLICE // told.geometry.columns)
+    return -(-HOST_SLICE // told.geometry.columns)
 
 
 def _slices(words: bytes) -> list[tuple[int, str]]:

@@ -16,7 +16,7 @@ import torch
 from fusedops import _runtime, jit
 from fusedops.errors import CompileError, FusedOpsError
 from fusedops.functors import Functor
-from fusedops.generate import source as codegen
+from fusedops.generate.source import Text, cuda_source, host_source
 from fusedops.jit.lock import guard
 from fusedops.schedule.forward import Schedule
 
@@ -84,7 +84,7 @@ class Variant(NamedTuple):
         return str(self.text)
 
     @property
-    def text(self) -> codegen.Text:
+    def text(self) -> Text:
         """The C++ text in its parts."""
         functors = (*self.load, *self.store)
         of_functors = [header for functor in functors for header in functor.headers]
@@ -93,12 +93,10 @@ class Variant(NamedTuple):
         if self.entry == "sums":
             headers, definitions = [], ()
         if self.tile is None:
-            return codegen.host_source(
+            return host_source(
                 self.entry, self.members, self.words, self.schedule, headers, definitions
             )
-        return codegen.cuda_source(
-            self.entry, self.members, self.words, self.tile, headers, definitions
-        )
+        return cuda_source(self.entry, self.members, self.words, self.tile, headers, definitions)
 
     @property
     def loaded(self) -> bool:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The tensors that a kernel addresses, on their way from torch to the kernel's argument."""
+"""The operands of a kernel: views of tensors, on their way from torch to the argument; numbers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,52 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.geometry import Placed
-from fusedops.generate.source import STORAGE, View
 
-__all__ = ["Part", "contiguous", "kept_part", "kept_view", "part_of", "view_of", "widened"]
+__all__ = [
+    "STORAGE",
+    "Number",
+    "Part",
+    "View",
+    "contiguous",
+    "kept_part",
+    "kept_view",
+    "part_of",
+    "view_of",
+    "widened",
+]
+
+#: C++ storage types of torch's.
+STORAGE: dict[torch.dtype, str] = {
+    torch.float16: "half",
+    torch.bfloat16: "bfloat16",
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.bool: "uint8_t",
+    torch.int32: "int32_t",
+    torch.int64: "int64_t",
+}
+
+
+class View(NamedTuple):
+    """An operand that is a tensor.
+
+    Attributes:
+        patch: Where its pointer comes from at each call.
+        shared: All rows read the same columns of it.
+    """
+
+    storage: str
+    placed: Placed
+    width: int
+    patch: tuple[int, int]
+    shared: bool
+
+
+class Number(NamedTuple):
+    """An operand that is a number, read from the slot at each call."""
+
+    slot: int
+    integer: bool = False
 
 
 class Part(NamedTuple):

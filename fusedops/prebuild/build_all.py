@@ -23,8 +23,7 @@ from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.jit.store import why_not_kept
 from fusedops.prebuild.signature import Signature
-from fusedops.run import contiguous as dense
-from fusedops.run import forward as plan
+from fusedops.run import contiguous, forward
 from fusedops.run.gradient import Gradient, described
 
 __all__ = ["Outcome", "build_all", "variants"]
@@ -141,7 +140,7 @@ def _build(order: jit.Order) -> jit.Artifact | FusedOpsError:
 def _of_call(one: Signature, target: Target) -> Iterator[Variant]:
     for bound in _calls(one):
         for keep in (False,) if bound.op.forward_only else (False, True):
-            yield plan.describe(bound._replace(keep=keep), target).variant
+            yield forward.describe(bound._replace(keep=keep), target).variant
 
 
 def _of_every_gradient(one: Signature, target: Target) -> Iterator[Variant]:
@@ -186,9 +185,9 @@ def _calls(one: Signature) -> Iterator[Bound]:
         bound = bind(op, x, operands, {**options, **training})
         if bound.x.numel() == 0:
             continue
-        if plan.columns_apart(bound):
-            copied, values = dense.copies(bound)
-            bound = bind(op, copied, values, dense.options(bound))
+        if forward.columns_apart(bound):
+            copied, values = contiguous.copies(bound)
+            bound = bind(op, copied, values, contiguous.options(bound))
         yield bound
 
 

@@ -19,16 +19,26 @@ from torch import Tensor
 from fusedops import _runtime
 from fusedops.bind.bind import KEPT, Bound
 from fusedops.bind.geometry import Geometry, Placed
-from fusedops.generate.source import STORAGE, Arguments, Number, View
+from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
-from fusedops.generate.views import Part, contiguous, kept_part, kept_view, part_of, view_of
-from fusedops.run import forward as plan
+from fusedops.generate.views import (
+    STORAGE,
+    Number,
+    Part,
+    View,
+    contiguous,
+    kept_part,
+    kept_view,
+    part_of,
+    view_of,
+)
+from fusedops.run import forward
 from fusedops.run.operand_gradients import Occurrence, acting_place, occurrences
 from fusedops.run.saved_tensors import joining_name, saved_name
 from fusedops.run.second_stage import second_stage
-from fusedops.schedule import backward as gradient_schedule
 from fusedops.schedule import forward as schedule
+from fusedops.schedule.backward import choose_gradient, resident_rows
 from fusedops.schedule.row_partition import Sharing, Slices, cut, sharing
 
 if TYPE_CHECKING:
@@ -86,7 +96,7 @@ class Backward:
         self.parts = list(parts)
         rank = len(inputs)
         summed = [rank + i for i, key in enumerate(results) if isinstance(key, Occurrence)]
-        self.geometry = plan.placed(bound, list(parts.values()), summed)
+        self.geometry = forward.placed(bound, list(parts.values()), summed)
         places = self.geometry.placed[: len(parts)]
         self.apart = None in places
         if self.apart:
@@ -155,9 +165,9 @@ class Backward:
         geometry = self.geometry
         columns = max(geometry.columns, 1)
         if self.target.shared_limit is None:
-            return None, schedule.choose_host(columns, plan.forced), 0
-        plan.check_columns(self.op.name, columns)
-        tile = gradient_schedule.choose_gradient(
+            return None, schedule.choose_host(columns, forward.forced), 0
+        forward.check_columns(self.op.name, columns)
+        tile = choose_gradient(
             schedule.Row(
                 columns=columns,
                 element_bytes=self.bound.x.element_size(),
@@ -168,7 +178,7 @@ class Backward:
             self.target.cluster_limit,
             self.op.gradient_values,
             tuple(self._groups()),
-            plan.forced,
+            forward.forced,
         )
         return tile, tile.kind, tile.width
 
@@ -198,9 +208,7 @@ class Backward:
             geometry.rows,
             geometry.columns,
             list(self.sharing.values()),
-            None
-            if tile is None
-            else gradient_schedule.resident_rows(tile, self.target.multiprocessors),
+            None if tile is None else resident_rows(tile, self.target.multiprocessors),
             1 if tile is None else tile.rows,
             tile is not None and tile.visits,
         )
@@ -248,9 +256,9 @@ class Backward:
             kernel=first.kernel(),
             words=words,
             patches=patches,
-            outputs=[(*plan.DLPACK[dtype], tuple(shape)) for dtype, shape in self.outputs],
+            outputs=[(*forward.DLPACK[dtype], tuple(shape)) for dtype, shape in self.outputs],
             rows=total,
-            grain=total if geometry.rows * geometry.columns <= plan.HOST_INLINE else 1,
+            grain=total if geometry.rows * geometry.columns <= forward.HOST_INLINE else 1,
             grid=1 if tile is None else -(-total // tile.rows) * tile.cluster,
             block=1 if tile is None else tile.block,
             shared=self.shared_sums * self.bound.compute.itemsize,
@@ -273,7 +281,7 @@ class Backward:
         views = self.views
         rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
         query, logical = (() if place is None else place.row_strides for place in self.maps)
-        write = Arguments(
+        write = ArgumentWriter(
             compute=self.compute,
             sizes=geometry.sizes,
             columns=geometry.columns,
@@ -286,7 +294,7 @@ class Backward:
             joining={n: views[joining_name(n)] for n in op.saves if n in self.gradient.joining},
             drawn_in_memory=isinstance(bound.generator, Tensor),
         )
-        members = plan.declared(bound, write, geometry, op.gradient_cpp(write.compute))
+        members = forward.declared(bound, write, geometry, op.gradient_cpp(write.compute))
         members.append((write.view(views[("upstream",)]), "upstream"))
         members.append((write.view(views[KEPT]), "kept"))
         to = views.get(("to",))
@@ -300,7 +308,9 @@ class Backward:
         members.append(("Slices", "slices"))
         return self._variant("gradient", members, write), write.pack(), write.patches
 
-    def _variant(self, entry: str, members: Sequence[tuple[str, str]], write: Arguments) -> Variant:
+    def _variant(
+        self, entry: str, members: Sequence[tuple[str, str]], write: ArgumentWriter
+    ) -> Variant:
         bound = self.bound
         return Variant(
             arch=self.target.arch,
@@ -319,7 +329,7 @@ class Backward:
             translated=self.target.translated,
         )
 
-    def _target(self, write: Arguments, one: Occurrence) -> tuple[str, str]:
+    def _target(self, write: ArgumentWriter, one: Occurrence) -> tuple[str, str]:
         """Where the gradient of an operand goes."""
         share, view = self.sharing[one], self.views[one]
         acting = acting_place(self.op, self.bound, one)

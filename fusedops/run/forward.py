@@ -21,11 +21,13 @@ from fusedops.bind.bind import FLOATING, KEPT, Bound
 from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry, Operand, Virtual, place
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Affine, rounded
-from fusedops.generate.source import Arguments, Number, View
+from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import (
+    Number,
     Part,
+    View,
     contiguous,
     kept_part,
     kept_view,
@@ -209,7 +211,7 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
         tile = _staged(bound, tile, operands, views["y"], target)
     query, logical_row = (() if place is None else place.row_strides for place in places)
     rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
-    write = Arguments(
+    write = ArgumentWriter(
         compute="double" if bound.compute is torch.float64 else "float",
         sizes=geometry.sizes,
         columns=geometry.columns,
@@ -353,7 +355,9 @@ def placed(bound: Bound, parts: Sequence[Part], summed: Sequence[int] = ()) -> G
         ) from None
 
 
-def declared(bound: Bound, write: Arguments, geometry: Geometry, op: str) -> list[tuple[str, str]]:
+def declared(
+    bound: Bound, write: ArgumentWriter, geometry: Geometry, op: str
+) -> list[tuple[str, str]]:
     """Walk the declaration, as every kernel's argument begins: rows, operator, x, and functors.
 
     The types come out, the words stay in `write`; `op` is the operator's C++ type.
@@ -375,7 +379,7 @@ def declared(bound: Bound, write: Arguments, geometry: Geometry, op: str) -> lis
 
 
 def _members(
-    bound: Bound, write: Arguments, geometry: Geometry, tile: schedule.Schedule | None
+    bound: Bound, write: ArgumentWriter, geometry: Geometry, tile: schedule.Schedule | None
 ) -> tuple[tuple[str, str], ...]:
     """What the forward kernel's argument holds."""
     op = bound.op

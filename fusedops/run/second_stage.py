@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fusedops.bind.geometry import Geometry, Placed
-from fusedops.generate.source import Arguments, View
+from fusedops.generate.arguments import ArgumentWriter
+from fusedops.generate.views import View
 from fusedops.run.operand_gradients import Occurrence
 from fusedops.schedule.row_partition import Sharing
 
@@ -34,7 +35,7 @@ class SecondStage(NamedTuple):
     """
 
     members: Sequence[tuple[str, str]]
-    write: Arguments
+    write: ArgumentWriter
     rows: int
     blocks: int
     wide: int
@@ -49,7 +50,7 @@ def second_stage(
     compute: str,
 ) -> SecondStage:
     """Generate what adds up `parts_of`: for each operand, where its parts are and how many."""
-    write = Arguments(
+    write = ArgumentWriter(
         compute=compute,
         sizes=(1,),
         columns=0,

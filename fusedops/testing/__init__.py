@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from fusedops import _runtime, row_op
 from fusedops.row_op import RowOp
-from fusedops.run import forward as plan
+from fusedops.run import forward
 from fusedops.schedule.forward import STORAGES
 from fusedops.testing.comparison import Compared, Report, check
 
@@ -50,7 +50,7 @@ def force_schedule(name: str) -> Iterator[None]:
     """
     if name not in _NAMES:
         raise ValueError(f"schedule must be one of {', '.join(_NAMES)}, got {name!r}")
-    before = plan.forced
+    before = forward.forced
     _set(name)
     try:
         yield
@@ -95,5 +95,5 @@ def _launches(op: RowOp) -> int:
 
 def _set(name: str | None) -> None:
     # The salt parts plans that were made under a forced schedule from all others.
-    plan.forced = name
+    forward.forced = name
     _runtime.set_salt(0 if name is None else 1 + _NAMES.index(name))
