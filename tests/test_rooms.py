@@ -63,8 +63,9 @@ def said(name):
     """The rooms that a room's docstring lets it import."""
     file = modules()["fusedops" if name == "fusedops" else f"fusedops.{name}"]
     text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
-    (line,) = re.findall(r"^May import: ([\w, ]+)\.$", text.replace(",\n", ", "), re.MULTILINE)
-    return set() if line == "nothing of fusedops" else set(line.split(", "))
+    lines = re.findall(r"^May import: ([\w, ]+)\.$", text.replace(",\n", ", "), re.MULTILINE)
+    assert len(lines) == 1, f"{file} must say which rooms it may import: 'May import: a, b.'"
+    return set() if lines == ["nothing of fusedops"] else set(lines[0].split(", "))
 
 
 ROOMS = sorted(name for name in arrows() if name != "_runtime")
@@ -76,6 +77,12 @@ def test_a_room_imports_what_it_says(name):
     beyond = {other: sorted(found[other]) for other in found.keys() - said(name)}
     assert not beyond, f"{name} may not import: {beyond}"
     assert not said(name) - found.keys(), "what it may import and does not"
+
+
+def test_no_modules_need_one_another():
+    """Within the rooms, too, any module can be understood from those that it imports."""
+    needs = {m: set(imported(file)) - {m} if file else set() for m, file in modules().items()}
+    assert len(list(graphlib.TopologicalSorter(needs).static_order())) == len(needs)
 
 
 def test_no_arrow_runs_back_up():

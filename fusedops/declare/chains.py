@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING
 from fusedops.functors import Functor, Operand, Residual
 
 if TYPE_CHECKING:
-    from fusedops.declare.declaration import Declaration
+    from typing import Protocol
+
+    class Declaration(Protocol):
+        """What is asked here of a declaration in the making."""
+
+        load: tuple[Functor, ...]
+        store: tuple[Functor, ...]
+
+        @property
+        def masks(self) -> bool:
+            """Whether masked elements leave the row."""
+
 
 __all__ = ["OPTIONS", "check_chain", "operands_of"]
 

@@ -22,6 +22,7 @@ from fusedops.run import forward
 from fusedops.run.backward import Backward
 from fusedops.run.gradient import Gradient, described
 from fusedops.run.saved_tensors import joining_name, saved_name
+from fusedops.run.wanted_gradients import WantedGradients
 from fusedops.schedule.backward import resident_rows
 from fusedops.schedule.row_partition import HOST_SLICE
 
@@ -191,7 +192,7 @@ def _operand(parameters: Parameters, slot: int, name: str, bound: Bound) -> None
 
 
 def _backward_parameters(
-    bound: Bound, gradient: Gradient, told: Backward, dy: Tensor, given: dict[str, object]
+    bound: Bound, gradient: WantedGradients, told: Backward, dy: Tensor, given: dict[str, object]
 ) -> Parameters:
     """Incoming gradients and what was kept go by the names of what they belong to."""
     parameters, op, numbers = Parameters(), bound.op, gradient.numbers

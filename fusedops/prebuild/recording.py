@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fusedops.bind.bind import Bound
     from fusedops.generate.variant import Variant
     from fusedops.prebuild.signature import Signature
-    from fusedops.run.gradient import Gradient
+    from fusedops.run.wanted_gradients import WantedGradients
 
 __all__ = ["notify", "of_call", "of_gradient"]
 
@@ -69,7 +69,7 @@ def of_call(bound: Bound) -> Signature:
 
 
 def of_gradient(
-    gradient: Gradient, dy: Tensor, given: Mapping[str, Any], options: Mapping[str, Any]
+    gradient: WantedGradients, dy: Tensor, given: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Signature:
     """The signature of a backward pass."""
     with guard:

@@ -23,7 +23,7 @@ from fusedops.generate.views import contiguous
 
 if TYPE_CHECKING:
     from fusedops.bind.bind import Bound
-    from fusedops.run.gradient import Gradient
+    from fusedops.run.wanted_gradients import WantedGradients
 
 __all__ = ["Signature", "of_call", "of_gradient"]
 
@@ -124,7 +124,7 @@ def of_call(bound: Bound) -> Signature:
 
 
 def of_gradient(
-    gradient: Gradient, dy: Tensor, given: Mapping[str, Any], options: Mapping[str, Any]
+    gradient: WantedGradients, dy: Tensor, given: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Signature:
     """The signature of a backward pass."""
     values = {name: _text(value) for name, value in given.items()}

@@ -185,7 +185,7 @@ def run_backward(
             arguments[joining_name(name)] = gradient
     if dy is None:
         dy = torch.zeros((), dtype=dtype, device=kept.device).expand(shape)
-    gradient_op = op.gradients.get((wanted, *joining))
+    gradient_op: Gradient | None = op.gradients.get((wanted, *joining))
     if gradient_op is None:
         gradient_op = _new_gradient(op, wanted, joining)
     results = gradient_op(dy, **arguments)
@@ -254,7 +254,9 @@ def _new_gradient(op: Runnable, wanted: frozenset[str], joining: Sequence[str]) 
         from fusedops.run.gradient import Gradient  # a fifth of the package's import
 
     made = Gradient(op, wanted, frozenset(joining), op.observer)
-    return op.gradients.setdefault((wanted, *joining), made)  # another thread's, if it was first
+    # another thread's, if it was first
+    kept: Gradient = op.gradients.setdefault((wanted, *joining), made)
+    return kept
 
 
 def _named(op: Runnable, values: Sequence[Any]) -> dict[str, Any]:

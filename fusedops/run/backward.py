@@ -42,7 +42,7 @@ from fusedops.schedule.backward import choose_gradient, resident_rows
 from fusedops.schedule.row_partition import Sharing, Slices, cut, sharing
 
 if TYPE_CHECKING:
-    from fusedops.run.gradient import Gradient
+    from fusedops.run.wanted_gradients import WantedGradients
 
 __all__ = ["Backward", "Info"]
 
@@ -70,7 +70,7 @@ class Backward:
 
     def __init__(
         self,
-        gradient: Gradient,
+        gradient: WantedGradients,
         bound: Bound,
         dy: Tensor,
         given: Mapping[str, Any],

@@ -22,8 +22,8 @@ from fusedops.functors import Role
 from fusedops.generate.target import Target
 from fusedops.run.backward import Backward
 from fusedops.run.fallback_arch import serve
-from fusedops.run.operand_gradients import occurrences
-from fusedops.run.saved_tensors import joining_name, needed, saved_name
+from fusedops.run.saved_tensors import joining_name, saved_name
+from fusedops.run.wanted_gradients import WantedGradients
 
 if TYPE_CHECKING:
     from fusedops._runtime import Reason
@@ -41,7 +41,7 @@ _FLAGS = {
 }
 
 
-class Gradient(_runtime.Dispatcher):
+class Gradient(_runtime.Dispatcher, WantedGradients):
     """The backward pass of an op for one set of wanted gradients.
 
     Called with the gradient of y, and by keyword what `run.autograd` kept. Returns a tuple:
@@ -50,11 +50,6 @@ class Gradient(_runtime.Dispatcher):
 
     Attributes:
         observer: Is told of calls that need a kernel; None where it is described, never called.
-        wanted: The names whose gradients are asked for, "x" among them.
-        joining: The saved streams that have gradients.
-        needed: What it reads.
-        numbers: The number of each keyword of a call, counted from 1.
-        places: Where among the results that of x is, and of each operand, if there is one.
         loose: Whether a result of some plan made so far has to be summed by the caller: an operand
             that several functors use has several, others may come in the size of x.
     """
@@ -66,24 +61,13 @@ class Gradient(_runtime.Dispatcher):
         joining: frozenset[str],
         observer: Observer | None = None,
     ) -> None:
-        self.op = op
+        WantedGradients.__init__(self, op, wanted, joining)
         self.observer = observer
-        self.wanted = wanted
-        self.joining = joining
-        self.needed = needed(op, wanted)
-        self.occurrences = occurrences(op, wanted)
-        names = [one.name for one in self.occurrences]
-        self.names = ["x"] * ("x" in wanted) + names
-        self.loose = len(set(names)) != len(names)
-        at = {name: place for place, name in enumerate(self.names)}
-        self.places = [at.get(name) for name in ("x", *op.slots)]
-        tensor = _runtime.SLOT_TENSOR
-        slots = [(KEPT, tensor), ("x", tensor | _runtime.SLOT_DESCRIBED)]
-        slots += [(operand.name, _FLAGS[operand.role]) for operand in op.operands]
-        slots += [(saved_name(name), tensor) for name in op.saves]
-        slots += [(joining_name(name), tensor) for name in op.saves]
-        self.numbers = {name: slot for slot, (name, _) in enumerate(slots, 1)}
-        super().__init__(f"gradient of {op.name}", slots, self._slow, draw, tuple)
+        self.loose = len(set(self.names)) != len(self.names)
+        flags = {operand.name: _FLAGS[operand.role] for operand in op.operands}
+        flags["x"] = _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED
+        slots = [(name, flags.get(name, _runtime.SLOT_TENSOR)) for name in self.numbers]
+        _runtime.Dispatcher.__init__(self, f"gradient of {op.name}", slots, self._slow, draw, tuple)
 
     def _slow(self, reason: Reason, dy: Any, given: dict[str, Any], options: dict[str, Any]) -> Any:
         if reason == "miss":
@@ -164,7 +148,9 @@ class Gradient(_runtime.Dispatcher):
         return bound._replace(generator=draw)
 
 
-def described(bound: Bound, gradient: Gradient) -> tuple[Tensor, dict[str, Any], dict[str, Any]]:
+def described(
+    bound: Bound, gradient: WantedGradients
+) -> tuple[Tensor, dict[str, Any], dict[str, Any]]:
     """What a backward call is given: the gradient of y, values by keyword, options."""
     needed, op = gradient.needed, bound.op
     given: dict[str, Any] = {KEPT: _output(bound, KEPT)}

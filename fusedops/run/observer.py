@@ -18,7 +18,7 @@ from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 
 if TYPE_CHECKING:
-    from fusedops.run.gradient import Gradient
+    from fusedops.run.wanted_gradients import WantedGradients
 
 __all__ = ["CallText", "Observer"]
 
@@ -38,7 +38,11 @@ class Observer(Protocol):
         """A forward call as text."""
 
     def of_gradient(
-        self, gradient: Gradient, dy: Tensor, given: Mapping[str, Any], options: Mapping[str, Any]
+        self,
+        gradient: WantedGradients,
+        dy: Tensor,
+        given: Mapping[str, Any],
+        options: Mapping[str, Any],
     ) -> CallText:
         """A backward call as text."""
 

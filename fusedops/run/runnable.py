@@ -10,7 +10,6 @@ from fusedops import _runtime
 from fusedops.declare.declaration import Declaration
 
 if TYPE_CHECKING:
-    from fusedops.run.gradient import Gradient
     from fusedops.run.observer import Observer
 
 __all__ = ["Runnable"]
@@ -25,14 +24,14 @@ class Runnable(_runtime.Dispatcher, Declaration):
     Attributes:
         trained: Dispatches calls that keep a row's statistics; returns a tuple that ends with them.
         recipes: What a forward pass keeps, by which of its inputs need gradients.
-        gradients: The backward passes, by the names of the wanted gradients and of saved streams
-            that have one.
+        gradients: The backward passes (`gradient.Gradient`), by the names of the wanted gradients
+            and of saved streams that have one.
         observer: Is told of calls that need a kernel.
     """
 
     trained: _runtime.Dispatcher
     recipes: dict[tuple[bool, ...], Any]
-    gradients: dict[tuple[Any, ...], Gradient]
+    gradients: dict[tuple[Any, ...], Any]
     observer: Observer
 
     @property
