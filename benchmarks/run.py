@@ -10,6 +10,7 @@ Parts (all that this machine can run, unless some are named):
                              percent of the ceiling, beside the peers
     few_rows           GPU   the same ops with 1 to 512 rows, beside torch
     causal             GPU   a causal softmax beside the same op unmasked
+    traffic            GPU   pairs of declarations that move the same bytes
     flagship           GPU   both chains beside torch eager and torch.compile
     flagship_backward  GPU   both chains forward and backward, all gradients
     dispatch           GPU   the C++ entry points: compile time with nvcc, percent of the ceiling
@@ -37,6 +38,7 @@ import results
 import summary
 import sweep
 import torch
+import traffic
 import typer
 import warm
 from cells import GRIDS
@@ -59,6 +61,7 @@ GPU_PARTS: dict[str, Part] = {
     "sweep": sweep.sweep,
     "few_rows": sweep.few_rows,
     "causal": causal.squares,
+    "traffic": traffic.pairs,
     "flagship": whole(flagships.forward),
     "flagship_backward": whole(flagships.steps),
     "dispatch": whole(dispatch.sweeps),
@@ -118,7 +121,9 @@ def main(
     no_peers: Annotated[bool, typer.Option("--no-peers", help="Only fusedops.")] = False,
     processes: Annotated[
         int,
-        typer.Option("--warm", help="First build what the sweeps call, in so many processes."),
+        typer.Option(
+            "--warm", help="First build what sweeps and traffic call, in so many processes."
+        ),
     ] = 0,
     show: Annotated[
         Path | None, typer.Option("--summary", help="Measure nothing: what this CSV says.")

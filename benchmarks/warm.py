@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from unittest import mock
 
 import torch
+import traffic
 from peers import FUSEDOPS, PEER_COLUMNS, PEERS, Autotuned, Rival
 from points import Point, Selection
 from sweep import FEW_ROWS_PEERS, PEER_DTYPE, Buffers, calls, installed
@@ -68,6 +69,8 @@ def _jobs(chosen: Selection, parts: Sequence[str]) -> Iterator[Job]:
                 for rival in rivals if few or held else ():
                     if not isinstance(rival, Autotuned):
                         yield point, rival
+    if "traffic" in parts:
+        yield from traffic.jobs(chosen)
 
 
 def _together(job: Job) -> int:

@@ -3,6 +3,7 @@
 #include "arguments.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace fusedops::runtime {
 namespace {
@@ -67,8 +68,9 @@ bool read_out(PyObject* object, Arguments* arguments) {
 // generator= as the draw itself: (seed, offset).
 bool read_draw(PyObject* object, Draw* draw) {
   if (!PyTuple_CheckExact(object) || PyTuple_GET_SIZE(object) != 2) return false;
+  // A negative offset is a large one here.
   return read_bits(PyTuple_GET_ITEM(object, 0), &draw->seed) &&
-         read_bits(PyTuple_GET_ITEM(object, 1), &draw->offset);
+         read_bits(PyTuple_GET_ITEM(object, 1), &draw->offset) && draw->offset < Draw::kOffsets;
 }
 
 // generator= as a tensor that holds the draw: two neighbouring int64.
@@ -81,8 +83,14 @@ bool read_draw_in_memory(const Torch& torch, PyObject* object, Arguments* argume
   }
   const bool fits = view.dtype.code == dlpack::kInt && view.dtype.bits == 64 && view.ndim == 1 &&
                     view.shape[0] == 2 && view.strides[0] == 1;
-  if (fits) arguments->draw.memory = data_of(view);
-  return fits && arguments->draw.memory;
+  if (!fits || !data_of(view)) return false;
+  Draw& draw = arguments->draw;
+  draw.memory = data_of(view);
+  if (view.device.type == dlpack::kCPU) {
+    std::memcpy(&draw.seed, draw.memory, sizeof(draw.seed));
+    std::memcpy(&draw.offset, draw.memory + sizeof(draw.seed), sizeof(draw.offset));
+  }
+  return draw.offset < Draw::kOffsets;
 }
 
 // Where the value of a keyword goes; null if nothing has that name. The comparison is by address:

@@ -251,6 +251,11 @@ PyObject* run(Dispatcher* self, const Call& call, py::object plan_object, Plan* 
   const State& state = *self->state;
   const Arguments& arguments = call.arguments;
   Draw draw = arguments.draw;
+  if (plan->draws() && arguments.drawn &&
+      draw.offset > Draw::kOffsets - static_cast<uint64_t>(plan->draws())) {
+    PyObject* x = arguments.slots[0];
+    return call_slow(state, "arguments", x, keyword_values, keywords).release().ptr();
+  }
   if (plan->draws() && !arguments.drawn && !call_draw(state, call, plan->draws(), &draw)) {
     PyObject* x = arguments.slots[0];
     return call_slow(state, "capture", x, keyword_values, keywords).release().ptr();

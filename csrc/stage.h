@@ -47,8 +47,11 @@ struct Patch {
 };
 
 /// What the random numbers of one call start from: two numbers, or the address of two that a kernel
-/// reads when it runs.
+/// reads when it runs. The numbers are those at the address where the host can read it.
 struct Draw {
+  /// Streams, an offset plus a slot each: a counter has 48 bits for them.
+  static constexpr uint64_t kOffsets = uint64_t{1} << 48;
+
   uint64_t seed = 0;
   uint64_t offset = 0;
   const char* memory = nullptr;

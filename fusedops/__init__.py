@@ -9,7 +9,7 @@ Declare what happens before and after a row reduction; get one kernel that moves
 >>> attention_softmax(torch.zeros(1, 2), scale=0.125, padding=torch.tensor([False, True]))
 tensor([[1., 0.]])
 
-May import: version, renamed, errors, functors, row_op, ops, exporting, nn.
+May import: version, renamed, errors, functors, declare, row_op, ops, exporting, nn.
 """
 
 import importlib
@@ -100,7 +100,12 @@ if TYPE_CHECKING or not _is_command():
 def __getattr__(name: str) -> Any:
     """What few programs use; in the process of a command, everything."""
     if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        said = f"module {__name__!r} has no attribute {name!r}"
+        if name.startswith("_"):  # asked for by Python and its tools, not by people
+            raise AttributeError(said)
+        from fusedops.declare.hints import nearest
+
+        raise AttributeError(f"{said}{nearest(name, __all__)}")
     if name == "nn":
         return importlib.import_module("fusedops.nn")
     for home in ("errors", "functors", "ops", "row_op", "exporting"):

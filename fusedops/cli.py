@@ -66,7 +66,7 @@ for _command in COMMANDS:
 
 
 def main() -> None:
-    """The entry point of the command `fusedops`."""
+    """Run a command; what cannot be imported for it is said without a traceback."""
     try:
         app()
     except ImportError as error:  # torch, most likely

@@ -14,6 +14,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 __all__ = [
     "CompileError",
@@ -22,10 +23,12 @@ __all__ = [
     "MissingVariantError",
     "UnknownArchError",
     "UnsupportedError",
+    "shortened",
 ]
 
 LOG = "log.txt"  # beside the source that was kept
 LOG_LINES = 40  # in a message, where no log is kept
+_SHOWN = 160  # characters of a value in a message
 
 
 class FusedOpsError(Exception):
@@ -98,6 +101,24 @@ class CompileError(FusedOpsError, RuntimeError):
         if len(lines) > len(shown):
             shown.append(f"... ({len(lines) - len(shown)} more lines in the log attribute)")
         return "\n".join([*told, "source: not kept", "log:", *(shown or ["(empty)"])])
+
+
+def shortened(value: Any) -> str:
+    """A value in a message, on one line: no elements of tensors, and no more than a few words."""
+    text = _shown(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _shown(value: Any) -> str:
+    if type(value) is tuple:
+        return f"({', '.join(map(_shown, value))}{',' * (len(value) == 1)})"
+    if type(value) is list:
+        return f"[{', '.join(map(_shown, value))}]"
+    if isinstance(value, int) and value.bit_length() > 256:  # Python prints no more than some
+        return f"an int of {value.bit_length()} bits"
+    if hasattr(value, "__torch_function__"):
+        return f"a tensor, {type(value).__name__}"
+    return " ".join(repr(value).split())
 
 
 def _cure(log: str) -> str | None:

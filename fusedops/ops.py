@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fused row ops: softmax, log-softmax, LayerNorm and RMSNorm with functors around them.
 
-May import: functors, declare, row_op.
+May import: errors, functors, declare, row_op.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fusedops.declare.text import add_op
+from fusedops.errors import shortened
 from fusedops.functors import Functor, is_finite
 from fusedops.row_op import RowOp
 
@@ -121,7 +122,11 @@ class LayerNorm(RowOp):
     ) -> None:
         if not is_finite(eps) or eps < 0:
             raise ValueError(
-                f"{type(self).__name__}: eps must be a finite number >= 0, got {eps!r}"
+                f"{type(self).__name__}: eps must be a finite number >= 0, got {shortened(eps)}"
+            )
+        if stats not in (True, False):
+            raise TypeError(
+                f"{type(self).__name__}: stats must be True or False, got {shortened(stats)}"
             )
         super().__init__(load, store, eps=float(eps), stats=bool(stats))
 

@@ -20,10 +20,13 @@ import torch
 from torch import Tensor
 
 from fusedops import _runtime
-from fusedops.bind.bind import Bound, bind, read_ints
+from fusedops.bind.bind import Bound, bind, find_reduced
 from fusedops.bind.generator import draw, draw_in_memory
+from fusedops.bind.layouts import check_layouts
+from fusedops.bind.scalars import check_offset, check_pair, check_probability, read_int, read_ints
 from fusedops.declare.chains import OPTIONS
 from fusedops.declare.declaration import Declaration
+from fusedops.declare.hints import check_declaration
 from fusedops.declare.text import spell
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Functor, Role
@@ -32,7 +35,7 @@ from fusedops.reference.dropout_mask import keep_mask
 from fusedops.reference.unfused import run
 from fusedops.run.autograd import differentiate
 from fusedops.run.forward import make_plan
-from fusedops.run.refusal import refuse
+from fusedops.run.refusal import refuse, refuse_classes
 from fusedops.run.runnable import Runnable
 from fusedops.torch_ops.tracing import call_operator
 
@@ -107,6 +110,13 @@ class RowOp(Runnable):
 
     observer = recording
 
+    def __new__(cls, *arguments: Any, **named: Any) -> RowOp:
+        """Check the names of what a declaration is given; `__init__` reads it."""
+        if len(arguments) > 2 or not named.keys() <= {"load", "store"}:
+            check_declaration(cls, arguments, named, OPTIONS)
+        made: RowOp = super().__new__(cls)
+        return made
+
     def __init__(
         self, load: Iterable[Functor] = (), store: Iterable[Functor] = (), **constants: Any
     ) -> None:
@@ -179,17 +189,31 @@ class RowOp(Runnable):
             p: The probability of being dropped.
             slot: Which Dropout of the declaration, counted from 0, LOAD before STORE.
             dim: The reduced dimension or dimensions.
+
+        Raises:
+            TypeError, ValueError: An argument is of the wrong kind, or out of its range: offset and
+                the dropouts of the declaration stay within 2^48.
         """
-        if not 0 <= slot < self.dropouts:
+        name = f"{type(self).__name__}.dropout_mask"
+        number = read_int(slot)
+        if number is None or not 0 <= number < self.dropouts:
             raise ValueError(
-                f"{type(self).__name__}: slot must be one of this op's {self.dropouts} dropouts, "
-                f"got {slot}"
+                f"{name}: slot must be one of this op's {self.dropouts} dropouts, counted from 0, "
+                f"got {slot!r}"
             )
-        if not 0.0 <= p <= 1.0:  # false for NaN, too
-            raise ValueError(f"{type(self).__name__}: p must be a probability in [0, 1], got {p}")
-        dims = read_ints(type(self).__name__, "dim", dim)
-        reduced = sorted(one % len(shape) for one in dims)
-        return keep_mask(tuple(shape), reduced, seed=seed, offset=offset + slot, p=p)
+        sizes = read_ints(name, "shape", shape)
+        if not sizes or min(sizes) < 0:
+            raise ValueError(
+                f"{name}: shape must be that of an x, at least one size of 0 or more, got {sizes}"
+            )
+        reduced = find_reduced(self, name, sizes, {"dim": dim})
+        for option, value in (("seed", seed), ("offset", offset)):
+            if read_int(value) is None:
+                raise TypeError(f"{name}: {option} must be an int, got {value!r}")
+        seed, offset = check_pair(name, (seed, offset))
+        check_offset(name, offset, self.dropouts)
+        chance = check_probability(name, "p", p)
+        return keep_mask(sizes, reduced, seed=seed, offset=offset + number, p=chance)
 
     def _slow(
         self, reason: Reason, x: Any, operands: dict[str, Any], options: dict[str, Any]
@@ -201,15 +225,16 @@ class RowOp(Runnable):
             )
             return self(x, **operands, **{**options, "generator": drawn})
         if _stands_for_an_operator(reason, x):
+            check_layouts(self.name, {"x": x, **operands, "out": options.get("out")})
             try:
                 return call_operator(self, x, operands, options)
             except UnsupportedError:
                 raise
-            except NotImplementedError as error:  # of a tensor's class or of a mode
-                raise UnsupportedError(
-                    f"{type(self).__name__}: {error}; give the op plain tensors, say x.to_local() "
-                    "of a DTensor, or use op.unfused"
-                ) from error
+            except (NotImplementedError, TypeError, AssertionError) as error:
+                # Of a tensor's class or of a mode, unless it names the op.
+                if str(error).startswith(f"{self.name}: "):
+                    raise
+                refuse_classes(self, {"x": x, **operands}, error)
         if reason != "miss":
             refuse(self, reason, x, operands, options)
             return self._in_plain_types(bind(self, x, operands, options), operands, options)
@@ -249,10 +274,12 @@ class RowOp(Runnable):
             and type(dim) is tuple
             and all(type(one) is int for one in dim)
             and dim == bound.reduced
+            and options.get("generator") is bound.generator
             and all(operands[name] is value for name, value in bound.operands.items())
         ):  # in plain types already: once more would be no better
             raise TypeError(f"{self.name}: the runtime cannot read these options: {options}")
         plain = {**options, "dim": bound.reduced, "normalized_shape": None}
+        plain["generator"] = bound.generator
         return self(bound.x, **bound.operands, **plain)
 
     def bind(self, x: Any, arguments: dict[str, Any]) -> Bound:

@@ -25,6 +25,7 @@ RMS_NORM = Chain("rms_norm", store=(("affine", "gamma", None),), eps=1e-6)
 
 #: Each operator in its plainest form, norms with their parameters.
 OPERATORS = {chain.op: chain for chain in (SOFTMAX, LOG_SOFTMAX, LAYER_NORM, RMS_NORM)}
+NORMS = ["layer_norm", "rms_norm"]
 
 ATTENTION = Chain(
     "softmax",
@@ -65,6 +66,11 @@ def functor(word, *arguments):
         "cast": fo.Cast,
     }
     return kinds[word](*arguments)
+
+
+def thorough(*values):
+    """Values of a parameter that only the thorough run has, for what differs little."""
+    return [pytest.param(value, marks=pytest.mark.thorough) for value in values]
 
 
 @functools.cache

@@ -12,6 +12,9 @@ import torch
 hypothesis.settings.register_profile("fusedops", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("fusedops")
 
+#: How many tests were left out because they need a GPU.
+NEED_GPU = pytest.StashKey[int]()
+
 
 def pytest_configure(config):
     # Variants are keyed by content, so what an earlier run built stays right; pytest's own cache
@@ -22,13 +25,37 @@ def pytest_configure(config):
     torch.set_num_threads(max(1, torch.get_num_threads() // workers))
 
 
-def pytest_collection_modifyitems(items):
+@pytest.hookimpl(trylast=True)  # after -m, so that only what would have run is counted
+def pytest_collection_modifyitems(config, items):
+    """Without a GPU, what needs one is deselected; the summary says how many tests that were."""
+    config.stash[NEED_GPU] = 0
     if torch.cuda.is_available():
         return
-    skip = pytest.mark.skip(reason="needs an NVIDIA GPU that torch can use")
-    for item in items:
-        if "gpu" in item.keywords:
-            item.add_marker(skip)
+    need = [item for item in items if "gpu" in item.keywords]
+    if need:
+        config.stash[NEED_GPU] = len(need)
+        config.hook.pytest_deselected(items=need)
+        items[:] = [item for item in items if "gpu" not in item.keywords]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session):
+    """A worker of pytest-xdist tells the process that writes the summary what it left out."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["need_gpu"] = session.config.stash.get(NEED_GPU, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    """All workers collect the same tests, so each one's number is that of the whole run."""
+    node.config.stash[NEED_GPU] = getattr(node, "workeroutput", {}).get("need_gpu", 0)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if count := config.stash.get(NEED_GPU, 0):
+        terminalreporter.write_line(
+            f"{count} tests need an NVIDIA GPU that torch can use: deselected"
+        )
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -22,11 +22,20 @@ FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared")
 NVCC_FLAGS = ("-std=c++17", "-Werror", "all-warnings", "-Xcompiler", "-fPIC", "-shared")
 
 
-def build(name, folder):
+def build(name, folder, *flags):
     """Compile a source of tests/cpp with the host's compiler into a folder, and load it."""
     library = folder / f"{name}.so"
-    compile_host(FOLDER / f"{name}.cpp", library)
+    compile_host(FOLDER / f"{name}.cpp", library, *flags)
     return ctypes.CDLL(str(library))
+
+
+def example(header):
+    """The example in the comment at a header's head, from its include to its namespace's end."""
+    text = (env.include_dir() / "fusedops" / header).read_text(encoding="utf-8")
+    head = text.split("#pragma once")[0].splitlines()
+    begin = next(i for i, line in enumerate(head) if line.startswith("//   #include"))
+    end = head.index("//   }  // namespace example") + 1
+    return "".join(line.removeprefix("//").removeprefix("   ") + "\n" for line in head[begin:end])
 
 
 def compile_host(source, library, *flags):

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Can the tests fail? Breaks a copy of the package in one place after another and runs a test.
 
-    python tests/mutations.py [NAME ...]
+    python tests/mutations.py [--jobs N] [NAME ...]
 
 Each mutation is a mistake that somebody has made in a kernel of this kind. Its test has to fail, by
 an assertion and not because nothing compiles; on the unbroken copy all of the tests have to pass.
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import fusedops
@@ -61,6 +62,20 @@ MUTATIONS = [
         "[mean](Compute x) { return (x - mean) * (x - mean); }",
         "[mean](Compute x) { return x * x - mean * mean; }",
         "test_numbers.py::test_mean_of_ten_thousand_sigma[64-cpu-layer_norm]",
+    ),
+    Mutation(
+        "NaN dropped from the squares",
+        "include/fusedops/op/norm.cuh",
+        "(variance < 0 ? Compute(0) : variance)",
+        "larger(variance, Compute(0))",
+        "test_numbers.py::test_a_row_that_diverges_is_nan[cpu-host-inf-layer_norm-3]",
+    ),
+    Mutation(
+        "squares that overflow to zero",
+        "include/fusedops/op/norm.cuh",
+        "return rstd == 0 ? quiet_nan<Compute>() : rstd;",
+        "return rstd;",
+        "test_numbers.py::test_a_norm_of_squares_beyond_range_is_nan[64-cpu-1e+30-rms_norm]",
     ),
     Mutation(
         "half statistics",
@@ -418,45 +433,80 @@ MUTATIONS = [
     Mutation(
         "an upstream gradient that leaks from under a mask",
         "include/fusedops/row/through.cuh",
-        "      gone.select(g);\n",
+        "      masked.select(g);\n",
         "",
         "test_gradient_masks.py::test_masked_elements_have_no_gradient[softmax-cpu]",
     ),
     Mutation(
         "an operand's gradient that leaks from under a mask",
         "include/fusedops/functor/sink.cuh",
-        "    gone.select(selected);\n",
+        "    masked.select(selected);\n",
         "",
         "test_gradient_masks.py::test_masked_elements_have_no_gradient[softmax-cpu]",
     ),
     Mutation(
         "a gradient of x that leaks from under a mask",
         "include/fusedops/functor/compose.cuh",
-        "    if constexpr (!Chain<0, Functors...>::kJoins) gone.select(g);",
+        "    if constexpr (!Chain<0, Functors...>::kStreamGradient) masked.select(g);",
         "",
         "test_gradient_masks.py::test_nothing_under_a_mask_leaks[softmax-cpu-s-inf]",
     ),
     Mutation(
         "a gradient that leaks from under a mask into a saved stream",
         "include/fusedops/functor/compose.cuh",
-        "      if constexpr (kSavesHere && !kSavesLater) gone.select(g);\n",
+        "      if constexpr (kSavesHere && !kSavesLater) masked.select(g);\n",
         "",
         "test_gradient_masks.py::test_a_stream_has_its_own_gradient_under_the_mask[softmax-cpu]",
     ),
     Mutation(
         "a logarithm of zero that is no constant",
         "include/fusedops/op/softmax_gradient.cuh",
-        "static constexpr bool kLeavesConstant = kLog;",
-        "static constexpr bool kLeavesConstant = false;",
+        "static constexpr bool kMaskedIsConstant = kLog;",
+        "static constexpr bool kMaskedIsConstant = false;",
         "test_gradient_masks.py::test_a_logarithm_of_zero_is_a_constant_to_the_store[cpu]",
     ),
     Mutation(
         "an upstream gradient not read beyond an index mask",
         "include/fusedops/host/gradient.cuh",
-        "!Op::kLeavesConstant && Sinks<RowTile, StoreTargets>::kAny;",
+        "!Op::kMaskedIsConstant && Sinks<RowTile, StoreTargets>::kAny;",
         "false;",
         "test_gradient_masks.py::test_operands_of_the_store_act_on_masked_elements"
         "[cpu-('lengths', 'n')]",
+    ),
+    Mutation(
+        "an offset whose upper bits are not those of the kernels",
+        "fusedops/random.py",
+        "(offset >> 32 & _LOW)",
+        "(offset >> 32)",
+        "test_dropout.py::test_the_map_counts_modulo_64_bits[(3, -1)]",
+    ),
+    Mutation(
+        "integers that wrap in torch and not in a functor",
+        "fusedops/functors/integers.py",
+        "most <= min(_EXACT, info.max)",
+        "most <= _EXACT",
+        "test_functor_types.py::test_a_range_is_that_of_its_type",
+    ),
+    Mutation(
+        "an unfused chain that follows a global",
+        "fusedops/functors/user.py",
+        "function = self._of_operands() if forward is None else forward[x.dtype]",
+        "function = self._of_operands()",
+        "test_frozen_functors.py::test_a_change_reaches_neither_the_op_nor_unfused[cpu-a global]",
+    ),
+    Mutation(
+        "an operator that nothing checks",
+        "include/fusedops/host/rows.cuh",
+        "  static_assert(detail::check_operator<Op>());\n",
+        "",
+        "test_contract_examples.py::test_a_missing_member_is_named_on_a_cpu[merge]",
+    ),
+    Mutation(
+        "a rebuild for a group that passes for the one of a known part",
+        "include/fusedops/op/check.cuh",
+        "struct IfVoid;",
+        "struct IfVoid { using type = Result; };",
+        "test_contract_examples.py::test_a_missing_member_is_named_on_a_cpu[rebuild known]",
     ),
     Mutation(
         "packs of a user's own LOAD that do not divide the columns",
@@ -509,9 +559,10 @@ def broken(mutation: Mutation, text: str) -> str:
 
 
 def run(folder: Path, tests: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run tests on the copy."""
+    """Run tests on the copy. Copies share a cache, whose keys are the content of the headers."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=short", "-p", "copy_first"]
-    environment = {**os.environ, "PYTHONPATH": str(folder), "FUSEDOPS_CACHE_DIR": str(folder / "c")}
+    cache = str(folder.parent / "cache")
+    environment = {**os.environ, "PYTHONPATH": str(folder), "FUSEDOPS_CACHE_DIR": cache}
     return subprocess.run(
         [*command, "-m", "not gpu", *(f"tests/{test}" for test in tests)],
         cwd=folder,
@@ -529,39 +580,48 @@ def caught(result: subprocess.CompletedProcess[str]) -> bool:
     return result.returncode == 1 and said
 
 
-def survivors(mutations: list[Mutation]) -> list[Mutation]:
-    """Try each mutation and say how it went; those that no test noticed."""
-    left = []
+def attempt(mutation: Mutation, folder: Path) -> bool:
+    """Try a mutation in a copy of its own, and say how it went: whether its test noticed."""
+    start = time.monotonic()
+    make_copy(folder)
+    path = folder / mutation.file
+    path.write_text(broken(mutation, path.read_text()))
+    result = run(folder, [mutation.test])
+    shutil.rmtree(folder)
+    noticed = caught(result)
+    seconds = time.monotonic() - start
+    lines = [f"{'caught' if noticed else 'SURVIVED':9} {mutation.name} ({seconds:.1f} s)"]
+    if not noticed:
+        lines += [result.stdout[-3000:], result.stderr[-1000:]]
+    print("\n".join(lines), flush=True)
+    return noticed
+
+
+def survivors(mutations: list[Mutation], jobs: int) -> list[Mutation]:
+    """Those of the mutations that no test noticed; `jobs` are tried at a time."""
     with tempfile.TemporaryDirectory(prefix="fusedops-mutations-") as name:
         folder = Path(name).resolve()
-        make_copy(folder)
-        whole = run(folder, sorted({mutation.test for mutation in mutations}))
+        make_copy(folder / "whole")
+        whole = run(folder / "whole", sorted({mutation.test for mutation in mutations}))
         if whole.returncode != 0:
             raise SystemExit(f"fails without any mutation:\n{whole.stdout}{whole.stderr}")
-        for mutation in mutations:
-            start = time.monotonic()
-            path = folder / mutation.file
-            text = path.read_text()
-            path.write_text(broken(mutation, text))
-            result = run(folder, [mutation.test])
-            path.write_text(text)
-            verdict = "caught" if caught(result) else "SURVIVED"
-            print(f"{verdict:9} {mutation.name} ({time.monotonic() - start:.1f} s)", flush=True)
-            if verdict != "caught":
-                left.append(mutation)
-                print(result.stdout[-3000:], result.stderr[-1000:], sep="\n")
-    return left
+        with ThreadPoolExecutor(jobs) as pool:
+            folders = [folder / str(number) for number in range(len(mutations))]
+            noticed = list(pool.map(attempt, mutations, folders))
+    return [one for one, seen in zip(mutations, noticed, strict=True) if not seen]
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutations to try; default: all")
-    names = parser.parse_args().names
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many at a time")
+    given = parser.parse_args()
+    names = given.names
     if unknown := set(names) - {mutation.name for mutation in MUTATIONS}:
         parser.error(f"no mutation is called {sorted(unknown)}")
     chosen = [mutation for mutation in MUTATIONS if not names or mutation.name in names]
-    if left := survivors(chosen):
+    if left := survivors(chosen, given.jobs):
         raise SystemExit(f"{len(left)} of {len(chosen)} mutations survive")
     print(f"all {len(chosen)} mutations are caught")
 

@@ -58,7 +58,7 @@ def keep_rows(rows, columns, seed, offset, p, slot=0):
         return torch.cat([keep_rows(part, columns, seed, offset, p, slot) for part in parts])
     block = torch.arange(blocks, dtype=torch.int64, device=rows.device)
     row = rows.to(torch.int64)[:, None]
-    stream = offset + slot
+    stream = (offset + slot) % 2**64
     words = philox4x32(
         (block, row & MASK32, stream & MASK32, (row >> 32) << 16 | stream >> 32),
         (seed & MASK32, (seed >> 32) & MASK32),

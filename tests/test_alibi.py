@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from cases import FLOATS, declare, forced, randn, verify
+from cases import FLOATS, declare, forced, randn, thorough, verify
 from references import Chain
 
 import fusedops as fo
@@ -26,7 +26,7 @@ def alibi(op="softmax", align="top-left", offset=0, before=(), after=()):
 
 @pytest.mark.parametrize("align", ["top-left", "bottom-right"])
 @pytest.mark.parametrize("shape", [(2, 9, 9), (3, 5, 12), (2, 12, 5), (1, 1, 33), (2, 200, 129)])
-@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+@pytest.mark.parametrize("op", ["softmax", *thorough("log_softmax")])
 def test_either_corner(op, shape, align, device):
     x = randn(*shape, device=device)
     for offset in (0, 3, -4, 500):

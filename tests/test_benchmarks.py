@@ -3,12 +3,17 @@
 """What benchmarks/ says of its measurements; the measurements themselves need a quiet GPU."""
 
 import dataclasses
+import pickle
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 from rich.console import Console
+
+from fusedops.bind.bind import bind
+from fusedops.generate.target import Target
+from fusedops.run import forward as plan
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 sys.path.append(str(FOLDER))  # Last: its modules go by short names.
@@ -20,6 +25,8 @@ import page  # noqa: E402
 import run  # noqa: E402
 import summary  # noqa: E402
 import targets  # noqa: E402
+import traffic  # noqa: E402
+import warm  # noqa: E402
 from points import AWKWARD, COLUMNS, DTYPES, FEW_ROWS, OPS, Point, Selection, rows_of  # noqa: E402
 from results import Result  # noqa: E402
 from sheet import Sheet, read  # noqa: E402
@@ -206,6 +213,71 @@ def test_a_part_that_breaks_off(tmp_path, monkeypatch):
     assert "no more" in console.export_text()
     assert [row["part"] for row in read(tmp_path / "mine.csv")] == ["cpu", "host"]
     assert {part: len(rows) for part, rows in found.items()} == {"cpu": 1, "host": 1}
+
+
+def test_pairs_of_equal_traffic(monkeypatch, tmp_path):
+    """What `traffic` says of each pair."""
+    others, made = {"softmax": 89, "layer_norm": 80, "rms_norm": 91}, []
+
+    def seconds(way, point, buffers):
+        percent = 90 if way is traffic.WAYS[point.op][0] else others[point.op]
+        return 100 * point.moved / 4e12 / percent
+
+    monkeypatch.setattr(traffic, "Buffers", made.append)
+    monkeypatch.setattr(traffic.ceiling, "of_bytes", lambda size, reads: size * (reads + 1) / 4e12)
+    monkeypatch.setattr(traffic, "attempt", lambda measure: (measure(), ""))
+    monkeypatch.setattr(traffic, "seconds", seconds)
+    chosen = Selection(columns=(1023, 50257))
+    found, failed = run.measure(["traffic"], chosen, tmp_path / "mine.csv", Console(record=True))
+    assert not failed
+    assert len(made) == 2  # one set of buffers a shape
+    rows = found["traffic"]
+    assert len(rows) == 2 * 2 * 2 * len(traffic.WAYS)
+    said = {(row["op"], row["by"]): (row["percent"], row["note"], row["met"]) for row in rows}
+    assert said["softmax", "nothing"] == ("90.0", "", "")
+    assert said["softmax", "Scale(number)"] == ("89.0", "-1.0 points", "yes")
+    assert said["layer_norm", "Scale(gamma), Bias(beta)"] == ("80.0", "-10.0 points", "no")
+    assert said["rms_norm", "Scale(gamma)"] == ("91.0", "+1.0 points", "yes")
+    assert len(read(tmp_path / "mine.csv")) == len(rows)  # each row has a key of its own
+
+
+def test_a_pair_of_which_one_fails(monkeypatch):
+    monkeypatch.setattr(traffic, "Buffers", lambda point: None)
+    monkeypatch.setattr(traffic.ceiling, "of_bytes", lambda size, reads: 1.0)
+    results = iter([(1.0, ""), (2.0, ""), (0.0, "failed: no room")])
+    monkeypatch.setattr(traffic, "attempt", lambda measure: next(results))
+    chosen = Selection(ops=("softmax",), passes=("forward",), columns=(1023,))
+    first, second = [result.cells() for result in traffic.pairs(chosen)]
+    assert (first["percent"], first["note"]) == ("50.0", "")
+    assert (second["percent"], second["note"], second["met"]) == ("", "failed: no room", "")
+
+
+@pytest.mark.parametrize("op", traffic.WAYS)
+def test_a_pair_is_one(op):
+    """Both ways run, give the same and have the same schedules; other processes can build them."""
+    first, other = traffic.WAYS[op]
+    x, *parameters = torch.randn(3, 5, 12289)[: 1 + len(traffic.PLAIN[op].parameters)]
+    parameters = [each[0].contiguous() for each in parameters]
+    point = sized(op, "forward", 12289)
+    results = [way.function(point)(x, *parameters) for way in (first, other)]
+    if op != "softmax":  # its scale changes the result
+        torch.testing.assert_close(*results)
+    for way in pickle.loads(pickle.dumps((first, other))):
+        assert way.function(point)(x, *parameters).shape == x.shape
+    names = dict(zip(traffic.PLAIN[op].parameters, parameters, strict=True))
+    tiles = [
+        plan.describe(bind(way.op, x, {**names, **way.numbers}, {}), Target.named("sm_90")).tile
+        for way in (first, other)
+    ]
+    assert tiles[0] == tiles[1]
+
+
+def test_pairs_are_built_ahead():
+    chosen = Selection(passes=("forward",), columns=(1023,))
+    jobs = list(warm._jobs(chosen, ["traffic"]))
+    assert [way.by for _, way in jobs] == [way.by for ways in traffic.WAYS.values() for way in ways]
+    assert {point.columns for point, _ in jobs} == {1023}
+    assert not list(traffic.pairs(Selection(ops=("log_softmax",))))
 
 
 def test_names_and_numbers():

@@ -16,6 +16,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 import torch
+from cases import thorough
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -226,6 +227,9 @@ CALLS = {
         },
     ),
 }
+#: Those of them that the default run tries, and the others.
+USUAL = ("strided", "attention", "add_norm")
+UNUSUAL = [name for name in CALLS if name not in USUAL]
 
 
 APART = {
@@ -272,7 +276,7 @@ def test_a_call_whose_reduced_dimensions_are_apart_is_built_for(name, monkeypatc
     assert asked <= built
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", [*USUAL, *thorough(*UNUSUAL)])
 def test_what_is_built_for_a_recording_is_what_runs(name, tmp_path, monkeypatch):
     """Forward, backward and evaluation: each variant that a call asks for is among them."""
     op, x, arguments = CALLS[name]()
@@ -384,6 +388,7 @@ def hidden(folder):
     return {"PATH": str(folder), "CXX": "", "FUSEDOPS_OFFLINE": "1"}
 
 
+@pytest.mark.thorough
 def test_the_cache_serves_elsewhere_and_offline(program, filled, tmp_path):
     """Copied to another path, without a compiler, in another order of calls: all is there."""
     copy = tmp_path / "in an imäge" / "cache"
@@ -417,6 +422,7 @@ def test_what_is_missing_is_named_with_the_command_that_builds_it(tmp_path, monk
     torch.testing.assert_close(op(x, of_this_test=2.0), torch.softmax(2 * x, -1))
 
 
+@pytest.mark.thorough
 def test_the_command_finds_a_functor_of_the_users_own(program, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(program.parent)
     monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path / "cache"))
@@ -442,6 +448,7 @@ def test_the_command_finds_a_functor_of_the_users_own(program, tmp_path, monkeyp
     assert run(calling, program.parent).returncode == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", ["the program itself", "a function"])
 def test_no_command_is_named_where_none_can_find_the_functor(tmp_path, where):
     source = SOFTCAP

@@ -48,6 +48,35 @@ class ForgetsToRead(fo.Scale):
         return super().reads(wanted) if self.scale in wanted else Reads(False, ())
 
 
+@fo.functor
+def same_segment(x, query, key):
+    """Neither operand has a derivative: torch has no gradient for them, not even zeros."""
+    return torch.where(query == key, x, -torch.inf)
+
+
+class Undeclared(fo.LayerNorm):
+    """Says nothing of its statistics."""
+
+    def reference(self, value):
+        return super().reference(value)[0], {}
+
+
+class UndeclaredSoftmax(fo.RowOp):
+    """A softmax as an operator of somebody else's."""
+
+    header, gradient_header = fo.Softmax.header, fo.Softmax.gradient_header
+    kept, normalizes, masks = fo.Softmax.kept, False, True
+
+    def reference(self, value):
+        return torch.softmax(value, -1), {}
+
+    def cpp(self, compute):
+        return f"Softmax<{compute}, false, true>"
+
+    def gradient_cpp(self, compute):
+        return f"SoftmaxGradient<{compute}, false, true>"
+
+
 class WrongMask(fo.Dropout):
     def apply(self, x, chain):
         kept, scale = chain.dropout(self)
@@ -126,17 +155,20 @@ def test_a_run_that_differs_is_noticed(device, monkeypatch):
         check_scaled(Unsteady(op.load, op.store), device)
 
 
+@pytest.mark.thorough
 def test_a_chain_with_a_stream(device):
     x, operands = add_norm_case(torch.float32, device)
     report = check(declare(ADD_NORM), x, **operands)
     assert {one.what for one in report.compared} >= {"stream", "gradient of residual"}
 
 
+@pytest.mark.thorough
 def test_a_functor_of_the_users_own(device):
     op = fo.LogSoftmax(load=[softcap("cap")])
     check(op, randn(4, 3, 16, device=device) * 20, cap=torch.tensor(15.0, device=device))
 
 
+@pytest.mark.thorough
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
 def test_flagships(dtype):
@@ -145,6 +177,7 @@ def test_flagships(dtype):
         check(declare(chain), x, **operands)
 
 
+@pytest.mark.thorough
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "op",
@@ -162,6 +195,24 @@ def test_other_declarations(op):
     check(op, x, **{name: {"a": a, "b": b}[name] for name in op.slots})
 
 
+def test_an_operand_without_a_derivative(device):
+    op = fo.Softmax(load=[same_segment("q", "k")])
+    query, key = torch.zeros(4, 1, device=device), (torch.arange(8, device=device) % 2).float()
+    report = check(op, randn(4, 8, device=device), q=query, k=key)
+    assert {one.got for one in report.compared if one.what == "gradient of q"} == {0.0}
+
+
+@pytest.mark.parametrize("kind", [Undeclared, UndeclaredSoftmax])
+def test_an_operator_that_declares_no_statistics(kind, device):
+    x = 3 + randn(5, 40, device=device)
+    assert check(kind(load=[fo.Bias("b")]), x, b=x[0].clone()).passed
+    with pytest.raises(AssertionError, match="OUT") as raised:
+        check(kind(load=[WrongDerivative("s")]), x, s=randn(40, device=device, seed=1))
+    first = next(one for one in raised.value.args[0].compared if one.share > 1)
+    assert first.what == "gradient of x"
+
+
+@pytest.mark.thorough
 def test_options_are_passed_on(device):
     report = check(fo.LayerNorm(), randn(6, 5, 8, device=device).half(), dim=1, dtype=torch.float32)
     assert report.passed

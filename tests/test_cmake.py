@@ -23,6 +23,9 @@ from cpptest import find_nvcc
 import fusedops as fo
 from fusedops.jit import env
 
+#: What these tests share is made once, in one worker.
+pytestmark = pytest.mark.xdist_group("cmake")
+
 ROOT = Path(__file__).parent.parent
 CONSUMER = ROOT / "tests" / "cmake"
 
@@ -227,6 +230,7 @@ class TestInstalled:
 class TestExample:
     """examples/cpp, by each way; it says itself whether its results are right."""
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("way", ["find_package", "FetchContent"])
     def test_on_a_cpu(self, tmp_path, cmakedir, way):
         ran = run_example(tmp_path, cmakedir, way, "cpu")

@@ -4,12 +4,14 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+PROJECT = Path(__file__).parent.parent / "pyproject.toml"
 SCRIPT = """
 import sys
 sys.argv = ["/usr/bin/fusedops", *sys.argv[1:]]
@@ -70,6 +72,59 @@ def test_the_doctor_works_without_torch(without_torch):
     assert "libtorch.so is gone" in checks["torch"]["found"]
     assert "pip install" in checks["torch"]["cure"]
     assert checks["runtime"]["verdict"] == "ok"
+
+
+@pytest.fixture
+def without_a_terminal(tmp_path):
+    """A folder that, first on the path, blocks what the command line alone needs."""
+    for name in ("rich", "typer"):
+        (tmp_path / f"{name}.py").write_text(f"raise ImportError('no module called {name}')\n")
+    return {"PYTHONPATH": str(tmp_path)}
+
+
+LIBRARY = """
+import importlib, pkgutil, sys
+import torch, fusedops
+for name in fusedops.__all__:
+    getattr(fusedops, name)
+for module in pkgutil.walk_packages(fusedops.__path__, "fusedops."):
+    if not module.name.startswith(("fusedops.commands", "fusedops.cli", "fusedops.demo")):
+        importlib.import_module(module.name)
+x = torch.randn(3, 8, requires_grad=True)
+fusedops.Softmax()(x).sum().backward()
+fusedops.Softmax().explain(x)
+assert x.grad is not None
+assert not {"rich", "typer"} & {*sys.modules}
+"""
+
+
+def test_the_library_needs_neither_rich_nor_typer(without_a_terminal):
+    done = run("-c", LIBRARY, **without_a_terminal)
+    assert done.returncode == 0, done.stderr
+
+
+SCRIPTS = re.search(r'^fusedops = "([\w.]+):(\w+)"$', PROJECT.read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["-m", "fusedops", "doctor"],
+        # As pip's script has it.
+        [
+            "-c",
+            "import sys; sys.argv = ['/usr/bin/fusedops', '--help']\n"
+            f"from {SCRIPTS[1]} import {SCRIPTS[2]}\nsys.exit({SCRIPTS[2]}())",
+        ],
+    ],
+    ids=["module", "script"],
+)
+def test_without_them_a_command_says_in_one_line_what_to_install(command, without_a_terminal):
+    done = run(*command, **without_a_terminal)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "pip install rich typer" in line
+    assert "no module called" in line
 
 
 def test_in_a_command_every_name_is_there_when_it_is_asked_for():

@@ -9,6 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from cases import thorough
+
+#: What these tests share is made once, in one worker.
+pytestmark = pytest.mark.xdist_group("demo")
 
 
 def fusedops(*arguments):
@@ -77,7 +81,7 @@ def test_without_a_command_says_what_there_is():
     assert "demo" in result.stdout + result.stderr
 
 
-@pytest.mark.parametrize("device", ["cuda:99", "meta", "nonsense"])
+@pytest.mark.parametrize("device", ["cuda:99", *thorough("meta", "nonsense")])
 def test_a_device_that_does_not_exist_is_refused(device):
     result = fusedops("demo", "--device", device)
     assert result.returncode == 2

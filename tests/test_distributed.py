@@ -115,6 +115,7 @@ def work(rank, port):
     dist.destroy_process_group()
 
 
+@pytest.mark.thorough
 def test_two_processes():
     """Each trains on its half, to the parameters that one process gets from both halves."""
     with socket.socket() as free:

@@ -64,6 +64,7 @@ def compile_block(block, tmp_path):
     run([*command, "-Xcicc", "-O0", f"-I{env.include_dir()}", source, "-o", tmp_path / "out.ptx"])
 
 
+@pytest.mark.thorough
 def test_blocks(page, tmp_path, monkeypatch):
     run_blocks(page, tmp_path, monkeypatch)
 
@@ -105,6 +106,7 @@ def differentiate(call, inputs, wanted):
     return dict(zip(wanted, gradients, strict=True)), kept
 
 
+@pytest.mark.thorough
 def test_the_walk_through(layer_scale, device):
     for op, inputs, kept_for_x in declared(layer_scale, device):
         x, *operands = inputs
@@ -120,6 +122,7 @@ def test_the_walk_through(layer_scale, device):
                 assert kept == kept_for_x
 
 
+@pytest.mark.thorough
 def test_a_functor_may_bring_its_cpp(layer_scale, device):
     page = (ROOT / "docs" / "functors.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```cpp\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
@@ -185,3 +188,19 @@ def test_the_thresholds_are_those_of_the_code():
         row_tile.VALUES
     )
     assert f"blocks of {schedule.SMALL_BLOCK} threads" in text
+
+
+def headwords():
+    """The words that the glossary explains, in the code's spelling."""
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    for words in re.findall(r"^\*\*([^*]+)\.\*\*", text, re.MULTILINE):
+        yield from words.split(", ")
+
+
+def test_the_words_of_the_glossary_are_in_use():
+    folders = [(ROOT / "fusedops", "*.py"), (ROOT / "csrc", "*.h"), (env.include_dir(), "*.cuh")]
+    files = [path for folder, kind in folders for path in folder.rglob(kind)]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    assert len({*headwords()}) > 50
+    for word in headwords():
+        assert re.search(rf"\b{word}", text, re.IGNORECASE), word

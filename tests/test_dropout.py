@@ -2,11 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which elements dropout keeps: the documented map, everywhere and in every layout."""
 
+import functools
+
 import pytest
 import torch
-from cases import declare, forced, named, randn
+from cases import declare, forced, named, raises, randn
 from philox import drawn, keep_mask, keep_rows, keep_scale
 from references import Chain
+
+from fusedops import random
 
 BEFORE = Chain("rms_norm", load=(("dropout", "p"),), eps=1e-6)
 AFTER = Chain("softmax", store=(("dropout", "p"),))
@@ -144,6 +148,123 @@ def test_the_expectation_is_exact(device):
     for p in (0.1, 0.5, 0.9):
         mean = declare(AFTER)(x, p=p, generator=generator(device, 21)).sum() / 1024
         assert abs(mean.item() - 1) < 5 * (p / (1 - p)) ** 0.5 / 1024
+
+
+ONE, TWO = declare(AFTER), declare(BOTH)
+
+
+def calls(op, x, operands):
+    """Every way to name a draw: (what is called, with a mask or not)."""
+    leaf = x.clone().requires_grad_()
+    compiled = torch.compile(op, backend="eager")
+    in_memory = functools.partial(torch.tensor, device=x.device)
+    return {
+        "op": lambda draw: op(x, **operands, generator=draw),
+        "unfused": lambda draw: op.unfused(x, **operands, generator=draw),
+        "trained": lambda draw: op(leaf, **operands, generator=draw),
+        "compiled": lambda draw: compiled(x, **operands, generator=draw),
+        "explain": lambda draw: op.explain(x, **operands, generator=draw),
+        "op, in memory": lambda draw: op(x, **operands, generator=in_memory(draw)),
+        "unfused, in memory": lambda draw: op.unfused(x, **operands, generator=in_memory(draw)),
+        "mask": lambda draw: op.dropout_mask(tuple(x.shape), *draw, 0.5),
+    }
+
+
+@pytest.mark.parametrize("how", calls(ONE, torch.ones(1), {}))
+def test_an_offset_stays_below_48_bits(how):
+    """Refused before the first call of a plan and after it; the last that fits is taken."""
+    x, last = randn(4, 8), 2**48 - 1
+    for op, operands, most in (
+        (ONE, {"p": 0.5}, last),
+        (TWO, {"p": 0.5, "q": 0.0, "b": 1.0}, last - 1),
+    ):
+        call = calls(op, x, operands)[how]
+        for _ in range(2):
+            for wrong in (-1, -(2**63), most + 1, 2**62):
+                with raises(ValueError, op.name, "offset", "2**48", str(wrong)):
+                    call((1, wrong))
+            call((-(2**63), most))
+    for wrong in () if "memory" in how else (2**64, -(2**63) - 1, 10**400):
+        shown = "an int of 1329 bits" if wrong == 10**400 else str(wrong)
+        with raises(ValueError, "Softmax", "seed", "64 bits", "manual_seed", shown):
+            calls(ONE, x, {"p": 0.5})[how]((wrong, 0))
+
+
+def test_ints_of_any_type():
+    import numpy
+
+    x = randn(4, 8).requires_grad_()
+    want = ONE(x, p=0.5, generator=(7, 2))
+    pair = (numpy.int64(7), numpy.uint8(2))
+    for options in ({}, {"dim": (1,)}, {"dim": -1}):
+        with torch.no_grad():
+            got = ONE(x, p=0.5, generator=pair, **options)
+        assert torch.equal(got, want)
+    for call in (ONE, ONE.unfused):
+        leaf = x.detach().requires_grad_()
+        y = call(leaf, p=0.5, generator=pair)
+        y.sum().backward()
+        assert torch.equal(y == 0, want == 0)
+        assert torch.isfinite(leaf.grad).all()
+    mask = ONE.dropout_mask((numpy.int64(4), 8), *pair, numpy.float32(0.5), dim=numpy.int64(1))
+    assert torch.equal(mask, want != 0)
+
+
+@pytest.mark.parametrize("draw", [(True, 0), (1.0, 0), ("1", 0), (1,), (), (torch.tensor(1), 0)])
+def test_what_is_no_draw(draw):
+    for call in (ONE, ONE.unfused, ONE.explain):
+        with raises(TypeError, "Softmax", "generator", "two ints"):
+            call(randn(4, 8), p=0.5, generator=draw)
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ({"dim": 9}, ("dim", "9", "2 dimensions")),
+        ({"dim": -3}, ("dim", "-3", "2 dimensions")),
+        ({"dim": []}, ("dim", "[]")),
+        ({"dim": "1"}, ("dim", "'1'")),
+        ({"dim": (0, 1)}, ("dim", "(0, 1)")),
+        ({"shape": (-4, 8)}, ("shape", "(-4, 8)")),
+        ({"shape": (4.5, 8)}, ("shape", "(4.5, 8)")),
+        ({"shape": None}, ("shape", "None")),
+        ({"shape": ()}, ("shape", "()")),
+        ({"seed": 1.5}, ("seed", "1.5")),
+        ({"seed": None}, ("seed", "None")),
+        ({"offset": "0"}, ("offset", "'0'")),
+        ({"p": "0.5"}, ("p", "'0.5'")),
+        ({"p": True}, ("p", "True")),
+        ({"slot": 1}, ("slot", "got 1")),
+        ({"slot": -1}, ("slot", "got -1")),
+        ({"slot": 0.5}, ("slot", "0.5")),
+    ],
+    ids=str,
+)
+def test_what_has_no_mask(change, parts):
+    given = {"shape": (4, 8), "seed": 1, "offset": 0, "p": 0.5, **change}
+    with raises((TypeError, ValueError), "Softmax", "dropout_mask", *parts):
+        ONE.dropout_mask(**given)
+
+
+@pytest.mark.parametrize("draw", [(3, -1), (-3, 2**50 + 7), (5, -(2**63))], ids=str)
+def test_the_map_counts_modulo_64_bits(draw):
+    """As the kernels do, with numbers that nobody could look at."""
+    seed, offset = draw
+    for slot in (0, 1):
+        got = random.keep_mask((3, 20), [1], seed=seed, offset=offset + slot, p=0.5)
+        assert torch.equal(got, keep_mask((3, 20), seed % 2**64, offset % 2**64, 0.5, slot))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("draw", [[3, -1], [-3, 2**50 + 7], [5, -(2**63)]], ids=str)
+def test_numbers_in_the_memory_of_a_gpu_count_modulo_64_bits(draw):
+    """They cannot be looked at without waiting, so that they mean something whatever they are."""
+    x, there = torch.zeros(40, 100, device="cuda"), torch.tensor(draw, device="cuda")
+    operands = {"p": 0.5, "q": 0.25, "b": randn(100, device="cuda")}
+    got, want = (call(x, **operands, generator=there) for call in (TWO, TWO.unfused))
+    assert torch.equal(got == 0, want == 0)
+    kept = random.keep_mask(x.shape, [1], seed=draw[0], offset=draw[1] + 1, p=0.25)
+    assert torch.equal(got.cpu() != 0, kept)
 
 
 class TestGenerators:

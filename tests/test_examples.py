@@ -24,6 +24,7 @@ def example(monkeypatch):
     torch.set_num_threads(threads)
 
 
+@pytest.mark.thorough
 def test_sentence_embeddings(example, device, capsys):
     sentence_embeddings = example("sentence_embeddings")
     report = sentence_embeddings.compare(device)
@@ -57,6 +58,7 @@ def nodes_of(loss):
     return collections.Counter(node.name() for node in seen)
 
 
+@pytest.mark.thorough
 def test_train_sentence_embeddings(example, device, capsys):
     training = example("train_sentence_embeddings")
     comparisons = training.compare(device)

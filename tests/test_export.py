@@ -23,6 +23,9 @@ from exported import (
 from fusedops.jit import env
 from fusedops.schedule import row_partition as slices
 
+#: What these tests share is made once, in one worker.
+pytestmark = pytest.mark.xdist_group("export")
+
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):

@@ -4,14 +4,15 @@
 
 import pytest
 import torch
-from cases import declare, gradients_of, randn, same_bits, upstream_of, verify_gradients
+from cases import declare, gradients_of, randn, same_bits, thorough, upstream_of, verify_gradients
 from references import Chain
 from test_masks import random_mask
 
 POISONS = [torch.nan, torch.inf, -torch.inf]
 
 
-@pytest.fixture(params=["softmax", "log_softmax"])
+# A mask is part of the LOAD, which does not know the operator.
+@pytest.fixture(params=["softmax", *thorough("log_softmax")])
 def op(request):
     return request.param
 

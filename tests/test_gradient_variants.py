@@ -11,7 +11,7 @@ import re
 
 import pytest
 import torch
-from cases import ADD_NORM, ATTENTION, OPERATORS, declare
+from cases import ADD_NORM, ATTENTION, OPERATORS, declare, thorough
 from test_variants import (
     ARCHS,
     COLUMNS,
@@ -20,6 +20,7 @@ from test_variants import (
     STORAGES,
     covering,
     flagship_inputs,
+    only_on_sm_90,
     parameters,
     tensor,
     values,
@@ -76,6 +77,7 @@ def check_compiles(backward):
         assert registers * variant.tile.block <= 65536, log
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arch", "operator", "storage", "size", "dtype", "aligned"),
     covering(2, ARCHS, OPERATORS, STORAGES, ["odd", "exact", "long"], DTYPES, [True, False]),
@@ -90,6 +92,7 @@ def test_every_operator_compiles(arch, operator, storage, size, dtype, aligned):
     check_compiles(backward_of(op, x, parameters(op, columns), arch, storage))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", range(len(PLACES)), ids=list(PLACES))
 def test_every_functor_compiles(number):
     arch, storage = list(ARCHS)[number % 4], STORAGES[number % 3]
@@ -104,12 +107,14 @@ def test_every_functor_compiles(number):
 
 @pytest.mark.parametrize(
     ("arch", "flagship", "columns", "dtype"),
-    covering(
-        2,
-        ARCHS,
-        ["attention", "add_norm"],
-        [256, 1000, 1024, 4096, 16384, 20001],
-        [torch.float16, torch.float32],
+    only_on_sm_90(
+        covering(
+            2,
+            ARCHS,
+            ["attention", "add_norm"],
+            [256, 1000, 1024, 4096, 16384, 20001],
+            [torch.float16, torch.float32],
+        )
     ),
 )
 def test_the_flagships_compile(arch, flagship, columns, dtype):
@@ -118,9 +123,10 @@ def test_the_flagships_compile(arch, flagship, columns, dtype):
     check_compiles(backward_of(op, *flagship_inputs(op, 300, columns, dtype), arch))
 
 
-@pytest.mark.parametrize("rows", [8, 5000])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float64], ids=str)
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("arch", "dtype", "rows"), covering(2, ARCHS, [torch.float16, torch.float64], [8, 5000])
+)
 def test_sums_of_any_targets_compile(arch, dtype, rows):
     """Each kind of target is a type of its own; together they keep to what a block gets."""
     op = fo.LayerNorm(
@@ -233,7 +239,7 @@ def test_a_block_that_is_alone_visits_no_rows_that_share_nothing():
         ("rms_norm", 64, torch.float32, 128),
     ],
 )
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("arch", ["sm_90", *thorough("sm_80")])
 def test_rows_that_share_a_block_leave_one_part(op, columns, dtype, block, arch):
     op = declare(OPERATORS[op])
     given = {name: g.to(dtype) for name, g in parameters(op, columns).items()}
@@ -262,7 +268,7 @@ def test_sums_in_registers_find_room_to_be_combined():
         assert tile.rows == 1 or tile.sums != "registers" or combined <= 48 << 10, (columns, tile)
 
 
-@pytest.mark.parametrize("arch", ["sm_90", "sm_100", "sm_120"])
+@pytest.mark.parametrize("arch", ["sm_90", *thorough("sm_100", "sm_120")])
 def test_rows_that_are_asked_for_by_line(arch):
     op = declare(OPERATORS["layer_norm"])
     given = {name: g.half() for name, g in parameters(op, 8192).items()}

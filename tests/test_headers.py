@@ -10,6 +10,7 @@ import shutil
 import subprocess
 
 import pytest
+from cases import thorough
 
 from fusedops.errors import CompileError
 from fusedops.jit import compile_cuda, env, nvrtc
@@ -30,6 +31,8 @@ FOREIGN = {"cuda_bf16.h", "cuda_fp16.h", "cstdint", "cmath"}
 #: them, and built while somebody waits.
 LAUNCHING = {"cuda_runtime.h", "system_error", "thread"}
 KERNELS = ("core", "functor", "host", "op", "row")
+
+HOST_COMPILERS = ("g++", "clang++")
 
 #: Names that headers of the C library, Windows and other projects define as macros.
 MACROS = """\
@@ -101,8 +104,14 @@ def test_there_are_headers():
     assert "fusedops/functor/contract.cuh" in HEADERS
 
 
-@pytest.mark.parametrize("macros", [False, True], ids=["alone", "macros"])
-@pytest.mark.parametrize("name", ["g++", "clang++"])
+@pytest.mark.parametrize("name", HOST_COMPILERS)
+def test_a_compiler_is_here(name):
+    """Skipped once for a compiler that is missing, in place of once for each header."""
+    run(compiler(name), "--version")
+
+
+@pytest.mark.parametrize("macros", [False, *thorough(True)], ids=["alone", "macros"])
+@pytest.mark.parametrize("name", [name for name in HOST_COMPILERS if shutil.which(name)])
 @pytest.mark.parametrize("header", HEADERS)
 def test_on_a_host(tmp_path, header, name, macros):
     source = tmp_path / "alone.cpp"
@@ -126,7 +135,7 @@ class TestWithNvrtc:
         _, log = compile_cuda(source, arch)
         assert not log
 
-    @pytest.mark.parametrize("arch", ARCHS)
+    @pytest.mark.parametrize("arch", ["sm_90", *thorough("sm_80", "sm_100", "sm_120")])
     @pytest.mark.parametrize("header", [h for h in HEADERS if h not in HOST_ONLY])
     def test_alone(self, header, arch, known_archs):
         self.compile(f"#include <{header}>\n", arch, known_archs)

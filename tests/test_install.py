@@ -22,6 +22,9 @@ import pytest
 from fusedops import _runtime
 from fusedops.jit import env
 
+#: What these tests share is made once, in one worker.
+pytestmark = pytest.mark.xdist_group("wheel")
+
 ROOT = Path(__file__).parent.parent
 # What is at the edge of file names, compilers' options and CMake's lists at once.
 AWKWARD = "a folder, für Kerne; $HOME 'x'"
@@ -77,6 +80,7 @@ def files(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.thorough
 def test_one_wheel_has_all(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
@@ -125,6 +129,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.thorough
 def test_an_import_is_quick_and_compiles_nothing(installed, tmp_path):
     """28700 calls take 30 to 60 ms, a fortieth of what torch's own import takes."""
     said = json.loads(run(installed, IMPORT, cache=tmp_path))
@@ -161,6 +166,7 @@ print(check_runtime())
 """
 
 
+@pytest.mark.thorough
 def test_the_wheel_works_wherever_it_lies(installed, tmp_path):
     cache = tmp_path / AWKWARD
     include, cmake, *checks = run(installed, CALL, cache=cache).splitlines()

@@ -8,7 +8,7 @@ import pickle
 
 import pytest
 import torch
-from cases import named, randn
+from cases import named, randn, thorough
 from gradients import sum_to
 from references import check
 from torch import nn
@@ -89,7 +89,7 @@ def norm_size(norm, y):
     return g + g.mean(dims, keepdim=True) + y.abs() * (g * y.abs()).mean(dims, keepdim=True)
 
 
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("training", [True, *thorough(False)], ids=["train", "eval"])
 @pytest.mark.parametrize("optional", [(), ("input_bias",)], ids=["", "input_bias"])
 @pytest.mark.parametrize(
     ("shape", "settings"),
@@ -297,7 +297,7 @@ def padding(device, keys=24):
     return (torch.arange(keys, device=device) < lengths)[:, None, None, :]
 
 
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("training", [True, *thorough(False)], ids=["train", "eval"])
 @pytest.mark.parametrize("optional", [(), ("bias",), ("mask",), ("bias", "mask")], ids=str)
 @pytest.mark.parametrize("settings", [{}, {"scale": 0.3}, {"causal": True}], ids=str)
 def test_attention_softmax(settings, optional, training, device):

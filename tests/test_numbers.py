@@ -2,10 +2,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Numbers that are hard on a reduction: huge, tiny, constant, far from zero, not finite."""
 
+import dataclasses
+import math
+
 import pytest
 import torch
-from cases import OPERATORS, compare, declare, parameters, randn, verify
+from cases import (
+    NORMS,
+    OPERATORS,
+    compare,
+    declare,
+    forced,
+    gradients_of,
+    parameters,
+    poisoned,
+    randn,
+    same_bits,
+    upstream_of,
+    verify,
+)
 from references import Chain, check, evaluate, exact, precise
+
+import fusedops as fo
 
 
 @pytest.fixture(params=[64, 1023, 20000])
@@ -13,8 +31,23 @@ def columns(request):
     return request.param
 
 
-#: From here on squares overflow in float32, and with them torch's own norms.
-SQUARES_OVERFLOW = 1e19
+def overflow(op, x):
+    """Whether the squares of a norm's rows do not add up in float32, in torch's norms either."""
+    return op in NORMS and bool(
+        (x.double().square().sum(-1) > torch.finfo(torch.float32).max).all()
+    )
+
+
+def verify_or_nan(op, x, operands):
+    """Rows whose squares overflow are NaN throughout: neither zeros nor other numbers."""
+    if overflow(op, x):
+        y = declare(OPERATORS[op])(x, **operands)
+        constant = op == "layer_norm" and bool((x == x[:, :1]).all())
+        # The mean of a constant row may be off by its rounding, or not: then there are no squares.
+        if not constant or y.isnan().any():
+            assert y.isnan().all()
+            return
+    verify(OPERATORS[op], x, operands, unfused=not overflow(op, x))
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -7.5, 1e-30, 3e37])
@@ -23,7 +56,7 @@ def test_constant_rows(op, value, columns, device):
     chain = OPERATORS[op]
     x = torch.full((3, columns), value, device=device)
     operands = parameters(chain, columns, device=device)
-    verify(chain, x, operands, unfused=value < SQUARES_OVERFLOW)
+    verify_or_nan(op, x, operands)
 
 
 @pytest.mark.parametrize("op", OPERATORS)
@@ -39,7 +72,7 @@ def test_inputs_of_every_size(op, scale, columns, device):
     chain = OPERATORS[op]
     x = (randn(5, columns, device=device).double().clamp(-4, 4) * scale).float()
     operands = parameters(chain, columns, device=device)
-    verify(chain, x, operands, unfused=scale < SQUARES_OVERFLOW)
+    verify_or_nan(op, x, operands)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -49,7 +82,7 @@ def test_the_largest_half_numbers(op, dtype, columns, device):
     sign = randn(5, columns, device=device).sign()
     x = (sign * min(torch.finfo(dtype).max, 8e37)).to(dtype)
     operands = parameters(chain, columns, dtype, device)
-    verify(chain, x, operands, unfused=dtype == torch.float16)
+    verify_or_nan(op, x, operands)
 
 
 @pytest.mark.parametrize("op", ["softmax", "log_softmax"])
@@ -101,6 +134,71 @@ def test_nan_and_inf_stay_in_their_row(op, value, columns, device):
             compare(chain, bad, operands, {"y": y})
         others = [0, 1, 3, 4]
         assert torch.equal(y[others], clean[others])
+
+
+def diverged(op, value, columns, device, schedule=None):
+    """A row that holds `value` is NaN everywhere: results, statistics and gradients."""
+    options = {"stats": True} if op in NORMS else {}
+    chain = dataclasses.replace(OPERATORS[op], **options)
+    operands = parameters(chain, columns, device=device)
+    clean = randn(5, columns, device=device)
+    others = [0, 1, 3, 4]
+    for at in {0, columns // 2, columns - 1}:
+        x = clean.clone()
+        x[2, at] = value
+        out, intact = poisoned(x.shape, x.dtype, x.device)
+        if op not in NORMS:
+            with forced(schedule):
+                declare(chain)(x, out=out)
+            assert intact()
+            assert out[2].isnan().all()
+        upstream = upstream_of(chain, x, operands)
+        with forced(schedule, also=["register"] * (schedule == "shared")):
+            outputs, gradients = gradients_of(declare(chain), x, operands, upstream)
+            wanted, near = gradients_of(declare(chain), clean, operands, upstream)
+        assert outputs["y"][2].isnan().all(), "what is wrong must show"
+        assert gradients["x"][2].isnan().all()
+        assert same_bits(outputs["y"][others], wanted["y"][others])
+        assert same_bits(gradients["x"][others], near["x"][others])
+        if op in NORMS:
+            assert outputs["rstd"][2].isnan()
+            if op == "layer_norm" and not math.isfinite(value):
+                assert not outputs["mean"][2].isfinite()
+            assert gradients["gamma"].isnan().all()
+
+
+@pytest.mark.parametrize("columns", [3, 16, 257, 1024, 4096])
+@pytest.mark.parametrize("op", OPERATORS)
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_row_that_diverges_is_nan(op, value, columns, scheduled):
+    """At every schedule, in each part of a row that threads, warps and chunks have."""
+    device, schedule = scheduled
+    diverged(op, value, columns, device, schedule)
+
+
+@pytest.mark.parametrize("columns", [20000, 100001])
+@pytest.mark.parametrize("op", OPERATORS)
+def test_a_long_row_that_diverges_is_nan(op, columns, device):
+    for value in (torch.nan, torch.inf):
+        diverged(op, value, columns, device)
+
+
+@pytest.mark.parametrize("op", NORMS)
+@pytest.mark.parametrize("value", [-torch.inf, 1e30])
+def test_a_norm_of_squares_beyond_range_is_nan(op, value, columns, device):
+    """Of -Inf, and of finite values: a reciprocal deviation of zero would give zeros."""
+    diverged(op, value, columns, device)
+
+
+def test_a_norm_of_halves_has_no_squares_beyond_range(device):
+    """65504 squared, 100000 times, is in range; so is a double beyond the largest float."""
+    x = torch.full((2, 100000), 65504.0, device=device, dtype=torch.float16)
+    x[:, ::2] *= -1
+    assert torch.equal(fo.RMSNorm()(x), x.sign())
+    assert torch.equal(fo.LayerNorm()(x), x.sign())
+    wide = randn(2, 1000, device=device).double() * 1e100
+    near = wide / wide.square().mean(-1, keepdim=True).sqrt()
+    torch.testing.assert_close(fo.RMSNorm(eps=0.0)(wide), near)
 
 
 @pytest.mark.parametrize("columns", [1, 7, 33, 1000, 4097])

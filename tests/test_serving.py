@@ -6,10 +6,14 @@ import warnings
 
 import pytest
 import torch
+from cases import raises
+from typer.testing import CliRunner
 
 import fusedops as fo
 from fusedops import _runtime
+from fusedops.cli import app
 from fusedops.errors import CompilerNotFound, MissingVariantError, UnknownArchError
+from fusedops.generate import target as targets
 from fusedops.generate.target import Target
 from fusedops.prebuild.signature import of_call
 from fusedops.run import fallback_arch as serving
@@ -49,6 +53,46 @@ def test_a_gpu_newer_than_the_compiler_runs_ptx(monkeypatch):
     with warnings.catch_warnings():  # once is enough
         warnings.simplefilter("error")
         serve(monkeypatch, NEWER, columns=1001)
+
+
+OLD = ("got sm_75", "sm_80 or newer", "op.unfused", "CPU")
+
+
+def old_gpu(monkeypatch):
+    """As on a machine whose GPU is a T4."""
+    found = {"name": "Tesla T4", "capability": (7, 5), "shared_per_block_optin": 65536}
+    monkeypatch.setattr(targets, "device_info", lambda index: {**found, "multiprocessors": 40})
+    targets._cuda_target.cache_clear()
+    monkeypatch.setattr(_runtime, "load_cuda", lambda *_, **__: pytest.fail("nothing is loaded"))
+
+
+def test_a_gpu_that_is_too_old_is_refused_at_the_call(monkeypatch):
+    old_gpu(monkeypatch)
+    op = fo.Softmax()
+    bound = op.bind(torch.empty(7, 100, dtype=torch.float16, device="meta"), {})
+    with raises(fo.UnsupportedError, "Softmax: ", "Tesla T4", *OLD):
+        serving.serve(
+            torch.device("cuda", 0),
+            lambda target: plan.describe(bound, target).variant.kernel(),
+            lambda: of_call(bound),
+        )
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_70", "sm_75a"])
+def test_an_architecture_that_is_too_old_is_refused_by_name(arch):
+    said = [f"got {arch}", *OLD[1:]]
+    with raises(fo.UnsupportedError, *said):
+        Target.named(arch)
+    with raises(fo.UnsupportedError, *said):
+        fo.export(fo.Softmax(), torch.empty(3, 4), arch=arch)
+    operands = ["bias=float16:4", "p=0.1", "residual=float16:3,4", "gamma=float16:4"]
+    given = [f"--operand={one}" for one in ("x=float16:3,4", *operands, "beta=float16:4")]
+    for command in ("build", "export"):
+        arguments = [command, "fusedops.flagship:ADD_NORM", "--arch", arch, *given]
+        result = CliRunner().invoke(app, arguments, env={"COLUMNS": "400"})
+        assert result.exit_code == 2
+        for part in said:
+            assert part in " ".join(result.output.split())
 
 
 def test_within_a_generation_machine_code_runs(monkeypatch):

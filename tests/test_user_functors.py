@@ -8,6 +8,7 @@ import pickle
 
 import pytest
 import torch
+from cases import thorough
 from operations import OPERATIONS
 from references import check
 from test_variants import ARCHS, check_compiles, described
@@ -66,7 +67,7 @@ def given(dtype, device, columns=100):
     return x, operands
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, *thorough(torch.float16)], ids=str)
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_operation_in_load_and_store(group, dtype, device):
     functor = GROUPS[group]

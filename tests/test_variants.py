@@ -12,7 +12,7 @@ import re
 
 import pytest
 import torch
-from cases import ADD_NORM, ATTENTION, OPERATORS, declare
+from cases import ADD_NORM, ATTENTION, OPERATORS, declare, thorough
 
 import fusedops as fo
 from fusedops import testing
@@ -50,6 +50,13 @@ def covering(strength, *axes):
     return sorted(chosen, key=lambda row: [str(value) for value in row])
 
 
+def only_on_sm_90(rows):
+    """Rows that begin with an architecture: those of the others are for the thorough run."""
+    return [
+        row if row[0] == "sm_90" else pytest.param(*row, marks=pytest.mark.thorough) for row in rows
+    ]
+
+
 def tensor(*shape, dtype=torch.float32, misaligned=False):
     """Memory without content: a kernel is generated from shapes, strides, dtypes and alignment."""
     count = torch.Size(shape).numel()
@@ -85,6 +92,7 @@ def parameters(op, columns):
     return {operand.name: tensor(columns) for operand in op.operands}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arch", "operator", "storage", "size", "dtype", "aligned"),
     covering(3, ARCHS, OPERATORS, STORAGES, ["odd", "exact", "long"], DTYPES, [True, False]),
@@ -109,7 +117,7 @@ def test_long_rows_have_the_room_that_was_asked_for(op, columns):
     assert 2 * registers * info.tile.block <= 65536, log
 
 
-@pytest.mark.parametrize("arch", ["sm_90", "sm_100", "sm_120"])
+@pytest.mark.parametrize("arch", ["sm_90", *thorough("sm_100", "sm_120")])
 @pytest.mark.parametrize(
     ("op", "columns"),
     [("layer_norm", 30522), ("layer_norm", 50257), ("layer_norm", 65536), ("rms_norm", 30522)],
@@ -202,6 +210,7 @@ PLACES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("number", "arch", "place", "storage", "dtype"),
     [(i, *row) for i, row in enumerate(covering(2, ARCHS, PLACES, STORAGES, DTYPES))],
@@ -234,13 +243,15 @@ def flagship_inputs(op, rows, columns, dtype):
 
 @pytest.mark.parametrize(
     ("arch", "flagship", "storage", "size", "dtype"),
-    covering(
-        2,
-        ARCHS,
-        ["attention", "add_norm"],
-        STORAGES,
-        ["odd", "exact", "long"],
-        [torch.float16, torch.float32],
+    only_on_sm_90(
+        covering(
+            2,
+            ARCHS,
+            ["attention", "add_norm"],
+            STORAGES,
+            ["odd", "exact", "long"],
+            [torch.float16, torch.float32],
+        )
     ),
 )
 def test_the_flagships_compile(arch, flagship, storage, size, dtype):

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 import numbers
-import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,8 +18,19 @@ from torch import Tensor
 
 from fusedops.bind.generator import check_generator
 from fusedops.bind.geometry import mismatch
+from fusedops.bind.layouts import check_layouts
+from fusedops.bind.scalars import (
+    check_draw,
+    check_offset,
+    check_pair,
+    check_probability,
+    offset_of,
+    read_ints,
+)
 from fusedops.declare.chains import OPTIONS
 from fusedops.declare.declaration import Declaration
+from fusedops.declare.hints import for_call
+from fusedops.errors import shortened
 from fusedops.functors import Dropout, Functor, Role
 
 __all__ = [
@@ -29,12 +39,10 @@ __all__ = [
     "Bound",
     "bind",
     "check_device",
-    "check_draw",
     "check_names",
     "check_number",
-    "check_pair",
+    "drops",
     "find_reduced",
-    "read_ints",
 ]
 
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -109,28 +117,34 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
     """
     name = op.name
     if not isinstance(x, Tensor):
-        raise TypeError(f"{name}: x must be a torch.Tensor, got {type(x).__name__}")
+        raise TypeError(
+            f"{name}: x must be a torch.Tensor, got {type(x).__name__}; make one, for example with "
+            "torch.as_tensor(x)"
+        )
+    if not torch.compiler.is_compiling():
+        check_layouts(name, {"x": x, **operands, "out": options.get("out")})
     if x.dtype not in FLOATING:
         raise TypeError(
             f"{name}: x must be floating point ({_names(FLOATING)}), got {x.dtype}; "
-            "convert it, for example with x.float()"
+            f"{_parts_of('x') if x.is_complex() else 'convert it, for example with x.float()'}"
         )
     check_names(op, name, operands)
     for key in options:
         if key not in OPTIONS:
             raise TypeError(f"{name}: unknown option {key!r}")
-    reduced = find_reduced(op, name, x, options)
+    reduced = find_reduced(op, name, x.shape, options)
     dtype = x.dtype if options.get("dtype") is None else options["dtype"]
     if not isinstance(dtype, torch.dtype) or dtype not in FLOATING:
-        raise TypeError(f"{name}: dtype must be one of {_names(FLOATING)}, got {dtype}")
+        got = shortened(dtype)
+        raise TypeError(f"{name}: dtype must be one of {_names(FLOATING)}, got {got}")
     training = options.get("training", True)
     if not isinstance(training, bool):
-        raise TypeError(f"{name}: training must be True or False, got {training!r}")
+        raise TypeError(f"{name}: training must be True or False, got {shortened(training)}")
     generator = options.get("generator")
     if isinstance(generator, Tensor):
         check_draw(name, generator, x)
     if isinstance(generator, tuple):
-        check_pair(name, generator)
+        generator = check_pair(name, generator)
     drawn = isinstance(generator, (tuple, Tensor))
     if generator is not None and not drawn and not isinstance(generator, torch.Generator):
         raise TypeError(
@@ -149,6 +163,9 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
     load, store, slots = _acting(op, values, training)
     if slots and isinstance(generator, torch.Generator):
         check_generator(name, generator, x.device.type, x.device.index or 0)
+    offset = offset_of(generator)
+    if offset is not None:
+        check_offset(name, offset, op.dropouts if slots else 1)
     double = torch.float64 in (x.dtype, dtype)
     bound = Bound(
         op=op,
@@ -172,11 +189,16 @@ def check_names(op: Declaration, name: str, operands: Mapping[str, Any]) -> None
     """Raise TypeError for an operand that the op has not, or that is not there."""
     for key in operands:
         if key not in op.slots:
-            raise TypeError(f"{name}: unknown operand {key!r}; {_wanted(op)}")
+            hint = for_call(op, key, OPTIONS)
+            raise TypeError(f"{name}: unknown operand {key!r}; {_wanted(op)}{hint}")
     for key in op.slots:
         if operands.get(key) is None:
-            got = "is missing" if key not in operands else "must not be None"
-            raise TypeError(f"{name}: operand {key!r} {got}; {_wanted(op)}: pass {key}=...")
+            if key in operands:
+                raise TypeError(
+                    f"{name}: operand {key!r} must not be None; {_wanted(op)}, and none may be "
+                    f"left out: pass {key}=..., or call an op that is declared without it"
+                )
+            raise TypeError(f"{name}: operand {key!r} is missing; {_wanted(op)}: pass {key}=...")
 
 
 def _wanted(op: Declaration) -> str:
@@ -184,12 +206,16 @@ def _wanted(op: Declaration) -> str:
 
 
 def find_reduced(
-    op: Declaration, name: str, x: Tensor, options: Mapping[str, Any]
+    op: Declaration, name: str, sizes: Sequence[int], options: Mapping[str, Any]
 ) -> tuple[int, ...]:
-    """The dimensions that make a row, ascending; raises TypeError or ValueError if they cannot."""
+    """The dimensions of x, of these sizes, that make a row, ascending.
+
+    Raises:
+        TypeError, ValueError: The options do not say which.
+    """
     dim = options.get("dim")
     shape = options.get("normalized_shape")
-    if x.dim() == 0:
+    if len(sizes) == 0:
         raise ValueError(
             f"{name}: x must have at least one dimension, got a 0-d tensor; use x[None]"
         )
@@ -199,40 +225,26 @@ def find_reduced(
         if dim is not None:
             raise TypeError(f"{name}: give dim or normalized_shape, not both")
         wanted = read_ints(name, "normalized_shape", shape)
-        if not wanted or tuple(x.shape[-len(wanted) :]) != wanted:
+        if not wanted or tuple(sizes[-len(wanted) :]) != wanted:
             raise ValueError(
-                f"{name}: normalized_shape must be the end of x's shape {tuple(x.shape)}, "
-                f"got {wanted}"
+                f"{name}: normalized_shape must be the end of x's shape {tuple(sizes)}, "
+                f"got {shortened(wanted)}"
             )
-        return tuple(range(x.dim() - len(wanted), x.dim()))
+        return tuple(range(len(sizes) - len(wanted), len(sizes)))
     if dim is None:
-        return (x.dim() - 1,)
+        return (len(sizes) - 1,)
     dims = read_ints(name, "dim", dim)
     if len(dims) != 1 and not op.normalizes:
-        raise TypeError(f"{name}: dim must be one int, got {dim!r}")
+        raise TypeError(f"{name}: dim must be one int, got {shortened(dim)}")
     for one in dims:
-        if not -x.dim() <= one < x.dim():
-            raise ValueError(f"{name}: dim must be within x's {x.dim()} dimensions, got {dim!r}")
-    result = tuple(sorted({one % x.dim() for one in dims}))
+        if not -len(sizes) <= one < len(sizes):
+            raise ValueError(
+                f"{name}: dim must be within x's {len(sizes)} dimensions, got {shortened(dim)}"
+            )
+    result = tuple(sorted({one % len(sizes) for one in dims}))
     if not result or len(result) != len(dims):
-        raise ValueError(f"{name}: dim must name each dimension once, got {dim!r}")
+        raise ValueError(f"{name}: dim must name each dimension once, got {shortened(dim)}")
     return result
-
-
-def read_ints(name: str, option: str, value: Any) -> tuple[int, ...]:
-    """An option that is an int or several, of any integer type (numpy's, say), as plain ints."""
-    if type(value) is int:  # at once; nor could Dynamo follow what is tried below
-        return (value,)
-    try:
-        items = tuple(value)
-    except TypeError:
-        items = (value,)
-    try:
-        if not any(isinstance(item, bool) for item in items):  # True would pass for 1
-            return tuple(operator.index(item) for item in items)
-    except TypeError:
-        pass
-    raise TypeError(f"{name}: {option} must be an int or a sequence of ints, got {value!r}")
 
 
 def _check_tensor(
@@ -250,6 +262,8 @@ def _check_tensor(
             Role.FLAGS: f"write {key} != 0 (True is masked out) or {key} == 0, whichever is meant",
             Role.COUNT: f"convert it with {key}.long()",
         }[role]
+        if value.is_complex():
+            cure = _parts_of(key)
         raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {value.dtype}; {cure}")
     wrong = None if value.shape == x.shape else mismatch(x.shape, value.shape)
     if wrong is not None:
@@ -281,54 +295,46 @@ def check_device(name: str, key: str, value: Tensor, x: Tensor) -> None:
         )
 
 
+def drops(op: Declaration, arguments: Mapping[str, Any]) -> bool:
+    """Whether a call with these arguments draws random numbers."""
+    if arguments.get("training", True):
+        for p in op.probabilities:
+            value = arguments.get(p, 0)
+            if (value if isinstance(value, (float, int)) else check_number(op, p, value)) > 0:
+                return True
+    return False
+
+
 def check_number(op: Declaration, key: str, value: Any) -> float:
     """An operand that is no tensor as a plain number; raises TypeError or ValueError."""
     return _number(op.name, key, op.operands[op.slots[key] - 1].role, value)
-
-
-def check_pair(name: str, draw: tuple[Any, ...]) -> None:
-    """Raise TypeError or ValueError unless these are seed and offset."""
-    kinds = (int, torch.SymInt)
-    if len(draw) != 2 or not all(isinstance(one, kinds) for one in draw):
-        raise TypeError(f"{name}: generator must be (seed, offset), two ints, got {draw!r}")
-    if not all(-(1 << 63) <= one < 1 << 64 for one in draw):
-        raise ValueError(
-            f"{name}: seed and offset, given as generator, must fit 64 bits, got {draw!r}"
-        )
-
-
-def check_draw(name: str, draw: Tensor, x: Tensor) -> None:
-    """Raise ValueError unless dropouts can read seed and offset there."""
-    lies_right = draw.is_meta or draw.stride() == (1,)
-    if draw.dtype is torch.int64 and draw.shape == (2,) and draw.device == x.device and lies_right:
-        return
-    raise ValueError(
-        f"{name}: a tensor given as generator must hold seed and offset, two int64 on x's device "
-        f"{x.device}, next to each other, got {draw.dtype} of shape {tuple(draw.shape)} on "
-        f"{draw.device}; make one "
-        f"with torch.tensor([seed, offset], device={str(x.device)!r})"
-    )
 
 
 def _number(name: str, key: str, role: Role, value: Any) -> float:
     if type(value) is float and role is Role.VALUE:
         return value  # at once: what follows is slow to ask
     if role is Role.FLAGS or isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {type(value).__name__}")
+        cure = f"; make a tensor with torch.as_tensor({key})" if hasattr(value, "__len__") else ""
+        raise TypeError(
+            f"{name}: operand {key!r} must be {role.value}, got {type(value).__name__}{cure}"
+        )
     if role is Role.COUNT:
         if not isinstance(value, numbers.Integral):
-            raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {value!r}")
+            raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {shortened(value)}")
         count = int(value)
         if not -(2**63) <= count < 2**63:
-            raise ValueError(f"{name}: operand {key!r} must fit 64 bits as an int, got {count}")
+            raise ValueError(
+                f"{name}: operand {key!r} must fit 64 bits as an int, got {shortened(count)}"
+            )
         return count
+    if role is Role.PROBABILITY:
+        return check_probability(name, f"operand {key!r}", value)
     try:
-        number = float(value)
+        return float(value)
     except OverflowError:
-        raise ValueError(f"{name}: operand {key!r} is too large for a double: {value}") from None
-    if role is Role.PROBABILITY and not 0.0 <= number <= 1.0:
-        raise ValueError(f"{name}: operand {key!r} must be a probability in [0, 1], got {number}")
-    return number
+        raise ValueError(
+            f"{name}: operand {key!r} must fit a double, got {shortened(value)}"
+        ) from None
 
 
 def _acting(
@@ -389,6 +395,10 @@ def _out(bound: Bound, name: str, given: Any) -> dict[str, Tensor]:
                 f"got {tensor.dtype}; the output's dtype is chosen with dtype="
             )
     return {key: tensor for key, tensor in zip(names, tensors, strict=True) if tensor is not None}
+
+
+def _parts_of(key: str) -> str:
+    return f"take what is real of it: {key}.real, {key}.abs() or torch.view_as_real({key})"
 
 
 def _names(dtypes: tuple[torch.dtype, ...]) -> str:

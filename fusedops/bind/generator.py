@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["check_generator", "draw", "draw_in_memory"]
+__all__ = ["OFFSETS", "check_generator", "draw", "draw_in_memory"]
 
 
-#: Offsets that leave room for the slots of a declaration: a counter has 48 bits for both.
-_OFFSETS = 1 << 47
+#: Streams, an offset plus a slot each: a counter has 48 bits for them. csrc/stage.h has the same.
+OFFSETS = 1 << 48
 
 
 class _Scratch(threading.local):
@@ -92,7 +92,7 @@ def draw_in_memory(
     drawn = draw(device.type, device.index or 0, generator, count, op)
     result = torch.empty(2, dtype=torch.int64, device=device)
     if drawn is None:
-        return result.random_(0, _OFFSETS, generator=generator)
+        return result.random_(0, OFFSETS // 2, generator=generator)
     seed, offset = drawn
     result.fill_(seed if seed < 1 << 63 else seed - (1 << 64))
     result[1].fill_(offset)

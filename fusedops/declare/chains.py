@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
+from fusedops.errors import shortened
 from fusedops.functors import Functor, Operand, Residual
 
 if TYPE_CHECKING:
@@ -21,6 +24,10 @@ if TYPE_CHECKING:
         @property
         def masks(self) -> bool:
             """Whether masked elements leave the row."""
+
+        @property
+        def normalizes(self) -> bool:
+            """Whether it is a norm."""
 
 
 __all__ = ["OPTIONS", "check_chain", "operands_of"]
@@ -42,7 +49,7 @@ def check_chain(op: Declaration, side: str, functors: Iterable[Functor]) -> tupl
     name = type(op).__name__
     if isinstance(functors, Functor):
         functors = (functors,)
-    chain = tuple(functors)
+    chain = _sequence(op, side, functors)
     for functor in chain:
         if isinstance(functor, type) and issubclass(functor, Functor):
             title = functor.__name__
@@ -51,7 +58,8 @@ def check_chain(op: Declaration, side: str, functors: Iterable[Functor]) -> tupl
                 f"with the names of its operands, or {title}() if it has none"
             )
         if not isinstance(functor, Functor):
-            raise TypeError(f"{name}: {side} must hold functors, got {functor!r}")
+            said = f"{name}: {side} must hold functors, got {shortened(functor)}"
+            raise TypeError(f"{said}{_of_row(op, functors)}")
         if functor.masks and not op.masks:
             raise ValueError(
                 f"{name}: {functor!r} cannot stand here: a masked element leaves the row, which a "
@@ -73,6 +81,33 @@ def check_chain(op: Declaration, side: str, functors: Iterable[Functor]) -> tupl
                 "save= belongs in load"
             )
     return chain
+
+
+def _sequence(op: Declaration, side: str, functors: Any) -> tuple[Any, ...]:
+    odd = isinstance(functors, (str, bytes, Mapping, Tensor))  # which can be iterated, all the same
+    if not odd and hasattr(functors, "__iter__"):
+        return tuple(functors)
+    name = type(op).__name__
+    if functors is None:
+        cure = f"; leave {side} out where there are none"
+    elif isinstance(functors, Tensor):
+        cure = f"; tensors are given to the call: {name}()(x)"
+    else:
+        cure = _of_row(op, functors) or f"; write {side}=[fusedops.Scale('scale')], say"
+    raise TypeError(
+        f"{name}: {side} must hold functors, got {shortened(functors)} in place of a sequence of "
+        f"them{cure}"
+    )
+
+
+def _of_row(op: Declaration, given: Any) -> str:
+    """What is meant by numbers, as torch's modules take them."""
+    several = isinstance(given, (tuple, list)) and given
+    if not all(isinstance(one, int) for one in (given if several else [given])):
+        return ""
+    option = "normalized_shape" if op.normalizes else "dim"
+    value = tuple(given) if several else given
+    return f"; the call says what a row is: {type(op).__name__}()(x, {option}={shortened(value)})"
 
 
 def operands_of(op: Declaration) -> tuple[Operand, ...]:

@@ -93,14 +93,6 @@ class Declaration:
         """The C++ type of its gradient."""
         raise NotImplementedError
 
-    @functools.cached_property
-    def gradient_values(self) -> str:
-        """Which of `backward_tile.GRADIENT_VALUES` fits the declaration."""
-        having = sum(len(functor.gradients()) for functor in (*self.load, *self.store))
-        if not having:
-            return "plain"
-        return "softmax" if not self.normalizes else "norm" if having <= 2 else "long norm"
-
     @property
     def eps(self) -> float | None:
         """What a norm adds to the variance; None for a softmax."""
@@ -113,14 +105,6 @@ class Declaration:
                 f"{self.name}: {functor!r} has no derivative, so the op has none; give the functor "
                 "one, call the op under torch.no_grad(), or detach() what needs no gradient"
             )
-
-    def drops(self, arguments: Mapping[str, Any]) -> bool:
-        """Whether a call with these arguments draws random numbers."""
-        if arguments.get("training", True):
-            for p in self.probabilities:
-                if arguments.get(p, 0) > 0:
-                    return True
-        return False
 
     @functools.cached_property
     def declaration(self) -> str:

@@ -60,6 +60,8 @@ class Functor:
     header: ClassVar[str]
     #: Takes elements out of the row: stands in the LOAD of softmax and log-softmax alone.
     masks: ClassVar[bool] = False
+    #: Draws random numbers, eight elements at a time: a pack is that wide.
+    draws: ClassVar[bool] = False
     #: Has a gradient; an op with a functor that has none runs forward only.
     differentiable: ClassVar[bool] = True
     #: Asks which query a row is: likewise.

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fusedops.errors import UnsupportedError
 from fusedops.functors.definition import GRADIENT, RESERVED, VALUE, Program, names
+from fusedops.functors.trace import Traced
 from fusedops.functors.user import UserFunctor, make_class
 
 if TYPE_CHECKING:
@@ -42,8 +43,11 @@ class CppFunctor(UserFunctor):
     def _names(self) -> list[str]:
         return [one for one in self.arguments if isinstance(one, str)]  # as the expressions do
 
-    def _derive(self) -> Program:
-        return self.program
+    def _derive(self) -> Traced:
+        return Traced(self.program, None)
+
+    def _check_unchanged(self) -> None:
+        """The function and the C++ are both as they were given."""
 
 
 def cpp_functor(

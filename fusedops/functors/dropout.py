@@ -36,6 +36,7 @@ class Dropout(Functor):
 
     p: str
     header: ClassVar[str] = "dropout.cuh"
+    draws: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_name(self, "p", self.p)

@@ -17,6 +17,7 @@ from torch import Tensor, fx
 
 from fusedops.errors import UnsupportedError
 from fusedops.functors.definition import Step
+from fusedops.functors.integers import Range, is_integer, range_of
 from fusedops.functors.pointwise import (
     COPIES,
     EMPTY,
@@ -47,12 +48,25 @@ class _Number(float):
 
 
 class _Memory:
-    """What an element of some memory holds: the text of a value, truth values or not."""
+    """What an element of some memory holds: the text of a value, truth values or not.
 
-    def __init__(self, text: str | None, logical: bool = False, given: bool = False) -> None:
+    Of integers also the range; truth values are such, floating point is none. What was moved away
+    has no text; torch's formulas move some tensors whose values nothing uses.
+    """
+
+    def __init__(
+        self,
+        text: str | None,
+        logical: bool = False,
+        given: bool = False,
+        integers: Range | None = None,
+        moved: str = "",
+    ) -> None:
         self.text = text
         self.logical = logical
         self.given = given
+        self.integers = Range(1) if logical else integers
+        self.moved = moved
 
 
 class _Lowering:
@@ -76,6 +90,8 @@ class _Lowering:
 
     def text(self, memory: _Memory, logical: bool = False) -> str:
         """The value that is held, as a truth value or as a number."""
+        if memory.moved:
+            self.refuse(memory.moved, "where it has no value; a functor stays on x's device")
         if memory.text is None:
             self.refuse("reads memory that nothing was written to,", "which has no value; fill it")
         if memory.logical == logical:
@@ -95,7 +111,9 @@ class _Lowering:
                 f"it uses a tensor{shape} from outside,",
                 "but what is known here is one element at a time; make it an operand",
             )
-        return _Memory(literal(value.item()), given=True)
+        number = value.item()
+        integers = Range.of(number) if is_integer(value.dtype) else None
+        return _Memory(literal(number), given=True, integers=integers)
 
     def call(self, node: fx.Node, memory: dict[fx.Node, Any]) -> Any:
         """What an operation's result holds."""
@@ -116,22 +134,48 @@ class _Lowering:
             return given["self"]
         result = node.meta["val"]
         value = result[0] if isinstance(result, (tuple, list)) else result
+        if value.device.type != "cpu":  # where it is traced
+            moved = f"{target.overloadpacket} ({target}) moves to {value.device},"
+            return _Memory(None, moved=moved)
         logical = value.dtype == torch.bool
-        text = (
-            self.copied(node, given["self"], value)
-            if name in COPIES
-            else self.name(
-                "bool" if logical else "Compute", self.spelled(target, name, given, logical)
-            )
-        )
+        integers = self.counted(target, name, given, value.dtype)
+        if name in COPIES:
+            text = self.copied(node, given["self"], value)
+        else:
+            text = self.spelled(target, name, given, logical)
+            if self.rounds and value.dtype == torch.float32:  # as torch computes it beside doubles
+                text = f"Compute(float({text}))"
+            text = self.name("bool" if logical else "Compute", text)
         if writes:
             kept = given["self"]
             if kept.given:
                 self.refuse(f"aten.{full}", "writes to an argument of the functor; make a copy")
             kept.text, kept.logical = text, logical
+            kept.integers = Range(1) if logical else integers
             return kept
-        made = _Memory(text, logical)
+        made = _Memory(text, logical, integers=integers)
         return made if value is result else [made, *[_Memory(None) for _ in result[1:]]]
+
+    def counted(
+        self, target: Any, name: str, given: dict[str, Any], dtype: torch.dtype
+    ) -> Range | None:
+        """The range of a result of integers, which floating point has to compute exactly."""
+        if not is_integer(dtype):
+            return None
+        numbers = {
+            key: value
+            for key, value in given.items()
+            if isinstance(value, (int, float)) and not isinstance(value, bool)
+        }
+        tensors = {key: v.integers for key, v in given.items() if isinstance(v, _Memory)}
+        found = range_of(name, numbers, tensors, dtype)
+        if found is None:
+            self.refuse(
+                f"{target.overloadpacket} ({target})",
+                f"computes in {dtype}, which may come out otherwise in floating point; convert "
+                "to x.dtype before, with .to(x.dtype)",
+            )
+        return found
 
     def copied(self, node: fx.Node, source: _Memory, value: Tensor) -> str:
         """The same value; a conversion from double to float rounds, where Compute is double."""
@@ -200,14 +244,16 @@ class _Lowering:
                 )
             if value.dtype in (torch.float16, torch.bfloat16):
                 self.refuse(called, f"rounds to {value.dtype}; the functor for that: fusedops.Cast")
+            if value.dtype.is_floating_point and value.dtype not in (torch.float32, torch.float64):
+                self.refuse(called, f"rounds to {value.dtype}, which no functor does; {_CURE}")
             if value.dtype.is_complex:
                 self.refuse(called, f"makes complex numbers; {_CURE}")
             if str(target) == "aten.view.dtype":
                 self.refuse(called, f"reads bits as another type; {_CURE}")
-            if name in COPIES and not (value.dtype.is_floating_point or value.dtype is torch.bool):
+            if name in COPIES and is_integer(value.dtype):
                 source = node.args[0]
                 dtype = source.meta["val"].dtype if isinstance(source, fx.Node) else None
-                if dtype is not None and dtype.is_floating_point and value.numel() != 1:
+                if dtype is not None and dtype.is_floating_point:
                     self.refuse(called, f"makes {value.dtype} of {dtype}; write torch.trunc")
 
 

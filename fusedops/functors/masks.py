@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
+from fusedops.errors import shortened
 from fusedops.functors.base import Functor, Operand, Reads, Role, check_name
 from fusedops.functors.position import FAR, Positioned
 
@@ -118,11 +119,12 @@ class Window(Positioned):
                 continue
             if not isinstance(size, int) or isinstance(size, bool):
                 raise TypeError(
-                    f"Window: {field} must be an int >= 0 or None (no limit), got {size!r}"
+                    f"Window: {field} must be an int >= 0 or None (no limit), got {shortened(size)}"
                 )
             if not 0 <= size <= FAR:
                 raise ValueError(
-                    f"Window: {field} must be an int >= 0 or None (no limit), got {size}; "
+                    f"Window: {field} must be an int >= 0 or None (no limit), got "
+                    f"{shortened(size)}; "
                     + ("use None" if size > 0 else "offset= moves the window")
                 )
         if self.left is None and self.right is None:

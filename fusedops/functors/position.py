@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
+from fusedops.errors import shortened
 from fusedops.functors.base import Functor
 
 if TYPE_CHECKING:
@@ -42,9 +43,9 @@ class Positioned(Functor):
                 f"{kind}: align must be 'top-left' or 'bottom-right', got {self.align!r}"
             )
         if not isinstance(self.offset, int) or isinstance(self.offset, bool):
-            raise TypeError(f"{kind}: offset must be an int, got {self.offset!r}")
+            raise TypeError(f"{kind}: offset must be an int, got {shortened(self.offset)}")
         if abs(self.offset) > FAR:
-            raise ValueError(f"{kind}: offset must be within +-2**60, got {self.offset}")
+            raise ValueError(f"{kind}: offset must be within +-2**60, got {shortened(self.offset)}")
 
     def shift(self, queries: int, columns: int) -> int:
         """What is added to a query's number to get its position among the keys."""

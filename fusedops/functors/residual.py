@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
+from fusedops.errors import shortened
 from fusedops.functors.base import Functor, Operand, Reads, Role, check_name, is_finite, rounded
 
 if TYPE_CHECKING:
@@ -50,11 +51,10 @@ class Residual(Functor):
         if isinstance(self.alpha, str):
             check_name(self, "alpha", self.alpha)
         elif isinstance(self.alpha, bool) or not isinstance(self.alpha, (int, float)):
-            raise TypeError(
-                f"Residual: alpha must be a number or an operand's name, got {self.alpha!r}"
-            )
+            got = shortened(self.alpha)
+            raise TypeError(f"Residual: alpha must be a number or an operand's name, got {got}")
         elif not is_finite(self.alpha):
-            raise ValueError(f"Residual: alpha must be finite, got {self.alpha!r}")
+            raise ValueError(f"Residual: alpha must be finite, got {shortened(self.alpha)}")
 
     def operands(self) -> tuple[Operand, ...]:
         mine = Operand(self.residual, Role.VALUE)

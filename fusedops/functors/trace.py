@@ -5,28 +5,45 @@
 torch traces the function together with its ``torch.func.vjp``, so the derivatives are torch's own,
 with its conventions at kinks and its care for large arguments. The samples have shapes and dtypes
 but no values: nothing can depend on those. They are traced twice, in another shape and dtype, since
-nothing may depend on these either.
+nothing may depend on these either. `op.unfused` runs what was traced, not the function: what this
+reads from outside may change later.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from typing import Any
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
 
 from fusedops.errors import UnsupportedError
 from fusedops.functors.definition import GRADIENT, VALUE, Program
+from fusedops.functors.frozen import freeze
 from fusedops.functors.lowering import lower
 
-__all__ = ["trace"]
+__all__ = ["Traced", "trace"]
 
 _SAMPLES = (((2, 3), torch.float64), ((5,), torch.float32))
 
 
-def trace(title: str, function: Callable[..., Tensor], operands: int) -> Program:
+class Traced(NamedTuple):
+    """What a function was when it was traced.
+
+    Attributes:
+        program: What it and its derivative do to an element.
+        forward: The same of tensors, by the dtype of the arithmetic. None where torch could not
+            differentiate it as the function itself (a `torch.autograd.Function`, a part under
+            `torch.no_grad()`), or where C++ was given.
+    """
+
+    program: Program
+    forward: Mapping[torch.dtype, Callable[..., Tensor]] | None
+
+
+def trace(title: str, function: Callable[..., Tensor], operands: int) -> Traced:
     """What ``function(x, *operands)`` computes of an element, and its gradients.
 
     Raises:
@@ -51,7 +68,23 @@ def trace(title: str, function: Callable[..., Tensor], operands: int) -> Program
             "torch.finfo(x.dtype), say), but a functor sees one element at a time, in the compute "
             "type; pass such a number as an operand"
         )
-    return result
+    frozen = _freeze(title, function, operands)
+    try:
+        again = program(_graph(title, frozen[dtype], operands, shape, dtype), shape, rounds=True)
+    except UnsupportedError:  # of what the function keeps from autograd
+        return Traced(result, None)
+    return Traced(result, frozen if again == result else None)
+
+
+def _freeze(
+    title: str, function: Callable[..., Tensor], operands: int
+) -> dict[torch.dtype, Callable[..., Tensor]]:
+    """The function's value alone, by dtype."""
+    found = {}
+    for shape, dtype in _SAMPLES:
+        traced = _traced(title, function, 1 + operands, shape, dtype)
+        found[dtype] = freeze(traced, shape)
+    return found
 
 
 def _graph(
@@ -62,8 +95,6 @@ def _graph(
     dtype: torch.dtype,
 ) -> fx.GraphModule:
     """The function's value and gradients as operations, of the upstream gradient and its inputs."""
-    # Imported here: it takes a second, and only functors of the user's own need it.
-    from torch.fx.experimental.proxy_tensor import make_fx
 
     def checked(x: Tensor, *values: Tensor) -> Tensor:
         result = function(x, *values)
@@ -75,9 +106,27 @@ def _graph(
         with torch.no_grad():  # else its formulas are those that can be differentiated again
             return (value, *pull(upstream.to(value.dtype)))
 
-    samples = [torch.empty(shape, dtype=dtype, device="cpu") for _ in range(2 + operands)]
+    return _traced(title, both, 2 + operands, shape, dtype)
+
+
+def _traced(
+    title: str,
+    function: Callable[..., Any],
+    inputs: int,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+) -> fx.GraphModule:
+    """The operations of a function of so many samples."""
+    # Imported here: it takes a second, and only functors of the user's own need it.
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    samples = [torch.empty(shape, dtype=dtype, device="cpu") for _ in range(inputs)]
+    # A table of one's own, though empty: by default torch makes x.detach() a plain view.
+    maker = make_fx(
+        function, decomposition_table={}, tracing_mode="fake", _allow_non_fake_inputs=True
+    )
     with _plain_modes(), _explained(title):
-        return make_fx(both, tracing_mode="fake", _allow_non_fake_inputs=True)(*samples)
+        return maker(*samples)
 
 
 def _check_result(title: str, result: Any, shape: Sequence[int]) -> None:
@@ -107,26 +156,52 @@ def _plain_modes() -> Any:
         yield
 
 
+_ON_A_VALUE = (
+    "Python control flow or a number depends on a value (if, while, float(), .item(), math.exp(), "
+    ".any(), say), but one kernel serves all values; choose with torch.where, and compute with "
+    "torch's functions of tensors, such as torch.exp"
+)
+
+#: What torch says where a tensor is to be a number of Python's.
+_NUMBERS = (
+    "can be converted to Python scalars",
+    "cannot be converted to Scalar",
+    "can be converted to an index",
+    "tolist()",
+    "numpy()",
+)
+
+
 @contextlib.contextmanager
 def _explained(title: str) -> Any:
     """Say what torch's errors mean here; the function's own are its own."""
     from torch._subclasses.fake_tensor import DataDependentOutputException
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+    torchs_own = logging.getLogger("torch._subclasses.fake_tensor")  # prints a stack beside
+    before, torchs_own.disabled = torchs_own.disabled, True
     try:
         yield
     except (GuardOnDataDependentSymNode, DataDependentOutputException) as error:
-        raise UnsupportedError(
-            f"{title}: Python control flow or a number depends on a value (if, while, float(), "
-            ".item(), .any(), say), but one kernel serves all values; choose with torch.where"
-        ) from error
+        raise UnsupportedError(f"{title}: {_ON_A_VALUE}") from error
     except UnsupportedError:
         raise
-    except RuntimeError as error:
-        if "value of Tensor" in str(error):
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        said = str(error)
+        if "value of Tensor" in said:
             raise UnsupportedError(
                 f"{title}: Python control flow (if, while, and, or) depends on a value, but one "
                 "kernel serves all values; choose with torch.where"
             ) from error
-        first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        raise UnsupportedError(f"{title}: torch cannot trace its gradient: {first}") from error
+        if any(text in said for text in _NUMBERS):
+            raise UnsupportedError(f"{title}: {_ON_A_VALUE}") from error
+        if not isinstance(error, (RuntimeError, IndexError)):
+            raise
+        first = said.strip().splitlines()[0] if said.strip() else repr(error)
+        raise UnsupportedError(
+            f"{title}: torch cannot trace its gradient: {first}; a functor is made of pointwise "
+            "operations on tensors of x's shape: compute what is none outside and pass the result "
+            "as an operand, or give the functor as C++ with fusedops.cpp_functor"
+        ) from error
+    finally:
+        torchs_own.disabled = before

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from fusedops.errors import UnsupportedError
 from fusedops.functors.base import Functor, Operand, Reads, Role, check_name
-from fusedops.functors.definition import VALUE, Definition, Program, define
-from fusedops.functors.trace import trace
+from fusedops.functors.definition import VALUE, Definition, define
+from fusedops.functors.trace import Traced, trace
 
 if TYPE_CHECKING:
     from fusedops.functors.protocols import Chain, Writer
@@ -34,12 +35,13 @@ class UserFunctor(Functor):
 
     arguments: tuple[str | float, ...]
     _made: Definition = dataclasses.field(compare=False)
+    _traced: Traced = dataclasses.field(compare=False)
     header: ClassVar[str] = "core/pointwise.cuh"
     #: Its meaning in torch: the value, then the operands.
     function: ClassVar[Callable[..., Tensor] | None]
     parameters: ClassVar[inspect.Signature]
     #: What was derived, by the constants and by which operands are the same.
-    definitions: ClassVar[dict[tuple[int | str, ...], Definition]]
+    derived: ClassVar[dict[tuple[int | str, ...], tuple[Definition, Traced]]]
 
     def __init__(self, *arguments: str | float, **named: str | float) -> None:
         title = type(self).__name__
@@ -57,20 +59,22 @@ class UserFunctor(Functor):
             else:
                 check_name(self, parameter, argument)
         object.__setattr__(self, "arguments", tuple(bound.arguments.values()))
-        object.__setattr__(self, "_made", self._define())  # refuses what cannot be fused
+        made, traced = self._define()  # refuses what cannot be fused
+        object.__setattr__(self, "_made", made)
+        object.__setattr__(self, "_traced", traced)
 
     def operands(self) -> tuple[Operand, ...]:
         return tuple(Operand(name, Role.VALUE) for name in self._names())
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
-        function = type(self).function
-        assert function is not None
+        forward = self._traced.forward
+        if forward is None:
+            self._check_unchanged()
         values = [
-            torch.as_tensor(chain.value(one), dtype=x.dtype, device=x.device)
-            if isinstance(one, str)
-            else one
-            for one in self.arguments
+            torch.as_tensor(chain.value(name), dtype=x.dtype, device=x.device)
+            for name in self._names()
         ]
+        function = self._of_operands() if forward is None else forward[x.dtype]
         return function(x, *values).to(x.dtype).expand(x.shape)
 
     def reads(self, wanted: Collection[str]) -> Reads:
@@ -100,17 +104,22 @@ class UserFunctor(Functor):
     def _takes_numbers(self) -> bool:
         return True
 
-    def _define(self) -> Definition:
+    def _define(self) -> tuple[Definition, Traced]:
         """Derive the C++, once for all declarations that say the same."""
         names = self._names()
         # Text tells 0.0 from -0.0 and 1 from True, which compare equal.
         key = tuple(names.index(a) if isinstance(a, str) else repr(a) for a in self.arguments)
-        known = self.definitions.get(key)
+        known = self.derived.get(key)
         if known is None:
-            known = self.definitions[key] = define(type(self).__name__, self._derive())
+            traced = self._derive()
+            known = self.derived[key] = define(type(self).__name__, traced.program), traced
         return known
 
-    def _derive(self) -> Program:
+    def _derive(self) -> Traced:
+        return trace(type(self).__name__, self._of_operands(), len(self._names()))
+
+    def _of_operands(self) -> Callable[..., Tensor]:
+        """The function of x and of each operand once."""
         names, function = self._names(), type(self).function
         assert function is not None
 
@@ -119,7 +128,18 @@ class UserFunctor(Functor):
             given = [values[names.index(a)] if isinstance(a, str) else a for a in self.arguments]
             return function(x, *given)
 
-        return trace(type(self).__name__, of_operands, len(names))
+        return of_operands
+
+    def _check_unchanged(self) -> None:
+        """Raise UnsupportedError if what the function reads from outside has changed it."""
+        if torch.compiler.is_compiling():
+            return
+        if self._derive().program != self._traced.program:
+            raise UnsupportedError(
+                f"{type(self).__name__}: what it reads from outside (a global, a default, an "
+                "attribute) has changed since it was declared, which the kernel does not follow; "
+                "make that an operand, or a number of the declaration"
+            )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self.arguments))})"
@@ -139,7 +159,7 @@ def make_class(
     shown = parameters.replace(return_annotation=inspect.Signature.empty)
     content = {
         "parameters": parameters,
-        "definitions": {},
+        "derived": {},
         "__signature__": shown,
         "__module__": module,
         "__qualname__": name,
@@ -157,8 +177,8 @@ def functor(function: Callable[..., Tensor]) -> type[UserFunctor]:
     passes, or a number, a constant of the declaration.
 
     The function must be made of pointwise torch operations. Reductions, changes of shape, random
-    numbers and Python control flow over values are refused at declaration, by name. Numbers from
-    outside the function are read once.
+    numbers and Python control flow over values are refused at declaration, by name. What the
+    function reads from outside is read once, at the first declaration with these constants.
 
     >>> import torch, fusedops as fo
     >>> @fo.functor

@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from fusedops import _runtime
+from fusedops.errors import UnsupportedError
 from fusedops.jit.levels import LEVELS, cpu_level
 from fusedops.schedule.forward import CLUSTERS
 
@@ -30,6 +32,9 @@ _GPUS = {
     "sm_103": (232448, 148),
     "sm_120": (101376, 170),
 }
+
+#: The oldest: what came with it is in every kernel.
+OLDEST = "sm_80"
 
 #: Blocks of a cluster that every GPU with clusters has room for.
 PORTABLE = 8
@@ -63,7 +68,11 @@ class Target(NamedTuple):
 
     @classmethod
     def of(cls, device: torch.device) -> Target:
-        """The target of the machine at hand."""
+        """The target of the machine at hand.
+
+        Raises:
+            UnsupportedError: Its GPU is older than all that can be built for.
+        """
         return _cuda_target(device.index) if device.type == "cuda" else _host_target()
 
     @classmethod
@@ -76,9 +85,12 @@ class Target(NamedTuple):
 
         Raises:
             ValueError: There is no such architecture.
+            UnsupportedError: It is older than all that can be built for.
         """
         if arch == "cpu":
             return _host_target()
+        if re.fullmatch(r"sm_\d+[af]?", arch):
+            _check_age(arch)
         if arch in LEVELS:
             return cls(arch, None)
         plain = arch[:-1] if arch[-1:] in ("a", "f") else arch
@@ -114,6 +126,15 @@ def device_info(index: int) -> DeviceProperties:
     return _runtime.device(index)
 
 
+def _check_age(arch: str, device: str = "") -> None:
+    if _number(arch) < _number(OLDEST):
+        raise UnsupportedError(
+            f"kernels need a GPU of {OLDEST} or newer (compute capability 8.0, Ampere), got "
+            f"{arch}{device}; use a newer GPU, tensors on the CPU, or op.unfused, which runs on "
+            "any device"
+        )
+
+
 def _number(arch: str) -> int:
     return int(arch.removeprefix("sm_").rstrip("af"))
 
@@ -127,8 +148,10 @@ def _host_target() -> Target:
 @functools.cache
 def _cuda_target(index: int) -> Target:
     found = device_info(index)
+    arch = "sm_{}{}".format(*found["capability"])
+    _check_age(arch, f" (cuda:{index}, {found['name']})")
     return Target(
-        "sm_{}{}".format(*found["capability"]),
+        arch,
         found["shared_per_block_optin"],
         found["multiprocessors"],
     )

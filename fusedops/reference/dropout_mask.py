@@ -41,7 +41,10 @@ def keep_mask(
     p: float,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """True where an element is kept; rows and columns are numbered in the order of the dims."""
+    """True where an element is kept; rows and columns are numbered in the order of the dims.
+
+    Seed and offset count as the kernels take them, modulo 2^64.
+    """
     rows = [dim for dim in range(len(shape)) if dim not in reduced]
     columns = math.prod(shape[dim] for dim in reduced)
     count = math.prod(shape[dim] for dim in rows)
@@ -52,7 +55,7 @@ def keep_mask(
         call,
         row & _LOW,
         torch.full_like(row, offset & _LOW),
-        (row >> 32) << 16 | (offset >> 32),
+        (row >> 32) << 16 | (offset >> 32 & _LOW),
     )
     words = philox(counter, seed & _LOW, seed >> 32 & _LOW)
     bits = torch.stack([half for word in words for half in (word & 0xFFFF, word >> 16)], -1)

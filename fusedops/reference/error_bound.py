@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ __all__ = ["Wanted", "wanted"]
 
 #: Two chains in double differ by so much of the largest number at hand: nothing here is more exact.
 _DOUBLE = 2.0**-44
+
+#: Backward passes that estimate a norm: it is then known to a few tenths.
+_PROBES = 16
 
 
 class Wanted(NamedTuple):
@@ -182,7 +185,8 @@ class _Following(Chain):
 
     def rounded(self, name: str, value: Tensor) -> Tensor:
         stream = self.arrange(self._streams[name]).to(value.dtype)
-        result: Tensor = _InPlaceOf.apply(value, stream)  # type: ignore[no-untyped-call]
+        # Whether torch types apply() depends on its version.
+        result: Tensor = cast(Any, _InPlaceOf).apply(value, stream)
         return result
 
     def apply(self, side: str, value: Tensor, places: range) -> Tensor:
@@ -193,7 +197,8 @@ class _Following(Chain):
         for place in places:
             functor = functors[place]
             if isinstance(functor, Cast) and self._nudge:
-                value = _Nudged.apply(self._kept(value), functor.dtype, self._nudge)  # type: ignore[no-untyped-call]
+                kept = self._kept(value)
+                value = cast(Any, _Nudged).apply(kept, functor.dtype, self._nudge)
                 continue
             if isinstance(functor, Affine) and functor.gamma is not None and side == "store":
                 self._note(value * self.value(functor.gamma))
@@ -214,13 +219,31 @@ class _Following(Chain):
         op, y, g = self._bound.op, self.result.detach(), gradient.abs()
         if not self.columns:
             return g
-        if op.normalizes:
-            rstd = op.reference(self.reduced.detach())[1]["rstd"][..., None]
+        statistics = op.reference(self.reduced.detach())[1]
+        if "rstd" in statistics:
             along = y.abs() * (g * y.abs()).mean(-1, keepdim=True)
-            return rstd * (g + g.mean(-1, keepdim=True) + along)
+            return statistics["rstd"][..., None] * (g + g.mean(-1, keepdim=True) + along)
         if op.logarithmic:
             return g + y.exp() * g.square().sum(-1, keepdim=True).sqrt()
-        return y * (g + (y * g).sum(-1, keepdim=True))
+        if not op.normalizes and op.masks:
+            return y * (g + (y * g).sum(-1, keepdim=True))
+        return self._probed(g)
+
+    def _probed(self, g: Tensor) -> Tensor:
+        """The same for an operator whose formula is not known here: the 2-norm of the terms.
+
+        With random signs of the upstream gradient, the expected square of a sum is the sum of the
+        squares of its terms.
+        """
+        generator = torch.Generator(g.device).manual_seed(0)
+        total = torch.zeros_like(self.reduced)
+        for _ in range(_PROBES):
+            signs = torch.randint(0, 2, g.shape, device=g.device, generator=generator) * 2 - 1
+            (found,) = torch.autograd.grad(
+                self.result, self.reduced, signs * g, retain_graph=True, materialize_grads=True
+            )
+            total += found.detach().square()
+        return (total / _PROBES).sqrt()
 
 
 class _InPlaceOf(torch.autograd.Function):

@@ -14,7 +14,7 @@ import contextlib
 import functools
 import operator
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -96,7 +96,8 @@ class Chain:
         dtype = self._bound.output_dtype(name)
         if dtype == value.dtype:
             return value
-        result: Tensor = _Round.apply(value, dtype)  # type: ignore[no-untyped-call]
+        # Whether torch types apply() depends on its version.
+        result: Tensor = cast(Any, _Round).apply(value, dtype)
         return result
 
     def dropout(self, functor: Dropout) -> tuple[Tensor, float]:

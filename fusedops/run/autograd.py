@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from fusedops.bind.bind import KEPT, bind, read_ints
+from fusedops.bind.bind import KEPT, bind, drops
 from fusedops.bind.generator import draw, draw_in_memory
+from fusedops.bind.layouts import check_layouts
+from fusedops.bind.scalars import check_pair, read_ints
 from fusedops.errors import UnsupportedError
 from fusedops.jit.lock import guard
 from fusedops.reference.unfused import run
@@ -47,7 +49,11 @@ def differentiate(op: Runnable, options: dict[str, Any] | None, x: Tensor, *valu
     if x.numel() == 0:  # there is nothing to fuse
         return op.wrap(run(bind(op, x, _named(op, values), options or {})))
     apply: Any = _Differentiated.apply
-    result = apply(op, options, x, *values)
+    try:
+        result = apply(op, options, x, *values)
+    except RuntimeError:  # torch's, of tensors that have no shape
+        check_layouts(op.name, {"x": x, **_named(op, values)})
+        raise
     return result[0] if len(op.outputs) == 1 else op.result_type._make(result)
 
 
@@ -105,7 +111,7 @@ class _Differentiated(torch.autograd.Function):
             given.update((k, v) for k, v in plain.items() if not isinstance(v, Tensor))
         if op.dropouts:
             generator = None if options is None else options.get("generator")
-            if not isinstance(generator, (tuple, Tensor)) and op.drops(arguments):
+            if not isinstance(generator, (tuple, Tensor)) and drops(op, arguments):
                 # x.device would be made anew for each question.
                 where = ("cuda", x.get_device()) if x.is_cuda else ("cpu", 0)
                 drawn = draw(*where, generator, op.dropouts, op.name)
@@ -113,6 +119,8 @@ class _Differentiated(torch.autograd.Function):
                     generator = draw_in_memory(x.device, op.dropouts, generator, op.name)
                 else:
                     generator = drawn
+            elif isinstance(generator, tuple):
+                generator = check_pair(op.name, generator)  # in plain types, to be read again
             arguments["generator"] = generator
             if isinstance(generator, Tensor):
                 names.append("generator")

@@ -39,7 +39,9 @@ from fusedops.run.saved_tensors import joining_name, saved_name
 from fusedops.run.second_stage import second_stage
 from fusedops.schedule import forward as schedule
 from fusedops.schedule.backward import choose_gradient, resident_rows
+from fusedops.schedule.backward_tile import values_of
 from fusedops.schedule.row_partition import Sharing, Slices, cut, sharing
+from fusedops.schedule.traffic import traffic_of, without_rows
 
 if TYPE_CHECKING:
     from fusedops.run.wanted_gradients import WantedGradients
@@ -116,7 +118,6 @@ class Backward:
         """What the kernel reads, by keyword; the gradient of y is "upstream"."""
         bound, rank = self.bound, self.bound.x.dim()
         rows = rank - len(bound.reduced)
-        most = len(bound.reduced) if rows > 0 and bound.reduced[0] == rows else -1
         inputs: dict[Any, Part] = {("upstream",): part_of(dy, (_runtime.POINTER, 0))}
         for name, value in self.given.items():
             if not isinstance(value, Tensor) or not self._is_read(name):
@@ -126,8 +127,8 @@ class Backward:
                 shape = bound._replace(keep=True).output_shape(KEPT)
                 inputs[name] = kept_part(shape, value.dtype, patch, bound.reduced)
             else:
-                shared = value.dim() <= most and name in self.op.slots
-                inputs[name] = part_of(value, patch, shared)
+                shared = rows > 0 and without_rows(value, bound.x, bound.reduced)
+                inputs[name] = part_of(value, patch, shared and name in self.op.slots)
         return inputs
 
     def partial(self, share: Sharing) -> bool:
@@ -167,16 +168,17 @@ class Backward:
         if self.target.shared_limit is None:
             return None, schedule.choose_host(columns, forward.forced), 0
         forward.check_columns(self.op.name, columns)
+        traffic = traffic_of(self.bound)
         tile = choose_gradient(
             schedule.Row(
                 columns=columns,
                 element_bytes=self.bound.x.element_size(),
                 compute_bytes=self.bound.compute.itemsize,
-                dropout=bool(self.bound.slots),
+                dropout=traffic.draws > 0,
             ),
             self.target.shared_limit,
             self.target.cluster_limit,
-            self.op.gradient_values,
+            values_of(self.op.normalizes, traffic.beside),
             tuple(self._groups()),
             forward.forced,
         )

@@ -1,17 +1,23 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""A call on dense copies, for reduced dimensions that lie so that no kernel has them as columns."""
+"""A call on dense copies, for reduced dimensions that lie so that no kernel has them as columns.
+
+Copies of rows are the caller's to make: `dense_cure` says of what.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from fusedops.bind.bind import Bound
+from fusedops.bind.geometry import Operand, place
+from fusedops.generate.views import Part, contiguous
 from fusedops.run.runnable import Runnable
 
-__all__ = ["copies", "options", "order", "run_on_copies", "seen"]
+__all__ = ["copies", "dense_cure", "options", "order", "run_on_copies", "seen"]
 
 
 def order(bound: Bound) -> list[int]:
@@ -61,3 +67,33 @@ def run_on_copies(op: Runnable, bound: Bound) -> Any:
         if name in bound.out:
             tensors[name] = bound.out[name].copy_(tensors[name])
     return op.wrap(tensors)
+
+
+def dense_cure(
+    bound: Bound,
+    inputs: Mapping[str, Part],
+    parts: Sequence[Part],
+    operands: Sequence[Operand],
+    sizes: Sequence[int],
+) -> str:
+    """Which tensor to make contiguous, so that a kernel takes the others as they are.
+
+    Args:
+        bound: The call.
+        inputs: What the call was given, by name.
+        parts: What could not be placed: these, in their order, and others.
+        operands: The shapes and strides of `parts` and of what else is placed.
+        sizes: Their element sizes.
+    """
+    shape = tuple(bound.x.shape)
+    for at, (name, part) in enumerate(inputs.items()):
+        if at >= len(parts) or parts[at] != part:
+            break  # a gradient's
+        changed = [*operands]
+        changed[at] = (shape, contiguous(shape))
+        try:
+            place(shape, bound.reduced, changed, sizes)
+        except ValueError:
+            continue
+        return "pass x.contiguous()" if name == "x" else f"pass {name}.expand(x.shape).contiguous()"
+    return "pass x.contiguous(), and operands made contiguous, b.expand(x.shape).contiguous() say"

@@ -18,7 +18,12 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 
 from fusedops.declare.text import modules
-from fusedops.errors import CompilerNotFound, MissingVariantError, UnknownArchError
+from fusedops.errors import (
+    CompilerNotFound,
+    MissingVariantError,
+    UnknownArchError,
+    UnsupportedError,
+)
 from fusedops.generate.target import ARCHS, Target
 
 if TYPE_CHECKING:
@@ -36,8 +41,12 @@ def serve(device: torch.device, make: Callable[[Target], _T], call: Callable[[],
     Raises:
         MissingVariantError, CompilerNotFound, UnknownArchError: It gives none; says how to fill the
             cache.
+        UnsupportedError: The device is too old for any.
     """
-    own = Target.of(device)
+    try:
+        own = Target.of(device)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{call().op.partition('(')[0]}: {error}") from None
     try:
         return make(own)
     except _LACKING as error:

@@ -20,7 +20,7 @@ from fusedops import _runtime
 from fusedops.bind.bind import FLOATING, KEPT, Bound
 from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry, Operand, Virtual, place
 from fusedops.errors import UnsupportedError
-from fusedops.functors import Affine, rounded
+from fusedops.functors import rounded
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
@@ -36,10 +36,11 @@ from fusedops.generate.views import (
     widened,
 )
 from fusedops.reference.unfused import run
-from fusedops.run.contiguous import run_on_copies
+from fusedops.run.contiguous import dense_cure, run_on_copies
 from fusedops.run.fallback_arch import serve
 from fusedops.run.runnable import Runnable
 from fusedops.schedule import forward as schedule
+from fusedops.schedule.traffic import traffic_of, without_rows
 
 if TYPE_CHECKING:
     from fusedops.run.observer import Observer
@@ -177,7 +178,7 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
     if padding:
         geometry = _padded(geometry, padding)
     columns = max(geometry.columns, 1)
-    tile, streams = None, _streams(bound)
+    tile, traffic = None, traffic_of(bound)
     if target.shared_limit is not None:
         check_columns(op.name, columns)
     if target.shared_limit is None:
@@ -188,8 +189,8 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
                 columns=columns,
                 element_bytes=x.element_size(),
                 compute_bytes=bound.compute.itemsize,
-                dropout=bool(bound.slots),
-                streams=streams,
+                dropout=traffic.draws > 0,
+                streams=traffic.streams,
                 centred=op.centred,
             ),
             target.shared_limit,
@@ -207,8 +208,8 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
     views = {name: view_of(part, next(places), width) for name, part in outputs.items()}
     if bound.keep:
         views[KEPT] = kept_view(views[KEPT], op.kept, width)
-    if tile is not None and target.cluster_limit > 1 and streams != "many":
-        tile = _staged(bound, tile, operands, views["y"], target)
+    if tile is not None and target.cluster_limit > 1 and traffic.streams != "many":
+        tile = _staged(bound, tile, operands["x"], views["y"], target)
     query, logical_row = (() if place is None else place.row_strides for place in places)
     rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
     write = ArgumentWriter(
@@ -252,29 +253,16 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
     )
 
 
-def _streams(bound: Bound) -> str:
-    """What a row has beside x and y, going by the declaration: as `streams` of `Row`."""
-    op = bound.op
-    if bound.slots or op.saves or any(functor.masks for functor in bound.load):
-        return "many"
-    if not op.slots:
-        return "none"
-    affine = all(isinstance(functor, Affine) for functor in bound.store)
-    return "columns" if affine and not any(f.operands() for f in bound.load) else "many"
-
-
 def _staged(
     bound: Bound,
     tile: schedule.Schedule,
-    operands: Mapping[str, View | Number],
+    x: View | Number,
     y: View,
     target: Target,
 ) -> schedule.Schedule:
-    x, *others = operands.values()
     assert isinstance(x, View)
     assert target.shared_limit is not None
-    beside = all(isinstance(other, Number) or other.shared for other in others)
-    if not beside or x.placed.column_stride != 1 or y.placed.column_stride != 1:
+    if x.placed.column_stride != 1 or y.placed.column_stride != 1:
         return dataclasses.replace(tile, staged=0)
     sizes = (bound.x.element_size(), bound.output_dtype("y").itemsize)
     own = min(size * min(tile.width, 16 // size) for size in sizes)
@@ -307,13 +295,12 @@ def _parts(bound: Bound) -> tuple[dict[str, Part], dict[str, Part]]:
     """The tensors that are read and those that are written, by name."""
     x, op, rank = bound.x, bound.op, bound.x.dim()
     rows = rank - len(bound.reduced)
-    # So many dimensions an operand has at most that all rows share.
-    most = len(bound.reduced) if rows > 0 and bound.reduced[0] == rows else -1
     inputs = {"x": part_of(x, (_runtime.POINTER, 0))}
     for name, value in bound.operands.items():
         if isinstance(value, Tensor):
             patch = (_runtime.POINTER, op.slots[name])
-            inputs[name] = part_of(value, patch, value.dim() <= most)
+            shared = rows > 0 and without_rows(value, x, bound.reduced)
+            inputs[name] = part_of(value, patch, shared)
     outputs = {}
     for index, name in enumerate(bound.outputs):
         patch = (_runtime.OUTPUT, index)
@@ -349,9 +336,10 @@ def placed(bound: Bound, parts: Sequence[Part], summed: Sequence[int] = ()) -> G
     try:
         return place(shape, bound.reduced, operands, sizes, summed)
     except ValueError as error:
+        cure = dense_cure(bound, _parts(bound)[0], parts, operands, sizes)
         raise UnsupportedError(
             f"{bound.op.name}: x of shape {shape} and its operands broadcast in too many ways: "
-            f"{error}; make an operand contiguous with .expand(...).contiguous(), or use op.unfused"
+            f"{error}; {cure}, or use op.unfused"
         ) from None
 
 

@@ -5,7 +5,7 @@
 A tile decides in which order a row is summed, and so the bits of the result; all else in a schedule
 decides the speed alone. One pair of modules is for the forward pass, one for the backward pass.
 
-May import: bind.
+May import: functors, bind.
 """
 
 from fusedops.schedule.forward import Schedule

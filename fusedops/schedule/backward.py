@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choose the row schedule of a gradient, and how its rows are visited.
 
-The tile follows from columns, dtypes, the declaration and the blocks of a cluster
+The tile follows from columns, dtypes, the operator, its operands and the blocks of a cluster
 (backward_tile.py). How many rows a block visits one after another, and where it adds up what they
 share, may follow from what is wanted and from the device as well.
 """

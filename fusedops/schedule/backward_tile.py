@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choose the tile of a gradient: what a thread holds of a row and of its gradient.
 
-Like the forward tile it may follow from columns, dtypes, the declaration and the blocks of a
-cluster, never from the number of rows or from what is wanted, since dx of a row depends on its row
-alone. Figures are of one H200, percent of the ceiling.
+Like the forward tile it may follow from columns, dtypes, the operator, what its operands move
+(traffic.py) and the blocks of a cluster, never from the number of rows or from what is wanted,
+since dx of a row depends on its row alone. Figures are of one H200, percent of the ceiling.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from fusedops.schedule.forward_tile import Row
 from fusedops.schedule.tiling import Table, Tile, at_most, tile_of
 
-__all__ = ["GRADIENT_VALUES", "GradientTile", "gradient_tile"]
+__all__ = ["GRADIENT_VALUES", "GradientTile", "gradient_tile", "values_of"]
 
 #: Columns of a row that one block holds, beyond which it is cut into chunks: 16384 columns in one
 #: block of 1024 threads reach 94 percent, in two of 256 threads 99.
@@ -34,8 +34,8 @@ MORE_THREADS = 1.25
 #: and 78.
 READ_TWICE = 24 * GRADIENT_TILE
 
-#: As row_tile.VALUES, where a thread holds as many of the gradient beside them: without operands
-#: that have gradients; softmaxes with some; norms with one or two; with more.
+#: As row_tile.VALUES, where a thread holds as many of the gradient beside them: with nothing beside
+#: (`Traffic.beside`); softmaxes with something; norms with one or two; with more.
 GRADIENT_VALUES = {
     "plain": ((2048, 16), (None, 32)),  # 16 bits, 4096 columns: 99 with 32, 97 with 16
     "softmax": ((8192, 16), (None, 32)),
@@ -82,6 +82,13 @@ class GradientTile(NamedTuple):
     values: int
     odd: bool
     wide: bool
+
+
+def values_of(normalizes: bool, beside: int) -> str:
+    """Which of GRADIENT_VALUES it is, for a norm or a softmax with so much as `Traffic.beside`."""
+    if not beside:
+        return "plain"
+    return "softmax" if not normalizes else "norm" if beside <= 2 else "long norm"
 
 
 def gradient_tile(row: Row, cluster_limit: int, declared: str) -> GradientTile:

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choose the tile of a row: how many threads hold it, and in how many packs.
 
-It follows from columns, dtypes, the declaration and the blocks of a cluster alone, since it decides
-who is added to whom; never from the number of rows. Figures are of one H200, percent of the
-ceiling.
+It follows from columns, dtypes, the operator, what its operands move (traffic.py) and the blocks of
+a cluster alone, since it decides who is added to whom; never from the number of rows. Figures are
+of one H200, percent of the ceiling.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ class Row(NamedTuple):
         element_bytes: x's itemsize: a pack is 16 bytes of x at most.
         compute_bytes: 4 or 8.
         dropout: Whether the chain draws random numbers.
-        streams: What a row has beside x and y: "none", "columns" (operands that all rows share), or
-            "many", which may be masks.
+        streams: What a row has beside x and y, as `Traffic.streams`: "none", "columns" (vectors of
+            the STORE that all rows share), or "many".
         centred: Whether the operator subtracts a mean.
     """
 

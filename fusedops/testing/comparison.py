@@ -220,7 +220,10 @@ def _call(
         return outputs, {}, {}
     upstream = {name: _upstream(outputs[name], case, options["dim"]) for name in ("y", *op.saves)}
     found = torch.autograd.grad(
-        [outputs[name] for name in upstream], list(leaves.values()), list(upstream.values())
+        [outputs[name] for name in upstream],
+        list(leaves.values()),
+        list(upstream.values()),
+        materialize_grads=True,  # an operand of comparisons alone has no gradient
     )
     gradients = {f"gradient of {name}": one for name, one in zip(leaves, found, strict=True)}
     return outputs, gradients, upstream

@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, library
 
-from fusedops.bind.bind import KEPT, Bound, bind, check_device, check_draw
+from fusedops.bind.bind import KEPT, Bound, bind, check_device
 from fusedops.bind.generator import draw_in_memory
+from fusedops.bind.scalars import check_draw
 from fusedops.declare.text import read
 from fusedops.errors import UnsupportedError
 from fusedops.run.autograd import run_backward, what_is_kept

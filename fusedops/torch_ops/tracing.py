@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import fusedops.torch_ops.operators  # noqa: F401 (registers them)
-from fusedops.bind.bind import check_names, check_number, check_pair, find_reduced
+from fusedops.bind.bind import check_names, check_number, find_reduced
+from fusedops.bind.scalars import check_offset, check_pair
 from fusedops.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -53,17 +54,17 @@ def call_operator(
     dtype = x.dtype if options.get("dtype") is None else options["dtype"]
     if options.get("out") is not None:
         raise UnsupportedError(
-            f"{name}: out= does not go with tracing (torch.compile, torch.export, dispatch modes); "
-            "leave it away, or use op.unfused"
+            f"{name}: out= does not go with tracing (torch.compile, torch.export, dispatch modes, "
+            "tensors of other classes); leave it away, or use op.unfused"
         )
-    reduced = find_reduced(op, name, x, options)
+    reduced = find_reduced(op, name, x.shape, options)
     names: list[str] = []
     tensors: list[Tensor] = []
     numbers: list[float] = []
     counts: list[int] = []
     for key in op.slots:
         value = operands[key]
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor) and key not in op.probabilities:
             names.append(key)
             tensors.append(value)
             continue
@@ -113,9 +114,10 @@ def _draw(op: Runnable, x: Tensor, operands: Mapping[str, Any], generator: Any) 
     if isinstance(generator, Tensor):
         return generator
     if isinstance(generator, tuple):
-        check_pair(op.name, generator)
-        signed = [one - (1 << 64) if one >= 1 << 63 else one for one in generator]
-        return torch.tensor(signed, device=x.device)
+        seed, offset = check_pair(op.name, generator)
+        check_offset(op.name, offset, op.dropouts)
+        signed = seed - (1 << 64) if seed >= 1 << 63 else seed
+        return torch.tensor([signed, offset], device=x.device)
     if generator is not None:
         raise UnsupportedError(
             f"{op.name}: generator= does not go with tracing (torch.compile, torch.export, "

@@ -155,9 +155,9 @@ FUSEDOPS_HD Alibi<Slope, Layout<2>> alibi(const Slope& slope, int64_t queries, i
 }
 
 /// Drops elements with probability p and scales the others, as docs/dropout.md says; p <= 0 and NaN
-/// drop none, p >= 1 all. Compute is that of the dispatch: dropout<double>(...) for double. `slot` tells
-/// dropouts of one declaration apart: 0, 1, ... from LOAD to STORE. `row` gives the number that the
-/// mask counts a row by, where rows are not visited in the order of memory.
+/// drop none, p >= 1 all. Compute is that of the dispatch: dropout<double>(...) for double. `slot`
+/// tells dropouts of one declaration apart: 0, 1, ... from LOAD to STORE. `row` gives the number
+/// that the mask counts a row by, where rows are not visited in the order of memory.
 template <class Compute = float, class LogicalRow = RowMap<1>>
 FUSEDOPS_HD detail::MaybeDropout<Dropout<Compute, LogicalRow>> dropout(
     double p, uint64_t seed, uint64_t offset, int slot = 0, const LogicalRow& row = {{1}}) {

@@ -11,7 +11,8 @@
 //                        int64_t cols) {
 //     const auto skip = saved_residual(direct(residual, cols), direct(sum, cols));
 //     const auto out = store(affine(per_column(gamma), per_column(beta)), direct(y, cols));
-//     return dispatch_layer_norm<float>(stream, load(direct(x, cols), skip), out, rows, cols, 1e-5);
+//     const auto in = load(direct(x, cols), skip);
+//     return dispatch_layer_norm<float>(stream, in, out, rows, cols, 1e-5);
 //   }
 //
 // dispatch_layer_norm<Compute>(where, load, store, rows, cols, epsilon, mean, rstd, kept)

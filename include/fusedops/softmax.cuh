@@ -34,14 +34,14 @@
 //                                    rows, cols)
 //   load, store  as forward; the store's target is not written, and may be Absent{}.
 //   kept         what the forward pass kept.
-//   dy, dx       direct() or broadcast(); dx may be Absent{}, or dy's memory if it has its dtype and
-//                layout.
+//   dy, dx       direct() or broadcast(); dx may be Absent{}, or dy's memory if it has its dtype
+//                and layout.
 //   wanted       gradients(...) of operands: dispatch/wanted.cuh.
 //   workspace    of the bytes that gradient_workspace<Compute>(wanted, rows, cols, &bytes) says,
 //                aligned to 16; may be null if that is 0. On a CPU: gradient_workspace<Compute>(
 //                Threads{n}, wanted, rows, cols, &bytes).
-//   returns      also cudaErrorInvalidValue where the workspace is too small, or rows are no multiple
-//                of a group. Without rows the sums are zeros.
+//   returns      also cudaErrorInvalidValue where the workspace is too small, or rows are no
+//                multiple of a group. Without rows the sums are zeros.
 // With the result itself at hand: dispatch_softmax_gradient<Compute>(where, load_y, load_dy,
 // store_dx, rows, cols), where each may be composed or a plain type. A softmax's result is not
 // masked: zeros where something was.
@@ -64,8 +64,8 @@ namespace detail {
 template <class Compute_, bool kLog>
 struct SoftmaxGradientOfResult : SoftmaxGradient<Compute_, kLog, false> {
   using Compute = Compute_;
-  static constexpr bool kLeaves = false, kLeavesConstant = false;
-  FUSEDOPS_HD static Compute neutral() { return kLog ? -infinity<Compute>() : Compute(0); }
+  static constexpr bool kHasMasked = false, kMaskedIsConstant = false;
+  FUSEDOPS_HD static Compute padding_value() { return kLog ? -infinity<Compute>() : Compute(0); }
   struct Row {
     FUSEDOPS_HD Compute result(Compute y) const { return y; }
   };

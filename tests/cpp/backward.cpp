@@ -75,15 +75,15 @@ void pack(const Problem& p, int64_t number, int64_t col, const F&... functors) {
   if (is("load") || is("again")) {
     const auto chain = load(source, functors...);
     if (is("load")) chain.template load<N>(p.y + at, row, col);
-    double marked[N] = {};
-    chain.chain.masks(marked, row, col);
-    Gone<N> gone;
-    for (int i = 0; i < N; ++i) gone.at[i] = marked[i] != 0;
-    chain.backward(g, row, col, sink, gone);
+    double given[N] = {};
+    chain.chain.masks(given, row, col);
+    MaskedElements<N> masked;
+    for (int i = 0; i < N; ++i) masked.at[i] = given[i] != 0;
+    chain.backward(g, row, col, sink, masked);
   } else if (is("store")) {
     auto chain = store(functors..., target);
     chain.template store<N>(v, row, col);
-    chain.backward(g, v, row, col, sink, NoneGone{});
+    chain.backward(g, v, row, col, sink, NoneMasked{});
   } else if constexpr (sizeof...(F) == 1) {
     SinkAt<0, Recorder> mine{sink};
     (functors.backward(g, v, row, col, mine), ...);

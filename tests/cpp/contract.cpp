@@ -88,8 +88,8 @@ static_assert(!is_functor_v<Nothing, float>);
 static_assert(!is_functor_v<foreign::Load, float>);
 static_assert(!is_functor_v<WritingFunctor, float>);
 
-static_assert(detail::HasRevisit<foreign::RevisitedLoad, float, RowIndex<1>>::value);
-static_assert(!detail::HasRevisit<foreign::Load, float, RowIndex<1>>::value);
+static_assert(detail::has_revisit<foreign::RevisitedLoad, float, RowIndex<1>>());
+static_assert(!detail::has_revisit<foreign::Load, float, RowIndex<1>>());
 
 // A LOAD says that it bounds its rows where one of its functors does, whatever the rank of the
 // rows.
@@ -304,7 +304,7 @@ void spied(const double* x, const double* scale, const uint8_t* flags, double* g
     packs(cols, [&](auto n, int64_t col) {
       constexpr int N = decltype(n)::value;
       double g[N] = {};
-      chain(1).template backward(g, RowIndex<1>{row, {row}}, col, sink, NoneGone{});
+      chain(1).template backward(g, RowIndex<1>{row, {row}}, col, sink, NoneMasked{});
     });
   }
 }
@@ -317,10 +317,10 @@ void needs(bool* needing, bool* other) {
   Known g[4], result[4] = {{1, true}, {1, true}, {1, true}, {1, true}};
   NoSink sink;
   const RowIndex<1> row{0, {0}};
-  load(KnownSource{}, no, yes, no_more).backward(g, row, 0, sink, NoneGone{});
+  load(KnownSource{}, no, yes, no_more).backward(g, row, 0, sink, NoneMasked{});
   const Probe<true> stored{needing + 1};
   const Probe<false> left{other + 2};
-  store(left, stored, Nothing{}).backward(g, result, row, 0, sink, NoneGone{});
+  store(left, stored, Nothing{}).backward(g, result, row, 0, sink, NoneMasked{});
 }
 
 }  // extern "C"

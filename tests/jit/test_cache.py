@@ -175,6 +175,7 @@ def test_any_name_makes_a_plain_folder(store: Store, name: str) -> None:
     assert len(entry.folder.name) < 100
 
 
+@pytest.mark.thorough
 def test_processes_that_race_compile_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counting = Compiler(tmp_path, seconds=0.5)  # so that all of them find the cache empty
     monkeypatch.setenv("CXX", str(counting.path))

@@ -247,7 +247,14 @@ def swell(folder: Path) -> None:
         file.write(" " * META_LIMIT)
 
 
-@pytest.mark.parametrize("spoil", [pipe, link_out, swell])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        swell,
+        pytest.param(pipe, marks=pytest.mark.thorough),
+        pytest.param(link_out, marks=pytest.mark.thorough),
+    ],
+)
 def test_the_record_of_a_damaged_entry_is_read_with_care(
     cache: Path, spoil: Callable[[Path], None]
 ) -> None:

@@ -50,6 +50,7 @@ def test_processes_that_start_cold_compile_each_variant_once(tmp_path: Path) -> 
     assert nothing_is_left(result)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(ROUNDS < 1, reason="no rounds asked for")
 def test_processes_that_are_killed_leave_nothing_that_hangs_or_misleads(tmp_path: Path) -> None:
     results = rounds(tmp_path, ROUNDS, killed=WORKERS // 2)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fusedops import _runtime
+from fusedops.jit import levels
 
 
 def test_loading_says_what_is_wrong(library, tmp_path):
@@ -25,9 +26,15 @@ def test_loading_says_what_is_wrong(library, tmp_path):
             _runtime.load_cuda(b"", "k")
 
 
+# What a level may ask for, as the kernel spells it in /proc/cpuinfo (its cpufeatures.h).
+FEATURES = {"abm" if name == "lzcnt" else name for name in (*levels._V3, *levels._V4)}
+
+
 def test_cpu_features_are_those_of_the_system():
+    """Of all that the runtime may report: what is there is reported, what is not there is not."""
     features = _runtime.cpu_features()
     assert isinstance(features, frozenset)
+    assert features <= FEATURES
     info = Path("/proc/cpuinfo")
     if not info.exists():
         pytest.skip("no /proc/cpuinfo here")
@@ -35,12 +42,14 @@ def test_cpu_features_are_those_of_the_system():
     if line is None:
         pytest.skip("/proc/cpuinfo has no flags on this processor")
     flags = set(line[1].split())
-    flags |= {"sse3"} if "pni" in flags else set()
-    flags |= {"lzcnt"} if "abm" in flags else set()
-    flags |= {"osxsave"} if "xsave" in flags else set()
-    assert features <= flags
-    for name in ("avx2", "fma", "f16c", "avx512f", "avx512bw", "bmi2"):
-        assert (name in features) == (name in flags)
+    assert features == FEATURES & flags
+
+
+def test_every_feature_that_the_runtime_knows_is_one_that_a_level_asks_for():
+    """By the source: on this processor some may never be reported."""
+    text = (Path(__file__).parents[2] / "csrc" / "cpu.cpp").read_text()
+    names = re.findall(r'^    \{"(\w+)", ', text, re.MULTILINE)
+    assert sorted(names) == sorted(FEATURES)
 
 
 def test_the_module_links_neither_torch_nor_cuda():

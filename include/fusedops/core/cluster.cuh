@@ -124,9 +124,10 @@ __device__ __forceinline__ void send(T* own, const T& value, Barrier& barrier, i
   }
 }
 
-/// What a block knows of the other blocks of its cluster: that they have begun, before it writes into
-/// one. Who waits for that at the cluster's own barrier invalidates the L1 cache of its
-/// multiprocessor, and in it what rows share. kTold: one warp of one block does, and tells the rest.
+/// Start-up handshake of a cluster: a block may not write to the shared memory of a peer before the
+/// peer runs. Waiting for that at the cluster's own barrier also invalidates the L1 cache of the
+/// multiprocessor, and evicts the operands that rows share. With kTold only one warp of block 0
+/// waits there, and signals the others through an mbarrier.
 template <int kBlocks, bool kTold = false>
 class Beginning {
  public:

@@ -11,10 +11,10 @@ namespace fusedops {
 
 #if defined(FUSEDOPS_CUDA)
 
-/// First of all in a kernel: nothing may be read or written before. Does nothing in a kernel that was
-/// launched without the attribute. That the next may come up is not said before the end: said at the
-/// beginning (griddepcontrol.launch_dependents), it costs up to 11 percent of the ceiling, at 256
-/// columns.
+/// Stands first in a kernel: no memory may be read or written before it. Does nothing in a kernel
+/// that was launched without the attribute. Dependents are not released before the kernel ends: to
+/// release them at the beginning (griddepcontrol.launch_dependents) costs up to 11 percent of the
+/// ceiling, at 256 columns.
 __device__ __forceinline__ void begin_after_previous() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -159,8 +159,8 @@ auto as_declared(const T& given) {
 /// A LOAD whose gradient nobody asks for: what it reads is what the gradient is of.
 template <class T>
 struct OnlyValues : T {
-  template <int N, class Compute, class Row, class Sink, class Gone>
-  FUSEDOPS_HD void backward(Compute (&)[N], const Row&, int64_t, Sink&, const Gone&) const {}
+  template <int N, class Compute, class Row, class Sink, class Masked>
+  FUSEDOPS_HD void backward(Compute (&)[N], const Row&, int64_t, Sink&, const Masked&) const {}
 };
 template <class T>
 OnlyValues<T> only_values(const T& load) {

@@ -61,7 +61,7 @@ auto of_loads(Where where, const Op& op, const LoadT& load, const LoadDy& load_d
 
 #if defined(FUSEDOPS_CUDA) && !defined(__CUDACC_RTC__)
 
-/// The bytes of workspace that a gradient with these wanted needs on the current device, whatever the
+/// The bytes of workspace that a gradient with these wanted needs on the current device, for any
 /// operator.
 template <class Compute, class Wanted>
 cudaError_t gradient_workspace(const Wanted& wanted, int64_t rows, int64_t cols, size_t* bytes) {

@@ -46,28 +46,13 @@ struct LoadTypeOf<T, Compute, Void<typename T::LoadType>> {
   using type = typename T::LoadType;
 };
 
-/// Whether a type has the member that a plain LOAD or STORE has; it need not be const.
-template <class T, class Compute, class = void>
-struct IsPlainLoad {
-  static constexpr bool value = false;
-};
+/// The member that a plain LOAD or STORE has; it need not be const.
 template <class T, class Compute>
-struct IsPlainLoad<
-    T, Compute,
-    Void<decltype(any_of<T>().template load<1>(any_of<typename LoadTypeOf<T, Compute>::type*>(),
-                                               int64_t(0), int64_t(0)))>> {
-  static constexpr bool value = true;
-};
-template <class T, class Compute, class = void>
-struct IsPlainStore {
-  static constexpr bool value = false;
-};
+using PlainLoadCall = decltype(any_of<T>().template load<1>(
+    any_of<typename LoadTypeOf<T, Compute>::type*>(), int64_t(0), int64_t(0)));
 template <class T, class Compute>
-struct IsPlainStore<T, Compute,
-                    Void<decltype(any_of<T>().template store<1>(any_of<const Compute*>(),
-                                                                int64_t(0), int64_t(0)))>> {
-  static constexpr bool value = true;
-};
+using PlainStoreCall =
+    decltype(any_of<T>().template store<1>(any_of<const Compute*>(), int64_t(0), int64_t(0)));
 
 /// Whether a plain type can move packs of n columns.
 template <class T>
@@ -89,17 +74,17 @@ inline constexpr int kFirst = N < kMost                                         
 /// A user's LOAD: as a LOAD, as what a gradient reads, and as a declaration without functors.
 template <class T, class Compute, int kMost_>
 struct PlainLoad {
-  static_assert(IsPlainLoad<T, Compute>::value,
+  static_assert(detected<PlainLoadCall, T, Compute>(),
                 "fusedops: not a LOAD: it needs template <int N> void load(Compute* dst, int64_t "
                 "row, int64_t col), or comes from load(source, functors...) (see "
                 "fusedops/functor/contract.cuh)");
   T inner;
   int pack;  // N
   static constexpr int kMost = kMost_;
-  static constexpr bool kBounds = HasColumns<T, int64_t>::value;
-  static constexpr bool kSkips = HasAny<T, int64_t>::value;
+  static constexpr bool kBounds = has_columns<T, int64_t>();
+  static constexpr bool kSkips = has_any<T, int64_t>();
   using Loaded = typename LoadTypeOf<T, Compute>::type;
-  static constexpr bool kRevisits = HasRevisit<T, Loaded, int64_t>::value;
+  static constexpr bool kRevisits = has_revisit<T, Loaded, int64_t>();
 
   template <int N, class Row>
   FUSEDOPS_HD void load(Compute* dst, const Row& row, int64_t col) const {
@@ -126,8 +111,8 @@ struct PlainLoad {
   }
   template <int N, class Row>
   FUSEDOPS_HD void prefetch(const Row&, int64_t) const {}
-  template <int N, class Row, class Sink, class Gone>
-  FUSEDOPS_HD void backward(Compute (&)[N], const Row&, int64_t, Sink&, const Gone&) const {}
+  template <int N, class Row, class Sink, class Masked>
+  FUSEDOPS_HD void backward(Compute (&)[N], const Row&, int64_t, Sink&, const Masked&) const {}
 
  private:
   FUSEDOPS_ANY_SIDE
@@ -163,7 +148,7 @@ struct PlainLoad {
 /// A user's STORE: as a STORE, and as where a gradient goes.
 template <class T, class Compute, int kMost_>
 struct PlainStore {
-  static_assert(IsPlainStore<T, Compute>::value,
+  static_assert(detected<PlainStoreCall, T, Compute>(),
                 "fusedops: not a STORE: it needs template <int N> void store(const Compute* src, "
                 "int64_t row, int64_t col), or comes from store(functors..., target) (see "
                 "fusedops/functor/contract.cuh)");

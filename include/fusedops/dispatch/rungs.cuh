@@ -34,9 +34,10 @@ struct RangeOf<cols<kLow_, kHigh_>> {
   static int64_t count(cols<kLow_, kHigh_> cols) { return cols.count; }
 };
 
-/// Threads of a row and the values that each holds, of four bytes. kResident: threads of a
-/// multiprocessor that visit rows which share a gradient; kRoom: threads that it shall have room for,
-/// 0 leaves that to the compiler; kBlock: threads of a block of several rows.
+/// Threads of a row and the values that each holds, of four bytes. kResident: threads per
+/// multiprocessor in persistent blocks, where rows share a gradient; kRoom: occupancy target in
+/// threads per multiprocessor, 0 leaves it to the compiler; kBlock: threads of a block of several
+/// rows.
 template <int kThreads_, int kValues_, int kResident_ = 1024, int kRoom_ = 0, int kBlock_ = 64>
 struct Rung {
   static constexpr int kThreads = kThreads_, kValues = kValues_;

@@ -9,9 +9,10 @@
 //             in_store<0, 0>(per_column(dgamma)),                   all rows share it
 //             in_load<1>(shared_by(8, broadcast(dpair, layout))))   8 neighbouring rows share it
 //
-// A layout with a stride of 0 goes with shared_by(), whose group is what its innermost dimensions of
-// stride 0 make; any other is refused. per_row() and single() take sums over columns. What rows share is summed in float (double for a
-// double), in a fixed order that depends on rows, columns and device alone.
+// A layout with a stride of 0 goes with shared_by(), whose group is the product of its innermost
+// dimensions of stride 0; any other is refused. per_row() and single() take sums over columns. What
+// rows share is summed in float (double for a double), in a fixed order that depends on rows,
+// columns and device alone.
 #pragma once
 
 #include <fusedops/row/operand.cuh>

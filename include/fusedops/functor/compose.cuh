@@ -16,7 +16,7 @@ namespace fusedops {
 template <int kFirst, class... Functors>
 struct Chain {
   static constexpr bool kSaves = false;
-  static constexpr bool kJoins = false;
+  static constexpr bool kStreamGradient = false;
   static constexpr bool kMasks = false;
   static constexpr bool kBounds = false;
   static constexpr bool kMasksBounds = true;
@@ -42,9 +42,9 @@ struct Chain {
   FUSEDOPS_HD bool any(const Row&, int64_t) const {
     return true;
   }
-  template <int N, class Compute, class Row, class Sink, class Gone>
+  template <int N, class Compute, class Row, class Sink, class Masked>
   FUSEDOPS_HD void backward(Compute (&)[N], Compute (&)[N], const Row&, int64_t, Sink&,
-                            const Gone&) const {}
+                            const Masked&) const {}
   template <class Visit>
   FUSEDOPS_HD void operands(Visit&) const {}
 };
@@ -54,18 +54,19 @@ struct Chain<kFirst, F, Rest...> {
   F first;
   Chain<kFirst + 1, Rest...> rest;
 
-  static constexpr bool kSavesHere = detail::Saves<F>::value;
+  static constexpr bool kSavesHere = detail::saves<F>();
   static constexpr bool kSavesLater = Chain<kFirst + 1, Rest...>::kSaves;
   static constexpr bool kSaves = kSavesHere || kSavesLater;
-  static constexpr bool kJoins = detail::Joins<F>::value || Chain<kFirst + 1, Rest...>::kJoins;
-  static constexpr bool kMasks = detail::Masks<F>::value || Chain<kFirst + 1, Rest...>::kMasks;
+  static constexpr bool kStreamGradient =
+      detail::has_stream_gradient<F>() || Chain<kFirst + 1, Rest...>::kStreamGradient;
+  static constexpr bool kMasks = detail::masks<F>() || Chain<kFirst + 1, Rest...>::kMasks;
   static constexpr bool kBounds =
-      detail::HasColumns<F, RowIndex<1>>::value || Chain<kFirst + 1, Rest...>::kBounds;
+      detail::has_columns<F, RowIndex<1>>() || Chain<kFirst + 1, Rest...>::kBounds;
   static constexpr bool kMasksBounds =
-      (!detail::HasColumns<F, RowIndex<1>>::value || detail::Masks<F>::value) &&
+      (!detail::has_columns<F, RowIndex<1>>() || detail::masks<F>()) &&
       Chain<kFirst + 1, Rest...>::kMasksBounds;
   static constexpr bool kSkips =
-      detail::HasAny<F, RowIndex<1>>::value || Chain<kFirst + 1, Rest...>::kSkips;
+      detail::has_any<F, RowIndex<1>>() || Chain<kFirst + 1, Rest...>::kSkips;
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void values(Compute (&v)[N], const Row& row, int64_t col) const {
@@ -73,12 +74,12 @@ struct Chain<kFirst, F, Rest...> {
         is_functor_v<F, Compute, Row>,
         "fusedops: not a functor: it needs template <int N> void operator()(Compute (&v)[N], "
         "int64_t row, int64_t col) const (see fusedops/functor/contract.cuh)");
-    if constexpr (!detail::Masks<F>::value) first(v, detail::row_for<F>(row), col);
+    if constexpr (!detail::masks<F>()) first(v, detail::row_for<F>(row), col);
     rest.values(v, row, col);
   }
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void masks(Compute (&v)[N], const Row& row, int64_t col) const {
-    if constexpr (detail::Masks<F>::value) first(v, detail::row_for<F>(row), col);
+    if constexpr (detail::masks<F>()) first(v, detail::row_for<F>(row), col);
     rest.masks(v, row, col);
   }
   /// The values again, from the last saved stream on.
@@ -91,24 +92,28 @@ struct Chain<kFirst, F, Rest...> {
       rest.values(v, row, col);
     }
   }
-  /// Announces the saved streams: what a chain reads of x's size, as a rule.
+  /// Prefetches the saved streams: what a chain reads of x's size, as a rule.
   template <int N, class Row>
   FUSEDOPS_HD void prefetch(const Row& row, int64_t col) const {
-    if constexpr (kSavesHere) first.template prefetch<N>(detail::row_for<F>(row), col);
+    if constexpr (kSavesHere && detail::detected<detail::PrefetchCall, F, Row>()) {
+      first.template prefetch<N>(detail::row_for<F>(row), col);
+    }
     rest.template prefetch<N>(row, col);
   }
 #if defined(FUSEDOPS_CUDA)
   template <class Row, class By = Alone>
   __device__ __forceinline__ void prefetch_all(const Row& row, int64_t begin, int64_t end,
                                                By by = {}) const {
-    if constexpr (kSavesHere) first.prefetch_all(detail::row_for<F>(row), begin, end, by);
+    if constexpr (kSavesHere && detail::detected<detail::PrefetchAllCall, F, Row, By>()) {
+      first.prefetch_all(detail::row_for<F>(row), begin, end, by);
+    }
     rest.prefetch_all(row, begin, end, by);
   }
 #endif
   template <class Row>
   FUSEDOPS_HD Columns columns(const Row& row, Columns all) const {
     all = rest.columns(row, all);
-    if constexpr (detail::HasColumns<F, Row>::value) {
+    if constexpr (detail::has_columns<F, Row>()) {
       const Columns mine = first.columns(detail::row_for<F>(row));
       all.begin = mine.begin > all.begin ? mine.begin : all.begin;
       all.end = mine.end < all.end ? mine.end : all.end;
@@ -117,28 +122,28 @@ struct Chain<kFirst, F, Rest...> {
   }
   template <int N, class Row>
   FUSEDOPS_HD bool any(const Row& row, int64_t col) const {
-    if constexpr (detail::HasAny<F, Row>::value) {
+    if constexpr (detail::has_any<F, Row>()) {
       if (!first.template any<N>(detail::row_for<F>(row), col)) return false;
     }
     return rest.template any<N>(row, col);
   }
   template <class Visit>
   FUSEDOPS_HD void operands(Visit& visit) const {
-    if constexpr (detail::HasOperands<F>::value) first.operands(visit);
+    if constexpr (detail::has_operands<F>()) first.operands(visit);
     rest.operands(visit);
   }
   /// `v` enters as the value this functor saw and is rewritten on the way up; `g` enters as the
   /// gradient of the chain's result and leaves as that of `v`. Only inputs that a gradient needs
-  /// are kept; a saved stream is read, not written. What is `gone` went after the last stream was
-  /// saved: whatever comes before has a gradient there all the same, if the stream has one.
-  template <int N, class Compute, class Row, class Sink, class Gone>
+  /// are kept; a saved stream is read, not written. Masks apply after the last saved stream, so a
+  /// masked element has a gradient in front of the stream all the same, if the stream has one.
+  template <int N, class Compute, class Row, class Sink, class Masked>
   FUSEDOPS_HD void backward(Compute (&g)[N], Compute (&v)[N], const Row& row, int64_t col,
-                            Sink& sink, const Gone& gone) const {
-    if constexpr (detail::Masks<F>::value) {
-      rest.backward(g, v, row, col, sink, gone);
+                            Sink& sink, const Masked& masked) const {
+    if constexpr (detail::masks<F>()) {
+      rest.backward(g, v, row, col, sink, masked);
     } else {
       Compute seen[N];
-      if constexpr (detail::NeedsInput<F>::value) {
+      if constexpr (detail::needs_input<F>()) {
         FUSEDOPS_UNROLL
         for (int i = 0; i < N; ++i) seen[i] = v[i];
       }
@@ -147,14 +152,14 @@ struct Chain<kFirst, F, Rest...> {
       } else {
         first(v, detail::row_for<F>(row), col);
       }
-      rest.backward(g, v, row, col, sink, gone);
-      if constexpr (kSavesHere && !kSavesLater) gone.select(g);
-      if constexpr (kJoins) {
+      rest.backward(g, v, row, col, sink, masked);
+      if constexpr (kSavesHere && !kSavesLater) masked.select(g);
+      if constexpr (kStreamGradient) {
         SinkAt<kFirst, Sink> mine{sink};
         first.backward(g, seen, detail::row_for<F>(row), col, mine);
       } else {
-        KeptSink<Sink, Gone> kept{sink, gone};
-        SinkAt<kFirst, KeptSink<Sink, Gone>> mine{kept};
+        UnmaskedSink<Sink, Masked> kept{sink, masked};
+        SinkAt<kFirst, UnmaskedSink<Sink, Masked>> mine{kept};
         first.backward(g, seen, detail::row_for<F>(row), col, mine);
       }
     }
@@ -225,13 +230,14 @@ struct Load {
     chain.operands(visit);
   }
   /// The gradient of the source, from that of the LOAD's result; recomputes what the functors saw.
-  template <int N, class Compute, class Row, class Sink, class Gone>
+  template <int N, class Compute, class Row, class Sink, class Masked>
   FUSEDOPS_HD void backward(Compute (&g)[N], const Row& row, int64_t col, Sink& sink,
-                            const Gone& gone) const {
+                            const Masked& masked) const {
     Compute v[N];
     source.read(v, row, col);
-    chain.backward(g, v, row, col, sink, gone);
-    if constexpr (!Chain<0, Functors...>::kJoins) gone.select(g);  // zero times an infinite scale
+    chain.backward(g, v, row, col, sink, masked);
+    // By selection, after the functors: zero times an infinite scale is NaN.
+    if constexpr (!Chain<0, Functors...>::kStreamGradient) masked.select(g);
   }
 };
 
@@ -261,13 +267,13 @@ struct Store {
   }
   /// The gradient of the row's result, from that of what was stored; `result` is what the STORE was
   /// given.
-  template <int N, class Compute, class Row, class Sink, class Gone>
+  template <int N, class Compute, class Row, class Sink, class Masked>
   FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&result)[N], const Row& row,
-                            int64_t col, Sink& sink, const Gone& gone) const {
+                            int64_t col, Sink& sink, const Masked& masked) const {
     Compute v[N];
     FUSEDOPS_UNROLL
     for (int i = 0; i < N; ++i) v[i] = result[i];
-    chain.backward(g, v, row, col, sink, gone);
+    chain.backward(g, v, row, col, sink, masked);
   }
 };
 

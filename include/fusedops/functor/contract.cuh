@@ -1,43 +1,193 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The contract of LOAD, STORE and functor, written once; every other page links here.
+// The contract of LOAD, STORE and functor: every member, when it is called and what is guaranteed.
+// The contract of an operator, the reduction between LOAD and STORE, is op/contract.cuh.
 //
-// LOAD     template <int N> void load(Compute* dst, int64_t row, int64_t col) const
-// STORE    template <int N> void store(const Compute* src, int64_t row, int64_t col)
-//   Called with 0 <= row < rows, col % N == 0 and col + N <= cols; the end of an odd row uses a
-//   smaller N. Optional members of a LOAD:
-//   - template <int N> void revisit(Compute* dst, int64_t row, int64_t col) const: the same values
-//   for a second
-//     visit, without side effects (default: load);
-//   - Columns columns(int64_t row) const: what can be unmasked at all; nothing else is loaded
-//   (default: all). A composed LOAD whose functors mask what they so leave out is called one pack
-//   beyond it, too, within the row;
-//   - template <int N> bool any(int64_t row, int64_t col) const: whether anything in a pack can be
-//   unmasked
-//     (default: true).
+// 1. Terms
 //
-// functor  template <int N> void operator()(Compute (&v)[N], int64_t row, int64_t col) const
-//   rewrites N values in place. Ours take the row as a template parameter, a RowIndex that holds
-//   the coordinates as well and converts to int64_t, so a functor that declares int64_t works as it
-//   is. Members found at compile time:
-//   - static constexpr bool kMasks: it only sets values to -inf; masks are sticky, so a chain
-//   applies them last;
-//   - static constexpr bool kSaves, reread: it writes the value it makes, which a later visit reads
-//   instead;
-//   - static constexpr bool kJoins: what it saves has a gradient of its own, which its backward
-//   adds;
-//   - template <int N, class Sink> void backward(Compute (&g)[N], const Compute (&in)[N], row, col,
-//   Sink& sink)
-//     const: turns the gradient of its output into that of its input and hands operand gradients to
-//     sink.template add<k>(gradient, row, col), k the number of the operand within the functor;
-//   - void operands(Visit& visit) const: calls visit(operand) for each tensor it reads or writes; a
-//   dispatch then knows how they lie and reads whole packs without asking (default: it asks);
-//   - static constexpr bool kNeedsInput: whether backward needs the values the functor saw;
-//   - static constexpr int kGradients: how many operands backward hands gradients of to the sink; who
-//   asks for another is told so (default: nobody is).
+//   A kernel reduces rows of `cols` columns. A pack is N neighbouring columns of one row: a vector
+//   access. A tile is the packs of one row that one thread holds in registers at a time. Compute is
+//   the type of all arithmetic, float or double. A LOAD produces the values of a row, a STORE
+//   consumes its results, and a functor rewrites values on either side:
+//
+//     source -> functors of the LOAD -> operator -> functors of the STORE -> target
+//
+//   load(source, functors...) and store(functors..., target) in functor/compose.cuh make a LOAD and
+//   a STORE. Functors run in the order in which they are listed, except that masks run last.
+//
+// 2. Guarantees of every call that takes (row, col)
+//
+//   row    0 <= row < rows. Its type is a template parameter: RowIndex (row/index.cuh), which holds
+//          the row's number and coordinates and converts to int64_t. A member that declares
+//          `int64_t row` therefore works as it is.
+//   N, col N is a power of two up to 64, col % N == 0 and col + N <= cols: all N columns lie in the
+//          row. The end of a row whose length N does not divide comes in smaller packs.
+//   lanes  One thread makes the call for the packs of its own tile. Neighbouring lanes of a warp
+//          hold neighbouring packs, but the lanes need NOT be converged: some may have no pack. So:
+//          no barriers, no shuffles or other warp collectives, no shared memory.
+//   order  None between packs, rows or threads. Within a pack, that of the chain.
+//   repeat A member may be called again with the same arguments, in the same kernel (a row that is
+//          read twice) and in the backward pass, which recomputes what the forward pass computed.
+//          Unless it says otherwise below, a member is a pure function of its arguments and of the
+//          struct's data members: the same bits each time, and no side effects.
+//
+//   The struct is copied into the arguments of a kernel, so it is trivially copyable. The data
+//   members of a generated kernel's are 8-byte words: View, Value, RowMap, uint64_t or Word<T>.
+//   Functions are FUSEDOPS_HD, which means __host__ __device__ to a CUDA compiler.
+//
+// 3. LOAD
+//
+//   template <int N> void load(Compute* dst, int64_t row, int64_t col) const              required
+//     Writes N values to dst, which is in registers. Called once a pack in the forward pass, before
+//     the reduction; packs beyond the row, or excluded by `columns` or `any`, are not loaded but
+//     set to the operator's padding value.
+//   template <int N> void revisit(Compute* dst, int64_t row, int64_t col) const           optional
+//     The same values as load, without side effects. Called in place of load where the row is read
+//     a second time and throughout the backward pass. Absent: load is called.
+//   Columns columns(int64_t row) const                                                    optional
+//     The range of columns that can be unmasked; it may exceed the row. Every thread of the row
+//     calls it before it loads; one thread may call it for a later row. The result may depend on
+//     the row and on data members alone, since it bounds loops that all lanes run together. Absent:
+//     all. What lies outside need not be loaded or reduced: the operator's padding value stands for
+//     it. A composed LOAD whose functors mask all that they exclude is also called for the masked
+//     packs next to the range, within the row.
+//   template <int N> bool any(int64_t row, int64_t col) const                             optional
+//     False if all N columns are masked; the pack is then not loaded. The lane that holds the pack
+//     calls it before load. Here alone col + N may exceed cols, if col < cols. Absent: true.
+//   backward, prefetch, prefetch_all, source
+//     Of a composed LOAD (functor/compose.cuh): a gradient, prefetching and staging in shared
+//     memory need load(source, functors...). Other LOADs serve the forward pass.
+//
+// 4. STORE
+//
+//   template <int N> void store(const Compute* src, int64_t row, int64_t col)             required
+//     Gets N results, in registers, unrounded. Called exactly once for each column of each row,
+//     after the row's reduction, by the thread that loaded the pack. Each thread has its own copy
+//     of the struct, so the member need not be const; what a copy accumulates is lost.
+//
+// 5. Functor: values
+//
+//   template <int N> void operator()(Compute (&v)[N], int64_t row, int64_t col) const     required
+//     Replaces the N values v. Called for each pack that is loaded (in a LOAD) or stored (in a
+//     STORE), in the forward pass, and in the backward pass to recompute what later functors saw.
+//     Element i may depend on v[i], row, col + i and operands; it may not depend on other elements,
+//     nor on N: a pack's width is the schedule's choice, and results may not change with it.
+//   static constexpr bool kMasks                                                  default: false
+//     The functor is a mask: it selects, setting v[i] to -inf or leaving it. It may not add: -inf
+//     over NaN must be -inf. Masks run after all other functors of the LOAD of a softmax, so that
+//     no functor sees -inf that a mask has set. A mask in a STORE, or in a norm, is refused.
+//   Columns columns(int64_t row) const; template <int N> bool any(int64_t row, int64_t col) const
+//     Optional, for masks, as of a LOAD; a composed LOAD intersects the ranges of its functors.
+//     They only save work: operator() must mask all the same what they exclude, for packs that the
+//     range cuts. Ignored if a functor of the LOAD saves a stream, which is written under masks as
+//     well.
+//   template <class Visit> void operands(Visit& visit) const                              optional
+//     Calls visit(operand) once for each tensor that the functor reads or writes. A C++ dispatch
+//     calls it on the host, before a launch, to learn whether every pack is one aligned access, and
+//     then reads without a test: a tensor that is left out may be read misaligned. Absent: the row
+//     that the functor gets carries no such promise, and accesses test alignment as they go.
+//
+//   Random draws: a functor that draws uses a counter-based generator (core/philox.cuh) of seed,
+//   offset, row and column, so that a recomputation and any N draw the same (docs/dropout.md).
+//
+// 6. Functor: saved streams (in a LOAD, forward and backward of one declaration)
+//
+//   static constexpr bool kSaves                                                  default: false
+//     operator() also writes the value that it makes to a tensor, rounded to the tensor's type, and
+//     leaves the rounded value in v. This is the only side effect that operator() may have. The
+//     forward pass calls it exactly once for every pack of the row, masked or not; nothing else
+//     does.
+//   template <int N> void reread(Compute (&v)[N], int64_t row, int64_t col) const
+//     Required with kSaves. Sets v to what operator() left there, read back from the tensor. Called
+//     in place of operator() where the row is read a second time, by the thread that wrote the
+//     pack, and in the backward pass. The value on entry is unspecified: a second visit begins with
+//     the last saved stream and calls no functor before it.
+//   template <int N> void prefetch(int64_t row, int64_t col) const
+//   template <class By>
+//   __device__ void prefetch_all(int64_t row, int64_t begin, int64_t end, By by) const
+//     Optional with kSaves, and only called in the backward pass on a GPU, for a row that comes
+//     later: hints to the L2 cache of the tensors that reread and backward read. They may not write
+//     or wait. prefetch: each lane for its own packs; the last pack may exceed the row.
+//     prefetch_all: columns begin to end (begin may exceed end) by one thread (By = Alone) or by
+//     all threads of the row in this block, a cache line each in turn (By = ByLine). View has both.
+//     Absent: no prefetch.
+//   static constexpr bool kStreamGradient                                         default: false
+//     The saved tensor is an output with a gradient of its own, which backward adds to g. Gradients
+//     are then not cleared at masked elements in front of this functor.
+//
+// 7. Functor: gradient
+//
+//   template <int N, class Sink>
+//   void backward(Compute (&g)[N], const Compute (&in)[N], int64_t row, int64_t col,
+//                 Sink& sink) const
+//     Required for a gradient; absent: the functor is forward-only. On entry g is the gradient of
+//     the functor's output, on exit that of its input. The thread that holds the pack calls it, for
+//     packs that lie in the row. A LOAD's functor gets one call for each pack; a STORE's gets a
+//     second one, with a sink that discards, where the row is read twice. Never called for kMasks:
+//     the chain sets gradients of masked elements to zero, by selection. Where an element is
+//     masked, g may hold anything: compute it regardless, without branches on values.
+//   static constexpr bool kNeedsInput                                             default: true
+//     Whether backward reads `in`, the values that operator() got. False: `in` is uninitialized.
+//   sink.template add<k>(gradient, row, col)
+//     Takes N gradients of operand k of the functor (Compute (&)[N]; row and col as they came). For
+//     each operand that has a gradient: exactly once in each call of backward, unconditionally, in
+//     any order. The gradient is elementwise, as if the operand had x's size. Sums over what the
+//     operand is broadcast over, rounding and masked elements are the sink's business. Gradients
+//     that nobody asked for are discarded, and the compiler removes what computed them.
+//   static constexpr int kGradients                                       default: unlimited
+//     Operands 0 to kGradients - 1 have gradients; a C++ dispatch that asks for another does not
+//     compile.
+//
+//   An operand whose value the gradients in question do not need may be an Unread in the backward
+//   pass, which fetches zeros: `reads` of the Python class says which they need.
+//
+// 8. A complete functor: v = v * (1 + gain), as norms of some models have it
+//
+//   #include <fusedops/row/view.cuh>
+//
+//   namespace example {
+//
+//   using namespace fusedops;
+//
+//   template <class Gain>
+//   struct OnePlus {
+//     Gain gain;                                 // operand 0: a View of a tensor, or a Value
+//     static constexpr bool kNeedsInput = true;  // the gradient of gain reads `in`
+//     static constexpr int kGradients = 1;
+//
+//     template <class Visit>
+//     FUSEDOPS_HD void operands(Visit& visit) const {
+//       visit(gain);
+//     }
+//
+//     template <int N, class Compute, class Row>
+//     FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
+//       const auto add = gain.template fetch<N, Compute>(row, col);
+//       FUSEDOPS_VECTOR
+//       for (int i = 0; i < N; ++i) v[i] *= 1 + add[i];
+//     }
+//
+//     template <int N, class Compute, class Row, class Sink>
+//     FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&in)[N], const Row& row,
+//                               int64_t col, Sink& sink) const {
+//       const auto add = gain.template fetch<N, Compute>(row, col);
+//       Compute of_gain[N];
+//       FUSEDOPS_VECTOR
+//       for (int i = 0; i < N; ++i) {
+//         of_gain[i] = g[i] * in[i];
+//         g[i] *= 1 + add[i];
+//       }
+//       sink.template add<0>(of_gain, row, col);
+//     }
+//   };
+//
+//   }  // namespace example
+//
+//   docs/functors.md shows the Python class that belongs to such a struct.
 #pragma once
 
+#include <fusedops/core/detect.cuh>
 #include <fusedops/row/index.cuh>
 
 namespace fusedops {
@@ -49,186 +199,122 @@ struct Columns {
 
 namespace detail {
 
-template <class T>
-T& any_of();  // stands for a value in unevaluated contexts, as std::declval does
-
-template <class A, class B>
-struct IsSame {
-  static constexpr bool value = false;
-};
-template <class A>
-struct IsSame<A, A> {
-  static constexpr bool value = true;
-};
-
-template <class...>
-struct MakeVoid {
-  using type = void;
-};
-template <class... T>
-using Void = typename MakeVoid<T...>::type;
-
-template <class L, class Compute, class Row, class = void>
-struct IsLoad {
-  static constexpr bool value = false;
-};
-template <class L, class Compute, class Row>
-struct IsLoad<L, Compute, Row,
-              Void<decltype(any_of<const L>().template load<1>(any_of<Compute*>(),
-                                                               any_of<const Row>(), int64_t(0)))>> {
-  static constexpr bool value = true;
-};
-
-template <class S, class Compute, class Row, class = void>
-struct IsStore {
-  static constexpr bool value = false;
-};
-template <class S, class Compute, class Row>
-struct IsStore<S, Compute, Row,
-               Void<decltype(any_of<S>().template store<1>(any_of<const Compute*>(),
-                                                           any_of<const Row>(), int64_t(0)))>> {
-  static constexpr bool value = true;
-};
-
-template <class F, class Compute, class Row, class = void>
-struct IsFunctor {
-  static constexpr bool value = false;
-};
-template <class F, class Compute, class Row>
-struct IsFunctor<
-    F, Compute, Row,
-    Void<decltype(any_of<const F>()(any_of<Compute[1]>(), any_of<const Row>(), int64_t(0)))>> {
-  static constexpr bool value = true;
-};
-
-template <class F, class = void>
-struct Masks {
-  static constexpr bool value = false;
-};
-template <class F>
-struct Masks<F, Void<decltype(F::kMasks)>> {
-  static constexpr bool value = F::kMasks;
-};
-
-template <class F, class = void>
-struct Saves {
-  static constexpr bool value = false;
-};
-template <class F>
-struct Saves<F, Void<decltype(F::kSaves)>> {
-  static constexpr bool value = F::kSaves;
-};
-
-template <class F, class = void>
-struct Joins {
-  static constexpr bool value = false;
-};
-template <class F>
-struct Joins<F, Void<decltype(F::kJoins)>> {
-  static constexpr bool value = F::kJoins;
-};
-
 struct Ignore {
   template <class T>
   FUSEDOPS_HD void operator()(const T&) const {}
 };
 
-template <class F, class = void>
-struct HasOperands {
-  static constexpr bool value = false;
-};
+// What the members are called with.
+template <class L, class Compute, class Row>
+using LoadCall = decltype(any_of<const L>().template load<1>(any_of<Compute*>(),
+                                                             any_of<const Row>(), int64_t(0)));
+template <class L, class Compute, class Row>
+using RevisitCall = decltype(any_of<const L>().template revisit<1>(
+    any_of<Compute*>(), any_of<const Row>(), int64_t(0)));
+template <class S, class Compute, class Row>
+using StoreCall = decltype(any_of<S>().template store<1>(any_of<const Compute*>(),
+                                                         any_of<const Row>(), int64_t(0)));
+template <class F, class Compute, class Row>
+using FunctorCall =
+    decltype(any_of<const F>()(any_of<Compute[1]>(), any_of<const Row>(), int64_t(0)));
+template <class F, class Row>
+using ColumnsCall = decltype(any_of<const F>().columns(any_of<const Row>()));
+template <class F, class Row>
+using AnyCall = decltype(any_of<const F>().template any<1>(any_of<const Row>(), int64_t(0)));
+template <class F, class Row>
+using PrefetchCall =
+    decltype(any_of<const F>().template prefetch<1>(any_of<const Row>(), int64_t(0)));
+template <class F, class Row, class By>
+using PrefetchAllCall = decltype(any_of<const F>().prefetch_all(any_of<const Row>(), int64_t(0),
+                                                                int64_t(0), any_of<By>()));
 template <class F>
-struct HasOperands<F, Void<decltype(any_of<const F>().operands(any_of<Ignore>()))>> {
-  static constexpr bool value = true;
-};
+using OperandsCall = decltype(any_of<const F>().operands(any_of<Ignore>()));
 
-/// The row as a functor may see it: whose operands were not asked how they lie does not learn it.
+// Flags.
+template <class F>
+using MasksFlag = Flag<F::kMasks>;
+template <class F>
+using SavesFlag = Flag<F::kSaves>;
+template <class F>
+using StreamGradientFlag = Flag<F::kStreamGradient>;
+template <class F>
+using NeedsInputFlag = Flag<F::kNeedsInput>;
+template <class L>
+using BoundsFlag = Flag<L::kBounds>;
+template <class L>
+using SkipsFlag = Flag<L::kSkips>;
+template <class L>
+using MasksBoundsFlag = Flag<L::kMasksBounds>;
+
+template <class F>
+FUSEDOPS_HD constexpr bool masks() {
+  return flag<false, MasksFlag, F>();
+}
+template <class F>
+FUSEDOPS_HD constexpr bool saves() {
+  return flag<false, SavesFlag, F>();
+}
+template <class F>
+FUSEDOPS_HD constexpr bool has_stream_gradient() {
+  return flag<false, StreamGradientFlag, F>();
+}
+template <class F>
+FUSEDOPS_HD constexpr bool needs_input() {
+  return flag<true, NeedsInputFlag, F>();
+}
+
+template <class L, class Compute, class Row>
+FUSEDOPS_HD constexpr bool has_revisit() {
+  return detected<RevisitCall, L, Compute, Row>();
+}
+template <class F, class Row>
+FUSEDOPS_HD constexpr bool has_columns() {
+  return detected<ColumnsCall, F, Row>();
+}
+template <class F, class Row>
+FUSEDOPS_HD constexpr bool has_any() {
+  return detected<AnyCall, F, Row>();
+}
+template <class F>
+FUSEDOPS_HD constexpr bool has_operands() {
+  return detected<OperandsCall, F>();
+}
+
+/// Whether a LOAD says which columns can be unmasked. A composed LOAD has the member whatever its
+/// functors say, and a flag that tells whether any of them does.
+template <class L, class Row>
+FUSEDOPS_HD constexpr bool bounds() {
+  return flag<has_columns<L, Row>(), BoundsFlag, L>();
+}
+/// Whether a LOAD says which packs can be unmasked.
+template <class L, class Row>
+FUSEDOPS_HD constexpr bool skips() {
+  return flag<has_any<L, Row>(), SkipsFlag, L>();
+}
+/// Whether a LOAD masks by itself all that it says cannot be unmasked, so that it may be called
+/// there.
+template <class L>
+FUSEDOPS_HD constexpr bool masks_bounds() {
+  return flag<false, MasksBoundsFlag, L>();
+}
+
+/// The row as a functor may see it: without `operands`, nobody has asked how its operands lie.
 template <class F, class Row>
 FUSEDOPS_HD decltype(auto) row_for(const Row& row) {
-  if constexpr (HasOperands<F>::value) {
+  if constexpr (has_operands<F>()) {
     return (row);
   } else {
     return unaware(row);
   }
 }
 
-template <class F, class = void>
-struct NeedsInput {
-  static constexpr bool value = true;
-};
-template <class F>
-struct NeedsInput<F, Void<decltype(F::kNeedsInput)>> {
-  static constexpr bool value = F::kNeedsInput;
-};
-
-template <class F, class Row, class = void>
-struct HasColumns {
-  static constexpr bool value = false;
-};
-template <class F, class Row>
-struct HasColumns<F, Row, Void<decltype(any_of<const F>().columns(any_of<const Row>()))>> {
-  static constexpr bool value = true;
-};
-
-template <class F, class Row, class = void>
-struct HasAny {
-  static constexpr bool value = false;
-};
-template <class F, class Row>
-struct HasAny<F, Row,
-              Void<decltype(any_of<const F>().template any<1>(any_of<const Row>(), int64_t(0)))>> {
-  static constexpr bool value = true;
-};
-
-/// Whether a LOAD says which columns can be unmasked (a composed one knows whether any functor
-/// does).
-template <class L, class Row, class = void>
-struct Bounds {
-  static constexpr bool value = HasColumns<L, Row>::value;
-};
-template <class L, class Row>
-struct Bounds<L, Row, Void<decltype(L::kBounds)>> {
-  static constexpr bool value = L::kBounds;
-};
-
-/// Whether a LOAD masks by itself all that it says cannot be unmasked, so that it may be called there.
-template <class L, class = void>
-struct MasksBounds {
-  static constexpr bool value = false;
-};
-template <class L>
-struct MasksBounds<L, Void<decltype(L::kMasksBounds)>> {
-  static constexpr bool value = L::kMasksBounds;
-};
-
-/// Whether a LOAD says which packs can be unmasked.
-template <class L, class Row, class = void>
-struct Skips {
-  static constexpr bool value = HasAny<L, Row>::value;
-};
-template <class L, class Row>
-struct Skips<L, Row, Void<decltype(L::kSkips)>> {
-  static constexpr bool value = L::kSkips;
-};
-
-template <class L, class Compute, class Row, class = void>
-struct HasRevisit {
-  static constexpr bool value = false;
-};
-template <class L, class Compute, class Row>
-struct HasRevisit<L, Compute, Row,
-                  Void<decltype(any_of<const L>().template revisit<1>(
-                      any_of<Compute*>(), any_of<const Row>(), int64_t(0)))>> {
-  static constexpr bool value = true;
-};
-
 }  // namespace detail
 
 template <class L, class Compute, class Row = int64_t>
-inline constexpr bool is_load_v = detail::IsLoad<L, Compute, Row>::value;
+inline constexpr bool is_load_v = detail::detected<detail::LoadCall, L, Compute, Row>();
 template <class S, class Compute, class Row = int64_t>
-inline constexpr bool is_store_v = detail::IsStore<S, Compute, Row>::value;
+inline constexpr bool is_store_v = detail::detected<detail::StoreCall, S, Compute, Row>();
 template <class F, class Compute, class Row = int64_t>
-inline constexpr bool is_functor_v = detail::IsFunctor<F, Compute, Row>::value;
+inline constexpr bool is_functor_v = detail::detected<detail::FunctorCall, F, Compute, Row>();
 
 }  // namespace fusedops

@@ -66,8 +66,8 @@ struct Dropout {
   }
 };
 
-/// A dropout whose seed and offset lie in memory, where a captured graph draws them each time that it
-/// is replayed. A kernel reads them once, before its rows.
+/// A dropout whose seed and offset lie in memory, where a captured graph draws them at each replay.
+/// A kernel reads them once, before its rows.
 template <class Compute, class LogicalRow>
 struct DropoutFrom {
   const uint64_t* draw;  // seed, offset

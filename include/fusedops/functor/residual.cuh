@@ -55,7 +55,7 @@ struct SavedResidual {
   Stream stream;
   Upstream upstream;
   static constexpr bool kSaves = true;
-  static constexpr bool kJoins = !detail::IsSame<Upstream, Absent>::value;
+  static constexpr bool kStreamGradient = !detail::IsSame<Upstream, Absent>::value;
   static constexpr bool kNeedsInput = false;
   static constexpr int kGradients = 2;
 
@@ -81,7 +81,7 @@ struct SavedResidual {
   template <int N, class Row>
   FUSEDOPS_HD void prefetch(const Row& row, int64_t col) const {
     stream.template prefetch<N>(row, col);
-    if constexpr (kJoins) {
+    if constexpr (kStreamGradient) {
       upstream.template prefetch<N>(row, col);
     }
   }
@@ -91,14 +91,14 @@ struct SavedResidual {
   __device__ __forceinline__ void prefetch_all(const Row& row, int64_t begin, int64_t end,
                                                By by = {}) const {
     stream.prefetch_all(row, begin, end, by);
-    if constexpr (kJoins) upstream.prefetch_all(row, begin, end, by);
+    if constexpr (kStreamGradient) upstream.prefetch_all(row, begin, end, by);
   }
 #endif
 
   template <int N, class Compute, class Row, class Sink>
   FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&in)[N], const Row& row, int64_t col,
                             Sink& sink) const {
-    if constexpr (kJoins) {
+    if constexpr (kStreamGradient) {
       const auto joining = upstream.template fetch<N, Compute>(row, col);
       FUSEDOPS_VECTOR
       for (int i = 0; i < N; ++i) g[i] += joining[i];

@@ -20,10 +20,10 @@ struct SinkAt {
   }
 };
 
-/// Which of N values have left the row: their gradients are zero, by selection, so that Inf and NaN
-/// under a mask leak no more backward than forward.
+/// Which of N elements are masked. Their gradients are zero, by selection: Inf and NaN under a
+/// mask leak no more backward than forward.
 template <int N>
-struct Gone {
+struct MaskedElements {
   bool at[N];
   template <class Compute>
   FUSEDOPS_HD void select(Compute (&gradient)[N]) const {
@@ -32,24 +32,24 @@ struct Gone {
   }
 };
 
-/// Where nothing masks, nothing leaves.
-struct NoneGone {
+/// No element is masked: nothing to select.
+struct NoneMasked {
   template <int N, class Compute>
   FUSEDOPS_HD void select(Compute (&)[N]) const {}
 };
 
-/// Hands on the gradients of what is in the row, and zero for what has left it.
-template <class Sink, class Gone>
-struct KeptSink {
+/// Hands on the gradients of unmasked elements, and zero for masked ones.
+template <class Sink, class Masked>
+struct UnmaskedSink {
   Sink& sink;
-  const Gone& gone;
+  const Masked& masked;
 
   template <int kFunctor, int kOperand, int N, class Compute, class Row>
   FUSEDOPS_HD void add(const Compute (&gradient)[N], const Row& row, int64_t col) {
     Compute selected[N];
     FUSEDOPS_UNROLL
     for (int i = 0; i < N; ++i) selected[i] = gradient[i];
-    gone.select(selected);
+    masked.select(selected);
     sink.template add<kFunctor, kOperand>(selected, row, col);
   }
 };

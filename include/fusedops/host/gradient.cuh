@@ -45,13 +45,14 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
                           const LoadTargets& load_targets, const StoreTargets& store_targets,
                           const Slices& slices, const Rows& rows, int64_t cols, int64_t first,
                           int64_t last) {
+  static_assert(detail::check_gradient<Op>());
   using Compute = typename Op::Compute;
   using RowTile =
       Tile<Compute, Schedule::kPacks, Schedule::kWidth, Schedule::kWidth, Schedule::kWidth, false>;
   using Row = typename Rows::Index;
-  constexpr bool kMasks = Op::kLeaves;
+  constexpr bool kMasks = Op::kHasMasked;
   constexpr bool kKeeps = !Schedule::Storage::kRevisits;
-  constexpr bool kEverywhere = !Op::kLeavesConstant && Sinks<RowTile, StoreTargets>::kAny;
+  constexpr bool kEverywhere = !Op::kMaskedIsConstant && Sinks<RowTile, StoreTargets>::kAny;
   const Alongside<LoadT, Upstream, Row, kEverywhere> along{load, upstream};
   const int64_t chunks = (cols + Schedule::kChunk - 1) / Schedule::kChunk;
   alignas(64) RowTile values[kKeeps ? Schedule::kChunks : 1];
@@ -78,11 +79,11 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
         const int64_t col = chunk * Schedule::kChunk;
         value.begin(cols - col, 0);
         gradient.begin(cols - col, 0);
-        load_tile<true>(value, load, row, col, bounds, Op::neutral());
+        load_tile<true>(value, load, row, col, bounds, Op::padding_value());
         load_tile<false>(gradient, along, row, col, bounds, Compute(0));
         through_store<Op, kMasks>(value, gradient, known, store, row, col, sinks, lane, visit);
       };
-      typename Op::Partial part = Op::nothing();
+      typename Op::Partial part = Op::identity();
       for (int64_t chunk = 0; chunk < chunks; ++chunk) {
         fetch(chunk, store_sinks);
         const int64_t at = kKeeps ? chunk : 0;

@@ -29,6 +29,7 @@ struct HostSchedule {
 template <class Schedule, class Op, class LoadT, class StoreT, class Statistics, class Rows>
 inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Statistics& statistics,
                       const Rows& rows, int64_t cols, int64_t begin, int64_t end) {
+  static_assert(detail::check_operator<Op>());
   using Compute = typename Op::Compute;
   using Storage = typename Schedule::Storage;
   using RowTile =
@@ -52,11 +53,11 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
     const Columns within = chunks_within<LoadT, Row>(bounds, Schedule::kChunk, chunks);
 
     typename Op::Partial parts[kKeeps ? Schedule::kChunks : 1];
-    typename Op::Partial of_row = Op::nothing();
+    typename Op::Partial of_row = Op::identity();
     for (int64_t chunk = within.begin; chunk < within.end; ++chunk) {
       RowTile& tile = tiles[kKeeps ? chunk : 0];
       tile.begin(cols - chunk * Schedule::kChunk, cols - chunk * Schedule::kChunk);
-      load_tile<false>(tile, load, row, chunk * Schedule::kChunk, bounds, Op::neutral());
+      load_tile<false>(tile, load, row, chunk * Schedule::kChunk, bounds, Op::padding_value());
       const typename Op::Partial part = op.reduce(Lanes<1>{}, tile);
       if constexpr (kKeeps) parts[chunk] = part;
       of_row = chunk == within.begin ? part : op.merge(of_row, part);
@@ -69,8 +70,8 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
       typename Op::Partial& part = parts[kKeeps ? chunk : 0];
       if (!kKeeps || chunk < within.begin || chunk >= within.end) {
         tile.begin(cols - chunk * Schedule::kChunk, cols - chunk * Schedule::kChunk);
-        load_tile<true>(tile, load, row, chunk * Schedule::kChunk, bounds, Op::neutral());
-        part = op.again(Lanes<1>{}, tile);
+        load_tile<true>(tile, load, row, chunk * Schedule::kChunk, bounds, Op::padding_value());
+        part = op.rebuild(Lanes<1>{}, tile);
       }
       store_tile(tile, store, row, chunk * Schedule::kChunk, finish.of(part));
     }

@@ -7,12 +7,25 @@
 // The mean is kept as a float and its rounding error, the squares are centred (the second pass of a
 // two-pass algorithm; the values are at hand), and parts are merged as in Chan, Golub and LeVeque,
 // "Updating formulae and a pairwise algorithm for computing sample variances" (1979). The sums are
-// of x / 2^k, so that values near the largest float do not overflow.
+// of x / 2^k, so that values near the largest float do not overflow. The squares of large values may,
+// and then the row becomes NaN, as does one that holds Inf or NaN: a reciprocal deviation of zero
+// would make zeros of it.
 #pragma once
 
 #include <fusedops/row/tile.cuh>
 
 namespace fusedops {
+
+namespace detail {
+
+/// 1 / sqrt(variance). NaN where that is infinite: then squares have overflowed, or the row holds Inf.
+template <class Compute>
+FUSEDOPS_HD Compute reciprocal_deviation(Compute variance) {
+  const Compute rstd = reciprocal_sqrt(variance);
+  return rstd == 0 ? quiet_nan<Compute>() : rstd;
+}
+
+}  // namespace detail
 
 template <class Compute_>
 struct LayerNorm {
@@ -23,9 +36,9 @@ struct LayerNorm {
     Compute count, mean, low, squares;  // the mean is mean + low
   };
 
-  FUSEDOPS_HD static Compute neutral() { return 0; }
+  FUSEDOPS_HD static Compute padding_value() { return 0; }
 
-  FUSEDOPS_HD static Partial nothing() { return {0, 0, 0, 0}; }
+  FUSEDOPS_HD static Partial identity() { return {0, 0, 0, 0}; }
 
   template <class Group, class Tile>
   FUSEDOPS_HD Partial reduce(Group group, Tile& tile) const {
@@ -52,11 +65,11 @@ struct LayerNorm {
   /// A tile that was loaded a second time needs nothing: results are made from the values
   /// themselves.
   template <class Group, class Tile>
-  FUSEDOPS_HD Partial again(Group, Tile&) const {
-    return nothing();
+  FUSEDOPS_HD Partial rebuild(Group, Tile&) const {
+    return identity();
   }
   template <class Tile>
-  FUSEDOPS_HD void again(const Partial&, Tile&) const {}
+  FUSEDOPS_HD void rebuild(const Partial&, Tile&) const {}
 
   /// Two rounds of sums, each of two sums that do not wait for one another.
   template <class Group>
@@ -102,8 +115,9 @@ struct LayerNorm {
   };
 
   FUSEDOPS_HD Finish finish(Partial row, int64_t cols) const {
-    const Compute variance = average(larger(row.squares, Compute(0)), static_cast<Compute>(cols));
-    const Compute rstd = reciprocal_sqrt(variance + eps);
+    // Corrections may leave a little less than zero. Not larger(), which drops NaN.
+    const Compute variance = average(row.squares, static_cast<Compute>(cols));
+    const Compute rstd = detail::reciprocal_deviation((variance < 0 ? Compute(0) : variance) + eps);
     return {row.mean, rstd, -row.low * rstd};
   }
 
@@ -134,9 +148,9 @@ struct RmsNorm {
     Compute squares;
   };
 
-  FUSEDOPS_HD static Compute neutral() { return 0; }
+  FUSEDOPS_HD static Compute padding_value() { return 0; }
 
-  FUSEDOPS_HD static Partial nothing() { return {0}; }
+  FUSEDOPS_HD static Partial identity() { return {0}; }
 
   template <class Group, class Tile>
   FUSEDOPS_HD Partial reduce(Group group, Tile& tile) const {
@@ -144,11 +158,11 @@ struct RmsNorm {
   }
 
   template <class Group, class Tile>
-  FUSEDOPS_HD Partial again(Group, Tile&) const {
-    return nothing();
+  FUSEDOPS_HD Partial rebuild(Group, Tile&) const {
+    return identity();
   }
   template <class Tile>
-  FUSEDOPS_HD void again(const Partial&, Tile&) const {}
+  FUSEDOPS_HD void rebuild(const Partial&, Tile&) const {}
 
   template <class Group>
   FUSEDOPS_HD Partial combine(Group group, Partial part) const {
@@ -168,7 +182,8 @@ struct RmsNorm {
   };
 
   FUSEDOPS_HD Finish finish(Partial row, int64_t cols) const {
-    return {0, reciprocal_sqrt(average(row.squares, static_cast<Compute>(cols)) + eps)};
+    return {0,
+            detail::reciprocal_deviation(average(row.squares, static_cast<Compute>(cols)) + eps)};
   }
 };
 

@@ -18,8 +18,8 @@ struct LayerNormGradient {
   Word<Compute> eps;
   static constexpr int kKept = 3;
 
-  static constexpr bool kLeaves = false, kLeavesConstant = false;
-  FUSEDOPS_HD static Compute neutral() { return 0; }
+  static constexpr bool kHasMasked = false, kMaskedIsConstant = false;
+  FUSEDOPS_HD static Compute padding_value() { return 0; }
 
   struct Row {
     Compute mean, rstd, shift;
@@ -30,7 +30,7 @@ struct LayerNormGradient {
   struct alignas(2 * sizeof(Compute)) Partial {
     Compute plain, along;  // the sums of g and of g * y
   };
-  FUSEDOPS_HD static Partial nothing() { return {0, 0}; }
+  FUSEDOPS_HD static Partial identity() { return {0, 0}; }
 
   template <class Group, class Tile>
   FUSEDOPS_HD Partial reduce(Group group, const Tile& y, const Tile& g) const {
@@ -64,8 +64,8 @@ struct RmsNormGradient {
   Word<Compute> eps;
   static constexpr int kKept = 1;
 
-  static constexpr bool kLeaves = false, kLeavesConstant = false;
-  FUSEDOPS_HD static Compute neutral() { return 0; }
+  static constexpr bool kHasMasked = false, kMaskedIsConstant = false;
+  FUSEDOPS_HD static Compute padding_value() { return 0; }
 
   struct Row {
     Compute rstd;
@@ -76,7 +76,7 @@ struct RmsNormGradient {
   struct Partial {
     Compute along;
   };
-  FUSEDOPS_HD static Partial nothing() { return {0}; }
+  FUSEDOPS_HD static Partial identity() { return {0}; }
 
   template <class Group, class Tile>
   FUSEDOPS_HD Partial reduce(Group group, const Tile& y, const Tile& g) const {

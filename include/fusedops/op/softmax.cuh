@@ -22,16 +22,16 @@ struct Softmax {
   };
 
   /// The value that takes no part.
-  FUSEDOPS_HD static Compute neutral() { return -infinity<Compute>(); }
+  FUSEDOPS_HD static Compute padding_value() { return -infinity<Compute>(); }
 
-  FUSEDOPS_HD static Partial nothing() { return {-infinity<Compute>(), 0}; }
+  FUSEDOPS_HD static Partial identity() { return {-infinity<Compute>(), 0}; }
 
   /// The part of a row that a group of lanes holds; every lane gets it. Rewrites the tile to what
   /// finishing starts from: softmax keeps exp(x - maximum of the part), so that no element is
   /// exponentiated twice.
   template <class Group, class Tile>
   FUSEDOPS_HD Partial reduce(Group group, Tile& tile) const {
-    const Partial part = again(group, tile);
+    const Partial part = rebuild(group, tile);
     if constexpr (kLog) {
       const Compute base = finite(part.max);
       return {part.max, group.sum(tile.sum([base](Compute x) { return exponential(x - base); }))};
@@ -43,14 +43,14 @@ struct Softmax {
   /// Rewrites a tile that was loaded a second time as reduce() did; what it returns suits
   /// Finish::of alone.
   template <class Group, class Tile>
-  FUSEDOPS_HD Partial again(Group group, Tile& tile) const {
+  FUSEDOPS_HD Partial rebuild(Group group, Tile& tile) const {
     const Partial part{group.maximum(tile.maximum()), 0};
-    again(part, tile);
+    rebuild(part, tile);
     return part;
   }
   /// The same where the part is known.
   template <class Tile>
-  FUSEDOPS_HD void again(const Partial& part, Tile& tile) const {
+  FUSEDOPS_HD void rebuild(const Partial& part, Tile& tile) const {
     if constexpr (!kLog) {
       const Compute base = finite(part.max);
       tile.apply([base](Compute x) { return exponential(x - base); });

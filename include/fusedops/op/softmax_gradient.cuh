@@ -18,7 +18,7 @@ struct SoftmaxGradient {
   uint64_t unused;
   static constexpr int kKept = 2;
 
-  FUSEDOPS_HD static Compute neutral() { return -infinity<Compute>(); }
+  FUSEDOPS_HD static Compute padding_value() { return -infinity<Compute>(); }
 
   /// What is known of a row from the forward pass.
   struct Row {
@@ -29,20 +29,21 @@ struct SoftmaxGradient {
   };
   FUSEDOPS_HD static Row row(const Compute (&kept)[kKept]) { return {kept[0], kept[1]}; }
 
-  /// A value of -inf has left its row. A log-softmax is a constant there, whatever its STORE does;
-  /// a softmax is zero there, which the STORE goes on from.
-  static constexpr bool kLeaves = true;
-  static constexpr bool kLeavesConstant = kLog;
-  FUSEDOPS_HD static bool leaves(Compute v) { return v == -infinity<Compute>(); }
+  /// An element of value -inf is masked. A log-softmax is a constant there, whatever its STORE
+  /// does; a softmax is zero there, and functors of the STORE act on it.
+  static constexpr bool kHasMasked = true;
+  static constexpr bool kMaskedIsConstant = kLog;
+  FUSEDOPS_HD static bool is_masked(Compute v) { return v == -infinity<Compute>(); }
 
-  /// How the result says so later, where the LOAD masks: a softmax is never negative.
-  FUSEDOPS_HD static Compute mark() { return kLog ? -infinity<Compute>() : Compute(-1); }
-  FUSEDOPS_HD static bool marked(Compute y) { return y <= mark(); }
+  /// Stands for the result of a masked element between the two passes over the tile: a softmax is
+  /// never negative.
+  FUSEDOPS_HD static Compute masked_result() { return kLog ? -infinity<Compute>() : Compute(-1); }
+  FUSEDOPS_HD static bool is_masked_result(Compute y) { return y <= masked_result(); }
 
   struct Partial {
     Compute sum;
   };
-  FUSEDOPS_HD static Partial nothing() { return {0}; }
+  FUSEDOPS_HD static Partial identity() { return {0}; }
 
   template <class Group, class Tile>
   FUSEDOPS_HD Partial reduce(Group group, const Tile& y, const Tile& g) const {

@@ -110,7 +110,7 @@ class Parts {
   __device__ __forceinline__ Partial combined(const Op& op, int count) const {
     constexpr int kLanes = power_of_two(kSlots);
     const int lane = threadIdx.x % kLanes;
-    return op.combine(Lanes<kLanes>{}, lane < count ? slot(lane) : Op::nothing());
+    return op.combine(Lanes<kLanes>{}, lane < count ? slot(lane) : Op::identity());
   }
 
   __device__ __forceinline__ void fold(const Op& op, int chunk) {
@@ -127,7 +127,7 @@ class Parts {
     if (lane == 0) parts[turn_][threadIdx.x / 32] = all_;
     __syncthreads();
     const int group = lane % kLanes;
-    return op.combine(Lanes<kLanes>{}, group < kGroups ? parts[turn_][group] : Op::nothing());
+    return op.combine(Lanes<kLanes>{}, group < kGroups ? parts[turn_][group] : Op::identity());
   }
 
   Partial all_, before_;

@@ -14,7 +14,7 @@ namespace detail {
 
 template <int N, bool kAgain, class LoadT, class Compute, class Row>
 FUSEDOPS_HD void load_pack(const LoadT& load, Compute* dst, const Row& row, int64_t col) {
-  if constexpr (kAgain && HasRevisit<LoadT, Compute, Row>::value) {
+  if constexpr (kAgain && has_revisit<LoadT, Compute, Row>()) {
     load.template revisit<N>(dst, row, col);
   } else {
     load.template load<N>(dst, row, col);
@@ -63,7 +63,7 @@ FUSEDOPS_HD void store_tail(StoreT& store, const Compute* src, const Row& row, i
 template <class LoadT, class Row>
 FUSEDOPS_HD Columns bounds_of(const LoadT& load, const Row& row, int64_t cols) {
   Columns bounds{0, cols};
-  if constexpr (detail::Bounds<LoadT, Row>::value) {
+  if constexpr (detail::bounds<LoadT, Row>()) {
     bounds = load.columns(row);
     if (bounds.end > cols) bounds.end = cols;
     if (bounds.begin > cols) bounds.begin = cols;  // load_tile reads next to it
@@ -75,7 +75,7 @@ FUSEDOPS_HD Columns bounds_of(const LoadT& load, const Row& row, int64_t cols) {
 template <class LoadT, class Row>
 FUSEDOPS_HD Columns chunks_within(Columns bounds, int64_t chunk, int64_t chunks) {
   Columns within{0, chunks};
-  if constexpr (detail::Bounds<LoadT, Row>::value) {
+  if constexpr (detail::bounds<LoadT, Row>()) {
     within.begin = bounds.begin > 0 ? bounds.begin / chunk : 0;
     within.end = bounds.end > 0 ? (bounds.end + chunk - 1) / chunk : 0;  // within the row
   }
@@ -83,14 +83,14 @@ FUSEDOPS_HD Columns chunks_within(Columns bounds, int64_t chunk, int64_t chunks)
 }
 
 /// Fills a tile whose first pack begins at `col`. Only packs that can be unmasked are read; all
-/// others, within the row or beyond it, become `neutral`. kAtOnce: what lies beyond the row's end costs
-/// no branch, so that all loads are under way at once.
+/// others, within the row or beyond it, become `padding`. kAtOnce: packs beyond the row's end cost
+/// no branch, so that all loads are in flight together.
 template <bool kAgain, bool kAtOnce = false, class Tile, class LoadT, class Row>
 FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_t col,
-                           Columns bounds, typename Tile::Compute neutral) {
+                           Columns bounds, typename Tile::Compute padding) {
   constexpr int N = Tile::kWidth;
-  constexpr bool kBounds = detail::Bounds<LoadT, Row>::value;
-  constexpr bool kSkips = detail::Skips<LoadT, Row>::value;
+  constexpr bool kBounds = detail::bounds<LoadT, Row>();
+  constexpr bool kSkips = detail::skips<LoadT, Row>();
   constexpr bool kAll = !kBounds && !kSkips;
   // The packs next to the bounds, which their functors mask as they do all beyond.
   const int64_t before = larger<int64_t>(bounds.begin, 0) / N * N - N;
@@ -104,21 +104,21 @@ FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_
     if constexpr (kSkips) wanted = wanted && load.template any<N>(row, first);
     if (Tile::kExact && kAll) {
       detail::load_pack<N, kAgain>(load, tile.at[k], row, first);
-    } else if (kBounds && !kSkips && detail::MasksBounds<LoadT>::value && k < Tile::kFull) {
-      // Without a branch, so that all loads are under way at once: what is out reads what is next to
-      // the bounds, all of it the same.
+    } else if (kBounds && !kSkips && detail::masks_bounds<LoadT>() && k < Tile::kFull) {
+      // Without a branch, so that all loads are in flight together: packs outside the bounds read
+      // the masked pack next to the bounds, all of them the same.
       detail::load_pack<N, kAgain>(load, tile.at[k], row, larger(smaller(first, after), before));
     } else if (kAtOnce && kAll && Tile::kWhole && Tile::kFull > 0) {
       // What is beyond the row reads the thread's first pack again.
       const bool there = tile.complete(k);
       detail::load_pack<N, kAgain>(load, tile.at[k], row, there ? first : col);
       FUSEDOPS_UNROLL
-      for (int i = 0; i < N; ++i) tile.at[k][i] = there ? tile.at[k][i] : neutral;
+      for (int i = 0; i < N; ++i) tile.at[k][i] = there ? tile.at[k][i] : padding;
     } else if (wanted && tile.complete(k)) {
       detail::load_pack<N, kAgain>(load, tile.at[k], row, first);
     } else {
       FUSEDOPS_UNROLL
-      for (int i = 0; i < N; ++i) tile.at[k][i] = neutral;
+      for (int i = 0; i < N; ++i) tile.at[k][i] = padding;
       if (!Tile::kWhole && Tile::kPacks == 1 && wanted) {
         detail::load_tail<N, kAgain>(load, tile.at[k], row, first, count);
       }
@@ -134,7 +134,7 @@ FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_
     if (!wanted) return;
     typename Tile::Compute pack[N];
     FUSEDOPS_UNROLL
-    for (int i = 0; i < N; ++i) pack[i] = neutral;
+    for (int i = 0; i < N; ++i) pack[i] = padding;
     detail::load_tail<N, kAgain>(load, pack, row, first, tile.count(last));
     tile.put(last, pack);
   }

@@ -18,8 +18,8 @@ namespace fusedops {
 /// slices are rows.
 enum class Ask { kNever, kEachThread, kAtOnce, kByLine, kAcross };
 
-/// `ahead`: how many rows before its turn a row is asked for. kGathers: what the STORE reads is under
-/// way together with the row, not after it.
+/// `ahead`: the prefetch distance in rows. kGathers: the loads of the STORE's operands are issued
+/// together with those of the row, not after them.
 template <class Schedule, Ask kAsk, bool kGathers = true, class Op, class LoadT, class Upstream,
           class StoreT, class Kept, class To, class LoadTargets, class StoreTargets, class Rows>
 __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
@@ -29,15 +29,16 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
                                                 const StoreTargets& store_targets,
                                                 const Slices& slices, const Rows& rows,
                                                 int64_t cols, int64_t ahead = 1) {
+  static_assert(detail::check_gradient<Op>());
   using Compute = typename Op::Compute;
   using Storage = typename Schedule::Storage;
   using Row = typename Rows::Index;
   using RowTile = Tile<Compute, Schedule::kPacks, Schedule::kWidth,
                        Schedule::kThreads * Schedule::kWidth, Schedule::kLanes * Schedule::kWidth,
                        Schedule::kExact, Schedule::kFull, Schedule::kPieces>;
-  constexpr bool kMasks = Op::kLeaves;
+  constexpr bool kMasks = Op::kHasMasked;
   constexpr Lanes<Schedule::kLanes> kGroup{};
-  constexpr bool kEverywhere = !Op::kLeavesConstant && Sinks<RowTile, StoreTargets>::kAny;
+  constexpr bool kEverywhere = !Op::kMaskedIsConstant && Sinks<RowTile, StoreTargets>::kAny;
 
   // One H200: with a branch around its last packs the second tile of a long row waits for the first
   // (softmax of 128256 columns of 16 bits 68 percent of the ceiling, 92 so). Packs of fewer columns
@@ -73,7 +74,7 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
     const int col = chunk * Schedule::kChunk + first_col;
     value.begin(left, 0);
     gradient.begin(left, 0);
-    load_tile<true>(value, load, row, col, bounds, Op::neutral());
+    load_tile<true>(value, load, row, col, bounds, Op::padding_value());
     load_tile<false, kAtOnce>(gradient, along, row, col, bounds, Compute(0));
   };
 
@@ -97,8 +98,9 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
     }
   };
 
-  // One H200: before the loads, asking takes none of their registers (softmax of 65536 columns of 16
-  // bits 96, after them 87). Where a pack is one column they are many, and would wait for it.
+  // One H200: a prefetch before the loads takes none of their registers (softmax of 65536 columns
+  // of 16 bits 96, after them 87). Where a pack is one column, the loads are many and would wait
+  // for it.
   constexpr bool kBefore = kAsk == Ask::kAcross && Schedule::kWidth > 1;
 
   // With sums asking early is worth 2 points, without them asking late is.

@@ -4,13 +4,14 @@
 // The row kernel of the GPU: one text for every operator, every LOAD and STORE, and every schedule.
 //
 // A schedule is a tile (threads per block x packs per thread x pack width), a storage, and the
-// blocks of a row. Threads own packs in turn, so a row is cut into chunks of one tile a thread. Each
-// group of lanes (a warp, or the part of a warp that holds a row) reduces its part of a chunk;
-// row/combine.cuh makes one of the parts. Its order depends on the tile alone, and the tile on
+// blocks of a row. Threads own packs in turn, so a row is cut into chunks of one tile per thread.
+// Each group of lanes (a warp, or the part of a warp that holds a row) reduces its part of a chunk;
+// row/combine.cuh combines the parts. The order depends on the tile alone, and the tile on
 // declaration, columns, types and kind of device alone.
 #pragma once
 
 #include <fusedops/functor/contract.cuh>
+#include <fusedops/op/contract.cuh>
 #include <fusedops/row/combine.cuh>
 #include <fusedops/row/fetch.cuh>
 #include <fusedops/row/staging.cuh>
@@ -84,14 +85,15 @@ __device__ __forceinline__ void prepare() {
 
 }  // namespace detail
 
-/// kAsksAhead: a row is announced `ahead` rows before its turn, whoever takes it then, so that a
-/// block finds its memory in the L2 cache. kStages: rows go through shared memory as they are, unless
-/// the LOAD leaves columns out: then it may read beside those of its block. kTold: as Beginning.
+/// kAsksAhead: each row is prefetched into the L2 cache `ahead` rows before its turn, whichever
+/// block takes it then. kStages: rows are staged in shared memory as they lie in memory, unless the
+/// LOAD excludes columns: it may then read next to those of its block. kTold: as Beginning.
 template <class Schedule, bool kAsksAhead = false, bool kStages = false, bool kTold = false,
           class Op, class LoadT, class StoreT, class Statistics, class Rows>
 __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, StoreT store,
                                            const Statistics& statistics, const Rows& rows,
                                            int64_t cols, int64_t ahead = 0) {
+  static_assert(detail::check_operator<Op>());
   using Compute = typename Op::Compute;
   using Storage = typename Schedule::Storage;
   using Row = typename Rows::Index;
@@ -119,7 +121,7 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
   Beginning<Schedule::kBlocks, kTold> others;
   detail::prepare<decltype(others), Parts>();
   Parts parts;
-  constexpr bool kStage = kStages && !detail::Bounds<LoadT, Row>::value;
+  constexpr bool kStage = kStages && !detail::bounds<LoadT, Row>();
   auto stage = detail::stage_of<kStage, Schedule>(load, store, thread, cols);
 
   // The bound is the same for all threads of a row's blocks, so every lane reaches every shuffle
@@ -146,12 +148,12 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
                                ? chunks_within<LoadT, Row>(bounds, Schedule::kChunk, chunks)
                                : Columns{0, chunks};
 
-    typename Op::Partial part = Op::nothing();  // what this thread's group knows of a chunk
+    typename Op::Partial part = Op::identity();  // what this thread's group knows of a chunk
     for (int chunk = share.begin; chunk < share.end; ++chunk) {
       if (kSkipsChunks && (chunk < within.begin || chunk >= within.end)) {
         if (first < apart && chunk == share.begin) others.tell(Schedule::rank(blockIdx.x));
         others.wait();
-        parts.add(op, Op::nothing(), chunk);
+        parts.add(op, Op::identity(), chunk);
         continue;
       }
       const int begin = chunk * Schedule::kChunk;
@@ -159,9 +161,9 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
       tile.begin(left - first_col, left - group_col);
       const auto& source = stage.in(load, row);
       if (mine) {
-        load_tile<false>(tile, source, row, begin + first_col, bounds, Op::neutral());
+        load_tile<false>(tile, source, row, begin + first_col, bounds, Op::padding_value());
       } else {
-        tile.fill(Op::neutral());
+        tile.fill(Op::padding_value());
       }
       if constexpr (!Storage::kOneTile && !Storage::kRevisits) {
         Storage::template put<Schedule::kThreads * Schedule::kRows>(
@@ -179,21 +181,21 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
       const int begin = chunk * Schedule::kChunk;
       tile.begin(Schedule::left(cols, begin) - first_col, 0);
       if constexpr (Storage::kRevisits) {
-        if (mine) load_tile<true>(tile, load, row, begin + first_col, bounds, Op::neutral());
+        if (mine) load_tile<true>(tile, load, row, begin + first_col, bounds, Op::padding_value());
       } else if constexpr (!Storage::kOneTile) {
         if (chunk >= within.begin && chunk < within.end) {
           Storage::template get<Schedule::kThreads * Schedule::kRows>(
               shared_row, tile, chunk - share.begin, threadIdx.x);
         } else {
-          tile.fill(Op::neutral());
+          tile.fill(Op::padding_value());
         }
       }
       if constexpr (!Storage::kOneTile) {
         if (parts.remembers(chunks)) {
           part = parts.of(chunk);
-          op.again(part, tile);
+          op.rebuild(part, tile);
         } else {
-          part = op.again(Lanes<Schedule::kLanes>{}, tile);
+          part = op.rebuild(Lanes<Schedule::kLanes>{}, tile);
         }
       }
       auto&& target = stage.out(store, row);

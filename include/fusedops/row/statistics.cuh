@@ -5,6 +5,7 @@
 // what the backward pass keeps of a row.
 #pragma once
 
+#include <fusedops/op/check.cuh>
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
@@ -39,6 +40,10 @@ struct Kept {
 
   template <class Finish, class Row>
   FUSEDOPS_HD void write(const Finish& finish, const Row& row) const {
+    static_assert(
+        detail::detected<detail::KeepCall, Finish>(),
+        "fusedops: an operator without a gradient: its Finish needs Compute, int kKept and "
+        "void keep(Compute (&kept)[kKept]) const (see fusedops/op/contract.cuh)");
     others.write(finish, row);
     typename Finish::Compute kept[Finish::kKept];
     finish.keep(kept);

@@ -62,9 +62,9 @@ template <class LoadT, class View, class AnyRow, bool kEverywhere>
 struct Alongside {
   const LoadT& of;
   const View& view;
-  static constexpr bool kBounds = !kEverywhere && detail::Bounds<LoadT, AnyRow>::value;
-  static constexpr bool kSkips = !kEverywhere && detail::Skips<LoadT, AnyRow>::value;
-  static constexpr bool kMasksBounds = detail::MasksBounds<LoadT>::value;
+  static constexpr bool kBounds = !kEverywhere && detail::bounds<LoadT, AnyRow>();
+  static constexpr bool kSkips = !kEverywhere && detail::skips<LoadT, AnyRow>();
+  static constexpr bool kMasksBounds = detail::masks_bounds<LoadT>();
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void load(Compute* dst, const Row& row, int64_t col) const {
@@ -92,23 +92,23 @@ FUSEDOPS_HD void through_store(Tile& value, Tile& gradient, const typename Op::R
     Compute(&v)[N] = detail::values_at<N>(value.at[pack] + first);
     Compute(&g)[N] = detail::values_at<N>(gradient.at[pack] + first);
     PackSink<Sinks, Lane> sink{sinks, lane, visit, pack, first};
-    Gone<N> gone;
-    if constexpr (Op::kLeaves) {
+    MaskedElements<N> masked;
+    if constexpr (Op::kHasMasked) {
       FUSEDOPS_UNROLL
-      for (int i = 0; i < N; ++i) gone.at[i] = Op::leaves(v[i]);
+      for (int i = 0; i < N; ++i) masked.at[i] = Op::is_masked(v[i]);
     }
     FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) v[i] = known.result(v[i]);
-    if constexpr (Op::kLeaves && Op::kLeavesConstant) {
-      store.backward(g, v, row, at, sink, gone);
+    if constexpr (Op::kHasMasked && Op::kMaskedIsConstant) {
+      store.backward(g, v, row, at, sink, masked);
     } else {
-      store.backward(g, v, row, at, sink, NoneGone{});
+      store.backward(g, v, row, at, sink, NoneMasked{});
     }
-    if constexpr (Op::kLeaves) {
-      gone.select(g);
+    if constexpr (Op::kHasMasked) {
+      masked.select(g);
       if constexpr (kMasks) {
         FUSEDOPS_UNROLL
-        for (int i = 0; i < N; ++i) v[i] = gone.at[i] ? Op::mark() : v[i];
+        for (int i = 0; i < N; ++i) v[i] = masked.at[i] ? Op::masked_result() : v[i];
       }
     }
   });
@@ -130,12 +130,12 @@ FUSEDOPS_HD void through_load(const Tile& result, Tile& gradient, const Finish& 
     FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) g[i] = finish(y[i], g[i]);
     if constexpr (kMasks) {
-      Gone<N> gone;
+      MaskedElements<N> masked;
       FUSEDOPS_UNROLL
-      for (int i = 0; i < N; ++i) gone.at[i] = Op::marked(y[i]);
-      load.backward(g, row, at, sink, gone);
+      for (int i = 0; i < N; ++i) masked.at[i] = Op::is_masked_result(y[i]);
+      load.backward(g, row, at, sink, masked);
     } else {
-      load.backward(g, row, at, sink, NoneGone{});
+      load.backward(g, row, at, sink, NoneMasked{});
     }
     if constexpr (!detail::IsSame<To, Absent>::value) to.write(g, row, at);
   });

@@ -3,16 +3,16 @@
 //
 // The part of a row that one thread holds while it is reduced: kPacks packs of kWidth neighbouring
 // columns, kStride columns from pack to pack. Operators see rows only as tiles. Columns beyond the
-// end of the row hold the operator's neutral value, so a plain reduction need not know about them.
+// end of the row hold the operator's padding value, so a plain reduction need not know about them.
 #pragma once
 
 #include <fusedops/core/lanes.cuh>
 
 namespace fusedops {
 
-/// kExact: every pack is complete, so nothing has to be counted. kFull: how many packs of each thread
-/// are surely there and complete. kPieces: whether one of the others may be there in part. kSpan:
-/// columns that a group covers in a pack.
+/// kExact: every pack is complete, so nothing has to be counted. kFull: how many packs of each
+/// thread are complete in every row. kPieces: whether one of the others may be partly in the row.
+/// kSpan: columns that a group covers in a pack.
 template <class Compute_, int kPacks_, int kWidth_, int kStride_, int kSpan_, bool kExact_,
           int kFull_ = kExact_ ? kPacks_ : 0, bool kPieces_ = !kExact_>
 struct Tile {

@@ -1,0 +1,103 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Integers in a functor: which of them floating point computes exactly.
+
+A kernel has one type for all values, float or double. Truth values that are counted, as in
+``(x > 0).int() + 1``, come out the same there. Integers that wrap, or have more digits than a
+float, do not: so each has a bound, and what has none is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+
+__all__ = ["Range", "is_integer", "range_of"]
+
+#: Every integer up to here is a float.
+_EXACT = 1 << 24
+
+#: The result is a number that was given.
+_CONSTANT = frozenset(["fill", "full", "full_like", "new_full", "scalar_tensor"])
+
+#: The result is -1, 0 or 1.
+_SMALL = frozenset(
+    [
+        *("sign", "sgn", "ones", "ones_like", "new_ones"),
+        *("zero", "zeros", "zeros_like", "new_zeros", "_efficientzerotensor"),
+    ]
+)
+
+#: The result is one of the arguments, but for its sign.
+_SELECTS = frozenset(
+    [
+        *("where", "masked_fill", "maximum", "minimum", "clamp", "clamp_min", "clamp_max"),
+        *("neg", "abs", "relu"),
+        *("_to_copy", "clone", "lift_fresh", "lift_fresh_copy", "positive"),
+    ]
+)
+
+_SUMS = ("add", "sub", "rsub")
+_MAKES_NEGATIVE = ("neg", "sub", "rsub", "sign", "sgn")
+
+
+class Range(NamedTuple):
+    """What integers of a tensor may be: at most this large, and negative or not."""
+
+    most: float
+    signed: bool = False
+
+    @classmethod
+    def of(cls, number: float) -> Range:
+        """That of one number."""
+        return cls(abs(number), number < 0)
+
+
+def is_integer(dtype: torch.dtype) -> bool:
+    """Whether it counts: truth values do not."""
+    return not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
+
+
+def range_of(
+    name: str,
+    numbers: Mapping[str, float],
+    tensors: Mapping[str, Range | None],
+    dtype: torch.dtype,
+) -> Range | None:
+    """What the results of an operation may be; None where a float may not compute them exactly.
+
+    Args:
+        name: The operation's.
+        numbers: Those among its arguments that are no tensors.
+        tensors: The ranges of the others, None for what is floating point.
+        dtype: The result's, of integers.
+    """
+    scale, power = numbers.get("alpha", 1), numbers.get("exponent", 0)
+    plain = [Range.of(v) for key, v in numbers.items() if key not in ("alpha", "exponent")]
+    makes = name in _CONSTANT or name in _SMALL
+    choosing = ("condition", "mask")
+    known = [one for key, one in tensors.items() if not makes and key not in choosing]
+    given = [*plain, *(one for one in known if one is not None)]
+    if len(given) < len(plain) + len(known) or any(
+        one.most % 1 for one in (*given, Range.of(scale))
+    ):
+        return None
+    sizes = [one.most for one in given]
+    if name in _SMALL:
+        most = 1.0
+    elif name in _SUMS:
+        most = sum(sizes) * max(1, abs(scale))
+    elif name in ("mul", "square"):
+        most = sizes[0] * sizes[-1]
+    elif name == "pow" and 0 <= power <= 24 and "exponent" in numbers and len(sizes) == 1:
+        most = max(1.0, sizes[0]) ** power
+    elif name in _SELECTS or name in _CONSTANT:
+        most = max(sizes, default=0)
+    else:
+        return None
+    info = torch.iinfo(dtype)
+    negative = any(one.signed for one in given) or scale < 0 or name in _MAKES_NEGATIVE
+    fits = most <= min(_EXACT, info.max) and (info.min < 0 or not negative)
+    return Range(most, negative) if fits else None

@@ -1,0 +1,203 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whether a type meets the contract of an operator, or of its gradient (op/contract.cuh), and a
+// compiler's message that names what it lacks.
+#pragma once
+
+#include <fusedops/core/detect.cuh>
+#include <fusedops/row/tile.cuh>
+
+namespace fusedops {
+
+namespace detail {
+
+// What the members are called with: one lane, one tile of one value.
+template <class Op>
+using OneTile = Tile<typename Op::Compute, 1, 1, 1, 1, true>;
+template <class Op>
+using OperatorTypes =
+    Void<typename Op::Compute, typename Op::Partial, typename Op::Finish, OneTile<Op>>;
+template <class Op>
+using PaddingCall = decltype(accept<typename Op::Compute>(Op::padding_value()));
+template <class Op>
+using IdentityCall = decltype(accept<typename Op::Partial>(Op::identity()));
+template <class Op>
+using ReduceCall = decltype(accept<typename Op::Partial>(
+    any_of<const Op>().reduce(Lanes<1>{}, any_of<OneTile<Op>>())));
+template <class Op>
+using RebuildCall = decltype(accept<typename Op::Partial>(
+    any_of<const Op>().rebuild(Lanes<1>{}, any_of<OneTile<Op>>())));
+template <class Result>
+struct IfVoid;
+template <>
+struct IfVoid<void> {
+  using type = void;
+};
+template <class Op>  // not the overload for a group of lanes, whose Group may be any type
+using RebuildKnownCall = typename IfVoid<decltype(any_of<const Op>().rebuild(
+    any_of<const typename Op::Partial>(), any_of<OneTile<Op>>()))>::type;
+template <class Op>
+using CombineCall = decltype(accept<typename Op::Partial>(
+    any_of<const Op>().combine(Lanes<1>{}, any_of<typename Op::Partial>())));
+template <class Op>
+using MergeCall = decltype(accept<typename Op::Partial>(
+    any_of<const Op>().merge(any_of<typename Op::Partial>(), any_of<typename Op::Partial>())));
+template <class Op>
+using FinishCall = decltype(accept<typename Op::Finish>(
+    any_of<const Op>().finish(any_of<typename Op::Partial>(), int64_t(0))));
+template <class Op>
+using ElementCall = decltype(accept<typename Op::Compute>(any_of<const typename Op::Finish>().of(
+    any_of<typename Op::Partial>())(any_of<typename Op::Compute>())));
+template <class Finish>
+using KeepCall =
+    decltype(any_of<const Finish>().keep(any_of<typename Finish::Compute[Finish::kKept]>()));
+
+template <class Op>
+using GradientTypes = Void<OperatorTypes<Op>, typename Op::Row>;
+template <class Op>
+using GradientConstants = Flag<(Op::kKept > 0) && (Op::kHasMasked || Op::kMaskedIsConstant)>;
+template <class Op>
+using RowCall =
+    decltype(accept<typename Op::Row>(Op::row(any_of<const typename Op::Compute[Op::kKept]>())));
+template <class Op>
+using ResultCall = decltype(accept<typename Op::Compute>(
+    any_of<const typename Op::Row>().result(any_of<typename Op::Compute>())));
+template <class Op>
+using ReduceBothCall = decltype(accept<typename Op::Partial>(any_of<const Op>().reduce(
+    Lanes<1>{}, any_of<const OneTile<Op>>(), any_of<const OneTile<Op>>())));
+template <class Op>
+using FinishRowCall = decltype(accept<typename Op::Finish>(any_of<const Op>().finish(
+    any_of<const typename Op::Row>(), any_of<typename Op::Partial>(), int64_t(0))));
+template <class Op>
+using GradientElementCall =
+    decltype(accept<typename Op::Compute>(any_of<const typename Op::Finish>()(
+        any_of<typename Op::Compute>(), any_of<typename Op::Compute>())));
+template <class Op>
+using MaskedCalls = decltype(accept<bool>(Op::is_masked(any_of<typename Op::Compute>())),
+                             accept<bool>(Op::is_masked_result(Op::masked_result())));
+
+/// Whether a Partial can move through shared memory.
+template <class Op>
+using MovesFlag =
+    Flag<__is_trivially_copyable(typename Op::Partial) && sizeof(typename Op::Partial) % 4 == 0>;
+template <class Op>
+FUSEDOPS_HD constexpr bool moves() {
+  return flag<false, MovesFlag, Op>();
+}
+template <class Op>
+using HasMaskedFlag = Flag<Op::kHasMasked>;
+
+/// Refuses what is not an operator, and names what it lacks: the types first, which all else needs.
+template <class Op>
+FUSEDOPS_HD constexpr bool check_operator() {
+  constexpr bool kTypes = detected<OperatorTypes, Op>();
+  static_assert(kTypes,
+                "fusedops: not an operator: it needs the types Compute, Partial and Finish (see "
+                "fusedops/op/contract.cuh)");
+  static_assert(!kTypes || moves<Op>(),
+                "fusedops: not an operator: it needs a Partial that is trivially copyable and a "
+                "multiple of 4 bytes (see fusedops/op/contract.cuh)");
+  static_assert(!kTypes || detected<PaddingCall, Op>(),
+                "fusedops: not an operator: it needs static Compute padding_value() (see "
+                "fusedops/op/contract.cuh)");
+  static_assert(!kTypes || detected<IdentityCall, Op>(),
+                "fusedops: not an operator: it needs static Partial identity() (see "
+                "fusedops/op/contract.cuh)");
+  static_assert(!kTypes || detected<ReduceCall, Op>(),
+                "fusedops: not an operator: it needs template <class Group, class Tile> Partial "
+                "reduce(Group group, Tile& tile) const (see fusedops/op/contract.cuh)");
+  static_assert(!kTypes || detected<RebuildCall, Op>(),
+                "fusedops: not an operator: it needs template <class Group, class Tile> Partial "
+                "rebuild(Group group, Tile& tile) const (see fusedops/op/contract.cuh)");
+  static_assert(!kTypes || detected<RebuildKnownCall, Op>(),
+                "fusedops: not an operator: it needs template <class Tile> void rebuild(const "
+                "Partial& part, Tile& tile) const (see fusedops/op/contract.cuh)");
+  static_assert(!kTypes || detected<CombineCall, Op>(),
+                "fusedops: not an operator: it needs template <class Group> Partial combine(Group "
+                "group, Partial part) const (see fusedops/op/contract.cuh)");
+  static_assert(!kTypes || detected<MergeCall, Op>(),
+                "fusedops: not an operator: it needs Partial merge(Partial a, Partial b) const "
+                "(see fusedops/op/contract.cuh)");
+  static_assert(!kTypes || detected<FinishCall, Op>(),
+                "fusedops: not an operator: it needs Finish finish(Partial row, int64_t cols) "
+                "const (see fusedops/op/contract.cuh)");
+  static_assert(!kTypes || detected<ElementCall, Op>(),
+                "fusedops: not an operator: it needs Finish::of(Partial part) const, which gives a "
+                "function from Compute to Compute (see fusedops/op/contract.cuh)");
+  return true;
+}
+
+/// The same of an operator's gradient.
+template <class Op>
+FUSEDOPS_HD constexpr bool check_gradient() {
+  constexpr bool kTypes = detected<GradientTypes, Op>();
+  constexpr bool kConstants = detected<GradientConstants, Op>();
+  static_assert(kTypes,
+                "fusedops: not the gradient of an operator: it needs the types Compute, Row, "
+                "Partial and Finish (see fusedops/op/contract.cuh)");
+  static_assert(!kTypes || moves<Op>(),
+                "fusedops: not the gradient of an operator: it needs a Partial that is trivially "
+                "copyable and a multiple of 4 bytes (see fusedops/op/contract.cuh)");
+  static_assert(!kTypes || kConstants,
+                "fusedops: not the gradient of an operator: it needs the constants int kKept, bool "
+                "kHasMasked and bool kMaskedIsConstant (see fusedops/op/contract.cuh)");
+  static_assert(!kTypes || detected<PaddingCall, Op>(),
+                "fusedops: not the gradient of an operator: it needs static Compute "
+                "padding_value() (see fusedops/op/contract.cuh)");
+  static_assert(!kTypes || detected<IdentityCall, Op>(),
+                "fusedops: not the gradient of an operator: it needs static Partial identity() "
+                "(see fusedops/op/contract.cuh)");
+  static_assert(!kTypes || !kConstants || detected<RowCall, Op>(),
+                "fusedops: not the gradient of an operator: it needs static Row row(const Compute "
+                "(&kept)[kKept]) (see fusedops/op/contract.cuh)");
+  static_assert(!kTypes || detected<ResultCall, Op>(),
+                "fusedops: not the gradient of an operator: it needs Compute Row::result(Compute "
+                "v) const (see fusedops/op/contract.cuh)");
+  static_assert(!kTypes || detected<ReduceBothCall, Op>(),
+                "fusedops: not the gradient of an operator: it needs template <class Group, class "
+                "Tile> Partial reduce(Group group, const Tile& y, const Tile& g) const (see "
+                "fusedops/op/contract.cuh)");
+  static_assert(!kTypes || detected<CombineCall, Op>(),
+                "fusedops: not the gradient of an operator: it needs template <class Group> "
+                "Partial combine(Group group, Partial part) const (see fusedops/op/contract.cuh)");
+  static_assert(!kTypes || detected<MergeCall, Op>(),
+                "fusedops: not the gradient of an operator: it needs Partial merge(Partial a, "
+                "Partial b) const (see fusedops/op/contract.cuh)");
+  static_assert(!kTypes || detected<FinishRowCall, Op>(),
+                "fusedops: not the gradient of an operator: it needs Finish finish(const Row& row, "
+                "Partial all, int64_t cols) const (see fusedops/op/contract.cuh)");
+  static_assert(!kTypes || detected<GradientElementCall, Op>(),
+                "fusedops: not the gradient of an operator: it needs Compute "
+                "Finish::operator()(Compute y, Compute g) const (see fusedops/op/contract.cuh)");
+  static_assert(
+      !kTypes || !flag<false, HasMaskedFlag, Op>() || detected<MaskedCalls, Op>(),
+      "fusedops: not the gradient of an operator: it needs is_masked(v), masked_result() and "
+      "is_masked_result(y), all static, since kHasMasked is true (see fusedops/op/contract.cuh)");
+  return true;
+}
+
+}  // namespace detail
+
+template <class Op>
+inline constexpr bool is_operator_v =
+    detail::detected<detail::OperatorTypes, Op>() && detail::moves<Op>() &&
+    detail::detected<detail::PaddingCall, Op>() && detail::detected<detail::IdentityCall, Op>() &&
+    detail::detected<detail::ReduceCall, Op>() && detail::detected<detail::RebuildCall, Op>() &&
+    detail::detected<detail::RebuildKnownCall, Op>() &&
+    detail::detected<detail::CombineCall, Op>() && detail::detected<detail::MergeCall, Op>() &&
+    detail::detected<detail::FinishCall, Op>() && detail::detected<detail::ElementCall, Op>();
+
+template <class Op>
+inline constexpr bool is_operator_gradient_v =
+    detail::detected<detail::GradientTypes, Op>() && detail::moves<Op>() &&
+    detail::detected<detail::GradientConstants, Op>() &&
+    detail::detected<detail::PaddingCall, Op>() && detail::detected<detail::IdentityCall, Op>() &&
+    detail::detected<detail::RowCall, Op>() && detail::detected<detail::ResultCall, Op>() &&
+    detail::detected<detail::ReduceBothCall, Op>() && detail::detected<detail::CombineCall, Op>() &&
+    detail::detected<detail::MergeCall, Op>() && detail::detected<detail::FinishRowCall, Op>() &&
+    detail::detected<detail::GradientElementCall, Op>() &&
+    (!detail::flag<false, detail::HasMaskedFlag, Op>() ||
+     detail::detected<detail::MaskedCalls, Op>());
+
+}  // namespace fusedops

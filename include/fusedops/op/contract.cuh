@@ -1,0 +1,239 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The contract of an operator, the reduction between LOAD and STORE, and of its gradient: every
+// member, when it is called, by which lanes, and what is guaranteed. functor/contract.cuh is the
+// contract of LOAD, STORE and functor, and explains pack, tile and Compute.
+//
+// 1. How a row is reduced
+//
+//   A row is cut into chunks. Of each chunk every thread holds a tile (row/tile.cuh), in registers:
+//
+//     tile = LOAD                      one tile a thread
+//     part = op.reduce(group, tile)    what a group of lanes knows of its tiles of one chunk
+//     row  = op.merge / op.combine     of all parts of the row, of all warps and blocks
+//     fin  = op.finish(row, cols)
+//     y    = fin.of(part)(value)       for each value that reduce left in the tile
+//     STORE(y)
+//
+//   A group is Lanes<n> (core/lanes.cuh): a warp, or the part of a warp that holds a row; on a CPU
+//   one thread, Lanes<1>. Between reduce and the result the tile stays in registers, or it is read
+//   back from shared memory, or loaded a second time, as it was before reduce; then op.rebuild
+//   repeats what reduce did to it. That choice never changes a bit of the result.
+//
+//   "All lanes" below means: all 32 lanes of every warp of the block call the member, converged,
+//   also lanes whose row lies beyond the last one, whose tile and result are meaningless and
+//   dropped. Such a member may use the collectives of its group (sum, maximum, any), and then calls
+//   them in all lanes alike: a branch around one may only depend on group.any(condition). No other
+//   barriers, no shared memory, no atomics. "Each thread" calls a member for itself, converged or
+//   not.
+//
+// 2. Data
+//
+//   using Compute                    float or double: the type of all arithmetic
+//   struct Partial                   what is known of part of a row: trivially copyable, a multiple
+//                                    of 4 bytes, without constructors. It moves through shared
+//                                    memory and between blocks, faster with alignas(8) or (16).
+//   data members                     exactly one 8-byte word: Word<Compute> eps, say, or
+//                                    uint64_t unused where an operator has no constant
+//
+// 3. Padding
+//
+//   static Compute padding_value()                                                        required
+//     What elements hold that are not in the row, or that an index mask excludes: 0 for sums, -inf
+//     for softmaxes, whose masks set -inf as well. A reduction of padding alone is equivalent to
+//     identity(). An operator to which 0 is a value like any other asks tile.group_count() how many
+//     columns its group holds, and tile.fill_absent(value) sets what lies beyond the row.
+//   static Partial identity()                                                             required
+//     What is known of no elements: merge(identity(), p) and merge(p, identity()) equal p, and
+//     lanes that pass identity() to combine do not change the others' result. Stands for chunks
+//     that an index mask excludes and for lanes without a part. finish(identity(), cols) is the row
+//     whose elements are all masked. finish(...).of(identity()) is called for tiles of padding.
+//
+// 4. Reduction
+//
+//   template <class Group, class Tile> Partial reduce(Group group, Tile& tile) const      required
+//     All lanes, once for each chunk of each row. Each lane passes its own tile; every lane of the
+//     group returns the same Partial, to the bit. It may rewrite the tile to whatever results are
+//     best made from: softmax leaves exp(x - maximum). tile.sum(f), tile.sum_with(other, f),
+//     tile.maximum() and tile.apply(f) walk the values in a fixed order, padding included. The
+//     operation has to be a function of the values alone: which lane or thread holds them may not
+//     matter but for the order of additions.
+//   template <class Group, class Tile> Partial rebuild(Group group, Tile& tile) const     required
+//     All lanes, where the tile was read again and reduce's Partial is no longer at hand. Leaves
+//     the tile as reduce did, to the bit, and returns a Partial that Finish::of alone will see.
+//     Here tile.group_count() is not valid.
+//   template <class Tile> void rebuild(const Partial& part, Tile& tile) const             required
+//     The same where it is at hand: part is what reduce returned for this chunk, or identity().
+//     Both are empty for an operator whose reduce leaves the tile alone.
+//   template <class Group> Partial combine(Group group, Partial part) const               required
+//     All lanes, on a GPU alone: each lane of the group has one part of the same row, or
+//     identity(); every lane returns what is known of all of them, the same to the bit.
+//   Partial merge(Partial a, Partial b) const                                             required
+//     What is known of a and b together; a comes before b in the row. Each thread for itself.
+//
+//   reduce, combine and merge have to agree: up to rounding, the Partial of a row may not depend on
+//   how it was cut into tiles, chunks and lanes, nor on the order in which parts were merged: merge
+//   is associative and commutative up to rounding. The schedule fixes the order, so equal calls
+//   give equal bits.
+//
+// 5. Result
+//
+//   Finish finish(Partial row, int64_t cols) const                                        required
+//     Each thread, once for each row, all with the same Partial. 1 <= cols < 2^31 on a GPU.
+//   struct Finish                                                                         required
+//     It has these members:
+//     auto of(Partial part) const
+//       Each thread, for each tile: a function object, Compute -> Compute, that makes the result
+//       which the STORE gets of a value of the tile. part is what reduce or rebuild returned for
+//       the tile. Values of padding are passed as well, and dropped.
+//     using Compute; static constexpr int kKept; void keep(Compute (&kept)[kKept]) const
+//       Required for a gradient: the numbers of the row that it needs. One thread of each row calls
+//       it, where a gradient is wanted; the numbers go to memory.
+//     Compute mean, rstd
+//       Data members of an operator that has the outputs of `stats=True`.
+//
+// 6. Gradient: a second struct
+//
+//   The backward pass loads the row again, v, and the gradient of y; goes back through the STORE,
+//   which leaves g, the gradient of the operator's result y; reduces what the derivative sums over
+//   the row; and turns (y, g) into the gradient of v, which goes back through the LOAD.
+//
+//   Compute, data members, padding_value, identity, Partial, combine and merge are as above; their
+//   Partial may be another. The tile of g is padded with 0.
+//
+//   static constexpr int kKept                                                            required
+//     As Finish::kKept of the operator.
+//   struct Row; static Row row(const Compute (&kept)[kKept])                              required
+//     What is known of the row, from the numbers that `keep` has kept. Each thread, for each row.
+//   Compute Row::result(Compute v) const                                                  required
+//     The operator's result y of one value, as the forward pass computed it up to rounding. Called
+//     for elements in the row, which include excluded ones: v = padding_value().
+//   template <class Group, class Tile>
+//   Partial reduce(Group group, const Tile& y, const Tile& g) const                       required
+//     All lanes, once for each chunk. y and g are 0 beyond the row. At a masked element y is
+//     masked_result() and g is 0: their product has to be finite where it is added up. Here too
+//     group_count() is not valid.
+//   Finish finish(const Row& row, Partial all, int64_t cols) const                        required
+//     Each thread, for each row.
+//   Compute Finish::operator()(Compute y, Compute g) const                                required
+//     The gradient of v of one element. At masked elements the result is dropped, by selection.
+//
+//   static constexpr bool kHasMasked                                                      required
+//     Whether elements can be masked: those of value -inf, whichever functor made it. Their
+//     gradients, and those that they would add to operands of the LOAD, are zero. If true, these
+//     are required:
+//       static bool is_masked(Compute v)          whether the value is that of a masked element
+//       static Compute masked_result()            stands in for its y: no y of another element
+//       static bool is_masked_result(Compute y)   whether y is that; false for NaN
+//   static constexpr bool kMaskedIsConstant                                               required
+//     Whether y is a constant at masked elements, whatever the STORE does: log-softmax, -inf. Then
+//     operands of the STORE have no gradient there; otherwise (softmax, 0) they have.
+//
+// 7. Promises that an operator makes
+//
+//   - Arithmetic is in Compute; the only rounding to a storage type is the STORE's.
+//   - The header names formula, source and error: what is summed in what form, and which rows
+//     overflow, lose digits, or give NaN. The bound that tests hold it to is docs/design.md,
+//     "Arithmetic".
+//   - NaN in an element of the row reaches the row's results; NaN and Inf under a mask do not.
+//   - A row's bits follow from its values, the number of columns and the tile; not from other rows,
+//     from the storage between reduction and result, or from timing.
+//
+// 8. A complete operator and its gradient
+//
+//     y = v / sqrt(sum v^2 + eps)      dv = (g - y * sum(g * y)) / sqrt(sum v^2 + eps)
+//
+//   (Squares of values near the largest float overflow: a published operator would scale them.)
+//
+//   #include <fusedops/op/contract.cuh>
+//
+//   namespace example {
+//
+//   using namespace fusedops;
+//
+//   template <class Compute_>
+//   struct L2Normalize {
+//     using Compute = Compute_;
+//     Word<Compute> eps;
+//
+//     struct Partial {
+//       Compute squares;
+//     };
+//     FUSEDOPS_HD static Compute padding_value() { return 0; }
+//     FUSEDOPS_HD static Partial identity() { return {0}; }
+//
+//     template <class Group, class Tile>
+//     FUSEDOPS_HD Partial reduce(Group group, Tile& tile) const {
+//       return {group.sum(tile.sum([](Compute x) { return x * x; }))};
+//     }
+//     template <class Group, class Tile>
+//     FUSEDOPS_HD Partial rebuild(Group, Tile&) const {
+//       return identity();
+//     }
+//     template <class Tile>
+//     FUSEDOPS_HD void rebuild(const Partial&, Tile&) const {}
+//     template <class Group>
+//     FUSEDOPS_HD Partial combine(Group group, Partial part) const {
+//       return {group.sum(part.squares)};
+//     }
+//     FUSEDOPS_HD Partial merge(Partial a, Partial b) const { return {a.squares + b.squares}; }
+//
+//     struct Finish {
+//       using Compute = Compute_;
+//       Compute factor;
+//       FUSEDOPS_HD Compute operator()(Compute x) const { return x * factor; }
+//       FUSEDOPS_HD Finish of(Partial) const { return *this; }
+//
+//       static constexpr int kKept = 1;
+//       FUSEDOPS_HD void keep(Compute (&kept)[kKept]) const { kept[0] = factor; }
+//     };
+//     FUSEDOPS_HD Finish finish(Partial row, int64_t) const {
+//       return {reciprocal_sqrt(row.squares + eps)};
+//     }
+//   };
+//
+//   template <class Compute_>
+//   struct L2NormalizeGradient {
+//     using Compute = Compute_;
+//     Word<Compute> eps;
+//     static constexpr int kKept = 1;
+//     static constexpr bool kHasMasked = false, kMaskedIsConstant = false;
+//     FUSEDOPS_HD static Compute padding_value() { return 0; }
+//
+//     struct Row {
+//       Compute factor;
+//       FUSEDOPS_HD Compute result(Compute v) const { return v * factor; }
+//     };
+//     FUSEDOPS_HD static Row row(const Compute (&kept)[kKept]) { return {kept[0]}; }
+//
+//     struct Partial {
+//       Compute along;  // the sum of g * y
+//     };
+//     FUSEDOPS_HD static Partial identity() { return {0}; }
+//
+//     template <class Group, class Tile>
+//     FUSEDOPS_HD Partial reduce(Group group, const Tile& y, const Tile& g) const {
+//       return {group.sum(g.sum_with(y, [](Compute of_y, Compute at) { return of_y * at; }))};
+//     }
+//     template <class Group>
+//     FUSEDOPS_HD Partial combine(Group group, Partial part) const {
+//       return {group.sum(part.along)};
+//     }
+//     FUSEDOPS_HD Partial merge(Partial a, Partial b) const { return {a.along + b.along}; }
+//
+//     struct Finish {
+//       Compute factor, along;
+//       FUSEDOPS_HD Compute operator()(Compute y, Compute g) const {
+//         return factor * (g - y * along);
+//       }
+//     };
+//     FUSEDOPS_HD Finish finish(const Row& row, Partial all, int64_t) const {
+//       return {row.factor, all.along};
+//     }
+//   };
+//
+//   }  // namespace example
+#pragma once
+
+#include <fusedops/op/check.cuh>
