@@ -62,7 +62,9 @@ def test_names_that_cpp_has_itself():
 def test_what_is_refused(tmp_path):
     op, x, operands = described("add_norm")
     export = {"arch": "sm_90", **operands}
-    with pytest.raises(ValueError, match=r"arch must be one of .*sm_90.*got 'sm_35'"):
+    with pytest.raises(ValueError, match=r"arch must be one of .*sm_90.*got 'sm_999'"):
+        fo.export(op, x, **{**export, "arch": "sm_999"})
+    with pytest.raises(fo.UnsupportedError, match=r"sm_80 or newer .*got sm_35; use a newer GPU"):
         fo.export(op, x, **{**export, "arch": "sm_35"})
     with pytest.raises(ValueError, match="do not say what to export for: pass arch="):
         fo.export(op, x, **operands)

@@ -89,7 +89,7 @@ class Target(NamedTuple):
         """
         if arch == "cpu":
             return _host_target()
-        if re.fullmatch(r"sm_\d+[af]?", arch):
+        if re.fullmatch(r"sm_\d\d+[af]?", arch):
             _check_age(arch)
         if arch in LEVELS:
             return cls(arch, None)
