@@ -108,7 +108,7 @@ def test_an_op_of_then_is_the_op_of_now(name):
     assert pickle.loads(pickle.dumps(op)) == op
 
 
-@pytest.mark.parametrize("name", OLD.keys() - EQUAL.keys())
+@pytest.mark.parametrize("name", [name for name in OLD if name not in EQUAL])
 def test_a_result_of_then_is_read(name):
     found = pickle.loads(pickled(name))
     assert type(found).__module__ not in renamed.NAMES
