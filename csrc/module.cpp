@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "arguments.h"
 #include "cpu.h"
 #include "dispatch.h"
 #include "driver.h"
@@ -53,6 +54,14 @@ void bind_kinds(py::module_& module) {
   module.attr("DRAW") = static_cast<int>(Patch::kDraw);
 }
 
+void bind_slot_flags(py::module_& module) {
+  using runtime::Slot;
+  module.attr("SLOT_PROBABILITY") = static_cast<int>(Slot::kProbability);
+  module.attr("SLOT_NUMBER") = static_cast<int>(Slot::kNumber);
+  module.attr("SLOT_TENSOR") = static_cast<int>(Slot::kTensor);
+  module.attr("SLOT_DESCRIBED") = static_cast<int>(Slot::kDescribed);
+}
+
 // One launch of several, as Python gives it: kernel, words, patches, rows, grain, grid, block,
 // shared.
 using StageTuple = std::tuple<std::shared_ptr<runtime::Kernel>, py::bytes, py::list, int64_t,
@@ -89,6 +98,7 @@ PYBIND11_MODULE(_runtime, module) {
   module.def("load_host", &runtime::Kernel::load_host, py::arg("path"), py::arg("symbol"));
 
   bind_kinds(module);
+  bind_slot_flags(module);
   py::class_<runtime::Plan>(module, "Plan")
       .def(py::init(&make_plan), py::arg("kernel"), py::arg("words"), py::arg("patches"),
            py::arg("outputs"), py::arg("rows"), py::arg("grain"), py::arg("grid"), py::arg("block"),

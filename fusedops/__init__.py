@@ -8,12 +8,17 @@ Declare what happens before and after a row reduction; get one kernel that moves
 >>> attention_softmax = fo.Softmax(load=[fo.Scale("scale"), fo.Mask("padding")])
 >>> attention_softmax(torch.zeros(1, 2), scale=0.125, padding=torch.tensor([False, True]))
 tensor([[1., 0.]])
+
+May import: version, renamed, errors, functors, declare, row_op, ops, exporting, nn.
 """
 
 import importlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from fusedops import renamed
+from fusedops.version import __version__ as __version__
 
 __all__ = [
     "Affine",
@@ -45,8 +50,6 @@ __all__ = [
     "nn",
 ]
 
-__version__ = "0.1.0"
-
 
 def _is_command() -> bool:
     """Whether this is the process of `fusedops ...` or `python -m fusedops ...`.
@@ -63,6 +66,8 @@ def _is_command() -> bool:
 if TYPE_CHECKING:
     from fusedops.exporting import Exported, export
     from fusedops.functors import cpp_functor, functor
+
+renamed.install()
 
 # Elsewhere at once: saved programs of torch need the operators that this registers.
 if TYPE_CHECKING or not _is_command():
@@ -98,7 +103,7 @@ def __getattr__(name: str) -> Any:
         said = f"module {__name__!r} has no attribute {name!r}"
         if name.startswith("_"):  # asked for by Python and its tools, not by people
             raise AttributeError(said)
-        from fusedops.hints import nearest
+        from fusedops.declare.hints import nearest
 
         raise AttributeError(f"{said}{nearest(name, __all__)}")
     if name == "nn":
@@ -112,4 +117,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """The public names; packages and modules of the implementation are attributes as well."""
+    return sorted([name for name in globals() if name.startswith("__")] + __all__)

@@ -3,6 +3,8 @@
 """`python -m fusedops`, and the command `fusedops`: the command line, if it can be had.
 
 The package itself works without the packages that draw the command line's output.
+
+May import: cli.
 """
 
 from __future__ import annotations

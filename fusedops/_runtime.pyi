@@ -3,7 +3,7 @@
 """The compiled runtime (csrc/): finds the plan for these tensors and launches it."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 import torch
 
@@ -45,6 +45,32 @@ DRAW: int  # the address of a draw that lies in memory; `source` unused
 
 # A launch: kernel, words, patches, rows, grain, grid, block, shared, as Plan has them.
 Stage: TypeAlias = tuple[Kernel | None, bytes, list[tuple[int, int, int]], int, int, int, int, int]
+
+# Why a call is left to Python: there is no plan yet, dropouts have to draw within a graph that is
+# being captured, or what csrc/gate.h and csrc/dispatch.cpp say.
+Reason: TypeAlias = Literal[
+    "miss",
+    "capture",
+    "arguments",
+    "conj",
+    "device",
+    "dual",
+    "functorch",
+    "grad",
+    "layout",
+    "mode",
+    "neg",
+    "overlap",
+    "storage",
+    "subclass",
+    "tracing",
+]
+
+# What a slot may be given, one bit each.
+SLOT_PROBABILITY: int  # a dropout's probability
+SLOT_NUMBER: int
+SLOT_TENSOR: int
+SLOT_DESCRIBED: int  # the description ``(dtype, shape)`` of a tensor that is not there
 
 class Plan:
     """All that is known of a call before its pointers and numbers are.
@@ -93,9 +119,8 @@ class Dispatcher:
 
     Args:
         name: What errors call the op.
-        slots: ``(operand name, flags)``, at most 95; bit 0: dropout probability, bit 1: may be a
-            number, bit 2: may be a tensor, bit 3: may be the description ``(dtype, shape)`` of a
-            tensor that is not there. A description is part of the key, and no patch can use it.
+        slots: ``(operand name, flags)``, at most 95; the flags are those of ``SLOT_...``. A
+            description is part of the key, and no patch can use it.
         slow: ``slow(reason, x, operands, options)``. Reason "miss" may answer with a Plan, which is
             kept and run; any other answer to any reason is the call's result.
         draw: ``draw(device_type, device_index, generator, count) -> (seed, offset)``, or None where
@@ -116,7 +141,7 @@ class Dispatcher:
         self,
         name: str,
         slots: Iterable[tuple[str, int]],
-        slow: Callable[[str, Any, dict[str, Any], dict[str, Any]], Any],
+        slow: Callable[[Reason, Any, dict[str, Any], dict[str, Any]], Any],
         draw: Callable[[str, int, torch.Generator | None, int], tuple[int, int] | None],
         result: type[tuple[Any, ...]] | None = None,
         grad: Callable[..., Any] | None = None,

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The command line, put together: one more command is one more module in `COMMANDS`."""
+"""The command line, put together: one more command is one more module in `COMMANDS`.
+
+May import: jit, commands.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""`fusedops demo`: both flagship ops from declaration to result, beside the torch chains."""
+"""`fusedops demo`: both flagship ops from declaration to result, beside the torch chains.
+
+May import: jit, bind, reference, fusedops, flagship.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,9 @@ from torch.utils.benchmark import Timer
 
 import fusedops as fo
 from fusedops import flagship, jit
+from fusedops.bind.generator import draw
 from fusedops.flagship import Case
-from fusedops.random import keep_mask, keep_scale
-from fusedops.runtime import draw
+from fusedops.reference.dropout_mask import keep_mask, keep_scale
 
 __all__ = ["pick_device", "run"]
 

@@ -4,6 +4,8 @@
 
 Bad arguments are plain ``ValueError`` and ``TypeError``; these are for what a caller may want to
 catch by kind: no compiler, a compiler that refuses, a variant that is not there.
+
+May import: nothing of fusedops.
 """
 
 from __future__ import annotations

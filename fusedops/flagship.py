@@ -3,6 +3,8 @@
 """The two chains by which this project measures itself, fused and as one writes them in torch.
 
 The demo and the benchmarks run them; they are also what to copy from when declaring an op.
+
+May import: fusedops.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@
 A module chooses its declaration by its own settings and by which operands a call gives. Equal
 choices share one declaration in the whole process, and with it the plans of its kernels. `op(...)`
 of a module returns it, to be printed, explained or called.
+
+May import: functors, bind, ops.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from fusedops.binding import FLOATING
+from fusedops.bind.bind import FLOATING
 from fusedops.functors import Affine, Bias, Causal, Dropout, Functor, Mask, Residual, Scale
 from fusedops.functors.base import is_finite
 from fusedops.ops import LayerNorm, Softmax

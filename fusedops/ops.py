@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The fused row ops: softmax, log-softmax, LayerNorm and RMSNorm with functors around them."""
+"""The fused row ops: softmax, log-softmax, LayerNorm and RMSNorm with functors around them.
+
+May import: errors, functors, declare, row_op.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from fusedops.declare.text import add_op
 from fusedops.errors import shortened
 from fusedops.functors import Functor, is_finite
 from fusedops.row_op import RowOp
@@ -16,6 +20,7 @@ from fusedops.row_op import RowOp
 __all__ = ["LayerNorm", "LogSoftmax", "RMSNorm", "Softmax"]
 
 
+@add_op
 class Softmax(RowOp):
     """``y_i = exp(v_i - max v) / sum_j exp(v_j - max v)`` over each row of ``v = load(x)``.
 
@@ -33,7 +38,6 @@ class Softmax(RowOp):
     kept = 2
     normalizes = False
     masks = True
-    _log = False
 
     def __init__(
         self,
@@ -54,15 +58,19 @@ class Softmax(RowOp):
         # What has left the row has no gradient and hands none on, by selection: on its way in, and
         # on its way out.
         safe = value.masked_fill(gone, -torch.inf).masked_fill(empty, 0.0)
-        result = torch.log_softmax(safe, -1) if self._log else torch.softmax(safe, -1)
+        result = torch.log_softmax(safe, -1) if self.logarithmic else torch.softmax(safe, -1)
         result = torch.where(gone, result.detach(), result)
         filler = (
-            torch.nan if self.constants["empty_row"] == "nan" else -torch.inf if self._log else 0.0
+            torch.nan
+            if self.constants["empty_row"] == "nan"
+            else -torch.inf
+            if self.logarithmic
+            else 0.0
         )
         return result.masked_fill(empty, filler), {}
 
     def cpp(self, compute: str) -> str:
-        log = str(self._log).lower()
+        log = str(self.logarithmic).lower()
         nan = str(self.constants["empty_row"] == "nan").lower()
         return f"Softmax<{compute}, {log}, {nan}>"
 
@@ -70,6 +78,7 @@ class Softmax(RowOp):
         return self.cpp(compute).replace("Softmax", "SoftmaxGradient")
 
 
+@add_op
 class LogSoftmax(Softmax):
     """``y_i = v_i - max v - log(sum_j exp(v_j - max v))`` over each row of ``v = load(x)``.
 
@@ -80,9 +89,10 @@ class LogSoftmax(Softmax):
     tensor([[-0.6931, -0.6931]])
     """
 
-    _log = True
+    logarithmic = True
 
 
+@add_op
 class LayerNorm(RowOp):
     """``y = (v - mean) / sqrt(variance + eps)`` over each row of ``v = load(x)``.
 
@@ -132,6 +142,7 @@ class LayerNorm(RowOp):
         return f"LayerNormGradient<{compute}>"
 
 
+@add_op
 class RMSNorm(LayerNorm):
     """``y = v / sqrt(mean(v * v) + eps)`` over each row of ``v = load(x)``.
 

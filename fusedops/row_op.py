@@ -1,44 +1,56 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What all fused row ops are: a declaration that checks its chains, and can be called.
+"""What all fused row ops are: a declaration that can be called.
 
-A declaration is a value: printable, hashable, comparable, picklable. Making one builds nothing.
+The declaration is data (`declare`), finding and launching a kernel is the C++ runtime's business.
+This class ties the two together: it says what is done where the runtime has no plan for a call.
+
+May import: errors, _runtime, functors, declare, bind, reference, run, prebuild, explain, torch_ops.
 """
 
 from __future__ import annotations
 
-import collections
 import functools
 import inspect
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from fusedops import _runtime
-from fusedops.autograd import differentiate
-from fusedops.binding import OPTIONS, Bound, bind, check_number, find_reduced
-from fusedops.chains import check_chain, operands_of
+from fusedops.bind.bind import Bound, bind, find_reduced
+from fusedops.bind.generator import draw, draw_in_memory
+from fusedops.bind.layouts import check_layouts
+from fusedops.bind.scalars import check_offset, check_pair, check_probability, read_int, read_ints
+from fusedops.declare.chains import OPTIONS
+from fusedops.declare.declaration import Declaration
+from fusedops.declare.hints import check_declaration
+from fusedops.declare.text import spell
 from fusedops.errors import UnsupportedError
-from fusedops.functors import Dropout, Functor, Residual, Role
-from fusedops.hints import check_declaration
-from fusedops.layouts import check_layouts
-from fusedops.plan import make_plan
-from fusedops.random import keep_mask
-from fusedops.refusal import refuse, refuse_classes
-from fusedops.runtime import draw, draw_in_memory
-from fusedops.scalars import check_offset, check_pair, check_probability, read_int, read_ints
-from fusedops.spelling import spell
-from fusedops.tracing import call_operator
+from fusedops.functors import Functor, Role
+from fusedops.prebuild import recording
+from fusedops.reference.dropout_mask import keep_mask
+from fusedops.reference.unfused import run
+from fusedops.run.autograd import differentiate
+from fusedops.run.forward import make_plan
+from fusedops.run.refusal import refuse, refuse_classes
+from fusedops.run.runnable import Runnable
+from fusedops.torch_ops.tracing import call_operator
 
 if TYPE_CHECKING:
-    from fusedops.gradient import Gradient
+    from fusedops._runtime import Reason
 
 __all__ = ["RowOp", "declared"]
 
-_FLAGS = {Role.VALUE: 2 | 4, Role.FLAGS: 4, Role.COUNT: 2 | 4, Role.PROBABILITY: 1 | 2}
+#: What may be passed for an operand, as the runtime reads it.
+_FLAGS = {
+    Role.VALUE: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR,
+    Role.FLAGS: _runtime.SLOT_TENSOR,
+    Role.COUNT: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR,
+    Role.PROBABILITY: _runtime.SLOT_PROBABILITY | _runtime.SLOT_NUMBER,
+}
 
 #: What the gate says where a mode or a tensor's class takes part, as they do in tracing.
 _DISPATCHED = ("mode", "subclass", "storage")
@@ -65,7 +77,7 @@ class _CallSignature:
         return inspect.Signature([x, *operands, *options])
 
 
-class RowOp(_runtime.Dispatcher):
+class RowOp(Runnable):
     """Base of the ops: a reduction over rows, with a LOAD before it and a STORE after it.
 
     ``op(x, **operands, **options)`` runs the fused op; x is half, bfloat16, float or double, of any
@@ -96,14 +108,7 @@ class RowOp(_runtime.Dispatcher):
         launches: Calls outside autograd that have launched so far.
     """
 
-    header: ClassVar[str]
-    gradient_header: ClassVar[str]
-    #: Numbers of a row that the backward pass wants: as kKept in the C++.
-    kept: ClassVar[int]
-    normalizes: ClassVar[bool]
-    masks: ClassVar[bool]
-    #: Whether a row's mean is subtracted.
-    centred: ClassVar[bool] = False
+    observer = recording
 
     def __new__(cls, *arguments: Any, **named: Any) -> RowOp:
         """Check the names of what a declaration is given; `__init__` reads it."""
@@ -115,28 +120,13 @@ class RowOp(_runtime.Dispatcher):
     def __init__(
         self, load: Iterable[Functor] = (), store: Iterable[Functor] = (), **constants: Any
     ) -> None:
-        self.load = check_chain(self, "load", load)
-        self.store = check_chain(self, "store", store)
-        self.constants = constants
-        self.operands = operands_of(self)
-        self.slots = {operand.name: slot for slot, operand in enumerate(self.operands, 1)}
-        saving = [f for f in self.load if isinstance(f, Residual) and f.save is not None]
-        self.saves = {str(f.save): f.residual for f in saving}
-        if len(self.saves) != len(saving):
-            names = [f.save for f in saving]
-            raise ValueError(f"{type(self).__name__}: save= names must differ, got {names}")
-        statistics = ("mean", "rstd") if constants.get("stats") else ()
-        self.outputs: tuple[str, ...] = ("y", *self.saves, *statistics)
-        chains = (*self.load, *self.store)
-        self.probabilities = [str(f.p) for f in chains if isinstance(f, Dropout)]
-        self.dropouts = len(self.probabilities)
-        self.counted = [operand.name for operand in self.operands if operand.role is Role.COUNT]
-        self.causal = any(f.needs_query for f in self.load)
+        Declaration.__init__(self, load, store, **constants)
         name = type(self).__name__
         self._kinds = [(operand.name, _FLAGS[operand.role]) for operand in self.operands]
         drawing = functools.partial(draw, op=name)
         several = self.result_type if len(self.outputs) > 1 else None  # made before tracers ask
-        super().__init__(
+        _runtime.Dispatcher.__init__(
+            self,
             name,
             self._kinds,
             self._slow,
@@ -145,10 +135,9 @@ class RowOp(_runtime.Dispatcher):
             functools.partial(differentiate, self),
         )
         self.trained = _runtime.Dispatcher(name, self._kinds, self._slow_trained, drawing, tuple)
-        self.recipes: dict[tuple[bool, ...], Any] = {}
-        self.gradients: dict[tuple[Any, ...], Gradient] = {}
+        self.recipes = {}
+        self.gradients = {}
         self.text = spell(self)
-        self.forward_only = [f for f in (*self.load, *self.store) if not f.differentiable]
         declared[id(self)] = self
 
     __signature__ = _CallSignature()
@@ -168,8 +157,6 @@ class RowOp(_runtime.Dispatcher):
 
     def unfused(self, x: Tensor, /, **arguments: Any) -> Any:
         """The same as a chain of torch calls: same arguments, same results, same dropout mask."""
-        from fusedops.unfused import run
-
         return self.wrap(run(self.bind(x, arguments)))
 
     def explain(self, x: Tensor, /, **arguments: Any) -> Any:
@@ -179,7 +166,7 @@ class RowOp(_runtime.Dispatcher):
         whether the variant is cached, and the bytes that must move. In grad mode, with tensors that
         require grad, also what is kept for the backward pass, its bytes, and what that pass runs.
         """
-        from fusedops.explain import explain
+        from fusedops.explain.forward import explain
 
         return explain(self.bind(x, arguments))
 
@@ -228,24 +215,9 @@ class RowOp(_runtime.Dispatcher):
         chance = check_probability(name, "p", p)
         return keep_mask(sizes, reduced, seed=seed, offset=offset + number, p=chance)
 
-    def reference(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The reduction in torch over the last dimension, and its statistics (no gradients)."""
-        raise NotImplementedError
-
-    def cpp(self, compute: str) -> str:
-        """The C++ type of the operator."""
-        raise NotImplementedError
-
-    def gradient_cpp(self, compute: str) -> str:
-        """The C++ type of its gradient."""
-        raise NotImplementedError
-
-    @property
-    def eps(self) -> float | None:
-        """What a norm adds to the variance; None for a softmax."""
-        return self.constants.get("eps")
-
-    def _slow(self, reason: str, x: Any, operands: dict[str, Any], options: dict[str, Any]) -> Any:
+    def _slow(
+        self, reason: Reason, x: Any, operands: dict[str, Any], options: dict[str, Any]
+    ) -> Any:
         """Where the C++ path ends: a new plan, or what stood in its way."""
         if reason == "capture":
             drawn = draw_in_memory(
@@ -266,10 +238,10 @@ class RowOp(_runtime.Dispatcher):
         if reason != "miss":
             refuse(self, reason, x, operands, options)
             return self._in_plain_types(bind(self, x, operands, options), operands, options)
-        return make_plan(bind(self, x, operands, options))
+        return make_plan(self, bind(self, x, operands, options))
 
     def _slow_trained(
-        self, reason: str, x: Any, operands: dict[str, Any], options: dict[str, Any]
+        self, reason: Reason, x: Any, operands: dict[str, Any], options: dict[str, Any]
     ) -> Any:
         """The same for a call whose row statistics are kept."""
         if reason != "miss":
@@ -277,7 +249,7 @@ class RowOp(_runtime.Dispatcher):
             bound = bind(self, x, operands, options)
             plain = {"dim": bound.reduced, "dtype": bound.dtype, "generator": bound.generator}
             return self.trained(x, **bound.operands, training=bool(bound.slots), **plain)
-        return make_plan(bind(self, x, operands, options)._replace(keep=True))
+        return make_plan(self, bind(self, x, operands, options)._replace(keep=True))
 
     @functools.cached_property
     def direct(self) -> _runtime.Dispatcher:
@@ -285,29 +257,12 @@ class RowOp(_runtime.Dispatcher):
         return _runtime.Dispatcher(self.name, self._kinds, self._slow_direct, draw, tuple)
 
     def _slow_direct(
-        self, reason: str, x: Any, operands: dict[str, Any], options: dict[str, Any]
+        self, reason: Reason, x: Any, operands: dict[str, Any], options: dict[str, Any]
     ) -> Any:
         if reason != "miss":
             refuse(self, reason, x, operands, options)
             raise TypeError(f"{self.name}: the runtime cannot read these arguments: {options}")
-        return make_plan(bind(self, x, operands, options))
-
-    def check_differentiable(self) -> None:
-        """Raise UnsupportedError if the op has no gradient."""
-        for functor in self.forward_only:
-            raise UnsupportedError(
-                f"{self.name}: {functor!r} has no derivative, so the op has none; give the functor "
-                "one, call the op under torch.no_grad(), or detach() what needs no gradient"
-            )
-
-    def drops(self, arguments: Mapping[str, Any]) -> bool:
-        """Whether a call with these arguments draws random numbers."""
-        if arguments.get("training", True):
-            for p in self.probabilities:
-                value = arguments.get(p, 0)
-                if (value if isinstance(value, (float, int)) else check_number(self, p, value)) > 0:
-                    return True
-        return False
+        return make_plan(self, bind(self, x, operands, options))
 
     def _in_plain_types(
         self, bound: Bound, operands: dict[str, Any], options: dict[str, Any]
@@ -333,50 +288,14 @@ class RowOp(_runtime.Dispatcher):
         operands = {key: value for key, value in arguments.items() if key not in OPTIONS}
         return bind(self, x, operands, options)
 
-    @functools.cached_property
-    def declaration(self) -> str:
-        """The text of the declaration."""
-        return repr(self)
-
-    @functools.cached_property
-    def definitions(self) -> tuple[str, ...]:
-        """The C++ of functors that the headers do not hold."""
-        return tuple(f.definition for f in (*self.load, *self.store) if f.definition)
-
-    @functools.cached_property
-    def result_type(self) -> Any:
-        """The class of a result with several outputs."""
-        return collections.namedtuple(f"{type(self).__name__}Result", self.outputs)
-
-    def wrap(self, outputs: Mapping[str, Tensor]) -> Any:
-        """What a call returns: the tensor, or all of them as a named tuple."""
-        return outputs["y"] if len(self.outputs) == 1 else self.result_type(**outputs)
-
-    def _key(self) -> tuple[Any, ...]:
-        return (type(self), self.load, self.store, tuple(self.constants.items()))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RowOp) and self._key() == other._key()
-
-    def __hash__(self) -> int:
-        return hash(self._key())
-
-    def __repr__(self) -> str:
-        parts = [f"{side}={list(chain)!r}" for side, chain in self._sides() if chain]
-        parts += [f"{key}={value!r}" for key, value in self.constants.items()]
-        return f"{type(self).__name__}({', '.join(parts)})"
-
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.load, self.store, self.constants)
-
-    def _sides(self) -> tuple[tuple[str, tuple[Functor, ...]], ...]:
-        return (("load", self.load), ("store", self.store))
 
 
 _runtime.call_at_once(RowOp)
 
 
-def _stands_for_an_operator(reason: str, x: Any) -> bool:
+def _stands_for_an_operator(reason: Reason, x: Any) -> bool:
     """Whether a call that the gate stopped is one for torch's dispatcher."""
     if reason == "tracing":
         return torch._C._get_tracing_state() is None  # torch.jit.trace has no lists of names

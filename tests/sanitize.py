@@ -21,7 +21,7 @@ import fusedops as fo
 from fusedops import testing
 from fusedops.flagship import ADD_NORM, ATTENTION
 from fusedops.row_op import RowOp
-from fusedops.schedule import STORAGES
+from fusedops.schedule.forward import STORAGES
 
 # Part of a warp, a warp, several warps with an odd end, several chunks, more than a cluster has
 # blocks, and a cluster of which some blocks have none.

@@ -11,9 +11,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from fusedops import plan
-from fusedops.binding import bind
-from fusedops.target import Target
+from fusedops.bind.bind import bind
+from fusedops.generate.target import Target
+from fusedops.run import forward as plan
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 sys.path.append(str(FOLDER))  # Last: its modules go by short names.

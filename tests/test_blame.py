@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import fusedops as fo
-from fusedops import plan
-from fusedops.blame import culprit
 from fusedops.errors import CompileError
-from fusedops.target import Target
+from fusedops.generate.compiler_errors import culprit
+from fusedops.generate.target import Target
+from fusedops.run import forward as plan
 
 wrong = fo.cpp_functor("wrong", forward="v * nonsense", operands=["a"])
 right = fo.cpp_functor("right", forward="v * a", operands=["a"])

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 import fusedops as fo
 from fusedops import jit
 from fusedops.cli import app
+from fusedops.generate.target import Target
 from fusedops.jit import cache as cache_module
 from fusedops.jit import host, store
-from fusedops.signature import of_call
-from fusedops.target import Target
+from fusedops.prebuild.signature import of_call
 
 
 class TestTheCommands:
@@ -83,7 +83,8 @@ class TestTheCommands:
     def in_threads(self, monkeypatch):
         """Builds are done in this process, where a test can get at them."""
         monkeypatch.setattr(
-            "fusedops.building.ProcessPoolExecutor", lambda count, *_: ThreadPoolExecutor(1)
+            "fusedops.prebuild.build_all.ProcessPoolExecutor",
+            lambda count, *_: ThreadPoolExecutor(1),
         )
         monkeypatch.setattr(store, "_private", {})
         store._say.cache_clear()

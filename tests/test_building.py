@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import fusedops as fo
-from fusedops import plan
-from fusedops.building import build_all, variants
+from fusedops.bind.generator import draw_in_memory
 from fusedops.cli import app
 from fusedops.flagship import ADD_NORM, ATTENTION
-from fusedops.runtime import draw_in_memory
-from fusedops.signature import Signature, of_call
-from fusedops.target import ARCHS, Target
-from fusedops.variant import Variant
+from fusedops.generate.target import ARCHS, Target
+from fusedops.generate.variant import Variant
+from fusedops.prebuild.build_all import build_all, variants
+from fusedops.prebuild.signature import Signature, of_call
+from fusedops.run import forward as plan
 
 HERE = Path(__file__).parent
 
@@ -316,7 +316,7 @@ def recording(tmp_path, monkeypatch, sizes):
     op = type(LAYER_NORM)(store=LAYER_NORM.store)  # without the plans of other tests
     tmp_path.mkdir(exist_ok=True)
     calls = tmp_path / "calls"
-    monkeypatch.setattr("fusedops.recording._seen", set())
+    monkeypatch.setattr("fusedops.prebuild.recording._seen", set())
     monkeypatch.setenv("FUSEDOPS_RECORD", str(calls))
     of_all = []
     for rows, columns in sizes:

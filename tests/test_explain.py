@@ -9,10 +9,11 @@ import torch
 from cases import ADD_NORM, ATTENTION, LAYER_NORM, SOFTMAX, declare, parameters, randn
 
 import fusedops as fo
-from fusedops import explanation, jit, testing
-from fusedops.explain import explain
-from fusedops.plan import describe
-from fusedops.target import Target
+from fusedops import jit, testing
+from fusedops.explain import report as explanation
+from fusedops.explain.forward import explain
+from fusedops.generate.target import Target
+from fusedops.run.forward import describe
 
 H200 = Target("sm_90", 232448, 132)
 
@@ -290,7 +291,7 @@ class TestBytes:
 class TestVariant:
     def test_from_nothing_to_loaded(self, device, tmp_path, monkeypatch):
         monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path / "cache"))
-        monkeypatch.setattr("fusedops.variant._kernels", {})
+        monkeypatch.setattr("fusedops.generate.variant._kernels", {})
         x = randn(3, 9, device=device)
         # A declaration of this test alone, so that no plan and no kernel is there already.
         op = fo.RMSNorm(store=[fo.Scale("only_here"), fo.Cast(torch.bfloat16)])
@@ -300,7 +301,7 @@ class TestVariant:
         op(x, only_here=2.0)
         told = op.explain(x, only_here=2.0)
         assert told.cached == "loaded"
-        monkeypatch.setattr("fusedops.variant._kernels", {})
+        monkeypatch.setattr("fusedops.generate.variant._kernels", {})
         told = op.explain(x, only_here=2.0)
         assert told.cached == "on disk"
         assert str(tmp_path) in told.variant
@@ -326,7 +327,7 @@ class TestVariant:
 
     def test_offline_and_without_a_compiler(self, monkeypatch, tmp_path):
         monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path))
-        monkeypatch.setattr("fusedops.variant._kernels", {})
+        monkeypatch.setattr("fusedops.generate.variant._kernels", {})
         for name, value in (("CXX", "no-such-compiler"), ("FUSEDOPS_OFFLINE", "1")):
             monkeypatch.setenv(name, value)
             assert declare(SOFTMAX).explain(randn(3, 9)).cached == "to be built"

@@ -20,8 +20,8 @@ from exported import (
     draw_of,
 )
 
-from fusedops import slices
 from fusedops.jit import env
+from fusedops.schedule import row_partition as slices
 
 #: What these tests share is made once, in one worker.
 pytestmark = pytest.mark.xdist_group("export")

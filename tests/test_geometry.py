@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusedops.geometry import MAX_ROW_DIMS, Mismatch, Virtual, mismatch, place
+from fusedops.bind.geometry import MAX_ROW_DIMS, Mismatch, Virtual, mismatch, place
 
 
 def contiguous(shape):

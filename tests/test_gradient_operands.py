@@ -21,6 +21,8 @@ from references import Chain
 from test_forward import LAYOUTS, add_norm_case, attention_case
 
 import fusedops as fo
+from fusedops.generate.target import Target
+from fusedops.run.gradient import Gradient, described
 
 SHAPE = (4, 3, 6, 40)
 
@@ -250,3 +252,15 @@ def test_numbers_and_flags_have_none(device):
     y = op(x, s=2.0, n=n, m=m, p=0.5)
     y.backward(torch.ones_like(y))
     assert x.grad.shape == x.shape
+
+
+def test_describing_a_gradient_changes_nothing():
+    """That an operand's gradient is left to be summed is said of the call, until a plan is made."""
+    op = fo.LayerNorm(load=[fo.Bias("a"), fo.Bias("b")])
+    shapes = ((4, 3, 6, 40), (1, 3, 6, 40), (4, 1, 6, 40))
+    x, a, b = (torch.empty(shape, device="meta") for shape in shapes)
+    gradient = Gradient(op, frozenset({"a", "b"}), frozenset())
+    call = described(op.bind(x, {"a": a, "b": b}), gradient)
+    for arch in ("sm_90", "x86-64-v3"):
+        assert gradient.describe(*call, Target.named(arch)).loose
+    assert not gradient.loose

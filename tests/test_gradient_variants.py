@@ -27,12 +27,15 @@ from test_variants import (
 )
 
 import fusedops as fo
-from fusedops import gradient_schedule, gradient_tile, schedule, testing
-from fusedops.binding import KEPT, bind
-from fusedops.gradient import Gradient
+from fusedops import testing
+from fusedops.bind.bind import KEPT, bind
+from fusedops.generate.target import Target
 from fusedops.jit import compile_cuda
-from fusedops.needed import joining_name, saved_name
-from fusedops.target import Target
+from fusedops.run.gradient import Gradient
+from fusedops.run.saved_tensors import joining_name, saved_name
+from fusedops.schedule import backward as gradient_schedule
+from fusedops.schedule import backward_tile as gradient_tile
+from fusedops.schedule import forward as schedule
 
 PROCESSORS = 132
 

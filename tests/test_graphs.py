@@ -14,10 +14,12 @@ from test_gradient_variants import backward_of
 from test_variants import ARCHS, flagship_inputs
 
 import fusedops as fo
-from fusedops import autograd, plan, row_op
-from fusedops.binding import bind
-from fusedops.runtime import draw_in_memory
-from fusedops.target import Target
+from fusedops import row_op
+from fusedops.bind.bind import bind
+from fusedops.bind.generator import draw_in_memory
+from fusedops.generate.target import Target
+from fusedops.run import autograd
+from fusedops.run import forward as plan
 
 
 def test_a_draw_in_memory_gives_the_mask_of_its_numbers(device):

@@ -350,7 +350,7 @@ class TestDefaultDevice:
             assert {tensor.device for tensor in got} == {x.device}
 
     def test_the_first_seed_of_a_thread(self, device):
-        from fusedops import runtime
+        from fusedops.bind import generator as runtime
 
         with torch.device("meta"):
             assert runtime._Scratch().seed.device.type == "cpu"

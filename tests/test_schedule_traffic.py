@@ -13,8 +13,8 @@ from test_gradient_variants import check_compiles as check_gradient_compiles
 from test_variants import ARCHS, check_compiles, described, flagship_inputs, tensor
 
 import fusedops as fo
-from fusedops.binding import bind
-from fusedops.traffic import Extent, extent, traffic_of
+from fusedops.bind.bind import bind
+from fusedops.schedule.traffic import Extent, extent, traffic_of
 
 HALF, FLOAT, DOUBLE = torch.float16, torch.float32, torch.float64
 COLUMNS = [257, 1023, 2048, 12289, 30522, 50257, 65536, 151936]

@@ -10,12 +10,14 @@ from cases import raises
 from typer.testing import CliRunner
 
 import fusedops as fo
-from fusedops import _runtime, plan, serving
-from fusedops import target as targets
+from fusedops import _runtime
 from fusedops.cli import app
 from fusedops.errors import CompilerNotFound, MissingVariantError, UnknownArchError
-from fusedops.signature import of_call
-from fusedops.target import Target
+from fusedops.generate import target as targets
+from fusedops.generate.target import Target
+from fusedops.prebuild.signature import of_call
+from fusedops.run import fallback_arch as serving
+from fusedops.run import forward as plan
 
 NEWER = Target("sm_139", 232448, 200)  # of no GPU that is known
 

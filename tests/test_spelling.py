@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fusedops as fo
-from fusedops import spelling
+from fusedops.declare import text as spelling
 
 
 @fo.functor

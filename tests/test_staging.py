@@ -12,10 +12,11 @@ from test_bits import assert_same_bits
 from test_variants import ARCHS, check_compiles, described, tensor
 
 import fusedops as fo
-from fusedops import plan, schedule
-from fusedops.binding import bind
+from fusedops.bind.bind import bind
 from fusedops.functors import Functor
-from fusedops.target import Target
+from fusedops.generate.target import Target
+from fusedops.run import forward as plan
+from fusedops.schedule import forward as schedule
 
 HALF, FLOAT = torch.float16, torch.float32
 WORDS = [1, 2, 3, 5, 7]  # elements of 16 bits that a row is away from an aligned word

@@ -15,9 +15,11 @@ import torch
 from cases import ADD_NORM, ATTENTION, OPERATORS, declare, thorough
 
 import fusedops as fo
-from fusedops import plan, schedule, testing
-from fusedops.binding import bind
+from fusedops import testing
+from fusedops.bind.bind import bind
 from fusedops.jit import compile_cuda
+from fusedops.run import forward as plan
+from fusedops.schedule import forward as schedule
 
 #: Shared memory that a block can opt in to, by architecture: A100, H100 and H200, B200, RTX 5090.
 ARCHS = {"sm_80": 166912, "sm_90": 232448, "sm_100": 232448, "sm_120": 101376}

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from fusedops.building import Outcome
-    from fusedops.signature import Signature
-    from fusedops.variant import Variant
+    from fusedops.generate.variant import Variant
+    from fusedops.prebuild.build_all import Outcome
+    from fusedops.prebuild.signature import Signature
 
 __all__ = ["add"]
 
@@ -81,11 +81,12 @@ def build(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Table
 
-    from fusedops.building import build_all, variants
+    import fusedops.ops  # noqa: F401 (texts of declarations name them)
     from fusedops.errors import FusedOpsError
+    from fusedops.generate.target import Target
     from fusedops.jit import env
     from fusedops.jit.store import unwritable, writable_store
-    from fusedops.target import Target
+    from fusedops.prebuild.build_all import build_all, variants
 
     if cache is not None:
         os.environ["FUSEDOPS_CACHE_DIR"] = str(cache.absolute())
@@ -150,7 +151,7 @@ def _signatures(
         ValueError: Nothing, or what is none.
     """
     from fusedops.exporting import signature as words
-    from fusedops.signature import Signature, of_call
+    from fusedops.prebuild.signature import Signature, of_call
 
     found = [Signature.parse(line) for line in call]
     for file in calls:

@@ -29,7 +29,7 @@ def record(
     import subprocess
     import sys
 
-    from fusedops.signature import Signature
+    from fusedops.prebuild.signature import Signature
 
     program = [sys.executable, *command] if command[0].endswith(".py") else command
     if shutil.which(program[0]) is None:

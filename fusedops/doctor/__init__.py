@@ -4,6 +4,8 @@
 
 Nothing here raises for what it finds, needs torch, makes a CUDA context, or writes but into
 temporary folders. Each check gives a `Finding`, so a new one is a function and a line in `examine`.
+
+May import: version, errors, _runtime, jit.
 """
 
 from __future__ import annotations

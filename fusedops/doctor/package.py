@@ -11,6 +11,7 @@ import sys
 from fusedops.doctor.finding import Finding, Verdict, one_line
 from fusedops.jit import env
 from fusedops.jit.key import closure, digest
+from fusedops.version import __version__
 
 __all__ = ["check_headers", "check_processor", "check_python", "check_runtime", "cpu_level"]
 
@@ -24,11 +25,9 @@ ROOTS = (
 
 def check_python() -> Finding:
     """Which Python runs which fusedops."""
-    import fusedops
-
     free = not getattr(sys, "_is_gil_enabled", lambda: True)()
     found = (
-        f"fusedops {fusedops.__version__}, {platform.python_implementation()} "
+        f"fusedops {__version__}, {platform.python_implementation()} "
         f"{platform.python_version()}{', free-threaded' if free else ''} ({sys.executable})"
     )
     if free:
@@ -71,8 +70,6 @@ def check_processor() -> Finding:
 
 def check_headers() -> Finding:
     """Whether all C++ headers are there, of the package's version."""
-    import fusedops
-
     folder = env.include_dir()
     roots = [f"fusedops/{name}.cuh" for name in ROOTS]
     try:
@@ -87,8 +84,8 @@ def check_headers() -> Finding:
     number = re.search(r"^#define FUSEDOPS_VERSION (\d+)", config, re.MULTILINE)
     version = _version(int(number[1])) if number else "unknown"
     found = f"{folder}, {len(own)} files, digest {digest(own)[:16]}"
-    if version != fusedops.__version__:
-        found += f", of version {version}, not {fusedops.__version__}"
+    if version != __version__:
+        found += f", of version {version}, not {__version__}"
         return Finding("headers", found, Verdict.PROBLEM, REINSTALL)
     return Finding("headers", found)
 

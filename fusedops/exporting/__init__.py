@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Export a declaration: one header of plain functions, for programs without Python and torch."""
+"""Export a declaration: one header of plain functions, for programs without Python and torch.
+
+May import: version, errors, _runtime, jit, declare, bind, schedule, generate, run, row_op.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ from fusedops.exporting import cuda, host, text
 from fusedops.exporting.call import exported_call, gradient_of
 from fusedops.exporting.passes import Pass, backward_pass, forward_pass
 from fusedops.exporting.target import command, target_of
-from fusedops.target import Target
+from fusedops.generate.target import Target
+from fusedops.version import __version__
 
 if TYPE_CHECKING:
     from fusedops.row_op import RowOp
@@ -159,12 +163,10 @@ def _workspace(name: str, one: Pass) -> str:
 
 def _head(name: str, op: RowOp, target: Target, passes: list[Pass]) -> str:
     """What a reader of the header wants to know before its functions."""
-    import fusedops
-
     gpu = target.shared_limit is not None
     compiled = f'{shlex.join(command(target))} -I"$(fusedops --include)"'
     lines = [
-        f"{name}: made by fusedops {fusedops.__version__} (fusedops export); do not edit.",
+        f"{name}: made by fusedops {__version__} (fusedops export); do not edit.",
         "",
         *_wrapped(op.declaration, indent="  "),
         "",

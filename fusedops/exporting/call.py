@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fusedops import plan
-from fusedops.binding import KEPT, OPTIONS, Bound, bind
+from fusedops.bind.bind import Bound, bind
+from fusedops.declare.chains import OPTIONS
 from fusedops.errors import UnsupportedError
-from fusedops.gradient import Gradient
-from fusedops.needed import joining_name, saved_name
+from fusedops.run import forward
+from fusedops.run.gradient import Gradient
 
 if TYPE_CHECKING:
     from fusedops.row_op import RowOp
 
-__all__ = ["described", "exported_call", "gradient_of"]
+__all__ = ["exported_call", "gradient_of"]
 
 #: Options that belong to one call, not to what is exported.
 _OF_A_CALL = ("out", "generator")
@@ -43,7 +43,7 @@ def exported_call(op: RowOp, x: Any, arguments: Mapping[str, Any]) -> Bound:
             f"export: x must have elements, got shape {tuple(bound.x.shape)}: there is no kernel "
             "for none"
         )
-    if plan.columns_apart(bound):
+    if forward.columns_apart(bound):
         raise UnsupportedError(
             f"export: {op.name} over dimensions {bound.reduced} runs on copies of operands whose "
             "reduced dimensions do not lie one constant step apart; make x and its operands dense, "
@@ -84,26 +84,6 @@ def gradient_of(bound: Bound, wanted: Collection[str] | bool) -> Gradient | None
     if not names:
         return None
     return Gradient(op, frozenset(names), frozenset(op.saves))
-
-
-def described(bound: Bound, gradient: Gradient) -> tuple[Tensor, dict[str, Any], dict[str, Any]]:
-    """What a backward call is given: the gradient of y, values by keyword, options."""
-    needed, op = gradient.needed, bound.op
-    given: dict[str, Any] = {KEPT: _output(bound, KEPT)}
-    for name, value in {"x": bound.x, **bound.operands}.items():
-        read = needed.x if name == "x" else name in needed.operands
-        unread = isinstance(value, Tensor) and not read
-        given[name] = (value.dtype, value.shape) if unread else value
-    for name in op.saves:
-        if name in needed.streams:
-            given[saved_name(name)] = _output(bound, name)
-        given[joining_name(name)] = _output(bound, name)
-    return _output(bound, "y"), given, {"dim": bound.reduced, "training": bool(bound.slots)}
-
-
-def _output(bound: Bound, name: str) -> Tensor:
-    keep = bound._replace(keep=True)
-    return torch.empty(keep.output_shape(name), dtype=keep.output_dtype(name), device="meta")
 
 
 def _meta(value: Any) -> Any:

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import textwrap
 
-from fusedops.codegen import CUDA_LINKAGE
 from fusedops.exporting import text
 from fusedops.exporting.passes import Launch, Pass
+from fusedops.generate.source import CUDA_LINKAGE
 
 __all__ = ["ALIGNMENT", "HEAD", "functions", "linkage"]
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import textwrap
 
-from fusedops.codegen import HOST_LINKAGE
 from fusedops.exporting import text
 from fusedops.exporting.passes import Pass
+from fusedops.generate.source import HOST_LINKAGE
 
 __all__ = ["HEAD", "functions", "linkage"]
 

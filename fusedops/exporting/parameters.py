@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from fusedops import _runtime
-from fusedops.codegen import STORAGE
-from fusedops.parts import contiguous
+from fusedops.generate.views import STORAGE, contiguous
 
 __all__ = ["Parameter", "Parameters", "Patch"]
 

@@ -12,18 +12,19 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fusedops import plan, slices
-from fusedops.backward import Backward
-from fusedops.binding import KEPT, Bound
+from fusedops.bind.bind import KEPT, Bound
+from fusedops.bind.geometry import Geometry
 from fusedops.errors import UnsupportedError
-from fusedops.exporting.call import described
 from fusedops.exporting.parameters import Parameter, Parameters
-from fusedops.geometry import Geometry
-from fusedops.gradient import Gradient
-from fusedops.gradient_schedule import resident_rows
-from fusedops.needed import joining_name, saved_name
-from fusedops.target import Target
-from fusedops.variant import Variant
+from fusedops.generate.target import Target
+from fusedops.generate.variant import Variant
+from fusedops.run import forward
+from fusedops.run.backward import Backward
+from fusedops.run.gradient import Gradient, described
+from fusedops.run.saved_tensors import joining_name, saved_name
+from fusedops.run.wanted_gradients import WantedGradients
+from fusedops.schedule.backward import resident_rows
+from fusedops.schedule.row_partition import HOST_SLICE
 
 __all__ = ["Launch", "Pass", "backward_pass", "forward_pass"]
 
@@ -81,7 +82,7 @@ class Pass(NamedTuple):
 
 def forward_pass(bound: Bound, target: Target) -> Pass:
     """The pass that a call of the op runs."""
-    info = plan.describe(bound, target)
+    info = forward.describe(bound, target)
     tile, rows = info.tile, info.geometry.rows
     fixed = not _any_rows(bound, info.geometry)
     parameters = Parameters()
@@ -191,7 +192,7 @@ def _operand(parameters: Parameters, slot: int, name: str, bound: Bound) -> None
 
 
 def _backward_parameters(
-    bound: Bound, gradient: Gradient, told: Backward, dy: Tensor, given: dict[str, object]
+    bound: Bound, gradient: WantedGradients, told: Backward, dy: Tensor, given: dict[str, object]
 ) -> Parameters:
     """Incoming gradients and what was kept go by the names of what they belong to."""
     parameters, op, numbers = Parameters(), bound.op, gradient.numbers
@@ -218,7 +219,7 @@ def _check_sums(bound: Bound, gradient: Gradient, told: Backward) -> None:
             f"export: the gradients of {bound.op.name} over dimensions {bound.reduced} would be "
             "made on copies; make x and its operands dense, with the reduced dimensions last"
         )
-    if not gradient.loose:
+    if not (gradient.loose or told.loose):
         return
     apart = {one.name for one, share in told.sharing.items() if share.kind == "apart"}
     names = gradient.names
@@ -243,7 +244,7 @@ def _blocks(slices: str, of_block: int, cluster: int) -> str:
 
 
 def _cut(told: Backward, target: Target) -> str:
-    """As `slices.cut` does with rows of one dimension."""
+    """As `row_partition.cut` does with rows of one dimension."""
     tile = told.tile
     if tile is None:
         most = f"{_HELPERS}host_slices(rows, {_fewest_rows(told)})"
@@ -256,7 +257,7 @@ def _cut(told: Backward, target: Target) -> str:
 
 def _fewest_rows(told: Backward) -> int:
     """Of a slice on a CPU."""
-    return -(-slices.HOST_SLICE // told.geometry.columns)
+    return -(-HOST_SLICE // told.geometry.columns)
 
 
 def _slices(words: bytes) -> list[tuple[int, str]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fusedops.codegen import STORAGE
+from fusedops.generate.views import STORAGE
 
 if TYPE_CHECKING:
     from fusedops.row_op import RowOp

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import torch
 
+from fusedops.generate.target import ARCHS, Target
 from fusedops.jit import host, nvrtc
-from fusedops.target import ARCHS, Target
 
 __all__ = ["command", "target_of"]
 

@@ -5,6 +5,8 @@
 Each class is a declaration, a value that holds names and constants. ``apply`` (for masks:
 ``masked``) is its meaning in torch, which ``op.unfused`` runs; ``spell`` names the C++ struct of
 the same name in ``include/fusedops/functor/`` and lists the struct's members in order.
+
+May import: errors.
 """
 
 import importlib

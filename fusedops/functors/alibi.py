@@ -14,8 +14,7 @@ from fusedops.functors.base import Operand, Reads, Role, check_name
 from fusedops.functors.position import Positioned
 
 if TYPE_CHECKING:
-    from fusedops.codegen import Arguments
-    from fusedops.unfused import Chain
+    from fusedops.functors.protocols import Chain, Writer
 
 __all__ = ["Alibi"]
 
@@ -56,7 +55,7 @@ class Alibi(Positioned):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, ())  # the distance is the gradient's only factor
 
-    def spell(self, write: Arguments) -> str:
+    def spell(self, write: Writer) -> str:
         slopes = write.operand(self.slopes)
         write.query_map()
         write.constant(self.shift(write.queries, write.columns))

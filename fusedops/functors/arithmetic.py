@@ -14,8 +14,7 @@ from torch import Tensor
 from fusedops.functors.base import Functor, Operand, Reads, Role, check_name
 
 if TYPE_CHECKING:
-    from fusedops.codegen import Arguments
-    from fusedops.unfused import Chain
+    from fusedops.functors.protocols import Chain, Writer
 
 __all__ = ["Affine", "Bias", "Cast", "Scale"]
 
@@ -47,7 +46,7 @@ class Scale(Functor):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(self.scale in wanted, (self.scale,))
 
-    def spell(self, write: Arguments) -> str:
+    def spell(self, write: Writer) -> str:
         return f"Scale<{write.operand(self.scale)}>"
 
 
@@ -75,7 +74,7 @@ class Bias(Functor):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, ())
 
-    def spell(self, write: Arguments) -> str:
+    def spell(self, write: Writer) -> str:
         return f"Bias<{write.operand(self.bias)}>"
 
 
@@ -118,7 +117,7 @@ class Affine(Functor):
         gamma = () if self.gamma is None else (self.gamma,)
         return Reads(self.gamma in wanted, gamma)
 
-    def spell(self, write: Arguments) -> str:
+    def spell(self, write: Writer) -> str:
         gamma = write.absent() if self.gamma is None else write.operand(self.gamma)
         beta = write.absent() if self.beta is None else write.operand(self.beta)
         return f"Affine<{gamma}, {beta}>"
@@ -149,6 +148,6 @@ class Cast(Functor):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, ())
 
-    def spell(self, write: Arguments) -> str:
+    def spell(self, write: Writer) -> str:
         write.constant(0)
         return f"Cast<{write.storage(self.dtype)}>"

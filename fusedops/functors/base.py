@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from fusedops.codegen import Arguments
-    from fusedops.unfused import Chain
+    from fusedops.functors.protocols import Chain, Writer
 
 __all__ = ["Functor", "Operand", "Reads", "Role", "check_name", "is_finite", "rounded"]
 
@@ -109,7 +108,7 @@ class Functor:
         """
         return Reads(True, tuple(operand.name for operand in self.operands()))
 
-    def spell(self, write: Arguments) -> str:
+    def spell(self, write: Writer) -> str:
         """The C++ type; calls on ``write`` append its members, in their order."""
         raise NotImplementedError(f"{type(self).__name__}: spell(write), its type in C++")
 

@@ -18,7 +18,7 @@ from fusedops.functors.trace import Traced
 from fusedops.functors.user import UserFunctor, make_class
 
 if TYPE_CHECKING:
-    from fusedops.unfused import Chain
+    from fusedops.functors.protocols import Chain
 
 __all__ = ["cpp_functor"]
 

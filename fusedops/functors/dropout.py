@@ -14,8 +14,7 @@ from torch import Tensor
 from fusedops.functors.base import Functor, Operand, Reads, Role, check_name
 
 if TYPE_CHECKING:
-    from fusedops.codegen import Arguments
-    from fusedops.unfused import Chain
+    from fusedops.functors.protocols import Chain, Writer
 
 __all__ = ["Dropout"]
 
@@ -52,5 +51,5 @@ class Dropout(Functor):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, (self.p,))
 
-    def spell(self, write: Arguments) -> str:
+    def spell(self, write: Writer) -> str:
         return write.dropout(self.p)

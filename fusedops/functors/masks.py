@@ -15,8 +15,7 @@ from fusedops.functors.base import Functor, Operand, Reads, Role, check_name
 from fusedops.functors.position import FAR, Positioned
 
 if TYPE_CHECKING:
-    from fusedops.codegen import Arguments
-    from fusedops.unfused import Chain
+    from fusedops.functors.protocols import Chain, Writer
 
 __all__ = ["Causal", "Lengths", "Mask", "Window"]
 
@@ -53,7 +52,7 @@ class Mask(Functor):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, ())  # what left the row is known before
 
-    def spell(self, write: Arguments) -> str:
+    def spell(self, write: Writer) -> str:
         return f"Mask<{write.operand(self.mask)}, {str(self.keep).lower()}>"
 
 
@@ -85,7 +84,7 @@ class Causal(Positioned):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, ())  # what left the row is known before
 
-    def spell(self, write: Arguments) -> str:
+    def spell(self, write: Writer) -> str:
         write.query_map()
         write.constant(self.shift(write.queries, write.columns))
         return f"Causal<RowMap<{write.rank}>>"
@@ -147,7 +146,7 @@ class Window(Positioned):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, ())  # what left the row is known before
 
-    def spell(self, write: Arguments) -> str:
+    def spell(self, write: Writer) -> str:
         left, right = self.sizes()
         position = self.shift(write.queries, write.columns)
         write.query_map()
@@ -185,5 +184,5 @@ class Lengths(Functor):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, ())  # what left the row is known before
 
-    def spell(self, write: Arguments) -> str:
+    def spell(self, write: Writer) -> str:
         return f"Lengths<{write.operand(self.lengths)}>"

@@ -12,7 +12,7 @@ from fusedops.errors import shortened
 from fusedops.functors.base import Functor
 
 if TYPE_CHECKING:
-    from fusedops.unfused import Chain
+    from fusedops.functors.protocols import Chain
 
 __all__ = ["FAR", "Positioned"]
 

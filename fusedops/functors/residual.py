@@ -14,8 +14,7 @@ from fusedops.errors import shortened
 from fusedops.functors.base import Functor, Operand, Reads, Role, check_name, is_finite, rounded
 
 if TYPE_CHECKING:
-    from fusedops.codegen import Arguments
-    from fusedops.unfused import Chain
+    from fusedops.functors.protocols import Chain, Writer
 
 __all__ = ["Residual"]
 
@@ -72,7 +71,7 @@ class Residual(Functor):
         skip = (self.residual,) if alpha and self.alpha in wanted else ()
         return Reads(False, (*skip, *alpha))
 
-    def spell(self, write: Arguments) -> str:
+    def spell(self, write: Writer) -> str:
         skip = write.operand(self.residual)
         alpha = (
             write.operand(self.alpha)

@@ -19,8 +19,7 @@ from fusedops.functors.definition import VALUE, Definition, define
 from fusedops.functors.trace import Traced, trace
 
 if TYPE_CHECKING:
-    from fusedops.codegen import Arguments
-    from fusedops.unfused import Chain
+    from fusedops.functors.protocols import Chain, Writer
 
 __all__ = ["UserFunctor", "functor"]
 
@@ -84,7 +83,7 @@ class UserFunctor(Functor):
         fetched = zip(names, program.operands, strict=True)
         return Reads(VALUE in used, tuple(name for name, spelled in fetched if spelled in used))
 
-    def spell(self, write: Arguments) -> str:
+    def spell(self, write: Writer) -> str:
         types = [write.operand(name) for name in self._names()]
         if not types:
             write.constant(0)

@@ -4,6 +4,8 @@
 
 Importing this package runs no compiler and loads no CUDA library; what it names is imported when it
 is used first, since a program that finds its kernels loaded needs none of it.
+
+May import: errors, _runtime.
 """
 
 import importlib

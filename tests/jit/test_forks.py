@@ -22,7 +22,7 @@ import torch
 from samples import HOST, LEVEL, Compiler
 
 import fusedops as fo
-from fusedops import variant
+from fusedops.generate import variant
 from fusedops.jit import build, lock, store
 from fusedops.jit.cache import Identity, Store
 

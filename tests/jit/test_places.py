@@ -19,7 +19,8 @@ import torch
 from samples import Compiler
 
 import fusedops as fo
-from fusedops import _runtime, variant
+from fusedops import _runtime
+from fusedops.generate import variant
 from fusedops.jit import Artifact, env, loading, scratch, store
 from fusedops.jit import cache as cache_module
 from fusedops.jit.cache import Store

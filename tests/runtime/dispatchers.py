@@ -9,7 +9,7 @@ import struct
 import torch
 
 from fusedops import _runtime
-from fusedops.runtime import draw
+from fusedops.bind.generator import draw
 
 PROBABILITY, NUMBER, TENSOR, DESCRIBED = 1, 2, 4, 8
 POINTER, OUTPUT = _runtime.POINTER, _runtime.OUTPUT

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from fusedops import _runtime
+from fusedops.bind.generator import draw
+from fusedops.generate.target import device_info
 from fusedops.jit.nvrtc import compile_cuda
-from fusedops.runtime import device_info, draw
 
 pytestmark = pytest.mark.gpu
 

@@ -14,7 +14,7 @@ import torch
 from dispatchers import TENSOR, Affine
 
 from fusedops import _runtime
-from fusedops.runtime import draw
+from fusedops.bind.generator import draw
 
 
 def test_a_hit_computes_what_the_miss_did(affine, x):

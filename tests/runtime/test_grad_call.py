@@ -11,7 +11,7 @@ import torch
 from dispatchers import Affine
 
 from fusedops import _runtime
-from fusedops.runtime import draw
+from fusedops.bind.generator import draw
 
 
 class Grad:

@@ -12,7 +12,7 @@ import torch
 from dispatchers import NUMBER, Chain
 
 from fusedops import _runtime
-from fusedops.runtime import draw
+from fusedops.bind.generator import draw
 
 
 def tensors():

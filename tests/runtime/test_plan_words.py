@@ -11,7 +11,7 @@ import torch
 from dispatchers import NUMBER, TENSOR, Echo
 
 from fusedops import _runtime
-from fusedops.runtime import draw
+from fusedops.bind.generator import draw
 
 
 def test_numbers_are_patched(library):

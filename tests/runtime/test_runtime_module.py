@@ -79,3 +79,18 @@ def test_the_module_loads_without_torch():
         "assert module.cpu_features() is not None; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_reasons_are_those_of_the_sources():
+    """What mypy holds Python to is what the C++ says: no reason more, no reason less."""
+    root = Path(__file__).parents[2]
+    typed = (root / "fusedops" / "_runtime.pyi").read_text(encoding="utf-8")
+    (listed,) = re.findall(
+        r"^Reason: TypeAlias = Literal\[(.*?)^\]", typed, re.MULTILINE | re.DOTALL
+    )
+    given = set()
+    for name in ("dispatch.cpp", "gate.cpp"):
+        text = (root / "csrc" / name).read_text(encoding="utf-8")
+        for line in re.findall(r"(?:return|call_slow\().*;", text):
+            given.update(re.findall(r'"([a-z]+)"', line))
+    assert set(re.findall(r'"(\w+)"', listed)) == given

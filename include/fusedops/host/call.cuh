@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What exported functions do before a kernel runs: check what they were given, and fill in the
-// words of the kernel's argument as the Python package's runtime does (csrc/stage.cpp, slices.py).
+// words of the kernel's argument as the Python package's runtime does (csrc/stage.cpp,
+// schedule/row_partition.py).
 // Host code; nothing here allocates or waits.
 #pragma once
 
@@ -45,8 +46,8 @@ inline int64_t blocks(int64_t rows, int64_t of_block, int64_t cluster = 1) {
   return (wanted < most ? wanted : most) * cluster;
 }
 
-/// As slices.py cuts rows of one dimension: into `most` slices at most, in multiples of `lanes`.
-/// They are one span, so `per_span` is how many there are.
+/// As row_partition.py cuts rows of one dimension: into `most` slices at most, in multiples of
+/// `lanes`. They are one span, so `per_span` is how many there are.
 inline Slices cut(int64_t rows, int64_t most, int64_t lanes) {
   const int64_t fewer = most < rows ? most : rows;
   const int64_t wanted = fewer > 1 ? fewer : 1;

@@ -46,7 +46,7 @@ inline void host_column_sums(const PartsOf<To, Compute>& all, int64_t group) {
 inline constexpr int kSumApart = 128, kSumGroups = 32;
 
 /// Columns that a block sums, and its threads, in the C++ entry points; the Python package chooses
-/// them for each call (second_stage.py).
+/// them for each call (run/second_stage.py).
 inline constexpr int kSumColumns = 8, kSumThreads = kSumColumns * kSumApart;
 
 namespace detail {

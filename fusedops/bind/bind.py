@@ -1,0 +1,405 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Check a call against its declaration: which value belongs to which name, and whether it fits.
+
+What passes is a `Bound` call. `op(...)`, `op.unfused(...)` and `op.explain(...)` all start from
+one, so the three agree on what a call means and refuse the same calls with the same words.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fusedops.bind.generator import check_generator
+from fusedops.bind.geometry import mismatch
+from fusedops.bind.layouts import check_layouts
+from fusedops.bind.scalars import (
+    check_draw,
+    check_offset,
+    check_pair,
+    check_probability,
+    offset_of,
+    read_ints,
+)
+from fusedops.declare.chains import OPTIONS
+from fusedops.declare.declaration import Declaration
+from fusedops.declare.hints import for_call
+from fusedops.errors import shortened
+from fusedops.functors import Dropout, Functor, Role
+
+__all__ = [
+    "FLOATING",
+    "KEPT",
+    "Bound",
+    "bind",
+    "check_device",
+    "check_names",
+    "check_number",
+    "drops",
+    "find_reduced",
+]
+
+FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_FLAGS = (torch.bool,)
+_COUNTS = (torch.int32, torch.int64)
+
+#: The output that the backward pass reads: statistics, some numbers a row. No name of an operand.
+KEPT = "kept statistics"
+
+
+class Bound(NamedTuple):
+    """A call whose arguments have been checked.
+
+    Attributes:
+        op: The declaration.
+        x: The input.
+        reduced: The dimensions that make a row, ascending.
+        columns: Elements of a row.
+        dtype: Of the main output.
+        compute: Of the arithmetic, float32 or float64.
+        operands: Tensors and numbers by name.
+        load, store: The functors that act: without dropouts that drop nothing.
+        slots: The number of each acting `Dropout`, by its place in the declaration.
+        out: Preallocated outputs by name.
+        generator: Where dropout draws from, or what it has drawn: two numbers, or a tensor of them.
+        keep: Whether the row's statistics are kept for the backward pass.
+    """
+
+    op: Declaration
+    x: Tensor
+    reduced: tuple[int, ...]
+    columns: int
+    dtype: torch.dtype
+    compute: torch.dtype
+    operands: Mapping[str, Any]
+    load: tuple[Functor, ...]
+    store: tuple[Functor, ...]
+    slots: Mapping[tuple[str, int], int]
+    out: Mapping[str, Tensor]
+    generator: torch.Generator | tuple[int, int] | Tensor | None
+    keep: bool = False
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of what the kernel writes."""
+        return (*self.op.outputs, KEPT) if self.keep else self.op.outputs
+
+    def output_dtype(self, name: str) -> torch.dtype:
+        """The dtype of an output."""
+        if name == "y":
+            return self.dtype
+        if name in ("mean", "rstd", KEPT):
+            return self.compute
+        residual = self.operands[self.op.saves[name]]
+        return residual.dtype if isinstance(residual, Tensor) else self.x.dtype
+
+    def output_shape(self, name: str) -> tuple[int, ...]:
+        """The shape of an output: x's, for statistics without the reduced dimensions."""
+        shape = tuple(self.x.shape)
+        if name not in ("mean", "rstd", KEPT):
+            return shape
+        rows = tuple(size for dim, size in enumerate(shape) if dim not in self.reduced)
+        return (*rows, self.op.kept) if name == KEPT else rows
+
+
+def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[str, Any]) -> Bound:
+    """Check a call.
+
+    Raises:
+        TypeError: A value of the wrong kind, or a name that is unknown or missing.
+        ValueError: A shape, device or number that does not fit.
+    """
+    name = op.name
+    if not isinstance(x, Tensor):
+        raise TypeError(
+            f"{name}: x must be a torch.Tensor, got {type(x).__name__}; make one, for example with "
+            "torch.as_tensor(x)"
+        )
+    if not torch.compiler.is_compiling():
+        check_layouts(name, {"x": x, **operands, "out": options.get("out")})
+    if x.dtype not in FLOATING:
+        raise TypeError(
+            f"{name}: x must be floating point ({_names(FLOATING)}), got {x.dtype}; "
+            f"{_parts_of('x') if x.is_complex() else 'convert it, for example with x.float()'}"
+        )
+    check_names(op, name, operands)
+    for key in options:
+        if key not in OPTIONS:
+            raise TypeError(f"{name}: unknown option {key!r}")
+    reduced = find_reduced(op, name, x.shape, options)
+    dtype = x.dtype if options.get("dtype") is None else options["dtype"]
+    if not isinstance(dtype, torch.dtype) or dtype not in FLOATING:
+        got = shortened(dtype)
+        raise TypeError(f"{name}: dtype must be one of {_names(FLOATING)}, got {got}")
+    training = options.get("training", True)
+    if not isinstance(training, bool):
+        raise TypeError(f"{name}: training must be True or False, got {shortened(training)}")
+    generator = options.get("generator")
+    if isinstance(generator, Tensor):
+        check_draw(name, generator, x)
+    if isinstance(generator, tuple):
+        generator = check_pair(name, generator)
+    drawn = isinstance(generator, (tuple, Tensor))
+    if generator is not None and not drawn and not isinstance(generator, torch.Generator):
+        raise TypeError(
+            f"{name}: generator must be a torch.Generator on {x.device}, got "
+            f"{type(generator).__name__}; make one with torch.Generator({str(x.device)!r})"
+        )
+    values: dict[str, Any] = {}
+    for operand in op.operands:
+        key, role = operand.name, operand.role
+        value = operands[key]
+        if isinstance(value, Tensor):
+            _check_tensor(name, key, role, value, x, reduced)
+        else:
+            value = _number(name, key, role, value)
+        values[key] = value
+    load, store, slots = _acting(op, values, training)
+    if slots and isinstance(generator, torch.Generator):
+        check_generator(name, generator, x.device.type, x.device.index or 0)
+    offset = offset_of(generator)
+    if offset is not None:
+        check_offset(name, offset, op.dropouts if slots else 1)
+    double = torch.float64 in (x.dtype, dtype)
+    bound = Bound(
+        op=op,
+        x=x,
+        reduced=reduced,
+        columns=math.prod([x.shape[dim] for dim in reduced]),
+        dtype=dtype,
+        compute=torch.float64 if double else torch.float32,
+        operands=values,
+        load=load,
+        store=store,
+        slots=slots,
+        out={},
+        generator=generator,
+    )
+    given = options.get("out")
+    return bound if given is None else bound._replace(out=_out(bound, name, given))
+
+
+def check_names(op: Declaration, name: str, operands: Mapping[str, Any]) -> None:
+    """Raise TypeError for an operand that the op has not, or that is not there."""
+    for key in operands:
+        if key not in op.slots:
+            hint = for_call(op, key, OPTIONS)
+            raise TypeError(f"{name}: unknown operand {key!r}; {_wanted(op)}{hint}")
+    for key in op.slots:
+        if operands.get(key) is None:
+            if key in operands:
+                raise TypeError(
+                    f"{name}: operand {key!r} must not be None; {_wanted(op)}, and none may be "
+                    f"left out: pass {key}=..., or call an op that is declared without it"
+                )
+            raise TypeError(f"{name}: operand {key!r} is missing; {_wanted(op)}: pass {key}=...")
+
+
+def _wanted(op: Declaration) -> str:
+    return f"this op takes {', '.join(map(repr, op.slots)) or 'no operands'}"
+
+
+def find_reduced(
+    op: Declaration, name: str, sizes: Sequence[int], options: Mapping[str, Any]
+) -> tuple[int, ...]:
+    """The dimensions of x, of these sizes, that make a row, ascending.
+
+    Raises:
+        TypeError, ValueError: The options do not say which.
+    """
+    dim = options.get("dim")
+    shape = options.get("normalized_shape")
+    if len(sizes) == 0:
+        raise ValueError(
+            f"{name}: x must have at least one dimension, got a 0-d tensor; use x[None]"
+        )
+    if shape is not None:
+        if not op.normalizes:
+            raise TypeError(f"{name}: normalized_shape is an option of norms; use dim=")
+        if dim is not None:
+            raise TypeError(f"{name}: give dim or normalized_shape, not both")
+        wanted = read_ints(name, "normalized_shape", shape)
+        if not wanted or tuple(sizes[-len(wanted) :]) != wanted:
+            raise ValueError(
+                f"{name}: normalized_shape must be the end of x's shape {tuple(sizes)}, "
+                f"got {shortened(wanted)}"
+            )
+        return tuple(range(len(sizes) - len(wanted), len(sizes)))
+    if dim is None:
+        return (len(sizes) - 1,)
+    dims = read_ints(name, "dim", dim)
+    if len(dims) != 1 and not op.normalizes:
+        raise TypeError(f"{name}: dim must be one int, got {shortened(dim)}")
+    for one in dims:
+        if not -len(sizes) <= one < len(sizes):
+            raise ValueError(
+                f"{name}: dim must be within x's {len(sizes)} dimensions, got {shortened(dim)}"
+            )
+    result = tuple(sorted({one % len(sizes) for one in dims}))
+    if not result or len(result) != len(dims):
+        raise ValueError(f"{name}: dim must name each dimension once, got {shortened(dim)}")
+    return result
+
+
+def _check_tensor(
+    name: str, key: str, role: Role, value: Tensor, x: Tensor, reduced: tuple[int, ...]
+) -> None:
+    if role is Role.PROBABILITY:
+        raise TypeError(
+            f"{name}: operand {key!r} must be {role.value}, got a tensor; use {key}.item()"
+        )
+    check_device(name, key, value, x)
+    allowed = FLOATING if role is Role.VALUE else _FLAGS if role is Role.FLAGS else _COUNTS
+    if value.dtype not in allowed:
+        cure = {
+            Role.VALUE: f"convert it, for example with {key}.to(x.dtype)",
+            Role.FLAGS: f"write {key} != 0 (True is masked out) or {key} == 0, whichever is meant",
+            Role.COUNT: f"convert it with {key}.long()",
+        }[role]
+        if value.is_complex():
+            cure = _parts_of(key)
+        raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {value.dtype}; {cure}")
+    wrong = None if value.shape == x.shape else mismatch(x.shape, value.shape)
+    if wrong is not None:
+        detail = (
+            f"x has no dimension {wrong.dim}"
+            if wrong.wanted is None
+            else f"size {wrong.got} in dimension {wrong.dim} where x has {wrong.wanted}"
+        )
+        raise ValueError(
+            f"{name}: operand {key!r} of shape {tuple(value.shape)} does not broadcast against x "
+            f"of shape {tuple(x.shape)}: {detail}; add or expand dimensions, as torch's "
+            "broadcasting wants"
+        )
+    if role is Role.COUNT:
+        own = (1,) * (x.dim() - value.dim()) + tuple(value.shape)
+        if any(own[dim] != 1 for dim in reduced):
+            raise ValueError(
+                f"{name}: operand {key!r} counts columns a row, so it must have size 1 in the "
+                f"reduced dimension, got shape {tuple(value.shape)}; use {key}[..., None]"
+            )
+
+
+def check_device(name: str, key: str, value: Tensor, x: Tensor) -> None:
+    """Raise ValueError for an operand on another device than x."""
+    if value.device != x.device:
+        raise ValueError(
+            f"{name}: operand {key!r} must be on x's device {x.device}, got {value.device}; "
+            f"move it with .to({str(x.device)!r})"
+        )
+
+
+def drops(op: Declaration, arguments: Mapping[str, Any]) -> bool:
+    """Whether a call with these arguments draws random numbers."""
+    if arguments.get("training", True):
+        for p in op.probabilities:
+            value = arguments.get(p, 0)
+            if (value if isinstance(value, (float, int)) else check_number(op, p, value)) > 0:
+                return True
+    return False
+
+
+def check_number(op: Declaration, key: str, value: Any) -> float:
+    """An operand that is no tensor as a plain number; raises TypeError or ValueError."""
+    return _number(op.name, key, op.operands[op.slots[key] - 1].role, value)
+
+
+def _number(name: str, key: str, role: Role, value: Any) -> float:
+    if type(value) is float and role is Role.VALUE:
+        return value  # at once: what follows is slow to ask
+    if role is Role.FLAGS or isinstance(value, bool) or not isinstance(value, numbers.Real):
+        cure = f"; make a tensor with torch.as_tensor({key})" if hasattr(value, "__len__") else ""
+        raise TypeError(
+            f"{name}: operand {key!r} must be {role.value}, got {type(value).__name__}{cure}"
+        )
+    if role is Role.COUNT:
+        if not isinstance(value, numbers.Integral):
+            raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {shortened(value)}")
+        count = int(value)
+        if not -(2**63) <= count < 2**63:
+            raise ValueError(
+                f"{name}: operand {key!r} must fit 64 bits as an int, got {shortened(count)}"
+            )
+        return count
+    if role is Role.PROBABILITY:
+        return check_probability(name, f"operand {key!r}", value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(
+            f"{name}: operand {key!r} must fit a double, got {shortened(value)}"
+        ) from None
+
+
+def _acting(
+    op: Declaration, values: Mapping[str, Any], training: bool
+) -> tuple[tuple[Functor, ...], tuple[Functor, ...], dict[tuple[str, int], int]]:
+    slots: dict[tuple[str, int], int] = {}
+    if not op.dropouts:
+        return op.load, op.store, slots
+    sides = []
+    number = 0
+    for side, functors in (("load", op.load), ("store", op.store)):
+        acting: list[Functor] = []
+        for functor in functors:
+            if isinstance(functor, Dropout):
+                if training and values[functor.p] > 0:
+                    slots[side, len(acting)] = number
+                    acting.append(functor)
+                number += 1
+            else:
+                acting.append(functor)
+        sides.append(tuple(acting))
+    return sides[0], sides[1], slots
+
+
+def _out(bound: Bound, name: str, given: Any) -> dict[str, Tensor]:
+    names = bound.op.outputs
+    if not isinstance(given, (Tensor, tuple, list)):
+        raise TypeError(
+            f"{name}: out must be a tensor, or a tuple of tensors, one for each output "
+            f"({', '.join(names)}), got {type(given).__name__}"
+        )
+    tensors = (given,) if isinstance(given, Tensor) else tuple(given)
+    if len(tensors) != len(names):
+        raise ValueError(
+            f"{name}: out must hold {len(names)} tensor{'s' * (len(names) > 1)} "
+            f"({', '.join(names)}), got {len(tensors)}"
+        )
+    for key, tensor in zip(names, tensors, strict=True):
+        if tensor is None:
+            continue
+        if not isinstance(tensor, Tensor):
+            raise TypeError(
+                f"{name}: out for {key!r} must be a tensor, got {type(tensor).__name__}"
+            )
+        if tensor.device != bound.x.device:
+            raise ValueError(
+                f"{name}: out for {key!r} must be on x's device {bound.x.device}, "
+                f"got {tensor.device}"
+            )
+        if tuple(tensor.shape) != bound.output_shape(key):
+            raise ValueError(
+                f"{name}: out for {key!r} must have shape {bound.output_shape(key)}, "
+                f"got {tuple(tensor.shape)}"
+            )
+        if tensor.dtype != bound.output_dtype(key):
+            raise TypeError(
+                f"{name}: out for {key!r} must have dtype {bound.output_dtype(key)}, "
+                f"got {tensor.dtype}; the output's dtype is chosen with dtype="
+            )
+    return {key: tensor for key, tensor in zip(names, tensors, strict=True) if tensor is not None}
+
+
+def _parts_of(key: str) -> str:
+    return f"take what is real of it: {key}.real, {key}.abs() or torch.view_as_real({key})"
+
+
+def _names(dtypes: tuple[torch.dtype, ...]) -> str:
+    return ", ".join(str(dtype) for dtype in dtypes)

@@ -1,0 +1,137 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Where dropouts start from: seed and offset, taken from one of torch's random generators."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["OFFSETS", "check_generator", "draw", "draw_in_memory"]
+
+
+#: Streams, an offset plus a slot each: a counter has 48 bits for them. csrc/stage.h has the same.
+OFFSETS = 1 << 48
+
+
+class _Scratch(threading.local):
+    """Where a CPU generator writes a seed: making a tensor costs more than drawing does."""
+
+    def __init__(self) -> None:
+        with torch.inference_mode(False):  # an inference tensor could not be written to outside
+            self.seed = torch.empty((), dtype=torch.int64, device="cpu")
+        # Half of what Tensor.item() costs.
+        self.number = ctypes.c_int64.from_address(self.seed.data_ptr())
+
+
+_scratch = _Scratch()
+
+
+def draw(
+    device_type: str,
+    device_index: int,
+    generator: torch.Generator | tuple[int, int] | None,
+    count: int,
+    op: str = "dropout",
+) -> tuple[int, int] | None:
+    """Take from torch's generator what `count` dropouts start from.
+
+    On CUDA that is the seed and the offset of the Philox generator, which moves on by one for each
+    dropout (in steps of four, as torch requires). A CPU generator has no offset: a seed is drawn.
+
+    Args:
+        device_type: "cpu" or "cuda": where the dropouts run.
+        device_index: Which CUDA device.
+        generator: The generator to take from; the device's default generator if None. A pair is
+            what has been taken before.
+        count: How many dropouts.
+        op: What an error calls the op.
+
+    Returns:
+        The seed and the offset; None while a CUDA graph is captured, whose replays would all repeat
+        them: `draw_in_memory` is for that.
+
+    Raises:
+        ValueError: If the generator belongs to another device.
+    """
+    if isinstance(generator, tuple):
+        return generator  # drawn before: a backward pass repeats its forward pass
+    if generator is not None:
+        check_generator(op, generator, device_type, device_index)
+    if device_type == "cpu":
+        _scratch.seed.random_(generator=generator)
+        return _scratch.number.value, 0
+    if _is_capturing(device_index):
+        return None
+    if generator is None:
+        seed, get_offset, set_offset = _default_generator(device_index)
+    else:
+        seed, get_offset, set_offset = _methods(generator)
+    offset = get_offset()
+    set_offset(offset + (count + 3) // 4 * 4)
+    return seed(), offset
+
+
+def draw_in_memory(
+    device: torch.device,
+    count: int,
+    generator: torch.Generator | None = None,
+    op: str = "dropout",
+) -> Tensor:
+    """What `draw` gives, as a tensor of two int64 on the device: seed and offset.
+
+    Nothing waits. While a CUDA graph is captured the numbers are drawn on the device by an
+    operation of torch's, which draws new ones each time that the graph is replayed.
+    """
+    drawn = draw(device.type, device.index or 0, generator, count, op)
+    result = torch.empty(2, dtype=torch.int64, device=device)
+    if drawn is None:
+        return result.random_(0, OFFSETS // 2, generator=generator)
+    seed, offset = drawn
+    result.fill_(seed if seed < 1 << 63 else seed - (1 << 64))
+    result[1].fill_(offset)
+    return result
+
+
+def _is_capturing(device_index: int) -> bool:
+    """Whether torch's current stream of a device is being captured."""
+    # As torch.cuda.is_current_stream_capturing(), without what Python adds: it is asked each call.
+    if device_index == torch._C._cuda_getDevice():
+        return torch._C._cuda_isCurrentStreamCapturing()
+    with torch.cuda.device(device_index):
+        return torch._C._cuda_isCurrentStreamCapturing()
+
+
+def _methods(generator: torch.Generator) -> tuple[Callable[..., Any], ...]:
+    return generator.initial_seed, generator.get_offset, generator.set_offset
+
+
+@functools.cache
+def _default_generator(index: int) -> tuple[Callable[..., Any], ...]:
+    # Looked up once: the lookups would be a tenth of a call's host time.
+    return _methods(torch.cuda.default_generators[index])
+
+
+def check_generator(
+    op: str, generator: torch.Generator, device_type: str, device_index: int
+) -> None:
+    """Raise ValueError if dropouts on this device cannot draw from the generator."""
+    if _belongs(generator.device, device_type, device_index):
+        return
+    wanted = device_type if device_type == "cpu" else f"{device_type}:{device_index}"
+    raise ValueError(
+        f"{op}: generator must be on the device of x, {wanted}, got a generator on "
+        f"{generator.device}; make one with torch.Generator({wanted!r})"
+    )
+
+
+def _belongs(place: torch.device, device_type: str, device_index: int) -> bool:
+    if place.type != device_type:
+        return False
+    return device_type == "cpu" or place.index is None or place.index == device_index

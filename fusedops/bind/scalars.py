@@ -1,0 +1,128 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers that a call is given: integers of any type, probabilities, seeds and offsets."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusedops.bind.generator import OFFSETS
+from fusedops.errors import shortened
+from fusedops.functors import Role
+
+__all__ = [
+    "check_draw",
+    "check_offset",
+    "check_pair",
+    "check_probability",
+    "offset_of",
+    "read_int",
+    "read_ints",
+]
+
+
+def read_int(value: Any) -> int | None:
+    """A plain int of any integer type (numpy's, say); None if it is no integer."""
+    if type(value) is int or isinstance(value, torch.SymInt):  # at once, for Dynamo as well
+        return value  # type: ignore[return-value]
+    # A tensor on a GPU would have to be waited for; of a float, Dynamo of torch 2.11 does not see
+    # that index() raises.
+    if isinstance(value, (bool, float, Tensor)):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def read_ints(name: str, option: str, value: Any) -> tuple[int, ...]:
+    """An option that is an int or several, of any integer type (numpy's, say), as plain ints."""
+    if type(value) is int:  # at once; nor could Dynamo follow what is tried below
+        return (value,)
+    try:
+        items = tuple(value)
+    except (TypeError, RuntimeError):  # torch's, of tensors that cannot be iterated
+        items = (value,)
+    try:
+        if not any(isinstance(item, bool) for item in items):  # True would pass for 1
+            return tuple(operator.index(item) for item in items)
+    except TypeError:
+        pass
+    raise TypeError(
+        f"{name}: {option} must be an int or a sequence of ints, got {shortened(value)}"
+    )
+
+
+def check_probability(name: str, what: str, value: Any) -> float:
+    """A probability as a float; raises TypeError or ValueError."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name}: {what} must be {Role.PROBABILITY.value}, got {shortened(value)}")
+    try:
+        chance = float(value)
+    except OverflowError:
+        chance = math.inf
+    if not 0.0 <= chance <= 1.0:  # false for NaN, too
+        raise ValueError(f"{name}: {what} must be a probability in [0, 1], got {shortened(value)}")
+    return chance
+
+
+def check_pair(name: str, draw: tuple[Any, ...]) -> tuple[int, int]:
+    """Seed and offset as plain ints, of any integer type (numpy's, say).
+
+    Raises:
+        TypeError: They are not two ints.
+        ValueError: The seed does not fit 64 bits. (Of the offset, `check_offset` knows more.)
+    """
+    if len(draw) == 2:
+        seed, offset = (read_int(one) for one in draw)
+        if seed is not None and offset is not None:
+            _check_seed(name, seed)
+            return seed, offset
+    raise TypeError(f"{name}: generator must be (seed, offset), two ints, got {shortened(draw)}")
+
+
+def _check_seed(name: str, seed: int) -> None:
+    """Raise ValueError for a seed that torch would not take either."""
+    if not -(1 << 63) <= seed < 1 << 64:
+        raise ValueError(
+            f"{name}: seed must fit 64 bits, -2**63 <= seed < 2**64 as for torch.manual_seed, got "
+            f"{shortened(seed)}; take it modulo 2**64"
+        )
+
+
+def check_offset(name: str, offset: int, slots: int) -> None:
+    """Raise ValueError for an offset that leaves no room for so many dropouts."""
+    if not 0 <= offset <= OFFSETS - slots:
+        raise ValueError(
+            f"{name}: offset must be at least 0 and offset + {slots}, for the dropouts of the "
+            f"declaration, at most 2**48, got {shortened(offset)}; pass what get_offset() of a "
+            "CUDA generator gives, or count from 0"
+        )
+
+
+def offset_of(generator: Any) -> int | None:
+    """The offset that a call was given, where it is at hand: on a GPU one would have to wait."""
+    if isinstance(generator, tuple):
+        return generator[1]  # type: ignore[no-any-return]
+    readable = type(generator) is Tensor and generator.device.type == "cpu"
+    return int(generator[1]) if readable and not torch.compiler.is_compiling() else None
+
+
+def check_draw(name: str, draw: Tensor, x: Tensor) -> None:
+    """Raise ValueError unless dropouts can read seed and offset there."""
+    plain = draw.layout is torch.strided and not draw.is_nested
+    fits = plain and draw.dtype is torch.int64 and draw.shape == (2,) and draw.device == x.device
+    if fits and (draw.is_meta or draw.stride() == (1,)):
+        return
+    shape = f" of shape {tuple(draw.shape)}" if plain else f", {type(draw).__name__}"
+    raise ValueError(
+        f"{name}: a tensor given as generator must hold seed and offset, two int64 on x's device "
+        f"{x.device}, next to each other, got {draw.dtype}{shape} on {draw.device}; make "
+        f"one with torch.tensor([seed, offset], device={str(x.device)!r})"
+    )

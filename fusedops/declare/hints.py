@@ -1,0 +1,104 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""What somebody may have meant by a name that is not known: the end of an error's message."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Any
+
+from fusedops.errors import shortened
+
+if TYPE_CHECKING:
+    from fusedops.declare.declaration import Declaration
+
+__all__ = ["check_declaration", "for_call", "nearest"]
+
+#: What other libraries call an option of a call.
+_OPTIONS = {"axis": "dim", "axes": "dim", "seed": "generator", "rng": "generator"}
+
+#: The functor that does what other libraries have an argument for.
+_FUNCTORS = {
+    "scale": "Scale('scale')",
+    "temperature": "Scale('inverse_temperature')",
+    "bias": "Bias('bias')",
+    "mask": "Mask('mask')",
+    "attn_mask": "Mask('mask')",
+    "causal": "Causal()",
+    "is_causal": "Causal()",
+    "window": "Window(left)",
+    "lengths": "Lengths('lengths')",
+    "alibi": "Alibi('slopes')",
+    "p": "Dropout('p')",
+    "dropout": "Dropout('p')",
+    "dropout_p": "Dropout('p')",
+    "residual": "Residual('residual')",
+    "gamma": "Affine('gamma', 'beta')",
+    "beta": "Affine('gamma', 'beta')",
+    "weight": "Affine('weight', 'bias')",
+    "elementwise_affine": "Affine('weight', 'bias')",
+}
+
+#: Functors that stand in the load of softmaxes alone.
+_MASKS = ("Mask", "Causal", "Window", "Lengths", "Alibi")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``; did you mean 'this'?``, or nothing."""
+    lower = {one.lower(): one for one in known}
+    found = difflib.get_close_matches(name.lower(), lower, 1, 0.6)
+    return f"; did you mean {lower[found[0]]!r}?" if found else ""
+
+
+def for_call(op: Declaration, name: str, options: Iterable[str]) -> str:
+    """What was meant by a keyword that a call does not take."""
+    kind = op.name
+    if name in op.constants:
+        return f"; {name} belongs to the declaration: {kind}({name}=...)"
+    if name == "x":
+        return "; x is given once, and by its position"
+    if name in _OPTIONS:
+        return f"; say {_OPTIONS[name]}="
+    if name in _FUNCTORS and not op.slots:
+        return f"; declare a functor for it in load or store, such as {_FUNCTORS[name]}"
+    return nearest(name, (*op.slots, *options))
+
+
+def check_declaration(
+    kind: type, arguments: tuple[Any, ...], named: dict[str, Any], options: Collection[str]
+) -> None:
+    """Raise TypeError for what a class of ops does not take; Python would name no cure."""
+    takes = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
+    if any(one.kind is one.VAR_KEYWORD for one in takes):
+        return
+    title, known = kind.__name__, [one.name for one in takes]
+    for name in named:
+        if name not in known:
+            raise TypeError(
+                f"{title}: unknown argument {name!r} of the declaration, which takes "
+                f"{', '.join(known)}{_for_declaration(kind, name, known, options)}"
+            )
+    by_place = [one for one in takes if one.kind is one.POSITIONAL_OR_KEYWORD]
+    if len(arguments) > len(by_place) and not any(one.kind is one.VAR_POSITIONAL for one in takes):
+        raise TypeError(
+            f"{title}: a declaration takes {', '.join(one.name for one in by_place)} by position, "
+            f"got {len(arguments)} arguments: {shortened(arguments)}; name the others, of "
+            f"{', '.join(known)}"
+        )
+
+
+def _for_declaration(kind: type, name: str, known: list[str], options: Collection[str]) -> str:
+    title, masks = kind.__name__, getattr(kind, "masks", True)
+    option = _OPTIONS.get(name, name)
+    if option in options:
+        return f"; {option} is an option of the call: {title}(...)(x, {option}=...)"
+    functor = _FUNCTORS.get(name, "")
+    if functor and (masks or not functor.startswith(_MASKS)):
+        side = "store" if functor.startswith(("Affine", "Dropout")) else "load"
+        return (
+            "; that is declared by a functor, and its value is given to the call: "
+            f"{title}({side}=[{functor}])"
+        )
+    return nearest(name, known)

@@ -1,0 +1,185 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""A declaration as text, and back: how an operator of torch knows which op it runs.
+
+The text is the declaration as it prints. Functors that fusedops does not come with follow after a
+``#``: where their class is, and a digest of the C++ that they mean. Reading evaluates, imports and
+unpickles nothing: what is not a known class with plain values is refused.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import sys
+import weakref
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import torch
+
+from fusedops import functors
+from fusedops.declare.declaration import Declaration
+from fusedops.errors import UnsupportedError
+from fusedops.functors import Functor
+
+__all__ = ["add_op", "modules", "read", "spell"]
+
+#: Ops of this process by their text; a text whose op is gone is read.
+_spelled: weakref.WeakValueDictionary[str, Declaration] = weakref.WeakValueDictionary()
+
+#: The ops that fusedops comes with, by name, as far as they are imported: `add_op`.
+_ops: dict[str, type[Declaration]] = {}
+
+#: Classes that fusedops does not come with, by their places: those of functions are in no module.
+_classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
+
+_Op = TypeVar("_Op", bound=Declaration)
+
+_OWN = "-"
+_MARK = "  # "
+
+
+def add_op(kind: type[_Op]) -> type[_Op]:
+    """Make a class one of the ops that fusedops comes with, which a text has by its name alone."""
+    _ops[kind.__name__] = kind
+    return kind
+
+
+def spell(op: Declaration) -> str:
+    """The text of a declaration, from which `read` makes an equal one.
+
+    >>> import fusedops as fo
+    >>> spell(fo.Softmax(load=[fo.Scale("s")]))
+    "Softmax(load=[Scale(scale='s')], empty_row='zero')"
+    """
+    own = _ops.get(type(op).__name__) is type(op)
+    places = [_OWN if own else f"{type(op).__module__}:{type(op).__qualname__}"]
+    places += [_OWN if _is_own(type(one)) else _place(one) for one in (*op.load, *op.store)]
+    kinds = (type(op), *map(type, (*op.load, *op.store)))
+    _classes.update((one, kind) for one, kind in zip(places, kinds, strict=True) if one != _OWN)
+    text = op.declaration + (_MARK + " ".join(places) if {*places} != {_OWN} else "")
+    _spelled.setdefault(text, op)
+    return text
+
+
+def read(text: str) -> Any:
+    """The declaration of a text that `spell` made, in whichever process: an op that can be called.
+
+    Raises:
+        UnsupportedError: A class of the text is not there, is another now, or the text is none of
+            `spell`'s.
+    """
+    return _spelled.get(text) or _read(text)
+
+
+def modules(text: str) -> list[str] | None:
+    """The modules that have to be imported before `text` is read in another process.
+
+    None if there is no such module for one of its classes: a class of the program itself, or one
+    made in a function, is nowhere else.
+    """
+    _, _, places = text.partition(_MARK)
+    found = [place.partition("@")[0].partition(":") for place in places.split() if place != _OWN]
+    if any(module == "__main__" or "<locals>" in path for module, _, path in found):
+        return None
+    return list(dict.fromkeys(module for module, _, _ in found))
+
+
+@functools.lru_cache(maxsize=1024)
+def _read(text: str) -> Declaration:
+    body, _, places = text.partition(_MARK)
+    order = iter(places.split())  # of the op and its functors, as they are called
+    try:
+        made = _value(ast.parse(body, mode="eval").body, order, text)
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        raise _no_declaration(text) from error
+    if not isinstance(made, Declaration):
+        raise _no_declaration(text)
+    called = (*made.load, *made.store)
+    wanted = places.split()[1:] or [_OWN] * len(called)
+    if len(wanted) != len(called):
+        raise _no_declaration(text)
+    for functor, place in zip(called, wanted, strict=True):
+        if place != (_OWN if _is_own(type(functor)) else _place(functor)):
+            raise UnsupportedError(
+                f"{type(functor).__name__}: the functor of that name computes something else than "
+                f"where {body} was traced; trace or export the program again"
+            )
+    return made
+
+
+def _value(node: ast.expr, order: Iterator[str], text: str) -> Any:
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.List(elts=items):
+            return [_value(item, order, text) for item in items]
+        case ast.Tuple(elts=items):
+            return tuple(_value(item, order, text) for item in items)
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+            return -number
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Name(id="inf")):
+            return -torch.inf
+        case ast.Name(id="inf"):
+            return torch.inf
+        case ast.Attribute(value=ast.Name(id="torch"), attr=name):
+            dtype = getattr(torch, name, None)
+            if isinstance(dtype, torch.dtype):
+                return dtype
+        case ast.Call(func=ast.Name(id=name), args=given, keywords=named):
+            kind = _class(name, order, text)
+            arguments = [_value(one, order, text) for one in given]
+            options = {str(one.arg): _value(one.value, order, text) for one in named}
+            return kind(*arguments, **options)
+    raise _no_declaration(text)
+
+
+def _no_declaration(text: str) -> UnsupportedError:
+    return UnsupportedError(f"{text[:200]!r} is not the text of a fusedops declaration")
+
+
+def _class(name: str, order: Iterator[str], text: str) -> Any:
+    """A class by its name in the text."""
+    place = next(order, _OWN)
+    if place != _OWN:
+        return _find(name, place)
+    kind = _ops.get(name) or getattr(functors, name, None)
+    if isinstance(kind, type) and (name in _ops or _is_own(kind)):
+        return kind
+    raise UnsupportedError(f"{text!r}: fusedops has no {name}")
+
+
+def _find(name: str, place: str) -> Any:
+    """A class that fusedops does not come with, in a module that is imported."""
+    module, _, path = place.partition("@")[0].partition(":")
+    found: Any = _classes.get(place)
+    if found is None:
+        found = sys.modules.get(module)
+        for part in path.split("."):  # not getattr: a module's __getattr__ may import
+            found = getattr(found, "__dict__", {}).get(part)
+    if isinstance(found, type) and issubclass(found, (Functor, Declaration)):
+        return found
+    if module == "__main__":
+        cure = f"define {name} in a module that can be imported, not in the program itself"
+    else:
+        cure = (
+            f"import {module} before the program is run (fusedops build: --import {module}), and "
+            f"define {name} at its top level"
+        )
+    raise UnsupportedError(
+        f"{name}: this program uses a functor {path!r} of the module {module!r}, which is not "
+        f"there; {cure}"
+    )
+
+
+def _is_own(kind: type) -> bool:
+    return getattr(functors, kind.__name__, None) is kind
+
+
+def _place(functor: Functor) -> str:
+    """Where a class is, and what it means."""
+    kind = type(functor)
+    digest = hashlib.sha256(f"{functor.headers} {functor.definition}".encode()).hexdigest()
+    return f"{kind.__module__}:{kind.__qualname__}@{digest[:16]}"

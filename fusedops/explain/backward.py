@@ -1,0 +1,104 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The part of `op.explain` about gradients: what is kept for them, and how they are made."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from fusedops.bind.bind import KEPT, Bound
+from fusedops.explain.report import Kept
+from fusedops.generate.target import Target
+from fusedops.run import forward
+from fusedops.run.backward import Backward
+from fusedops.run.gradient import Gradient, described
+
+__all__ = ["Wanted", "wanted"]
+
+
+_PLACES = {"registers": "registers", "shared": "shared memory", "memory": "memory"}
+
+
+class Wanted:
+    """A call in grad mode, some of whose tensors require grad.
+
+    Attributes:
+        names: Of the tensors that do, x among them.
+        refused: Why such a call raises, or None.
+    """
+
+    def __init__(self, bound: Bound, names: frozenset[str], refused: str | None) -> None:
+        self.bound = bound
+        self.names = names
+        self.refused = refused
+        self.gradient = Gradient(bound.op, names, frozenset(bound.op.saves))
+
+    def kept(self) -> tuple[Kept, ...]:
+        """What lives until the backward pass."""
+        bound, needed = self.bound, self.gradient.needed
+        compute = str(bound.compute).removeprefix("torch.")
+        rows = bound.output_shape(KEPT)
+        own = math.prod(rows) * bound.compute.itemsize
+        kept = [Kept("statistics", f"{rows[-1]} numbers in {compute} a row", own, own)]
+        for name, value in {"x": bound.x, **bound.operands}.items():
+            read = needed.x if name == "x" else name in needed.operands
+            if read and isinstance(value, Tensor):
+                kept.append(Kept(name, "the tensor that was given, not a copy", value.nbytes, 0))
+        for name in sorted(needed.streams):
+            size = math.prod(bound.output_shape(name)) * bound.output_dtype(name).itemsize
+            kept.append(Kept(name, "the output itself, not a copy", size, 0))
+        return tuple(kept)
+
+    def how(self, target: Target) -> str:
+        """What a backward pass would run, under dense gradients of all that can have them."""
+        told = self._describe(target)
+        names = ", ".join(self.gradient.names)
+        if told is None:
+            return f"gradients of {names}, on dense copies"
+        stages = "one kernel" if told.second is None else "two kernels"
+        parts = [f"gradients of {names} by {stages}, {told.kind}"]
+        if told.tile is not None:
+            tile = told.tile
+            parts.append(f"{tile.threads} threads x {tile.packs} packs x {tile.width} columns")
+            parts.append(f"{tile.rows} row{'s' * (tile.rows > 1)} a block")
+        for one, share in told.sharing.items():
+            if share.kind == "each":
+                continue
+            if share.kind == "apart":
+                parts.append(f"{one.name}: written whole and summed by torch, since the rows that")
+                parts[-1] += " share it are no neighbours"
+                continue
+            over = "columns" if share.kind == "row" else "rows"
+            where = ""
+            if share.kind == "column" and told.tile is not None:
+                where = f" in {_PLACES[told.tile.sums]}"
+            later = ", the parts added up by the second" * told.partial(share)
+            parts.append(f"{one.name}: summed over {over}{where}{later}")
+        for found in filter(None, (variant.cached() for variant in told.variants)):
+            parts += found.remarks
+        return "; ".join(parts)
+
+    def _describe(self, target: Target) -> Backward | None:
+        if forward.columns_apart(self.bound):
+            return None
+        told = self.gradient.describe(*described(self.bound, self.gradient), target)
+        return None if told.apart else told
+
+
+def wanted(bound: Bound) -> Wanted | None:
+    """What a call wants gradients of, if it does."""
+    if not torch.is_grad_enabled() or bound.x.numel() == 0:
+        return None
+    given = {"x": bound.x, **bound.operands}
+    names = [name for name, t in given.items() if isinstance(t, Tensor) and t.requires_grad]
+    if not names:
+        return None
+    refused = None
+    if bound.out:
+        refused = "out= does not go with gradients"
+    elif bound.op.forward_only:
+        refused = f"{bound.op.forward_only[0]!r} has no derivative"
+    return Wanted(bound, frozenset(names), refused)

@@ -1,0 +1,329 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Find out what a call would run and why, without running, drawing or building anything.
+
+The facts are those that a plan is made of (`run.forward.describe`); here they get words.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusedops.bind.bind import Bound, bind
+from fusedops.bind.geometry import SHARED_BYTES
+from fusedops.explain.backward import Wanted, wanted
+from fusedops.explain.report import CEILINGS, Cached, Explanation, Place
+from fusedops.functors import Causal, Dropout, Functor, Lengths, Window
+from fusedops.generate.target import Target, device_info
+from fusedops.generate.views import View
+from fusedops.reference.dropout_mask import threshold
+from fusedops.run import contiguous, forward
+from fusedops.run.forward import Info
+from fusedops.run.refusal import refuse
+from fusedops.schedule.forward import HOST_BUFFERED, Schedule, reserved_shared
+
+__all__ = ["explain"]
+
+
+def explain(bound: Bound, target: Target | None = None) -> Explanation:
+    """Explain a checked call, for the device of its tensors or as if for another target.
+
+    Raises:
+        UnsupportedError: The tensors are on a device that no kernel is made for, or their operands
+            broadcast in too many ways.
+        ValueError: A forced schedule cannot hold the row.
+    """
+    if bound.x.device.type not in ("cpu", "cuda"):
+        refuse(bound.op, "device", bound.x, bound.operands, _options(bound))
+    here = target is None
+    target = target or Target.of(bound.x.device)
+    device = _device_name(bound.x.device) if here else target.arch
+    launches = bound.x.numel() > 0
+    gradients = wanted(bound)
+    trains = gradients is not None and not gradients.refused
+    described = bound._replace(keep=trains)
+    copies: tuple[str, ...] = ()
+    copied = 0
+    if launches and forward.columns_apart(bound):
+        described, copies, copied = _with_copies(bound)
+        described = described._replace(keep=trains)
+    info = forward.choose(described, target) if launches else None
+    operands = {
+        name: _place(described, name, info)
+        for name, value in {"x": bound.x, **bound.operands}.items()
+        if isinstance(value, Tensor)
+    }
+    outputs = {name: _place(described, name, info, out=True) for name in bound.op.outputs}
+    acting = (*bound.load, *bound.store)
+    cached, variant, said = _variant(info)
+    kept = gradients.kept() if gradients is not None and trains else ()
+    moved = copied + sum(place.bytes for place in (*operands.values(), *outputs.values()))
+    return Explanation(
+        op=bound.op,
+        device=device,
+        arch=target.arch,
+        compute=bound.compute,
+        load=bound.load,
+        store=bound.store,
+        left_out=_left_out(bound),
+        rows=math.prod(bound.output_shape("mean")),
+        columns=bound.columns,
+        visited=_visited(described, info),
+        schedule=None if info is None else info.schedule,
+        tile=None if info is None else info.tile,
+        why=_why(info, target),
+        operands=operands,
+        numbers={k: v for k, v in bound.operands.items() if not isinstance(v, Tensor)},
+        outputs=outputs,
+        dropouts=_dropouts(bound),
+        kept=kept,
+        backward=gradients.how(target) if gradients is not None and trains else None,
+        copies=copies,
+        cached=cached,
+        variant=variant,
+        bytes=moved + sum(one.own for one in kept),
+        ceiling=CEILINGS.get(device),
+        notes=(*_notes(bound, acting, info, gradients), *said),
+    )
+
+
+def _place(bound: Bound, name: str, info: Info | None, *, out: bool = False) -> Place:
+    tensor: Tensor | None
+    if out:
+        tensor = bound.out.get(name)
+        shape, dtype = bound.output_shape(name), bound.output_dtype(name)
+    else:
+        tensor = bound.x if name == "x" else bound.operands[name]
+        shape, dtype = tuple(tensor.shape), tensor.dtype
+    touched = math.prod(shape) if tensor is None else _touched(tensor)
+    if info is None:
+        return Place(dtype, shape, "not touched", None, "nothing is launched", 0)
+    view = info.outputs[name] if out else info.operands[name]
+    assert isinstance(view, View)
+    lies = [_columns_lie(view)]
+    if tensor is not None and not out and name != "x":
+        lies += _rows_lie(bound, tensor, view)
+    width, limit = _width(view, dtype.itemsize, tensor, info.tile)
+    return Place(dtype, shape, ", ".join(lies), width, limit, touched * dtype.itemsize)
+
+
+def _touched(tensor: Tensor) -> int:
+    """Elements in memory that a tensor shows, each counted once."""
+    if tensor.numel() == 0:
+        return 0
+    steps = list(zip(tensor.shape, tensor.stride(), strict=True))
+    own = math.prod([size for size, step in steps if step])
+    return min(own, 1 + sum((size - 1) * step for size, step in steps))  # less if they overlap
+
+
+def _columns_lie(view: View) -> str:
+    step = view.placed.column_stride
+    return {0: "one value a row", 1: "contiguous columns"}.get(
+        step, f"strided columns, {step} elements apart"
+    )
+
+
+def _rows_lie(bound: Bound, tensor: Tensor, view: View) -> list[str]:
+    dims = _shared_dims(bound, tensor)
+    rows = [dim for dim in range(bound.x.dim()) if dim not in bound.reduced]
+    if view.shared:
+        return ["no row dimensions: shared by all rows"]
+    if not dims:
+        return []
+    if all(dim in dims or bound.x.shape[dim] == 1 for dim in rows):
+        return ["shared by all rows"]
+    return [f"shared along x's {_dims(dims)}"]
+
+
+def _shared_dims(bound: Bound, tensor: Tensor) -> tuple[int, ...]:
+    """The row dimensions along which an operand is broadcast."""
+    missing = bound.x.dim() - tensor.dim()
+    return tuple(
+        dim
+        for dim, size in enumerate(bound.x.shape)
+        if dim not in bound.reduced
+        and size > 1
+        and (dim < missing or tensor.shape[dim - missing] == 1 or not tensor.stride(dim - missing))
+    )
+
+
+def _width(
+    view: View, size: int, tensor: Tensor | None, tile: Schedule | None
+) -> tuple[int | None, str]:
+    if tile is None:
+        return None, "vectors of the compiler's choice"
+    if view.placed.column_stride != 1:
+        return 1, "1 at a time: " + (
+            "the columns are not contiguous" if view.placed.column_stride else "it is one value"
+        )
+    width = view.width
+    text = f"{width} at a time ({width * size} bytes)"
+    if width == tile.width:
+        return width, f"{text}: the pack"
+    if width * size == 16:
+        return width, f"{text}: the widest access"
+    limits = []
+    if tensor is not None and tensor.data_ptr() % (2 * width * size):
+        limits.append(f"its pointer is aligned to {math.gcd(tensor.data_ptr(), 16)} bytes")
+    odd = [step for step in view.placed.row_strides if step % (2 * width)]
+    if odd:
+        limits.append(f"a row stride is {odd[-1]} elements")
+    return width, f"{text}: {' and '.join(limits)}"
+
+
+def _visited(bound: Bound, info: Info | None) -> tuple[tuple[int, ...], str]:
+    if info is None:
+        return (), "none is visited"
+    geometry = info.geometry
+    order = geometry.order
+    walked = f"walked as {' x '.join(map(str, geometry.sizes))}"
+    if list(order) == sorted(order):
+        return order, f"in the order of x's dimensions, {walked}"
+    sharers = []
+    for name, view in info.operands.items():
+        tensor = bound.operands.get(name)
+        if not isinstance(tensor, Tensor) or not isinstance(view, View):
+            continue
+        dims = _shared_dims(bound, tensor)
+        large = _touched(tensor) * tensor.element_size() >= SHARED_BYTES
+        if large and dims and view.placed.column_stride and any(view.placed.row_strides):
+            sharers.append(f"{name!r} is shared along {_dims(dims)}")
+    return order, (
+        f"dimensions visited in the order {', '.join(map(str, order))}, the last innermost, "
+        f"{walked}: {' and '.join(sharers)}, and neighbours that share it read it once"
+    )
+
+
+def _why(info: Info | None, target: Target) -> str:
+    if info is None:
+        return "nothing is launched: x has no elements"
+    columns, tile = info.geometry.columns, info.tile
+    forced = "forced by fusedops.testing; " if forward.forced else ""
+    if tile is None:
+        if info.schedule == "streaming":
+            return f"{forced}rows are read twice (the buffer has room for {HOST_BUFFERED} columns)"
+        return f"{forced}rows stay in a buffer (of {HOST_BUFFERED} columns) until they are written"
+    parts = [
+        f"{forced}{tile.threads} threads x {tile.packs} packs x {tile.width} columns",
+        f"{tile.chunks} chunk{'s' * (tile.chunks > 1)} a row",
+        f"{tile.rows} row{'s' * (tile.rows > 1)} a block of {tile.block} threads",
+        f"{tile.packs * tile.width} values a thread for {columns} columns",
+        "every pack is full"
+        if tile.exact
+        else f"the tile of {tile.chunks * tile.tile} is not full",
+    ]
+    in_shared = dataclasses.replace(tile, kind="shared").shared
+    limit = (target.shared_limit or 0) - reserved_shared(tile.threads, tile.compute_bytes)
+    if tile.staged:
+        parts.append(f"rows go through {tile.shared} bytes of shared memory, as they are")
+    if tile.chunks == 1:
+        parts.append("the row fits the registers")
+    elif tile.kind == "cluster":
+        share = "one each" if tile.one_tile else "some each, read twice"
+        parts.append(f"{tile.cluster} blocks of a cluster share the chunks, {share}")
+    else:
+        fits = "fits" if in_shared <= limit else "does not fit"
+        parts.append(f"the row of {in_shared} bytes {fits} the block's {limit} of shared memory")
+    if tile.asks != "never":
+        parts.append(f"the L2 cache is asked for rows {tile.ahead} ahead")
+    return "; ".join(parts)
+
+
+def _variant(info: Info | None) -> tuple[Cached | None, str, tuple[str, ...]]:
+    """Where the variant is, in one word and in more; what there is to say of how it was built."""
+    if info is None:
+        return None, "none is needed", ()
+    variant = info.variant
+    found = variant.cached()
+    said = () if found is None else found.remarks
+    if variant.loaded:
+        return "loaded", f"{variant.name}, in this process", said
+    if found is not None:
+        return "on disk", f"{variant.name}, in {found.folder}", said
+    builder = "NVRTC" if variant.arch.startswith("sm_") else "the host's C++ compiler"
+    return "to be built", f"{variant.name}, by {builder} for {variant.arch}", ()
+
+
+def _dropouts(bound: Bound) -> tuple[str, ...]:
+    chains = {"load": bound.load, "store": bound.store}
+    texts = []
+    for (side, place), slot in bound.slots.items():
+        functor = chains[side][place]
+        assert isinstance(functor, Dropout)
+        p = bound.operands[functor.p]
+        texts.append(
+            f"slot {slot}, {functor!r} in {side.upper()}: drops {threshold(p)} in 65536 elements"
+        )
+    return tuple(texts)
+
+
+def _left_out(bound: Bound) -> tuple[Functor, ...]:
+    acting = [functor for functor in (*bound.load, *bound.store) if isinstance(functor, Dropout)]
+    declared = [f for f in (*bound.op.load, *bound.op.store) if isinstance(f, Dropout)]
+    for functor in acting:
+        declared.remove(functor)
+    return tuple(declared)
+
+
+def _notes(
+    bound: Bound, acting: Sequence[Functor], info: Info | None, gradients: Wanted | None
+) -> tuple[str, ...]:
+    notes = []
+    last = max((i for i, f in enumerate(bound.load) if not f.masks), default=-1)
+    if any(functor.masks for functor in bound.load[: max(last, 0)]):
+        notes.append("masks are applied last, whatever stands after them")
+    if any(isinstance(functor, (Causal, Lengths, Window)) for functor in acting):
+        notes.append("columns that indices mask out are not loaded: the bytes are an upper bound")
+    if info is not None and info.schedule == "streaming":
+        notes.append("the row is read twice: the second time from a cache, where it is still there")
+    if gradients is not None and gradients.refused:
+        notes.append(f"a call in grad mode raises: {gradients.refused}")
+    return tuple(notes)
+
+
+def _with_copies(bound: Bound) -> tuple[Bound, tuple[str, ...], int]:
+    """The call on dense copies, as tensors without memory; what is copied; the bytes that takes."""
+    x = bound.x
+    back = [contiguous.order(bound).index(dim) for dim in range(x.dim())]
+    names: list[str] = []
+    moved = 0
+
+    def copied(name: str, value: Any) -> Any:
+        nonlocal moved
+        if not isinstance(value, Tensor):
+            return value
+        seen = contiguous.seen(bound, value)
+        if not seen.is_contiguous():
+            names.append(f"{name!r} to {tuple(seen.shape)}, dense")
+            moved += (_touched(value) + seen.numel()) * value.element_size()
+        return torch.empty(seen.shape, dtype=value.dtype, device="meta")
+
+    dense_x = copied("x", x)
+    operands = {name: copied(name, value) for name, value in bound.operands.items()}
+    for name in bound.op.outputs:
+        shape = bound.output_shape(name)
+        turned = len(shape) == x.dim() and back != sorted(back)
+        if turned or name in bound.out:
+            names.append(f"the output {name!r} back to {shape}")
+            times = 2 * (int(turned) + int(name in bound.out))
+            moved += times * math.prod(shape) * bound.output_dtype(name).itemsize
+    return bind(bound.op, dense_x, operands, contiguous.options(bound)), tuple(names), moved
+
+
+def _device_name(device: torch.device) -> str:
+    return device_info(device.index)["name"] if device.type == "cuda" else str(device)
+
+
+def _options(bound: Bound) -> dict[str, Any]:
+    dim = bound.reduced if len(bound.reduced) > 1 else bound.reduced[0]
+    return {"dim": dim, "dtype": bound.dtype}
+
+
+def _dims(dims: Sequence[int]) -> str:
+    return f"dimension{'s' * (len(dims) > 1)} {', '.join(map(str, dims))}"

@@ -1,0 +1,162 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Write the one argument of a kernel: the C++ types of its members, and their words.
+
+Every call on `ArgumentWriter` appends the words of one member and returns the member's type. Types
+make the variant; words (strides, sizes, pointers, numbers) are written anew for every shape, and
+some at every call.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from fusedops import _runtime
+from fusedops.generate.views import STORAGE, Number, View
+
+__all__ = ["ArgumentWriter"]
+
+
+class ArgumentWriter:
+    """Appends members to the kernel's argument and remembers their words.
+
+    Attributes:
+        compute: the C++ compute type, "float" or "double".
+        rank: how many dimensions the rows have.
+        queries, columns: for masks that are made from indices.
+    """
+
+    def __init__(
+        self,
+        *,
+        compute: str,
+        sizes: Sequence[int],
+        columns: int,
+        queries: int,
+        operands: Mapping[str, View | Number],
+        outputs: Mapping[str, View],
+        query: Sequence[int],
+        logical_row: Sequence[int],
+        slots: Mapping[str, int],
+        joining: Mapping[str, View] | None = None,
+        drawn_in_memory: bool = False,
+    ) -> None:
+        self.compute = compute
+        self.rank = len(sizes)
+        self.columns = columns
+        self.queries = queries
+        self._operands = operands
+        self._outputs = outputs
+        self._joining = joining or {}
+        self._query = query
+        self._logical_row = logical_row
+        self._slots = slots
+        self._drawn_in_memory = drawn_in_memory
+        self.dropout_slot = -1  # of the functor that is about to be spelled
+        self._float_patch = _runtime.FLOAT32 if compute == "float" else _runtime.FLOAT64
+        self._scale_patch = _runtime.KEEP_SCALE32 if compute == "float" else _runtime.KEEP_SCALE64
+        self.words: list[int] = []
+        self.patches: list[tuple[int, int, int]] = []
+
+    def operand(self, name: str) -> str:
+        """A tensor or a number given at the call."""
+        given = self._operands.get(name)
+        if given is None:
+            return self.unread()
+        if isinstance(given, View):
+            return self.view(given)
+        kind = _runtime.INT64 if given.integer else self._float_patch
+        self._patched(kind, given.slot)
+        return f"Value<{'int64_t' if given.integer else self.compute}>"
+
+    def output(self, name: str) -> str:
+        """A tensor that the kernel writes; in a gradient, one that the forward pass wrote."""
+        return self.view(self._outputs[name]) if name in self._outputs else self.unread()
+
+    def joining(self, name: str) -> str:
+        """The gradient of a saved stream, which joins there on the way back."""
+        view = self._joining.get(name)
+        return self.absent() if view is None else self.view(view)
+
+    def view(self, view: View) -> str:
+        """Pointer, row strides, column stride."""
+        storage, (rows, step), width, patch, shared = view
+        self._patched(*patch)
+        self.words += (0, step) if shared else (*rows, step)
+        column = "kBroadcast" if step == 0 else "kContiguous" if step == 1 else "kStrided"
+        return f"View<{storage}, {0 if shared else len(rows)}, Column::{column}, {width}>"
+
+    def number(self, value: float) -> str:
+        """A constant of the declaration, in the compute type."""
+        layout = "<fxxxx" if self.compute == "float" else "<d"
+        self.words.append(int.from_bytes(struct.pack(layout, value), "little", signed=True))
+        return f"Value<{self.compute}>"
+
+    def unread(self) -> str:
+        """Stands for a tensor that a gradient does not read."""
+        self.words.append(0)
+        return "Unread"
+
+    def pointer(self, patch: tuple[int, int] | None) -> None:
+        """The address of a tensor, or of nothing."""
+        if patch is None:
+            self.words.append(0)
+        else:
+            self._patched(*patch)
+
+    def absent(self) -> str:
+        """Stands for a member that the declaration leaves out."""
+        self.words.append(0)
+        return "Absent"
+
+    def constant(self, value: int) -> None:
+        """A 64-bit integer."""
+        self.words.append(value)
+
+    def query_map(self) -> None:
+        """The map from a row's coordinates to the number of its query."""
+        self.words.extend(self._query)
+
+    def dropout(self, p: str) -> str:
+        """Seed, offset, threshold, scale and the map to the logical row."""
+        slot = self._slots[p]
+        if self._drawn_in_memory:
+            self._patched(_runtime.DRAW, 0)
+            self.words.append(self.dropout_slot)
+        else:
+            self._patched(_runtime.SEED, 0)
+            self._patched(_runtime.OFFSET, self.dropout_slot)
+        self._patched(_runtime.THRESHOLD, slot)
+        self._patched(self._scale_patch, slot)
+        self.words.extend(self._logical_row)
+        kind = "DropoutFrom" if self._drawn_in_memory else "Dropout"
+        return f"{kind}<{self.compute}, RowMap<{self.rank}>>"
+
+    def rows(self, count: int, sizes: Sequence[int]) -> str:
+        """The dimensions that rows run over."""
+        self.words.append(count)
+        if count >= 1 << 31 and self.rank > 1:  # too many for the 32-bit division
+            self.words.extend(sizes[1:])
+            return f"WideRowSpace<{self.rank}>"
+        for size in sizes[1:]:
+            shift = (size - 1).bit_length()
+            multiplier = ((1 << 32) * ((1 << shift) - size)) // size + 1
+            word = size | multiplier << 32
+            self.words.append(word if multiplier < 1 << 31 else word - (1 << 64))
+            self.words.append(shift)
+        return f"RowSpace<{self.rank}>"
+
+    def storage(self, dtype: torch.dtype) -> str:
+        """The C++ type of a torch dtype."""
+        return STORAGE[dtype]
+
+    def pack(self) -> bytes:
+        """The words as the kernel gets them."""
+        return struct.pack(f"<{len(self.words)}q", *self.words)
+
+    def _patched(self, kind: int, source: int) -> None:
+        self.patches.append((len(self.words), kind, source))
+        self.words.append(0)

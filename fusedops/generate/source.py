@@ -1,0 +1,181 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Generate the text of a kernel: C++ that only instantiates.
+
+A kernel takes one struct whose members are the op, the views and the functors, in the order of the
+declaration. The struct's text and its content come out of the same walk, on `ArgumentWriter`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+from fusedops.schedule.forward import HOST_BUFFERED, Schedule
+
+__all__ = [
+    "CUDA_LINKAGE",
+    "HOST_LINKAGE",
+    "Text",
+    "cuda_source",
+    "host_source",
+]
+
+#: What the functions begin with: whoever loads a binary finds them by name.
+CUDA_LINKAGE = 'extern "C"'
+HOST_LINKAGE = 'extern "C" __attribute__((visibility("default")))'
+
+#: Type and name of each member of the kernel's argument.
+Members: TypeAlias = Sequence[tuple[str, str]]
+
+
+class Text(NamedTuple):
+    """The C++ of one variant.
+
+    Attributes:
+        headers: Below fusedops/.
+        definitions: Of functors that the headers do not hold.
+        kernel: The struct `Arguments`, and the function that takes one; in namespace fusedops, or
+            where its names are at hand.
+    """
+
+    headers: tuple[str, ...]
+    definitions: tuple[str, ...]
+    kernel: str
+
+    def __str__(self) -> str:
+        includes = "\n".join(f"#include <fusedops/{name}>" for name in self.headers)
+        defined = "".join(f"{text}\n" for text in self.definitions)
+        return f"{includes}\n\n{defined}using namespace fusedops;\n\n{self.kernel}"
+
+
+def cuda_source(
+    entry: str,
+    members: Members,
+    words: int,
+    tile: Schedule,
+    headers: Sequence[str],
+    definitions: Sequence[str] = (),
+) -> Text:
+    """The text of one GPU variant, which has one kernel, `fusedops_kernel`."""
+    asks = str(tile.asks != "never").lower()
+    stages = str(tile.staged > 0).lower()
+    leads = str(tile.leads).lower()
+    ask = "Ask::k" + tile.asks.title().replace(" ", "")
+    gathers = str(tile.gathers).lower()
+    called, header = {
+        "forward": (f"row_kernel<{tile.cpp}, {asks}, {stages}, {leads}>", "row/kernel.cuh"),
+        "gradient": (f"gradient_kernel<{tile.cpp}, {ask}, {gathers}>", "row/gradient.cuh"),
+        "sums": (
+            f"all_column_sums<{tile.width}, {tile.block // tile.width}>",
+            "op/column_sums.cuh",
+        ),
+    }[entry]
+    cluster = f" __cluster_dims__({tile.cluster}, 1, 1)" if tile.cluster > 1 else ""
+    arguments = ["blockIdx.x"] * (entry == "sums") + _arguments(entry, members)
+    return _source(
+        members,
+        words,
+        [*headers, header, "core/dependency.cuh"],
+        definitions,
+        f"""\
+#if defined(FUSEDOPS_BLOCKS)
+inline constexpr int kBlocks = FUSEDOPS_BLOCKS;
+#else
+inline constexpr int kBlocks = {tile.blocks};
+#endif
+{CUDA_LINKAGE} __global__ void __launch_bounds__({tile.block}, kBlocks){cluster}
+fusedops_kernel(const __grid_constant__ Arguments a) {{
+  begin_after_previous();
+  {called}({_wrapped(arguments)});
+}}
+""",
+    )
+
+
+def host_source(
+    entry: str,
+    members: Members,
+    words: int,
+    kind: str,
+    headers: Sequence[str],
+    definitions: Sequence[str] = (),
+) -> Text:
+    """The text of one CPU variant: `fusedops_rows` over a range of rows, or of slices of them."""
+    schedule = f"HostSchedule<{'Streamed' if kind == 'streaming' else 'InRegisters'}>"
+    arguments = _wrapped(_arguments(entry, members))
+    body, header = {
+        "forward": (f"host_rows<{schedule}>({arguments}, begin, end);", "host/rows.cuh"),
+        "gradient": (f"host_gradient<{schedule}>({arguments}, begin, end);", "host/gradient.cuh"),
+        "sums": (
+            f"for (; begin < end; ++begin) all_column_sums(begin, {arguments});",
+            "op/column_sums.cuh",
+        ),
+    }[entry]
+    check = f"""\
+static_assert({schedule}::kBuffered == {HOST_BUFFERED}, "forward.py and host/rows.cuh disagree");
+
+"""
+    return _source(
+        members,
+        words,
+        [*headers, header],
+        definitions,
+        f"""\
+{check if entry != "sums" else ""}{HOST_LINKAGE}
+void fusedops_rows(const void* words, int64_t begin, int64_t end) {{
+  const Arguments& a = *static_cast<const Arguments*>(words);
+  {body}
+}}
+""",
+    )
+
+
+def _arguments(entry: str, members: Members) -> list[str]:
+    """What the kernel's members are to it: LOAD and STORE are made of a view and functors each."""
+
+    def of(side: str, *, first: str = "", last: str = "") -> str:
+        found = [
+            f"a.{name}{'.drawn()' if kind.startswith('DropoutFrom') else ''}"
+            for kind, name in members
+            if name.startswith(side)
+        ]
+        return ", ".join(filter(None, [first, *found, last]))
+
+    load = f"load({of('load', first='a.x')})"
+    ahead = ["a.ahead"] if ("int64_t", "ahead") in members else []
+    if entry == "forward":
+        store = f"store({of('store', last='a.y')})"
+        return ["a.op", load, store, "a.statistics", "a.rows", "a.cols", *ahead]
+    if entry == "gradient":
+        store = f"store({of('store', last='Absent{}')})"
+        targets = [f"targets({of('of_load')})", f"targets({of('of_store')})"]
+        return [
+            *("a.op", load, "a.upstream", store, "a.kept", "a.to", *targets),
+            *("a.slices", "a.rows", "a.cols", *ahead),
+        ]
+    return [f"a.{name}" for _, name in members]
+
+
+def _wrapped(arguments: Sequence[str]) -> str:
+    return ",\n    ".join(arguments)
+
+
+def _source(
+    members: Members,
+    words: int,
+    headers: Sequence[str],
+    definitions: Sequence[str],
+    function: str,
+) -> Text:
+    fields = "\n".join(f"  alignas(8) {kind} {name};" for kind, name in members)
+    size = 8 * words
+    kernel = f"""\
+struct Arguments {{
+{fields}
+}};
+static_assert(sizeof(Arguments) == {size}, "arguments.py and the headers disagree on a layout");
+
+{function}"""
+    defined = tuple(dict.fromkeys(text for text in definitions if text))
+    return Text(tuple(dict.fromkeys(headers)), defined, kernel)

@@ -1,0 +1,148 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is compiled: a variant for a target, and the kernels of this process.
+
+The types of its kernel's argument tell a variant from others. The source text follows from them and
+is written only where there is no such kernel yet, since a new shape of a known pattern has to be
+quick.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from fusedops import _runtime, jit
+from fusedops.errors import CompileError, FusedOpsError
+from fusedops.functors import Functor
+from fusedops.generate.source import Text, cuda_source, host_source
+from fusedops.jit.lock import guard
+from fusedops.schedule.forward import Schedule
+
+__all__ = ["Variant"]
+
+#: Kernels in this process, by Variant.key.
+_kernels: dict[tuple[object, ...], _runtime.Kernel] = {}
+
+
+class Variant(NamedTuple):
+    """A kernel that is or could be compiled.
+
+    Attributes:
+        arch: As in `Target`.
+        schedule: "host" and the like.
+        tile: Of a GPU.
+        members: Type and name of each member of the kernel's argument, in order.
+        words: The argument's size in words of 8 bytes.
+        op, header, load, store, dtype, definitions: Of the call, without its tensors.
+        declaration: What messages name.
+        entry: Which kernel: "forward", "gradient" or "sums", the second stage of a gradient.
+        translated: Whether the driver makes the machine code, for a GPU newer than `arch`.
+    """
+
+    arch: str
+    schedule: str
+    tile: Schedule | None
+    members: tuple[tuple[str, str], ...]
+    words: int
+    op: str
+    header: str
+    load: tuple[Functor, ...]
+    store: tuple[Functor, ...]
+    dtype: torch.dtype
+    declaration: str
+    definitions: tuple[str, ...]
+    entry: str = "forward"
+    translated: bool = False
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells variants apart: all that the source text is made of."""
+        tile = self.schedule if self.tile is None else self.tile.cpp
+        told = self.tile and self.tile.told
+        arch = (self.arch, self.translated)
+        return (arch, tile, told, self.entry, self.members, self.definitions)
+
+    @property
+    def name(self) -> str:
+        """What the cache's folder begins with: a part of what the source is made of.
+
+        One source under two names would be built twice. A second stage has neither the op's nor
+        the functors' code, and on a CPU not the schedule's.
+        """
+        if self.entry == "sums":
+            return "sums"
+        functors = [type(functor).__name__.lower() for functor in (*self.load, *self.store)]
+        dtype = str(self.dtype).removeprefix("torch.")
+        entry = [] if self.entry == "forward" else [self.entry]
+        return "-".join([self.op.lower(), *functors, dtype, *entry, self.schedule])
+
+    @property
+    def source(self) -> str:
+        """The C++ text, as it is compiled."""
+        return str(self.text)
+
+    @property
+    def text(self) -> Text:
+        """The C++ text in its parts."""
+        functors = (*self.load, *self.store)
+        of_functors = [header for functor in functors for header in functor.headers]
+        headers = ["functor/compose.cuh", *of_functors, self.header, "row/statistics.cuh"]
+        definitions = self.definitions
+        if self.entry == "sums":
+            headers, definitions = [], ()
+        if self.tile is None:
+            return host_source(
+                self.entry, self.members, self.words, self.schedule, headers, definitions
+            )
+        return cuda_source(self.entry, self.members, self.words, self.tile, headers, definitions)
+
+    @property
+    def loaded(self) -> bool:
+        """Whether this process has it."""
+        return self.key in _kernels
+
+    def cached(self) -> jit.Artifact | None:
+        """The variant's entry in the cache, if it is there."""
+        return jit.cached(self.source, name=self.name, arch=self.arch)
+
+    @property
+    def order(self) -> jit.Order:
+        """What is asked of the compilers."""
+        members = tuple(f"{kind} {name}" for kind, name in self.members)
+        return jit.Order(self.source, self.name, self.arch, self.declaration, members)
+
+    def build(self) -> jit.Artifact:
+        """Give the variant's entry in the cache, compiled if it is not there."""
+        try:
+            return jit.build(**self.order._asdict())
+        except CompileError as error:
+            raise self.blamed(error) from None
+
+    def blamed(self, error: FusedOpsError) -> FusedOpsError:
+        """`error`, with the functor or operand that a compiler refused, if it was one."""
+        if isinstance(error, CompileError):
+            with guard:
+                from fusedops.generate.compiler_errors import culprit
+
+            sides = {"load": self.load, "store": self.store}
+            error.culprit = culprit(error.log, self.source, sides)
+        return error
+
+    def kernel(self) -> _runtime.Kernel:
+        """Load the kernel, building it if the cache does not hold it."""
+        key = self.key
+        known = _kernels.get(key)
+        if known is None:
+            built = self.build()
+            if self.tile is None:
+                known = jit.load_host(built, "fusedops_rows")
+            else:
+                with guard:
+                    from fusedops.jit.nvrtc import PTX
+
+                image = built.read(PTX if self.translated else built.binary.name)
+                known = _runtime.load_cuda(image, "fusedops_kernel", waits=True)
+            _kernels[key] = known
+        return known

@@ -1,0 +1,195 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Fill the cache before anything runs: the variants of signatures, built in several processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fusedops import jit
+from fusedops.bind.bind import Bound, bind
+from fusedops.declare.declaration import Declaration
+from fusedops.declare.text import read
+from fusedops.errors import FusedOpsError
+from fusedops.generate.target import Target
+from fusedops.generate.variant import Variant
+from fusedops.jit.store import why_not_kept
+from fusedops.prebuild.signature import Signature
+from fusedops.run import contiguous, forward
+from fusedops.run.gradient import Gradient, described
+
+__all__ = ["Outcome", "build_all", "variants"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one variant.
+
+    Attributes:
+        variant: Which.
+        origin: "compiled", "cache", or None if it failed.
+        seconds: How long it took.
+        error: Why it failed, or was not kept.
+    """
+
+    variant: Variant
+    origin: str | None
+    seconds: float
+    error: FusedOpsError | None = None
+
+
+def variants(
+    signatures: Iterable[Signature], target: Target, *, backward: bool = True
+) -> list[Variant]:
+    """What calls like these run on `target`, each once: in training, in evaluation, and backward.
+
+    With `backward`, a call whose backward pass is not among the signatures gets the one that makes
+    every gradient.
+
+    Raises:
+        TypeError, ValueError, UnsupportedError: As the calls raise.
+    """
+    every = list({str(one): one for one in signatures}.values())
+    trained = {one.rows for one in every if one.backward}
+    found: dict[tuple[object, ...], Variant] = {}
+    for one in every:
+        of_one = list(_of_gradient(one, target) if one.backward else _of_call(one, target))
+        if backward and not one.backward and one.rows not in trained:
+            of_one += _of_every_gradient(one, target)
+        found.update((variant.key, variant) for variant in of_one)
+    return list(found.values())
+
+
+def build_all(
+    wanted: Iterable[Variant], processes: int, done: Callable[[Outcome], None] = lambda _: None
+) -> list[Outcome]:
+    """Build variants that the cache lacks, so many at a time; `done` is called after each.
+
+    A compiler's error belongs to its variant: the others are built all the same.
+    """
+    outcomes = []
+
+    def note(variant: Variant, result: jit.Artifact | FusedOpsError) -> None:
+        if isinstance(result, FusedOpsError):
+            outcomes.append(Outcome(variant, None, 0.0, variant.blamed(result)))
+        else:
+            outcomes.append(Outcome(variant, result.origin, result.seconds))
+        done(outcomes[-1])
+
+    missing = []
+    for variant in wanted:
+        order = variant.order
+        here = jit.cached(order.source, name=order.name, arch=order.arch)
+        if here is None or why_not_kept(here.folder):
+            missing.append(variant)
+        else:
+            note(variant, here)
+    if not missing:
+        return outcomes
+    # Processes, since NVRTC compiles one source at a time in each. Not forked from here: the caller
+    # may have threads.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["fusedops.jit"])
+    count = min(processes, len(missing))
+    with ProcessPoolExecutor(count, context, _enter, (dict(os.environ),)) as pool:
+        running = {pool.submit(_build, variant.order): variant for variant in missing}
+        for future in as_completed(running):
+            note(running[future], _result(future, running[future]))
+    return outcomes
+
+
+def _result(
+    future: Future[jit.Artifact | FusedOpsError], variant: Variant
+) -> jit.Artifact | FusedOpsError:
+    try:
+        return future.result()
+    except BrokenProcessPool:  # then none that is left has a result
+        return FusedOpsError(
+            f"{variant.declaration}: its kernel for {variant.arch} was not built: a process that "
+            "builds was killed, perhaps for want of memory; try again with fewer --jobs, and what "
+            "has been built is found in the cache"
+        )
+
+
+def _enter(environment: dict[str, str]) -> None:
+    """A fork server keeps the environment that it was started in."""
+    os.environ.update(environment)
+
+
+def _build(order: jit.Order) -> jit.Artifact | FusedOpsError:
+    what = f"{order.declaration or order.name}: its kernel for {order.arch}"
+    try:
+        built = jit.build(**order._asdict())
+    except FusedOpsError as error:
+        return error
+    except (OSError, ValueError) as error:  # such as no room for the compiler's temporary files
+        return FusedOpsError(f"{what} was not built: {error}")
+    if reason := why_not_kept(built.folder):
+        return FusedOpsError(f"{what} was compiled, but could not be kept: {reason}")
+    return built
+
+
+def _of_call(one: Signature, target: Target) -> Iterator[Variant]:
+    for bound in _calls(one):
+        for keep in (False,) if bound.op.forward_only else (False, True):
+            yield forward.describe(bound._replace(keep=keep), target).variant
+
+
+def _of_every_gradient(one: Signature, target: Target) -> Iterator[Variant]:
+    for bound in _calls(one):
+        if not bound.op.forward_only:
+            given = bound.operands.items()
+            floating = {k for k, v in given if isinstance(v, Tensor) and v.is_floating_point()}
+            gradient = Gradient(bound.op, frozenset({"x", *floating}), frozenset(bound.op.saves))
+            yield from _of_backward(gradient, *described(bound, gradient), target)
+
+
+def _of_gradient(one: Signature, target: Target) -> Iterator[Variant]:
+    op = read(one.op)
+    gradient = Gradient(op, frozenset(one.wanted), frozenset(one.joining))
+    dy, given, options = one.read()
+    for training in _modes(op):
+        try:
+            found = _of_backward(gradient, dy, given, {**options, **training}, target)
+        except KeyError as error:
+            raise ValueError(f"not the signature of a backward pass: no {error}: {one}") from None
+        yield from found
+
+
+def _of_backward(
+    gradient: Gradient,
+    dy: Tensor,
+    given: Mapping[str, Any],
+    options: Mapping[str, Any],
+    target: Target,
+) -> Iterable[Variant]:
+    told = gradient.describe(dy, given, options, target)
+    if told.apart:
+        told = gradient.describe(*gradient.copies(dy, given), options, target)
+    return () if told.apart else told.variants
+
+
+def _calls(one: Signature) -> Iterator[Bound]:
+    """The call in training and in evaluation, or what is run on copies for it; none of no rows."""
+    op = read(one.op)
+    x, operands, options = one.read()
+    for training in _modes(op):
+        bound = bind(op, x, operands, {**options, **training})
+        if bound.x.numel() == 0:
+            continue
+        if forward.columns_apart(bound):
+            copied, values = contiguous.copies(bound)
+            bound = bind(op, copied, values, contiguous.options(bound))
+        yield bound
+
+
+def _modes(op: Declaration) -> list[dict[str, bool]]:
+    return [{"training": True}, {"training": False}] if op.dropouts else [{}]

@@ -1,0 +1,189 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a call looked like, as a line of text: enough to build its variants without the tensors.
+
+A line is a JSON object. A tensor is its dtype and sizes, then, where they say something, strides
+after an ``@`` and how many bytes its pointer lies behind a multiple of 16 after a ``+``:
+``"float16:8,1024@2048,1+2"``. A tensor that is known by dtype and shape alone begins with ``~``.
+Nothing is evaluated, and no content of a tensor is in it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fusedops.generate.views import contiguous
+
+if TYPE_CHECKING:
+    from fusedops.bind.bind import Bound
+    from fusedops.run.wanted_gradients import WantedGradients
+
+__all__ = ["Signature", "of_call", "of_gradient"]
+
+_TENSOR = re.compile(r"(~?)(\w+):([\d,]*)(?:@([-\d,]*))?(?:\+(\d+))?")
+_ALIGNED = 16
+
+
+@dataclass(frozen=True)
+class Signature:
+    """One call, or one backward pass.
+
+    Attributes:
+        op: The text of the declaration (`fusedops.declare.text`).
+        x: x, or of a backward pass the gradient of y.
+        values: By name: operands, and what else a backward pass gets.
+        options: As the call gets them.
+        wanted: Of a backward pass: the gradients it makes.
+        joining: Of a backward pass: the saved streams that have gradients.
+    """
+
+    op: str
+    x: str
+    values: Mapping[str, Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    wanted: tuple[str, ...] = ()
+    joining: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, line: str) -> Signature:
+        """The signature that `str` wrote.
+
+        Raises:
+            ValueError: The line is none.
+        """
+        try:
+            found = json.loads(line)
+            made = cls(
+                found["op"],
+                found["x"],
+                dict(found["values"]),
+                dict(found.get("options", {})),
+                tuple(found.get("wanted", ())),
+                tuple(found.get("joining", ())),
+            )
+            texts = (made.op, made.x, *made.wanted, *made.joining)
+            if not all(isinstance(text, str) for text in texts):
+                raise TypeError(f"not all text: {texts}")
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise ValueError(f"not the signature of a call: {line[:200]!r} ({error!r})") from error
+        return made
+
+    def __str__(self) -> str:
+        content: dict[str, Any] = {"op": self.op, "x": self.x, "values": dict(self.values)}
+        for name in ("options", "wanted", "joining"):
+            if value := getattr(self, name):
+                content[name] = value
+        return json.dumps(content)
+
+    @property
+    def backward(self) -> bool:
+        """Whether it is one of a backward pass."""
+        return bool(self.wanted)
+
+    @property
+    def rows(self) -> tuple[str, str, str]:
+        """What a call and its backward pass have in common: op, x's shape, and what a row is."""
+        _, _, shape = self.x.partition(":")
+        return self.op, re.split("[@+]", shape)[0], str(self.options.get("dim"))
+
+    def read(self) -> tuple[Tensor, dict[str, Any], dict[str, Any]]:
+        """x, the values and the options; tensors have no memory.
+
+        Raises:
+            ValueError: A text stands for nothing.
+        """
+        options = {name: _value(value) for name, value in self.options.items()}
+        if isinstance(out := self.options.get("out"), list):
+            options["out"] = [_value(one) for one in out]
+        x = _value(self.x)
+        if not isinstance(x, Tensor):
+            raise ValueError(f"x must be written as DTYPE:SIZES, got {self.x!r}")
+        return x, {k: _value(v) for k, v in self.values.items()}, options
+
+
+def of_call(bound: Bound) -> Signature:
+    """The signature of a checked call."""
+    values = {name: _text(value) for name, value in bound.operands.items()}
+    options: dict[str, Any] = {}
+    if bound.reduced != (bound.x.dim() - 1,):
+        options["dim"] = list(bound.reduced)
+    if bound.dtype != bound.x.dtype:
+        options["dtype"] = _dtype(bound.dtype)
+    if bound.out:
+        options["out"] = [_text(bound.out[name]) for name in bound.op.outputs]
+    if isinstance(bound.generator, Tensor):
+        options["generator"] = _text(bound.generator)
+    return Signature(bound.op.text, _text(bound.x), values, options)
+
+
+def of_gradient(
+    gradient: WantedGradients, dy: Tensor, given: Mapping[str, Any], options: Mapping[str, Any]
+) -> Signature:
+    """The signature of a backward pass."""
+    values = {name: _text(value) for name, value in given.items()}
+    kept = {
+        name: _text(value)
+        for name, value in options.items()
+        if value is not None and (name != "generator" or isinstance(value, Tensor))
+    }
+    wanted, joining = sorted(gradient.wanted), sorted(gradient.joining)
+    return Signature(gradient.op.text, _text(dy), values, kept, tuple(wanted), tuple(joining))
+
+
+def _text(value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, Tensor):
+        sizes = ",".join(map(str, value.shape))
+        text = f"{_dtype(value.dtype)}:{sizes}"
+        if not value.is_contiguous():
+            text += "@" + ",".join(map(str, value.stride()))
+        behind = value.data_ptr() % _ALIGNED
+        return f"{text}+{behind}" if behind else text
+    if isinstance(value, tuple) and value and isinstance(value[0], torch.dtype):
+        return f"~{_dtype(value[0])}:{','.join(map(str, value[1]))}"
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _value(text: Any) -> Any:
+    """What the text of a value stands for; tensors have no memory."""
+    if isinstance(text, list):
+        return tuple(text)
+    if not isinstance(text, str):
+        return text
+    alone = getattr(torch, text, None)
+    if isinstance(alone, torch.dtype):
+        return alone
+    found = _TENSOR.fullmatch(text)
+    dtype = getattr(torch, found[2], None) if found is not None else None
+    if found is None or not isinstance(dtype, torch.dtype):
+        raise ValueError(f"a tensor must be written as DTYPE:SIZES, got {text!r}")
+    shape = _numbers(found[3])
+    if found[1]:
+        return dtype, torch.Size(shape)
+    strides = contiguous(shape) if found[4] is None else _numbers(found[4])
+    if len(strides) != len(shape):
+        raise ValueError(f"{text!r} has {len(shape)} sizes and {len(strides)} strides")
+    behind = int(found[5] or 0) // dtype.itemsize
+    end = 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True) if size)
+    if any(step < 0 for step in strides):  # which some releases of torch take for a meta tensor
+        raise ValueError(f"there is no tensor {text!r}: a stride is negative")
+    try:
+        memory = torch.empty(max(end, 1) + behind, dtype=dtype, device="meta")
+        return memory.as_strided(shape, strides, behind)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"there is no tensor {text!r}") from error
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(one) for one in text.split(",") if one)
+
+
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

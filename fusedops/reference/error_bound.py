@@ -1,0 +1,300 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a call should give: its unfused chain in double on the inputs as they are, and how exactly.
+
+The bound that each element is held to is docs/design.md's: 0.51 ulp of the output's type for its
+one rounding, and four times the error that the chain makes in the compute type.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from fusedops.bind.bind import Bound
+from fusedops.functors import Affine, Cast
+from fusedops.reference.unfused import Chain
+
+__all__ = ["Wanted", "wanted"]
+
+#: Two chains in double differ by so much of the largest number at hand: nothing here is more exact.
+_DOUBLE = 2.0**-44
+
+#: Backward passes that estimate a norm: it is then known to a few tenths.
+_PROBES = 16
+
+
+class Wanted(NamedTuple):
+    """What one output or gradient should be.
+
+    Attributes:
+        value: In double.
+        error: The error that a chain in the compute type makes, per element.
+    """
+
+    value: Tensor
+    error: Tensor
+
+    def allowed(self, dtype: torch.dtype) -> Tensor:
+        """How far a result of this dtype may be off, per element."""
+        return 0.51 * _ulp(self.value, dtype) + 4 * self.error
+
+
+def wanted(
+    bound: Bound, streams: Mapping[str, Tensor], upstream: Mapping[str, Tensor]
+) -> dict[str, Wanted]:
+    """Every output by name, and every gradient as "gradient of name".
+
+    Args:
+        bound: The call, its generator where it was when the fused op drew from it.
+        streams: The saved streams that the fused op made: the chain goes on from these.
+        upstream: The gradients of y and of the streams; empty if none are asked for.
+    """
+    double = bound.compute is torch.float64
+    eps = _DOUBLE if double else torch.finfo(bound.compute).eps
+    true = _Run(bound, torch.float64, streams, upstream, whole=True)
+    runs = [] if double else [_Run(bound, bound.compute, streams, upstream)]
+    if any(isinstance(functor, Cast) for functor in (*bound.load, *bound.store)):
+        # What falls on the other side of a rounding within the chain is no error.
+        runs += [_Run(bound, torch.float64, streams, upstream, nudge=n) for n in (eps, -eps)]
+    found = {}
+    for name, value in true.outputs.items():
+        size = value.abs()
+        if name == "y":
+            size = torch.stack([_finite(seen.abs()) for seen in (value, *true.stored)]).amax(0)
+        elif name == "mean":  # of numbers that cancel: as uncertain as they are
+            size = true.typical
+        error = _largest(eps * _finite(size), [_apart(run.outputs[name], value) for run in runs])
+        of_rows = name in ("mean", "rstd")
+        found[name] = Wanted(value, error if of_rows else _by_row(error, bound))
+    for name, terms in true.gradients.items():
+        shape = (bound.x if name == "x" else bound.operands[name]).shape
+        value = terms.sum_to_size(shape)
+        size = _finite(torch.maximum(terms.abs(), true.sizes[name])).sum_to_size(shape)
+        count = terms.numel() // max(1, value.numel())
+        # A sum of n terms is certain to log2(n) roundings of the sum of their sizes, be it added in
+        # pairs. Half an eps is one rounding.
+        error = eps * max(1.0, math.log2(max(1, count)) / 2) * size
+        chains = [run.gradients[name].sum_to_size(shape) for run in runs]
+        error = _largest(error, [_apart(chain, value) for chain in chains])
+        whole = terms.numel() == value.numel()
+        found[f"gradient of {name}"] = Wanted(value, _by_row(error, bound) if whole else error)
+    return found
+
+
+def _largest(error: Tensor, others: Sequence[Tensor]) -> Tensor:
+    for other in others:
+        error = torch.maximum(error, other)
+    return error
+
+
+class _Run:
+    """One evaluation of a chain, forward and backward.
+
+    Attributes:
+        outputs: Not rounded, by name.
+        gradients: Of x and the floating operands, by name; whole: an element for every one of x.
+        sizes: Of the numbers that made each element of a gradient, where they may cancel.
+        stored: The values that the STORE's steps rounded on the way to y.
+        typical: Of what is reduced, the mean size in each row.
+    """
+
+    def __init__(
+        self,
+        bound: Bound,
+        compute: torch.dtype,
+        streams: Mapping[str, Tensor],
+        upstream: Mapping[str, Tensor],
+        *,
+        whole: bool = False,
+        nudge: float = 0.0,
+    ) -> None:
+        leaves = {}
+        for name, value in {"x": bound.x, **bound.operands}.items():
+            if isinstance(value, Tensor) and value.is_floating_point():
+                leaf = value.detach().to(compute)
+                leaf = leaf.expand(bound.x.shape).clone() if whole else leaf
+                leaves[name] = leaf.requires_grad_(bool(upstream))
+        operands = {**bound.operands, **leaves}
+        operands.pop("x", None)
+        moved = bound._replace(x=leaves["x"], operands=operands, compute=compute)
+        chain = _Following(moved, streams, nudge)
+        outputs = chain.outputs()
+        self.outputs = {name: outputs[name].detach() for name in bound.op.outputs}
+        self.stored = chain.stored
+        reduced = [dim - bound.x.dim() for dim in bound.reduced]
+        self.typical = (
+            leaves["x"].detach().abs().amax(reduced) if bound.columns else torch.zeros(())
+        )
+        self.gradients: dict[str, Tensor] = {}
+        self.sizes: dict[str, Tensor] = {}
+        if upstream:
+            self._differentiate(chain, outputs, leaves, upstream, whole)
+
+    def _differentiate(
+        self,
+        chain: _Following,
+        outputs: Mapping[str, Tensor],
+        leaves: Mapping[str, Tensor],
+        upstream: Mapping[str, Tensor],
+        whole: bool,
+    ) -> None:
+        inputs = [*leaves.values(), *([chain.reduced, chain.result] if whole else [])]
+        arriving = [upstream[name].to(outputs[name].dtype) for name in upstream]
+        results = torch.autograd.grad(
+            [outputs[name] for name in upstream],
+            inputs,
+            arriving,
+            retain_graph=True,
+            materialize_grads=True,
+        )
+        self.gradients = dict(zip(leaves, results, strict=False))
+        if not whole:
+            return
+        size = chain.cancelling(results[-1])
+        through: Sequence[Tensor] = torch.autograd.grad(
+            chain.reduced, list(leaves.values()), size, materialize_grads=True
+        )
+        self.sizes = {name: one.abs() for name, one in zip(leaves, through, strict=True)}
+
+
+class _Following(Chain):
+    """A chain that goes on from streams that were saved elsewhere, and notes what it comes by.
+
+    Attributes:
+        reduced: What the reduction gets.
+        result: What it makes of that.
+        stored: The values that the STORE's steps saw and made, each in x's place.
+    """
+
+    def __init__(self, bound: Bound, streams: Mapping[str, Tensor], nudge: float) -> None:
+        super().__init__(bound)
+        self._streams = streams
+        self._nudge = nudge
+        self._side = "load"
+        self.stored: list[Tensor] = []
+
+    def save(self, name: str, value: Tensor) -> Tensor:
+        if self._gone is None:
+            self.saved[name] = self.restore(value)
+        return self.rounded(name, value)
+
+    def rounded(self, name: str, value: Tensor) -> Tensor:
+        stream = self.arrange(self._streams[name]).to(value.dtype)
+        # Whether torch types apply() depends on its version.
+        result: Tensor = cast(Any, _InPlaceOf).apply(value, stream)
+        return result
+
+    def apply(self, side: str, value: Tensor, places: range) -> Tensor:
+        functors = self._bound.load if side == "load" else self._bound.store
+        if side == "store":
+            self.result = value
+            self._note(value)
+        for place in places:
+            functor = functors[place]
+            if isinstance(functor, Cast) and self._nudge:
+                kept = self._kept(value)
+                value = cast(Any, _Nudged).apply(kept, functor.dtype, self._nudge)
+                continue
+            if isinstance(functor, Affine) and functor.gamma is not None and side == "store":
+                self._note(value * self.value(functor.gamma))
+            value = super().apply(side, value, range(place, place + 1))
+            if side == "store":
+                self._note(value)
+        return self._kept(value)
+
+    def _load(self) -> Tensor:
+        self.reduced = super()._load()
+        return self.reduced
+
+    def _note(self, value: Tensor) -> None:
+        self.stored.append(self.restore(value.detach().expand(self.result.shape)))
+
+    def cancelling(self, gradient: Tensor) -> Tensor:
+        """The sizes of what the reduction adds up for its gradient, from that of its result."""
+        op, y, g = self._bound.op, self.result.detach(), gradient.abs()
+        if not self.columns:
+            return g
+        statistics = op.reference(self.reduced.detach())[1]
+        if "rstd" in statistics:
+            along = y.abs() * (g * y.abs()).mean(-1, keepdim=True)
+            return statistics["rstd"][..., None] * (g + g.mean(-1, keepdim=True) + along)
+        if op.logarithmic:
+            return g + y.exp() * g.square().sum(-1, keepdim=True).sqrt()
+        if not op.normalizes and op.masks:
+            return y * (g + (y * g).sum(-1, keepdim=True))
+        return self._probed(g)
+
+    def _probed(self, g: Tensor) -> Tensor:
+        """The same for an operator whose formula is not known here: the 2-norm of the terms.
+
+        With random signs of the upstream gradient, the expected square of a sum is the sum of the
+        squares of its terms.
+        """
+        generator = torch.Generator(g.device).manual_seed(0)
+        total = torch.zeros_like(self.reduced)
+        for _ in range(_PROBES):
+            signs = torch.randint(0, 2, g.shape, device=g.device, generator=generator) * 2 - 1
+            (found,) = torch.autograd.grad(
+                self.result, self.reduced, signs * g, retain_graph=True, materialize_grads=True
+            )
+            total += found.detach().square()
+        return (total / _PROBES).sqrt()
+
+
+class _InPlaceOf(torch.autograd.Function):
+    """A value that stands for another, whose gradient it gets."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, other: Tensor) -> Tensor:
+        return other.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
+
+
+class _Nudged(torch.autograd.Function):
+    """Rounds what lies a little beside: whether a number is rounded up or down is then decided."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, dtype: torch.dtype, by: float) -> Tensor:
+        ctx.dtype, ctx.by = dtype, by
+        return _round_beside(value, dtype, by)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return _round_beside(gradient, ctx.dtype, ctx.by), None, None
+
+
+def _round_beside(value: Tensor, dtype: torch.dtype, by: float) -> Tensor:
+    size = _finite(value.abs()).amax(-1, keepdim=True) if value.numel() else value
+    return (value + 4 * by * size).to(dtype).to(value.dtype)
+
+
+def _apart(chain: Tensor, value: Tensor) -> Tensor:
+    """The error of a chain; one that overflows counts as one that gives zero."""
+    error = (chain.double() - value).abs()
+    return _finite(torch.where(chain.isfinite(), error, value.abs()))
+
+
+def _finite(size: Tensor) -> Tensor:
+    return torch.where(size.isfinite(), size, 0)
+
+
+def _by_row(error: Tensor, bound: Bound) -> Tensor:
+    """The largest error in each element's row."""
+    dims = [dim - bound.x.dim() for dim in bound.reduced]
+    dims = [dim for dim in dims if -dim <= error.dim()]  # others have size 1 and are left out
+    return error.amax(dims, keepdim=True).expand(error.shape) if error.numel() and dims else error
+
+
+def _ulp(value: Tensor, dtype: torch.dtype) -> Tensor:
+    info = torch.finfo(dtype)
+    smallest = math.log2(info.tiny)
+    exponent = torch.where(value == 0, smallest, torch.frexp(value).exponent.double() - 1)
+    return torch.exp2(exponent.clamp(min=smallest)) * info.eps

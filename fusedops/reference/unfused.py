@@ -1,0 +1,229 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Run a declaration as a chain of plain torch calls: the same arguments, results and dropout mask.
+
+Arithmetic is in the compute type (float32 for 16-bit inputs), as in the kernels, and each output is
+rounded once. torch differentiates the chain as any other, twice if need be. What has left its row
+has no gradient, by selection: neither what lies under a mask nor the gradient that arrives there
+shows anywhere, be it Inf or NaN.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from fusedops.bind.bind import Bound
+from fusedops.bind.generator import draw
+from fusedops.errors import UnsupportedError
+from fusedops.functors import Cast, Dropout, Residual
+from fusedops.reference.dropout_mask import keep_mask, keep_scale
+
+__all__ = ["Chain", "run"]
+
+
+class Chain:
+    """What functors may ask of a call. Tensors have the reduced dimensions last, as one."""
+
+    def __init__(self, bound: Bound) -> None:
+        self._bound = bound
+        self.columns = bound.columns
+        self._rows = [dim for dim in range(bound.x.dim()) if dim not in bound.reduced]
+        self.queries = bound.x.shape[self._rows[-1]] if self._rows else 1
+        self.saved: dict[str, Tensor] = {}
+        self._slot = -1
+        self._drawn: tuple[int, int] | None = None
+        if isinstance(bound.generator, tuple):
+            self._drawn = bound.generator
+        elif isinstance(bound.generator, Tensor):
+            seed, offset = bound.generator.tolist()
+            self._drawn = seed, offset
+        self._gone: Tensor | None = None
+
+    def arrange(self, tensor: Tensor) -> Tensor:
+        """Move the reduced dimensions to the end and make them one."""
+        bound = self._bound
+        full = tensor[(None,) * (bound.x.dim() - tensor.dim())]
+        if all(full.shape[dim] == 1 for dim in bound.reduced):
+            moved = full.permute(*self._rows, *bound.reduced)
+            return moved.reshape(*moved.shape[: len(self._rows)], 1)
+        wide = list(full.shape)
+        for dim in bound.reduced:
+            wide[dim] = bound.x.shape[dim]
+        moved = full.expand(wide).permute(*self._rows, *bound.reduced)
+        return moved.reshape(*moved.shape[: len(self._rows)], self.columns)
+
+    def restore(self, tensor: Tensor) -> Tensor:
+        """Undo `arrange` for a tensor of x's size."""
+        bound = self._bound
+        order = [*self._rows, *bound.reduced]
+        apart = tensor.reshape([bound.x.shape[dim] for dim in order])
+        return apart.permute([order.index(dim) for dim in range(len(order))])
+
+    def tensor(self, name: str) -> Any:
+        """An operand as given, arranged; numbers as they are."""
+        value = self._bound.operands[name]
+        return self.arrange(value) if isinstance(value, Tensor) else value
+
+    def value(self, name: str) -> Tensor | float:
+        """A floating operand in the compute type."""
+        value: Tensor | float = self.tensor(name)
+        return self._kept(value.to(self._bound.compute)) if isinstance(value, Tensor) else value
+
+    def column(self) -> Tensor:
+        """The number of each column."""
+        return torch.arange(self.columns, device=self._bound.x.device)
+
+    def query(self) -> Tensor:
+        """The number of each row's query, as a column."""
+        return torch.arange(self.queries, device=self._bound.x.device)[:, None]
+
+    def save(self, name: str, value: Tensor) -> Tensor:
+        """Keep a value as an output; the chain goes on with what was kept."""
+        rounded = self.rounded(name, value)
+        if self._gone is None:  # else it was saved before
+            self.saved[name] = self.restore(rounded)
+        return rounded
+
+    def rounded(self, name: str, value: Tensor) -> Tensor:
+        """A value as the stream of this name holds it; its gradient passes as it is."""
+        dtype = self._bound.output_dtype(name)
+        if dtype == value.dtype:
+            return value
+        # Whether torch types apply() depends on its version.
+        result: Tensor = cast(Any, _Round).apply(value, dtype)
+        return result
+
+    def dropout(self, functor: Dropout) -> tuple[Tensor, float]:
+        """The elements that a dropout keeps, and their scale."""
+        bound, x = self._bound, self._bound.x
+        if self._drawn is None:
+            count = sum(isinstance(f, Dropout) for f in (*bound.op.load, *bound.op.store))
+            generator = None if isinstance(bound.generator, (tuple, Tensor)) else bound.generator
+            self._drawn = draw(x.device.type, x.device.index or 0, generator, count)
+        if self._drawn is None:
+            raise UnsupportedError(
+                f"{bound.op.name}: op.unfused cannot draw a dropout mask while a CUDA graph is "
+                "captured; capture the op itself"
+            )
+        seed, offset = self._drawn
+        p = bound.operands[functor.p]
+        kept = keep_mask(
+            tuple(x.shape),
+            bound.reduced,
+            seed=seed,
+            offset=offset + self._slot,
+            p=p,
+            device=x.device,
+        )
+        return self.arrange(kept), keep_scale(p)
+
+    def apply(self, side: str, value: Tensor, places: range) -> Tensor:
+        """Run the functors at these places, without the masks."""
+        functors = self._bound.load if side == "load" else self._bound.store
+        for place in places:
+            self._slot = self._bound.slots.get((side, place), -1)
+            if not functors[place].masks:
+                value = functors[place].apply(self._kept(value), self)
+        return self._kept(value)
+
+    def outputs(self) -> dict[str, Tensor]:
+        """Every result before it is rounded to its dtype, by name."""
+        bound, op = self._bound, self._bound.op
+        value = self._load()
+        if bound.columns == 0:
+            rows = [bound.x.shape[dim] for dim in self._rows]
+            result = value
+            statistics = {name: value.new_full(rows, torch.nan) for name in ("mean", "rstd")}
+        else:
+            result, statistics = op.reference(value)
+        # A logarithm of -inf is a constant, whatever the store makes of it.
+        gone = result == -torch.inf if op.masks and self._differentiable() else None
+        with self._without(gone):
+            result = self.apply("store", result, range(len(bound.store)))
+        return {"y": self.restore(result), **self.saved, **statistics}
+
+    def _load(self) -> Tensor:
+        """What is reduced: masked elements are -inf."""
+        bound = self._bound
+        shared, end = self._shared(), len(bound.load)
+        start = self.apply("load", self.arrange(bound.x).to(bound.compute), range(shared))
+        value = self.apply("load", start, range(shared, end))
+        masks = [f.masked(self) for f in bound.load if f.masks]
+        if masks:
+            # Their union, last: a masked element leaves the row whatever stands after its mask.
+            value = value.masked_fill(functools.reduce(operator.or_, masks), -torch.inf)
+        if not (bound.op.masks and self._differentiable()):
+            return value
+        gone = value == -torch.inf
+        with self._without(gone):
+            # Once more, since a stream's own gradient goes to masked elements as well.
+            value = self.apply("load", start, range(shared, end))
+            return value.masked_fill(gone, -torch.inf)
+
+    def _shared(self) -> int:
+        """How many functors are run once for y and for streams: a cast rounds their joint gradient.
+
+        Otherwise none, so that nothing leaks from under a mask where a stream has no gradient.
+        """
+        load = self._bound.load
+        saving = [i for i, f in enumerate(load) if isinstance(f, Residual) and f.save is not None]
+        saved = saving[-1] + 1 if saving else 0
+        return saved if any(isinstance(functor, Cast) for functor in load[:saved]) else 0
+
+    def _differentiable(self) -> bool:
+        tensors = (self._bound.x, *self._bound.operands.values())
+        return torch.is_grad_enabled() and any(
+            isinstance(tensor, Tensor) and tensor.requires_grad for tensor in tensors
+        )
+
+    @contextlib.contextmanager
+    def _without(self, gone: Tensor | None) -> Iterator[None]:
+        """In the block, nothing gets a gradient from these elements."""
+        self._gone = gone
+        try:
+            yield
+        finally:
+            self._gone = None
+
+    def _kept(self, value: Tensor) -> Tensor:
+        """The same value, with a gradient from what is in the row alone."""
+        return value if self._gone is None else torch.where(self._gone, value.detach(), value)
+
+
+class _Round(torch.autograd.Function):
+    """Rounds to a dtype and back; a gradient passes as it is, forward and backward."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(value: Tensor, dtype: torch.dtype) -> Tensor:
+        return value.to(dtype).to(value.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
+        return tangent
+
+
+def run(bound: Bound) -> dict[str, Tensor]:
+    """The outputs of a call, by name."""
+    outputs = Chain(bound).outputs()
+    results = {}
+    for name in bound.op.outputs:
+        result = outputs[name].to(bound.output_dtype(name))
+        results[name] = bound.out[name].copy_(result) if name in bound.out else result.contiguous()
+    return results

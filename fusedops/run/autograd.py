@@ -1,0 +1,271 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Differentiate a fused op: the forward pass, which keeps what the backward reads, and that pass.
+
+Nothing is kept but tensors that exist anyway (inputs, saved streams) and a few numbers a row; which
+inputs is decided by `saved_tensors`. What is not read again is described by its shape alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from fusedops.bind.bind import KEPT, bind, drops
+from fusedops.bind.generator import draw, draw_in_memory
+from fusedops.bind.layouts import check_layouts
+from fusedops.bind.scalars import check_pair, read_ints
+from fusedops.errors import UnsupportedError
+from fusedops.jit.lock import guard
+from fusedops.reference.unfused import run
+from fusedops.run.contiguous import run_on_copies
+from fusedops.run.forward import columns_apart
+from fusedops.run.saved_tensors import joining_name, saved_name
+
+if TYPE_CHECKING:
+    from fusedops.run.gradient import Gradient
+    from fusedops.run.runnable import Runnable
+
+__all__ = ["Recipe", "differentiate", "run_backward", "what_is_kept"]
+
+_WORD = 1 << 63
+
+
+def differentiate(op: Runnable, options: dict[str, Any] | None, x: Tensor, *values: Any) -> Any:
+    """Run a call that needs gradients; `values` are the operands in order, None if not given."""
+    if options and options.get("out") is not None:
+        raise UnsupportedError(
+            f"{op.name}: out= does not go with gradients; leave it away, or call the op under "
+            "torch.no_grad()"
+        )
+    op.check_differentiable()
+    if options and _several(op, options):
+        bound = bind(op, x, _named(op, values), options)
+        if columns_apart(bound):
+            return run_on_copies(op, bound)
+    if x.numel() == 0:  # there is nothing to fuse
+        return op.wrap(run(bind(op, x, _named(op, values), options or {})))
+    apply: Any = _Differentiated.apply
+    try:
+        result = apply(op, options, x, *values)
+    except RuntimeError:  # torch's, of tensors that have no shape
+        check_layouts(op.name, {"x": x, **_named(op, values)})
+        raise
+    return result[0] if len(op.outputs) == 1 else op.result_type._make(result)
+
+
+class Recipe(NamedTuple):
+    """What a forward pass keeps when these inputs need gradients."""
+
+    wanted: frozenset[str]
+    x: bool
+    kept: tuple[bool, ...]  # by operand
+    streams: tuple[tuple[int, str], ...]  # number of the output, keyword
+
+
+#: What a backward pass must know of the forward pass, besides the tensors that were kept: the op,
+#: the wanted names, the names of those tensors after the statistics, what else the backward kernel
+#: gets by keyword, dtype and shape of the result. No class: making an instance takes longer.
+_Call: TypeAlias = (
+    "tuple[Runnable, frozenset[str], list[str], dict[str, Any], torch.dtype, torch.Size]"
+)
+
+
+class _Differentiated(torch.autograd.Function):
+    """One call of an op; inputs: the op, its options, x, then the operands in order."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, op: Runnable, options: dict[str, Any] | None, x: Tensor, *values: Any
+    ) -> tuple[Tensor, ...]:
+        recipe = op.recipes.get(ctx.needs_input_grad)
+        if recipe is None:
+            recipe = op.recipes[ctx.needs_input_grad] = what_is_kept(op, ctx.needs_input_grad[2:])
+        arguments: dict[str, Any] = {}
+        given: dict[str, Any] = {}
+        names, tensors = ["x"] * recipe.x, [x] * recipe.x
+        if not recipe.x:
+            given["x"] = (x.dtype, x.shape)
+        odd = False
+        for name, value, keep in zip(op.slots, values, recipe.kept, strict=True):
+            if value is None:
+                given[name] = None
+                continue
+            arguments[name] = value
+            if not isinstance(value, Tensor):
+                given[name] = value
+                odd = odd or not _is_plain(value)
+            elif keep:
+                names.append(name)
+                tensors.append(value)
+            else:
+                given[name] = (value.dtype, value.shape)
+        if options:
+            arguments.update(options)
+            given.update(_options(op, options, x))
+        if odd:
+            plain = bind(op, x, _named(op, values), options or {}).operands
+            given.update((k, v) for k, v in plain.items() if not isinstance(v, Tensor))
+        if op.dropouts:
+            generator = None if options is None else options.get("generator")
+            if not isinstance(generator, (tuple, Tensor)) and drops(op, arguments):
+                # x.device would be made anew for each question.
+                where = ("cuda", x.get_device()) if x.is_cuda else ("cpu", 0)
+                drawn = draw(*where, generator, op.dropouts, op.name)
+                if drawn is None:
+                    generator = draw_in_memory(x.device, op.dropouts, generator, op.name)
+                else:
+                    generator = drawn
+            elif isinstance(generator, tuple):
+                generator = check_pair(op.name, generator)  # in plain types, to be read again
+            arguments["generator"] = generator
+            if isinstance(generator, Tensor):
+                names.append("generator")
+                tensors.append(generator)
+            else:
+                given["generator"] = generator
+        *outputs, kept = op.trained(x, **arguments)
+        for number, name in recipe.streams:
+            names.append(name)
+            tensors.append(outputs[number])
+        ctx.save_for_backward(kept, *tensors)
+        ctx.call = op, recipe.wanted, names, given, outputs[0].dtype, x.shape
+        ctx.set_materialize_grads(False)
+        statistics = len(op.outputs) - 1 - len(op.saves)
+        if statistics:
+            ctx.mark_non_differentiable(*outputs[-statistics:])
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Any, ...]:
+        saved = ctx.saved_tensors  # once: a checkpoint hands them out a single time
+        if not torch.is_grad_enabled():
+            return (None, None, *run_backward(ctx.call, saved, incoming))
+        # The graph of a second derivative is being made: it may never be used, so what is refused
+        # is its use.
+        with torch.no_grad():
+            results = run_backward(ctx.call, saved, incoming)
+        tensors = [result for result in results if isinstance(result, Tensor)]
+        roots = [one for one in (*saved, *incoming) if isinstance(one, Tensor)]
+        apply: Any = _Once.apply
+        once = iter(apply(ctx.call[0].name, len(tensors), *tensors, *roots))
+        return (None, None, *[next(once) if isinstance(one, Tensor) else one for one in results])
+
+
+class _Once(torch.autograd.Function):
+    """Hands on gradients that cannot be differentiated again."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.name = name
+        return tuple(tensor.detach() for tensor in tensors[:count])
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: Tensor) -> Any:
+        raise UnsupportedError(
+            f"{ctx.name}: a fused op has a first derivative only, and a second was asked for; use "
+            "op.unfused, which torch differentiates as often as you like"
+        )
+
+
+def run_backward(
+    call: _Call, saved: Sequence[Tensor], incoming: Sequence[Tensor | None]
+) -> tuple[Any, ...]:
+    """The gradients of x and of the operands in order, None where not wanted.
+
+    `saved` are the statistics and the tensors that the call names, `incoming` the gradients of y
+    and of the saved streams.
+    """
+    op, wanted, names, given, dtype, shape = call
+    kept, *tensors = saved
+    if not kept.is_contiguous() or kept.data_ptr() % 16:  # a hook brought it back from elsewhere
+        kept = kept.contiguous().clone()
+    arguments = {KEPT: kept, **given}
+    arguments.update(zip(names, tensors, strict=True))
+    dy, *of_streams = incoming
+    joining = []
+    for name, gradient in zip(op.saves, of_streams, strict=False):
+        if gradient is not None:
+            joining.append(name)
+            arguments[joining_name(name)] = gradient
+    if dy is None:
+        dy = torch.zeros((), dtype=dtype, device=kept.device).expand(shape)
+    gradient_op: Gradient | None = op.gradients.get((wanted, *joining))
+    if gradient_op is None:
+        gradient_op = _new_gradient(op, wanted, joining)
+    results = gradient_op(dy, **arguments)
+    if gradient_op.loose:
+        found = _summed(gradient_op, results, arguments)
+        return (found.get("x"), *[found.get(name) for name in op.slots])
+    return tuple([None if k is None else results[k] for k in gradient_op.places])
+
+
+def _summed(
+    gradient: Gradient, results: Sequence[Tensor], arguments: dict[str, Any]
+) -> dict[str, Tensor]:
+    """Add up gradients that came whole, or from several functors."""
+    found: dict[str, Tensor] = {}
+    targets: dict[str, torch.dtype] = {}
+    for name, result in zip(gradient.names, results, strict=True):
+        value = arguments[name]
+        dtype, shape = value if isinstance(value, tuple) else (value.dtype, value.shape)
+        if result.shape != shape:
+            result = result.sum_to_size(shape)
+        found[name] = found[name] + result if name in found else result
+        targets[name] = dtype
+    return {name: result.to(targets[name]) for name, result in found.items()}
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether the runtime takes a number as it is."""
+    return type(value) is float or (type(value) is int and -_WORD <= value < _WORD)
+
+
+def _several(op: Runnable, options: Mapping[str, Any]) -> bool:
+    """Whether more than one dimension is reduced."""
+    given = ((key, options.get(key)) for key in ("dim", "normalized_shape"))
+    return any(len(read_ints(op.name, key, value)) > 1 for key, value in given if value is not None)
+
+
+def _options(op: Runnable, options: Mapping[str, Any], x: Tensor) -> Iterator[tuple[str, Any]]:
+    """Those that the backward pass takes as well."""
+    if "training" in options:
+        yield "training", options["training"]
+    shape, dim = options.get("normalized_shape"), options.get("dim")
+    if shape is not None:
+        count = len(read_ints(op.name, "normalized_shape", shape))
+        yield "dim", tuple(range(x.dim() - count, x.dim()))
+    elif dim is not None:
+        yield "dim", read_ints(op.name, "dim", dim)  # plain, and no list that may change later
+
+
+def what_is_kept(op: Runnable, needs: Sequence[bool]) -> Recipe:
+    """What a forward pass keeps when x and the operands in order need these gradients."""
+    names = ("x", *op.slots)
+    wanted = frozenset(name for name, need in zip(names, needs, strict=True) if need)
+    gradient = op.gradients.get((wanted,)) or _new_gradient(op, wanted, ())
+    needed = gradient.needed
+    streams = [
+        (number, saved_name(name))
+        for number, name in enumerate(op.outputs)
+        if name in needed.streams
+    ]
+    kept = tuple(name in needed.operands for name in op.slots)
+    return Recipe(wanted, needed.x, kept, tuple(streams))
+
+
+def _new_gradient(op: Runnable, wanted: frozenset[str], joining: Sequence[str]) -> Gradient:
+    with guard:
+        from fusedops.run.gradient import Gradient  # a fifth of the package's import
+
+    made = Gradient(op, wanted, frozenset(joining), op.observer)
+    # another thread's, if it was first
+    kept: Gradient = op.gradients.setdefault((wanted, *joining), made)
+    return kept
+
+
+def _named(op: Runnable, values: Sequence[Any]) -> dict[str, Any]:
+    return {name: value for name, value in zip(op.slots, values, strict=True) if value is not None}

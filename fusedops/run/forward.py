@@ -1,0 +1,399 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Make the plan of a call: place the operands, choose the schedule, generate, build, and pack.
+
+A plan belongs to shapes, strides and dtypes; the kernel it launches belongs to the types of its
+argument alone, so a new shape of a known pattern finds its kernel by them and builds nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fusedops import _runtime
+from fusedops.bind.bind import FLOATING, KEPT, Bound
+from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry, Operand, Virtual, place
+from fusedops.errors import UnsupportedError
+from fusedops.functors import rounded
+from fusedops.generate.arguments import ArgumentWriter
+from fusedops.generate.target import Target
+from fusedops.generate.variant import Variant
+from fusedops.generate.views import (
+    Number,
+    Part,
+    View,
+    contiguous,
+    kept_part,
+    kept_view,
+    part_of,
+    view_of,
+    widened,
+)
+from fusedops.reference.unfused import run
+from fusedops.run.contiguous import dense_cure, run_on_copies
+from fusedops.run.fallback_arch import serve
+from fusedops.run.runnable import Runnable
+from fusedops.schedule import forward as schedule
+from fusedops.schedule.traffic import traffic_of, without_rows
+
+if TYPE_CHECKING:
+    from fusedops.run.observer import Observer
+
+__all__ = [
+    "DLPACK",
+    "Info",
+    "Variant",
+    "check_columns",
+    "choose",
+    "columns_apart",
+    "describe",
+    "make_plan",
+    "placed",
+]
+
+#: Elements that a call on a CPU must have before it wakes a second thread. Two threads against one,
+#: residual LayerNorm in float32: 16384 elements 10 us against 11, 32768 elements 12 against 28.
+HOST_INLINE = 16384
+
+#: Elements that a thread takes at a time: a machine of 16 threads shares 65536 elements among all.
+HOST_GRAIN = 4096
+
+#: What 32 bits count.
+MOST_COLUMNS = 2**31 - 1
+
+#: DLPack's type code and bits of what a kernel writes.
+DLPACK = {dtype: (4 if dtype is torch.bfloat16 else 2, dtype.itemsize * 8) for dtype in FLOATING}
+
+#: Which storage a test wants, or None: fusedops.testing.force_schedule.
+forced: str | None = None
+
+
+class Info(NamedTuple):
+    """What is known of a call before it runs; `explain` and the test hooks read it."""
+
+    schedule: str
+    tile: schedule.Schedule | None
+    geometry: Geometry
+    operands: Mapping[str, View | Number]
+    outputs: Mapping[str, View]
+    variant: Variant
+    words: bytes
+    patches: list[tuple[int, int, int]]
+    draws: int
+
+
+def make_plan(op: Runnable, bound: Bound) -> Any:
+    """The plan of a call that the C++ path has not seen."""
+    outputs = [
+        (*DLPACK[bound.output_dtype(name)], bound.output_shape(name)) for name in bound.outputs
+    ]
+    if bound.x.numel() == 0:
+        if bound.columns == 0 and "mean" in op.outputs:
+            return op.wrap(run(bound))  # rows without columns have statistics: NaN
+        return _runtime.Plan(
+            kernel=None,
+            words=b"",
+            patches=[],
+            outputs=outputs,
+            rows=0,
+            grain=1,
+            grid=1,
+            block=1,
+            shared=0,
+            draws=_draws(bound),
+            info=None,
+        )
+    if len(bound.reduced) > 1 and columns_apart(bound):
+        return run_on_copies(op, bound)
+    observer = op.observer
+    info = serve(
+        bound.x.device,
+        functools.partial(_built, bound, observer),
+        functools.partial(observer.of_call, bound),
+    )
+    rows = info.geometry.rows
+    tile = info.tile
+    return _runtime.Plan(
+        kernel=info.variant.kernel(),
+        words=info.words,
+        patches=info.patches,
+        outputs=outputs,
+        rows=rows,
+        grain=_grain(rows, info.geometry.columns),
+        grid=1 if tile is None else tile.grid(rows),
+        block=1 if tile is None else tile.block,
+        shared=0 if tile is None else tile.shared,
+        draws=info.draws,
+        info=info,
+    )
+
+
+def _built(bound: Bound, observer: Observer, target: Target) -> Info:
+    """What a call runs, once its kernel is there."""
+    observer.notify(
+        functools.partial(observer.of_call, bound),
+        lambda other: [describe(bound, other).variant],
+        target,
+    )
+    info = choose(bound, target)
+    info.variant.kernel()
+    return info
+
+
+def _grain(rows: int, columns: int) -> int:
+    """Rows that a thread of a CPU takes at a time; all that there are, if the caller does them."""
+    return rows if rows * columns <= HOST_INLINE else max(1, HOST_GRAIN // columns)
+
+
+def choose(bound: Bound, target: Target) -> Info:
+    """What a call runs: its own variant or, rather than build it, one with more row dimensions.
+
+    A last batch of one loses a dimension, and must not build a variant for it.
+    """
+    own = describe(bound, target)
+    if own.variant.loaded:
+        return own
+    for padding in range(1, MAX_ROW_DIMS - len(own.geometry.sizes) + 1):
+        wider = describe(bound, target, padding)
+        if wider.variant.loaded:
+            return wider
+    return own
+
+
+def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> Info:
+    """Place, choose and generate, without building anything; for x's own device by default.
+
+    `padding` adds row dimensions of size 1, for a kernel that has more of them.
+    """
+    op, x = bound.op, bound.x
+    target = target or Target.of(x.device)
+    inputs, outputs = _parts(bound)
+    geometry = placed(bound, [*inputs.values(), *outputs.values()])
+    if padding:
+        geometry = _padded(geometry, padding)
+    columns = max(geometry.columns, 1)
+    tile, traffic = None, traffic_of(bound)
+    if target.shared_limit is not None:
+        check_columns(op.name, columns)
+    if target.shared_limit is None:
+        kind, width = schedule.choose_host(columns, forced), 0
+    else:
+        tile = schedule.choose(
+            schedule.Row(
+                columns=columns,
+                element_bytes=x.element_size(),
+                compute_bytes=bound.compute.itemsize,
+                dropout=traffic.draws > 0,
+                streams=traffic.streams,
+                centred=op.centred,
+            ),
+            target.shared_limit,
+            target.cluster_limit,
+            forced,
+        )
+        kind, width = tile.kind, tile.width
+    places = iter(geometry.placed)
+    operands: dict[str, View | Number] = {
+        name: view_of(part, next(places), width) for name, part in inputs.items()
+    }
+    for name, value in bound.operands.items():
+        if name not in inputs:
+            operands[name] = Number(op.slots[name], isinstance(value, int))
+    views = {name: view_of(part, next(places), width) for name, part in outputs.items()}
+    if bound.keep:
+        views[KEPT] = kept_view(views[KEPT], op.kept, width)
+    if tile is not None and target.cluster_limit > 1 and traffic.streams != "many":
+        tile = _staged(bound, tile, operands["x"], views["y"], target)
+    query, logical_row = (() if place is None else place.row_strides for place in places)
+    rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
+    write = ArgumentWriter(
+        compute="double" if bound.compute is torch.float64 else "float",
+        sizes=geometry.sizes,
+        columns=geometry.columns,
+        queries=x.shape[rows[-1]] if rows else 1,
+        operands=operands,
+        outputs=views,
+        query=query,
+        logical_row=logical_row,
+        slots=op.slots,
+        drawn_in_memory=isinstance(bound.generator, Tensor),
+    )
+    members = _members(bound, write, geometry, tile)
+    variant = Variant(
+        arch=target.arch,
+        schedule=kind,
+        tile=tile,
+        members=members,
+        words=len(write.words),
+        op=op.name,
+        header=op.header,
+        load=bound.load,
+        store=bound.store,
+        dtype=x.dtype,
+        declaration=op.declaration,
+        definitions=op.definitions,
+        translated=target.translated,
+    )
+    return Info(
+        schedule=kind,
+        tile=tile,
+        geometry=geometry,
+        operands=operands,
+        outputs=views,
+        variant=variant,
+        words=write.pack(),
+        patches=write.patches,
+        draws=_draws(bound),
+    )
+
+
+def _staged(
+    bound: Bound,
+    tile: schedule.Schedule,
+    x: View | Number,
+    y: View,
+    target: Target,
+) -> schedule.Schedule:
+    assert isinstance(x, View)
+    assert target.shared_limit is not None
+    if x.placed.column_stride != 1 or y.placed.column_stride != 1:
+        return dataclasses.replace(tile, staged=0)
+    sizes = (bound.x.element_size(), bound.output_dtype("y").itemsize)
+    own = min(size * min(tile.width, 16 // size) for size in sizes)
+    access = min(x.width * sizes[0], y.width * sizes[1])
+    return schedule.staged(tile, own, access, max(sizes), target.shared_limit)
+
+
+def check_columns(name: str, columns: int) -> None:
+    """Kernels of a GPU count columns in 32 bits.
+
+    Raises:
+        UnsupportedError: There are too many.
+    """
+    if columns > MOST_COLUMNS:
+        raise UnsupportedError(
+            f"{name}: rows of {columns} columns, a GPU kernel holds at most {MOST_COLUMNS}; use "
+            "op.unfused, or compute on the CPU"
+        )
+
+
+def _padded(geometry: Geometry, padding: int) -> Geometry:
+    places = [
+        None if place is None else place._replace(row_strides=(0,) * padding + place.row_strides)
+        for place in geometry.placed
+    ]
+    return geometry._replace(sizes=(1,) * padding + geometry.sizes, placed=tuple(places))
+
+
+def _parts(bound: Bound) -> tuple[dict[str, Part], dict[str, Part]]:
+    """The tensors that are read and those that are written, by name."""
+    x, op, rank = bound.x, bound.op, bound.x.dim()
+    rows = rank - len(bound.reduced)
+    inputs = {"x": part_of(x, (_runtime.POINTER, 0))}
+    for name, value in bound.operands.items():
+        if isinstance(value, Tensor):
+            patch = (_runtime.POINTER, op.slots[name])
+            shared = rows > 0 and without_rows(value, x, bound.reduced)
+            inputs[name] = part_of(value, patch, shared)
+    outputs = {}
+    for index, name in enumerate(bound.outputs):
+        patch = (_runtime.OUTPUT, index)
+        if name in bound.out:
+            part = part_of(bound.out[name], patch)
+        else:
+            shape = bound.output_shape(name)
+            part = Part(shape, contiguous(shape), bound.output_dtype(name), patch, 16)
+        if name == KEPT:
+            outputs[name] = kept_part(shape, part.dtype, patch, bound.reduced)
+        else:
+            outputs[name] = part if len(part.shape) == rank else widened(part, bound.reduced)
+    return inputs, outputs
+
+
+def placed(bound: Bound, parts: Sequence[Part], summed: Sequence[int] = ()) -> Geometry:
+    """The parts in their order, then the maps to a row's query and to the row that dropout counts.
+
+    A map that nothing asks for is zero everywhere, so that it keeps no dimensions from merging.
+    `summed` are the parts that add up what they are broadcast over.
+    """
+    shape = tuple(bound.x.shape)
+    rows = [dim for dim in range(len(shape)) if dim not in bound.reduced]
+    query, logical = [0] * len(shape), [0] * len(shape)
+    if rows and bound.op.causal:
+        query[rows[-1]] = 1
+    if bound.slots:
+        for dim, step in zip(rows, contiguous([shape[dim] for dim in rows]), strict=True):
+            logical[dim] = step
+    operands: list[Operand] = [(part.shape, part.strides) for part in parts]
+    operands += (Virtual(query), Virtual(logical))
+    sizes = [*[part.dtype.itemsize for part in parts], 0, 0]
+    try:
+        return place(shape, bound.reduced, operands, sizes, summed)
+    except ValueError as error:
+        cure = dense_cure(bound, _parts(bound)[0], parts, operands, sizes)
+        raise UnsupportedError(
+            f"{bound.op.name}: x of shape {shape} and its operands broadcast in too many ways: "
+            f"{error}; {cure}, or use op.unfused"
+        ) from None
+
+
+def declared(
+    bound: Bound, write: ArgumentWriter, geometry: Geometry, op: str
+) -> list[tuple[str, str]]:
+    """Walk the declaration, as every kernel's argument begins: rows, operator, x, and functors.
+
+    The types come out, the words stay in `write`; `op` is the operator's C++ type.
+    """
+    members = [(write.rows(geometry.rows, geometry.sizes), "rows")]
+    write.constant(geometry.columns)
+    members.append(("int64_t", "cols"))
+    if bound.op.eps is None:
+        write.constant(0)
+    else:
+        write.number(rounded(bound.op.eps, write.compute))
+    members.append((op, "op"))
+    members.append((write.operand("x"), "x"))
+    for side, chain in (("load", bound.load), ("store", bound.store)):
+        for position, functor in enumerate(chain):
+            write.dropout_slot = bound.slots.get((side, position), -1)
+            members.append((functor.spell(write), f"{side}{position}"))
+    return members
+
+
+def _members(
+    bound: Bound, write: ArgumentWriter, geometry: Geometry, tile: schedule.Schedule | None
+) -> tuple[tuple[str, str], ...]:
+    """What the forward kernel's argument holds."""
+    op = bound.op
+    members = declared(bound, write, geometry, op.cpp(write.compute))
+    members.append((write.output("y"), "y"))
+    kept = f"Kept<{write.output(KEPT)}, " if bound.keep else ""
+    if "mean" in op.outputs:
+        kind = f"Statistics<{write.output('mean')}, {write.output('rstd')}>"
+    else:
+        write.constant(0)
+        kind = "NoStatistics"
+    members.append((f"{kept}{kind}>" if kept else kind, "statistics"))
+    if tile is not None and tile.asks != "never":
+        write.constant(tile.ahead)
+        members.append(("int64_t", "ahead"))
+    return tuple(members)
+
+
+def columns_apart(bound: Bound) -> bool:
+    """Whether some operand's reduced dimensions do not merge into one, so that it needs a copy."""
+    if len(bound.reduced) == 1:
+        return False
+    inputs, outputs = _parts(bound)
+    return None in placed(bound, [*inputs.values(), *outputs.values()]).placed
+
+
+def _draws(bound: Bound) -> int:
+    """How many dropouts draw: all or none, so that each has its own offset."""
+    return bound.op.dropouts if bound.slots else 0

@@ -1,0 +1,137 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Say why a call cannot take the fused path: what the gate's reasons mean for these arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from fusedops.bind.bind import Bound, bind
+from fusedops.bind.layouts import check_layouts, described
+from fusedops.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from fusedops._runtime import Reason
+    from fusedops.declare.declaration import Declaration
+
+__all__ = ["refuse", "refuse_classes"]
+
+
+def refuse(
+    op: Declaration, reason: Reason, x: Any, operands: Mapping[str, Any], options: Mapping[str, Any]
+) -> None:
+    """Raise what the gate's reason means for these arguments; return if it means nothing bad."""
+    name = type(op).__name__
+    if reason in ("arguments", "device", "overlap"):
+        bound = bind(op, x, operands, options)
+        if reason == "overlap":
+            raise ValueError(
+                f"{name}: out must overlap neither an input nor another output nor itself, judged "
+                f"by first and last elements, but {_overlap(bound)}; pass other memory, or leave "
+                "out= away and get a new tensor"
+            )
+        if reason == "device":
+            raise UnsupportedError(
+                f"{name}: x must be on the CPU or a CUDA device, got {bound.x.device}; op.unfused "
+                "runs on any device"
+            )
+        return
+    outs = options.get("out")
+    outs = outs if isinstance(outs, (tuple, list)) else [outs]
+    named = {"x": x, **operands, **{f"out[{k}]": one for k, one in enumerate(outs)}}
+    if len(outs) == 1:
+        named["out"] = named.pop("out[0]")
+    check_layouts(name, named)
+    if reason == "conj":
+        bind(op, x, operands, options)  # says what to do with complex numbers
+    tensors = {key: value for key, value in named.items() if isinstance(value, Tensor)}
+    meaning: dict[Reason, str] = {
+        "subclass": "{classes} must be plain, a torch.Tensor or Parameter; pass the plain tensor "
+        "in it, say {key}.as_subclass(torch.Tensor), or use op.unfused",
+        "neg": "{negative} must not have its negative bit set, for its memory holds other numbers; "
+        "use .resolve_neg()",
+        "conj": "{conjugate} must not have its conjugate bit set, for its memory holds other "
+        "numbers; use .resolve_conj()",
+        "mode": "a torch dispatch or function mode is active, which a fused kernel would bypass; "
+        "use op.unfused under it",
+        "functorch": "torch.func transforms (vmap, grad, jvp) do not see into a fused kernel; use "
+        "op.unfused under them",
+        "tracing": "torch.jit.trace does not see into a fused kernel; use torch.compile or "
+        "torch.export, or op.unfused",
+        "layout": "tensors must be dense and strided, got {layouts}; use op.unfused",
+        "grad": "{grads} requires grad, which this call has no gradients for; call it under "
+        "torch.no_grad(), detach() what needs no gradient, or use op.unfused, which differentiates",
+        "dual": "forward-mode derivatives do not reach into a fused kernel; use op.unfused",
+        "storage": "{without} has no memory of its own (fake, meta, zero or functional tensors); "
+        "pass plain tensors, or use op.unfused",
+    }
+
+    def those(of: Callable[[Tensor], bool]) -> str:
+        return " and ".join(described(k) for k, one in tensors.items() if of(one)) or "a tensor"
+
+    classes = {key: one for key, one in tensors.items() if not _is_plain(one)}
+    text = meaning.get(reason, f"the call cannot take the fused path: {reason}").format(
+        classes=_classes(classes),
+        key=next(iter(classes), "x"),
+        negative=those(lambda one: one.is_neg()),
+        conjugate=those(lambda one: one.is_conj()),
+        layouts=", ".join(f"{described(k)}: {one.layout}" for k, one in tensors.items()),
+        grads=" and ".join(repr(k) for k, one in tensors.items() if one.requires_grad) or "out",
+        without=those(lambda one: not _is_plain(one) or one.is_meta or not _has_memory(one)),
+    )
+    raise UnsupportedError(f"{name}: {text}")
+
+
+def refuse_classes(op: Declaration, named: Mapping[str, Any], error: Exception) -> NoReturn:
+    """Raise UnsupportedError for a tensor's class, or a mode, that knows no operator of ours."""
+    classes = {
+        key: one for key, one in named.items() if isinstance(one, Tensor) and not _is_plain(one)
+    }
+    said = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    raise UnsupportedError(
+        f"{op.name}: {_classes(classes) or 'a mode'} cannot be computed with here ({said}); give "
+        "the op plain tensors, say x.to_local() of a DTensor, or use op.unfused"
+    ) from error
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return type(tensor) in (Tensor, torch.nn.Parameter)
+
+
+def _classes(tensors: Mapping[str, Tensor]) -> str:
+    said = (f"{described(key)}, a {type(one).__name__}," for key, one in tensors.items())
+    return " and ".join(said)
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    try:
+        return tensor.numel() == 0 or tensor.data_ptr() != 0
+    except RuntimeError:
+        return False
+
+
+def _overlap(bound: Bound) -> str:
+    """Which output overlaps what, by the bytes between their first and last elements."""
+    inputs = {"x": bound.x, **bound.operands}
+    for name, out in bound.out.items():
+        for key, value in inputs.items():
+            if isinstance(value, Tensor) and _share(out, value):
+                return f"the out for {name!r} reaches into the memory range of {key!r}"
+        for key, value in bound.out.items():
+            if key != name and _share(out, value):
+                return f"the out for {name!r} reaches into the memory range of that for {key!r}"
+    return "an out has strides by which its elements share memory"
+
+
+def _share(a: Tensor, b: Tensor) -> bool:
+    def extent(tensor: Tensor) -> tuple[int, int]:
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        last = sum((size - 1) * step for size, step in steps)
+        return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+
+    (a_begin, a_end), (b_begin, b_end) = extent(a), extent(b)
+    return a.numel() > 0 and b.numel() > 0 and a_begin < b_end and b_begin < a_end

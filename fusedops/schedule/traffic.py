@@ -1,0 +1,126 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the rows of a call move beside x and y: all that a schedule knows of functors and operands.
+
+A schedule never asks which functor reads an operand, so two declarations that move the same bytes
+at the same time get the same schedule, whatever their functors are called. Since the tile decides
+the order of a sum, nothing here may depend on how many rows there are: see `extent`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from fusedops.bind.bind import Bound
+    from fusedops.functors import Functor
+
+__all__ = ["Extent", "Traffic", "extent", "traffic_of", "without_rows"]
+
+
+class Extent(enum.Enum):
+    """How much of an operand a row reads."""
+
+    NUMBER = "one number for all rows"
+    ROW = "one number a row"
+    VECTOR = "a vector that all rows share"
+    FULL = "a row of its own"
+
+
+class Traffic(NamedTuple):
+    """What the rows of a call move beside x and y.
+
+    Attributes:
+        load, store: What each operand of a side's functors adds, in their order; an operand that
+            two functors read counts twice.
+        draws: How many functors draw random numbers.
+        saves: How many tensors of x's size are written beside y.
+        masks: Whether a functor takes elements out of the rows, which decides what is read.
+    """
+
+    load: tuple[Extent, ...]
+    store: tuple[Extent, ...]
+    draws: int
+    saves: int
+    masks: bool
+
+    @property
+    def streams(self) -> str:
+        """What a row has beside x and y in the forward pass: as `streams` of `row_tile.Row`.
+
+        A number is no stream. Vectors that all rows share have schedules of their own where the
+        STORE reads them, after the reduction. The LOAD's are under way together with x, which is
+        not measured, nor are numbers of each row: both count as "many", as a full operand does.
+        """
+        if self.draws or self.saves or self.masks:
+            return "many"
+        load, store = ({*side} - {Extent.NUMBER} for side in (self.load, self.store))
+        if load or not store <= {Extent.VECTOR}:
+            return "many"
+        return "columns" if store else "none"
+
+    @property
+    def beside(self) -> int:
+        """What the backward pass has beside dy, x and dx, counted as its tables do.
+
+        Tensors that are read or have gradients, and dropouts. What the STORE reads counts as two at
+        least: a norm's gamma alone and its gamma and beta were measured with the same tiles.
+        """
+        load, store = (
+            sum(one is not Extent.NUMBER for one in side) for side in (self.load, self.store)
+        )
+        return load + (max(2, store) if store else 0) + self.draws
+
+
+def traffic_of(bound: Bound) -> Traffic:
+    """The traffic of a call's functors that act."""
+    functors = (*bound.load, *bound.store)
+    return Traffic(
+        load=_extents(bound, bound.load),
+        store=_extents(bound, bound.store),
+        draws=sum(functor.draws for functor in functors),
+        saves=len(bound.op.saves),
+        masks=any(functor.masks for functor in functors),
+    )
+
+
+def _extents(bound: Bound, chain: Iterable[Functor]) -> tuple[Extent, ...]:
+    return tuple(
+        extent(bound.operands[operand.name], bound.x, bound.reduced)
+        for functor in chain
+        for operand in functor.operands()
+    )
+
+
+def without_rows(value: Tensor, x: Tensor, reduced: tuple[int, ...]) -> bool:
+    """Whether an operand has none of x's row dimensions: all rows read the same of it."""
+    return reduced[0] == x.dim() - len(reduced) and value.dim() <= len(reduced)
+
+
+def extent(value: Any, x: Tensor, reduced: tuple[int, ...]) -> Extent:
+    """How much of an operand a row of x reads.
+
+    Whether rows share it is judged by its number of dimensions, never by its strides or by the
+    sizes of its row dimensions: in a batch of one a full operand of shape (1, columns) looks like
+    a shared vector with its row dimension kept, and the two must get the tile that they have in a
+    larger batch. So only what has no row dimension at all is shared: 0-d tensors, and where x's
+    reduced dimensions are its last ones, tensors of no more dimensions than those. Sizes in the
+    reduced dimensions may count: columns are part of the tile.
+
+    Args:
+        value: A tensor that broadcasts against x, or a number.
+        x: The input.
+        reduced: The dimensions of x that make a row, ascending.
+    """
+    if not isinstance(value, Tensor) or value.dim() == 0:
+        return Extent.NUMBER
+    lead = x.dim() - value.dim()
+    broadcast = all(dim < lead or value.shape[dim - lead] == 1 for dim in reduced)
+    one = broadcast and any(x.shape[dim] != 1 for dim in reduced)
+    if without_rows(value, x, reduced):
+        return Extent.NUMBER if one else Extent.VECTOR
+    return Extent.ROW if one else Extent.FULL

@@ -1,0 +1,398 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The operators of torch that stand for fused ops where torch traces: three for all declarations.
+
+- ``fusedops::forward(x, tensors, names, numbers, counts, draw, op, dim, dtype, keep)`` gives the
+  outputs and, with ``keep``, a row's statistics after them.
+- ``fusedops::backward(...)`` gives the wanted gradients.
+- ``fusedops::draw(room, count)`` gives the seed and offset that dropouts start from, two int64 on
+  the device of ``room``. That is a ``torch.empty`` of the caller's and says which draw this is: to
+  AOTAutograd two calls with equal arguments are one, whatever their tags, but no two empty tensors
+  are equal.
+
+All are functional: nothing is written, no output is an input. The declaration is a string
+(`declare.text`), so an exported program holds all that it takes to run it. Random numbers come
+from ``draw`` alone, which torch knows to be random: a checkpoint repeats it from the same state.
+Whoever runs forward again with the same draw gets the same mask.
+
+Under autocast they keep the dtypes that they are given. vmap, second and forward-mode derivatives
+raise `UnsupportedError`; ``op.unfused`` has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, library
+
+from fusedops.bind.bind import KEPT, Bound, bind, check_device
+from fusedops.bind.generator import draw_in_memory
+from fusedops.bind.scalars import check_draw
+from fusedops.declare.text import read
+from fusedops.errors import UnsupportedError
+from fusedops.run.autograd import run_backward, what_is_kept
+
+if TYPE_CHECKING:
+    from fusedops.declare.declaration import Declaration
+    from fusedops.run.runnable import Runnable
+
+__all__: list[str] = []
+
+_namespace: Any = library.Library("fusedops", "DEF")  # type: ignore[no-untyped-call]
+# flexible_layout: strides of any kind are read as they are, so that no compiler need copy.
+_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
+
+_namespace.define(
+    "forward(Tensor x, Tensor[] tensors, str[] names, float[] numbers, SymInt[] counts, "
+    "Tensor? draw, str op, int[] dim, ScalarType dtype, bool keep) -> Tensor[]",
+    tags=_TAGS,
+)
+_namespace.define(
+    "backward(Tensor[] upstream, str[] outputs, Tensor kept, Tensor[] tensors, str[] names, "
+    "SymInt[] sizes, str[] described, float[] numbers, SymInt[] counts, Tensor? draw, str op, "
+    "int[] dim, ScalarType dtype, str[] wanted) -> Tensor[]",
+    tags=_TAGS,
+)
+_namespace.define(
+    "draw(Tensor room, int count) -> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.nondeterministic_seeded),
+)
+
+for _key in ("AutocastCPU", "AutocastCUDA"):
+    for _name in ("forward", "backward", "draw"):
+        _namespace.impl(_name, library.fallthrough_kernel, _key)
+
+
+# ------------------------------------------------------------------------------------------- run
+
+
+def _forward(
+    x: Tensor,
+    tensors: Sequence[Tensor],
+    names: Sequence[str],
+    numbers: Sequence[float],
+    counts: Sequence[int],
+    draw: Tensor | None,
+    op: str,
+    dim: Sequence[int],
+    dtype: torch.dtype,
+    keep: bool,
+) -> list[Tensor]:
+    called: Runnable = read(op)
+    if draw is not None:
+        check_draw(called.name, draw, x)
+    x, *tensors = _memory((x, *tensors), dim)
+    operands = _operands(called, tensors, names, numbers, counts)
+    with torch.no_grad():
+        if x.numel() == 0:
+            bound = bind(called, x, operands, {"dim": tuple(dim), "dtype": dtype})
+            return _nothing(bound._replace(keep=keep))
+        dispatcher = called.trained if keep else called.direct
+        options = {"dim": list(dim), "dtype": dtype, "training": draw is not None}
+        return list(dispatcher(x, **operands, **options, generator=_drawn(draw)))
+
+
+def _backward(
+    upstream: Sequence[Tensor],
+    outputs: Sequence[str],
+    kept: Tensor,
+    tensors: Sequence[Tensor],
+    names: Sequence[str],
+    sizes: Sequence[int],
+    described: Sequence[str],
+    numbers: Sequence[float],
+    counts: Sequence[int],
+    draw: Tensor | None,
+    op: str,
+    dim: Sequence[int],
+    dtype: torch.dtype,
+    wanted: Sequence[str],
+) -> list[Tensor]:
+    called: Runnable = read(op)
+    shapes = dict(_described(sizes, described))
+    incoming = dict(zip(outputs, _memory(upstream), strict=True))
+    kept, *tensors = _memory((kept, *tensors))
+    known = dict(zip(names, tensors, strict=True))
+    x_shape = known["x"].shape if "x" in known else shapes["x"][1]
+    if x_shape.numel() == 0:
+        found = _like(wanted, known, shapes)
+        return [kept.new_zeros(shape, dtype=one) for one, shape in found]
+    present = [*known, *shapes]
+    given: dict[str, Any] = {**shapes, **_numbers(called, present, numbers, counts)}
+    given.update(dim=list(dim), training=draw is not None, generator=_drawn(draw))
+    call = (called, frozenset(wanted), list(names), given, dtype, x_shape)
+    streams = [incoming.get(name) for name in called.saves]
+    with torch.no_grad():
+        results = run_backward(call, (kept, *tensors), (incoming.get("y"), *streams))
+    by_name = dict(zip(("x", *called.slots), results, strict=True))
+    return [by_name[name].contiguous() for name in wanted]
+
+
+def _draw(room: Tensor, count: int) -> Tensor:
+    return draw_in_memory(room.device, count)
+
+
+_namespace.impl("forward", _forward, "CompositeExplicitAutograd")
+_namespace.impl("backward", _backward, "CompositeExplicitAutograd")
+_namespace.impl("draw", _draw, "CompositeExplicitAutograd")
+
+
+def _memory(tensors: Sequence[Tensor], dim: Sequence[int] = ()) -> list[Tensor]:
+    """The tensors without classes of Python's; rows of several dimensions as one."""
+    kinds = (Tensor, torch.nn.Parameter)
+    plain = [t if type(t) in kinds else t.as_subclass(Tensor) for t in tensors]
+    return [t.contiguous() for t in plain] if len(dim) > 1 else plain
+
+
+def _drawn(draw: Tensor | None) -> Any:
+    """What `generator` is given: numbers on a CPU, where they are at hand."""
+    if draw is None or draw.device.type != "cpu":
+        return draw
+    seed, offset = draw.tolist()
+    return seed, offset
+
+
+def _nothing(bound: Bound) -> list[Tensor]:
+    """The outputs of a call without elements; rows without columns have statistics: NaN."""
+    return [
+        bound.x.new_full(bound.output_shape(name), torch.nan, dtype=bound.output_dtype(name))
+        for name in bound.outputs
+    ]
+
+
+def _operands(
+    op: Declaration,
+    tensors: Sequence[Any],
+    names: Sequence[str],
+    numbers: Sequence[float],
+    counts: Sequence[int],
+) -> dict[str, Any]:
+    """All operands of a call, by name."""
+    return dict(zip(names, tensors, strict=True)) | _numbers(op, names, numbers, counts)
+
+
+def _numbers(
+    op: Declaration, present: Sequence[str], numbers: Sequence[float], counts: Sequence[int]
+) -> dict[str, Any]:
+    """The operands that are no tensors, by name."""
+    of_float, of_int = iter(numbers), iter(counts)
+    return {
+        name: next(of_int) if name in op.counted else next(of_float)
+        for name in op.slots
+        if name not in present
+    }
+
+
+def _described(
+    sizes: Sequence[int], described: Sequence[str]
+) -> Iterator[tuple[str, tuple[torch.dtype, Any]]]:
+    """Tensors that the backward pass does not read, by name: dtype and shape."""
+    start = 0
+    for entry in described:
+        name, dtype, rank = entry.split()
+        shape = sizes[start : start + int(rank)]
+        start += int(rank)
+        plain = all(type(size) is int for size in shape)
+        yield name, (getattr(torch, dtype), torch.Size(shape) if plain else tuple(shape))
+
+
+def _like(
+    wanted: Sequence[str], known: Mapping[str, Tensor], shapes: Mapping[str, tuple[Any, Any]]
+) -> list[tuple[torch.dtype, Any]]:
+    """Dtypes and shapes of gradients: those of what they belong to."""
+    return [
+        (known[name].dtype, known[name].shape) if name in known else shapes[name] for name in wanted
+    ]
+
+
+# ------------------------------------------------------------------------------------ shapes alone
+
+
+def _fake_forward(
+    x: Tensor,
+    tensors: Sequence[Tensor],
+    names: Sequence[str],
+    numbers: Sequence[float],
+    counts: Sequence[int],
+    draw: Tensor | None,
+    op: str,
+    dim: Sequence[int],
+    dtype: torch.dtype,
+    keep: bool,
+) -> list[Tensor]:
+    called: Runnable = read(op)
+    if draw is not None:
+        check_draw(called.name, draw, x)
+    for name, tensor in zip(names, tensors, strict=True):
+        check_device(called.name, name, tensor, x)
+    stood = [_stand_in(tensor, x) for tensor in tensors]
+    operands = _operands(
+        called,
+        stood,
+        names,
+        [one if isinstance(one, (int, float)) else 0.5 for one in numbers],
+        [one if isinstance(one, int) else 1 for one in counts],
+    )
+    bound = bind(called, _stand_in(x, x), operands, {"dim": tuple(dim), "dtype": dtype})
+    bound = bound._replace(keep=keep)
+    rows = [size for at, size in enumerate(x.shape) if at not in bound.reduced]
+    shapes = {"mean": rows, "rstd": rows, KEPT: [*rows, called.kept]}
+    return [
+        x.new_empty(shapes.get(name, list(x.shape)), dtype=bound.output_dtype(name))
+        for name in bound.outputs
+    ]
+
+
+def _fake_backward(
+    upstream: Sequence[Tensor],
+    outputs: Sequence[str],
+    kept: Tensor,
+    tensors: Sequence[Tensor],
+    names: Sequence[str],
+    sizes: Sequence[int],
+    described: Sequence[str],
+    numbers: Sequence[float],
+    counts: Sequence[int],
+    draw: Tensor | None,
+    op: str,
+    dim: Sequence[int],
+    dtype: torch.dtype,
+    wanted: Sequence[str],
+) -> list[Tensor]:
+    known = dict(zip(names, tensors, strict=True))
+    found = _like(wanted, known, dict(_described(sizes, described)))
+    return [kept.new_empty(list(shape), dtype=one) for one, shape in found]
+
+
+def _fake_draw(room: Tensor, count: int) -> Tensor:
+    return room.new_empty(2, dtype=torch.int64)
+
+
+for _name, _fake in (
+    ("forward", _fake_forward),
+    ("backward", _fake_backward),
+    ("draw", _fake_draw),
+):
+    library.register_fake(f"fusedops::{_name}", _fake, lib=_namespace)
+
+
+def _stand_in(tensor: Tensor, x: Tensor) -> Tensor:
+    """A tensor to check a call by: sizes not known yet are taken to fit, and guard nothing.
+
+    A batch may then be of any size, one included, in code that is compiled once.
+    """
+    extra = x.dim() - tensor.dim()
+    shape = []
+    for at, size in enumerate(tensor.shape):
+        of_x = x.shape[at + extra] if at + extra >= 0 else size
+        known = type(size) is int and (type(of_x) is int or size == 1)
+        shape.append(size if known else of_x if type(of_x) is int else 2)
+    return torch.empty(shape, dtype=tensor.dtype, device="meta")
+
+
+# --------------------------------------------------------------------------------------- gradients
+
+
+def _set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    x, tensors, names, numbers, counts, draw, text, dim, dtype, keep = inputs
+    ctx.set_materialize_grads(False)
+    op: Runnable = read(text)
+    ctx.lists = len(names), len(numbers), len(counts)
+    ctx.call, ctx.keep = (numbers, counts, text, dim, dtype), keep
+    statistics = len(op.outputs) - 1 - len(op.saves)
+    last = len(op.outputs) - statistics
+    if output[last:]:
+        ctx.mark_non_differentiable(*output[last:])
+    if not keep:
+        return
+    inputs_by_name = {"x": x, **dict(zip(names, tensors, strict=True))}
+    needs = dict(zip(inputs_by_name, ctx.needs_input_grad, strict=False))
+    recipe = what_is_kept(op, [needs.get(name, False) for name in ("x", *op.slots)])
+    kept_names = ["x"] * recipe.x
+    for name, wanted in zip(op.slots, recipe.kept, strict=True):
+        if wanted and name in inputs_by_name:
+            kept_names.append(name)
+    kept = [inputs_by_name[name] for name in kept_names]
+    kept += [output[number] for number, _ in recipe.streams]
+    others = {name: t for name, t in inputs_by_name.items() if name not in kept_names}
+    ctx.sizes = [size for tensor in others.values() for size in tensor.shape]
+    ctx.described = [
+        f"{name} {str(tensor.dtype).removeprefix('torch.')} {tensor.dim()}"
+        for name, tensor in others.items()
+    ]
+    ctx.names = [*kept_names, *(name for _, name in recipe.streams)]
+    ctx.wanted = [name for name in ("x", *op.slots) if name in recipe.wanted]
+    ctx.inputs, ctx.drawn = list(inputs_by_name), draw is not None
+    ctx.save_for_backward(output[-1], *([] if draw is None else [draw]), *kept)
+
+
+def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    numbers, counts, text, dim, dtype = ctx.call
+    op: Runnable = read(text)
+    if not ctx.keep:
+        raise UnsupportedError(
+            f"{op.name}: this program was traced where no gradient was wanted, and one is asked "
+            "for; trace it with tensors that require grad, and with grad mode on"
+        )
+    kept, *tensors = ctx.saved_tensors
+    draw = tensors.pop(0) if ctx.drawn else None
+    arriving = {
+        name: gradient
+        for name, gradient in zip(op.outputs, incoming, strict=False)
+        if gradient is not None
+    }
+    results = torch.ops.fusedops.backward(
+        list(arriving.values()),
+        list(arriving),
+        kept,
+        tensors,
+        ctx.names,
+        ctx.sizes,
+        ctx.described,
+        numbers,
+        counts,
+        draw,
+        text,
+        dim,
+        dtype,
+        ctx.wanted,
+    )
+    found = dict(zip(ctx.wanted, results, strict=True))
+    x, *operands = (found.get(name) for name in ctx.inputs)
+    # An empty list counts as one of tensors.
+    lists: list[Any] = [None if count else [] for count in ctx.lists]
+    return x, operands, *lists, None, None, None, None, None
+
+
+def _set_up_once(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    ctx.name = read(inputs[10]).name
+
+
+def _refuse_second(ctx: Any, incoming: Sequence[Tensor | None]) -> None:
+    raise UnsupportedError(
+        f"{ctx.name}: a fused op has a first derivative only, and a second was asked for; use "
+        "op.unfused, which torch differentiates as often as you like"
+    )
+
+
+library.register_autograd(
+    "fusedops::forward", _differentiate, setup_context=_set_up, lib=_namespace
+)
+library.register_autograd(
+    "fusedops::backward", _refuse_second, setup_context=_set_up_once, lib=_namespace
+)
+
+
+def _refuse_vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
+    texts = [one for one in arguments if isinstance(one, str)]
+    name = read(texts[0]).name if texts else "dropout"
+    raise UnsupportedError(
+        f"{name}: torch.func.vmap does not see into a fused kernel; use op.unfused under it, or "
+        "give the op one more dimension: all before the reduced one are rows"
+    )
+
+
+for _name in ("forward", "backward", "draw"):
+    library.register_vmap(f"fusedops::{_name}", _refuse_vmap, lib=_namespace)

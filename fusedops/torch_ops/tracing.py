@@ -1,0 +1,145 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""A call where torch traces: the same call as an operator of torch.
+
+Dynamo reads this module's Python, so it is plain: it looks at what a call is made of, never at
+sizes. What depends on sizes is checked where the operator runs, on tensors real or fake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+import fusedops.torch_ops.operators  # noqa: F401 (registers them)
+from fusedops.bind.bind import check_names, check_number, find_reduced
+from fusedops.bind.scalars import check_offset, check_pair
+from fusedops.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from fusedops.run.runnable import Runnable
+
+__all__ = ["call_operator"]
+
+_NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
+
+
+def call_operator(
+    op: Runnable, x: Any, operands: Mapping[str, Any], options: Mapping[str, Any]
+) -> Any:
+    """Run a call by ``torch.ops.fusedops``: the same arguments and results.
+
+    Raises:
+        TypeError, ValueError: As in a plain call.
+        UnsupportedError: ``out=``, a ``generator=``, or a functor without a derivative where one is
+            wanted.
+    """
+    name = op.name
+    # Under torch.compile this is the one place where they show; else the gate has looked.
+    if _is_transformed() or forward_ad._current_level >= 0:
+        raise UnsupportedError(
+            f"{name}: torch.func transforms (vmap, grad, jvp) and forward-mode derivatives do not "
+            "see into a fused kernel; use op.unfused under them"
+        )
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name}: x must be a torch.Tensor, got {type(x).__name__}")
+    check_names(op, name, operands)
+    training = options.get("training", True)
+    if not isinstance(training, bool):
+        raise TypeError(f"{name}: training must be True or False, got {training!r}")
+    dtype = x.dtype if options.get("dtype") is None else options["dtype"]
+    if options.get("out") is not None:
+        raise UnsupportedError(
+            f"{name}: out= does not go with tracing (torch.compile, torch.export, dispatch modes, "
+            "tensors of other classes); leave it away, or use op.unfused"
+        )
+    reduced = find_reduced(op, name, x.shape, options)
+    names: list[str] = []
+    tensors: list[Tensor] = []
+    numbers: list[float] = []
+    counts: list[int] = []
+    for key in op.slots:
+        value = operands[key]
+        if isinstance(value, Tensor) and key not in op.probabilities:
+            names.append(key)
+            tensors.append(value)
+            continue
+        if isinstance(value, bool) or not isinstance(value, _NUMBERS):
+            value = check_number(op, key, value)
+        if key in op.counted:
+            counts.append(value)
+        else:
+            numbers.append(value)
+    draw = _draw(op, x, operands, options.get("generator")) if training else None
+    keep = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *tensors))
+    if keep:
+        op.check_differentiable()
+    order = _order(x, reduced)
+    if order is not None:
+        tensors = [_arranged(tensor, x, reduced, order) for tensor in tensors]
+        x = x.permute(order)
+        reduced = tuple(range(x.dim() - len(reduced), x.dim()))
+    outputs = torch.ops.fusedops.forward(
+        x, tensors, names, numbers, counts, draw, op.text, reduced, dtype, keep
+    )
+    if keep:
+        outputs = outputs[:-1]
+    if order is not None:
+        back = [order.index(dim) for dim in range(len(order))]
+        outputs = [y.permute(back).contiguous() if y.dim() == x.dim() else y for y in outputs]
+    return outputs[0] if len(op.outputs) == 1 else op.result_type(*outputs)
+
+
+def _is_transformed() -> bool:
+    """Whether this is inside vmap, grad or jvp."""
+    return torch._C._functorch.get_dynamic_layer_stack_depth() > 0
+
+
+# Dynamo asks as it compiles, and guards the transforms by itself. This is what
+# `torch.compiler.assume_constant_result` does; that would import all of Dynamo here.
+_is_transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _draw(op: Runnable, x: Tensor, operands: Mapping[str, Any], generator: Any) -> Tensor | None:
+    """What the dropouts start from; None if none acts."""
+    for p in op.probabilities:
+        if operands[p] > 0:
+            break
+    else:
+        return None
+    if isinstance(generator, Tensor):
+        return generator
+    if isinstance(generator, tuple):
+        seed, offset = check_pair(op.name, generator)
+        check_offset(op.name, offset, op.dropouts)
+        signed = seed - (1 << 64) if seed >= 1 << 63 else seed
+        return torch.tensor([signed, offset], device=x.device)
+    if generator is not None:
+        raise UnsupportedError(
+            f"{op.name}: generator= does not go with tracing (torch.compile, torch.export, "
+            "dispatch modes); leave it away and use torch.manual_seed, or give seed and offset, "
+            "as two ints or as a tensor of two int64"
+        )
+    room = torch.empty(0, device=x.device)
+    drawn: Tensor = torch.ops.fusedops.draw(room, op.dropouts)
+    return drawn
+
+
+def _order(x: Tensor, reduced: tuple[int, ...]) -> list[int] | None:
+    """Several reduced dimensions go last, where the operator makes them one."""
+    if len(reduced) == 1:
+        return None
+    return [dim for dim in range(x.dim()) if dim not in reduced] + list(reduced)
+
+
+def _arranged(tensor: Tensor, x: Tensor, reduced: tuple[int, ...], order: list[int]) -> Tensor:
+    """An operand in that order; one that some columns share but not all is expanded over them."""
+    full = tensor[(None,) * (x.dim() - tensor.dim())]
+    if any(full.shape[dim] != 1 for dim in reduced):
+        wide = [x.shape[dim] if dim in reduced else size for dim, size in enumerate(full.shape)]
+        full = full.expand(wide)
+    return full.permute(order)
