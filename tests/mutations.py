@@ -59,7 +59,7 @@ MUTATIONS = [
     Mutation(
         "naive variance",
         "include/fusedops/op/norm.cuh",
-        "[mean](Compute x) { return (x - mean) * (x - mean); }",
+        "[mean](Compute x) { return difference(x, mean) * difference(x, mean); }",
         "[mean](Compute x) { return x * x - mean * mean; }",
         "test_numbers.py::test_mean_of_ten_thousand_sigma[64-cpu-layer_norm]",
     ),
@@ -270,7 +270,7 @@ MUTATIONS = [
     Mutation(
         "a mean that is rounded on the way back",
         "include/fusedops/op/norm_gradient.cuh",
-        "return (v - mean) * rstd + shift;",
+        "return fused(difference(v, mean), rstd, shift);",
         "return (v - mean) * rstd;",
         "test_gradients.py::test_mean_of_ten_thousand_sigma[cpu-layer_norm]",
     ),

@@ -46,6 +46,17 @@
 #endif
 #endif
 
+// A host's value that is not contracted with what uses it. Clang contracts within a statement only, and
+// nvcc's host code does not know the function.
+#if defined(__has_builtin) && !defined(FUSEDOPS_CUDA)
+#if __has_builtin(__builtin_assoc_barrier)
+#define FUSEDOPS_ROUNDED(x) __builtin_assoc_barrier(x)
+#endif
+#endif
+#if !defined(FUSEDOPS_ROUNDED)
+#define FUSEDOPS_ROUNDED(x) (x)
+#endif
+
 // Before a function for both sides that calls a user's member, which may be for one side alone.
 #if defined(__CUDACC__) && !defined(__CUDACC_RTC__)
 #define FUSEDOPS_ANY_SIDE _Pragma("nv_exec_check_disable")

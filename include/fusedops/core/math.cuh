@@ -43,6 +43,63 @@ FUSEDOPS_HD constexpr T smaller(T a, T b) {
   return b < a ? b : a;
 }
 
+// A compiler may contract a product and a sum into one fma, which rounds once, in one kernel and not in
+// another that has the same text. What the backward pass makes anew shall have forward's bits, so where
+// a LOAD's value enters an operator, and where its result leaves it, these functions say what is
+// rounded. They cost no instruction.
+
+/// a - b, where a may be a product: that is rounded first.
+FUSEDOPS_HD float difference(float a, float b) {
+#if defined(FUSEDOPS_ON_DEVICE)
+  return ::__fsub_rn(a, b);
+#else
+  return FUSEDOPS_ROUNDED(a) - b;
+#endif
+}
+FUSEDOPS_HD double difference(double a, double b) {
+#if defined(FUSEDOPS_ON_DEVICE)
+  return ::__dsub_rn(a, b);
+#else
+  return FUSEDOPS_ROUNDED(a) - b;
+#endif
+}
+
+/// a * b, rounded whatever it is added to.
+FUSEDOPS_HD float product(float a, float b) {
+#if defined(FUSEDOPS_ON_DEVICE)
+  return ::__fmul_rn(a, b);
+#else
+  return FUSEDOPS_ROUNDED(a * b);
+#endif
+}
+FUSEDOPS_HD double product(double a, double b) {
+#if defined(FUSEDOPS_ON_DEVICE)
+  return ::__dmul_rn(a, b);
+#else
+  return FUSEDOPS_ROUNDED(a * b);
+#endif
+}
+
+/// a * b + c, rounded once where the processor does so.
+FUSEDOPS_HD float fused(float a, float b, float c) {
+#if defined(FUSEDOPS_CUDA)
+  return ::fmaf(a, b, c);
+#elif defined(__FMA__) || defined(__aarch64__)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+FUSEDOPS_HD double fused(double a, double b, double c) {
+#if defined(FUSEDOPS_CUDA)
+  return ::fma(a, b, c);
+#elif defined(__FMA__) || defined(__aarch64__)
+  return __builtin_fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
 /// The larger of two; NaN is dropped where the other is a number.
 template <class T>
 FUSEDOPS_HD T larger(T a, T b) {

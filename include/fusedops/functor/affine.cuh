@@ -4,6 +4,7 @@
 // Affine: v = v * gamma + beta; either may be absent.
 #pragma once
 
+#include <fusedops/core/math.cuh>
 #include <fusedops/functor/contract.cuh>
 #include <fusedops/row/view.cuh>
 
@@ -30,7 +31,7 @@ struct Affine {
       const auto scale = gamma.template fetch<N, Compute>(row, col);
       const auto shift = beta.template fetch<N, Compute>(row, col);
       FUSEDOPS_VECTOR
-      for (int i = 0; i < N; ++i) v[i] = v[i] * scale[i] + shift[i];
+      for (int i = 0; i < N; ++i) v[i] = fused(v[i], scale[i], shift[i]);
     } else if constexpr (kHasGamma) {
       const auto scale = gamma.template fetch<N, Compute>(row, col);
       FUSEDOPS_VECTOR

@@ -6,6 +6,7 @@
 // alignment, the difference between columns and queries).
 #pragma once
 
+#include <fusedops/core/math.cuh>
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
@@ -24,7 +25,7 @@ struct Alibi {
     const auto slopes = slope.template fetch<N, Compute>(row, col);
     const Compute first = behind<Compute>(row, col);
     FUSEDOPS_VECTOR
-    for (int i = 0; i < N; ++i) v[i] -= slopes[i] * distance(first, i);
+    for (int i = 0; i < N; ++i) v[i] = fused(-slopes[i], distance(first, i), v[i]);
   }
 
   template <int N, class Compute, class Row, class Sink>

@@ -6,6 +6,7 @@
 // stream's own gradient joins there.
 #pragma once
 
+#include <fusedops/core/math.cuh>
 #include <fusedops/functor/contract.cuh>
 #include <fusedops/row/view.cuh>
 
@@ -29,7 +30,7 @@ struct Residual {
     const auto term = skip.template fetch<N, Compute>(row, col);
     const auto factor = alpha.template fetch<N, Compute>(row, col);
     FUSEDOPS_VECTOR
-    for (int i = 0; i < N; ++i) v[i] += factor[i] * term[i];
+    for (int i = 0; i < N; ++i) v[i] = fused(factor[i], term[i], v[i]);
   }
 
   template <int N, class Compute, class Row, class Sink>

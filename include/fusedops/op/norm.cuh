@@ -50,14 +50,14 @@ struct LayerNorm {
     const Compute share = kMost * inverse(tile, count);
     const Compute mean = count > 0 ? sum * share : Compute(0);
     tile.fill_absent(mean);
-    const Compute squares =
-        group.sum(tile.sum([mean](Compute x) { return (x - mean) * (x - mean); }));
+    const Compute squares = group.sum(
+        tile.sum([mean](Compute x) { return difference(x, mean) * difference(x, mean); }));
     // The mean is off by an ulp or so of itself, which matters where it exceeds the deviation: then
     // the deviations are summed as well to find by how much. Elsewhere their own rounding is no less.
     const bool matters = mean * mean * count > squares || squares == 0;
     // Lanes agree within a group, not across groups.
     if (kBranches<Group, Tile> && !group.any(matters)) return {count, mean, 0, squares};
-    const Compute off = group.sum(tile.sum([mean](Compute x) { return x - mean; }));
+    const Compute off = group.sum(tile.sum([mean](Compute x) { return difference(x, mean); }));
     const Compute low = matters && count > 0 ? off * inverse(tile, count) : Compute(0);
     return {count, mean, low, matters ? squares - off * low : squares};  // off may be infinite
   }
@@ -103,7 +103,9 @@ struct LayerNorm {
   struct Finish {
     using Compute = Compute_;
     Compute mean, rstd, shift;
-    FUSEDOPS_HD Compute operator()(Compute x) const { return (x - mean) * rstd + shift; }
+    FUSEDOPS_HD Compute operator()(Compute x) const {
+      return fused(difference(x, mean), rstd, shift);
+    }
     FUSEDOPS_HD Finish of(Partial) const { return *this; }
 
     static constexpr int kKept = 3;
@@ -175,7 +177,7 @@ struct RmsNorm {
   struct Finish {
     using Compute = Compute_;
     Compute mean, rstd;  // the mean is that which is subtracted: zero
-    FUSEDOPS_HD Compute operator()(Compute x) const { return x * rstd; }
+    FUSEDOPS_HD Compute operator()(Compute x) const { return product(x, rstd); }
     FUSEDOPS_HD Finish of(Partial) const { return *this; }
 
     static constexpr int kKept = 1;

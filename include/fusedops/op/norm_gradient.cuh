@@ -23,7 +23,7 @@ struct LayerNormGradient {
 
   struct Row {
     Compute mean, rstd, shift;
-    FUSEDOPS_HD Compute result(Compute v) const { return (v - mean) * rstd + shift; }
+    FUSEDOPS_HD Compute result(Compute v) const { return fused(difference(v, mean), rstd, shift); }
   };
   FUSEDOPS_HD static Row row(const Compute (&kept)[kKept]) { return {kept[0], kept[1], kept[2]}; }
 
@@ -69,7 +69,7 @@ struct RmsNormGradient {
 
   struct Row {
     Compute rstd;
-    FUSEDOPS_HD Compute result(Compute v) const { return v * rstd; }
+    FUSEDOPS_HD Compute result(Compute v) const { return product(v, rstd); }
   };
   FUSEDOPS_HD static Row row(const Compute (&kept)[kKept]) { return {kept[0]}; }
 

@@ -34,7 +34,8 @@ struct Softmax {
     const Partial part = rebuild(group, tile);
     if constexpr (kLog) {
       const Compute base = finite(part.max);
-      return {part.max, group.sum(tile.sum([base](Compute x) { return exponential(x - base); }))};
+      return {part.max,
+              group.sum(tile.sum([base](Compute x) { return exponential(difference(x, base)); }))};
     } else {
       return {part.max, group.sum(tile.sum([](Compute x) { return x; }))};
     }
@@ -53,7 +54,7 @@ struct Softmax {
   FUSEDOPS_HD void rebuild(const Partial& part, Tile& tile) const {
     if constexpr (!kLog) {
       const Compute base = finite(part.max);
-      tile.apply([base](Compute x) { return exponential(x - base); });
+      tile.apply([base](Compute x) { return exponential(difference(x, base)); });
     }
   }
 
@@ -79,9 +80,9 @@ struct Softmax {
       Compute base, factor;
       FUSEDOPS_HD Compute operator()(Compute x) const {
         if constexpr (kLog) {
-          return (x - base) - factor;
+          return difference(difference(x, base), factor);
         } else {
-          return x * factor;
+          return product(x, factor);
         }
       }
     };

@@ -24,7 +24,8 @@ struct SoftmaxGradient {
   struct Row {
     Compute base, factor;
     FUSEDOPS_HD Compute result(Compute v) const {
-      return kLog ? (v - base) - factor : exponential(v - base) * factor;
+      const Compute below = difference(v, base);
+      return kLog ? difference(below, factor) : product(exponential(below), factor);
     }
   };
   FUSEDOPS_HD static Row row(const Compute (&kept)[kKept]) { return {kept[0], kept[1]}; }
