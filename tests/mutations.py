@@ -475,7 +475,7 @@ MUTATIONS = [
     ),
     Mutation(
         "an offset whose upper bits are not those of the kernels",
-        "fusedops/random.py",
+        "fusedops/reference/dropout_mask.py",
         "(offset >> 32 & _LOW)",
         "(offset >> 32)",
         "test_dropout.py::test_the_map_counts_modulo_64_bits[(3, -1)]",
