@@ -225,7 +225,7 @@ class _Following(Chain):
             return statistics["rstd"][..., None] * (g + g.mean(-1, keepdim=True) + along)
         if op.logarithmic:
             return g + y.exp() * g.square().sum(-1, keepdim=True).sqrt()
-        if not op.normalizes and op.masks:
+        if op.gradient_header == "op/softmax_gradient.cuh":
             return y * (g + (y * g).sum(-1, keepdim=True))
         return self._probed(g)
 

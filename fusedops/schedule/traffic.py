@@ -50,7 +50,7 @@ class Traffic(NamedTuple):
 
     @property
     def streams(self) -> str:
-        """What a row has beside x and y in the forward pass: as `streams` of `row_tile.Row`.
+        """What a row has beside x and y in the forward pass: as `streams` of `Row`.
 
         A number is no stream. Vectors that all rows share have schedules of their own where the
         STORE reads them, after the reduction. The LOAD's are under way together with x, which is
