@@ -10,7 +10,7 @@ from cases import declare, forced, named, raises, randn
 from philox import drawn, keep_mask, keep_rows, keep_scale
 from references import Chain
 
-from fusedops import random
+from fusedops.reference import dropout_mask as random
 
 BEFORE = Chain("rms_norm", load=(("dropout", "p"),), eps=1e-6)
 AFTER = Chain("softmax", store=(("dropout", "p"),))
