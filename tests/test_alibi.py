@@ -33,6 +33,7 @@ def test_either_corner(op, shape, align, device):
         verify(alibi(op, align, offset), x, {"slopes": paper_slopes(shape[0], device=device)})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.float64], ids=str)
 @pytest.mark.parametrize("of_slopes", [torch.float32, torch.float16], ids=str)
 def test_dtypes(dtype, of_slopes, device):
@@ -53,7 +54,7 @@ def test_one_slope_that_is_a_number(slope, device):
     verify(alibi(), randn(*SHAPE, device=device), {"slopes": slope})
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, *thorough(torch.float16)], ids=str)
 @pytest.mark.parametrize("columns", [1, 33, 1000, 4096, 16384])
 def test_every_schedule(dtype, columns, scheduled):
     device, schedule = scheduled

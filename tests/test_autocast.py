@@ -37,7 +37,7 @@ WAYS = {"eager": lambda op: op, "dispatched": as_mode, "compiled": compiled}
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("dtype", [torch.float32, *LOWER], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, *thorough(*LOWER)], ids=str)
 @pytest.mark.parametrize("lower", [LOWER[0], *thorough(*LOWER[1:])], ids=str)
 def test_dtypes_are_kept(lower, dtype, way, device):
     """An x of any dtype, a residual in float32: all is as without autocast, gradients too."""

@@ -73,6 +73,7 @@ def test_nothing_that_came_is_written(flagship):
     assert versions == {name: value._version for name, value in tensors.items()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("op", OPERATORS)
 def test_a_row_knows_nothing_of_its_neighbours(op, device):
     chain = OPERATORS[op]

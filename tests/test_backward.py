@@ -15,9 +15,6 @@ import torch
 from cpptest import build, normal, same_bits
 from philox import keep_mask, keep_scale
 
-#: What these tests share is made once, in one worker.
-pytestmark = pytest.mark.xdist_group("backward")
-
 
 @pytest.fixture(scope="module")
 def backward(tmp_path_factory):

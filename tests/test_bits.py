@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 import torch
-from cases import ADD_NORM, OPERATORS, declare, forced, named, parameters, randn
+from cases import ADD_NORM, OPERATORS, declare, forced, named, parameters, randn, thorough
 from references import Chain
 
 COLUMNS = [1, 7, 32, 129, 1000, 1024, 4097, 12289, 50257]
@@ -22,7 +22,7 @@ def assert_same_bits(got, wanted):
     assert torch.equal(got.contiguous().view(width), wanted.contiguous().view(width))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, *thorough(torch.float16)], ids=str)
 @pytest.mark.parametrize("columns", COLUMNS)
 def test_the_number_and_place_of_rows(chain, dtype, columns, device):
     rows = 300 if device == "cuda" else 20

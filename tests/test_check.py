@@ -129,6 +129,7 @@ def test_what_is_wrong_does_not(kind, out, device):
     assert first.got != first.wanted
 
 
+@pytest.mark.thorough
 def test_what_is_kept_too_little_is_noticed(device):
     op = fo.Softmax(store=[ForgetsToRead("s")])
     with pytest.raises(AssertionError, match="OUT") as raised:
@@ -202,6 +203,7 @@ def test_an_operand_without_a_derivative(device):
     assert {one.got for one in report.compared if one.what == "gradient of q"} == {0.0}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [Undeclared, UndeclaredSoftmax])
 def test_an_operator_that_declares_no_statistics(kind, device):
     x = 3 + randn(5, 40, device=device)

@@ -23,9 +23,6 @@ from cpptest import find_nvcc
 import fusedops as fo
 from fusedops.jit import env
 
-#: What these tests share is made once, in one worker.
-pytestmark = pytest.mark.xdist_group("cmake")
-
 ROOT = Path(__file__).parent.parent
 CONSUMER = ROOT / "tests" / "cmake"
 
@@ -137,6 +134,7 @@ class TestWays:
         fetched = f"FETCHCONTENT_SOURCE_DIR_FUSEDOPS={ROOT}"
         assert build(tmp_path, "WAY=FetchContent", fetched) == number()
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("way", ["find_package", "add_subdirectory"])
     def test_with_cuda(self, tmp_path, cmakedir, way):
         compiler = f"CMAKE_CUDA_COMPILER={installed('nvcc')}"

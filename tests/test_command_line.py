@@ -127,6 +127,7 @@ def test_without_them_a_command_says_in_one_line_what_to_install(command, withou
     assert "no module called" in line
 
 
+@pytest.mark.thorough
 def test_in_a_command_every_name_is_there_when_it_is_asked_for():
     done = run(
         "-c",

@@ -159,7 +159,7 @@ def counted(backend="inductor"):
     return CompileCounterWithBackend(backend)
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["aot_eager", *thorough("inductor")])
 def test_one_graph_of_any_batch(flagship, backend):
     """Batches of 1, 2, 3, 17 and 64 are one compile and no break; each has eager's bits."""
     chain, x, operands, _ = flagship
@@ -446,7 +446,8 @@ print(torch.equal(program(x, mask), want))
 """
 
 
-@pytest.mark.parametrize("strict", [False, *thorough(True)], ids=["non-strict", "strict"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("strict", [False, True], ids=["non-strict", "strict"])
 def test_an_exported_program_runs_elsewhere(strict, block, tmp_path):
     model, x, mask = block
     model.eval()

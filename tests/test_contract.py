@@ -16,9 +16,6 @@ from philox import keep_mask, keep_scale
 from fusedops.errors import CompileError
 from fusedops.jit import env, host, nvrtc
 
-#: What these tests share is made once, in one worker.
-pytestmark = pytest.mark.xdist_group("contract")
-
 
 @pytest.fixture(scope="module")
 def contract(tmp_path_factory):

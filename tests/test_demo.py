@@ -11,9 +11,6 @@ from pathlib import Path
 import pytest
 from cases import thorough
 
-#: What these tests share is made once, in one worker.
-pytestmark = pytest.mark.xdist_group("demo")
-
 
 def fusedops(*arguments):
     return subprocess.run(
@@ -44,11 +41,13 @@ def row(printed, heading, op):
 OPS = ["attention softmax", "residual LayerNorm"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("op", OPS)
 def test_demo_shows_the_chains(printed, op):
     assert re.search(rf"{op}.*\n  LOAD   x → .*\n  STORE  .*→ y", printed)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("op", OPS)
 def test_demo_builds_cold_and_from_the_cache(printed, op):
     cold, cached = re.search(
@@ -57,6 +56,7 @@ def test_demo_builds_cold_and_from_the_cache(printed, op):
     assert float(cold) > float(cached) / 1e3 > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("op", OPS)
 def test_demo_errors_are_small(printed, op):
     errors = re.findall(r"\d\.\de-\d+", row(printed, "largest error", op))
@@ -64,6 +64,7 @@ def test_demo_errors_are_small(printed, op):
     assert all(float(error) < 1e-5 for error in errors)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("op", OPS)
 def test_demo_shows_both_times(printed, op):
     assert len(re.findall(r"[\d.]+ ms", row(printed, "speed-up", op))) == 2

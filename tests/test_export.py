@@ -23,9 +23,6 @@ from exported import (
 from fusedops.jit import env
 from fusedops.schedule import row_partition as slices
 
-#: What these tests share is made once, in one worker.
-pytestmark = pytest.mark.xdist_group("export")
-
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
@@ -33,12 +30,14 @@ def library(tmp_path_factory):
     return built(tmp_path_factory.mktemp("host"), "cpu", ["-Wall", "-Wextra"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_on_a_cpu(library, name):
     op, x, operands = CASES[name]("cpu")
     Call(op, x, operands, draw_of(library, name)).check(library, name)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rows", [1, 2, 3, 9, 10, 17, 299, 3000])
 def test_any_number_of_rows(library, rows):
     """The header was made for another. Of fewer than it says, sums need not agree to the bit."""
@@ -48,6 +47,7 @@ def test_any_number_of_rows(library, rows):
     plain.check(library, "add_norm_plain", near)
 
 
+@pytest.mark.thorough
 def test_no_rows(library):
     """Sums over none are zero; nothing else is touched, and pointers may be null."""
     call = Call(*add_norm(2, 1001, "cpu"), DRAW)
@@ -59,6 +59,7 @@ def test_no_rows(library):
     assert torch.all(call.values["y"] == 7)
 
 
+@pytest.mark.thorough
 def test_threads_of_the_caller(library):
     """Ranges of rows and slices in any order, on several threads, change no bit."""
     call = Call(*add_norm(300, 1001, "cpu"), DRAW)
@@ -87,6 +88,7 @@ def test_threads_of_the_caller(library):
     call.compare()
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_is_an_error(library):
     call = Call(*add_norm(4, 1001, "cpu"), DRAW)
     call.room(library, "add_norm")

@@ -9,7 +9,6 @@ import subprocess
 
 import pytest
 import torch
-from cases import thorough
 from exported import (
     CASES,
     DRAW,
@@ -39,7 +38,8 @@ def nvcc():
     return found
 
 
-@pytest.mark.parametrize("arch", ["sm_90", *thorough("sm_80", "sm_100", "sm_120")])
+@pytest.mark.thorough
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_120"])
 def test_two_headers_compile_in_one_file(tmp_path, nvcc, arch):
     headers = []
     for name in ("attention", "add_norm"):
@@ -75,7 +75,8 @@ def code(cubin):
     return found
 
 
-@pytest.mark.parametrize("name", ["add_norm", *thorough("attention")])
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["attention", "add_norm"])
 def test_the_machine_code_is_that_of_the_op(tmp_path, nvcc, name):
     """What nvcc makes of the header and of the kernels that the op builds."""
     op, x, operands = described(name)

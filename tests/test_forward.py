@@ -10,6 +10,7 @@ from cases import (
     ADD_NORM,
     ATTENTION,
     FLOATS,
+    HALVES,
     LAYER_NORM,
     OPERATORS,
     RMS_NORM,
@@ -22,6 +23,7 @@ from cases import (
     poisoned,
     randn,
     row_counts,
+    thorough,
     upstream_of,
     verify,
 )
@@ -139,7 +141,7 @@ def test_residual_layer_norm(dtype, device):
     verify(ADD_NORM, *add_norm_case(dtype, device))
 
 
-@pytest.mark.parametrize("dtype", [*FLOATS, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, *thorough(*HALVES, torch.float64)], ids=str)
 def test_flagships_on_every_schedule(dtype, scheduled):
     device, schedule = scheduled
     for keys in (31, 1000, 4096):

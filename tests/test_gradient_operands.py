@@ -14,6 +14,7 @@ from cases import (
     gradients_of,
     parameters,
     randn,
+    thorough,
     upstream_of,
     verify_gradients,
 )
@@ -59,7 +60,7 @@ def patterned(names, device, shape=SHAPE, dtype=torch.float32):
     }
 
 
-@pytest.mark.parametrize("turn", range(0, 12, 5))
+@pytest.mark.parametrize("turn", [0, *thorough(5, 10)])
 def test_several_patterns_at_once(turn, device):
     names = list(PATTERNS) * 2
     verify_gradients(VALUES, *patterned(names[turn : turn + 5], device))
@@ -97,6 +98,7 @@ def test_a_pair_bias_shared_over_the_batch(shape):
     verify_gradients(ATTENTION, *attention_case(torch.float16, "cuda", shape))
 
 
+@pytest.mark.thorough
 def test_one_operand_named_twice(device):
     """Its gradient is the sum of those of its uses."""
     chain = Chain(
@@ -174,7 +176,7 @@ def test_what_the_stream_alone_does_not_reach(device):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("which", ["x", "b"])
+@pytest.mark.parametrize("which", ["x", *thorough("b")])
 def test_layouts_of_what_is_read_again(layout, which, device):
     chain = Chain("softmax", (("scale", "b"),))
     tensors = {"x": randn(4, 6, 24, device=device), "b": randn(4, 6, 24, device=device, seed=1)}
@@ -182,7 +184,7 @@ def test_layouts_of_what_is_read_again(layout, which, device):
     verify_gradients(chain, tensors["x"], {"b": tensors["b"]})
 
 
-@pytest.mark.parametrize("dim", [0, 1, -2])
+@pytest.mark.parametrize("dim", [0, *thorough(1, -2)])
 def test_another_dimension(dim, device):
     chain = Chain("softmax", (("scale", "s"), ("mask", "m")))
     x, dy = (randn(5, 6, 7, device=device, seed=i) for i in range(2))

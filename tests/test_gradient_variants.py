@@ -141,7 +141,7 @@ def test_sums_of_any_targets_compile(arch, dtype, rows):
     check_compiles(backward)
 
 
-@pytest.mark.parametrize("clusters", [1, 16])
+@pytest.mark.parametrize("clusters", [16, *thorough(1)])
 @pytest.mark.parametrize("dropout", [False, True], ids=["plain", "dropout"])
 @pytest.mark.parametrize("declared", gradient_tile.GRADIENT_VALUES)
 @pytest.mark.parametrize("sums", [(), (1,), (1, 1, 1), (4096,)], ids=str)

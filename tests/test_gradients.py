@@ -193,6 +193,7 @@ def test_residual_layer_norm(typed):
     verify_gradients(ADD_NORM, *add_norm_case(dtype, device), unfused=True)
 
 
+@pytest.mark.thorough
 def test_flagships_on_every_schedule(scheduled):
     device, schedule = scheduled
     for columns in (31, 1000, 4096):

@@ -162,7 +162,7 @@ class TestWithNvcc:
         # As far as the host's source, which both passes of nvcc's front end have then accepted.
         run(nvcc, *flags, *targets, "-cuda", "-odir", folder, file)
 
-    @pytest.mark.parametrize("macros", [False, True], ids=["plain", "macros"])
+    @pytest.mark.parametrize("macros", [True, *thorough(False)], ids=["macros", "plain"])
     def test_all(self, tmp_path, macros):
         first = with_macros(FOREIGN | LAUNCHING) if macros else ""
         self.compile(tmp_path, first + "".join(f"#include <{header}>\n" for header in HEADERS))

@@ -22,9 +22,6 @@ import pytest
 from fusedops import _runtime
 from fusedops.jit import env
 
-#: What these tests share is made once, in one worker.
-pytestmark = pytest.mark.xdist_group("wheel")
-
 ROOT = Path(__file__).parent.parent
 # What is at the edge of file names, compilers' options and CMake's lists at once.
 AWKWARD = "a folder, für Kerne; $HOME 'x'"

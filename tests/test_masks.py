@@ -247,7 +247,7 @@ def test_masked_is_as_if_removed(op, device):
     assert y[:, 0].eq(1.0 if op == "softmax" else 0.0).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, *thorough(torch.float16)], ids=str)
 @pytest.mark.parametrize("columns", [33, 1000, 4096])
 def test_masks_on_every_schedule(op, dtype, columns, scheduled):
     device, schedule = scheduled

@@ -90,7 +90,7 @@ def norm_size(norm, y):
 
 
 @pytest.mark.parametrize("training", [True, *thorough(False)], ids=["train", "eval"])
-@pytest.mark.parametrize("optional", [(), ("input_bias",)], ids=["", "input_bias"])
+@pytest.mark.parametrize("optional", [("input_bias",), *thorough(())], ids=["input_bias", ""])
 @pytest.mark.parametrize(
     ("shape", "settings"),
     [
@@ -298,7 +298,9 @@ def padding(device, keys=24):
 
 
 @pytest.mark.parametrize("training", [True, *thorough(False)], ids=["train", "eval"])
-@pytest.mark.parametrize("optional", [(), ("bias",), ("mask",), ("bias", "mask")], ids=str)
+@pytest.mark.parametrize(
+    "optional", [("bias", "mask"), *thorough((), ("bias",), ("mask",))], ids=str
+)
 @pytest.mark.parametrize("settings", [{}, {"scale": 0.3}, {"causal": True}], ids=str)
 def test_attention_softmax(settings, optional, training, device):
     softmax = AttentionSoftmax(**settings).train(training)

@@ -15,9 +15,6 @@ from references import check
 import fusedops as fo
 from fusedops.jit import compile_cuda, env, host
 
-#: What these tests share is made once, in one worker.
-pytestmark = pytest.mark.xdist_group("operations")
-
 SPECIAL = [
     *(torch.nan, torch.inf, -torch.inf, 0.0, -0.0, 1e-30, -1e-30, 1e30),
     *(0.5, -0.5, 0.75, -0.75, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 6.0, 5.0, -100.0, 100.0, 1.5, -1.5),

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 
 import pytest
+from cases import thorough
 from cpptest import find_nvcc, run
 
 from fusedops.jit import env
@@ -36,7 +37,7 @@ def code(page):
     return "\n".join(lines[: end + 1])
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [PAGES[0], *thorough(*PAGES[1:])])
 def test_examples_compile(tmp_path, page):
     source = tmp_path / "example.cu"
     source.write_text(code(page) + "\n")
@@ -56,6 +57,7 @@ def kernels(tmp_path, text):
     return len(re.findall(r"\.entry", output.read_text()))
 
 
+@pytest.mark.thorough
 def test_kernels_of_one_dispatch(tmp_path):
     whole = kernels(tmp_path, PLAIN.format(type="int64_t"))
     assert 20 <= whole < 40

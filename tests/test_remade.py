@@ -50,13 +50,16 @@ def operands_of(load, columns, dtype, device):
 
 
 def cases():
+    """All on a GPU, whose compiler contracts across functors; on a CPU a few."""
     for op in (*NORMS, "log_softmax"):
         for load in LOADS:
             if load != "alibi" or op not in NORMS:
-                yield pytest.param(op, load, id=f"{op}-{load}")
+                yield pytest.param(op, load, "cuda", marks=pytest.mark.gpu, id=f"cuda-{op}-{load}")
+    for load in ("scale", "residual", "dropout, bias"):
+        yield pytest.param("layer_norm", load, "cpu", marks=pytest.mark.thorough, id=f"cpu-{load}")
 
 
-@pytest.mark.parametrize(("op", "load"), list(cases()))
+@pytest.mark.parametrize(("op", "load", "device"), list(cases()))
 def test_the_result(op, load, device):
     eps = 1e-5 if op in NORMS else 0.0
     chain = Chain(op, LOADS[load], (("affine", "gamma", None),), eps=eps)

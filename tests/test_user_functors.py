@@ -84,7 +84,7 @@ def test_every_operation_in_load_and_store(group, dtype, device):
         check(got, want, op.unfused(x.float(), **near))
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", ["first", *thorough("second", "third", "fourth", "jumps")])
 def test_gradients_in_load_and_store(group, device):
     functor = GROUPS[group]
     op = fo.RMSNorm(load=[functor("a", "b")], store=[functor("c", "d")])

@@ -207,6 +207,7 @@ sys.exit(None if children > 2 else f"only {children} forks, for {names}")
 """
 
 
+@pytest.mark.thorough
 def test_a_fork_while_a_thread_imports_what_the_first_calls_need(tmp_path: Path) -> None:
     """In a process of its own, for here everything is imported."""
     script = tmp_path / "first_calls.py"

@@ -41,6 +41,7 @@ def nothing_is_left(result: dict[str, Any]) -> bool:
     return result["locked"] == result["damaged"] == 0 and result["strays"] == []
 
 
+@pytest.mark.thorough
 def test_processes_that_start_cold_compile_each_variant_once(tmp_path: Path) -> None:
     (result,) = rounds(tmp_path, 1, killed=0)
     assert result["compiles"] == VARIANTS
