@@ -18,11 +18,13 @@ namespace fusedops {
 
 namespace detail {
 
-/// 1 / sqrt(variance + eps). NaN where the variance is infinite or NaN: then squares have overflowed,
-/// or the row holds Inf or NaN.
+/// 1 / sqrt(variance + eps), or NaN where the variance is infinite or NaN: then squares have
+/// overflowed, or the row holds Inf or NaN. Corrections may leave a variance a little below zero;
+/// larger() drops NaN, and the difference, which is zero of all numbers, brings it back. A comparison
+/// would become a branch, behind which the operands of the STORE are loaded too late.
 template <class Compute>
 FUSEDOPS_HD Compute reciprocal_deviation(Compute variance, Compute eps) {
-  return variance < infinity<Compute>() ? reciprocal_sqrt(variance + eps) : quiet_nan<Compute>();
+  return reciprocal_sqrt(larger(variance, Compute(0)) + eps) + (variance - variance);
 }
 
 }  // namespace detail
@@ -117,10 +119,8 @@ struct LayerNorm {
   };
 
   FUSEDOPS_HD Finish finish(Partial row, int64_t cols) const {
-    // Corrections may leave a little less than zero. Not larger(), which drops NaN.
     const Compute variance = average(row.squares, static_cast<Compute>(cols));
-    const Compute rstd =
-        detail::reciprocal_deviation<Compute>(variance < 0 ? Compute(0) : variance, eps);
+    const Compute rstd = detail::reciprocal_deviation<Compute>(variance, eps);
     return {row.mean, rstd, -row.low * rstd};
   }
 
