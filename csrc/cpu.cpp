@@ -30,18 +30,12 @@ struct Feature {
 // What jit/levels.py chooses a level by, no more, in the names of /proc/cpuinfo (abm is lzcnt).
 // Intel SDM volume 2A, CPUID; AMD APM volume 3, appendix D.
 constexpr Feature kFeatures[] = {
-    {"fma", 1, 0, kEcx, 12, kYmm},
-    {"movbe", 1, 0, kEcx, 22, kNone},
-    {"f16c", 1, 0, kEcx, 29, kYmm},
-    {"bmi1", 7, 0, kEbx, 3, kNone},
-    {"avx2", 7, 0, kEbx, 5, kYmm},
-    {"bmi2", 7, 0, kEbx, 8, kNone},
-    {"avx512f", 7, 0, kEbx, 16, kZmm},
-    {"avx512dq", 7, 0, kEbx, 17, kZmm},
-    {"avx512cd", 7, 0, kEbx, 28, kZmm},
-    {"avx512bw", 7, 0, kEbx, 30, kZmm},
-    {"avx512vl", 7, 0, kEbx, 31, kZmm},
-    {"abm", 0x80000001, 0, kEcx, 5, kNone},
+    {"fma", 1, 0, kEcx, 12, kYmm},      {"movbe", 1, 0, kEcx, 22, kNone},
+    {"f16c", 1, 0, kEcx, 29, kYmm},     {"bmi1", 7, 0, kEbx, 3, kNone},
+    {"avx2", 7, 0, kEbx, 5, kYmm},      {"bmi2", 7, 0, kEbx, 8, kNone},
+    {"avx512f", 7, 0, kEbx, 16, kZmm},  {"avx512dq", 7, 0, kEbx, 17, kZmm},
+    {"avx512cd", 7, 0, kEbx, 28, kZmm}, {"avx512bw", 7, 0, kEbx, 30, kZmm},
+    {"avx512vl", 7, 0, kEbx, 31, kZmm}, {"abm", 0x80000001, 0, kEcx, 5, kNone},
 };
 
 uint32_t saved_state() {

@@ -157,7 +157,8 @@ PyMethodDef methods[] = {
 };
 
 PyType_Slot type_slots[] = {
-    {Py_tp_doc, const_cast<char*>("Calls the plan that fits the arguments; see fusedops._runtime.")},
+    {Py_tp_doc,
+     const_cast<char*>("Calls the plan that fits the arguments; see fusedops._runtime.")},
     {Py_tp_new, reinterpret_cast<void*>(create)},
     {Py_tp_init, reinterpret_cast<void*>(init)},
     {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
