@@ -577,7 +577,8 @@ def caught(result: subprocess.CompletedProcess[str]) -> bool:
     """Whether a test ran and did not like what it saw."""
     # pytest shortens an AssertionError to the assertion itself where it rewrote it.
     said = any(word in result.stdout for word in ("AssertionError", "\nE   assert "))
-    return result.returncode == 1 and said
+    # A mistake that writes outside of its memory may also end the process, later, by a signal.
+    return (result.returncode == 1 or result.returncode < 0) and said
 
 
 def attempt(mutation: Mutation, folder: Path) -> bool:
