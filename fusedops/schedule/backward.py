@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Choose the row schedule of a gradient, and how its rows are visited.
+"""Choose the row schedule of a backward pass, and how its blocks process the rows.
 
-The tile follows from columns, dtypes, the operator, its operands and the blocks of a cluster
-(backward_tile.py). How many rows a block visits one after another, and where it adds up what they
-share, may follow from what is wanted and from the device as well.
+The tile follows from columns, dtypes, the operator, its operands and the most blocks of a cluster
+(backward_tile.py). How many rows a persistent block processes one after another, and where it
+accumulates the gradients that rows share, may follow from which gradients are wanted and from the
+device as well.
 """
 
 from __future__ import annotations
@@ -24,30 +25,36 @@ from fusedops.schedule.tiling import full_packs, is_exact
 
 __all__ = ["Visiting", "choose_gradient", "resident_rows"]
 
-#: As schedule.ASKED, of both streams together, for rows that a cluster shares and that share no
-#: gradient. Softmax, 16 bits: 50257 columns 73 without, 84 with 8 MB; 65536 columns 90 and 96;
-#: 131072 columns 85 and 93. Up to 16384 columns, and of 4 bytes where tiles are full, 99 without.
-#: Of rows that are read twice a quarter of it: 262144 columns 79, with 4 MB 77, with 6 MB 72.
+#: L2 prefetch distance in bytes, as forward.ASKED but of both streams together, for rows that a
+#: cluster shares and that share no gradient. Softmax, 16 bits: 50257 columns 73 without, 84 with 8
+#: MB; 65536 columns 90 and 96; 131072 columns 85 and 93. Up to ASKED_COLUMNS, and of 4 bytes where
+#: tiles are full, 99 without. A quarter of it for rows that are read twice: 262144 columns 79, with
+#: 4 MB 77, with 6 MB 72.
 GRADIENT_ASKED = 8 << 20
 ASKED_COLUMNS = 16384
 
 
 class Visiting(NamedTuple):
-    """How the rows of a gradient are visited: what may depend on their number, and what is wanted.
+    """Launch parameters of a gradient: they may depend on the rows and the gradients wanted.
+
+    "Visiting" is the processing of rows one after another by blocks that stay (persistent blocks).
 
     Attributes:
-        columns: The most, or None.
-        values: That a thread holds, if it matters.
-        alone: Only where there is one sum.
-        odd: Only where a pack is one column. A sum in shared memory then is a word of its own.
-        block: Threads of a block that holds several rows.
-        ahead: Rows of a slice that are asked for before their turn; 0 does not, and visits one row
-            a block where nothing is summed.
-        resident: Threads that a multiprocessor has visiting at a time.
-        sums: Where what rows share is summed, "registers" or "shared".
-        room: Threads that a multiprocessor shall have room for; 0 leaves it to the compiler.
-        asks: How, as in `Schedule`; None asks at once where a thread would ask for little.
-        gathers: As in `Schedule`; some rows come first all the same (`_fetches_first`).
+        columns: Largest row length in elements that the line is for, or None for no bound.
+        values: Values per thread (`GradientTile.values`) that the line is for, or None for any.
+        odd: Whether the line is only for packs of one column. A sum in shared memory then takes a
+            word of its own for each column.
+        alone: Whether the line is only for a single sum over rows.
+        block: Threads per block, where a block holds several rows.
+        ahead: L2 prefetch distance in rows of a slice; 0 turns prefetch off, and gives each block
+            one row where nothing is summed.
+        resident: Threads of persistent blocks per SM.
+        sums: Where gradients that rows share are accumulated, "registers" or "shared" (memory).
+        room: Occupancy target in threads per SM; 0 leaves the registers to the compiler.
+        asks: How rows are prefetched, as in `Schedule`; None prefetches "at once" where the
+            prefetches of each thread would be small.
+        gathers: Whether operands are loaded together with the row, as in `Schedule`; some rows are
+            loaded first all the same (`_fetches_first`).
     """
 
     columns: int | None
@@ -63,32 +70,33 @@ class Visiting(NamedTuple):
     gathers: bool = True
 
 
-#: Sums over rows from which on each is made by one visitor of a few neighbouring rows.
+#: From this many sums over rows on, each is made by one slice of a few neighbouring rows.
 MANY_SUMS = 1024
 
-#: Where no rows share a gradient. Rows of more than 131072 columns have blocks of many threads, and
-#: what counts is that two of them find room.
+#: Launch parameters where no rows share a gradient. Above 131072 columns a thread block is large,
+#: and what matters is that two blocks fit on an SM.
 ALONE = (
     Visiting(4096),
     Visiting(131072, room=768),
     Visiting(None, odd=True, room=768),
-    # 151936 columns 89 percent, 84 where every cluster has one row and asks across rows.
+    # 151936 columns 89 percent, 84 where every cluster has one row and prefetches across rows.
     Visiting(163840, ahead=1, resident=640, room=640),
-    Visiting(None, room=1024),  # 180000 columns 85, 56 with room for 768
+    Visiting(None, room=1024),  # 180000 columns 85, 56 with a target of 768
 )
 
-#: The same of 4 bytes a column, and more.
+#: Launch parameters where no rows share a gradient, of 4 bytes per column and more.
 WIDE_ALONE = (
     Visiting(4096),
     Visiting(131072, room=768),
-    Visiting(196608, room=1024),  # 163840 and 196608 columns 100, 77 and 82 with room for 768
-    # 200000 columns, softmax and log-softmax, 97 and 84; 98 and 70 where all that is read is under
-    # way together.
+    Visiting(196608, room=1024),  # 163840, 196608 columns 100, 77 and 82 with a target of 768
+    # 200000 columns, softmax and log-softmax, 97 and 84; 98 and 70 where operands are loaded
+    # together with the row.
     Visiting(212992, room=896, gathers=False),
     Visiting(None, room=768),
 )
 
-#: Where rows that share a gradient are neighbours, so that a sum is complete after a few rows.
+#: Launch parameters where rows that share a gradient are neighbours, so that a sum is complete
+#: after a few rows.
 GROUPED = (
     Visiting(512, ahead=1, resident=2048),
     Visiting(4096, ahead=1, resident=4096, sums="shared", room=640),
@@ -96,15 +104,16 @@ GROUPED = (
     Visiting(None, resident=512, sums="shared"),
 )
 
-#: Where all rows share one. One sum of 32 values fits the registers beside them: RMSNorm of 16384
-#: columns of 16 bits 93 percent so, 88 with sums in shared memory; of 65536 columns 94 and 83. Two
-#: sums do not. From 8192 columns on, rows of two sums are asked for by line: LayerNorm of 8192,
-#: 16384 and 32768 columns 90, 90 and 88 percent; by one thread at once 73, 88 and 84.
+#: Launch parameters where all rows share a gradient. One sum of 32 values fits the registers beside
+#: the row: RMSNorm of 16384 columns of 16 bits 93 percent with it, 88 with sums in shared memory;
+#: of 65536 columns 94 and 83. Two sums do not fit. From 8192 columns on, rows of two sums are
+#: prefetched by line: LayerNorm of 8192, 16384 and 32768 columns 90, 90 and 88 percent; by one
+#: thread at once 73, 88 and 84.
 SUMMED = (
-    # LayerNorm and RMSNorm of 257 columns 64 and 68 percent; in blocks of 128 threads, 512 of them
-    # visiting, 64 and 65, where they are asked for at once 61 and 63. Of 511 columns 69 and 73, and
-    # 56 and 57 where the registers are left to the compiler. Of 1023 columns by line 78 and 80, at
-    # once 76 and 79.
+    # LayerNorm and RMSNorm of 257 columns 64 and 68 percent; in blocks of 128 threads, with 512
+    # resident per SM, 64 and 65, where rows are prefetched at once 61 and 63. Of 511 columns 69 and
+    # 73, and 56 and 57 where the registers are left to the compiler. Of 1023 columns by line 78 and
+    # 80, at once 76 and 79.
     Visiting(
         512,
         values=32,
@@ -132,8 +141,9 @@ SUMMED = (
         room=1024,
         gathers=False,
     ),
-    # 256 columns, LayerNorm and RMSNorm: 81 and 85 so, with sums in registers 78 and 83, of 8
-    # values 80 and 83; 512 columns 83 and 86 so, 82 and 83 where operands come after the row.
+    # 256 columns, LayerNorm and RMSNorm: 81 and 85 with these, with sums in registers 78 and 83, of
+    # 8 values 80 and 83; 512 columns 83 and 86 with these, 82 and 83 where operands are loaded
+    # after the row.
     Visiting(
         256, values=16, block=256, ahead=1, resident=896, sums="shared", room=896, gathers=False
     ),
@@ -148,16 +158,17 @@ SUMMED = (
     Visiting(32768, alone=True, ahead=1, resident=512, room=512, asks="at once"),
     Visiting(None, alone=True, ahead=1, resident=512, asks="at once"),
     Visiting(32768, ahead=1, resident=512, sums="shared", room=512, asks="by line"),
-    # LayerNorm of 65536 columns 82, 78 where all that is read is under way together.
+    # LayerNorm of 65536 columns 82, 78 where operands are loaded together with the row.
     Visiting(65536, ahead=1, resident=512, sums="shared", room=512, asks="at once", gathers=False),
     Visiting(None, ahead=1, resident=512, sums="shared", room=512, asks="by line"),
 )
 
-#: The same of norms of 4 bytes a column. A row that does not fill its tiles is asked for at once by
-#: one thread: 30522 columns 87 percent, 77 where each asks.
+#: Launch parameters where all rows share a gradient, for norms of 4 bytes per column. A row that
+#: does not fill its tiles is prefetched at once by one thread: 30522 columns 87 percent, 77 where
+#: each thread prefetches.
 WIDE_SUMMED = (
-    # 257 columns, LayerNorm and RMSNorm: 81 and 83 so, 79 and 79 where all is under way together;
-    # 1023 columns 86 and 88, 84 and 85; 50257 columns 81 and 84, 78 and 83.
+    # 257 columns, LayerNorm and RMSNorm: 81 and 83 with these, 79 and 79 where operands are loaded
+    # together with the row; 1023 columns 86 and 88, 84 and 85; 50257 columns 81 and 84, 78 and 83.
     Visiting(4096, odd=True, ahead=1, resident=512, asks="each thread", gathers=False),
     Visiting(32768, odd=True, ahead=1, resident=640, room=640),
     Visiting(None, odd=True, ahead=1, resident=512, room=512, gathers=False),
@@ -166,7 +177,7 @@ WIDE_SUMMED = (
     Visiting(128, block=128, ahead=1, resident=1024, sums="shared", room=1024),
     Visiting(256, ahead=1, resident=512, gathers=False),  # 85 and 87, otherwise 84 and 85
     Visiting(1024, ahead=1, resident=640, room=640, asks="each thread"),
-    # 2048 columns 92 and 93 so, 90 and 90 where all is under way together.
+    # 2048 columns 92 and 93 with these, 90 and 90 where operands are loaded together with the row.
     Visiting(2048, ahead=1, resident=640, room=640, asks="by line", gathers=False),
     Visiting(4096, ahead=1, resident=512, room=512, asks="by line"),
     Visiting(
@@ -175,7 +186,8 @@ WIDE_SUMMED = (
     Visiting(
         65536, ahead=1, resident=512, room=512, asks="by line"
     ),  # 92 and 94, by each thread 91
-    # RMSNorm of 131072 columns 84, 82 where all is under way together, asked for at once 67.
+    # RMSNorm of 131072 columns 84, 82 where operands are loaded together with the row, prefetched
+    # at once 67.
     Visiting(196608, alone=True, ahead=1, resident=512, asks="each thread", gathers=False),
     Visiting(None, alone=True, ahead=1, resident=512),
     Visiting(131072, ahead=1, resident=512, room=512),  # 87, with sums in shared memory 70
@@ -193,19 +205,19 @@ def choose_gradient(
     sums: tuple[int, ...],
     forced: str | None = None,
 ) -> Schedule:
-    """The schedule of a gradient on a GPU.
+    """Choose the schedule of a backward pass on a GPU.
 
     Args:
-        row: As for `choose`; what it has beside x and y makes no difference.
-        shared_limit: As for `choose`.
-        cluster_limit: As for `choose`.
-        declared: Which of `backward_tile.GRADIENT_VALUES`.
-        sums: For each operand whose gradient is a sum over rows, how many such sums there are.
-        forced: As for `choose`; "register" and "shared" say where the sums are, "cluster" that
-            the row is shared.
+        row: As for `choose`; its `streams` make no difference.
+        shared_limit: Bytes of shared memory that a block of this device can opt in to.
+        cluster_limit: Largest number of thread blocks in a cluster; 1 without clusters.
+        declared: A key of `backward_tile.GRADIENT_VALUES`.
+        sums: For each operand whose gradient is a sum over rows, the number of such sums.
+        forced: A storage or None, as for `choose`; "register" and "shared" say where the sums are
+            accumulated, "cluster" that a cluster shares the row.
 
     Raises:
-        ValueError: the forced storage cannot hold the row.
+        ValueError: The forced storage cannot hold the row.
     """
     columns, compute_bytes = row.columns, row.compute_bytes
     tile, values, odd, wide = gradient_tile(row, cluster_limit, declared)
@@ -239,12 +251,13 @@ def choose_gradient(
         where == "shared" and taken > shared_limit - reserved_shared(threads, compute_bytes)
     ):
         where = "memory"
-    # Where nothing is summed, two blocks at least, so that one computes while another loads.
+    # Without sums, blocks are persistent only where an SM has two at least, so that one computes
+    # while another loads.
     stays = len(sums) > 0 or 2 * threads <= visiting.resident
     visits = visiting.ahead > 0 and one_tile and stays
     ahead, asks = (visiting.ahead, "each thread") if visits else (0, "never")
-    # One number a thread is no more to ask for than a row: 16-bit LayerNorm of 1023 columns would
-    # spend a third of its instructions on it.
+    # Where a pack is one column, a prefetch per thread costs as much as its load: 16-bit LayerNorm
+    # of 1023 columns would spend a third of its instructions on it.
     if visits and (cluster > 1 or odd or visiting.asks):
         asks = visiting.asks or "at once"
         if cluster > 1 and not (exact or odd):
@@ -277,14 +290,14 @@ def choose_gradient(
 
 
 def _fetches_first(row: Row, sums: int, width: int, one_tile: bool) -> bool:
-    """Whether a row comes before what is read beside it.
+    """Whether a row is loaded before the operands that are read beside it (no `gathers`).
 
-    Of 16 bits, in narrow packs: there are as many loads as values, and no registers for those of
-    operands as well. LayerNorm of 1023, 12289 and 30522 columns 78, 69 and 72 so, 59, 62 and 65
-    otherwise; RMSNorm 78, 74 and 80, and 80, 81 and 87. Without sums, where rows are short: softmax
-    of 8192 and 16384 columns 99 and 100 so, 94 and 88; of 30522, 65536 and 131072 columns 93, 96
-    and 92, and 93, 97 and 95; of 12289 and 50257 columns 90 and 85, 86 and 77; of 200000 and 262144
-    columns, which are read twice, 72 and 79, 59 and 70.
+    With 16 bits in narrow packs there are as many loads as values, and no registers for those of
+    operands as well. LayerNorm of 1023, 12289 and 30522 columns 78, 69 and 72 row first, 59, 62 and
+    65 together; RMSNorm 78, 74 and 80, and 80, 81 and 87. Without sums, where rows are short:
+    softmax of 8192 and 16384 columns 99 and 100 row first, 94 and 88; of 30522, 65536 and 131072
+    columns 93, 96 and 92, and 93, 97 and 95; of 12289 and 50257 columns 90 and 85, 86 and 77; of
+    200000 and 262144 columns, which are read twice, 72 and 79, 59 and 70.
     """
     narrow = row.element_bytes == 2 and width * row.element_bytes < WIDE_ACCESS
     if sums == 0:
@@ -294,16 +307,20 @@ def _fetches_first(row: Row, sums: int, width: int, one_tile: bool) -> bool:
 
 
 def visitors(multiprocessors: int, blocks: int, cluster: int) -> int:
-    """Clusters of which so many blocks a multiprocessor find room at once.
+    """Number of persistent clusters that are resident on the device at a time.
 
-    A cluster's blocks run on neighbouring multiprocessors, whose number no size of a cluster
-    divides: one H200 has room for 132, 62, 30 and 14 clusters of 2, 4, 8 and 16 blocks, two a
-    multiprocessor.
+    A cluster's blocks run on neighbouring SMs, whose number no cluster size divides: one H200 holds
+    132, 62, 30 and 14 clusters of 2, 4, 8 and 16 blocks, at two blocks per SM.
+
+    Args:
+        multiprocessors: Number of SMs of the device.
+        blocks: Resident thread blocks per SM.
+        cluster: Blocks in a cluster; 1 without clusters.
     """
     lost = 0 if cluster < 3 else 0.06 if cluster < 6 else 0.09 if cluster < 9 else 0.15
     return max(1, int(multiprocessors * max(1, blocks) * (1 - lost) / cluster))
 
 
 def resident_rows(tile: Schedule, multiprocessors: int) -> int:
-    """Rows of a gradient that a device visits at a time."""
+    """Number of rows that the persistent blocks of a device process at a time."""
     return visitors(multiprocessors, tile.resident // tile.block, tile.cluster) * tile.rows

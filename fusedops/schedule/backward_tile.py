@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Choose the tile of a gradient: what a thread holds of a row and of its gradient.
+"""Choose the tile of a backward pass: elements of a row and of its gradient per thread.
 
 Like the forward tile it may follow from columns, dtypes, the operator, what its operands move
-(traffic.py) and the blocks of a cluster, never from the number of rows or from what is wanted,
-since dx of a row depends on its row alone. Figures are of one H200, percent of the ceiling.
+(traffic.py) and the most blocks of a cluster, never from the number of rows or from which gradients
+are wanted, since dx of a row depends on its row alone. Figures are of one H200, in percent of the
+ceiling.
 """
 
 from __future__ import annotations
@@ -16,26 +17,28 @@ from fusedops.schedule.tiling import Table, Tile, at_most, tile_of
 
 __all__ = ["GRADIENT_VALUES", "GradientTile", "gradient_tile", "values_of"]
 
-#: Columns of a row that one block holds, beyond which it is cut into chunks: 16384 columns in one
+#: Columns that one thread block holds, beyond which a row is cut into chunks: 16384 columns in one
 #: block of 1024 threads reach 94 percent, in two of 256 threads 99.
 GRADIENT_TILE = 8192
 
 #: Columns beyond which a block of the largest cluster holds twice as many: what a cluster does not
-#: hold is read twice, and 151936 columns reached 15 percent with LayerNorm, 64 with softmax. Norms
-#: of 16 bits that do not fill their tiles sooner: LayerNorm of 128256 columns 73 and RMSNorm 91 in
-#: blocks of 512 threads, 67 and 89 of 256; LayerNorm of 131072 columns 72 and 75. Softmaxes of 16
-#: bits a little later: of 151936 columns 89 in 16 blocks of 320 threads, 82 of 416.
+#: hold is read twice, and 151936 columns reached 15 percent with LayerNorm, 64 with softmax. For
+#: norms of 16 bits that do not fill their tiles the limit is lower: LayerNorm of 128256 columns 73
+#: and RMSNorm 91 in blocks of 512 threads, 67 and 89 of 256; LayerNorm of 131072 columns 72 and 75.
+#: For softmaxes of 16 bits it is a little higher: of 151936 columns 89 in 16 blocks of 320 threads,
+#: 82 of 416.
 GRADIENT_CLUSTER = 16 * GRADIENT_TILE
 NORM_CLUSTER = 8 * GRADIENT_TILE
 MORE_THREADS = 1.25
 
-#: Columns beyond which softmaxes of 16 bits read twice all the same: blocks of 512 threads fill a
-#: multiprocessor, and 262144 columns reach 56 percent with them, 79 with 256 threads; of 4 bytes 84
-#: and 78.
+#: Columns beyond which softmaxes of 16 bits read a row twice all the same: blocks of 512 threads
+#: fill an SM, and 262144 columns reach 56 percent with them, 79 with 256 threads; of 4 bytes 84 and
+#: 78.
 READ_TWICE = 24 * GRADIENT_TILE
 
-#: As row_tile.VALUES, where a thread holds as many of the gradient beside them: with nothing beside
-#: (`Traffic.beside`); softmaxes with something; norms with one or two; with more.
+#: Elements per thread by columns, as forward_tile.VALUES, where a thread holds as many of the
+#: gradient beside them: with no traffic beside (`Traffic.beside`); softmaxes with some; norms with
+#: one or two; norms with more.
 GRADIENT_VALUES = {
     "plain": ((2048, 16), (None, 32)),  # 16 bits, 4096 columns: 99 with 32, 97 with 16
     "softmax": ((8192, 16), (None, 32)),
@@ -43,39 +46,39 @@ GRADIENT_VALUES = {
     "long norm": ((512, 8), (4096, 16), (None, 32)),
 }
 
-#: Where a pack is one column. Norms: LayerNorm of 257 columns 34 with 8 values, 59 with 32; of 1023
-#: columns 70 with 16, 73 with 32; of 50257 columns 31 and 51. Without gradients of operands, in
-#: blocks of NARROW_THREADS: softmax of 12289 columns 89, 82 with 32 values and 256 threads; of
-#: 50257 columns 85 and 77.
+#: Elements per thread where a pack is one column. Norms: LayerNorm of 257 columns 34 with 8 values,
+#: 59 with 32; of 1023 columns 70 with 16, 73 with 32; of 50257 columns 31 and 51. Without gradients
+#: of operands, in blocks of NARROW_THREADS: softmax of 12289 columns 89, 82 with 32 values and 256
+#: threads; of 50257 columns 85 and 77.
 ODD_VALUES = {
     "plain": ((2048, 16), (8192, 32), (None, 64)),
     "norm": ((None, 32),),
 }
 NARROW_THREADS = 64
 
-#: Threads of an odd norm's chunk, where clusters of such blocks hold the row: of 4 bytes, LayerNorm
-#: of 12289 columns 90 so, 87 with 256; of 16 bits beyond so many columns, 50257 columns 59 and 55,
-#: RMSNorm 74 and 70.
+#: Largest number of threads per chunk of an odd norm, where clusters of such blocks hold the row:
+#: of 4 bytes, LayerNorm of 12289 columns 90 with it, 87 with 256; of 16 bits beyond ODD_COLUMNS,
+#: 50257 columns 59 and 55, RMSNorm 74 and 70.
 ODD_THREADS = 128
 ODD_COLUMNS = 32768
 
-#: Of norms of 4 bytes a column: LayerNorm of 2048 columns 70 with 16 values and sums in shared
-#: memory, 91 with 8 and sums in registers; of 16384 columns 74 with 32, 89 with 16; of 32768
-#: columns 72 and 91; of 4096 columns 90 with 8, 92 with 16. The same where a pack is one column:
-#: LayerNorm of 50257 columns 81 with 16, 77 with 32. What a cluster of 16 values cannot hold is
-#: read twice.
+#: Elements per thread in norms of 4 bytes per column: LayerNorm of 2048 columns 70 with 16 values
+#: and sums in shared memory, 91 with 8 and sums in registers; of 16384 columns 74 with 32, 89 with
+#: 16; of 32768 columns 72 and 91; of 4096 columns 90 with 8, 92 with 16. WIDE_ODD_VALUES where a
+#: pack is one column: LayerNorm of 50257 columns 81 with 16, 77 with 32. What a cluster of 16
+#: values per thread cannot hold is read twice.
 WIDE_VALUES = ((2048, 8), (65536, 16), (None, 32))
 WIDE_ODD_VALUES = ((512, 16), (4096, 8), (65536, 16), (None, 32))
 
 
 class GradientTile(NamedTuple):
-    """A gradient's tile.
+    """The tile of a backward pass.
 
     Attributes:
         tile: How the row is cut.
-        values: That a thread may hold.
+        values: Largest number of values per thread.
         odd: Whether a pack is one column.
-        wide: Whether it is a norm's of 4 bytes a column.
+        wide: Whether it belongs to a norm of 4 bytes per column.
     """
 
     tile: Tile
@@ -85,14 +88,25 @@ class GradientTile(NamedTuple):
 
 
 def values_of(normalizes: bool, beside: int) -> str:
-    """Which of GRADIENT_VALUES it is, for a norm or a softmax with so much as `Traffic.beside`."""
+    """The key into GRADIENT_VALUES.
+
+    Args:
+        normalizes: Whether the operator is a norm; otherwise it is a softmax.
+        beside: The traffic beside dy, x and dx, as `Traffic.beside`.
+    """
     if not beside:
         return "plain"
     return "softmax" if not normalizes else "norm" if beside <= 2 else "long norm"
 
 
 def gradient_tile(row: Row, cluster_limit: int, declared: str) -> GradientTile:
-    """The tile, where a cluster has so many blocks at most; `declared`: of GRADIENT_VALUES."""
+    """The tile of a row in the backward pass.
+
+    Args:
+        row: The facts from which the tile follows.
+        cluster_limit: Largest number of thread blocks in a cluster; 1 without clusters.
+        declared: A key of GRADIENT_VALUES.
+    """
     columns, width = row.columns, row.width
     odd = width == 1
     wide = declared == "norm" and row.element_bytes == row.compute_bytes == 4
@@ -110,14 +124,14 @@ def gradient_tile(row: Row, cluster_limit: int, declared: str) -> GradientTile:
     long = columns > (GRADIENT_TILE if wide else ODD_COLUMNS)
     if declared == "norm" and odd and long and (wide or row.element_bytes == 2):
         kinds.insert(0, (kinds[0][0], ODD_THREADS))
-    # Small blocks, unless a cluster of them is too small, so that a row would be read twice.
+    # Small thread blocks, unless a cluster of them is too small, so that a row would be read twice.
     tiles = [tile_of(columns, width, row.compute_bytes, *kind) for kind in kinds]
     fits = next((i for i, tile in enumerate(tiles) if tile.chunks <= cluster_limit), -1)
     return GradientTile(tiles[fits], at_most(kinds[fits][0], columns), odd, wide)
 
 
 def _most_threads(row: Row, declared: str) -> int:
-    """Threads that have a chunk of a row at most, if it is read once."""
+    """Largest number of threads that hold one chunk of a row, if the row is read once."""
     floats, two_bytes = row.columns * row.compute_bytes // 4, row.element_bytes == 2
     few = GRADIENT_TILE // 32
     cut = declared == "norm" and two_bytes and row.columns % GRADIENT_TILE > 0

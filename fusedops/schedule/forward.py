@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Choose the row schedule: where a row lives, how many share a block, what is asked for ahead.
+"""Choose the row schedule: the storage of a row, rows per thread block, and L2 prefetch distance.
 
-The storage may follow the device: registers, a cluster of blocks, shared memory and streaming
-reduce the same tiles (forward_tile.py) in the same order, so they agree to the bit. Nothing here
-depends on the number of rows.
+The storage may follow the device: registers, a cluster of thread blocks, shared memory and
+streaming reduce the same tiles (forward_tile.py) in the same order, so they agree to the bit.
+Nothing here depends on the number of rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
     "staged",
 ]
 
-#: Storages by the names that `fusedops.testing.force_schedule` takes.
+#: C++ storage types, by the names that `fusedops.testing.force_schedule` takes.
 STORAGES = {
     "register": "InRegisters",
     "cluster": "InRegisters",
@@ -36,77 +36,100 @@ STORAGES = {
     "streaming": "Streamed",
 }
 
-#: Columns that a CPU thread keeps between reduction and result; as HostSchedule::kBuffered.
+#: Columns that a CPU thread buffers between reduction and result; as HostSchedule::kBuffered.
 HOST_BUFFERED = 16384
 
-#: Bytes of a row from which on later rows are asked for, and how many bytes of them (from sm_90
-#: on). One H200, 50 MB of L2 cache, softmax and LayerNorm forward, percent: 4096 columns 97 and 97
-#: without, 100 and 100 with 4 MB; 5120 columns 97 and 88, 100 and 99, with 8 MB 83 and 85; 16384
-#: columns 97 and 97, 100 and 100, 95 and 96; 32768 columns 101 and 98 with 4 MB, 99 and 96 with 8.
-#: What is asked for too early is gone when its turn comes.
+#: L2 prefetch of later rows (`asks`, from sm_90 on): size of a row in bytes from which on it is
+#: done, and prefetch distance in bytes. One H200, 50 MB of L2 cache, softmax and LayerNorm forward,
+#: percent: 4096 columns 97 and 97 without, 100 and 100 with 4 MB; 5120 columns 97 and 88, 100 and
+#: 99, with 8 MB 83 and 85; 16384 columns 97 and 97, 100 and 100, 95 and 96; 32768 columns 101 and
+#: 98 with 4 MB, 99 and 96 with 8. What is prefetched too early is evicted before its turn.
 ASKED_ROW = 8192
 ASKED = 4 << 20
 
-#: The same of shorter rows that are read two bytes at a time, where nothing is centred: softmax of
+#: Prefetch of shorter rows whose packs are two bytes wide, where no mean is subtracted: softmax of
 #: 1023 columns 92, 88 without, RMSNorm 88 and 85 (LayerNorm 81 and 83); softmax of 257 columns 86
 #: and 82, with 1 MB 83. Of 4 bytes 94 and 96.
 NARROW_ASKED_ROW = 512
 NARROW_ASKED = 1 << 19
 
-#: Blocks of a cluster at most: 8 everywhere (CUDA C++ Programming Guide, "Thread Block Clusters"),
-#: more where a kernel asks for it.
+#: Largest number of thread blocks in a cluster: 8 everywhere (CUDA C++ Programming Guide, "Thread
+#: Block Clusters"), more where a kernel opts in to it.
 CLUSTERS = {"sm_90": 16, "sm_100": 16, "sm_103": 16, "sm_120": 8, "sm_121": 8}
 
-#: Chunks of a row that the blocks of a cluster can share: row/combine.cuh has a lane for each.
+#: Largest number of chunks that the blocks of a cluster can share: row/combine.cuh has a lane for
+#: each.
 MOST_SHARED_CHUNKS = 32
 
-#: Threads of a block that holds several rows: 1024 columns 99 and 96 with 64, 97 and 95 with 128.
-#: Where a thread has no more than 8 values: 32 columns of 16 bits 99 and 99 with 128, 88 and 81
-#: with 64; no more than 16, in narrow packs and alone: 257 columns of 16 bits 84 and 79, 32 bits 99
-#: and 98.
+#: Threads per block where a block holds several rows: 1024 columns 99 and 96 with 64, 97 and 95
+#: with 128. SMALL_BLOCK_OF_FEW where a thread has no more than 8 values: 32 columns of 16 bits 99
+#: and 99 with 128, 88 and 81 with 64; and no more than 16 in narrow packs with no operands beside:
+#: 257 columns of 16 bits 84 and 79, 32 bits 99 and 98.
 SMALL_BLOCK = 64
 SMALL_BLOCK_OF_FEW = 128
 
-#: The same of an RMSNorm of narrow packs of 16 bits with more values: 1023 columns 91 percent, 89
-#: with 64 or 128. Both with room as row_tile.NARROW_ROOM.
+#: Threads per block for an RMSNorm of narrow packs of 16 bits with more values per thread: 1023
+#: columns 91 percent, 89 with 64 or 128. Both with forward_tile.NARROW_ROOM as occupancy target.
 SMALL_BLOCK_OF_NARROW = 32
 
-#: Columns beyond which one block tells its cluster that all have begun (core/cluster.cuh), and the
-#: same of narrow packs; of 16 bits, beside operands that all rows share. LayerNorm of 65536 columns
-#: 95 percent so, 92 where each waits; of 32768 columns 97 and 98; RMSNorm of 20480 columns 94 and
-#: 100. Narrow: LayerNorm of 30522 columns 86 and 82, of 50257 columns 70 and 68; RMSNorm 91 and 88,
-#: 88 and 84.
+#: Columns beyond which one block of a cluster `leads`: it alone waits for the start-up handshake
+#: and relays it to the others (core/cluster.cuh); LED_NARROW is for narrow packs. Of 16 bits,
+#: beside operands that all rows share. LayerNorm of 65536 columns 95 percent with it, 92 where each
+#: block waits; of 32768 columns 97 and 98; RMSNorm of 20480 columns 94 and 100. Narrow: LayerNorm
+#: of 30522 columns 86 and 82, of 50257 columns 70 and 68; RMSNorm 91 and 88, 88 and 84.
 LED = 32768
 LED_NARROW = 16384
 
-#: Columns up to which, where a mean is subtracted and where none is. LayerNorm of 98304 columns 81
-#: so, 85 where each waits; RMSNorm of 131072 columns 98 and 95, of 151936 columns 84 and 87.
+#: Columns up to which a block relays the handshake, where a mean is subtracted and where none is.
+#: LayerNorm of 98304 columns 81 with it, 85 where each block waits; RMSNorm of 131072 columns 98
+#: and 95, of 151936 columns 84 and 87.
 LED_MOST = 65536
 LED_MOST_ALONE = 131072
 
-#: Bytes of a word that a row is moved to shared memory by: it may begin and end anywhere in one.
+#: Bytes of the aligned words that shared-memory staging copies; a row may begin and end anywhere in
+#: one.
 STAGED_WORD = 16
 
-#: Blocks of a grid.
+#: Largest number of thread blocks in a grid.
 MOST_BLOCKS = 2**31 - 1
 
-#: Shared memory that the runtime and barriers keep.
+#: Bytes of shared memory per block that the CUDA runtime and barriers take.
 RESERVED_SHARED = 2048
 
-#: Numbers that are known of a part of a row at most, and parts that are kept: row/combine.cuh.
+#: Shared memory for the combination of partial statistics (row/combine.cuh): most numbers per part
+#: of a row, and number of parts that are kept.
 PART_NUMBERS = 4
 KEPT_PARTS = 2 * 33
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A row schedule. `chunks` of `chunk` columns cover a row, each in a tile of packs of threads.
+    """A row schedule: `chunks` of `chunk` columns cover a row, each a tile of packs per thread.
 
-    A row may be asked for so many rows `ahead` of its turn: by "each thread" for itself, "at once",
-    "by line" or, of a gradient's rows that are no slice, "across". A gradient's slices are of
-    several rows where they `visit`. `staged`: bytes of an element of rows that go through shared
-    memory as they are, or 0. Where a block `leads`, it tells its cluster that all have begun.
-    `gathers`: what a gradient reads of operands is under way together with its row.
+    Attributes:
+        kind: Storage of a row, one of `STORAGES`.
+        threads: Threads of a block that hold one row, or one chunk of it.
+        packs: Packs (vector accesses) per thread and tile.
+        width: Vector width: columns in a pack.
+        rows: Rows per thread block at a time.
+        chunks, chunk: Chunks in a row, and columns in a chunk.
+        exact: Whether every tile of every row is full, so that no pack needs a bounds check.
+        compute_bytes: Size of the compute type in bytes.
+        full: Packs that are surely full in every thread.
+        pieces: Whether the end of a row can cut a pack.
+        cluster: Thread blocks in the cluster that shares a row; 1 without one.
+        ahead: L2 prefetch distance in rows.
+        asks: How a row is prefetched: "never"; by "each thread" its own packs; "at once" by one
+            bulk prefetch; "by line" one cache line a thread; "across" slices, where those of a
+            gradient are single rows.
+        visits: Whether the blocks of a gradient are persistent: their slices have several rows.
+        resident: Threads of such persistent blocks per SM.
+        sums: Where a gradient adds up what rows share: "registers", "shared" or "memory".
+        room: Occupancy target in threads per SM; 0 leaves the registers to the compiler.
+        staged: Bytes per element of rows that are staged in shared memory as they lie in memory, or
+            0.
+        leads: Whether one block relays the start-up handshake of its cluster to the others.
+        gathers: Whether a gradient issues the loads of its operands together with those of the row.
     """
 
     kind: str
@@ -133,26 +156,26 @@ class Schedule:
 
     @property
     def tile(self) -> int:
-        """Columns that the packs of a row's threads hold: a chunk, or a little more."""
+        """Capacity of one tile in columns: a chunk, or a little more."""
         return self.threads * self.packs * self.width
 
     @property
     def block(self) -> int:
-        """Threads of a block."""
+        """Threads per block."""
         return self.threads * self.rows
 
     @property
     def blocks(self) -> int:
-        """Blocks that a multiprocessor shall have room for; 0 leaves it to the compiler."""
+        """Occupancy target in thread blocks per SM; 0 leaves the registers to the compiler."""
         return self.room // self.block
 
     def grid(self, rows: int) -> int:
-        """Blocks for so many rows; where a grid cannot hold them, blocks take several in turn."""
+        """Thread blocks in the grid; where it cannot hold all rows, blocks take several in turn."""
         return min(ceil_div(rows, self.rows), MOST_BLOCKS // self.cluster) * self.cluster
 
     @property
     def shared(self) -> int:
-        """Bytes of dynamic shared memory of a block."""
+        """Dynamic shared memory per block in bytes."""
         if self.staged:
             of_row = self.chunk * self.staged + 2 * STAGED_WORD - 1
             return self.rows * (of_row // STAGED_WORD * STAGED_WORD)
@@ -162,17 +185,17 @@ class Schedule:
 
     @property
     def one_tile(self) -> bool:
-        """Whether a block has one tile of a row, which its registers hold."""
+        """Whether a block has a single tile of each row, held in its registers."""
         return self.kind in ("register", "cluster") and self.chunks <= self.cluster
 
     @property
     def told(self) -> tuple[object, ...]:
-        """What a kernel is told beside its type."""
+        """The choices that the source of a kernel depends on beside the C++ type."""
         return (self.asks, self.blocks, self.staged, self.leads, self.gathers)
 
     @property
     def cpp(self) -> str:
-        """The C++ type."""
+        """The C++ type, as source text."""
         storage = STORAGES[self.kind]
         if self.kind == "cluster" and not self.one_tile:
             storage = "Streamed"
@@ -184,16 +207,16 @@ class Schedule:
 
 @functools.lru_cache(maxsize=4096)
 def choose(row: Row, shared_limit: int, cluster_limit: int, forced: str | None = None) -> Schedule:
-    """The schedule on a GPU.
+    """Choose the schedule of a forward pass on a GPU.
 
     Args:
-        row: What the tile follows from.
+        row: The facts from which the tile follows.
         shared_limit: Bytes of shared memory that a block of this device can opt in to.
-        cluster_limit: Blocks of a cluster at most; 1 where there are none.
+        cluster_limit: Largest number of thread blocks in a cluster; 1 without clusters.
         forced: A storage to use whatever the columns, or None.
 
     Raises:
-        ValueError: the forced storage cannot hold the row.
+        ValueError: The forced storage cannot hold the row.
     """
     columns, compute_bytes = row.columns, row.compute_bytes
     tile = row_tile(row, cluster_limit)
@@ -252,7 +275,7 @@ def _leads(row: Row) -> bool:
 
 
 def _ahead(row: Row, width: int) -> int:
-    """Rows before its turn that a row is asked for; 0 if it is not."""
+    """L2 prefetch distance in rows; 0 for no prefetch."""
     if ASKED_ROW <= row.bytes <= ASKED:
         return ASKED // row.bytes
     two_bytes = width * row.element_bytes == 2 and row.streams != "many" and not row.centred
@@ -260,14 +283,14 @@ def _ahead(row: Row, width: int) -> int:
 
 
 def staged(tile: Schedule, own: int, access: int, element_bytes: int, limit: int) -> Schedule:
-    """The tile with its rows going through shared memory, or not, as x and y lie.
+    """The schedule with or without shared-memory staging, by the alignment of x and y.
 
     Args:
-        tile: Of `choose`, whose `streams` are not many.
-        own: Bytes that x and y, both of them, could be read and written by if rows were aligned.
-        access: Bytes that they can be.
+        tile: A schedule from `choose`, for a row whose `streams` are not "many".
+        own: Vector width in bytes that x and y would both allow if their rows were aligned.
+        access: Vector width in bytes that x and y do allow.
         element_bytes: The larger itemsize of x and y.
-        limit: As `shared_limit` of `choose`.
+        limit: Bytes of shared memory per block, as `shared_limit` of `choose`.
     """
     plain = dataclasses.replace(tile, staged=0)
     misaligned = access < WIDE_ACCESS <= own
@@ -279,13 +302,13 @@ def staged(tile: Schedule, own: int, access: int, element_bytes: int, limit: int
 
 
 def cluster_of(chunks: int, limit: int) -> int:
-    """Blocks that share a row of so many chunks; 1 if one block has it alone."""
+    """Cluster size in thread blocks for a row of so many chunks; 1 if one block has it alone."""
     alone = chunks == 1 or chunks > MOST_SHARED_CHUNKS
     return 1 if alone else min(power_of_two_above(chunks), limit)
 
 
 def check_cluster(columns: int, chunks: int, cluster: int) -> None:
-    """Raise ValueError where a cluster is asked for and there is none for this row."""
+    """Raise ValueError where a cluster is forced and there is none for this row."""
     if chunks == 1:
         raise ValueError(f"a row of {columns} columns is one chunk: there is nothing to share")
     if cluster == 1:
@@ -295,12 +318,15 @@ def check_cluster(columns: int, chunks: int, cluster: int) -> None:
 
 
 def reserved_shared(threads: int, compute_bytes: int) -> int:
-    """Bytes of shared memory that a block of so many threads a row needs beside rows and sums."""
+    """Shared memory in bytes that a block needs beside its rows and sums.
+
+    `threads` is the number of threads per row.
+    """
     return RESERVED_SHARED + KEPT_PARTS * ceil_div(threads, 32) * PART_NUMBERS * compute_bytes
 
 
 def choose_host(columns: int, forced: str | None) -> str:
-    """The schedule on a CPU: "host" (the row in a buffer that the caches hold) or "streaming"."""
+    """The schedule on a CPU: "host" (the row in a buffer that fits the caches) or "streaming"."""
     if forced in ("register", "shared", "cluster"):
         raise ValueError(f"a CPU has no {forced} schedule; it has 'host' and 'streaming'")
     if forced == "host" and columns > HOST_BUFFERED:

@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Cut the rows of a gradient into slices: who adds up what, and in which order.
+"""Partition the rows of a backward pass into slices, which fixes the order of every sum over rows.
 
-Rows that share an element of an operand are neighbours in visiting order, a group. Whoever takes a
-slice of the rows adds up each group in it. The cut follows from the call and the device's size
-alone, so two runs add in the same order.
+Rows that share an element of an operand's gradient are neighbours in processing order and form a
+group. Each slice of rows is processed by one block, or by part of one, which adds up each group in
+it (a split reduction). The partition follows from the call and the size of the device alone, so two
+runs add in the same order.
 """
 
 from __future__ import annotations
@@ -17,22 +18,23 @@ from fusedops.bind.geometry import Placed
 
 __all__ = ["Sharing", "Slices", "cut", "sharing"]
 
-#: Slices of a CPU's rows at most: more than any number of threads shares well, few enough that
+#: Largest number of slices on a CPU: more than any number of threads shares well, few enough that
 #: their partial sums stay in the caches.
 HOST_SLICES = 64
 
-#: Elements that a slice on a CPU has at least.
+#: Smallest number of elements in a slice on a CPU.
 HOST_SLICE = 4096
 
 
 class Sharing(NamedTuple):
-    """Which elements of x share one of an operand.
+    """Which elements of x share one element of an operand.
 
     Attributes:
-        kind: "each": none do; "column": rows do; "row": columns do, and maybe rows; "apart": rows
-            that are no neighbours in visiting order.
-        group: Neighbouring rows that share one.
-        outer: The operand's step from group to group.
+        kind: "each": no elements share one; "column": rows share one; "row": the columns of a row
+            share one, and maybe rows too; "apart": the rows that share one are not neighbours in
+            processing order.
+        group: Number of neighbouring rows that share one element.
+        outer: The operand's stride from group to group, in elements; -1 where it is not constant.
     """
 
     kind: str
@@ -41,7 +43,13 @@ class Sharing(NamedTuple):
 
 
 def sharing(place: Placed, sizes: Sequence[int], columns: int) -> Sharing:
-    """How an operand in this place is shared among rows of these dimensions, outermost first."""
+    """How rows share the elements of an operand.
+
+    Args:
+        place: The operand's strides along rows and columns.
+        sizes: The row dimensions of x, outermost first.
+        columns: Row length in elements.
+    """
     group, outer = 1, 0
     dims = list(zip(sizes, place.row_strides, strict=True))
     while dims and (dims[-1][1] == 0 or dims[-1][0] == 1):
@@ -56,7 +64,7 @@ def sharing(place: Placed, sizes: Sequence[int], columns: int) -> Sharing:
         if reach is None:
             outer = step
         elif step != reach:
-            outer = -1  # groups of groups: no single step
+            outer = -1  # groups are nested: no single stride
         reach = step * size
     if by_row:
         return Sharing("row", group, outer)
@@ -64,7 +72,14 @@ def sharing(place: Placed, sizes: Sequence[int], columns: int) -> Sharing:
 
 
 class Slices(NamedTuple):
-    """As in row/slices.cuh: `per_span` slices of `rows` rows tile each span; `total` in all."""
+    """A row partition, as in row/slices.cuh: `per_span` slices of `rows` rows cover each span.
+
+    Attributes:
+        rows: Rows in a slice.
+        span: Rows in a span; no slice straddles two spans.
+        per_span: Slices in a span.
+        total: Number of slices in all.
+    """
 
     rows: int
     span: int
@@ -80,15 +95,15 @@ def cut(
     lanes: int = 1,
     visits: bool = False,
 ) -> Slices:
-    """Cut the rows.
+    """Partition the rows of a backward pass into slices.
 
     Args:
-        rows: How many there are.
-        columns: Of a row.
-        shared: The operands' gradients.
-        resident: Rows that the device visits at a time; None for a CPU.
-        visits: Slices of several rows are wanted in any case.
-        lanes: Slices that are summed up together; all of them lie in one span.
+        rows: Number of rows in the call.
+        columns: Row length in elements.
+        shared: How rows share each operand that has a gradient.
+        resident: Rows that the device's persistent blocks process at a time; None for a CPU.
+        lanes: Number of slices that are summed up together; all of them lie in one span.
+        visits: Whether slices of several rows (persistent blocks) are wanted in any case.
     """
     groups = sorted({one.group for one in shared if one.kind in ("column", "row")})
     if resident is None:
@@ -98,7 +113,7 @@ def cut(
         return Slices(1, max(rows, 1), max(rows, 1), rows)
     else:
         wanted = max(1, min(resident, rows))
-    # A group is summed by one slice where that leaves slices enough.
+    # One slice sums a whole group, where that leaves enough slices.
     whole = [group for group in groups if rows // group >= wanted or group == 1]
     unit = whole[-1] if whole else 1
     span = next((group for group in groups if group > unit), rows)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Cut a row into packs, tiles and chunks: arithmetic that schedules of both passes share."""
+"""Cut a row into packs, tiles and chunks: arithmetic that the schedules of both passes share."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ __all__ = [
     "tile_of",
 ]
 
-#: Values by the most columns, None for all.
+#: First-match table of (largest number of columns, value); None stands for no upper bound.
 Table = tuple[tuple[int | None, int], ...]
 
-#: A pack that dropout draws for at once: one Philox call gives eight elements their bits.
+#: Pack width with dropout, in elements: one Philox call yields the random bits of eight.
 DROPOUT_WIDTH = 8
 
-#: Packs that chunks begin at a multiple of: lines of the cache, where packs are of 16 bytes.
+#: Chunks begin at a multiple of this many packs: at a cache line, where packs are of 16 bytes.
 CHUNK_PACKS = 8
 
 
 class Tile(NamedTuple):
-    """How a row is cut.
+    """How a row is cut into chunks, threads and packs.
 
     Attributes:
-        threads: That have a chunk.
-        packs: That a thread has of it.
-        width: Columns of a pack.
-        chunks: Of the row.
-        chunk: Columns of one: what its packs hold, or a little less where that makes chunks even.
+        threads: Threads that hold one chunk of a row.
+        packs: Packs (vector accesses) of a chunk per thread.
+        width: Vector width: elements in a pack.
+        chunks: Number of chunks in a row.
+        chunk: Elements in a chunk: what its packs hold, or a little less where that makes the
+            chunks even.
     """
 
     threads: int
@@ -48,24 +49,24 @@ class Tile(NamedTuple):
 
     @property
     def holds(self) -> int:
-        """Columns that the packs of a chunk hold."""
+        """Capacity of the packs of a chunk, in elements."""
         return self.threads * self.packs * self.width
 
     def registers(self, compute_bytes: int) -> int:
-        """Registers of a thread for its values."""
+        """32-bit registers per thread that hold its elements of the row."""
         return self.packs * self.width * compute_bytes // 4
 
 
 def at_most(table: Table, number: int) -> int:
-    """The value in the first line whose most is no less than `number`."""
+    """The value of the first table line whose upper bound is at least `number`."""
     return next(value for most, value in table if most is None or number <= most)
 
 
 def pack_width(columns: int, element_bytes: int, dropout: bool) -> int:
-    """Columns of a pack: all packs of a row are whole, unless dropout draws for a pack at once.
+    """Vector width in elements: every pack of a row is whole, unless dropout needs wider packs.
 
-    Where columns are odd, rows begin anywhere: then neighbouring threads read neighbouring
-    elements, which reaches the memory's speed; 16 bytes in pieces do not.
+    Where the number of columns is odd, rows begin at any address. Then neighbouring threads read
+    neighbouring elements, which reaches the memory's bandwidth; 16 bytes read in pieces do not.
     """
     if dropout:
         return min(DROPOUT_WIDTH, _power_of_two_below(columns))
@@ -79,14 +80,14 @@ def tile_of(
     table: Table,
     most_threads: int,
 ) -> Tile:
-    """Cut a row into packs of so many columns, for threads of so many values each.
+    """Cut a row into packs of a given vector width, by a limit on the elements per thread.
 
     Args:
-        columns: Of the row.
-        width: Of a pack.
-        compute_bytes: A double takes two registers.
-        table: Values of a thread at most, by columns.
-        most_threads: That have a chunk.
+        columns: Row length in elements.
+        width: Elements in a pack (vector width).
+        compute_bytes: Size of the compute type in bytes, 4 or 8; a double takes two registers.
+        table: Largest number of 4-byte values per thread, by columns.
+        most_threads: Largest number of threads that hold one chunk.
     """
     most_packs = max(1, at_most(table, columns) * 4 // compute_bytes // width)
     packs_of_row = ceil_div(columns, width)
@@ -95,43 +96,44 @@ def tile_of(
         packs = ceil_div(packs_of_row, threads)
         return Tile(threads, packs, width, 1, threads * packs * width)
     if packs_of_row <= most_threads * most_packs:
-        # Warps that come out even, if there are any: then no pack need be asked if it is there.
+        # Whole warps with every pack full, if there is such a cut: no pack then needs a bounds
+        # check.
         for packs in range(most_packs, most_packs // 2, -1):
             if packs_of_row % (32 * packs) == 0 and packs_of_row // packs <= most_threads:
                 return Tile(packs_of_row // packs, packs, width, 1, packs_of_row * width)
         threads = 32 * ceil_div(packs_of_row, 32 * most_packs)
         packs = ceil_div(packs_of_row, threads)
         return Tile(threads, packs, width, 1, threads * packs * width)
-    # As many as a cluster has blocks, which share a row.
+    # A power of two, like the blocks of a cluster, which share a row.
     chunks = power_of_two_above(ceil_div(packs_of_row, most_threads * most_packs))
     packs = ceil_div(packs_of_row, most_threads * chunks)
     threads = 32 * ceil_div(packs_of_row, 32 * packs * chunks)
-    # All alike, so that no block waits for a fuller one and most packs are surely there.
+    # Chunks of even size, so that no block waits for a fuller one and most packs are surely full.
     even = min(CHUNK_PACKS * ceil_div(packs_of_row, CHUNK_PACKS * chunks), threads * packs)
     return Tile(threads, packs, width, ceil_div(packs_of_row, even), even * width)
 
 
 def is_exact(columns: int, tile: int, chunks: int) -> bool:
-    """Whether all tiles are full, whatever cluster shares them: of a power of two of blocks."""
+    """Whether every tile is full for any cluster size, which is always a power of two."""
     return columns == tile * chunks and chunks == power_of_two_above(chunks)
 
 
 def full_packs(columns: int, threads: int, chunk: int, blocks: int, width: int) -> int:
-    """Packs that every thread surely has, whole.
+    """Number of packs that are surely full in every thread, so that they need no bounds check.
 
-    `blocks`: how many share the row, each with one chunk.
+    `blocks` is the number of thread blocks that share the row, each with one chunk.
     """
     of_last = columns - (blocks - 1) * chunk
     return max(0, min(chunk, of_last) // (threads * width))
 
 
 def ceil_div(a: int, b: int) -> int:
-    """A quotient of positive integers, rounded up."""
+    """The quotient of two positive integers, rounded up."""
     return -(-a // b)
 
 
 def power_of_two_above(n: int) -> int:
-    """The least power of two that is no less than `n`."""
+    """The smallest power of two that is at least `n`."""
     return 1 << (n - 1).bit_length()
 
 

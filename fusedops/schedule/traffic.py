@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the rows of a call move beside x and y: all that a schedule knows of functors and operands.
+"""Memory traffic of a row beside x and y: all that a schedule knows of functors and operands.
 
-A schedule never asks which functor reads an operand, so two declarations that move the same bytes
-at the same time get the same schedule, whatever their functors are called. Since the tile decides
-the order of a sum, nothing here may depend on how many rows there are: see `extent`.
+A schedule does not depend on which functor reads an operand, so two declarations that move the same
+bytes at the same time get the same schedule, whatever their functors are called. Since the tile
+decides the order of a sum, nothing here may depend on the number of rows: see `extent`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Extent", "Traffic", "extent", "traffic_of", "without_rows"]
 
 
 class Extent(enum.Enum):
-    """How much of an operand a row reads."""
+    """How much of an operand the kernel reads for one row."""
 
     NUMBER = "one number for all rows"
     ROW = "one number a row"
@@ -32,14 +32,14 @@ class Extent(enum.Enum):
 
 
 class Traffic(NamedTuple):
-    """What the rows of a call move beside x and y.
+    """Memory traffic of the rows of a call beside x and y.
 
     Attributes:
-        load, store: What each operand of a side's functors adds, in their order; an operand that
-            two functors read counts twice.
-        draws: How many functors draw random numbers.
-        saves: How many tensors of x's size are written beside y.
-        masks: Whether a functor takes elements out of the rows, which decides what is read.
+        load, store: The extent of each operand of the LOAD's and of the STORE's functors, in their
+            order; an operand that two functors read counts twice.
+        draws: Number of functors that draw random numbers.
+        saves: Number of tensors of x's size that are written beside y.
+        masks: Whether a functor masks elements of the rows, which decides what is read.
     """
 
     load: tuple[Extent, ...]
@@ -50,11 +50,12 @@ class Traffic(NamedTuple):
 
     @property
     def streams(self) -> str:
-        """What a row has beside x and y in the forward pass: as `streams` of `Row`.
+        """Class of the forward pass's traffic beside x and y: the `streams` of a `Row`.
 
         A number is no stream. Vectors that all rows share have schedules of their own where the
-        STORE reads them, after the reduction. The LOAD's are under way together with x, which is
-        not measured, nor are numbers of each row: both count as "many", as a full operand does.
+        STORE reads them, after the reduction. The LOAD's vectors are in flight together with x;
+        that was not measured, nor were numbers of each row: both count as "many", as a full operand
+        does.
         """
         if self.draws or self.saves or self.masks:
             return "many"
@@ -65,10 +66,11 @@ class Traffic(NamedTuple):
 
     @property
     def beside(self) -> int:
-        """What the backward pass has beside dy, x and dx, counted as its tables do.
+        """Number of tensors that the backward pass moves beside dy, x and dx, as its tables count.
 
-        Tensors that are read or have gradients, and dropouts. What the STORE reads counts as two at
-        least: a norm's gamma alone and its gamma and beta were measured with the same tiles.
+        Counted are tensors that are read or have gradients, and dropouts. What the STORE reads
+        counts as two at least: a norm with gamma alone and one with gamma and beta were measured
+        with the same tiles.
         """
         load, store = (
             sum(one is not Extent.NUMBER for one in side) for side in (self.load, self.store)
@@ -77,7 +79,7 @@ class Traffic(NamedTuple):
 
 
 def traffic_of(bound: Bound) -> Traffic:
-    """The traffic of a call's functors that act."""
+    """The memory traffic of those functors of a call that act."""
     functors = (*bound.load, *bound.store)
     return Traffic(
         load=_extents(bound, bound.load),
@@ -97,24 +99,24 @@ def _extents(bound: Bound, chain: Iterable[Functor]) -> tuple[Extent, ...]:
 
 
 def without_rows(value: Tensor, x: Tensor, reduced: tuple[int, ...]) -> bool:
-    """Whether an operand has none of x's row dimensions: all rows read the same of it."""
+    """Whether an operand has none of x's row dimensions: all rows read the same elements."""
     return reduced[0] == x.dim() - len(reduced) and value.dim() <= len(reduced)
 
 
 def extent(value: Any, x: Tensor, reduced: tuple[int, ...]) -> Extent:
-    """How much of an operand a row of x reads.
+    """How much of an operand the kernel reads for one row of x.
 
     Whether rows share it is judged by its number of dimensions, never by its strides or by the
-    sizes of its row dimensions: in a batch of one a full operand of shape (1, columns) looks like
-    a shared vector with its row dimension kept, and the two must get the tile that they have in a
+    sizes of its row dimensions: in a batch of one a full operand of shape (1, columns) looks like a
+    shared vector with its row dimension kept, and the two must get the tile that they have in a
     larger batch. So only what has no row dimension at all is shared: 0-d tensors, and where x's
     reduced dimensions are its last ones, tensors of no more dimensions than those. Sizes in the
     reduced dimensions may count: columns are part of the tile.
 
     Args:
         value: A tensor that broadcasts against x, or a number.
-        x: The input.
-        reduced: The dimensions of x that make a row, ascending.
+        x: The input tensor.
+        reduced: The dimensions of x that make up a row, ascending.
     """
     if not isinstance(value, Tensor) or value.dim() == 0:
         return Extent.NUMBER
