@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Write the one argument of a kernel: the C++ types of its members, and their words.
+"""Write the one argument of a kernel: the C++ types of its members, and their 64-bit words.
 
-Every call on `ArgumentWriter` appends the words of one member and returns the member's type. Types
-make the variant; words (strides, sizes, pointers, numbers) are written anew for every shape, and
-some at every call.
+Every call on `ArgumentWriter` appends the words of one member and returns the member's C++ type.
+The types determine the kernel variant; the words (strides, sizes, pointers, numbers) are written
+anew for every shape. Some change at every call: a patch (relocation) tells the runtime which word
+to fill in, and from what.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ __all__ = ["ArgumentWriter"]
 
 
 class ArgumentWriter:
-    """Appends members to the kernel's argument and remembers their words.
+    """Appends members to the kernel's argument and remembers their words and patches.
 
     Attributes:
-        compute: the C++ compute type, "float" or "double".
-        rank: how many dimensions the rows have.
-        queries, columns: for masks that are made from indices.
+        compute: The C++ compute type, "float" or "double".
+        rank: Number of row dimensions.
+        queries, columns: Numbers of queries and of columns, for masks that are made from indices.
+        dropout_slot: Dropout number of the functor that is emitted next; -1 if it draws nothing.
+        words: The content of the argument so far, in 64-bit words.
+        patches: Words to fill in at each call, as (index of the word, kind, source).
     """
 
     def __init__(
@@ -55,14 +59,14 @@ class ArgumentWriter:
         self._logical_row = logical_row
         self._slots = slots
         self._drawn_in_memory = drawn_in_memory
-        self.dropout_slot = -1  # of the functor that is about to be spelled
+        self.dropout_slot = -1  # of the functor that is emitted next
         self._float_patch = _runtime.FLOAT32 if compute == "float" else _runtime.FLOAT64
         self._scale_patch = _runtime.KEEP_SCALE32 if compute == "float" else _runtime.KEEP_SCALE64
         self.words: list[int] = []
         self.patches: list[tuple[int, int, int]] = []
 
     def operand(self, name: str) -> str:
-        """A tensor or a number given at the call."""
+        """Append an operand given at the call, a tensor or a number."""
         given = self._operands.get(name)
         if given is None:
             return self.unread()
@@ -73,16 +77,16 @@ class ArgumentWriter:
         return f"Value<{'int64_t' if given.integer else self.compute}>"
 
     def output(self, name: str) -> str:
-        """A tensor that the kernel writes; in a gradient, one that the forward pass wrote."""
+        """Append a tensor the kernel writes; in a gradient, one that the forward pass wrote."""
         return self.view(self._outputs[name]) if name in self._outputs else self.unread()
 
     def joining(self, name: str) -> str:
-        """The gradient of a saved stream, which joins there on the way back."""
+        """Append the gradient of a saved stream, which the backward pass adds at that place."""
         view = self._joining.get(name)
         return self.absent() if view is None else self.view(view)
 
     def view(self, view: View) -> str:
-        """Pointer, row strides, column stride."""
+        """Append a tensor view: pointer, row strides and column stride, in elements."""
         storage, (rows, step), width, patch, shared = view
         self._patched(*patch)
         self.words += (0, step) if shared else (*rows, step)
@@ -90,38 +94,41 @@ class ArgumentWriter:
         return f"View<{storage}, {0 if shared else len(rows)}, Column::{column}, {width}>"
 
     def number(self, value: float) -> str:
-        """A constant of the declaration, in the compute type."""
+        """Append a constant of the declaration, in the compute type."""
         layout = "<fxxxx" if self.compute == "float" else "<d"
         self.words.append(int.from_bytes(struct.pack(layout, value), "little", signed=True))
         return f"Value<{self.compute}>"
 
     def unread(self) -> str:
-        """Stands for a tensor that a gradient does not read."""
+        """Append a placeholder for a tensor that a gradient does not read."""
         self.words.append(0)
         return "Unread"
 
     def pointer(self, patch: tuple[int, int] | None) -> None:
-        """The address of a tensor, or of nothing."""
+        """Append the address of a tensor, or a null pointer."""
         if patch is None:
             self.words.append(0)
         else:
             self._patched(*patch)
 
     def absent(self) -> str:
-        """Stands for a member that the declaration leaves out."""
+        """Append a placeholder for a member that the declaration leaves out."""
         self.words.append(0)
         return "Absent"
 
     def constant(self, value: int) -> None:
-        """A 64-bit integer."""
+        """Append a 64-bit integer."""
         self.words.append(value)
 
     def query_map(self) -> None:
-        """The map from a row's coordinates to the number of its query."""
+        """Append the map from a row's coordinates to its query index."""
         self.words.extend(self._query)
 
     def dropout(self, p: str) -> str:
-        """Seed, offset, threshold, scale and the map to the logical row."""
+        """Append a dropout: seed, offset, threshold, scale and the map to the logical row.
+
+        `p` is the name of its probability.
+        """
         slot = self._slots[p]
         if self._drawn_in_memory:
             self._patched(_runtime.DRAW, 0)
@@ -136,7 +143,7 @@ class ArgumentWriter:
         return f"{kind}<{self.compute}, RowMap<{self.rank}>>"
 
     def rows(self, count: int, sizes: Sequence[int]) -> str:
-        """The dimensions that rows run over."""
+        """Append the row count and the row dimensions, with reciprocals for 32-bit division."""
         self.words.append(count)
         if count >= 1 << 31 and self.rank > 1:  # too many for the 32-bit division
             self.words.extend(sizes[1:])
@@ -154,7 +161,7 @@ class ArgumentWriter:
         return STORAGE[dtype]
 
     def pack(self) -> bytes:
-        """The words as the kernel gets them."""
+        """The words as the bytes that the kernel takes, little-endian."""
         return struct.pack(f"<{len(self.words)}q", *self.words)
 
     def _patched(self, kind: int, source: int) -> None:

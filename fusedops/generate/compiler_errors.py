@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which part of a declaration a compiler's message is about."""
+"""Attribute a compiler error to a functor or an operand of the declaration."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _MEMBER = re.compile(r"\s*alignas\(8\) .* (\w+);")
 
 
 def culprit(log: str, source: str, sides: Mapping[str, Sequence[Functor]]) -> str | None:
-    """The functor or operand that the first error is in, as words; None where that cannot be told.
+    """The functor or operand that the first compiler error is about, as text; None if unknown.
 
     Args:
-        log: Of NVRTC, GCC or Clang.
-        source: What was compiled.
-        sides: The functors by where they stand, "load" and "store", in order.
+        log: Output of NVRTC, GCC or Clang.
+        source: The source text that was compiled.
+        sides: The functors in order, by where they stand: "load" and "store".
     """
     lines = source.splitlines()
     for file, number in _places(log):
@@ -41,13 +41,13 @@ def culprit(log: str, source: str, sides: Mapping[str, Sequence[Functor]]) -> st
 
 
 def _places(log: str) -> Iterator[tuple[str, int]]:
-    """Where the first error is, then where from the compiler came there."""
+    """Files and lines of the first error, then those from which it was included or instantiated."""
     lines = log.splitlines()
     errors = [number for number, line in enumerate(lines) if _ERROR.search(line)]
     if not errors:
         return
     first, end = errors[0], errors[1] if len(errors) > 1 else len(lines)
-    before = first  # GCC says first from where it came
+    before = first  # GCC prints the chain of includes and instantiations first
     while before > 0 and re.search(
         r"In (instantiation|file included)|required from", lines[before - 1]
     ):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Generate the text of a kernel: C++ that only instantiates.
+"""Generate the source text of a kernel: C++ that only instantiates templates of the headers.
 
 A kernel takes one struct whose members are the op, the views and the functors, in the order of the
 declaration. The struct's text and its content come out of the same walk, on `ArgumentWriter`.
@@ -21,22 +21,22 @@ __all__ = [
     "host_source",
 ]
 
-#: What the functions begin with: whoever loads a binary finds them by name.
+#: Linkage of the generated functions: they are looked up by name in a loaded binary.
 CUDA_LINKAGE = 'extern "C"'
 HOST_LINKAGE = 'extern "C" __attribute__((visibility("default")))'
 
-#: Type and name of each member of the kernel's argument.
+#: Pairs of type and name, one for each member of the kernel's argument.
 Members: TypeAlias = Sequence[tuple[str, str]]
 
 
 class Text(NamedTuple):
-    """The C++ of one variant.
+    """The C++ source of one variant, in its parts.
 
     Attributes:
-        headers: Below fusedops/.
-        definitions: Of functors that the headers do not hold.
-        kernel: The struct `Arguments`, and the function that takes one; in namespace fusedops, or
-            where its names are at hand.
+        headers: Paths of the included headers, below fusedops/.
+        definitions: Source of functors that no header holds.
+        kernel: The struct `Arguments` and the function that takes one; to be put into namespace
+            fusedops, or where its names are visible.
     """
 
     headers: tuple[str, ...]
@@ -57,7 +57,16 @@ def cuda_source(
     headers: Sequence[str],
     definitions: Sequence[str] = (),
 ) -> Text:
-    """The text of one GPU variant, which has one kernel, `fusedops_kernel`."""
+    """The source of one GPU variant, which has one kernel, `fusedops_kernel`.
+
+    Args:
+        entry: The kernel template: "forward", "gradient" or "sums".
+        members: Type and name of each member of the argument.
+        words: Size of the argument in words of 8 bytes.
+        tile: The schedule, which gives the launch bounds and the cluster size.
+        headers: Paths of headers to include, below fusedops/.
+        definitions: Source of functors that no header holds.
+    """
     asks = str(tile.asks != "never").lower()
     stages = str(tile.staged > 0).lower()
     leads = str(tile.leads).lower()
@@ -101,7 +110,10 @@ def host_source(
     headers: Sequence[str],
     definitions: Sequence[str] = (),
 ) -> Text:
-    """The text of one CPU variant: `fusedops_rows` over a range of rows, or of slices of them."""
+    """The source of one CPU variant: `fusedops_rows` over a range of rows, or of slices of rows.
+
+    `kind` is "host" or "streaming"; the other arguments are as for `cuda_source`.
+    """
     schedule = f"HostSchedule<{'Streamed' if kind == 'streaming' else 'InRegisters'}>"
     arguments = _wrapped(_arguments(entry, members))
     body, header = {
@@ -132,7 +144,7 @@ void fusedops_rows(const void* words, int64_t begin, int64_t end) {{
 
 
 def _arguments(entry: str, members: Members) -> list[str]:
-    """What the kernel's members are to it: LOAD and STORE are made of a view and functors each."""
+    """Expressions for the kernel's arguments: LOAD and STORE each combine a view and functors."""
 
     def of(side: str, *, first: str = "", last: str = "") -> str:
         found = [

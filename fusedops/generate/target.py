@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a variant is built for: this machine's device, one that is named, or an older one for it."""
+"""The architecture of a variant: this machine's, a named one, or a compatible older one."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ARCHS", "Target", "device_info"]
 
-#: Shared memory that a block can opt in to, and multiprocessors: A100, A40, L40, H100 and H200,
-#: B200, B300, RTX 5090.
+#: Bytes of shared memory that a thread block can opt in to, and number of SMs: A100, A40, L40, H100
+#: and H200, B200, B300, RTX 5090.
 _GPUS = {
     "sm_80": (166912, 108),
     "sm_86": (101376, 84),
@@ -33,26 +33,27 @@ _GPUS = {
     "sm_120": (101376, 170),
 }
 
-#: The oldest: what came with it is in every kernel.
+#: The oldest architecture supported: every kernel may use the features that came with it.
 OLDEST = "sm_80"
 
-#: Blocks of a cluster that every GPU with clusters has room for.
+#: Portable cluster size: thread blocks that every GPU with clusters can schedule together.
 PORTABLE = 8
 
-#: What can be named.
+#: Architectures that can be named.
 ARCHS = (*_GPUS, *LEVELS)
 
 
 class Target(NamedTuple):
-    """What a variant is built for.
+    """The architecture that a variant is built for.
 
     Attributes:
-        arch: "sm_90" and the like, or a level of CPU features.
-        shared_limit: Bytes of shared memory that a block can opt in to; None for a CPU.
-        multiprocessors: Of a GPU.
-        translated: Whether the driver has to translate what is built, for its GPU is of a newer
-            generation than `arch`.
-        most_blocks: Of a cluster, where the GPU has fewer than `arch`.
+        arch: A GPU architecture such as "sm_90", or a level of CPU features.
+        shared_limit: Bytes of shared memory that a thread block can opt in to; None for a CPU.
+        multiprocessors: Number of SMs of the GPU; 0 for a CPU.
+        translated: Whether the driver has to translate PTX, since the GPU is of a newer generation
+            than `arch`.
+        most_blocks: Largest number of thread blocks in a cluster, where the GPU has fewer than
+            `arch`.
     """
 
     arch: str
@@ -63,29 +64,29 @@ class Target(NamedTuple):
 
     @property
     def cluster_limit(self) -> int:
-        """Blocks of a cluster at most; 1 where there are none."""
+        """Largest number of thread blocks in a cluster; 1 without clusters."""
         return min(CLUSTERS.get(self.arch, 1), self.most_blocks)
 
     @classmethod
     def of(cls, device: torch.device) -> Target:
-        """The target of the machine at hand.
+        """The target of a device of this machine.
 
         Raises:
-            UnsupportedError: Its GPU is older than all that can be built for.
+            UnsupportedError: The GPU is older than every architecture that can be built for.
         """
         return _cuda_target(device.index) if device.type == "cuda" else _host_target()
 
     @classmethod
     def named(cls, arch: str, multiprocessors: int | None = None) -> Target:
-        """The target of this name, "cpu" being this machine's.
+        """The target of this name; "cpu" is this machine's CPU.
 
         Args:
             arch: One of `ARCHS`, or "cpu".
-            multiprocessors: In place of a GPU's usual number.
+            multiprocessors: Number of SMs, in place of the usual number of such a GPU.
 
         Raises:
             ValueError: There is no such architecture.
-            UnsupportedError: It is older than all that can be built for.
+            UnsupportedError: It is older than every architecture that can be built for.
         """
         if arch == "cpu":
             return _host_target()
@@ -106,7 +107,10 @@ class Target(NamedTuple):
         return cls(arch, shared, usual if multiprocessors is None else multiprocessors)
 
     def older(self) -> Iterator[Target]:
-        """What else runs here: lower levels; of a GPU, its generation, then PTX of earlier ones."""
+        """Older targets whose kernels run here: lower CPU levels, or earlier GPU architectures.
+
+        GPUs of the same generation come first, then PTX of earlier generations.
+        """
         if self.shared_limit is None:
             of_kind = [level for level in LEVELS if level.startswith("x86")]  # ascending
             below = of_kind[: of_kind.index(self.arch)] if self.arch in of_kind else []
@@ -122,7 +126,7 @@ class Target(NamedTuple):
 
 @functools.cache
 def device_info(index: int) -> DeviceProperties:
-    """What the driver says of a CUDA device, asked for once."""
+    """The driver's properties of a CUDA device, queried once."""
     return _runtime.device(index)
 
 

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is compiled: a variant for a target, and the kernels of this process.
+"""The unit of compilation: a kernel variant for a target, and the kernels loaded in this process.
 
-The types of its kernel's argument tell a variant from others. The source text follows from them and
-is written only where there is no such kernel yet, since a new shape of a known pattern has to be
-quick.
+The types of the members of its kernel's argument tell a variant from others. The source text
+follows from them and is written only where there is no such kernel yet, since a new shape of a
+known pattern has to be quick.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from fusedops.schedule.forward import Schedule
 
 __all__ = ["Variant"]
 
-#: Kernels in this process, by Variant.key.
+#: Kernels loaded in this process, by Variant.key.
 _kernels: dict[tuple[object, ...], _runtime.Kernel] = {}
 
 
 class Variant(NamedTuple):
-    """A kernel that is or could be compiled.
+    """A kernel that is compiled or could be.
 
     Attributes:
-        arch: As in `Target`.
-        schedule: "host" and the like.
-        tile: Of a GPU.
+        arch: The architecture, as in `Target`.
+        schedule: The storage of rows, as `Schedule.kind`; on a CPU "host" or "streaming".
+        tile: The GPU schedule; None on a CPU.
         members: Type and name of each member of the kernel's argument, in order.
-        words: The argument's size in words of 8 bytes.
-        op, header, load, store, dtype, definitions: Of the call, without its tensors.
-        declaration: What messages name.
-        entry: Which kernel: "forward", "gradient" or "sums", the second stage of a gradient.
-        translated: Whether the driver makes the machine code, for a GPU newer than `arch`.
+        words: Size of the argument in words of 8 bytes.
+        op, header, load, store, dtype, definitions: The parts of the call, without its tensors.
+        declaration: Text of the declaration, which error messages name.
+        entry: The kernel template: "forward", "gradient" or "sums", the second stage of a gradient.
+        translated: Whether the driver compiles PTX to machine code, for a GPU newer than `arch`.
     """
 
     arch: str
@@ -58,7 +58,7 @@ class Variant(NamedTuple):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What tells variants apart: all that the source text is made of."""
+        """Identity of the variant in this process: everything that the source text is made of."""
         tile = self.schedule if self.tile is None else self.tile.cpp
         told = self.tile and self.tile.told
         arch = (self.arch, self.translated)
@@ -66,10 +66,10 @@ class Variant(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the cache's folder begins with: a part of what the source is made of.
+        """Prefix of the folder's name in the cache, made of a part of what the source is made of.
 
-        One source under two names would be built twice. A second stage has neither the op's nor
-        the functors' code, and on a CPU not the schedule's.
+        One source under two names would be built twice. So a second stage, whose source has neither
+        the op's nor the functors' code, and on a CPU not the schedule's, has a name without them.
         """
         if self.entry == "sums":
             return "sums"
@@ -80,12 +80,12 @@ class Variant(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The C++ text, as it is compiled."""
+        """The C++ source text, as it is compiled."""
         return str(self.text)
 
     @property
     def text(self) -> Text:
-        """The C++ text in its parts."""
+        """The C++ source in its parts."""
         functors = (*self.load, *self.store)
         of_functors = [header for functor in functors for header in functor.headers]
         headers = ["functor/compose.cuh", *of_functors, self.header, "row/statistics.cuh"]
@@ -100,28 +100,28 @@ class Variant(NamedTuple):
 
     @property
     def loaded(self) -> bool:
-        """Whether this process has it."""
+        """Whether the kernel is loaded in this process."""
         return self.key in _kernels
 
     def cached(self) -> jit.Artifact | None:
-        """The variant's entry in the cache, if it is there."""
+        """The variant's entry in the cache, or None if it is not there."""
         return jit.cached(self.source, name=self.name, arch=self.arch)
 
     @property
     def order(self) -> jit.Order:
-        """What is asked of the compilers."""
+        """The order for the compilers: source, name, architecture, and text for messages."""
         members = tuple(f"{kind} {name}" for kind, name in self.members)
         return jit.Order(self.source, self.name, self.arch, self.declaration, members)
 
     def build(self) -> jit.Artifact:
-        """Give the variant's entry in the cache, compiled if it is not there."""
+        """Return the variant's entry in the cache, compiling it if it is not there."""
         try:
             return jit.build(**self.order._asdict())
         except CompileError as error:
             raise self.blamed(error) from None
 
     def blamed(self, error: FusedOpsError) -> FusedOpsError:
-        """`error`, with the functor or operand that a compiler refused, if it was one."""
+        """`error`, naming the functor or operand that the compiler rejected, if it was one."""
         if isinstance(error, CompileError):
             with guard:
                 from fusedops.generate.compiler_errors import culprit

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The operands of a kernel: views of tensors, on their way from torch to the argument; numbers."""
+"""Operands of a kernel between torch and the kernel's argument: tensor views and numbers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
     "widened",
 ]
 
-#: C++ storage types of torch's.
+#: C++ storage types by torch dtype.
 STORAGE: dict[torch.dtype, str] = {
     torch.float16: "half",
     torch.bfloat16: "bfloat16",
@@ -39,11 +39,14 @@ STORAGE: dict[torch.dtype, str] = {
 
 
 class View(NamedTuple):
-    """An operand that is a tensor.
+    """A tensor operand with its strides along rows and columns.
 
     Attributes:
-        patch: Where its pointer comes from at each call.
-        shared: All rows read the same columns of it.
+        storage: C++ storage type of its elements.
+        placed: Its row strides and column stride, in elements.
+        width: Vector width of its accesses, in elements; 0 on a CPU.
+        patch: Source of its pointer at each call, as (kind, source).
+        shared: Whether all rows read the same columns of it.
     """
 
     storage: str
@@ -54,21 +57,27 @@ class View(NamedTuple):
 
 
 class Number(NamedTuple):
-    """An operand that is a number, read from the slot at each call."""
+    """A number operand, read at each call.
+
+    Attributes:
+        slot: Number of the operand's slot.
+        integer: Whether it is an integer; otherwise it has the compute type.
+    """
 
     slot: int
     integer: bool = False
 
 
 class Part(NamedTuple):
-    """A tensor that the kernel addresses, before it has its place among rows and columns.
+    """A tensor that the kernel addresses, before its dimensions are mapped to rows and columns.
 
     Attributes:
-        patch: Where its pointer comes from at each call.
-        alignment: Of its pointer, in bytes, 16 at most.
-        shared: All rows read the same columns of it, whatever the number of rows. Judged by its
-            dimensions, not by strides: with a batch of one every stride is 0, and a last batch of
-            one must not build a variant of its own.
+        shape, strides, dtype: Those of the tensor, with strides in elements.
+        patch: Source of its pointer at each call, as (kind, source).
+        alignment: Alignment of its pointer in bytes, 16 at most.
+        shared: Whether all rows read the same columns of it, whatever the number of rows. Judged by
+            its dimensions, not by strides: with a batch of one every stride is 0, and a last batch
+            of one must not build a variant of its own.
     """
 
     shape: Sequence[int]
@@ -80,21 +89,28 @@ class Part(NamedTuple):
 
 
 def part_of(tensor: Tensor, patch: tuple[int, int], shared: bool = False) -> Part:
-    """What a kernel wants to know of a tensor."""
+    """The shape, strides, dtype and pointer alignment of a tensor, as a `Part`."""
     alignment = math.gcd(tensor.data_ptr(), 16)
     return Part(tensor.shape, tensor.stride(), tensor.dtype, patch, alignment, shared)
 
 
 def view_of(part: Part, place: Placed | None, width: int) -> View:
-    """A part in its place; `width` is that of a GPU's tile, 0 on a CPU."""
-    assert place is not None  # the caller has seen to it: _columns_apart
+    """The view of a part in its place; `width` is the vector width of a GPU's tile, 0 on a CPU."""
+    assert place is not None  # checked by the caller: run.forward.columns_apart
     if width:
         width = width_of(place, part.dtype.itemsize, part.alignment, width)
     return View(STORAGE[part.dtype], place, width, part.patch, part.shared)
 
 
 def width_of(where: Placed, size: int, aligned: int, width: int) -> int:
-    """Elements that can be read at once: what pointer and strides allow, 16 bytes at most."""
+    """Vector width in elements that pointer and strides allow, 16 bytes at most.
+
+    Args:
+        where: The tensor's row strides and column stride, in elements.
+        size: Size of an element in bytes.
+        aligned: Alignment of the pointer in bytes.
+        width: Vector width of the tile, in elements.
+    """
     if where.column_stride != 1:
         return 1
     while width > 1 and (
@@ -107,7 +123,7 @@ def width_of(where: Placed, size: int, aligned: int, width: int) -> int:
 
 
 def contiguous(shape: Sequence[int]) -> list[int]:
-    """The strides of a dense tensor."""
+    """The strides of a dense tensor of this shape, in elements."""
     strides = [1] * len(shape)
     for dim in range(len(shape) - 2, -1, -1):
         strides[dim] = strides[dim + 1] * max(shape[dim + 1], 1)
@@ -115,7 +131,7 @@ def contiguous(shape: Sequence[int]) -> list[int]:
 
 
 def widened(part: Part, reduced: Sequence[int]) -> Part:
-    """A statistic with the reduced dimensions back, as size 1."""
+    """A statistic of rows with the reduced dimensions inserted again, of size 1 and stride 0."""
     shape, strides = list(part.shape), list(part.strides)
     for dim in reduced:
         shape.insert(dim, 1)
@@ -126,13 +142,22 @@ def widened(part: Part, reduced: Sequence[int]) -> Part:
 def kept_part(
     shape: Sequence[int], dtype: torch.dtype, patch: tuple[int, int], reduced: Sequence[int]
 ) -> Part:
-    """What is kept of rows, some numbers each, in the dimensions of x."""
+    """The numbers that the forward pass keeps of each row, as a part in the dimensions of x.
+
+    `shape` is that of the rows and, last, of the numbers kept per row.
+    """
     part = Part(shape[:-1], contiguous(shape)[:-1], dtype, patch, 16)
     return widened(part, reduced)
 
 
 def kept_view(view: View, numbers: int, width: int) -> View:
-    """The numbers kept of a row as its columns."""
+    """A view whose columns are the numbers kept of a row.
+
+    Args:
+        view: The view of the kept tensor.
+        numbers: Count of numbers kept per row.
+        width: Largest vector width in elements.
+    """
     place = view.placed._replace(column_stride=1)
-    power = numbers & -numbers  # no accesses of three
+    power = numbers & -numbers  # no vector accesses of three elements
     return view._replace(placed=place, width=min(width, power if power == numbers else 1))
