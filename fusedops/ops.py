@@ -24,8 +24,17 @@ __all__ = ["LayerNorm", "LogSoftmax", "RMSNorm", "Softmax"]
 class Softmax(RowOp):
     """``y_i = exp(v_i - max v) / sum_j exp(v_j - max v)`` over each row of ``v = load(x)``.
 
-    A row whose maximum is -inf, say a fully masked one, gives zeros; ``empty_row="nan"`` gives
-    torch's answer.
+    The shapes, dtypes, operands and options of a call ``op(x, ...)`` are described at `RowOp`.
+
+    Args:
+        load: The functors applied to x before the reduction, in order; none by default.
+        store: The functors applied to the result before it is written, in order; none by default.
+        empty_row: What a row whose maximum is -inf gives, say a fully masked one: ``"zero"``, the
+            default, gives zeros, and ``"nan"`` gives torch's answer, NaN.
+
+    Raises:
+        TypeError: load or store holds something that is no functor, or an argument is unknown.
+        ValueError: empty_row is something else, or a functor has no meaning where it stands.
 
     >>> import torch, fusedops as fo
     >>> op = fo.Softmax(load=[fo.Scale("scale"), fo.Mask("m")])
@@ -82,7 +91,8 @@ class Softmax(RowOp):
 class LogSoftmax(Softmax):
     """``y_i = v_i - max v - log(sum_j exp(v_j - max v))`` over each row of ``v = load(x)``.
 
-    A row whose maximum is -inf gives -inf; ``empty_row="nan"`` gives torch's answer.
+    The arguments are those of `Softmax`, but a row whose maximum is -inf gives -inf by default, and
+    NaN, torch's answer, with ``empty_row="nan"``. `RowOp` describes what a call takes.
 
     >>> import torch, fusedops as fo
     >>> fo.LogSoftmax()(torch.zeros(1, 2))
@@ -96,9 +106,20 @@ class LogSoftmax(Softmax):
 class LayerNorm(RowOp):
     """``y = (v - mean) / sqrt(variance + eps)`` over each row of ``v = load(x)``.
 
-    The variance is the biased one. The affine part is a functor of the STORE: `Affine`.
-    ``stats=True`` also returns mean and ``rstd = 1 / sqrt(variance + eps)``, one a row, in float32
-    (float64 for float64).
+    The variance is the biased one. The affine part is a functor of the STORE: `Affine`. The shapes,
+    dtypes, operands and options of a call ``op(x, ...)`` are described at `RowOp`.
+
+    Args:
+        load: The functors applied to x before the reduction, in order; none by default.
+        store: The functors applied to the result before it is written, in order; none by default.
+        eps: The number added to the variance, finite and >= 0; 1e-5 by default.
+        stats: Whether a call also returns mean and ``rstd = 1 / sqrt(variance + eps)``, one number
+            for each row, in float32 (float64 if x or y is float64); False by default.
+
+    Raises:
+        TypeError: load or store holds something that is no functor, stats is no bool, or an
+            argument is unknown.
+        ValueError: eps is out of its range, or a functor has no meaning where it stands.
 
     >>> import torch, fusedops as fo
     >>> fo.LayerNorm()(torch.tensor([[0.0, 2.0]]))
@@ -146,7 +167,9 @@ class LayerNorm(RowOp):
 class RMSNorm(LayerNorm):
     """``y = v / sqrt(mean(v * v) + eps)`` over each row of ``v = load(x)``.
 
-    With ``stats=True`` the mean returned is that which is subtracted, zero.
+    The arguments are those of `LayerNorm`, but eps, which is added to the mean square, is 1e-6 by
+    default. With ``stats=True`` the mean returned is the one that is subtracted, zero, and rstd is
+    ``1 / sqrt(mean(v * v) + eps)``. `RowOp` describes what a call takes.
 
     >>> import torch, fusedops as fo
     >>> fo.RMSNorm()(torch.tensor([[3.0, 3.0]]))

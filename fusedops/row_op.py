@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RowOp", "declared"]
 
-#: What may be passed for an operand, as the runtime reads it.
+#: The kinds of values that a call may pass for an operand of each role, as flags of the runtime.
 _FLAGS = {
     Role.VALUE: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR,
     Role.FLAGS: _runtime.SLOT_TENSOR,
@@ -52,16 +52,16 @@ _FLAGS = {
     Role.PROBABILITY: _runtime.SLOT_PROBABILITY | _runtime.SLOT_NUMBER,
 }
 
-#: What the gate says where a mode or a tensor's class takes part, as they do in tracing.
+#: The gate's reasons for calls in which a torch mode or a tensor's class takes part, as in tracing.
 _DISPATCHED = ("mode", "subclass", "storage")
 
 
-#: All ops there are, by identity: equal declarations count apart.
+#: All live ops of this process by their `id`, so that equal declarations count separately.
 declared: weakref.WeakValueDictionary[int, RowOp] = weakref.WeakValueDictionary()
 
 
 class _CallSignature:
-    """How an op is called, with the names of its own operands, for help() and editors."""
+    """The call signature of an op, with the names of its own operands, for help() and editors."""
 
     def __get__(self, op: RowOp | None, owner: type[RowOp]) -> inspect.Signature | None:
         if op is None:
@@ -80,38 +80,61 @@ class _CallSignature:
 class RowOp(Runnable):
     """Base of the ops: a reduction over rows, with a LOAD before it and a STORE after it.
 
-    ``op(x, **operands, **options)`` runs the fused op; x is half, bfloat16, float or double, of any
-    shape and strides, and the operands go by the names in the declaration. It returns a tensor, or
-    a named tuple with y, the saved streams and the statistics. Options:
+    ``op(x, **operands, **options)`` runs the fused op on the CPU or a CUDA device. x, the input, is
+    given by position: a float16, bfloat16, float32 or float64 tensor of one or more dimensions, of
+    any shape and strides.
 
-    - dim: The dimension to reduce over, the last by default; for norms also several.
-    - normalized_shape: For norms, the end of x's shape to reduce over.
-    - dtype: The output's dtype, x's by default.
-    - out: Tensors to write to, which overlap no input: one, or one for each output.
-    - training: False leaves dropout out.
-    - generator: Where dropout takes its seed from, torch's default by default.
+    Every operand that the functors of the declaration name is given by keyword, under that name;
+    none may be left out. A tensor is on x's device and broadcasts against x. What an operand takes
+    depends on its functor:
 
-    TypeError and ValueError say which argument does not fit and how to mend it; CompileError and
-    CompilerNotFound that a variant could not be built.
+    - a value: a floating-point tensor, or a real number;
+    - a mask: a bool tensor;
+    - a count of columns: an int32 or int64 tensor of size 1 in the reduced dimension, or an int;
+    - a probability: a number in [0, 1].
 
-    The call itself is the runtime's (csrc/dispatch.cpp): a method in between would take longer than
-    finding the plan does.
+    Options, each by keyword:
+
+    - dim (int; for norms also a sequence of ints; default: the last dimension): The dimension or
+      dimensions of x that make a row, over which the op reduces.
+    - normalized_shape (int or sequence of ints; default: None): For norms, in place of dim: the
+      sizes of the trailing dimensions of x that make a row.
+    - dtype (torch.dtype; default: x's): The dtype of y, one of those that x may have. The op
+      computes in float64 if x or y is float64, else in float32.
+    - out (tensor, or a sequence of one tensor for each output; default: new tensors): The tensors
+      to write to, of the outputs' shapes and dtypes, which overlap neither an input nor each other.
+      Calls that need gradients do not take it.
+    - training (bool; default: True): False leaves every dropout out.
+    - generator (torch.Generator on x's device, a pair (seed, offset) of ints, or an int64 tensor of
+      shape (2,) on x's device that holds seed and offset; default: the device's default generator
+      of torch): Where dropout takes its random numbers from (docs/dropout.md).
+
+    A call returns y, a tensor of x's shape. If the declaration has more outputs it returns a named
+    tuple: y, the saved streams, which have x's shape, and the statistics mean and rstd, which have
+    x's shape without the reduced dimensions.
+
+    A call raises TypeError or ValueError for an argument that does not fit, and says how to mend
+    it; UnsupportedError for tensors or modes that a fused kernel cannot take; CompileError or
+    CompilerNotFound if the kernel cannot be built.
+
+    The C++ runtime implements the call (csrc/dispatch.cpp): a Python method in between would take
+    longer than finding the plan does.
 
     Attributes:
-        load, store: The functors, in the order in which they apply.
-        operands: The operands that a call gives, in order, each once.
-        slots: The number of each operand, counted from 1, by its name; x is number 0.
-        outputs: The names of the results: "y", saved streams, then statistics.
-        saves: The residual that each saved stream is named for.
-        dropouts: How many dropouts there are.
-        causal: Whether a functor asks which query a row is.
-        launches: Calls outside autograd that have launched so far.
+        load, store: The functors before and after the reduction, in the order in which they apply.
+        operands: The operands that a call is given, in order of first use, each once.
+        slots: The number of each operand by its name, counted from 1; x is number 0.
+        outputs: The names of the results: "y", then the saved streams, then the statistics.
+        saves: The name of the residual operand behind each saved stream, by the stream's name.
+        dropouts: The number of `Dropout` functors in the declaration.
+        causal: Whether some functor depends on the query index of a row.
+        launches: The number of calls outside autograd that have launched a kernel so far.
     """
 
     observer = recording
 
     def __new__(cls, *arguments: Any, **named: Any) -> RowOp:
-        """Check the names of what a declaration is given; `__init__` reads it."""
+        """Check the names of the declaration's arguments; `__init__` reads their values."""
         if len(arguments) > 2 or not named.keys() <= {"load", "store"}:
             check_declaration(cls, arguments, named, OPTIONS)
         made: RowOp = super().__new__(cls)
@@ -148,7 +171,15 @@ class RowOp(Runnable):
             _runtime.call_at_once(cls)
 
     def __call__(self, x: Tensor, /, **arguments: Any) -> Any:
-        """What a call means to Dynamo, which reads it; Python itself calls the runtime instead."""
+        """Run the op: operands and the options of `RowOp` by keyword; returns y or a named tuple.
+
+        Dynamo traces this method. Python itself calls the C++ runtime directly instead.
+
+        Raises:
+            TypeError, ValueError: An argument is of the wrong kind, shape, device or range.
+            UnsupportedError: The tensors or an active mode do not go with a fused kernel.
+            CompileError, CompilerNotFound: The kernel could not be built.
+        """
         if not torch.compiler.is_compiling():
             return _runtime.Dispatcher.__call__(self, x, **arguments)  # super() of a class's own
         operands = {key: value for key, value in arguments.items() if key not in OPTIONS}
@@ -156,15 +187,27 @@ class RowOp(Runnable):
         return call_operator(self, x, operands, options)
 
     def unfused(self, x: Tensor, /, **arguments: Any) -> Any:
-        """The same as a chain of torch calls: same arguments, same results, same dropout mask."""
+        """Compute a call as a chain of torch operations instead of one fused kernel.
+
+        It takes the same arguments, returns outputs of the same names, shapes and dtypes, and drops
+        the same elements. It runs on any device, and torch differentiates it as often as needed.
+
+        Raises:
+            TypeError, ValueError: An argument does not fit, as in a fused call.
+        """
         return self.wrap(run(self.bind(x, arguments)))
 
     def explain(self, x: Tensor, /, **arguments: Any) -> Any:
-        """Say what a call would run and why, without running it: print the answer.
+        """Say what a call with these arguments would run and why, without running it.
 
-        Shows the LOAD and STORE chains, the schedule, each operand's place and vector width,
-        whether the variant is cached, and the bytes that must move. In grad mode, with tensors that
-        require grad, also what is kept for the backward pass, its bytes, and what that pass runs.
+        Returns an `Explanation`; print it. It shows the LOAD and STORE chains, the schedule, each
+        operand's memory layout and vector width, whether the variant is cached, and the bytes that
+        must move. In grad mode, with tensors that require grad, it also shows the tensors saved for
+        the backward pass, their bytes, and what that pass runs.
+
+        Raises:
+            TypeError, ValueError: An argument does not fit, as in a fused call.
+            UnsupportedError: No kernel can be made for the tensors' device or layout.
         """
         from fusedops.explain.forward import explain
 
@@ -180,19 +223,22 @@ class RowOp(Runnable):
         slot: int = 0,
         dim: Any = -1,
     ) -> Tensor:
-        """The elements that a dropout of this op keeps, as a bool tensor on the CPU.
+        """Compute which elements a dropout of this op keeps.
 
         Args:
-            shape: x's shape.
-            seed: As the generator gave it (docs/dropout.md).
-            offset: Likewise; 0 on a CPU.
-            p: The probability of being dropped.
-            slot: Which Dropout of the declaration, counted from 0, LOAD before STORE.
-            dim: The reduced dimension or dimensions.
+            shape: The shape of x.
+            seed: The seed that the call took from its generator (docs/dropout.md).
+            offset: The offset that the call took from its generator; 0 on a CPU.
+            p: The probability with which an element is dropped, in [0, 1].
+            slot: The number of the `Dropout` in the declaration, counted from 0, LOAD before STORE.
+            dim: The reduced dimension or dimensions of the call; the last by default.
+
+        Returns:
+            A bool tensor of this shape on the CPU, True where the element is kept.
 
         Raises:
-            TypeError, ValueError: An argument is of the wrong kind, or out of its range: offset and
-                the dropouts of the declaration stay within 2^48.
+            TypeError, ValueError: An argument is of the wrong kind or out of its range: the sum of
+                offset and the number of dropouts in the declaration is at most 2^48.
         """
         name = f"{type(self).__name__}.dropout_mask"
         number = read_int(slot)
@@ -218,7 +264,7 @@ class RowOp(Runnable):
     def _slow(
         self, reason: Reason, x: Any, operands: dict[str, Any], options: dict[str, Any]
     ) -> Any:
-        """Where the C++ path ends: a new plan, or what stood in its way."""
+        """Handle a call that the C++ path cannot: return a new plan or the result, or raise."""
         if reason == "capture":
             drawn = draw_in_memory(
                 x.device, self.dropouts, options.get("generator"), type(self).__name__
@@ -243,7 +289,7 @@ class RowOp(Runnable):
     def _slow_trained(
         self, reason: Reason, x: Any, operands: dict[str, Any], options: dict[str, Any]
     ) -> Any:
-        """The same for a call whose row statistics are kept."""
+        """Do what `_slow` does for a call whose row statistics are saved for the backward pass."""
         if reason != "miss":
             refuse(self, reason, x, operands, options)
             bound = bind(self, x, operands, options)
@@ -253,7 +299,7 @@ class RowOp(Runnable):
 
     @functools.cached_property
     def direct(self) -> _runtime.Dispatcher:
-        """The op as an operator of torch runs it: on memory, whoever traces; returns a tuple."""
+        """The dispatcher of the torch operator: runs on memory even in tracing; returns a tuple."""
         return _runtime.Dispatcher(self.name, self._kinds, self._slow_direct, draw, tuple)
 
     def _slow_direct(
@@ -267,7 +313,7 @@ class RowOp(Runnable):
     def _in_plain_types(
         self, bound: Bound, operands: dict[str, Any], options: dict[str, Any]
     ) -> Any:
-        """The call once more: nothing is wrong but the kind of a number, say numpy's."""
+        """Repeat a call in plain types: its only fault is a number's type, numpy's for example."""
         dim = options.get("dim")
         if (
             options.get("normalized_shape") is None
@@ -283,7 +329,11 @@ class RowOp(Runnable):
         return self(bound.x, **bound.operands, **plain)
 
     def bind(self, x: Any, arguments: dict[str, Any]) -> Bound:
-        """Check a call."""
+        """Check a call's arguments, operands and options mixed, and return the `Bound` call.
+
+        Raises:
+            TypeError, ValueError: An argument is unknown, is missing or does not fit.
+        """
         options = {key: value for key, value in arguments.items() if key in OPTIONS}
         operands = {key: value for key, value in arguments.items() if key not in OPTIONS}
         return bind(self, x, operands, options)
@@ -296,7 +346,7 @@ _runtime.call_at_once(RowOp)
 
 
 def _stands_for_an_operator(reason: Reason, x: Any) -> bool:
-    """Whether a call that the gate stopped is one for torch's dispatcher."""
+    """Whether a call that the gate stopped for this reason is one for torch's dispatcher."""
     if reason == "tracing":
         return torch._C._get_tracing_state() is None  # torch.jit.trace has no lists of names
     return reason in _DISPATCHED or (reason == "device" and isinstance(x, Tensor) and x.is_meta)

@@ -49,7 +49,7 @@ FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _FLAGS = (torch.bool,)
 _COUNTS = (torch.int32, torch.int64)
 
-#: The output that the backward pass reads: statistics, some numbers a row. No name of an operand.
+#: The output with the row statistics, saved for the backward pass. No operand has such a name.
 KEPT = "kept statistics"
 
 
@@ -57,18 +57,18 @@ class Bound(NamedTuple):
     """A call whose arguments have been checked.
 
     Attributes:
-        op: The declaration.
-        x: The input.
-        reduced: The dimensions that make a row, ascending.
-        columns: Elements of a row.
-        dtype: Of the main output.
-        compute: Of the arithmetic, float32 or float64.
-        operands: Tensors and numbers by name.
-        load, store: The functors that act: without dropouts that drop nothing.
-        slots: The number of each acting `Dropout`, by its place in the declaration.
-        out: Preallocated outputs by name.
-        generator: Where dropout draws from, or what it has drawn: two numbers, or a tensor of them.
-        keep: Whether the row's statistics are kept for the backward pass.
+        op: The declaration that is called.
+        x: The input tensor.
+        reduced: The dimensions of x that make a row, counted from 0, ascending.
+        columns: The row length in elements, the product of the reduced sizes.
+        dtype: The dtype of the main output y.
+        compute: The dtype of the arithmetic, float32 or float64.
+        operands: The tensors and plain numbers that the call gives, by operand name.
+        load, store: The functors that act, in order, without dropouts that drop nothing.
+        slots: Each acting `Dropout`'s number in the declaration, by (side, index in load or store).
+        out: The preallocated outputs, by output name.
+        generator: The generator for dropout, or a drawn (seed, offset): a pair or a tensor.
+        keep: Whether the call also writes row statistics, for the backward pass (`KEPT`).
     """
 
     op: Declaration
@@ -87,11 +87,11 @@ class Bound(NamedTuple):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The names of what the kernel writes."""
+        """The names of the tensors that the kernel writes, in order."""
         return (*self.op.outputs, KEPT) if self.keep else self.op.outputs
 
     def output_dtype(self, name: str) -> torch.dtype:
-        """The dtype of an output."""
+        """The dtype of the output of this name."""
         if name == "y":
             return self.dtype
         if name in ("mean", "rstd", KEPT):
@@ -100,7 +100,7 @@ class Bound(NamedTuple):
         return residual.dtype if isinstance(residual, Tensor) else self.x.dtype
 
     def output_shape(self, name: str) -> tuple[int, ...]:
-        """The shape of an output: x's, for statistics without the reduced dimensions."""
+        """The shape of an output: x's, and for statistics x's without the reduced dimensions."""
         shape = tuple(self.x.shape)
         if name not in ("mean", "rstd", KEPT):
             return shape
@@ -109,11 +109,11 @@ class Bound(NamedTuple):
 
 
 def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[str, Any]) -> Bound:
-    """Check a call.
+    """Check a call's operands and options against its declaration; return the `Bound` call.
 
     Raises:
-        TypeError: A value of the wrong kind, or a name that is unknown or missing.
-        ValueError: A shape, device or number that does not fit.
+        TypeError: A value is of the wrong kind, or a name is unknown or missing.
+        ValueError: A shape, a device or a number does not fit.
     """
     name = op.name
     if not isinstance(x, Tensor):
@@ -186,7 +186,7 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
 
 
 def check_names(op: Declaration, name: str, operands: Mapping[str, Any]) -> None:
-    """Raise TypeError for an operand that the op has not, or that is not there."""
+    """Raise TypeError for an operand that the op does not have, or that is missing or None."""
     for key in operands:
         if key not in op.slots:
             hint = for_call(op, key, OPTIONS)
@@ -208,10 +208,10 @@ def _wanted(op: Declaration) -> str:
 def find_reduced(
     op: Declaration, name: str, sizes: Sequence[int], options: Mapping[str, Any]
 ) -> tuple[int, ...]:
-    """The dimensions of x, of these sizes, that make a row, ascending.
+    """The dimensions that make a row, ascending and from 0, of an x of shape `sizes`.
 
     Raises:
-        TypeError, ValueError: The options do not say which.
+        TypeError, ValueError: dim or normalized_shape is of the wrong kind, or does not fit x.
     """
     dim = options.get("dim")
     shape = options.get("normalized_shape")

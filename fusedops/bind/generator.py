@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where dropouts start from: seed and offset, taken from one of torch's random generators."""
+"""Seeds and offsets of dropouts, taken from one of torch's random generators."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from torch import Tensor
 __all__ = ["OFFSETS", "check_generator", "draw", "draw_in_memory"]
 
 
-#: Streams, an offset plus a slot each: a counter has 48 bits for them. csrc/stage.h has the same.
+#: The number of Philox streams: a stream, offset + slot, has 48 bits of the counter. csrc/stage.h
+#: has the same number.
 OFFSETS = 1 << 48
 
 
 class _Scratch(threading.local):
-    """Where a CPU generator writes a seed: making a tensor costs more than drawing does."""
+    """A tensor that each thread reuses to draw CPU seeds: making one costs more than drawing."""
 
     def __init__(self) -> None:
         with torch.inference_mode(False):  # an inference tensor could not be written to outside
@@ -40,25 +41,25 @@ def draw(
     count: int,
     op: str = "dropout",
 ) -> tuple[int, int] | None:
-    """Take from torch's generator what `count` dropouts start from.
+    """Take the seed and the offset for `count` dropouts from one of torch's generators.
 
     On CUDA that is the seed and the offset of the Philox generator, which moves on by one for each
     dropout (in steps of four, as torch requires). A CPU generator has no offset: a seed is drawn.
 
     Args:
-        device_type: "cpu" or "cuda": where the dropouts run.
-        device_index: Which CUDA device.
-        generator: The generator to take from; the device's default generator if None. A pair is
-            what has been taken before.
-        count: How many dropouts.
-        op: What an error calls the op.
+        device_type: The type of the device on which the dropouts run, "cpu" or "cuda".
+        device_index: The index of the CUDA device; a CPU ignores it.
+        generator: The generator to take from; None means the device's default generator. A pair
+            (seed, offset) was taken before and is returned as it is.
+        count: The number of dropouts in the declaration.
+        op: The name of the op in an error's message.
 
     Returns:
-        The seed and the offset; None while a CUDA graph is captured, whose replays would all repeat
-        them: `draw_in_memory` is for that.
+        The pair (seed, offset); None while a CUDA graph is captured, all replays of which would
+        repeat the pair: use `draw_in_memory` there.
 
     Raises:
-        ValueError: If the generator belongs to another device.
+        ValueError: The generator belongs to another device.
     """
     if isinstance(generator, tuple):
         return generator  # drawn before: a backward pass repeats its forward pass
@@ -84,10 +85,22 @@ def draw_in_memory(
     generator: torch.Generator | None = None,
     op: str = "dropout",
 ) -> Tensor:
-    """What `draw` gives, as a tensor of two int64 on the device: seed and offset.
+    """Draw seed and offset as `draw` does, into an int64 tensor of shape (2,) on the device.
 
-    Nothing waits. While a CUDA graph is captured the numbers are drawn on the device by an
-    operation of torch's, which draws new ones each time that the graph is replayed.
+    The host does not wait for the device. While a CUDA graph is captured, a torch operation draws
+    the numbers on the device, and draws new ones each time that the graph is replayed.
+
+    Args:
+        device: The device on which the dropouts run.
+        count: The number of dropouts in the declaration.
+        generator: The generator to take from; None means the device's default generator.
+        op: The name of the op in an error's message.
+
+    Returns:
+        The tensor [seed, offset]; a seed of 2^63 or more is stored as seed - 2^64.
+
+    Raises:
+        ValueError: The generator belongs to another device.
     """
     drawn = draw(device.type, device.index or 0, generator, count, op)
     result = torch.empty(2, dtype=torch.int64, device=device)

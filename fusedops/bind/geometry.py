@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where the elements of every operand lie, as rows and columns.
+"""The geometry of a call: the strides of every operand along rows and columns.
 
 A row op sees its operands as a grid of rows and columns, however many dimensions the tensors have
 and whatever they share by broadcasting. This module turns shapes and strides into that grid:
@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple, TypeAlias
 
-#: What a kernel can address: each number of row dimensions is a variant, so there is a last one.
+#: The most row dimensions that a kernel can address; each number of them is a variant of its own.
 MAX_ROW_DIMS = 5
 
-#: An operand that is smaller than this stays in the caches in whatever order the rows are visited.
+#: Operands of fewer bytes than this stay in the caches in whatever order the rows are visited.
 SHARED_BYTES = 1 << 20
 
 
@@ -24,7 +24,7 @@ class Virtual(NamedTuple):
     """A number computed from the coordinates, such as the row that dropout counts: no memory.
 
     Attributes:
-        strides: what one step along each of x's dimensions adds to the number.
+        strides: What one step along each of x's dimensions adds to the number.
     """
 
     strides: Sequence[int]
@@ -35,7 +35,12 @@ Operand: TypeAlias = "tuple[Sequence[int], Sequence[int]] | Virtual"
 
 
 class Placed(NamedTuple):
-    """Where one operand lies; strides count elements and are 0 where it is broadcast."""
+    """The strides of one operand, in elements; 0 where it is broadcast.
+
+    Attributes:
+        row_strides: The stride along each row dimension of the `Geometry`, outermost first.
+        column_stride: The stride from one element of a row to the next.
+    """
 
     row_strides: tuple[int, ...]
     column_stride: int
@@ -45,12 +50,13 @@ class Geometry(NamedTuple):
     """Rows and columns of a call.
 
     Attributes:
-        rows: how many rows there are.
-        columns: how many elements a row has.
-        sizes: the row dimensions that are left, outermost first; never empty; product `rows`.
-        placed: each operand's place in the order given; None for one whose reduced dimensions do
-            not merge into one column dimension, and which therefore has to be copied first.
-        order: x's row dimensions (those of size 1 left out) in the order in which they are
+        rows: The number of rows.
+        columns: The row length in elements.
+        sizes: The sizes of the row dimensions after merging, outermost first; never empty, and
+            their product is `rows`.
+        placed: The strides of each operand, in the order given; None for an operand whose reduced
+            dimensions do not merge into one column dimension, so that it has to be copied first.
+        order: The row dimensions of x, without those of size 1, in the order in which they are
             visited, outermost first.
     """
 
@@ -65,9 +71,9 @@ class Mismatch(NamedTuple):
     """Why a shape does not broadcast against x's.
 
     Attributes:
-        dim: the dimension, counted from the end (-1 is the last).
-        got: the operand's size there.
-        wanted: x's size there, or None where x has no such dimension.
+        dim: The dimension, counted from the end (-1 is the last).
+        got: The operand's size in that dimension.
+        wanted: The size of x in that dimension, or None if x has no such dimension.
     """
 
     dim: int
@@ -76,7 +82,7 @@ class Mismatch(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """Row dimensions walked as one: their size, each operand's stride, x's dimensions in it."""
+    """Row dimensions merged into one: its size, each operand's stride, its dimensions of x."""
 
     size: int
     strides: tuple[int, ...]
@@ -84,7 +90,7 @@ class _Group(NamedTuple):
 
 
 def mismatch(shape: Sequence[int], operand: Sequence[int]) -> Mismatch | None:
-    """Say where `operand` fails to broadcast against `shape`, or None if it does not fail.
+    """Return where the shape `operand` fails to broadcast against `shape`; None if it does not.
 
     Unlike in torch, the operand may not have more dimensions than x: the result has x's shape.
 
@@ -111,15 +117,19 @@ def place(
     """Place `operands` on a grid of rows and columns.
 
     Args:
-        shape: x's shape.
-        reduced: the dimensions that make a row, not negative and ascending.
-        operands: x, the outputs and all else that is addressed; each broadcasts against `shape`.
-        element_bytes: the size of an element of each operand.
-        summed: which operands add up what comes from the dimensions over which they are broadcast:
-            those go inwards whatever the operand's size.
+        shape: The shape of x.
+        reduced: The dimensions that make a row, not negative and ascending.
+        operands: The shape and strides (in elements) of x, of the outputs and of all else that is
+            addressed; each broadcasts against `shape`.
+        element_bytes: The size in bytes of an element of each operand.
+        summed: The indices of operands that are sums over the dimensions over which they are
+            broadcast; those dimensions are moved innermost whatever the operand's size.
+
+    Returns:
+        The rows and columns, with the strides of each operand.
 
     Raises:
-        ValueError: more than `MAX_ROW_DIMS` row dimensions are left.
+        ValueError: More than `MAX_ROW_DIMS` row dimensions are left after merging.
 
     >>> place((4, 3, 8), (2,), [((4, 3, 8), (24, 8, 1)), ((3, 1), (1, 1))], [4, 4]).placed
     (Placed(row_strides=(24, 8), column_stride=1), Placed(row_strides=(0, 1), column_stride=0))
@@ -182,7 +192,7 @@ def _expanded(shape: Sequence[int], operand: Operand) -> Sequence[int]:
 def _column_stride(
     shape: Sequence[int], reduced: Sequence[int], strides: Sequence[int], operand: Operand
 ) -> int | None:
-    """The step between neighbours in a row, or None where no single step visits them in order."""
+    """The stride between neighbours in a row; None where no single stride visits them in order."""
     step = None
     reach = 0
     for dim in reversed(reduced):
@@ -222,11 +232,11 @@ def _ordered(
     element_bytes: Sequence[int],
     summed: Sequence[int],
 ) -> list[_Group]:
-    """Move dimensions over which large operands are broadcast inwards: sharers become neighbours.
+    """Move dimensions over which large operands are broadcast innermost, so that reuse is close.
 
-    An attention bias shared over the batch is read from memory once in this order, and once per
-    batch in the order of x's dimensions. Of two such dimensions the one that saves more bytes is
-    the inner.
+    Rows that share such an operand become neighbours: an attention bias shared over the batch is
+    read from memory once in this order, and once per batch in the order of x's dimensions. Of two
+    such dimensions the one that saves more bytes is the inner one.
     """
     saved = [0] * len(groups)
     strides = zip(*[group.strides for group in groups], strict=True)

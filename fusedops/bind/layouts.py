@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors whose elements do not lie in memory by sizes and strides: what they are, and the cure."""
+"""Refuse tensors that are not dense and strided, and say how to make them so."""
 
 from __future__ import annotations
 
@@ -19,8 +19,12 @@ def check_layouts(name: str, values: Mapping[str, Any]) -> None:
     """Raise UnsupportedError for a tensor that is nested, quantized, sparse or masked.
 
     Args:
-        name: What the message calls the op.
-        values: Arguments of a call by name; what is no tensor is passed over.
+        name: The name of the op in the error's message.
+        values: The arguments of a call by name; those that are no tensors are ignored.
+
+    Raises:
+        UnsupportedError: A tensor is none that is dense and strided; the message says how to make
+            it so.
     """
     for key, value in values.items():
         if isinstance(value, Tensor):
@@ -34,12 +38,12 @@ def check_layouts(name: str, values: Mapping[str, Any]) -> None:
 
 
 def described(key: str) -> str:
-    """What a message calls an argument."""
+    """The way in which an error's message names an argument of a call."""
     return key if key in ("x", "out") else f"operand {key!r}"
 
 
 def _cure(key: str, value: Tensor) -> str | None:
-    """What a tensor is and how to make a plain one of it; None for what is plain."""
+    """The kind of a tensor and how to make a dense one of it; None if it is dense and strided."""
     if value.is_nested:
         padded = f"pad it with torch.nested.to_padded_tensor({key}, 0.0), and"
         jagged = (

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that a call is given: integers of any type, probabilities, seeds and offsets."""
+"""Check the numbers that a call is given: integers of any type, probabilities, seeds, offsets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 
 def read_int(value: Any) -> int | None:
-    """A plain int of any integer type (numpy's, say); None if it is no integer."""
+    """The value as a plain int, from any integer type (numpy's, say); None if it is no integer."""
     if type(value) is int or isinstance(value, torch.SymInt):  # at once, for Dynamo as well
         return value  # type: ignore[return-value]
     # A tensor on a GPU would have to be waited for; of a float, Dynamo of torch 2.11 does not see
@@ -42,7 +42,13 @@ def read_int(value: Any) -> int | None:
 
 
 def read_ints(name: str, option: str, value: Any) -> tuple[int, ...]:
-    """An option that is an int or several, of any integer type (numpy's, say), as plain ints."""
+    """The value of an option that is one int or several, as a tuple of plain ints.
+
+    Integers of any type are taken, numpy's for example.
+
+    Raises:
+        TypeError: The value is neither an int nor a sequence of ints.
+    """
     if type(value) is int:  # at once; nor could Dynamo follow what is tried below
         return (value,)
     try:
@@ -60,7 +66,7 @@ def read_ints(name: str, option: str, value: Any) -> tuple[int, ...]:
 
 
 def check_probability(name: str, what: str, value: Any) -> float:
-    """A probability as a float; raises TypeError or ValueError."""
+    """The value as a float in [0, 1]; raises TypeError or ValueError if it is no probability."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name}: {what} must be {Role.PROBABILITY.value}, got {shortened(value)}")
     try:
@@ -73,11 +79,11 @@ def check_probability(name: str, what: str, value: Any) -> float:
 
 
 def check_pair(name: str, draw: tuple[Any, ...]) -> tuple[int, int]:
-    """Seed and offset as plain ints, of any integer type (numpy's, say).
+    """The pair (seed, offset) as plain ints, from any integer type (numpy's, say).
 
     Raises:
-        TypeError: They are not two ints.
-        ValueError: The seed does not fit 64 bits. (Of the offset, `check_offset` knows more.)
+        TypeError: The pair does not consist of two ints.
+        ValueError: The seed does not fit 64 bits. The offset's range is `check_offset`'s to check.
     """
     if len(draw) == 2:
         seed, offset = (read_int(one) for one in draw)
@@ -88,7 +94,7 @@ def check_pair(name: str, draw: tuple[Any, ...]) -> tuple[int, int]:
 
 
 def _check_seed(name: str, seed: int) -> None:
-    """Raise ValueError for a seed that torch would not take either."""
+    """Raise ValueError for a seed that does not fit 64 bits, which torch would not take either."""
     if not -(1 << 63) <= seed < 1 << 64:
         raise ValueError(
             f"{name}: seed must fit 64 bits, -2**63 <= seed < 2**64 as for torch.manual_seed, got "
@@ -97,7 +103,7 @@ def _check_seed(name: str, seed: int) -> None:
 
 
 def check_offset(name: str, offset: int, slots: int) -> None:
-    """Raise ValueError for an offset that leaves no room for so many dropouts."""
+    """Raise ValueError unless 0 <= offset and offset + slots <= 2^48, for `slots` dropouts."""
     if not 0 <= offset <= OFFSETS - slots:
         raise ValueError(
             f"{name}: offset must be at least 0 and offset + {slots}, for the dropouts of the "
@@ -107,7 +113,10 @@ def check_offset(name: str, offset: int, slots: int) -> None:
 
 
 def offset_of(generator: Any) -> int | None:
-    """The offset that a call was given, where it is at hand: on a GPU one would have to wait."""
+    """The offset in a call's generator option; None if there is none, or only in a GPU's memory.
+
+    Reading it from a GPU would wait for the device.
+    """
     if isinstance(generator, tuple):
         return generator[1]  # type: ignore[no-any-return]
     readable = type(generator) is Tensor and generator.device.type == "cpu"
@@ -115,7 +124,7 @@ def offset_of(generator: Any) -> int | None:
 
 
 def check_draw(name: str, draw: Tensor, x: Tensor) -> None:
-    """Raise ValueError unless dropouts can read seed and offset there."""
+    """Raise ValueError unless `draw` is a contiguous int64 tensor of shape (2,) on x's device."""
     plain = draw.layout is torch.strided and not draw.is_nested
     fits = plain and draw.dtype is torch.int64 and draw.shape == (2,) and draw.device == x.device
     if fits and (draw.is_meta or draw.stride() == (1,)):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What may stand in the load and the store of a declaration, and which operands it names."""
+"""Check the functors in load and store of a declaration, and collect the operands they name."""
 
 from __future__ import annotations
 
@@ -16,35 +16,44 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Declaration(Protocol):
-        """What is asked here of a declaration in the making."""
+        """The part of a declaration that these checks read while it is made.
+
+        Attributes:
+            load, store: The functors before and after the reduction, in order.
+        """
 
         load: tuple[Functor, ...]
         store: tuple[Functor, ...]
 
         @property
         def masks(self) -> bool:
-            """Whether masked elements leave the row."""
+            """Whether the op may leave masked elements out of a row, as a softmax may."""
 
         @property
         def normalizes(self) -> bool:
-            """Whether it is a norm."""
+            """Whether the op is a norm."""
 
 
 __all__ = ["OPTIONS", "check_chain", "operands_of"]
 
-#: Keywords that the call itself uses.
+#: The keywords of a call that are options, not operands.
 OPTIONS = ("dim", "normalized_shape", "dtype", "out", "training", "generator")
 
-#: Names that results and options use.
+#: Names that no operand and no saved stream may have: results, options and x use them.
 _RESERVED = (*OPTIONS, "y", "mean", "rstd", "x", "self")
 
 
 def check_chain(op: Declaration, side: str, functors: Iterable[Functor]) -> tuple[Functor, ...]:
-    """The functors of one side of a declaration, in order.
+    """Check the functors of one side of a declaration; return them as a tuple, in order.
+
+    Args:
+        op: The declaration in the making.
+        side: The side that is checked, "load" or "store".
+        functors: One functor, or an iterable of them.
 
     Raises:
-        TypeError: One is no functor.
-        ValueError: One has no meaning there.
+        TypeError: One of them is no functor, or there is no sequence of functors.
+        ValueError: A functor has no meaning on that side of this op.
     """
     name = type(op).__name__
     if isinstance(functors, Functor):
@@ -101,7 +110,7 @@ def _sequence(op: Declaration, side: str, functors: Any) -> tuple[Any, ...]:
 
 
 def _of_row(op: Declaration, given: Any) -> str:
-    """What is meant by numbers, as torch's modules take them."""
+    """The cure in an error for numbers in place of functors: torch's modules take a row's sizes."""
     several = isinstance(given, (tuple, list)) and given
     if not all(isinstance(one, int) for one in (given if several else [given])):
         return ""
@@ -111,10 +120,10 @@ def _of_row(op: Declaration, given: Any) -> str:
 
 
 def operands_of(op: Declaration) -> tuple[Operand, ...]:
-    """The operands that the functors of both sides name, in order, each once.
+    """The operands that the functors of both sides name, in order of first use, each once.
 
     Raises:
-        ValueError: A name is taken, or stands for two kinds of operands.
+        ValueError: A name is reserved for the call, or stands for operands of two roles.
     """
     name = type(op).__name__
     found: dict[str, Operand] = {}

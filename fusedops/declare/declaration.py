@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A declaration: a reduction over rows, with a LOAD before it and a STORE after it.
 
-It is a value: printable, hashable, comparable. It says what a call takes and returns and what that
-means, and knows nothing of tensors at hand, of kernels and of devices.
+A declaration is a value: printable, hashable, comparable. It says what a call takes and returns
+and what that means, and does not depend on given tensors, on kernels or on devices.
 """
 
 from __future__ import annotations
@@ -26,30 +26,37 @@ class Declaration:
     """A reduction over rows, with a LOAD before it and a STORE after it.
 
     Attributes:
-        load, store: The functors, in the order in which they apply.
-        constants: What else the declaration was given, by name.
-        operands: The operands that a call gives, in order, each once.
-        slots: The number of each operand, counted from 1, by its name; x is number 0.
-        outputs: The names of the results: "y", saved streams, then statistics.
-        saves: The residual that each saved stream is named for.
-        dropouts: How many dropouts there are.
-        probabilities: The operand of each dropout, in order.
-        counted: The operands that count columns.
-        causal: Whether a functor asks which query a row is.
+        load, store: The functors before and after the reduction, in the order in which they apply.
+        constants: The other arguments of the declaration by name, such as eps or empty_row.
+        operands: The operands that a call is given, in order of first use, each once.
+        slots: The number of each operand by its name, counted from 1; x is number 0.
+        outputs: The names of the results: "y", then the saved streams, then the statistics.
+        saves: The name of the residual operand behind each saved stream, by the stream's name.
+        dropouts: The number of `Dropout` functors.
+        probabilities: The name of each dropout's probability operand, LOAD before STORE.
+        counted: The names of the operands that count columns, such as those of `Lengths`.
+        causal: Whether some functor depends on the query index of a row.
         forward_only: The functors that have no derivative.
-        text: The declaration as a line of text (`declare.text`); set as it becomes an op that can
-            be called, for which the text stands.
+        header: The C++ header of the operator, below include/.
+        gradient_header: The C++ header of the operator's gradient, below include/.
+        kept: The row statistics that the backward pass reads, in numbers a row.
+        normalizes: Whether the op is a norm.
+        masks: Whether the op may leave masked elements out of a row, as a softmax may.
+        centred: Whether the op subtracts a row's mean.
+        logarithmic: Whether the result is a logarithm.
+        text: The declaration as a line of text (`declare.text.spell`); set when the declaration
+            becomes an op that can be called.
     """
 
     text: str
 
     header: ClassVar[str]
     gradient_header: ClassVar[str]
-    #: Numbers of a row that the backward pass wants: as kKept in the C++.
+    #: The row statistics that the backward pass reads, in numbers a row; kKept in the C++.
     kept: ClassVar[int]
     normalizes: ClassVar[bool]
     masks: ClassVar[bool]
-    #: Whether a row's mean is subtracted.
+    #: Whether the op subtracts a row's mean.
     centred: ClassVar[bool] = False
     #: Whether the result is a logarithm.
     logarithmic: ClassVar[bool] = False
@@ -78,28 +85,33 @@ class Declaration:
 
     @property
     def name(self) -> str:
-        """What errors call the op."""
+        """The name of the op in error messages, its class's name."""
         return type(self).__name__
 
     def reference(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The reduction in torch over the last dimension, and its statistics (no gradients)."""
+        """Compute the reduction over the last dimension of `value` with torch operations.
+
+        Returns:
+            The result, of value's shape, and the statistics by name, which have no gradients and
+            the shape of value without its last dimension.
+        """
         raise NotImplementedError
 
     def cpp(self, compute: str) -> str:
-        """The C++ type of the operator."""
+        """The C++ type of the operator for the C++ compute type, "float" or "double"."""
         raise NotImplementedError
 
     def gradient_cpp(self, compute: str) -> str:
-        """The C++ type of its gradient."""
+        """The C++ type of the operator's gradient for that C++ compute type."""
         raise NotImplementedError
 
     @property
     def eps(self) -> float | None:
-        """What a norm adds to the variance; None for a softmax."""
+        """The number that a norm adds to the variance or mean square; None for a softmax."""
         return self.constants.get("eps")
 
     def check_differentiable(self) -> None:
-        """Raise UnsupportedError if the op has no gradient."""
+        """Raise UnsupportedError if a functor, and so the op, has no derivative."""
         for functor in self.forward_only:
             raise UnsupportedError(
                 f"{self.name}: {functor!r} has no derivative, so the op has none; give the functor "
@@ -108,21 +120,21 @@ class Declaration:
 
     @functools.cached_property
     def declaration(self) -> str:
-        """The text of the declaration."""
+        """The declaration as it prints, computed once."""
         return repr(self)
 
     @functools.cached_property
     def definitions(self) -> tuple[str, ...]:
-        """The C++ of functors that the headers do not hold."""
+        """The C++ source of functors that are not defined in fusedops' headers, in order."""
         return tuple(f.definition for f in (*self.load, *self.store) if f.definition)
 
     @functools.cached_property
     def result_type(self) -> Any:
-        """The class of a result with several outputs."""
+        """The named-tuple class of a result with several outputs; its fields are `outputs`."""
         return collections.namedtuple(f"{type(self).__name__}Result", self.outputs)
 
     def wrap(self, outputs: Mapping[str, Tensor]) -> Any:
-        """What a call returns: the tensor, or all of them as a named tuple."""
+        """The result of a call: y if it is the only output, else all as a `result_type`."""
         return outputs["y"] if len(self.outputs) == 1 else self.result_type(**outputs)
 
     def _key(self) -> tuple[Any, ...]:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What somebody may have meant by a name that is not known: the end of an error's message."""
+"""Suggestions for unknown names, which end an error's message."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["check_declaration", "for_call", "nearest"]
 
-#: What other libraries call an option of a call.
+#: The option of a call, by the name that other libraries have for it.
 _OPTIONS = {"axis": "dim", "axes": "dim", "seed": "generator", "rng": "generator"}
 
-#: The functor that does what other libraries have an argument for.
+#: The functor to declare, by the name of the argument that other libraries have in its place.
 _FUNCTORS = {
     "scale": "Scale('scale')",
     "temperature": "Scale('inverse_temperature')",
@@ -41,19 +41,19 @@ _FUNCTORS = {
     "elementwise_affine": "Affine('weight', 'bias')",
 }
 
-#: Functors that stand in the load of softmaxes alone.
+#: Functors that may stand only in the load of Softmax and LogSoftmax.
 _MASKS = ("Mask", "Causal", "Window", "Lengths", "Alibi")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``; did you mean 'this'?``, or nothing."""
+    """A suggestion of the most similar known name, ``; did you mean 'this'?``, or an empty text."""
     lower = {one.lower(): one for one in known}
     found = difflib.get_close_matches(name.lower(), lower, 1, 0.6)
     return f"; did you mean {lower[found[0]]!r}?" if found else ""
 
 
 def for_call(op: Declaration, name: str, options: Iterable[str]) -> str:
-    """What was meant by a keyword that a call does not take."""
+    """A suggestion for a keyword that a call of `op` does not take; empty if none is near."""
     kind = op.name
     if name in op.constants:
         return f"; {name} belongs to the declaration: {kind}({name}=...)"
@@ -69,7 +69,16 @@ def for_call(op: Declaration, name: str, options: Iterable[str]) -> str:
 def check_declaration(
     kind: type, arguments: tuple[Any, ...], named: dict[str, Any], options: Collection[str]
 ) -> None:
-    """Raise TypeError for what a class of ops does not take; Python would name no cure."""
+    """Raise TypeError for arguments that a class of ops does not take, with a cure.
+
+    Python's own error would name no cure.
+
+    Args:
+        kind: The class of ops.
+        arguments: The positional arguments of the declaration.
+        named: The keyword arguments of the declaration.
+        options: The keywords that are options of a call, which the error tells apart.
+    """
     takes = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
     if any(one.kind is one.VAR_KEYWORD for one in takes):
         return

@@ -26,13 +26,14 @@ from fusedops.functors import Functor
 
 __all__ = ["add_op", "modules", "read", "spell"]
 
-#: Ops of this process by their text; a text whose op is gone is read.
+#: The live ops of this process by their text; a text whose op no longer exists is parsed.
 _spelled: weakref.WeakValueDictionary[str, Declaration] = weakref.WeakValueDictionary()
 
-#: The ops that fusedops comes with, by name, as far as they are imported: `add_op`.
+#: The ops that are part of fusedops, by class name, as far as `add_op` has registered them.
 _ops: dict[str, type[Declaration]] = {}
 
-#: Classes that fusedops does not come with, by their places: those of functions are in no module.
+#: Classes that are not part of fusedops, by their places in a text. A class made in a function
+#: cannot be found in its module.
 _classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
 
 _Op = TypeVar("_Op", bound=Declaration)
@@ -42,13 +43,13 @@ _MARK = "  # "
 
 
 def add_op(kind: type[_Op]) -> type[_Op]:
-    """Make a class one of the ops that fusedops comes with, which a text has by its name alone."""
+    """Register a class as an op of fusedops, which a text names without a module; return it."""
     _ops[kind.__name__] = kind
     return kind
 
 
 def spell(op: Declaration) -> str:
-    """The text of a declaration, from which `read` makes an equal one.
+    """Write a declaration as text, from which `read` makes an equal one.
 
     >>> import fusedops as fo
     >>> spell(fo.Softmax(load=[fo.Scale("s")]))
@@ -65,20 +66,20 @@ def spell(op: Declaration) -> str:
 
 
 def read(text: str) -> Any:
-    """The declaration of a text that `spell` made, in whichever process: an op that can be called.
+    """Return the op, which can be called, whose text `spell` wrote in this or another process.
 
     Raises:
-        UnsupportedError: A class of the text is not there, is another now, or the text is none of
-            `spell`'s.
+        UnsupportedError: A class in the text is not imported or has changed since, or the text was
+            not written by `spell`.
     """
     return _spelled.get(text) or _read(text)
 
 
 def modules(text: str) -> list[str] | None:
-    """The modules that have to be imported before `text` is read in another process.
+    """The names of the modules to import before `text` is read in another process, each once.
 
-    None if there is no such module for one of its classes: a class of the program itself, or one
-    made in a function, is nowhere else.
+    None if some class in the text can be imported from no module: it is defined in the main program
+    or in a function.
     """
     _, _, places = text.partition(_MARK)
     found = [place.partition("@")[0].partition(":") for place in places.split() if place != _OWN]
@@ -141,7 +142,7 @@ def _no_declaration(text: str) -> UnsupportedError:
 
 
 def _class(name: str, order: Iterator[str], text: str) -> Any:
-    """A class by its name in the text."""
+    """The class of this name in the text; UnsupportedError if there is none."""
     place = next(order, _OWN)
     if place != _OWN:
         return _find(name, place)
@@ -152,7 +153,7 @@ def _class(name: str, order: Iterator[str], text: str) -> Any:
 
 
 def _find(name: str, place: str) -> Any:
-    """A class that fusedops does not come with, in a module that is imported."""
+    """A class that is not part of fusedops, from a module that is imported already."""
     module, _, path = place.partition("@")[0].partition(":")
     found: Any = _classes.get(place)
     if found is None:
@@ -179,7 +180,7 @@ def _is_own(kind: type) -> bool:
 
 
 def _place(functor: Functor) -> str:
-    """Where a class is, and what it means."""
+    """A functor's place in a text: its module and class, and a digest of its C++ source."""
     kind = type(functor)
     digest = hashlib.sha256(f"{functor.headers} {functor.definition}".encode()).hexdigest()
     return f"{kind.__module__}:{kind.__qualname__}@{digest[:16]}"

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The part of `op.explain` about gradients: what is kept for them, and how they are made."""
+"""The part of `op.explain` about gradients: the saved tensors, and how gradients are computed."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ _PLACES = {"registers": "registers", "shared": "shared memory", "memory": "memor
 
 
 class Wanted:
-    """A call in grad mode, some of whose tensors require grad.
+    """A call in grad mode of which some tensors require grad.
 
     Attributes:
-        names: Of the tensors that do, x among them.
-        refused: Why such a call raises, or None.
+        bound: The checked call.
+        names: The names of the tensors that require grad, operands or "x".
+        refused: Why the fused call raises, or None if it does not.
+        gradient: The backward pass for these names, with a gradient for every saved stream.
     """
 
     def __init__(self, bound: Bound, names: frozenset[str], refused: str | None) -> None:
@@ -37,7 +39,7 @@ class Wanted:
         self.gradient = Gradient(bound.op, names, frozenset(bound.op.saves))
 
     def kept(self) -> tuple[Kept, ...]:
-        """What lives until the backward pass."""
+        """The saved tensors: row statistics, inputs and saved streams that the backward reads."""
         bound, needed = self.bound, self.gradient.needed
         compute = str(bound.compute).removeprefix("torch.")
         rows = bound.output_shape(KEPT)
@@ -53,7 +55,10 @@ class Wanted:
         return tuple(kept)
 
     def how(self, target: Target) -> str:
-        """What a backward pass would run, under dense gradients of all that can have them."""
+        """Say what a backward pass would run on a target.
+
+        The gradients of all outputs that can have one are taken to be given and contiguous.
+        """
         told = self._describe(target)
         names = ", ".join(self.gradient.names)
         if told is None:
@@ -89,7 +94,7 @@ class Wanted:
 
 
 def wanted(bound: Bound) -> Wanted | None:
-    """What a call wants gradients of, if it does."""
+    """What gradients a call needs; None outside grad mode, for an empty x, or if it needs none."""
     if not torch.is_grad_enabled() or bound.x.numel() == 0:
         return None
     given = {"x": bound.x, **bound.operands}

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find out what a call would run and why, without running, drawing or building anything.
 
-The facts are those that a plan is made of (`run.forward.describe`); here they get words.
+The facts are those that a plan is made of (`run.forward.describe`); this module words them.
 """
 
 from __future__ import annotations
@@ -32,12 +32,19 @@ __all__ = ["explain"]
 
 
 def explain(bound: Bound, target: Target | None = None) -> Explanation:
-    """Explain a checked call, for the device of its tensors or as if for another target.
+    """Explain a checked call.
+
+    Args:
+        bound: The checked call.
+        target: The target to explain the call for; that of the tensors' device by default.
+
+    Returns:
+        The facts about the call; `str` of them is their text.
 
     Raises:
-        UnsupportedError: The tensors are on a device that no kernel is made for, or their operands
-            broadcast in too many ways.
-        ValueError: A forced schedule cannot hold the row.
+        UnsupportedError: The tensors are on a device for which there are no kernels, or x and its
+            operands broadcast in too many ways.
+        ValueError: A schedule that a test forces cannot hold the row.
     """
     if bound.x.device.type not in ("cpu", "cuda"):
         refuse(bound.op, "device", bound.x, bound.operands, _options(bound))
@@ -114,7 +121,7 @@ def _place(bound: Bound, name: str, info: Info | None, *, out: bool = False) -> 
 
 
 def _touched(tensor: Tensor) -> int:
-    """Elements in memory that a tensor shows, each counted once."""
+    """The number of elements in memory that a tensor addresses, each counted once."""
     if tensor.numel() == 0:
         return 0
     steps = list(zip(tensor.shape, tensor.stride(), strict=True))
@@ -142,7 +149,7 @@ def _rows_lie(bound: Bound, tensor: Tensor, view: View) -> list[str]:
 
 
 def _shared_dims(bound: Bound, tensor: Tensor) -> tuple[int, ...]:
-    """The row dimensions along which an operand is broadcast."""
+    """The row dimensions of x along which an operand is broadcast."""
     missing = bound.x.dim() - tensor.dim()
     return tuple(
         dim
@@ -236,7 +243,7 @@ def _why(info: Info | None, target: Target) -> str:
 
 
 def _variant(info: Info | None) -> tuple[Cached | None, str, tuple[str, ...]]:
-    """Where the variant is, in one word and in more; what there is to say of how it was built."""
+    """The variant's state, its name and place in words, and remarks on how it was built."""
     if info is None:
         return None, "none is needed", ()
     variant = info.variant
@@ -288,7 +295,10 @@ def _notes(
 
 
 def _with_copies(bound: Bound) -> tuple[Bound, tuple[str, ...], int]:
-    """The call on dense copies, as tensors without memory; what is copied; the bytes that takes."""
+    """The call on contiguous copies (tensors without memory), the copies in words, their bytes.
+
+    The bytes are those that copying moves.
+    """
     x = bound.x
     back = [contiguous.order(bound).index(dim) for dim in range(x.dim())]
     names: list[str] = []

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What `op.explain` answers: facts about one call, and their text."""
+"""The report of `op.explain`: facts about one call, and their text."""
 
 from __future__ import annotations
 
@@ -18,19 +18,24 @@ if TYPE_CHECKING:
 
 __all__ = ["CEILINGS", "Cached", "Ceiling", "Explanation", "Kept", "Place"]
 
-#: Where a variant is.
+#: The state of a variant: in this process, in the cache on disk, or not built yet.
 Cached: TypeAlias = 'Literal["loaded", "on disk", "to be built"]'
 
 
 @dataclasses.dataclass(frozen=True)
 class Ceiling:
-    """The fastest plain kernel that moves as many bytes, as it was measured."""
+    """The measured memory throughput of a device, by the fastest plain kernel.
+
+    Attributes:
+        bytes_per_second: The throughput, reads and writes together, in bytes a second.
+        source: What was measured, and with which driver and torch.
+    """
 
     bytes_per_second: float
     source: str
 
 
-#: By the device's name; docs/measured-facts.md says how they are measured.
+#: The ceilings by device name; docs/measured-facts.md says how they are measured.
 CEILINGS = {
     "NVIDIA H200": Ceiling(
         4.28e12, "one read and one write at large sizes, driver 580, torch 2.11.0+cu130"
@@ -40,13 +45,16 @@ CEILINGS = {
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """One tensor of a call.
+    """How one tensor of a call lies in memory and is accessed.
 
     Attributes:
-        lies: How its rows and columns lie in memory.
-        width: Elements that a GPU moves at once; None on a CPU, whose compiler chooses.
-        limit: What decided the width.
-        bytes: Of the elements that are touched, each counted once.
+        dtype: The dtype of the tensor.
+        shape: The shape of the tensor.
+        lies: How its rows and columns lie in memory, in words.
+        width: The vector width, in elements, of a GPU's accesses; None on a CPU, whose compiler
+            chooses it.
+        limit: What decided the width, in words.
+        bytes: The size in bytes of the elements that are accessed, each counted once.
     """
 
     dtype: torch.dtype
@@ -63,12 +71,13 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """One tensor that lives until the backward pass.
+    """One saved tensor: a tensor that lives until the backward pass.
 
     Attributes:
-        what: Where it comes from.
-        bytes: Its size.
-        own: How much of that the op allocates for the backward pass alone.
+        name: The name of the tensor: "x", an operand's, a saved stream's, or "statistics".
+        what: Where the tensor comes from, in words.
+        bytes: The size of the tensor in bytes.
+        own: How many of those bytes the op allocates for the backward pass alone.
     """
 
     name: str
@@ -82,29 +91,39 @@ class Kept:
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """What a call would run; print it.
+    """What a call would run, and why; print it, or read its attributes.
 
     Attributes:
-        op: The declaration.
-        device, arch: Where it would run and what the variant is built for.
-        load, store: The functors that act; `left_out` are dropouts that drop nothing.
-        rows, columns: What is reduced.
-        visited: x's row dimensions, outermost first, in the order of the visit, and why that order.
-        schedule: "register", "cluster", "shared", "streaming" or "host"; None where nothing is
-            launched.
-        tile: How a row is cut up on a GPU; None on a CPU.
-        why: What decided the schedule and the tile.
-        operands, outputs: The tensors by name, x among the operands.
-        numbers: The operands that are numbers: arguments of the kernel, new ones build nothing.
-        dropouts: The acting dropouts' slots and thresholds.
-        kept: What lives until the backward pass; nothing where no gradient is wanted.
-        backward: What that pass would run, or None.
-        copies: Tensors that are copied first or last, since their reduced dimensions lie apart.
-        cached: Whether the variant is in this process, in the cache on disk, or not there yet.
-        variant: Its name, and its folder or what would build it.
-        bytes: What must move: each element touched once, plus copies.
-        ceiling: The device's measured ceiling, if there is one.
-        notes: What else there is to know.
+        op: The declaration that is called.
+        device: The device on which the call would run, by name.
+        arch: The architecture for which the variant is built.
+        compute: The dtype of the arithmetic, float32 or float64.
+        load, store: The functors that act, before and after the reduction, in order.
+        left_out: The dropouts that drop nothing in this call.
+        rows: The number of rows that are reduced.
+        columns: The row length in elements.
+        visited: The row dimensions of x in the order in which they are visited, outermost first,
+            and the reason for that order in words.
+        schedule: How a row is stored: "register", "cluster", "shared", "streaming" or "host";
+            None if nothing is launched.
+        tile: How a GPU divides rows among threads and thread blocks; None on a CPU.
+        why: What decided the schedule and the tile, in words.
+        operands: The tensors that the call reads, by name, x among them.
+        numbers: The operands that are numbers, by name. They are arguments of the kernel, so that a
+            new number builds nothing.
+        outputs: The tensors that the call returns, by name.
+        dropouts: The slot and the threshold of each acting dropout, in words.
+        kept: The tensors saved for the backward pass; none if no gradient is wanted.
+        backward: What the backward pass would run, in words; None if no gradient is wanted.
+        copies: The copies made before or after the kernel, in words; they are made if the reduced
+            dimensions of a tensor do not merge into one column stride.
+        cached: Whether the variant is in this process, in the cache on disk, or not built yet; None
+            if nothing is launched.
+        variant: The name of the variant, and its folder or what would build it.
+        bytes: The bytes that must move: each element that is accessed once, plus copies and the row
+            statistics for the backward pass.
+        ceiling: The device's measured ceiling, or None.
+        notes: Further remarks, in words.
     """
 
     op: Declaration
@@ -135,7 +154,7 @@ class Explanation:
 
     @property
     def seconds(self) -> float | None:
-        """The time at the ceiling, or None where none has been measured."""
+        """The time in seconds to move `bytes` at the ceiling; None if no ceiling is measured."""
         return None if self.ceiling is None else self.bytes / self.ceiling.bytes_per_second
 
     def __str__(self) -> str:

@@ -31,13 +31,13 @@ __all__ = ["Outcome", "build_all", "variants"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one variant.
+    """The result of building one variant.
 
     Attributes:
-        variant: Which.
-        origin: "compiled", "cache", or None if it failed.
-        seconds: How long it took.
-        error: Why it failed, or was not kept.
+        variant: The variant that was to be built.
+        origin: "compiled" or "cache"; None if the build failed.
+        seconds: The time that the build took, in seconds; 0 if it failed.
+        error: Why the build failed or the result could not be kept in the cache, or None.
     """
 
     variant: Variant
@@ -49,13 +49,17 @@ class Outcome:
 def variants(
     signatures: Iterable[Signature], target: Target, *, backward: bool = True
 ) -> list[Variant]:
-    """What calls like these run on `target`, each once: in training, in evaluation, and backward.
+    """List the variants that calls run on a target, each once.
 
-    With `backward`, a call whose backward pass is not among the signatures gets the one that makes
-    every gradient.
+    Args:
+        signatures: The signatures of the calls and of backward passes. A declaration with dropouts
+            is listed for training and for evaluation.
+        target: The target to list variants for; its device need not be present.
+        backward: Whether a call of which no backward pass is among the signatures also gets the
+            backward pass that computes every gradient.
 
     Raises:
-        TypeError, ValueError, UnsupportedError: As the calls raise.
+        TypeError, ValueError, UnsupportedError: A signature is that of a call that would raise so.
     """
     every = list({str(one): one for one in signatures}.values())
     trained = {one.rows for one in every if one.backward}
@@ -71,9 +75,17 @@ def variants(
 def build_all(
     wanted: Iterable[Variant], processes: int, done: Callable[[Outcome], None] = lambda _: None
 ) -> list[Outcome]:
-    """Build variants that the cache lacks, so many at a time; `done` is called after each.
+    """Build the variants that the cache lacks, in several processes.
 
-    A compiler's error belongs to its variant: the others are built all the same.
+    An error in building one variant is noted in its outcome, and the others are still built.
+
+    Args:
+        wanted: The variants to build.
+        processes: The most processes that build at the same time.
+        done: Called with the outcome of each variant as soon as it is known.
+
+    Returns:
+        The outcome of each variant, in the order in which they became known.
     """
     outcomes = []
 
@@ -120,7 +132,7 @@ def _result(
 
 
 def _enter(environment: dict[str, str]) -> None:
-    """A fork server keeps the environment that it was started in."""
+    """Set the environment: a fork server would keep the one in which it was started."""
     os.environ.update(environment)
 
 
@@ -178,7 +190,7 @@ def _of_backward(
 
 
 def _calls(one: Signature) -> Iterator[Bound]:
-    """The call in training and in evaluation, or what is run on copies for it; none of no rows."""
+    """The call in training and in evaluation, on copies if it needs them; none for an empty x."""
     op = read(one.op)
     x, operands, options = one.read()
     for training in _modes(op):

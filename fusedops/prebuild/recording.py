@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Write down which calls a program makes: what `fusedops build` later builds for.
+"""Record the calls that a program makes, for which `fusedops build` later builds kernels.
 
-With ``FUSEDOPS_RECORD`` set to a file, every process adds a line for each call that needs a kernel
-which those before did not, on any architecture: what differs on a GPU may be one kernel of a CPU.
-Lines are added whole, so that any number of processes may share the file.
+If ``FUSEDOPS_RECORD`` names a file, every process appends a line for each call that needs a kernel
+that its earlier calls did not need, on any architecture: calls that differ on a GPU may share one
+kernel on a CPU. Each line is written at once, so any number of processes may share the file.
 
-This module is the `run.observer.Observer` that every op has. Signatures are seldom asked for, so
-`signature` is imported only then.
+This module is the `run.observer.Observer` of every op. Signatures are seldom needed, so the module
+`signature` is imported only when one is.
 """
 
 from __future__ import annotations
@@ -40,10 +40,15 @@ def notify(
     variants: Callable[[Target], Iterable[Variant]],
     own: Target,
 ) -> None:
-    """Add a line for a call that runs `variants` on a target, if a recording is wanted: its text.
+    """Append the text of a call to the recording, if there is one and the call needs new kernels.
 
-    Nothing is asked for where none is wanted. A line that differs in the number of rows alone says
-    nothing new, unless that number makes a difference somewhere.
+    Neither `call` nor `variants` is called if nothing is recorded. A call that differs only in the
+    number of rows adds no line, unless that number changes a kernel on some architecture.
+
+    Args:
+        call: Makes the text of the call.
+        variants: Lists the variants that the call needs on a target.
+        own: The target that the call is about to run on.
 
     Raises:
         OSError: The file cannot be written to.
@@ -61,7 +66,7 @@ def notify(
 
 
 def of_call(bound: Bound) -> Signature:
-    """The signature of a checked call."""
+    """Return the signature of a checked call."""
     with guard:
         from fusedops.prebuild import signature
 
@@ -71,7 +76,7 @@ def of_call(bound: Bound) -> Signature:
 def of_gradient(
     gradient: WantedGradients, dy: Tensor, given: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Signature:
-    """The signature of a backward pass."""
+    """Return the signature of a backward call; the arguments are those of `Gradient.describe`."""
     with guard:
         from fusedops.prebuild import signature
 
@@ -81,7 +86,7 @@ def of_gradient(
 def _keys(
     variants: Callable[[Target], Iterable[Variant]], own: Target
 ) -> Iterator[tuple[object, ...]]:
-    """What is run here, and what a build for any other architecture would have to make."""
+    """The keys of the variants that a call needs here, and on every other architecture."""
     for target in (own, *map(Target.named, ARCHS)):
         # Some hold no such row, or not in the storage that is forced here.
         with contextlib.suppress(UnsupportedError, ValueError):
@@ -89,7 +94,7 @@ def _keys(
 
 
 def _known(*key: object) -> bool:
-    """Whether that has been asked before."""
+    """Whether this key has been seen before; it has from now on."""
     known = key in _seen
     _seen.add(key)
     return known

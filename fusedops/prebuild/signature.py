@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a call looked like, as a line of text: enough to build its variants without the tensors.
+"""The signature of a call: a line of text from which its variants are built without its tensors.
 
-A line is a JSON object. A tensor is its dtype and sizes, then, where they say something, strides
-after an ``@`` and how many bytes its pointer lies behind a multiple of 16 after a ``+``:
-``"float16:8,1024@2048,1+2"``. A tensor that is known by dtype and shape alone begins with ``~``.
-Nothing is evaluated, and no content of a tensor is in it.
+A line is a JSON object. A tensor is written as its dtype and sizes; if it is not contiguous, its
+strides follow after an ``@``, and if its pointer is not a multiple of 16, the remainder in bytes
+follows after a ``+``: ``"float16:8,1024@2048,1+2"``. A tensor of which only dtype and shape are
+known begins with ``~``. Reading evaluates no code, and a line holds no contents of tensors.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ _ALIGNED = 16
 
 @dataclass(frozen=True)
 class Signature:
-    """One call, or one backward pass.
+    """The signature of one call or of one backward pass.
 
     Attributes:
         op: The text of the declaration (`fusedops.declare.text`).
-        x: x, or of a backward pass the gradient of y.
-        values: By name: operands, and what else a backward pass gets.
-        options: As the call gets them.
-        wanted: Of a backward pass: the gradients it makes.
-        joining: Of a backward pass: the saved streams that have gradients.
+        x: The input as text; in a backward pass, the gradient of y.
+        values: The operands by name; in a backward pass, all its tensors and numbers by keyword.
+            Tensors are texts.
+        options: The options of the call by name; dtypes and tensors are texts.
+        wanted: The names whose gradients a backward pass computes; empty for a call.
+        joining: The saved streams that have a gradient in a backward pass; empty for a call.
     """
 
     op: str
@@ -53,10 +54,10 @@ class Signature:
 
     @classmethod
     def parse(cls, line: str) -> Signature:
-        """The signature that `str` wrote.
+        """Read the line of text that `str` made of a signature.
 
         Raises:
-            ValueError: The line is none.
+            ValueError: The line is not the text of a signature.
         """
         try:
             found = json.loads(line)
@@ -84,20 +85,20 @@ class Signature:
 
     @property
     def backward(self) -> bool:
-        """Whether it is one of a backward pass."""
+        """Whether this is the signature of a backward pass."""
         return bool(self.wanted)
 
     @property
     def rows(self) -> tuple[str, str, str]:
-        """What a call and its backward pass have in common: op, x's shape, and what a row is."""
+        """What a call and its backward pass have in common: op, x's sizes, reduced dimensions."""
         _, _, shape = self.x.partition(":")
         return self.op, re.split("[@+]", shape)[0], str(self.options.get("dim"))
 
     def read(self) -> tuple[Tensor, dict[str, Any], dict[str, Any]]:
-        """x, the values and the options; tensors have no memory.
+        """Return x, the values and the options that the texts stand for; tensors have no memory.
 
         Raises:
-            ValueError: A text stands for nothing.
+            ValueError: A text stands for no tensor and no dtype.
         """
         options = {name: _value(value) for name, value in self.options.items()}
         if isinstance(out := self.options.get("out"), list):
@@ -109,7 +110,7 @@ class Signature:
 
 
 def of_call(bound: Bound) -> Signature:
-    """The signature of a checked call."""
+    """Return the signature of a checked call."""
     values = {name: _text(value) for name, value in bound.operands.items()}
     options: dict[str, Any] = {}
     if bound.reduced != (bound.x.dim() - 1,):
@@ -126,7 +127,7 @@ def of_call(bound: Bound) -> Signature:
 def of_gradient(
     gradient: WantedGradients, dy: Tensor, given: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Signature:
-    """The signature of a backward pass."""
+    """Return the signature of a backward call; the arguments are those of `Gradient.describe`."""
     values = {name: _text(value) for name, value in given.items()}
     kept = {
         name: _text(value)
@@ -138,7 +139,7 @@ def of_gradient(
 
 
 def _text(value: Any) -> Any:
-    """A value as JSON has it."""
+    """A value as written in JSON: a tensor or its (dtype, shape) as text, a tuple as a list."""
     if isinstance(value, Tensor):
         sizes = ",".join(map(str, value.shape))
         text = f"{_dtype(value.dtype)}:{sizes}"
@@ -152,7 +153,7 @@ def _text(value: Any) -> Any:
 
 
 def _value(text: Any) -> Any:
-    """What the text of a value stands for; tensors have no memory."""
+    """The value that a text stands for; a tensor has no memory. ValueError if there is none."""
     if isinstance(text, list):
         return tuple(text)
     if not isinstance(text, str):

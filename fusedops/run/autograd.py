@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Differentiate a fused op: the forward pass, which keeps what the backward reads, and that pass.
+"""Differentiate a fused op: the forward pass with its saved tensors, and the backward pass.
 
-Nothing is kept but tensors that exist anyway (inputs, saved streams) and a few numbers a row; which
-inputs is decided by `saved_tensors`. What is not read again is described by its shape alone.
+Only tensors that exist anyway (inputs, saved streams) and a few numbers a row are saved for the
+backward pass; `saved_tensors` decides which inputs. Tensors that the backward pass does not read
+are passed to it as a pair of dtype and shape.
 """
 
 from __future__ import annotations
@@ -35,7 +36,21 @@ _WORD = 1 << 63
 
 
 def differentiate(op: Runnable, options: dict[str, Any] | None, x: Tensor, *values: Any) -> Any:
-    """Run a call that needs gradients; `values` are the operands in order, None if not given."""
+    """Run a call that needs gradients, and record it for autograd.
+
+    Args:
+        op: The op that is called.
+        options: The options of the call by name, or None if there are none.
+        x: The input tensor.
+        values: The operands in the order of `op.slots`, None for one that the call lacks.
+
+    Returns:
+        What the call returns: y, or a named tuple of all outputs.
+
+    Raises:
+        TypeError, ValueError: An argument does not fit.
+        UnsupportedError: out= is given, or a functor has no derivative.
+    """
     if options and options.get("out") is not None:
         raise UnsupportedError(
             f"{op.name}: out= does not go with gradients; leave it away, or call the op under "
@@ -58,7 +73,15 @@ def differentiate(op: Runnable, options: dict[str, Any] | None, x: Tensor, *valu
 
 
 class Recipe(NamedTuple):
-    """What a forward pass keeps when these inputs need gradients."""
+    """Which tensors a forward pass saves for the backward pass, given the wanted gradients.
+
+    Attributes:
+        wanted: The names whose gradients are wanted, "x" among them.
+        x: Whether x is saved.
+        kept: Whether each operand is saved, in the order of `op.slots`.
+        streams: For each saved stream that is read again: the index of its output, and the keyword
+            under which the backward call gets it.
+    """
 
     wanted: frozenset[str]
     x: bool
@@ -66,16 +89,17 @@ class Recipe(NamedTuple):
     streams: tuple[tuple[int, str], ...]  # number of the output, keyword
 
 
-#: What a backward pass must know of the forward pass, besides the tensors that were kept: the op,
-#: the wanted names, the names of those tensors after the statistics, what else the backward kernel
-#: gets by keyword, dtype and shape of the result. No class: making an instance takes longer.
+#: What a backward pass must know of the forward pass, besides the saved tensors: the op, the names
+#: whose gradients are wanted, the names of the saved tensors after the statistics, the other
+#: arguments of the backward call by keyword, and dtype and shape of y. It is no class, since making
+#: an instance takes longer.
 _Call: TypeAlias = (
     "tuple[Runnable, frozenset[str], list[str], dict[str, Any], torch.dtype, torch.Size]"
 )
 
 
 class _Differentiated(torch.autograd.Function):
-    """One call of an op; inputs: the op, its options, x, then the operands in order."""
+    """The autograd function of one call; its inputs are the op, the options, x and the operands."""
 
     @staticmethod
     def forward(
@@ -112,7 +136,7 @@ class _Differentiated(torch.autograd.Function):
         if op.dropouts:
             generator = None if options is None else options.get("generator")
             if not isinstance(generator, (tuple, Tensor)) and drops(op, arguments):
-                # x.device would be made anew for each question.
+                # x.device would make a new object at each access.
                 where = ("cuda", x.get_device()) if x.is_cuda else ("cpu", 0)
                 drawn = draw(*where, generator, op.dropouts, op.name)
                 if drawn is None:
@@ -156,7 +180,7 @@ class _Differentiated(torch.autograd.Function):
 
 
 class _Once(torch.autograd.Function):
-    """Hands on gradients that cannot be differentiated again."""
+    """Passes gradients through, and raises UnsupportedError if they are differentiated again."""
 
     @staticmethod
     def forward(ctx: Any, name: str, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -174,10 +198,19 @@ class _Once(torch.autograd.Function):
 def run_backward(
     call: _Call, saved: Sequence[Tensor], incoming: Sequence[Tensor | None]
 ) -> tuple[Any, ...]:
-    """The gradients of x and of the operands in order, None where not wanted.
+    """Run the backward pass of one call.
 
-    `saved` are the statistics and the tensors that the call names, `incoming` the gradients of y
-    and of the saved streams.
+    Args:
+        call: What the forward pass noted of itself.
+        saved: The row statistics, then the saved tensors in the order of the call's names.
+        incoming: The gradients of y and of the saved streams, None where there is none.
+
+    Returns:
+        The gradients of x and of the operands in the order of `op.slots`, each in the shape and
+        dtype of its tensor; None where none is wanted.
+
+    Raises:
+        UnsupportedError: A gradient that comes in, or a saved tensor, is not plain and dense.
     """
     op, wanted, names, given, dtype, shape = call
     kept, *tensors = saved
@@ -206,7 +239,7 @@ def run_backward(
 def _summed(
     gradient: Gradient, results: Sequence[Tensor], arguments: dict[str, Any]
 ) -> dict[str, Tensor]:
-    """Add up gradients that came whole, or from several functors."""
+    """Sum gradients that came in x's shape, or from several functors, by the operand's name."""
     found: dict[str, Tensor] = {}
     targets: dict[str, torch.dtype] = {}
     for name, result in zip(gradient.names, results, strict=True):
@@ -220,7 +253,7 @@ def _summed(
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether the runtime takes a number as it is."""
+    """Whether the runtime takes a number as it is: a float, or an int of 64 bits."""
     return type(value) is float or (type(value) is int and -_WORD <= value < _WORD)
 
 
@@ -231,7 +264,7 @@ def _several(op: Runnable, options: Mapping[str, Any]) -> bool:
 
 
 def _options(op: Runnable, options: Mapping[str, Any], x: Tensor) -> Iterator[tuple[str, Any]]:
-    """Those that the backward pass takes as well."""
+    """The options that the backward call takes as well, as pairs of name and plain value."""
     if "training" in options:
         yield "training", options["training"]
     shape, dim = options.get("normalized_shape"), options.get("dim")
@@ -243,7 +276,10 @@ def _options(op: Runnable, options: Mapping[str, Any], x: Tensor) -> Iterator[tu
 
 
 def what_is_kept(op: Runnable, needs: Sequence[bool]) -> Recipe:
-    """What a forward pass keeps when x and the operands in order need these gradients."""
+    """Which tensors a forward pass saves for the backward pass.
+
+    `needs` says of x, then of each operand in the order of `op.slots`, if it needs a gradient.
+    """
     names = ("x", *op.slots)
     wanted = frozenset(name for name, need in zip(names, needs, strict=True) if need)
     gradient = op.gradients.get((wanted,)) or _new_gradient(op, wanted, ())

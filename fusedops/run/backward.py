@@ -3,7 +3,7 @@
 """One backward call: its tensors placed, its schedule chosen, its kernels generated.
 
 The gradient of the STORE becomes the LOAD of the backward kernel, and the gradient of the LOAD its
-STORE. Where slices of the rows share a gradient, a second kernel adds up the parts that they leave.
+STORE. If slices of the rows share a gradient, a second kernel adds up their partial sums.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = ["Backward", "Info"]
 
 
 class Info(NamedTuple):
-    """What is known of a backward call before it runs."""
+    """All that is known of a backward call before it runs; `sums` is the second kernel, if any."""
 
     schedule: str
     tile: schedule.Schedule | None
@@ -65,9 +65,9 @@ class Backward:
     """One backward call: its tensors placed, its schedule chosen, its kernels generated.
 
     Attributes:
-        apart: Some tensor's reduced dimensions do not merge, so that no kernel can be made; nothing
-            else is known then.
-        loose: Some operand's gradient comes in the size of x, to be summed by the caller.
+        apart: Whether some tensor's reduced dimensions do not merge, so that no kernel can be made;
+            if so, the attributes that describe kernels are not set.
+        loose: Whether some operand's gradient has the shape of x and is for the caller to sum.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Backward:
         self.outputs: list[tuple[torch.dtype, Sequence[int]]] = []
         self.loose = False
         self.shared_sums = 0  # elements of shared memory
-        self.parts_of: dict[Occurrence, tuple[tuple[int, int], int]] = {}  # patch, how many
+        self.parts_of: dict[Occurrence, tuple[tuple[int, int], int]] = {}  # patch, number of parts
         inputs = self._inputs(dy)
         results = self._results()
         shape = tuple(bound.x.shape)
@@ -115,7 +115,7 @@ class Backward:
         self._generate()
 
     def _inputs(self, dy: Tensor) -> dict[Any, Part]:
-        """What the kernel reads, by keyword; the gradient of y is "upstream"."""
+        """The tensors that the kernel reads, by keyword; the gradient of y is ("upstream",)."""
         bound, rank = self.bound, self.bound.x.dim()
         rows = rank - len(bound.reduced)
         inputs: dict[Any, Part] = {("upstream",): part_of(dy, (_runtime.POINTER, 0))}
@@ -132,9 +132,9 @@ class Backward:
         return inputs
 
     def partial(self, share: Sharing) -> bool:
-        """Whether slices share such a sum, each leaving a part of it.
+        """Whether several slices of the rows share such a sum, each leaving a partial sum.
 
-        A kernel that is `split` expects it of every sum over all rows, however few there are.
+        A `split` kernel leaves partial sums of every sum over all rows, however few rows there are.
         """
         if self.split and share.group == self.geometry.rows > 1:
             return True
@@ -146,7 +146,7 @@ class Backward:
         return name not in self.op.slots or name in self.gradient.needed.operands
 
     def _results(self) -> dict[Any, Part]:
-        """The gradients, in the shapes and types of what they belong to."""
+        """The gradients as parts, in the shapes and dtypes of the tensors they belong to."""
         results: dict[Any, Part] = {}
         meant: list[tuple[Any, Tensor]] = []
         if "x" in self.gradient.wanted:
@@ -185,7 +185,7 @@ class Backward:
         return tile, tile.kind, tile.width
 
     def _groups(self) -> Iterator[int]:
-        """Of every operand whose gradient can be a sum over rows: how many such sums there are."""
+        """For each operand whose gradient can be a sum over rows, the number of such sums."""
         x, reduced = self.bound.x, self.bound.reduced
         for one in occurrences(self.op, self.op.slots):
             tensor = self.bound.operands[one.name]
@@ -199,7 +199,7 @@ class Backward:
                 yield math.prod(own.get(dim, 1) for dim in rows)
 
     def _generate(self) -> None:
-        """One kernel, and a second where slices share a gradient."""
+        """Generate the kernel, and a second one if slices of the rows share a gradient."""
         geometry, gradient = self.geometry, self.gradient
         self.sharing = {
             one: sharing(self.views[one].placed, geometry.sizes, geometry.columns)
@@ -226,16 +226,16 @@ class Backward:
 
     @property
     def compute(self) -> str:
-        """The C++ compute type."""
+        """The C++ compute type, "float" or "double"."""
         return "double" if self.bound.compute is torch.float64 else "float"
 
     @property
     def variants(self) -> tuple[Variant, ...]:
-        """Of both kernels, or of the one that there is."""
+        """The variants of the kernels, one or two, in the order in which they run."""
         return (self.first[0],) if self.second is None else (self.first[0], self.second[0])
 
     def plan(self) -> Any:
-        """Build the kernels."""
+        """Build the kernels and return the runtime's plan, which launches them in order."""
         geometry, tile = self.geometry, self.tile
         first, words, patches = self.first
         second = self.second
@@ -271,7 +271,7 @@ class Backward:
         )
 
     def _kernel(self) -> tuple[Variant, bytes, list[tuple[int, int, int]]]:
-        """The kernel: walks the declaration once more, for what its gradient reads."""
+        """Generate the first kernel: its variant, argument words and relocations."""
         bound, geometry, op = self.bound, self.geometry, self.op
         x = bound.x
         operands: dict[str, View | Number] = {
@@ -332,14 +332,14 @@ class Backward:
         )
 
     def _target(self, write: ArgumentWriter, one: Occurrence) -> tuple[str, str]:
-        """Where the gradient of an operand goes."""
+        """The C++ type and the name of the member that receives the gradient of an operand."""
         share, view = self.sharing[one], self.views[one]
         acting = acting_place(self.op, self.bound, one)
         name = f"of_{one.side}{acting}_{one.number}"
         numbers = f"{acting}, {one.number}"
         columns = self.geometry.columns
         if share.kind == "apart":
-            # Rows that share it are no neighbours: it is written whole, and the caller sums it.
+            # Rows that share it are no neighbours: it is written in x's shape, the caller sums it.
             self.loose = True
             view = self._whole(view)
             return f"Each<{numbers}, {write.view(view)}>", name
@@ -374,7 +374,7 @@ class Backward:
         return f"ByColumn<{numbers}, {to}, {flags}>", name
 
     def _scratch(self, one: Occurrence, columns: int) -> View:
-        """A row of the compute type for each slice."""
+        """Allot a workspace of `columns` elements of the compute type for each partial sum."""
         patch = (_runtime.OUTPUT, len(self.outputs))
         tile, by_column = self.tile, self.sharing[one].kind == "column"
         combined = by_column and tile is not None and tile.sums != "memory"
@@ -391,14 +391,14 @@ class Backward:
         return View(STORAGE[self.bound.compute], place, width if self.width else 0, patch, False)
 
     def _whole(self, view: View) -> View:
-        """In place of an operand's gradient, one of x's size in the compute type."""
+        """Replace the output for an operand's gradient by one of x's shape and compute type."""
         kind, index = view.patch
         shape = tuple(self.bound.x.shape)
         self.outputs[index] = (self.bound.compute, shape)
         return self.views[("whole",)]._replace(patch=(kind, index))
 
     def _sums(self) -> Any:
-        """The second stage: adds up the parts that slices left."""
+        """Generate the second kernel, which adds up partial sums; None if there are none."""
         if not self.parts_of:
             return None
         stage = second_stage(self.geometry, self.sharing, self.views, self.parts_of, self.compute)

@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""A call on dense copies, for reduced dimensions that lie so that no kernel has them as columns.
+"""Run a call on contiguous copies where its reduced dimensions do not merge into one column stride.
 
-Copies of rows are the caller's to make: `dense_cure` says of what.
+Where instead the row dimensions are too many for a kernel, the caller has to make the copies:
+`dense_cure` says of which tensor.
 """
 
 from __future__ import annotations
@@ -21,12 +22,16 @@ __all__ = ["copies", "dense_cure", "options", "order", "run_on_copies", "seen"]
 
 
 def order(bound: Bound) -> list[int]:
-    """The dimensions of x, the reduced ones last: as they are in the copies."""
+    """The dimensions of x in the order that they have in the copies: the reduced ones last."""
     return [dim for dim in range(bound.x.dim()) if dim not in bound.reduced] + list(bound.reduced)
 
 
 def seen(bound: Bound, tensor: Tensor) -> Tensor:
-    """A tensor of the call in that order, with all reduced dimensions if it has one of them."""
+    """A view of a tensor of the call, its dimensions in the order of `order`.
+
+    If the tensor has one of the reduced dimensions in a size other than 1, it is expanded to all of
+    them.
+    """
     x = bound.x
     full = tensor[(None,) * (x.dim() - tensor.dim())]
     whole = any(full.shape[dim] != 1 for dim in bound.reduced)
@@ -35,7 +40,7 @@ def seen(bound: Bound, tensor: Tensor) -> Tensor:
 
 
 def options(bound: Bound) -> dict[str, Any]:
-    """The options of the call on copies."""
+    """The options by name with which the call on copies computes what the given call means."""
     rank = bound.x.dim()
     return {
         "dim": tuple(range(rank - len(bound.reduced), rank)),
@@ -46,7 +51,11 @@ def options(bound: Bound) -> dict[str, Any]:
 
 
 def copies(bound: Bound) -> tuple[Tensor, dict[str, Any]]:
-    """Of x and of the operands, with the reduced dimensions last and dense."""
+    """Contiguous copies of x and of the tensor operands, with the reduced dimensions last.
+
+    Returns:
+        The copy of x, and the operands by name; numbers are as given.
+    """
     operands = {
         name: seen(bound, value).contiguous() if isinstance(value, Tensor) else value
         for name, value in bound.operands.items()
@@ -55,7 +64,11 @@ def copies(bound: Bound) -> tuple[Tensor, dict[str, Any]]:
 
 
 def run_on_copies(op: Runnable, bound: Bound) -> Any:
-    """Run a call on copies; `explain` says so."""
+    """Run a call on contiguous copies, and return its result in x's order of dimensions.
+
+    Outputs of the shape of x are copied back, and so are those that the call gave in out. `explain`
+    lists all these copies.
+    """
     dense, operands = copies(bound)
     results = op(dense, **operands, **options(bound))
     names = op.outputs
@@ -76,14 +89,17 @@ def dense_cure(
     operands: Sequence[Operand],
     sizes: Sequence[int],
 ) -> str:
-    """Which tensor to make contiguous, so that a kernel takes the others as they are.
+    """Say which tensor to make contiguous so that a kernel takes the other tensors as they are.
 
     Args:
-        bound: The call.
-        inputs: What the call was given, by name.
-        parts: What could not be placed: these, in their order, and others.
-        operands: The shapes and strides of `parts` and of what else is placed.
-        sizes: Their element sizes.
+        bound: The checked call.
+        inputs: The tensors that the call was given, by name, x first.
+        parts: The tensors that could not be placed: those of `inputs` in their order, then others.
+        operands: The shapes and strides of `parts`, then of the virtual operands.
+        sizes: The element size in bytes of each of `operands`.
+
+    Returns:
+        The cure as a phrase for an error's message.
     """
     shape = tuple(bound.x.shape)
     for at, (name, part) in enumerate(inputs.items()):

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Serve a call with its device's own variant or, where that cannot be had, with an older one.
+"""Run a call with the variant for its device's architecture, else with one for an older one.
 
-A cache that was filled before this GPU existed, or a compiler that does not know it, still serves:
-machine code of the same generation runs as it is, and PTX of earlier ones is translated by the
-driver. It is said once, since an older variant may be slower.
+A cache that was filled before this GPU existed, or a compiler that does not know it, can still be
+used: machine code of the same generation runs as it is, and PTX of earlier ones is translated by
+the driver. A warning says so once, since an older variant may be slower.
 """
 
 from __future__ import annotations
@@ -36,12 +36,17 @@ _LACKING = (MissingVariantError, CompilerNotFound, UnknownArchError)
 
 
 def serve(device: torch.device, make: Callable[[Target], _T], call: Callable[[], CallText]) -> _T:
-    """What `make` gives for the device, or for the newest older target for which it gives any.
+    """Return `make(target)` for the device's target, or for the newest older one where it succeeds.
+
+    Args:
+        device: The device of the call's tensors.
+        make: Makes what the call runs for a target, or raises if its variant cannot be had.
+        call: Gives the text of the call, which errors quote.
 
     Raises:
-        MissingVariantError, CompilerNotFound, UnknownArchError: It gives none; says how to fill the
-            cache.
-        UnsupportedError: The device is too old for any.
+        MissingVariantError, CompilerNotFound, UnknownArchError: No target has a variant; the
+            message says how to fill the cache.
+        UnsupportedError: The device is too old for any target.
     """
     try:
         own = Target.of(device)
@@ -63,7 +68,7 @@ def serve(device: torch.device, make: Callable[[Target], _T], call: Callable[[],
 
 
 def _cure(arch: str, call: CallText) -> str:
-    """The command that fills a cache for such a call, if there is one."""
+    """The command that builds a call's variant into a cache, or why there is no such command."""
     needed = modules(call.op)
     if needed is None:
         return (

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make the plan of a call: place the operands, choose the schedule, generate, build, and pack.
 
-A plan belongs to shapes, strides and dtypes; the kernel it launches belongs to the types of its
-argument alone, so a new shape of a known pattern finds its kernel by them and builds nothing.
+A plan holds for shapes, strides and dtypes. The kernel it launches depends only on the types of its
+argument's members, so a new shape of a known pattern finds that kernel and builds nothing.
 """
 
 from __future__ import annotations
@@ -57,25 +57,30 @@ __all__ = [
     "placed",
 ]
 
-#: Elements that a call on a CPU must have before it wakes a second thread. Two threads against one,
+#: The most elements for which a call on a CPU uses one thread only. Two threads against one,
 #: residual LayerNorm in float32: 16384 elements 10 us against 11, 32768 elements 12 against 28.
 HOST_INLINE = 16384
 
-#: Elements that a thread takes at a time: a machine of 16 threads shares 65536 elements among all.
+#: Elements that a CPU thread takes at a time: 16 threads then share 65536 elements among all.
 HOST_GRAIN = 4096
 
-#: What 32 bits count.
+#: The most columns of a row in a GPU kernel, which counts them in 32 bits.
 MOST_COLUMNS = 2**31 - 1
 
-#: DLPack's type code and bits of what a kernel writes.
+#: DLPack's type code and bits of each dtype that a kernel writes.
 DLPACK = {dtype: (4 if dtype is torch.bfloat16 else 2, dtype.itemsize * 8) for dtype in FLOATING}
 
-#: Which storage a test wants, or None: fusedops.testing.force_schedule.
+#: The row storage that a test forces (fusedops.testing.force_schedule), or None.
 forced: str | None = None
 
 
 class Info(NamedTuple):
-    """What is known of a call before it runs; `explain` and the test hooks read it."""
+    """All that is known of a forward call before it runs; `explain` and the test hooks read it.
+
+    `schedule` says where a row is stored, `tile` is a GPU's launch configuration (None on a CPU),
+    `operands` and `outputs` are views by name, `words` and `patches` are the argument words and
+    their relocations, and `draws` is the number of dropouts that draw random numbers.
+    """
 
     schedule: str
     tile: schedule.Schedule | None
@@ -89,7 +94,7 @@ class Info(NamedTuple):
 
 
 def make_plan(op: Runnable, bound: Bound) -> Any:
-    """The plan of a call that the C++ path has not seen."""
+    """Return the plan of a call that the C++ path has not seen, or, if none fits, the result."""
     outputs = [
         (*DLPACK[bound.output_dtype(name)], bound.output_shape(name)) for name in bound.outputs
     ]
@@ -135,7 +140,7 @@ def make_plan(op: Runnable, bound: Bound) -> Any:
 
 
 def _built(bound: Bound, observer: Observer, target: Target) -> Info:
-    """What a call runs, once its kernel is there."""
+    """Notify the observer of a call and build its kernel; return what the call runs."""
     observer.notify(
         functools.partial(observer.of_call, bound),
         lambda other: [describe(bound, other).variant],
@@ -147,14 +152,14 @@ def _built(bound: Bound, observer: Observer, target: Target) -> Info:
 
 
 def _grain(rows: int, columns: int) -> int:
-    """Rows that a thread of a CPU takes at a time; all that there are, if the caller does them."""
+    """The rows that a CPU thread takes at a time; all rows where the calling thread runs alone."""
     return rows if rows * columns <= HOST_INLINE else max(1, HOST_GRAIN // columns)
 
 
 def choose(bound: Bound, target: Target) -> Info:
-    """What a call runs: its own variant or, rather than build it, one with more row dimensions.
+    """Return what a call runs: its own variant, or a loaded one with more row dimensions.
 
-    A last batch of one loses a dimension, and must not build a variant for it.
+    A last batch of size one has a row dimension less, and must not build a variant for that.
     """
     own = describe(bound, target)
     if own.variant.loaded:
@@ -167,9 +172,9 @@ def choose(bound: Bound, target: Target) -> Info:
 
 
 def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> Info:
-    """Place, choose and generate, without building anything; for x's own device by default.
+    """Place the operands, choose the schedule and generate the variant, without building anything.
 
-    `padding` adds row dimensions of size 1, for a kernel that has more of them.
+    `target` is x's device by default; `padding` is how many row dimensions of size 1 to add.
     """
     op, x = bound.op, bound.x
     target = target or Target.of(x.device)
@@ -271,11 +276,7 @@ def _staged(
 
 
 def check_columns(name: str, columns: int) -> None:
-    """Kernels of a GPU count columns in 32 bits.
-
-    Raises:
-        UnsupportedError: There are too many.
-    """
+    """Raise UnsupportedError for rows of more columns than a GPU kernel counts in 32 bits."""
     if columns > MOST_COLUMNS:
         raise UnsupportedError(
             f"{name}: rows of {columns} columns, a GPU kernel holds at most {MOST_COLUMNS}; use "
@@ -292,7 +293,7 @@ def _padded(geometry: Geometry, padding: int) -> Geometry:
 
 
 def _parts(bound: Bound) -> tuple[dict[str, Part], dict[str, Part]]:
-    """The tensors that are read and those that are written, by name."""
+    """The tensors that the kernel reads and the tensors that it writes, each by name."""
     x, op, rank = bound.x, bound.op, bound.x.dim()
     rows = rank - len(bound.reduced)
     inputs = {"x": part_of(x, (_runtime.POINTER, 0))}
@@ -317,10 +318,10 @@ def _parts(bound: Bound) -> tuple[dict[str, Part], dict[str, Part]]:
 
 
 def placed(bound: Bound, parts: Sequence[Part], summed: Sequence[int] = ()) -> Geometry:
-    """The parts in their order, then the maps to a row's query and to the row that dropout counts.
+    """Place the parts in their order, then the maps to a row's query index and dropout row number.
 
-    A map that nothing asks for is zero everywhere, so that it keeps no dimensions from merging.
-    `summed` are the parts that add up what they are broadcast over.
+    A map that no functor reads is zero everywhere, so that it keeps no dimensions from merging.
+    `summed` are the indices of the parts that are sums over what they are broadcast over.
     """
     shape = tuple(bound.x.shape)
     rows = [dim for dim in range(len(shape)) if dim not in bound.reduced]
@@ -346,9 +347,9 @@ def placed(bound: Bound, parts: Sequence[Part], summed: Sequence[int] = ()) -> G
 def declared(
     bound: Bound, write: ArgumentWriter, geometry: Geometry, op: str
 ) -> list[tuple[str, str]]:
-    """Walk the declaration, as every kernel's argument begins: rows, operator, x, and functors.
+    """Write the members with which every kernel's argument begins: rows, operator, x, functors.
 
-    The types come out, the words stay in `write`; `op` is the operator's C++ type.
+    Returns each member's C++ type and name; its words go to `write`. `op` is the operator's type.
     """
     members = [(write.rows(geometry.rows, geometry.sizes), "rows")]
     write.constant(geometry.columns)
@@ -369,7 +370,7 @@ def declared(
 def _members(
     bound: Bound, write: ArgumentWriter, geometry: Geometry, tile: schedule.Schedule | None
 ) -> tuple[tuple[str, str], ...]:
-    """What the forward kernel's argument holds."""
+    """The C++ type and the name of each member of the forward kernel's argument."""
     op = bound.op
     members = declared(bound, write, geometry, op.cpp(write.compute))
     members.append((write.output("y"), "y"))
@@ -387,7 +388,7 @@ def _members(
 
 
 def columns_apart(bound: Bound) -> bool:
-    """Whether some operand's reduced dimensions do not merge into one, so that it needs a copy."""
+    """Whether some tensor's reduced dimensions do not merge into one, so that it needs a copy."""
     if len(bound.reduced) == 1:
         return False
     inputs, outputs = _parts(bound)
@@ -395,5 +396,5 @@ def columns_apart(bound: Bound) -> bool:
 
 
 def _draws(bound: Bound) -> int:
-    """How many dropouts draw: all or none, so that each has its own offset."""
+    """The number of dropouts that draw: all or none, so that each has its own offset."""
     return bound.op.dropouts if bound.slots else 0

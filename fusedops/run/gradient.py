@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Plan the backward pass of an op: the same declaration, walked for its gradient.
+"""Plan the backward pass of an op from the same declaration.
 
-What is wanted, and which saved streams have gradients of their own, makes the kernel; each
-such pair is a `Gradient`, with plans of its own.
+The kernel depends on the gradients that are wanted and on the saved streams that have gradients of
+their own. Each such pair is a `Gradient`, which has plans of its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Gradient", "described"]
 
-#: What may be passed for an operand, or stand for it where it is not read.
+#: The kinds of values that a backward call may pass for an operand of each role, as flags of the
+#: runtime: also the pair (dtype, shape) of a tensor that is not read.
 _FLAGS = {
     Role.VALUE: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
     Role.FLAGS: _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
@@ -44,14 +45,16 @@ _FLAGS = {
 class Gradient(_runtime.Dispatcher, WantedGradients):
     """The backward pass of an op for one set of wanted gradients.
 
-    Called with the gradient of y, and by keyword what `run.autograd` kept. Returns a tuple:
-    the gradient of x if that is wanted, then one for each of `occurrences`. Incoming gradients that
-    lie too unlike x for one kernel are copied first.
+    It is called with the gradient of y, which has x's shape, and by keyword with row statistics,
+    saved tensors and the gradients of saved streams (`numbers` has the keywords). It returns a
+    tuple: the gradient of x if that is wanted, then one gradient for each of `occurrences`.
+    Incoming gradients whose strides do not go with those of x in one kernel are copied first.
 
     Attributes:
-        observer: Is told of calls that need a kernel; None where it is described, never called.
-        loose: Whether a result of some plan made so far has to be summed by the caller: an operand
-            that several functors use has several, others may come in the size of x.
+        observer: The object that is notified of calls that need a kernel; None for a gradient that
+            is only described, never called.
+        loose: Whether the caller has to sum results of some plan made so far: an operand that
+            several functors use has several gradients, and others may come in the shape of x.
     """
 
     def __init__(
@@ -119,7 +122,7 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         return self(dense, **values, **options)
 
     def copies(self, dy: Tensor, given: Mapping[str, Any]) -> tuple[Tensor, dict[str, Any]]:
-        """The same, dense: what is run where they lie so that no kernel can be made."""
+        """Contiguous copies of the tensors of a backward call whose strides fit no kernel."""
         dense = {k: v.contiguous() if isinstance(v, Tensor) else v for k, v in given.items()}
         return dy.contiguous(), dense
 
@@ -131,15 +134,23 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         target: Target | None = None,
         split: bool = False,
     ) -> Backward:
-        """Place, choose and generate, without building anything; for dy's own device by default.
+        """Place the tensors, choose the schedule and generate the kernels, without building them.
 
-        `split`: as `Backward.partial` has it.
+        Args:
+            dy: The gradient of y.
+            given: The other tensors and numbers of the backward call, by keyword.
+            options: The options of the backward call, by name.
+            target: The target to generate for; that of dy's device by default.
+            split: Whether every sum over all rows is left in partial sums (`Backward.partial`).
+
+        Raises:
+            UnsupportedError: No kernel can be made for the tensors or for the target.
         """
         bound = self._bound(dy, given, options)
         return Backward(self, bound, dy, given, target or Target.of(dy.device), split)
 
     def _bound(self, dy: Tensor, given: Mapping[str, Any], options: Mapping[str, Any]) -> Bound:
-        """The forward call, of tensors without memory: its checks have passed before."""
+        """The forward call on tensors without memory; its checks have passed before."""
         operands = {operand.name: _meta(given[operand.name]) for operand in self.op.operands}
         draw = options.get("generator")
         draw = draw if isinstance(draw, Tensor) else None  # else it makes no difference to a plan
@@ -151,7 +162,12 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
 def described(
     bound: Bound, gradient: WantedGradients
 ) -> tuple[Tensor, dict[str, Any], dict[str, Any]]:
-    """What a backward call is given: the gradient of y, values by keyword, options."""
+    """The arguments of a backward call, of a forward call with contiguous outputs.
+
+    Returns:
+        The gradient of y, the other tensors and numbers by keyword, and the options by name.
+        Tensors that the forward pass makes have no memory.
+    """
     needed, op = gradient.needed, bound.op
     given: dict[str, Any] = {KEPT: _output(bound, KEPT)}
     for name, value in {"x": bound.x, **bound.operands}.items():
@@ -171,7 +187,7 @@ def _output(bound: Bound, name: str) -> Tensor:
 
 
 def _meta(value: Any) -> Any:
-    """A tensor, or the description of one, as a tensor without memory."""
+    """A tensor without memory, for a tensor or for its pair (dtype, shape); else the value."""
     if isinstance(value, Tensor):
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
     if isinstance(value, tuple):

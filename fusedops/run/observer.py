@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Who is told of the calls that need a kernel, as the launch path sees it.
+"""The interface through which the launch path reports calls that need a kernel.
 
-Recording calls and writing them as text is the business of `prebuild`. The launch path only hands
-on what it knows, so it does not depend on that.
+`prebuild` records calls and writes them as text. The launch path only calls this interface, so it
+does not depend on `prebuild`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class CallText(Protocol):
 
     @property
     def op(self) -> str:
-        """The text of the declaration."""
+        """The text of the called declaration (`declare.text`)."""
 
 
 class Observer(Protocol):
-    """Is told of calls that need a kernel."""
+    """An object that the launch path notifies of calls that need a kernel."""
 
     def of_call(self, bound: Bound) -> CallText:
-        """A forward call as text."""
+        """Return a checked forward call as text."""
 
     def of_gradient(
         self,
@@ -44,7 +44,14 @@ class Observer(Protocol):
         given: Mapping[str, Any],
         options: Mapping[str, Any],
     ) -> CallText:
-        """A backward call as text."""
+        """Return a backward call as text.
+
+        Args:
+            gradient: The gradients that the call computes.
+            dy: The gradient of y.
+            given: The other tensors and numbers of the backward call, by keyword.
+            options: The options of the backward call, by name.
+        """
 
     def notify(
         self,
@@ -52,4 +59,10 @@ class Observer(Protocol):
         variants: Callable[[Target], Iterable[Variant]],
         own: Target,
     ) -> None:
-        """Say that a call needs kernels on `own`, and how to find which on any other target."""
+        """Report a call that needs kernels.
+
+        Args:
+            call: Makes the text of the call.
+            variants: Lists the variants that the call needs on a target.
+            own: The target that the call is about to run on.
+        """

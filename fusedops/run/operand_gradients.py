@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where in a declaration the operands stand whose gradients are wanted."""
+"""The places in a declaration where functors use operands whose gradients are wanted."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ __all__ = ["Occurrence", "acting_place", "occurrences"]
 
 
 class Occurrence(NamedTuple):
-    """A wanted operand where a functor uses it; one that two functors use has two gradients.
+    """One use of an operand by a functor; an operand that two functors use has two gradients.
 
     Attributes:
-        side, place: Of the functor.
-        number: Of the operand within the functor.
+        side: The side on which the functor stands, "load" or "store".
+        place: The index of the functor in the declaration's functors of that side.
+        number: The index of the operand among those of the functor that have gradients.
+        name: The name of the operand.
     """
 
     side: str
@@ -29,7 +31,7 @@ class Occurrence(NamedTuple):
 
 
 def occurrences(op: Declaration, wanted: Collection[str]) -> list[Occurrence]:
-    """Those of the operands in `wanted`, by the numbers that the C++ functors give them."""
+    """All uses of the operands in `wanted`, LOAD before STORE, numbered as in the C++ functors."""
     found = []
     for side, chain in (("load", op.load), ("store", op.store)):
         for place, functor in enumerate(chain):
@@ -40,7 +42,7 @@ def occurrences(op: Declaration, wanted: Collection[str]) -> list[Occurrence]:
 
 
 def acting_place(op: Declaration, bound: Bound, one: Occurrence) -> int:
-    """The functor's place among those that act."""
+    """The index of an occurrence's functor among those of its side that act in this call."""
     chain = op.load if one.side == "load" else op.store
     acting = bound.load if one.side == "load" else bound.store
     if len(chain) == len(acting):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Say why a call cannot take the fused path: what the gate's reasons mean for these arguments."""
+"""Errors for calls that cannot take the fused path, from the reason that the C++ gate gave."""
 
 from __future__ import annotations
 
@@ -24,7 +24,19 @@ __all__ = ["refuse", "refuse_classes"]
 def refuse(
     op: Declaration, reason: Reason, x: Any, operands: Mapping[str, Any], options: Mapping[str, Any]
 ) -> None:
-    """Raise what the gate's reason means for these arguments; return if it means nothing bad."""
+    """Raise the error for a call that the gate stopped; return if its arguments are all right.
+
+    Args:
+        op: The op that was called.
+        reason: The reason that the gate gave.
+        x: The input as given, of any type.
+        operands: The operands as given, by name.
+        options: The options as given, by name.
+
+    Raises:
+        TypeError, ValueError: An argument does not fit, or out overlaps another tensor.
+        UnsupportedError: The call is sound, but no fused kernel can run it.
+    """
     name = type(op).__name__
     if reason in ("arguments", "device", "overlap"):
         bound = bind(op, x, operands, options)
@@ -87,7 +99,10 @@ def refuse(
 
 
 def refuse_classes(op: Declaration, named: Mapping[str, Any], error: Exception) -> NoReturn:
-    """Raise UnsupportedError for a tensor's class, or a mode, that knows no operator of ours."""
+    """Raise UnsupportedError for a tensor's class or a mode that does not support our operators.
+
+    `named` are x and the operands by name, `error` is what the class or the mode raised.
+    """
     classes = {
         key: one for key, one in named.items() if isinstance(one, Tensor) and not _is_plain(one)
     }
@@ -115,7 +130,7 @@ def _has_memory(tensor: Tensor) -> bool:
 
 
 def _overlap(bound: Bound) -> str:
-    """Which output overlaps what, by the bytes between their first and last elements."""
+    """Name an output and what it overlaps, judged by the bytes from first to last element."""
     inputs = {"x": bound.x, **bound.operands}
     for name, out in bound.out.items():
         for key, value in inputs.items():

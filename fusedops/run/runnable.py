@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""A declaration that can be called: what its dispatchers are, and what they remember."""
+"""A declaration that can be called: its dispatchers, and what they cache."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ __all__ = ["Runnable"]
 class Runnable(_runtime.Dispatcher, Declaration):
     """A declaration that can be called.
 
-    Calling it is the business of its dispatchers; what they do where they have no plan is set by
-    the class that derives from this one, `RowOp`.
+    Its dispatchers run the calls. The derived class, `RowOp`, says what they do for a call that has
+    no plan yet.
 
     Attributes:
-        trained: Dispatches calls that keep a row's statistics; returns a tuple that ends with them.
-        recipes: What a forward pass keeps, by which of its inputs need gradients.
-        gradients: The backward passes (`gradient.Gradient`), by the names of the wanted gradients
-            and of saved streams that have one.
-        observer: Is told of calls that need a kernel.
+        trained: The dispatcher of calls that also return row statistics for the backward pass, as
+            the last element of a tuple.
+        recipes: Which tensors a forward pass saves (`autograd.Recipe`), by which of the autograd
+            function's inputs need gradients.
+        gradients: The backward passes (`gradient.Gradient`), by the set of names whose gradients
+            are wanted and the names of the saved streams that have a gradient.
+        observer: The object that is notified of calls that need a kernel.
     """
 
     trained: _runtime.Dispatcher
@@ -36,5 +38,5 @@ class Runnable(_runtime.Dispatcher, Declaration):
 
     @property
     def direct(self) -> _runtime.Dispatcher:
-        """The op as an operator of torch runs it: on memory, whoever traces; returns a tuple."""
+        """The dispatcher of the torch operator: runs on memory even in tracing; returns a tuple."""
         raise NotImplementedError

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the backward pass reads again, and so what the forward pass keeps for it.
+"""The saved tensors: what the backward pass reads again, and so what the forward pass saves.
 
-The gradient's kernel makes the LOAD's values anew: from the last saved stream if there is one, else
-from x. Going back through the chains it makes anew what a functor saw where that functor's gradient
-asks for it. This module finds the tensors that takes; nothing else is kept.
+The backward kernel recomputes the values of the LOAD: from the last saved stream if there is one,
+else from x. On its way back through the chains it recomputes the input of a functor if that
+functor's gradient reads it. This module finds the tensors that this takes; no others are saved.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["Needed", "joining_name", "needed", "saved_name"]
 
 
 class Needed(NamedTuple):
-    """The tensors that a gradient reads, besides the gradients that come in.
+    """The tensors that a backward pass reads, besides row statistics and incoming gradients.
 
     Attributes:
-        x: Whether x is among them.
-        operands: Operands by name.
-        streams: Saved streams by name.
+        x: Whether x is read.
+        operands: The names of the operands that are read.
+        streams: The names of the saved streams that are read.
     """
 
     x: bool
@@ -35,13 +35,13 @@ class Needed(NamedTuple):
 
 
 def needed(op: Declaration, wanted: Collection[str]) -> Needed:
-    """What is read for the gradients of x and of the operands in `wanted`."""
+    """The tensors that a backward pass reads for the gradients of the names in `wanted`."""
     x = False
     operands: set[str] = set()
     streams: set[str] = set()
 
     def remake(chain: tuple[Functor, ...], end: int) -> None:
-        """The value that functor number `end` saw."""
+        """Add the tensors from which the input of functor number `end` is recomputed."""
         nonlocal x
         start = 0
         for place, functor in enumerate(chain[:end]):
@@ -68,10 +68,10 @@ def needed(op: Declaration, wanted: Collection[str]) -> Needed:
 
 
 def saved_name(stream: str) -> str:
-    """The keyword under which a backward call gets a saved stream."""
+    """The keyword under which a backward call gets the saved stream of this name."""
     return f"saved {stream}"
 
 
 def joining_name(stream: str) -> str:
-    """The keyword under which a backward call gets the gradient of a saved stream."""
+    """The keyword under which a backward call gets the gradient of the saved stream."""
     return f"gradient of {stream}"

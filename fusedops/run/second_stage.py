@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The second kernel of a gradient: adds up the parts that slices of the rows left of each sum."""
+"""The second kernel of a backward pass: adds up the partial sums that slices of the rows left.
+
+The first kernel writes the partial sums to a workspace in memory.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,10 @@ from fusedops.schedule.row_partition import Sharing
 
 __all__ = ["SecondStage", "second_stage"]
 
-#: How the second stage sums: the first whose most parts of a sum, and most columns, are not
-#: exceeded; then the columns of a block and its threads, 1, 128 or 32 a column. The order of
-#: additions is the same (op/column_sums.cuh, docs/measured-facts.md).
+#: How the second stage sums, as (most partial sums, most columns, columns a thread block, threads a
+#: thread block): the first entry whose limits are not exceeded is used; None is no limit. A column
+#: is summed by 1, 128 or 32 threads. All entries add in the same order (op/column_sums.cuh,
+#: docs/measured-facts.md).
 _SUMS = (
     (64, None, 128, 128),
     (None, 999, 8, 1024),
@@ -27,11 +31,15 @@ _SUMS = (
 
 
 class SecondStage(NamedTuple):
-    """What is generated of it: its members and words, its rows, and how a GPU's blocks take them.
+    """The generated second kernel: its argument and its launch configuration.
 
     Attributes:
-        wide: Columns of a block.
-        block: Threads of a block.
+        members: The C++ type and the name of each member of the kernel's argument.
+        write: The writer that holds the argument words and their relocations.
+        rows: The number of rows of the kernel, one for each row of each gradient that is summed.
+        blocks: The grid size, in thread blocks.
+        wide: The number of columns that a thread block sums.
+        block: The number of threads in a thread block.
     """
 
     members: Sequence[tuple[str, str]]
@@ -49,7 +57,16 @@ def second_stage(
     parts_of: Mapping[Occurrence, tuple[tuple[int, int], int]],
     compute: str,
 ) -> SecondStage:
-    """Generate what adds up `parts_of`: for each operand, where its parts are and how many."""
+    """Generate the kernel that adds up the partial sums of operands' gradients.
+
+    Args:
+        geometry: The rows and columns of the backward call.
+        sharing: How the rows share each operand's gradient.
+        views: The views of the backward call's tensors; those of the gradients by occurrence.
+        parts_of: The source of the workspace's pointer and the number of partial sums in it, for
+            each gradient that has partial sums.
+        compute: The C++ compute type, "float" or "double".
+    """
     write = ArgumentWriter(
         compute=compute,
         sizes=(1,),
@@ -62,7 +79,7 @@ def second_stage(
         slots={},
     )
 
-    def rows_of(one: Occurrence) -> int:  # of an operand's gradient
+    def rows_of(one: Occurrence) -> int:  # the number of rows of an operand's gradient
         return geometry.rows // sharing[one].group
 
     members, rows, blocks = [], 0, 0
@@ -84,7 +101,7 @@ def second_stage(
 
 
 def _sums_of(parts: int, columns: int) -> tuple[int, int]:
-    """How the second stage sums so many parts: columns of a block, and its threads."""
+    """The columns and the threads of a thread block, for so many partial sums of each column."""
     for most_parts, most_columns, wide, block in _SUMS:
         if parts <= (most_parts or parts) and columns <= (most_columns or columns):
             return wide, block

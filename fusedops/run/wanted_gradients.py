@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One set of wanted gradients of a declaration: what it reads, and how a backward call is laid out.
 
-As a declaration is to its op, this is the data of a `Gradient`; nothing here is called.
+This is the data of a `Gradient`, as a declaration is the data of an op; it cannot be called.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ class WantedGradients:
     """One set of wanted gradients of a declaration.
 
     Attributes:
-        op: The declaration.
-        wanted: The names whose gradients are asked for, "x" among them.
-        joining: The saved streams that have gradients.
-        needed: What the backward pass reads.
-        occurrences: The wanted operands, wherever a functor uses one.
-        names: What each result is the gradient of; a name is there twice if two functors use it.
-        places: Where among the results that of x is, and of each operand, if there is one.
-        numbers: The number of each keyword of a backward call, counted from 1.
+        op: The declaration that is differentiated.
+        wanted: The names whose gradients are wanted: operands, and "x" if its own is.
+        joining: The names of the saved streams that have a gradient of their own.
+        needed: The saved tensors that the backward pass reads.
+        occurrences: Each use of a wanted operand by a functor, LOAD before STORE.
+        names: The name that each result is the gradient of; a name is there twice if two functors
+            use it.
+        places: The index among the results of x's gradient, then of each operand's in the order of
+            `op.slots`; None where there is none.
+        numbers: The slot number of each keyword of a backward call, counted from 1.
     """
 
     def __init__(self, op: Declaration, wanted: frozenset[str], joining: frozenset[str]) -> None:
