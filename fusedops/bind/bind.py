@@ -9,7 +9,6 @@ one, so the three agree on what a call means and refuse the same calls with the 
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,9 +22,9 @@ from fusedops.bind.scalars import (
     check_draw,
     check_offset,
     check_pair,
-    check_probability,
     offset_of,
     read_ints,
+    read_number,
 )
 from fusedops.declare.chains import OPTIONS
 from fusedops.declare.declaration import Declaration
@@ -158,7 +157,7 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
         if isinstance(value, Tensor):
             _check_tensor(name, key, role, value, x, reduced)
         else:
-            value = _number(name, key, role, value)
+            value = read_number(name, key, role, value)
         values[key] = value
     load, store, slots = _acting(op, values, training)
     if slots and isinstance(generator, torch.Generator):
@@ -307,34 +306,7 @@ def drops(op: Declaration, arguments: Mapping[str, Any]) -> bool:
 
 def check_number(op: Declaration, key: str, value: Any) -> float:
     """An operand that is no tensor as a plain number; raises TypeError or ValueError."""
-    return _number(op.name, key, op.operands[op.slots[key] - 1].role, value)
-
-
-def _number(name: str, key: str, role: Role, value: Any) -> float:
-    if type(value) is float and role is Role.VALUE:
-        return value  # at once: what follows is slow to ask
-    if role is Role.FLAGS or isinstance(value, bool) or not isinstance(value, numbers.Real):
-        cure = f"; make a tensor with torch.as_tensor({key})" if hasattr(value, "__len__") else ""
-        raise TypeError(
-            f"{name}: operand {key!r} must be {role.value}, got {type(value).__name__}{cure}"
-        )
-    if role is Role.COUNT:
-        if not isinstance(value, numbers.Integral):
-            raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {shortened(value)}")
-        count = int(value)
-        if not -(2**63) <= count < 2**63:
-            raise ValueError(
-                f"{name}: operand {key!r} must fit 64 bits as an int, got {shortened(count)}"
-            )
-        return count
-    if role is Role.PROBABILITY:
-        return check_probability(name, f"operand {key!r}", value)
-    try:
-        return float(value)
-    except OverflowError:
-        raise ValueError(
-            f"{name}: operand {key!r} must fit a double, got {shortened(value)}"
-        ) from None
+    return read_number(op.name, key, op.operands[op.slots[key] - 1].role, value)
 
 
 def _acting(

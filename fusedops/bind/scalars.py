@@ -24,6 +24,7 @@ __all__ = [
     "offset_of",
     "read_int",
     "read_ints",
+    "read_number",
 ]
 
 
@@ -135,3 +136,42 @@ def check_draw(name: str, draw: Tensor, x: Tensor) -> None:
         f"{x.device}, next to each other, got {draw.dtype}{shape} on {draw.device}; make "
         f"one with torch.tensor([seed, offset], device={str(x.device)!r})"
     )
+
+
+def read_number(name: str, key: str, role: Role, value: Any) -> float:
+    """The value of an operand that is no tensor, as a plain number.
+
+    Args:
+        name: Name of the op, for messages.
+        key: Name of the operand.
+        role: What its functor takes it for: only a value, a count or a probability is a number.
+        value: What the call gave.
+
+    Raises:
+        TypeError: It is no number, or none of this role.
+        ValueError: It does not fit 64 bits, or is no probability.
+    """
+    if type(value) is float and role is Role.VALUE:
+        return value  # at once: what follows is slow to ask
+    if role is Role.FLAGS or isinstance(value, bool) or not isinstance(value, numbers.Real):
+        cure = f"; make a tensor with torch.as_tensor({key})" if hasattr(value, "__len__") else ""
+        raise TypeError(
+            f"{name}: operand {key!r} must be {role.value}, got {type(value).__name__}{cure}"
+        )
+    if role is Role.COUNT:
+        if not isinstance(value, numbers.Integral):
+            raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {shortened(value)}")
+        count = int(value)
+        if not -(2**63) <= count < 2**63:
+            raise ValueError(
+                f"{name}: operand {key!r} must fit 64 bits as an int, got {shortened(count)}"
+            )
+        return count
+    if role is Role.PROBABILITY:
+        return check_probability(name, f"operand {key!r}", value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(
+            f"{name}: operand {key!r} must fit a double, got {shortened(value)}"
+        ) from None
