@@ -532,7 +532,7 @@ MUTATIONS = [
     Mutation(
         "a LOAD of a user's own that is loaded twice",
         "include/fusedops/dispatch/plain.cuh",
-        "if constexpr (kAgain) {",
+        "if constexpr (kRevisit) {",
         "if constexpr (false) {",
         "test_foreign.py::test_what_a_plain_load_says_of_itself",
     ),

@@ -252,8 +252,8 @@ def _cut(told: Backward, target: Target) -> str:
     summed = any(s.group > 1 for s in told.sharing.values() if s.kind in ("column", "row"))
     if not tile.visits and not summed:
         return "fusedops::cut_rows(rows, rows, 1, 1)"
-    most = resident_rows(tile, target.multiprocessors)
-    return f"fusedops::cut_rows(rows, {most}, 1, {tile.rows})"
+    resident = resident_rows(tile, target.multiprocessors)
+    return f"fusedops::cut_rows(rows, {resident}, 1, {tile.rows})"
 
 
 def _fewest_rows(told: Backward) -> int:
