@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Thread block clusters (sm_90 and later): blocks that run at the same time, synchronize, and write to
-// each other's shared memory. PTX ISA, "barrier.cluster", "mbarrier", "mapa" and "st.async".
+// Thread block clusters (sm_90 and later): blocks that run at the same time, synchronize, and write
+// to each other's shared memory. PTX ISA, "barrier.cluster", "mbarrier", "mapa" and "st.async".
 #pragma once
 
 #include <fusedops/core/dtype.cuh>
@@ -20,8 +20,8 @@ __device__ __forceinline__ uint32_t shared_address(const void* in_shared) {
 }  // namespace detail
 
 /// An mbarrier in shared memory that counts bytes of asynchronous stores and copies. The parity of
-/// its phases alternates between 0 and 1; a phase completes when one thread has called expect(), and
-/// that many bytes have arrived.
+/// its phases alternates between 0 and 1; a phase completes when one thread has called expect(),
+/// and that many bytes have arrived.
 struct Barrier {
   uint64_t word;
 
@@ -72,8 +72,8 @@ __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/// Writes a value to the shared memory of another block of the cluster, at the address that `own` has
-/// in this block.
+/// Writes a value to the shared memory of another block of the cluster, at the address that `own`
+/// has in this block.
 template <class T>
 __device__ __forceinline__ void write_in_block(T* own, T value, int block) {
   uint64_t other;
