@@ -60,15 +60,15 @@ def check_entries() -> Finding:
         items, left = [*inventory.items(root)], [*inventory.leftovers(root)]
     except OSError as error:
         return Finding("entries", f"cannot be read: {error.strerror}", Verdict.WARNING, CURE)
-    damaged = [item for item in items if item.damage]
-    refused = [item for item in items if item.refusal]
+    damaged = [item for item in items if item.damaged]
+    refused = [item for item in items if item.fault and not item.damaged]
     found = f"{len(items)}, {sum(item.size for item in items) / 2**20:.1f} MiB"
     if left:
-        found += f"; leftovers: {len(left)}, {sum(one.size for one in left) / 2**20:.1f} MiB"
+        found += f"; leftovers: {len(left)}"
     if refused:
-        found += f"; {len(refused)} not used, such as {refused[0].name}: {refused[0].refusal}"
+        found += f"; {len(refused)} not used, such as {refused[0].folder.name}: {refused[0].fault}"
     if damaged:
-        found += f"; {len(damaged)} damaged, such as {damaged[0].name}"
+        found += f"; {len(damaged)} damaged, such as {damaged[0].folder.name}"
         return Finding("entries", found, Verdict.WARNING, "fusedops cache clear --damaged")
     if refused:
         return Finding("entries", found, Verdict.WARNING, f"mend that, or {CURE}")
