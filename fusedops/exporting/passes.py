@@ -248,11 +248,12 @@ def _cut(told: Backward, target: Target) -> str:
     tile = told.tile
     if tile is None:
         most = f"{_HELPERS}host_slices(rows, {_fewest_rows(told)})"
-        return f"{_HELPERS}cut(rows, {most}, 1)"
+        return f"fusedops::cut_rows(rows, {most}, 1, 1)"
     summed = any(s.group > 1 for s in told.sharing.values() if s.kind in ("column", "row"))
     if not tile.visits and not summed:
-        return f"{_HELPERS}cut(rows, rows, 1)"
-    return f"{_HELPERS}cut(rows, {resident_rows(tile, target.multiprocessors)}, {tile.rows})"
+        return "fusedops::cut_rows(rows, rows, 1, 1)"
+    most = resident_rows(tile, target.multiprocessors)
+    return f"fusedops::cut_rows(rows, {most}, 1, {tile.rows})"
 
 
 def _fewest_rows(told: Backward) -> int:
