@@ -11,7 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from fusedops.schedule.forward import HOST_BUFFERED, Schedule
+from fusedops.schedule.forward import (
+    HOST_BUFFERED,
+    RESERVED_SHARED,
+    Schedule,
+    reserved_shared,
+)
 
 __all__ = [
     "CUDA_LINKAGE",
@@ -98,7 +103,28 @@ fusedops_kernel(const __grid_constant__ Arguments a) {{
   begin_after_previous();
   {called}({_wrapped(arguments)});
 }}
-""",
+{"" if entry == "sums" else _shared_memory_checks(tile, members)}""",
+    )
+
+
+def _shared_memory_checks(tile: Schedule, members: Members) -> str:
+    """Assertions that the headers use as much shared memory as the schedule reserves."""
+    checks = []
+    if tile.staged:
+        views = "decltype(Arguments::x), decltype(Arguments::y)"
+        of_row = f"fusedops::detail::Stage<{tile.cpp}, {views}>::kBytes"
+        checks.append((f"{of_row} * {tile.rows} == {tile.shared}", "row/staging.cuh"))
+    elif tile.kind == "shared":
+        of_chunk = tile.shared // tile.chunks
+        compute = "decltype(Arguments::op)::Compute"
+        taken = f"fusedops::InShared::chunk_bytes<{tile.cpp}, {compute}>()"
+        checks.append((f"{taken} == {of_chunk}", "row/storage.cuh"))
+    if tile.shared or any("Sums::kShared" in kind for kind, _ in members):
+        reserved = reserved_shared(tile.threads, tile.compute_bytes) - RESERVED_SHARED
+        parts = f"fusedops::detail::Parts<{tile.cpp}, decltype(Arguments::op)>::kShared"
+        checks.append((f"{parts} <= {reserved}", "row/combine.cuh"))
+    return "".join(
+        f'static_assert({check}, "forward.py and {header} disagree");\n' for check, header in checks
     )
 
 

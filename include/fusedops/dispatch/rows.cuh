@@ -122,7 +122,7 @@ struct LaunchRows {
     const cudaError_t status = shared_limit(&most);
     if (status != cudaSuccess) return status;
     const int64_t chunks = (arguments.cols + Shared::kChunk - 1) / Shared::kChunk;
-    const int64_t bytes = chunks * Shared::kChunk * int64_t(sizeof(Compute));
+    const int64_t bytes = chunks * InShared::chunk_bytes<Shared, Compute>();
     if constexpr (Arguments::kWide) {  // narrow accesses read twice; the bits are the same
       constexpr int kParts = Parts<Shared, decltype(arguments.op)>::kShared;
       if (bytes + kParts <= most) return with<Shared, 0>(bytes);
