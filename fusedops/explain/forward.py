@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusedops.bind.arranged import arranged, order
 from fusedops.bind.bind import Bound, bind
 from fusedops.bind.geometry import SHARED_BYTES
 from fusedops.explain.backward import Wanted, wanted
@@ -297,7 +298,7 @@ def _with_copies(bound: Bound) -> tuple[Bound, tuple[str, ...], int]:
     The bytes are those that copying moves.
     """
     x = bound.x
-    back = [contiguous.order(bound).index(dim) for dim in range(x.dim())]
+    there = order(x.dim(), bound.reduced)
     names: list[str] = []
     moved = 0
 
@@ -305,7 +306,7 @@ def _with_copies(bound: Bound) -> tuple[Bound, tuple[str, ...], int]:
         nonlocal moved
         if not isinstance(value, Tensor):
             return value
-        seen = contiguous.seen(bound, value)
+        seen = arranged(value, x.shape, bound.reduced)
         if not seen.is_contiguous():
             names.append(f"{name!r} to {tuple(seen.shape)}, dense")
             moved += (_touched(value) + seen.numel()) * value.element_size()
@@ -315,7 +316,7 @@ def _with_copies(bound: Bound) -> tuple[Bound, tuple[str, ...], int]:
     operands = {name: copied(name, value) for name, value in bound.operands.items()}
     for name in bound.op.outputs:
         shape = bound.output_shape(name)
-        turned = len(shape) == x.dim() and back != sorted(back)
+        turned = len(shape) == x.dim() and there != sorted(there)
         if turned or name in bound.out:
             names.append(f"the output {name!r} back to {shape}")
             times = 2 * (int(turned) + int(name in bound.out))

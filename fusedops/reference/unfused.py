@@ -19,6 +19,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from fusedops.bind.arranged import arranged, restored
 from fusedops.bind.bind import Bound
 from fusedops.bind.generator import draw
 from fusedops.errors import UnsupportedError
@@ -49,22 +50,13 @@ class Chain:
     def arrange(self, tensor: Tensor) -> Tensor:
         """Move the reduced dimensions to the end and make them one."""
         bound = self._bound
-        full = tensor[(None,) * (bound.x.dim() - tensor.dim())]
-        if all(full.shape[dim] == 1 for dim in bound.reduced):
-            moved = full.permute(*self._rows, *bound.reduced)
-            return moved.reshape(*moved.shape[: len(self._rows)], 1)
-        wide = list(full.shape)
-        for dim in bound.reduced:
-            wide[dim] = bound.x.shape[dim]
-        moved = full.expand(wide).permute(*self._rows, *bound.reduced)
-        return moved.reshape(*moved.shape[: len(self._rows)], self.columns)
+        return arranged(tensor, bound.x.shape, bound.reduced).flatten(len(self._rows))
 
     def restore(self, tensor: Tensor) -> Tensor:
         """Undo `arrange` for a tensor of x's size."""
         bound = self._bound
-        order = [*self._rows, *bound.reduced]
-        apart = tensor.reshape([bound.x.shape[dim] for dim in order])
-        return apart.permute([order.index(dim) for dim in range(len(order))])
+        sizes = [bound.x.shape[dim] for dim in bound.reduced]
+        return restored(tensor.reshape(*tensor.shape[:-1], *sizes), bound.reduced)
 
     def tensor(self, name: str) -> Any:
         """An operand as given, arranged; numbers as they are."""
