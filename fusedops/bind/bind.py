@@ -30,7 +30,7 @@ from fusedops.declare.chains import OPTIONS
 from fusedops.declare.declaration import Declaration
 from fusedops.declare.hints import for_call
 from fusedops.errors import shortened
-from fusedops.functors import Dropout, Functor, Role
+from fusedops.functors import Functor, Role
 
 __all__ = [
     "FLOATING",
@@ -64,7 +64,8 @@ class Bound(NamedTuple):
         compute: The dtype of the arithmetic, float32 or float64.
         operands: The tensors and plain numbers that the call gives, by operand name.
         load, store: The functors that act, in order, without dropouts that drop nothing.
-        slots: Each acting `Dropout`'s number in the declaration, by (side, index in load or store).
+        slots: The number of each acting functor that draws, among all those of the declaration, by
+            (side, index in load or store).
         out: The preallocated outputs, by output name.
         generator: The generator for dropout, or a drawn (seed, offset): a pair or a tensor.
         keep: Whether the call also writes row statistics, for the backward pass (`KEPT`).
@@ -95,8 +96,9 @@ class Bound(NamedTuple):
             return self.dtype
         if name in ("mean", "rstd", KEPT):
             return self.compute
-        residual = self.operands[self.op.saves[name]]
-        return residual.dtype if isinstance(residual, Tensor) else self.x.dtype
+        like = self.op.saves[name]
+        operand = None if like is None else self.operands[like]
+        return operand.dtype if isinstance(operand, Tensor) else self.x.dtype
 
     def output_shape(self, name: str) -> tuple[int, ...]:
         """The shape of an output: x's, and for statistics x's without the reduced dimensions."""
@@ -320,8 +322,8 @@ def _acting(
     for side, functors in (("load", op.load), ("store", op.store)):
         acting: list[Functor] = []
         for functor in functors:
-            if isinstance(functor, Dropout):
-                if training and values[functor.p] > 0:
+            if functor.draws is not None:
+                if training and values[functor.draws] > 0:
                     slots[side, len(acting)] = number
                     acting.append(functor)
                 number += 1

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fusedops.declare.chains import check_chain, operands_of
 from fusedops.errors import UnsupportedError
-from fusedops.functors import Dropout, Functor, Residual, Role
+from fusedops.functors import Functor, Role
 
 __all__ = ["Declaration"]
 
@@ -31,9 +31,9 @@ class Declaration:
         operands: The operands that a call is given, in order of first use, each once.
         slots: The number of each operand by its name, counted from 1; x is number 0.
         outputs: The names of the results: "y", then the saved streams, then the statistics.
-        saves: The name of the residual operand behind each saved stream, by the stream's name.
-        dropouts: The number of `Dropout` functors.
-        probabilities: The name of each dropout's probability operand, LOAD before STORE.
+        saves: The operand whose dtype each saved stream has, or None, by the stream's name.
+        dropouts: The number of functors that draw, such as `Dropout`.
+        probabilities: The probability operand of each of those, LOAD before STORE.
         counted: The names of the operands that count columns, such as those of `Lengths`.
         causal: Whether some functor depends on the query index of a row.
         forward_only: The functors that have no derivative.
@@ -69,15 +69,15 @@ class Declaration:
         self.constants = constants
         self.operands = operands_of(self)
         self.slots = {operand.name: slot for slot, operand in enumerate(self.operands, 1)}
-        saving = [f for f in self.load if isinstance(f, Residual) and f.save is not None]
-        self.saves = {str(f.save): f.residual for f in saving}
-        if len(self.saves) != len(saving):
-            names = [f.save for f in saving]
+        streams = [f.saves for f in self.load if f.saves is not None]
+        self.saves = {stream.name: stream.like for stream in streams}
+        if len(self.saves) != len(streams):
+            names = [stream.name for stream in streams]
             raise ValueError(f"{type(self).__name__}: save= names must differ, got {names}")
         statistics = ("mean", "rstd") if constants.get("stats") else ()
         self.outputs: tuple[str, ...] = ("y", *self.saves, *statistics)
         chains = (*self.load, *self.store)
-        self.probabilities = [str(f.p) for f in chains if isinstance(f, Dropout)]
+        self.probabilities = [f.draws for f in chains if f.draws is not None]
         self.dropouts = len(self.probabilities)
         self.counted = [operand.name for operand in self.operands if operand.role is Role.COUNT]
         self.causal = any(f.needs_query for f in self.load)

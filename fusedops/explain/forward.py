@@ -19,7 +19,7 @@ from fusedops.bind.bind import Bound, bind
 from fusedops.bind.geometry import SHARED_BYTES
 from fusedops.explain.backward import Wanted, wanted
 from fusedops.explain.report import CEILINGS, Cached, Explanation, Place
-from fusedops.functors import Causal, Dropout, Functor, Lengths, Window
+from fusedops.functors import Functor
 from fusedops.generate.target import Target, device_info
 from fusedops.generate.views import View
 from fusedops.reference.dropout_mask import threshold
@@ -269,8 +269,8 @@ def _dropouts(bound: Bound) -> tuple[str, ...]:
     texts = []
     for (side, place), slot in bound.slots.items():
         functor = chains[side][place]
-        assert isinstance(functor, Dropout)
-        p = bound.operands[functor.p]
+        assert functor.draws is not None
+        p = bound.operands[functor.draws]
         texts.append(
             f"slot {slot}, {functor!r} in {side.upper()}: drops {threshold(p)} in 65536 elements"
         )
@@ -278,11 +278,8 @@ def _dropouts(bound: Bound) -> tuple[str, ...]:
 
 
 def _left_out(bound: Bound) -> tuple[Functor, ...]:
-    acting = [functor for functor in (*bound.load, *bound.store) if isinstance(functor, Dropout)]
-    declared = [f for f in (*bound.op.load, *bound.op.store) if isinstance(f, Dropout)]
-    for functor in acting:
-        declared.remove(functor)
-    return tuple(declared)
+    acting, declared = (*bound.load, *bound.store), (*bound.op.load, *bound.op.store)
+    return tuple(f for f in declared if f.draws is not None and not any(f is g for g in acting))
 
 
 def _notes(
@@ -292,7 +289,7 @@ def _notes(
     last = max((i for i, f in enumerate(bound.load) if not f.masks), default=-1)
     if any(functor.masks for functor in bound.load[: max(last, 0)]):
         notes.append("masks are applied last, whatever stands after them")
-    if any(isinstance(functor, (Causal, Lengths, Window)) for functor in acting):
+    if any(functor.bounds for functor in acting):
         notes.append("columns that indices mask out are not loaded: the bytes are an upper bound")
     if info is not None and info.schedule == "streaming":
         notes.append("the row is read twice: the second time from a cache, where it is still there")

@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from fusedops.functors.alibi import Alibi
 from fusedops.functors.arithmetic import Affine, Bias, Cast, Scale
-from fusedops.functors.base import Functor, Operand, Reads, Role, check_name, is_finite, rounded
+from fusedops.functors.base import (
+    Functor,
+    Operand,
+    Reads,
+    Role,
+    Stream,
+    check_name,
+    check_stream,
+    is_finite,
+    rounded,
+)
 from fusedops.functors.dropout import Dropout
 from fusedops.functors.masks import Causal, Lengths, Mask, Window
 from fusedops.functors.residual import Residual
@@ -38,8 +48,10 @@ __all__ = [
     "Residual",
     "Role",
     "Scale",
+    "Stream",
     "Window",
     "check_name",
+    "check_stream",
     "cpp_functor",
     "functor",
     "is_finite",

@@ -22,7 +22,7 @@ from torch import Tensor
 from fusedops.bind.bind import Bound
 from fusedops.bind.generator import draw
 from fusedops.errors import UnsupportedError
-from fusedops.functors import Cast, Dropout, Residual
+from fusedops.functors import Functor
 from fusedops.reference.dropout_mask import keep_mask, keep_scale
 
 __all__ = ["Chain", "run"]
@@ -100,20 +100,20 @@ class Chain:
         result: Tensor = cast(Any, _Round).apply(value, dtype)
         return result
 
-    def dropout(self, functor: Dropout) -> tuple[Tensor, float]:
-        """The elements that a dropout keeps, and their scale."""
+    def dropout(self, functor: Functor) -> tuple[Tensor, float]:
+        """The elements that a functor which draws keeps, of x's shape, and their scale."""
         bound, x = self._bound, self._bound.x
         if self._drawn is None:
-            count = sum(isinstance(f, Dropout) for f in (*bound.op.load, *bound.op.store))
             generator = None if isinstance(bound.generator, (tuple, Tensor)) else bound.generator
-            self._drawn = draw(x.device.type, x.device.index or 0, generator, count)
+            self._drawn = draw(x.device.type, x.device.index or 0, generator, bound.op.dropouts)
         if self._drawn is None:
             raise UnsupportedError(
                 f"{bound.op.name}: op.unfused cannot draw a dropout mask while a CUDA graph is "
                 "captured; capture the op itself"
             )
         seed, offset = self._drawn
-        p = bound.operands[functor.p]
+        assert functor.draws is not None, f"{functor!r} says that it does not draw"
+        p = bound.operands[functor.draws]
         kept = keep_mask(
             tuple(x.shape),
             bound.reduced,
@@ -168,14 +168,14 @@ class Chain:
             return value.masked_fill(gone, -torch.inf)
 
     def _shared(self) -> int:
-        """How many functors are run once for y and for streams: a cast rounds their joint gradient.
+        """The number of functors run once for y and streams: a cast rounds the sum of their gradients.
 
         Otherwise none, so that nothing leaks from under a mask where a stream has no gradient.
         """
         load = self._bound.load
-        saving = [i for i, f in enumerate(load) if isinstance(f, Residual) and f.save is not None]
+        saving = [i for i, f in enumerate(load) if f.saves is not None]
         saved = saving[-1] + 1 if saving else 0
-        return saved if any(isinstance(functor, Cast) for functor in load[:saved]) else 0
+        return saved if any(functor.rounds for functor in load[:saved]) else 0
 
     def _differentiable(self) -> bool:
         tensors = (self._bound.x, *self._bound.operands.values())
