@@ -68,7 +68,10 @@ class Wanted:
         if told.tile is not None:
             tile = told.tile
             parts.append(f"{tile.threads} threads x {tile.packs} packs x {tile.width} columns")
-            parts.append(f"{tile.rows} row{'s' * (tile.rows > 1)} a block")
+            rows = tile.rows_per_block
+            parts.append(f"{rows} row{'s' * (rows > 1)} a block")
+            if tile.tuned:
+                parts.append(f"launch configuration tuned on this device, from {tile.tuned}")
         for one, share in told.sharing.items():
             if share.kind == "each":
                 continue
@@ -79,7 +82,7 @@ class Wanted:
             over = "columns" if share.kind == "row" else "rows"
             where = ""
             if share.kind == "column" and told.tile is not None:
-                where = f" in {_PLACES[told.tile.sums]}"
+                where = f" in {_PLACES[told.tile.launch.sum_storage]}"
             later = ", the parts added up by the second" * told.partial(share)
             parts.append(f"{one.name}: summed over {over}{where}{later}")
         for found in filter(None, (variant.cached() for variant in told.variants)):

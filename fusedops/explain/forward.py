@@ -27,7 +27,9 @@ from fusedops.reference.dropout_mask import threshold
 from fusedops.run import contiguous, forward
 from fusedops.run.forward import Info
 from fusedops.run.refusal import refuse
-from fusedops.schedule.forward import HOST_BUFFERED, Schedule, reserved_shared
+from fusedops.schedule import override
+from fusedops.schedule.forward import HOST_BUFFERED
+from fusedops.schedule.row_schedule import Schedule, reserved_shared
 
 __all__ = ["explain"]
 
@@ -212,34 +214,39 @@ def _why(info: Info | None, target: Target) -> str:
     if info is None:
         return "nothing is launched: x has no elements"
     columns, tile = info.geometry.columns, info.tile
-    forced = "forced by fusedops.testing; " if forward.forced else ""
+    forced = "forced by fusedops.testing; " if override.current() != override.Override() else ""
     if tile is None:
         if info.schedule == "streaming":
             return f"{forced}rows are read twice (the buffer has room for {HOST_BUFFERED} columns)"
         return f"{forced}rows stay in a buffer (of {HOST_BUFFERED} columns) until they are written"
+    rows = tile.rows_per_block
     parts = [
         f"{forced}{tile.threads} threads x {tile.packs} packs x {tile.width} columns",
         f"{tile.chunks} chunk{'s' * (tile.chunks > 1)} a row",
-        f"{tile.rows} row{'s' * (tile.rows > 1)} a block of {tile.block} threads",
+        f"{rows} row{'s' * (rows > 1)} a block of {tile.threads_per_block} threads",
         f"{tile.packs * tile.width} values a thread for {columns} columns",
         "every pack is full"
         if tile.exact
-        else f"the tile of {tile.chunks * tile.tile} is not full",
+        else f"the tile of {tile.chunks * tile.tile.capacity} is not full",
     ]
-    in_shared = dataclasses.replace(tile, kind="shared").shared
-    limit = (target.shared_limit or 0) - reserved_shared(tile.threads, tile.compute_bytes)
-    if tile.staged:
-        parts.append(f"rows go through {tile.shared} bytes of shared memory, as they are")
+    in_shared = dataclasses.replace(tile, storage="shared", staged_bytes=0).shared_bytes
+    shared_limit = 0 if target.gpu is None else target.gpu.shared_limit
+    limit = shared_limit - reserved_shared(tile.threads, tile.compute_bytes)
+    if tile.staged_bytes:
+        parts.append(f"rows go through {tile.shared_bytes} bytes of shared memory, as they are")
     if tile.chunks == 1:
         parts.append("the row fits the registers")
-    elif tile.kind == "cluster":
+    elif tile.storage == "cluster":
         share = "one each" if tile.one_tile else "some each, read twice"
         parts.append(f"{tile.cluster} blocks of a cluster share the chunks, {share}")
     else:
         fits = "fits" if in_shared <= limit else "does not fit"
         parts.append(f"the row of {in_shared} bytes {fits} the block's {limit} of shared memory")
-    if tile.asks != "never":
-        parts.append(f"the L2 cache is asked for rows {tile.ahead} ahead")
+    if tile.launch.prefetch != "never":
+        distance = tile.launch.prefetch_distance
+        parts.append(f"rows are prefetched into the L2 cache {distance} ahead")
+    if tile.tuned:
+        parts.append(f"launch configuration tuned on this device, from {tile.tuned}")
     return "; ".join(parts)
 
 

@@ -18,7 +18,7 @@ from fusedops.errors import CompileError, FusedOpsError
 from fusedops.functors import Functor
 from fusedops.generate.source import Text, cuda_source, host_source
 from fusedops.jit.lock import guard
-from fusedops.schedule.forward import Schedule
+from fusedops.schedule.row_schedule import Schedule
 
 __all__ = ["Variant"]
 
@@ -31,7 +31,7 @@ class Variant(NamedTuple):
 
     Attributes:
         arch: The architecture, as in `Target`.
-        schedule: The storage of rows, as `Schedule.kind`; on a CPU "host" or "streaming".
+        schedule: The storage of rows, as `Schedule.storage`; on a CPU "host" or "streaming".
         tile: The GPU schedule; None on a CPU.
         members: Type and name of each member of the kernel's argument, in order.
         words: Size of the argument in words of 8 bytes.
@@ -60,7 +60,7 @@ class Variant(NamedTuple):
     def key(self) -> tuple[object, ...]:
         """Identity of the variant in this process: everything that the source text is made of."""
         tile = self.schedule if self.tile is None else self.tile.cpp
-        told = self.tile and self.tile.told
+        told = self.tile and self.tile.source_options
         arch = (self.arch, self.translated)
         return (arch, tile, told, self.entry, self.members, self.definitions)
 

@@ -8,9 +8,7 @@ STORE. If slices of the rows share a gradient, a second kernel adds up their par
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -34,14 +32,18 @@ from fusedops.generate.views import (
     view_of,
 )
 from fusedops.run import forward
-from fusedops.run.operand_gradients import Occurrence, acting_place, occurrences
+from fusedops.run.backward_schedule import (
+    backward_schedule,
+    sums_schedule,
+    without_prefetch_across_rows,
+)
+from fusedops.run.operand_gradients import Occurrence, acting_place
 from fusedops.run.saved_tensors import joining_name, saved_name
 from fusedops.run.second_stage import second_stage
-from fusedops.schedule import forward as schedule
-from fusedops.schedule.backward import choose_gradient, resident_rows
-from fusedops.schedule.backward_tile import values_of
+from fusedops.schedule import Schedule
+from fusedops.schedule.backward import resident_rows
 from fusedops.schedule.row_partition import Sharing, Slices, cut, sharing
-from fusedops.schedule.traffic import traffic_of, without_rows
+from fusedops.schedule.traffic import without_rows
 
 if TYPE_CHECKING:
     from fusedops.run.wanted_gradients import WantedGradients
@@ -53,7 +55,7 @@ class Info(NamedTuple):
     """All that is known of a backward call before it runs; `sums` is the second kernel, if any."""
 
     schedule: str
-    tile: schedule.Schedule | None
+    tile: Schedule | None
     geometry: Geometry
     slices: Slices
     sharing: Mapping[Occurrence, Sharing]
@@ -104,8 +106,9 @@ class Backward:
         if self.apart:
             return
         self.maps = self.geometry.placed[len(parts) :]
-        self.tile, self.kind, width = self._schedule()
-        self.width = width
+        tile, self.kind = backward_schedule(bound, self.geometry, target)
+        self.tile = tile
+        self.width = width = 0 if tile is None else tile.width
         views = {
             name: view_of(part, place, width)
             for (name, part), place in zip(parts.items(), places, strict=True)
@@ -162,42 +165,6 @@ class Backward:
             self.outputs.append((dtype, shape))
         return results
 
-    def _schedule(self) -> tuple[schedule.Schedule | None, str, int]:
-        geometry = self.geometry
-        columns = max(geometry.columns, 1)
-        if self.target.shared_limit is None:
-            return None, schedule.choose_host(columns, forward.forced), 0
-        forward.check_columns(self.op.name, columns)
-        traffic = traffic_of(self.bound)
-        tile = choose_gradient(
-            schedule.Row(
-                columns=columns,
-                element_bytes=self.bound.x.element_size(),
-                compute_bytes=self.bound.compute.itemsize,
-                dropout=traffic.draws > 0,
-            ),
-            self.target.shared_limit,
-            self.target.cluster_limit,
-            values_of(self.op.normalizes, traffic.beside),
-            tuple(self._groups()),
-            forward.forced,
-        )
-        return tile, tile.kind, tile.width
-
-    def _groups(self) -> Iterator[int]:
-        """For each operand whose gradient can be a sum over rows, the number of such sums."""
-        x, reduced = self.bound.x, self.bound.reduced
-        for one in occurrences(self.op, self.op.slots):
-            tensor = self.bound.operands[one.name]
-            if not isinstance(tensor, Tensor):
-                continue
-            lead = x.dim() - tensor.dim()
-            own = {dim + lead: size for dim, size in enumerate(tensor.shape)}
-            rows = [dim for dim in range(x.dim()) if dim not in reduced]
-            shared = any(own.get(dim, -1) < x.shape[dim] for dim in rows)
-            if shared and all(own.get(dim, 1) == x.shape[dim] for dim in reduced):
-                yield math.prod(own.get(dim, 1) for dim in rows)
-
     def _generate(self) -> None:
         """Generate the kernel, and a second one if slices of the rows share a gradient."""
         geometry, gradient = self.geometry, self.gradient
@@ -211,12 +178,12 @@ class Backward:
             geometry.columns,
             list(self.sharing.values()),
             None if tile is None else resident_rows(tile, self.target.multiprocessors),
-            1 if tile is None else tile.rows,
-            tile is not None and tile.visits,
+            1 if tile is None else tile.rows_per_block,
+            tile is not None and tile.launch.persistent,
         )
         summed = any(s.group > 1 for s in self.sharing.values() if s.kind in ("column", "row"))
-        if tile is not None and tile.asks == "across" and summed:  # slices of several rows
-            self.tile = dataclasses.replace(tile, asks="never")
+        if tile is not None and summed:
+            self.tile = without_prefetch_across_rows(tile)
         for one, share in self.sharing.items():
             if share.outer < 0 and self.partial(share):
                 self.sharing[one] = share._replace(kind="apart")
@@ -244,7 +211,8 @@ class Backward:
         if second is not None:
             variant, sum_words, sum_patches, rows, blocks = second
             stage = (variant.kernel(), sum_words, sum_patches, rows, 1)
-            then.append((*stage, blocks, 1 if variant.tile is None else variant.tile.block, 0))
+            threads = 1 if variant.tile is None else variant.tile.threads_per_block
+            then.append((*stage, blocks, threads, 0))
         info = Info(
             schedule="shared" if self.shared_sums and self.kind == "register" else self.kind,
             tile=tile,
@@ -261,8 +229,8 @@ class Backward:
             outputs=[(*forward.DLPACK[dtype], tuple(shape)) for dtype, shape in self.outputs],
             rows=total,
             grain=total if geometry.rows * geometry.columns <= forward.HOST_INLINE else 1,
-            grid=1 if tile is None else -(-total // tile.rows) * tile.cluster,
-            block=1 if tile is None else tile.block,
+            grid=1 if tile is None else -(-total // tile.rows_per_block) * tile.cluster,
+            block=1 if tile is None else tile.threads_per_block,
             shared=self.shared_sums * self.bound.compute.itemsize,
             draws=self.op.dropouts if self.bound.slots else 0,
             info=info,
@@ -302,8 +270,8 @@ class Backward:
         to = views.get(("to",))
         members.append((write.absent() if to is None else write.view(to), "to"))
         members += [self._target(write, one) for one in self.gradient.occurrences]
-        if self.tile is not None and self.tile.asks != "never":
-            write.constant(self.tile.ahead)
+        if self.tile is not None and self.tile.launch.prefetch != "never":
+            write.constant(self.tile.launch.prefetch_distance)
             members.append(("int64_t", "ahead"))
         for number in (self.slices.rows, self.slices.span, self.slices.per_span):
             write.constant(number)
@@ -353,7 +321,7 @@ class Backward:
             kind = f"ByRow<{numbers}, {write.view(view)}, {flag}, {write.compute}>"
             write.constant(share.group)
             return kind, name
-        sums = "memory" if self.tile is None else self.tile.sums
+        sums = "memory" if self.tile is None else self.tile.launch.sum_storage
         memory = None
         if partial or sums == "memory":
             memory = self._scratch(one, columns)
@@ -367,7 +335,7 @@ class Backward:
         write.pointer(memory.patch if memory is not None and sums == "memory" else None)
         write.constant(self.shared_sums)
         if sums == "shared" and self.tile is not None:
-            self.shared_sums += self.tile.block * self.tile.packs * self.tile.width
+            self.shared_sums += self.tile.threads_per_block * self.tile.packs * self.tile.width
         write.constant(share.group)
         write.constant(columns)
         flags = f"{flag}, Sums::k{sums.capitalize()}, {write.compute}"
@@ -377,8 +345,8 @@ class Backward:
         """Allot a workspace of `columns` elements of the compute type for each partial sum."""
         patch = (_runtime.OUTPUT, len(self.outputs))
         tile, by_column = self.tile, self.sharing[one].kind == "column"
-        combined = by_column and tile is not None and tile.sums != "memory"
-        parts = self.slices.total // (tile.rows if tile is not None and combined else 1)
+        combined = by_column and tile is not None and tile.launch.sum_storage != "memory"
+        parts = self.slices.total // (tile.rows_per_block if tile is not None and combined else 1)
         self.outputs.append((self.bound.compute, (parts, columns)))
         if self.partial(self.sharing[one]):
             self.parts_of[one] = patch, parts
@@ -404,8 +372,6 @@ class Backward:
         stage = second_stage(self.geometry, self.sharing, self.views, self.parts_of, self.compute)
         variant = self._variant("sums", stage.members, stage.write)
         if self.tile is not None:
-            tile = schedule.Schedule(
-                "register", stage.block, 1, stage.wide, 1, 1, stage.block * stage.wide, False, 4
-            )
+            tile = sums_schedule(stage.block, stage.wide)
             variant = variant._replace(tile=tile, schedule="register")
         return variant, stage.write.pack(), stage.write.patches, stage.rows, stage.blocks
