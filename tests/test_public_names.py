@@ -1,12 +1,14 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""A functor's name is written once, in its module: everything else exports what is listed there."""
+"""What a functor of the library has beside its class: exports, a header, references by hand."""
 
 import pytest
+from steps import STEPS
 
 import fusedops as fo
 from fusedops import functors
 from fusedops.functors import library
+from fusedops.jit import env
 
 
 def test_functors_are_exported_as_their_modules_list_them():
@@ -41,3 +43,14 @@ def test_type_checkers_see_them(tmp_path):
     revealed = [line for line in printed.splitlines() if "Revealed type" in line]
     assert len(revealed) == 6
     assert not [line for line in revealed if '"Any"' in line]
+
+
+def test_every_functor_has_references_by_hand():
+    assert {step.functor for step in STEPS.values()} == {*library.__all__}
+    assert all(step.examples for step in STEPS.values())
+
+
+def test_cpp_projects_get_every_functor():
+    text = (env.include_dir() / "fusedops" / "functors.cuh").read_text(encoding="utf-8")
+    for name in library.__all__:
+        assert f"#include <fusedops/functor/{getattr(library, name).header}>" in text, name
