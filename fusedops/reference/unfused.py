@@ -160,7 +160,7 @@ class Chain:
             return value.masked_fill(gone, -torch.inf)
 
     def _shared(self) -> int:
-        """The number of functors run once for y and streams: a cast rounds the sum of their gradients.
+        """The number of functors run once for y and streams: casts round the sum of the gradients.
 
         Otherwise none, so that nothing leaks from under a mask where a stream has no gradient.
         """
