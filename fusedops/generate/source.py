@@ -34,7 +34,7 @@ class Text(NamedTuple):
 
     Attributes:
         headers: Paths of the included headers, below fusedops/.
-        definitions: Source of functors that no header holds.
+        definitions: Source of operator and functors that no header holds.
         kernel: The struct `Arguments` and the function that takes one; to be put into namespace
             fusedops, or where its names are visible.
     """
@@ -65,7 +65,7 @@ def cuda_source(
         words: Size of the argument in words of 8 bytes.
         tile: The schedule, which gives the launch bounds and the cluster size.
         headers: Paths of headers to include, below fusedops/.
-        definitions: Source of functors that no header holds.
+        definitions: Source of operator and functors that no header holds.
     """
     asks = str(tile.asks != "never").lower()
     stages = str(tile.staged > 0).lower()
@@ -161,7 +161,8 @@ def _arguments(entry: str, members: Members) -> list[str]:
         return ["a.op", load, store, "a.statistics", "a.rows", "a.cols", *ahead]
     if entry == "gradient":
         store = f"store({of('store', last='Absent{}')})"
-        targets = [f"targets({of('of_load')})", f"targets({of('of_store')})"]
+        of_load = ", ".join(filter(None, [of("of_load"), of("of_op")]))
+        targets = [f"targets({of_load})", f"targets({of('of_store')})"]
         return [
             *("a.op", load, "a.upstream", store, "a.kept", "a.to", *targets),
             *("a.slices", "a.rows", "a.cols", *ahead),
