@@ -44,7 +44,7 @@ class Text(NamedTuple):
 
     Attributes:
         headers: Paths of the included headers, below fusedops/.
-        definitions: Source of functors that no header holds.
+        definitions: Source of operator and functors that no header holds.
         kernel: The struct `Arguments` and the function that takes one; to be put into namespace
             fusedops, or where its names are visible.
     """
@@ -75,7 +75,7 @@ def cuda_source(
         words: Size of the argument in words of 8 bytes.
         tile: The schedule, which gives the launch bounds and the cluster size.
         headers: Paths of headers to include, below fusedops/.
-        definitions: Source of functors that no header holds.
+        definitions: Source of operator and functors that no header holds.
     """
     prefetch = tile.launch.prefetch
     prefetches = str(prefetch != "never").lower()
@@ -121,7 +121,8 @@ def _shared_memory_checks(tile: Schedule, members: Members) -> str:
     if tile.staged_bytes:
         views = "decltype(Arguments::x), decltype(Arguments::y)"
         of_row = f"fusedops::detail::Stage<{tile.cpp}, {views}>::kBytes"
-        checks.append((f"{of_row} * {tile.rows_per_block} == {tile.shared_bytes}", "row/staging.cuh"))
+        of_rows = f"{of_row} * {tile.rows_per_block}"
+        checks.append((f"{of_rows} == {tile.shared_bytes}", "row/staging.cuh"))
     elif tile.storage == "shared":
         of_chunk = tile.shared_bytes // tile.chunks
         compute = "decltype(Arguments::op)::Compute"
@@ -132,7 +133,8 @@ def _shared_memory_checks(tile: Schedule, members: Members) -> str:
         parts = f"fusedops::detail::Parts<{tile.cpp}, decltype(Arguments::op)>::kShared"
         checks.append((f"{parts} <= {reserved}", "row/combine.cuh"))
     return "".join(
-        f'static_assert({check}, "row_schedule.py and {header} disagree");\n' for check, header in checks
+        f'static_assert({check}, "row_schedule.py and {header} disagree");\n'
+        for check, header in checks
     )
 
 
@@ -195,7 +197,8 @@ def _arguments(entry: str, members: Members) -> list[str]:
         return ["a.op", load, store, "a.statistics", "a.rows", "a.cols", *ahead]
     if entry == "gradient":
         store = f"store({of('store', last='Absent{}')})"
-        targets = [f"targets({of('of_load')})", f"targets({of('of_store')})"]
+        of_load = ", ".join(filter(None, [of("of_load"), of("of_op")]))
+        targets = [f"targets({of_load})", f"targets({of('of_store')})"]
         return [
             *("a.op", load, "a.upstream", store, "a.kept", "a.to", *targets),
             *("a.slices", "a.rows", "a.cols", *ahead),
