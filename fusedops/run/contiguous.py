@@ -8,6 +8,7 @@ Where instead the row dimensions are too many for a kernel, the caller has to ma
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from fusedops.bind.geometry import Operand, place
 from fusedops.generate.views import Part, contiguous
 from fusedops.run.runnable import Runnable
 
-__all__ = ["copies", "dense_cure", "options", "order", "run_on_copies", "seen"]
+__all__ = ["copies", "dense_cure", "options", "order", "run_on_copies", "seen", "shares_neighbours"]
 
 
 def order(bound: Bound) -> list[int]:
@@ -29,14 +30,23 @@ def order(bound: Bound) -> list[int]:
 def seen(bound: Bound, tensor: Tensor) -> Tensor:
     """A view of a tensor of the call, its dimensions in the order of `order`.
 
-    If the tensor has one of the reduced dimensions in a size other than 1, it is expanded to all of
-    them.
+    A tensor that is broadcast over some of the reduced dimensions, but not over the innermost ones
+    alone, is expanded to all of them.
     """
     x = bound.x
     full = tensor[(None,) * (x.dim() - tensor.dim())]
-    whole = any(full.shape[dim] != 1 for dim in bound.reduced)
+    whole = not shares_neighbours([full.shape[dim] != 1 for dim in bound.reduced])
     wide = [size if whole and dim in bound.reduced else -1 for dim, size in enumerate(x.shape)]
     return full.expand(wide).permute(order(bound))
+
+
+def shares_neighbours(held: Sequence[bool]) -> bool:
+    """Whether the columns that share an element are neighbours, which a kernel reads in place.
+
+    `held` says of each reduced dimension, ascending, whether the operand has it in a size other
+    than 1; the dimensions that it does not have so must be the last.
+    """
+    return not any(inner and not outer for outer, inner in itertools.pairwise(held))
 
 
 def options(bound: Bound) -> dict[str, Any]:

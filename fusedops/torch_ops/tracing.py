@@ -19,6 +19,7 @@ import fusedops.torch_ops.operators  # noqa: F401 (registers them)
 from fusedops.bind.bind import check_names, check_number, find_reduced
 from fusedops.bind.scalars import check_offset, check_pair
 from fusedops.errors import UnsupportedError
+from fusedops.run.contiguous import shares_neighbours
 
 if TYPE_CHECKING:
     from fusedops.run.runnable import Runnable
@@ -137,9 +138,9 @@ def _order(x: Tensor, reduced: tuple[int, ...]) -> list[int] | None:
 
 
 def _arranged(tensor: Tensor, x: Tensor, reduced: tuple[int, ...], order: list[int]) -> Tensor:
-    """An operand in that order; one that some columns share but not all is expanded over them."""
+    """An operand in that order; one that columns share which are no neighbours is expanded."""
     full = tensor[(None,) * (x.dim() - tensor.dim())]
-    if any(full.shape[dim] != 1 for dim in reduced):
+    if not shares_neighbours([full.shape[dim] != 1 for dim in reduced]):
         wide = [x.shape[dim] if dim in reduced else size for dim, size in enumerate(full.shape)]
         full = full.expand(wide)
     return full.permute(order)
