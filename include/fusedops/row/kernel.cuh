@@ -14,6 +14,7 @@
 #include <fusedops/op/contract.cuh>
 #include <fusedops/row/combine.cuh>
 #include <fusedops/row/fetch.cuh>
+#include <fusedops/row/repeated.cuh>
 #include <fusedops/row/staging.cuh>
 #include <fusedops/row/storage.cuh>
 
