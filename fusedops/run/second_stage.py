@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from fusedops.bind.geometry import Geometry, Placed
 from fusedops.generate.arguments import ArgumentWriter
+from fusedops.generate.members import Member
 from fusedops.generate.views import View
 from fusedops.run.operand_gradients import Occurrence
 from fusedops.schedule.row_partition import Sharing
@@ -34,7 +35,7 @@ class SecondStage(NamedTuple):
     """The generated second kernel: its argument and its launch configuration.
 
     Attributes:
-        members: The C++ type and the name of each member of the kernel's argument.
+        members: The members of the kernel's argument.
         write: The writer that holds the argument words and their relocations.
         rows: The number of rows of the kernel, one for each row of each gradient that is summed.
         blocks: The grid size, in thread blocks.
@@ -42,7 +43,7 @@ class SecondStage(NamedTuple):
         block: The number of threads in a thread block.
     """
 
-    members: Sequence[tuple[str, str]]
+    members: Sequence[Member]
     write: ArgumentWriter
     rows: int
     blocks: int
@@ -94,7 +95,7 @@ def second_stage(
         write.pointer(patch)
         for constant in (all_parts // groups, groups, columns):
             write.constant(constant)
-        members.append((f"PartsOf<{to}, {write.compute}>", f"sum{number}"))
+        members.append(Member(f"PartsOf<{to}, {write.compute}>", f"sum{number}"))
         rows += groups
         blocks += -(-columns // wide) * groups
     return SecondStage(members, write, rows, blocks, wide, block)
