@@ -201,7 +201,7 @@ def _backward_parameters(
     for name in op.slots:
         _operand(parameters, numbers[name], name, bound)
     keywords = {saved_name(name): name for name in op.saves}
-    keywords |= {joining_name(name): f"d{name}" for name in op.saves}
+    keywords |= {joining_name(name): f"d{name}" for name in op.joining}
     for keyword, name in {**keywords, KEPT: "kept"}.items():
         value = given.get(keyword)
         if isinstance(value, Tensor):

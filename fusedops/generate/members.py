@@ -11,7 +11,7 @@ __all__ = ["Member", "Members", "Purpose", "of_side"]
 
 
 #: What a kernel does with a member of its argument: it is a functor of the LOAD or the STORE; it
-#: receives the gradient of an operand of a functor; it is the number of rows between a prefetch and
+#: receives the gradient of an operand; it is the number of rows between a prefetch and
 #: its use; or it has a place of its own among the kernel's parameters.
 Purpose: TypeAlias = 'Literal["functor", "target", "distance", "other"]'
 
@@ -23,7 +23,8 @@ class Member(NamedTuple):
         cpp: Its C++ type.
         name: Its C++ name.
         purpose: What the kernel does with it.
-        side: Where the functor stands that the member is, or belongs to: "load" or "store".
+        side: Where the functor stands that the member is, or belongs to: "load" or "store"; "op"
+            for the target of an operand of the operator itself.
         place: The index of that functor among those that act on its side.
         drawn: Whether the functor's random draw lies in memory: a kernel then calls `drawn()` of
             it, once.
@@ -48,5 +49,5 @@ Members: TypeAlias = Sequence[Member]
 
 
 def of_side(members: Iterable[Member], purpose: Purpose, side: str) -> list[Member]:
-    """The functors, or the targets, of one side."""
+    """The members of one purpose and one side, in order."""
     return [one for one in members if one.purpose == purpose and one.side == side]

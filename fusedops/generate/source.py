@@ -42,7 +42,7 @@ class Text(NamedTuple):
 
     Attributes:
         headers: Paths of the included headers, below fusedops/.
-        definitions: Source of functors that no header holds.
+        definitions: Source of operator and functors that no header holds.
         kernel: The struct `Arguments` and the function that takes one; to be put into namespace
             fusedops, or where its names are visible.
     """
@@ -73,7 +73,7 @@ def cuda_source(
         words: Size of the argument in words of 8 bytes.
         tile: The schedule, which gives the launch bounds and the cluster size.
         headers: Paths of headers to include, below fusedops/.
-        definitions: Source of functors that no header holds.
+        definitions: Source of operator and functors that no header holds.
     """
     prefetch = tile.launch.prefetch
     prefetches = str(prefetch != "never").lower()
@@ -119,9 +119,8 @@ def _shared_memory_checks(tile: Schedule, members: Members) -> str:
     if tile.staged_bytes:
         views = "decltype(Arguments::x), decltype(Arguments::y)"
         of_row = f"fusedops::detail::Stage<{tile.cpp}, {views}>::kBytes"
-        checks.append(
-            (f"{of_row} * {tile.rows_per_block} == {tile.shared_bytes}", "row/staging.cuh")
-        )
+        of_rows = f"{of_row} * {tile.rows_per_block}"
+        checks.append((f"{of_rows} == {tile.shared_bytes}", "row/staging.cuh"))
     elif tile.storage == "shared":
         of_chunk = tile.shared_bytes // tile.chunks
         compute = "decltype(Arguments::op)::Compute"
@@ -185,8 +184,8 @@ def _arguments(entry: str, members: Members) -> list[str]:
         found = of_side(members, "functor", side)
         return [f"a.{one.name}{'.drawn()' if one.drawn else ''}" for one in found]
 
-    def targets(side: str) -> str:
-        found = of_side(members, "target", side)
+    def targets(*sides: str) -> str:
+        found = [one for side in sides for one in of_side(members, "target", side)]
         return f"targets({', '.join(f'a.{one.name}' for one in found)})"
 
     load = f"load({', '.join(['a.x', *functors('load')])})"
@@ -198,7 +197,7 @@ def _arguments(entry: str, members: Members) -> list[str]:
         store = f"store({', '.join([*functors('store'), 'Absent{}'])})"
         return [
             *("a.op", load, "a.upstream", store, "a.kept", "a.to"),
-            *(targets("load"), targets("store"), "a.slices", "a.rows", "a.cols", *ahead),
+            *(targets("load", "op"), targets("store"), "a.slices", "a.rows", "a.cols", *ahead),
         ]
     return [f"a.{one.name}" for one in members]
 

@@ -36,7 +36,8 @@ class Variant(NamedTuple):
         tile: The GPU schedule; None on a CPU.
         members: The members of the kernel's argument, in order.
         words: Size of the argument in words of 8 bytes.
-        op, header, load, store, dtype, definitions: The parts of the call, without its tensors.
+        op, headers, load, store, dtype, definitions: The parts of the call, without its tensors;
+            `headers` are those of the operator.
         declaration: Text of the declaration, which error messages name.
         entry: The kernel template: "forward", "gradient" or "sums", the second stage of a gradient.
         translated: Whether the driver compiles PTX to machine code, for a GPU newer than `arch`.
@@ -48,7 +49,7 @@ class Variant(NamedTuple):
     members: tuple[Member, ...]
     words: int
     op: str
-    header: str
+    headers: tuple[str, ...]
     load: tuple[Functor, ...]
     store: tuple[Functor, ...]
     dtype: torch.dtype
@@ -89,7 +90,7 @@ class Variant(NamedTuple):
         """The C++ source in its parts."""
         functors = (*self.load, *self.store)
         of_functors = [header for functor in functors for header in functor.headers]
-        headers = ["functor/compose.cuh", *of_functors, self.header, "row/statistics.cuh"]
+        headers = ["functor/compose.cuh", *of_functors, *self.headers, "row/statistics.cuh"]
         definitions = self.definitions
         if self.entry == "sums":
             headers, definitions = [], ()

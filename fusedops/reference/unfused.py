@@ -129,17 +129,27 @@ class Chain:
         """Every result before it is rounded to its dtype, by name."""
         bound, op = self._bound, self._bound.op
         value = self._load()
-        if bound.columns == 0:
-            rows = [bound.x.shape[dim] for dim in self._rows]
-            result = value
-            statistics = {name: value.new_full(rows, torch.nan) for name in ("mean", "rstd")}
-        else:
-            result, statistics = op.reference(value)
+        result, statistics = self._reduced(value)
         # A logarithm of -inf is a constant, whatever the store makes of it.
-        gone = result == -torch.inf if op.masks and self._differentiable() else None
+        gone = result == -torch.inf if op.logarithmic and self._differentiable() else None
         with self._without(gone):
             result = self.apply("store", result, range(len(bound.store)))
         return {"y": self.restore(result), **self.saved, **statistics}
+
+    def _reduced(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The operator's result, and the statistics that the call returns, by name."""
+        op = self._bound.op
+        operands = [
+            torch.as_tensor(self.value(name), dtype=value.dtype, device=value.device)
+            for name in op.row_operands
+        ]
+        if self.columns == 0:
+            result, found = value, op.reference_of_nothing(value, *operands)
+        else:
+            result, found = op.reference(value, *operands)
+        returned = {name: found[name] for name in op.outputs if name in op.statistics}
+        constant = returned.keys() - {*op.joining}
+        return result, {k: v.detach() if k in constant else v for k, v in returned.items()}
 
     def _load(self) -> Tensor:
         """What is reduced: masked elements are -inf."""

@@ -31,6 +31,7 @@ from fusedops.generate.views import (
     kept_view,
     part_of,
     view_of,
+    widened,
 )
 from fusedops.run import forward
 from fusedops.run.backward_schedule import (
@@ -90,6 +91,7 @@ class Backward:
         self.slots = gradient.numbers
         self.given = given
         self.outputs: list[tuple[torch.dtype, Sequence[int]]] = []
+        self.of_statistics = {joining_name(n) for n in self.op.joining if n in self.op.statistics}
         self.loose = False
         self.shared_sums = 0  # elements of shared memory
         self.parts_of: dict[Occurrence, tuple[tuple[int, int], int]] = {}  # patch, number of parts
@@ -98,6 +100,9 @@ class Backward:
         shape = tuple(bound.x.shape)
         whole = Part(shape, contiguous(shape), bound.compute, (0, 0), 16)
         parts = {**inputs, **results, ("whole",): whole}
+        if any(one.side == "op" for one in gradient.occurrences):
+            rows = [1 if dim in bound.reduced else size for dim, size in enumerate(shape)]
+            parts["rows",] = whole._replace(shape=rows, strides=contiguous(rows))
         self.parts = list(parts)
         rank = len(inputs)
         summed = [rank + i for i, key in enumerate(results) if isinstance(key, Occurrence)]
@@ -130,6 +135,8 @@ class Backward:
             if name == KEPT:
                 shape = bound._replace(keep=True).output_shape(KEPT)
                 inputs[name] = kept_part(shape, value.dtype, patch, bound.reduced)
+            elif name in self.of_statistics:
+                inputs[name] = widened(part_of(value, patch), bound.reduced)
             else:
                 shared = rows > 0 and without_rows(value, bound.x, bound.reduced)
                 inputs[name] = part_of(value, patch, shared and name in self.op.slots)
@@ -173,6 +180,9 @@ class Backward:
             one: sharing(self.views[one].placed, geometry.sizes, geometry.columns)
             for one in gradient.occurrences
         }
+        for one, share in self.sharing.items():
+            if one.side == "op" and share.kind != "apart":  # also where a row has one column
+                self.sharing[one] = share._replace(kind="row")
         tile = self.tile
         self.slices = cut(
             geometry.rows,
@@ -262,10 +272,10 @@ class Backward:
             query=query,
             logical_row=logical,
             slots=self.slots,
-            joining={n: views[joining_name(n)] for n in op.saves if n in self.gradient.joining},
+            joining={n: views[joining_name(n)] for n in op.joining if n in self.gradient.joining},
             drawn_in_memory=isinstance(bound.generator, Tensor),
         )
-        members = forward.declared(bound, write, geometry, op.gradient_cpp(write.compute))
+        members = forward.declared(bound, write, geometry, gradient=True)
         members.append(Member(write.view(views[("upstream",)]), "upstream"))
         members.append(Member(write.view(views[KEPT]), "kept"))
         to = views.get(("to",))
@@ -288,7 +298,7 @@ class Backward:
             members=tuple(members),
             words=len(write.words),
             op=self.op.name,
-            header=self.op.gradient_header,
+            headers=tuple(self.op.headers(gradient=True)),
             load=bound.load,
             store=bound.store,
             dtype=bound.x.dtype,
@@ -315,8 +325,10 @@ class Backward:
         if share.kind == "apart":
             # Rows that share it are no neighbours: it is written in x's shape, the caller sums it.
             self.loose = True
-            view = self._whole(view)
-            return f"Each<{numbers}, {write.view(view)}>", ""
+            view = self._whole(one, view)
+            if one.side != "op":
+                return f"Each<{numbers}, {write.view(view)}>", ""
+            share = Sharing("row", 1, 0)
         if share.kind == "each":
             return f"Each<{numbers}, {write.view(view)}>", ""
         partial = self.partial(share)
@@ -324,7 +336,10 @@ class Backward:
         if share.kind == "row":
             if partial:
                 view = self._scratch(one, 1)
-            kind = f"ByRow<{numbers}, {write.view(view)}, {flag}, {write.compute}>"
+            kind = f"ByRow<{numbers}, "
+            if one.side == "op":
+                kind = f"OfRow<{one.number}, "
+            kind += f"{write.view(view)}, {flag}, {write.compute}>"
             write.constant(share.group)
             return kind, ""
         sums = "memory" if self.tile is None else self.tile.launch.sum_storage
@@ -364,12 +379,19 @@ class Backward:
         place = Placed((columns,), 1)
         return View(STORAGE[self.bound.compute], place, width if self.width else 0, patch, False)
 
-    def _whole(self, view: View) -> View:
-        """Replace the output for an operand's gradient by one of x's shape and compute type."""
+    def _whole(self, one: Occurrence, view: View) -> View:
+        """Replace the output for an operand's gradient by one that rows do not share.
+
+        It has the compute type and x's shape, or size 1 in the reduced dimensions for an operand of
+        the operator itself.
+        """
         kind, index = view.patch
-        shape = tuple(self.bound.x.shape)
-        self.outputs[index] = (self.bound.compute, shape)
-        return self.views[("whole",)]._replace(patch=(kind, index))
+        place = "rows" if one.side == "op" else "whole"
+        shape = list(self.bound.x.shape)
+        if one.side == "op":
+            shape = [1 if d in self.bound.reduced else size for d, size in enumerate(shape)]
+        self.outputs[index] = (self.bound.compute, tuple(shape))
+        return self.views[place,]._replace(patch=(kind, index))
 
     def _sums(self) -> Any:
         """Generate the second kernel, which adds up partial sums; None if there are none."""

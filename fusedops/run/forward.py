@@ -98,8 +98,8 @@ def make_plan(op: Runnable, bound: Bound) -> Any:
         (*DLPACK[bound.output_dtype(name)], bound.output_shape(name)) for name in bound.outputs
     ]
     if bound.x.numel() == 0:
-        if bound.columns == 0 and "mean" in op.outputs:
-            return op.wrap(run(bound))  # rows without columns have statistics: NaN
+        if bound.columns == 0 and len(op.outputs) > 1 + len(op.saves):
+            return op.wrap(run(bound))  # rows without columns have statistics
         return _runtime.Plan(
             kernel=None,
             words=b"",
@@ -237,7 +237,7 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
         members=members,
         words=len(write.words),
         op=op.name,
-        header=op.header,
+        headers=tuple(op.headers()),
         load=bound.load,
         store=bound.store,
         dtype=x.dtype,
@@ -343,19 +343,18 @@ def placed(bound: Bound, parts: Sequence[Part], summed: Sequence[int] = ()) -> G
         ) from None
 
 
-def declared(bound: Bound, write: ArgumentWriter, geometry: Geometry, op: str) -> list[Member]:
+def declared(
+    bound: Bound, write: ArgumentWriter, geometry: Geometry, gradient: bool = False
+) -> list[Member]:
     """Write the members with which every kernel's argument begins: rows, operator, x, functors.
 
-    The words of the members go to `write`. `op` is the C++ type of the operator.
+    The words of the members go to `write`. `gradient` says whether the operator's gradient takes
+    the place of the operator.
     """
     members = [Member(write.rows(geometry.rows, geometry.sizes), "rows")]
     write.constant(geometry.columns)
     members.append(Member("int64_t", "cols"))
-    if bound.op.eps is None:
-        write.constant(0)
-    else:
-        write.number(rounded(bound.op.eps, write.compute))
-    members.append(Member(op, "op"))
+    members.append(Member(_operator(bound, write, gradient), "op"))
     members.append(Member(write.operand("x"), "x"))
     for side, chain in (("load", bound.load), ("store", bound.store)):
         for index, functor in enumerate(chain):
@@ -366,16 +365,35 @@ def declared(bound: Bound, write: ArgumentWriter, geometry: Geometry, op: str) -
     return members
 
 
+def _operator(bound: Bound, write: ArgumentWriter, gradient: bool) -> str:
+    """Write the data members of the operator or of its gradient; return its C++ type."""
+    op = bound.op
+    for name in op.numbers:
+        write.number(rounded(op.constants[name], write.compute))
+    kinds = [write.operand(name) for name in op.row_operands]
+    if gradient:
+        kinds += [write.joining(name) for name in op.joining if name in op.statistics]
+    if not op.numbers and not kinds:
+        write.constant(0)
+    return (op.gradient_cpp if gradient else op.cpp)(write.compute, *kinds)
+
+
 def _members(
     bound: Bound, write: ArgumentWriter, geometry: Geometry, tile: Schedule | None
 ) -> tuple[Member, ...]:
     """The members of the forward kernel's argument."""
     op = bound.op
-    members = declared(bound, write, geometry, op.cpp(write.compute))
+    members = declared(bound, write, geometry)
+    operator = next(one.cpp for one in members if one.name == "op")
     members.append(Member(write.output("y"), "y"))
     kept = f"Kept<{write.output(KEPT)}, " if bound.keep else ""
-    if "mean" in op.outputs:
-        kind = f"Statistics<{write.output('mean')}, {write.output('rstd')}>"
+    returned = [
+        f"Statistic<&{operator}::Finish::{op.statistics[name].member}, {write.output(name)}>"
+        for name in op.outputs
+        if name in op.statistics
+    ]
+    if returned:
+        kind = f"Statistics<{', '.join(returned)}>"
     else:
         write.constant(0)
         kind = "NoStatistics"
