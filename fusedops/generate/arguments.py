@@ -29,6 +29,7 @@ class ArgumentWriter:
         rank: Number of row dimensions.
         queries, columns: Numbers of queries and of columns, for masks that are made from indices.
         dropout_slot: Dropout number of the functor that is emitted next; -1 if it draws nothing.
+        drawn_in_memory: Whether seed and offset are read from a tensor, as in a captured graph.
         words: The content of the argument so far, in 64-bit words.
         patches: Words to fill in at each call, as (index of the word, kind, source).
     """
@@ -58,7 +59,7 @@ class ArgumentWriter:
         self._query = query
         self._logical_row = logical_row
         self._slots = slots
-        self._drawn_in_memory = drawn_in_memory
+        self.drawn_in_memory = drawn_in_memory
         self.dropout_slot = -1  # of the functor that is emitted next
         self._float_patch = _runtime.FLOAT32 if compute == "float" else _runtime.FLOAT64
         self._scale_patch = _runtime.KEEP_SCALE32 if compute == "float" else _runtime.KEEP_SCALE64
@@ -136,7 +137,7 @@ class ArgumentWriter:
         `p` is the name of its probability.
         """
         slot = self._slots[p]
-        if self._drawn_in_memory:
+        if self.drawn_in_memory:
             self._patched(_runtime.DRAW, 0)
             self.words.append(self.dropout_slot)
         else:
@@ -145,7 +146,7 @@ class ArgumentWriter:
         self._patched(_runtime.THRESHOLD, slot)
         self._patched(self._scale_patch, slot)
         self.words.extend(self._logical_row)
-        kind = "DropoutFrom" if self._drawn_in_memory else "Dropout"
+        kind = "DropoutFrom" if self.drawn_in_memory else "Dropout"
         return f"{kind}<{self.compute}, RowMap<{self.rank}>>"
 
     def rows(self, count: int, sizes: Sequence[int]) -> str:

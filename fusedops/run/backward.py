@@ -18,6 +18,7 @@ from fusedops import _runtime
 from fusedops.bind.bind import KEPT, Bound
 from fusedops.bind.geometry import Geometry, Placed
 from fusedops.generate.arguments import ArgumentWriter
+from fusedops.generate.members import Member, Members
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import (
@@ -286,22 +287,20 @@ class Backward:
             drawn_in_memory=isinstance(bound.generator, Tensor),
         )
         members = forward.declared(bound, write, geometry, gradient=True)
-        members.append((write.view(views[("upstream",)]), "upstream"))
-        members.append((write.view(views[KEPT]), "kept"))
+        members.append(Member(write.view(views[("upstream",)]), "upstream"))
+        members.append(Member(write.view(views[KEPT]), "kept"))
         to = views.get(("to",))
-        members.append((write.absent() if to is None else write.view(to), "to"))
+        members.append(Member(write.absent() if to is None else write.view(to), "to"))
         members += [self._target(write, one) for one in self.gradient.occurrences]
         if self.tile is not None and self.tile.launch.prefetch != "never":
             write.constant(self.tile.launch.prefetch_distance)
-            members.append(("int64_t", "ahead"))
+            members.append(Member("int64_t", "ahead", "distance"))
         for number in (self.slices.rows, self.slices.span, self.slices.per_span):
             write.constant(number)
-        members.append(("Slices", "slices"))
+        members.append(Member("Slices", "slices"))
         return self._variant("gradient", members, write), write.pack(), write.patches
 
-    def _variant(
-        self, entry: str, members: Sequence[tuple[str, str]], write: ArgumentWriter
-    ) -> Variant:
+    def _variant(self, entry: str, members: Members, write: ArgumentWriter) -> Variant:
         bound = self.bound
         return Variant(
             arch=self.target.arch,
@@ -320,24 +319,31 @@ class Backward:
             translated=self.target.translated,
         )
 
-    def _target(self, write: ArgumentWriter, one: Occurrence) -> tuple[str, str]:
-        """The C++ type and the name of the member that receives the gradient of an operand."""
+    def _target(self, write: ArgumentWriter, one: Occurrence) -> Member:
+        """The member that receives the gradient of an operand."""
+        place = acting_place(self.op, self.bound, one)
+        name = f"of_{one.side}{place}_{one.number}"
+        kind, sums = self._target_type(write, one, f"{place}, {one.number}")
+        return Member(kind, name, "target", one.side, place, sums=sums)
+
+    def _target_type(self, write: ArgumentWriter, one: Occurrence, numbers: str) -> tuple[str, str]:
+        """The C++ type of a target, and where it keeps sums over rows, as in `Member`.
+
+        `numbers` are the place of the functor and the number of its operand.
+        """
         share, view = self.sharing[one], self.views[one]
-        acting = acting_place(self.op, self.bound, one)
-        name = f"of_{one.side}{acting}_{one.number}"
-        numbers = f"{acting}, {one.number}"
         columns = self.geometry.columns
         if share.kind == "apart":
             # Rows that share it are no neighbours: it is written in x's shape, the caller sums it.
             self.loose = True
             view = self._whole(one, view)
             if one.side != "op":
-                return f"Each<{numbers}, {write.view(view)}>", name
+                return f"Each<{numbers}, {write.view(view)}>", ""
             share = Sharing("row", 1, 0)
         if share.kind == "each":
-            return f"Each<{numbers}, {write.view(view)}>", name
+            return f"Each<{numbers}, {write.view(view)}>", ""
         if share.kind == "channel":
-            return self._by_channel(write, one, numbers), name
+            return self._by_channel(write, one, numbers), ""
         partial = self.partial(share)
         flag = str(partial).lower()
         if share.kind == "row":
@@ -348,7 +354,7 @@ class Backward:
                 kind = f"OfRow<{one.number}, "
             kind += f"{write.view(view)}, {flag}, {write.compute}>"
             write.constant(share.group)
-            return kind, name
+            return kind, ""
         sums = "memory" if self.tile is None else self.tile.launch.sum_storage
         memory = None
         if partial or sums == "memory":
@@ -367,7 +373,7 @@ class Backward:
         write.constant(share.group)
         write.constant(columns)
         flags = f"{flag}, Sums::k{sums.capitalize()}, {write.compute}"
-        return f"ByColumn<{numbers}, {to}, {flags}>", name
+        return f"ByColumn<{numbers}, {to}, {flags}>", sums
 
     def _by_channel(self, write: ArgumentWriter, one: Occurrence, numbers: str) -> str:
         """The C++ type of a target whose elements each stand for several neighbouring columns."""

@@ -22,6 +22,7 @@ from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry, Operand, Virtual, pla
 from fusedops.errors import UnsupportedError
 from fusedops.functors import rounded
 from fusedops.generate.arguments import ArgumentWriter
+from fusedops.generate.members import Member
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import (
@@ -344,21 +345,23 @@ def placed(bound: Bound, parts: Sequence[Part], summed: Sequence[int] = ()) -> G
 
 def declared(
     bound: Bound, write: ArgumentWriter, geometry: Geometry, gradient: bool = False
-) -> list[tuple[str, str]]:
+) -> list[Member]:
     """Write the members with which every kernel's argument begins: rows, operator, x, functors.
 
-    Returns each member's C++ type and name; its words go to `write`. `gradient` says whether the
-    operator's gradient takes its place.
+    The words of the members go to `write`. `gradient` says whether the operator's gradient takes
+    the place of the operator.
     """
-    members = [(write.rows(geometry.rows, geometry.sizes), "rows")]
+    members = [Member(write.rows(geometry.rows, geometry.sizes), "rows")]
     write.constant(geometry.columns)
-    members.append(("int64_t", "cols"))
-    members.append((_operator(bound, write, gradient), "op"))
-    members.append((write.operand("x"), "x"))
+    members.append(Member("int64_t", "cols"))
+    members.append(Member(_operator(bound, write, gradient), "op"))
+    members.append(Member(write.operand("x"), "x"))
     for side, chain in (("load", bound.load), ("store", bound.store)):
-        for position, functor in enumerate(chain):
-            write.dropout_slot = bound.slots.get((side, position), -1)
-            members.append((functor.spell(write), f"{side}{position}"))
+        for index, functor in enumerate(chain):
+            write.dropout_slot = bound.slots.get((side, index), -1)
+            drawn = functor.draws is not None and write.drawn_in_memory
+            name = f"{side}{index}"
+            members.append(Member(functor.spell(write), name, "functor", side, index, drawn))
     return members
 
 
@@ -377,12 +380,12 @@ def _operator(bound: Bound, write: ArgumentWriter, gradient: bool) -> str:
 
 def _members(
     bound: Bound, write: ArgumentWriter, geometry: Geometry, tile: Schedule | None
-) -> tuple[tuple[str, str], ...]:
-    """The C++ type and the name of each member of the forward kernel's argument."""
+) -> tuple[Member, ...]:
+    """The members of the forward kernel's argument."""
     op = bound.op
     members = declared(bound, write, geometry)
-    operator = next(kind for kind, name in members if name == "op")
-    members.append((write.output("y"), "y"))
+    operator = next(one.cpp for one in members if one.name == "op")
+    members.append(Member(write.output("y"), "y"))
     kept = f"Kept<{write.output(KEPT)}, " if bound.keep else ""
     returned = [
         f"Statistic<&{operator}::Finish::{op.statistics[name].member}, {write.output(name)}>"
@@ -394,10 +397,10 @@ def _members(
     else:
         write.constant(0)
         kind = "NoStatistics"
-    members.append((f"{kept}{kind}>" if kept else kind, "statistics"))
+    members.append(Member(f"{kept}{kind}>" if kept else kind, "statistics"))
     if tile is not None and tile.launch.prefetch != "never":
         write.constant(tile.launch.prefetch_distance)
-        members.append(("int64_t", "ahead"))
+        members.append(Member("int64_t", "ahead", "distance"))
     return tuple(members)
 
 
