@@ -35,6 +35,7 @@ py::dict device(int index) {
   properties["capability"] = py::make_tuple(found.capability_major, found.capability_minor);
   properties["multiprocessors"] = found.multiprocessors;
   properties["shared_per_block_optin"] = found.shared_per_block_optin;
+  properties["threads_per_multiprocessor"] = found.threads_per_multiprocessor;
   properties["l2_bytes"] = found.l2_bytes;
   properties["registers_per_block"] = found.registers_per_block;
   return properties;

@@ -13,6 +13,7 @@ class DeviceProperties(TypedDict):
     capability: tuple[int, int]
     multiprocessors: int
     shared_per_block_optin: int
+    threads_per_multiprocessor: int
     l2_bytes: int
     registers_per_block: int
 

@@ -48,6 +48,7 @@ _FLAGS = {
     Role.FLAGS: _runtime.SLOT_TENSOR,
     Role.COUNT: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR,
     Role.PROBABILITY: _runtime.SLOT_PROBABILITY | _runtime.SLOT_NUMBER,
+    Role.ROW: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR,
 }
 
 #: The gate's reasons for calls in which a torch mode or a tensor's class takes part, as in tracing.

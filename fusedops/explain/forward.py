@@ -21,14 +21,16 @@ from fusedops.bind.bind import Bound, bind
 from fusedops.bind.geometry import SHARED_BYTES
 from fusedops.explain.backward import Wanted, wanted
 from fusedops.explain.report import CEILINGS, Cached, Explanation, Place
-from fusedops.functors import Causal, Dropout, Functor, Lengths, Window
+from fusedops.functors import Functor
 from fusedops.generate.target import Target, device_info
 from fusedops.generate.views import View
 from fusedops.reference.dropout_mask import threshold
 from fusedops.run import contiguous, forward
 from fusedops.run.forward import Info
 from fusedops.run.refusal import refuse
-from fusedops.schedule.forward import HOST_BUFFERED, Schedule, reserved_shared
+from fusedops.schedule import override
+from fusedops.schedule.forward import HOST_BUFFERED
+from fusedops.schedule.row_schedule import Schedule, reserved_shared
 
 __all__ = ["explain"]
 
@@ -81,7 +83,7 @@ def explain(bound: Bound, target: Target | None = None) -> Explanation:
         load=bound.load,
         store=bound.store,
         left_out=_left_out(bound),
-        rows=math.prod(bound.output_shape("mean")),
+        rows=math.prod(bound.row_shape),
         columns=bound.columns,
         visited=_visited(described, info),
         schedule=None if info is None else info.schedule,
@@ -213,34 +215,39 @@ def _why(info: Info | None, target: Target) -> str:
     if info is None:
         return "nothing is launched: x has no elements"
     columns, tile = info.geometry.columns, info.tile
-    forced = "forced by fusedops.testing; " if forward.forced else ""
+    forced = "forced by fusedops.testing; " if override.current() != override.Override() else ""
     if tile is None:
         if info.schedule == "streaming":
             return f"{forced}rows are read twice (the buffer has room for {HOST_BUFFERED} columns)"
         return f"{forced}rows stay in a buffer (of {HOST_BUFFERED} columns) until they are written"
+    rows = tile.rows_per_block
     parts = [
         f"{forced}{tile.threads} threads x {tile.packs} packs x {tile.width} columns",
         f"{tile.chunks} chunk{'s' * (tile.chunks > 1)} a row",
-        f"{tile.rows} row{'s' * (tile.rows > 1)} a block of {tile.block} threads",
+        f"{rows} row{'s' * (rows > 1)} a block of {tile.threads_per_block} threads",
         f"{tile.packs * tile.width} values a thread for {columns} columns",
         "every pack is full"
         if tile.exact
-        else f"the tile of {tile.chunks * tile.tile} is not full",
+        else f"the tile of {tile.chunks * tile.tile.capacity} is not full",
     ]
-    in_shared = dataclasses.replace(tile, kind="shared").shared
-    limit = (target.shared_limit or 0) - reserved_shared(tile.threads, tile.compute_bytes)
-    if tile.staged:
-        parts.append(f"rows go through {tile.shared} bytes of shared memory, as they are")
+    in_shared = dataclasses.replace(tile, storage="shared", staged_bytes=0).shared_bytes
+    shared_limit = 0 if target.gpu is None else target.gpu.shared_limit
+    limit = shared_limit - reserved_shared(tile.threads, tile.compute_bytes)
+    if tile.staged_bytes:
+        parts.append(f"rows go through {tile.shared_bytes} bytes of shared memory, as they are")
     if tile.chunks == 1:
         parts.append("the row fits the registers")
-    elif tile.kind == "cluster":
+    elif tile.storage == "cluster":
         share = "one each" if tile.one_tile else "some each, read twice"
         parts.append(f"{tile.cluster} blocks of a cluster share the chunks, {share}")
     else:
         fits = "fits" if in_shared <= limit else "does not fit"
         parts.append(f"the row of {in_shared} bytes {fits} the block's {limit} of shared memory")
-    if tile.asks != "never":
-        parts.append(f"the L2 cache is asked for rows {tile.ahead} ahead")
+    if tile.launch.prefetch != "never":
+        distance = tile.launch.prefetch_distance
+        parts.append(f"rows are prefetched into the L2 cache {distance} ahead")
+    if tile.tuned:
+        parts.append(f"launch configuration tuned on this device, from {tile.tuned}")
     return "; ".join(parts)
 
 
@@ -264,8 +271,8 @@ def _dropouts(bound: Bound) -> tuple[str, ...]:
     texts = []
     for (side, place), slot in bound.slots.items():
         functor = chains[side][place]
-        assert isinstance(functor, Dropout)
-        p = bound.operands[functor.p]
+        assert functor.draws is not None
+        p = bound.operands[functor.draws]
         texts.append(
             f"slot {slot}, {functor!r} in {side.upper()}: drops {threshold(p)} in 65536 elements"
         )
@@ -273,11 +280,8 @@ def _dropouts(bound: Bound) -> tuple[str, ...]:
 
 
 def _left_out(bound: Bound) -> tuple[Functor, ...]:
-    acting = [functor for functor in (*bound.load, *bound.store) if isinstance(functor, Dropout)]
-    declared = [f for f in (*bound.op.load, *bound.op.store) if isinstance(f, Dropout)]
-    for functor in acting:
-        declared.remove(functor)
-    return tuple(declared)
+    acting, declared = (*bound.load, *bound.store), (*bound.op.load, *bound.op.store)
+    return tuple(f for f in declared if f.draws is not None and not any(f is g for g in acting))
 
 
 def _notes(
@@ -287,7 +291,7 @@ def _notes(
     last = max((i for i, f in enumerate(bound.load) if not f.masks), default=-1)
     if any(functor.masks for functor in bound.load[: max(last, 0)]):
         notes.append("masks are applied last, whatever stands after them")
-    if any(isinstance(functor, (Causal, Lengths, Window)) for functor in acting):
+    if any(functor.bounds for functor in acting):
         notes.append("columns that indices mask out are not loaded: the bytes are an upper bound")
     if info is not None and info.schedule == "streaming":
         notes.append("the row is read twice: the second time from a cache, where it is still there")

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from fusedops.schedule.forward import HOST_BUFFERED, Schedule
+from fusedops.schedule.forward import HOST_BUFFERED
+from fusedops.schedule.row_schedule import RESERVED_SHARED, Schedule, reserved_shared
 
 __all__ = [
     "CUDA_LINKAGE",
@@ -25,6 +26,15 @@ __all__ = [
 CUDA_LINKAGE = 'extern "C"'
 HOST_LINKAGE = 'extern "C" __attribute__((visibility("default")))'
 
+#: C++ names of the values of `LaunchConfig.prefetch`, as in row/gradient.cuh.
+_PREFETCH = {
+    "never": "Ask::kNever",
+    "per_thread": "Ask::kEachThread",
+    "bulk": "Ask::kAtOnce",
+    "per_line": "Ask::kByLine",
+    "across_rows": "Ask::kAcross",
+}
+
 #: Pairs of type and name, one for each member of the kernel's argument.
 Members: TypeAlias = Sequence[tuple[str, str]]
 
@@ -34,7 +44,7 @@ class Text(NamedTuple):
 
     Attributes:
         headers: Paths of the included headers, below fusedops/.
-        definitions: Source of functors that no header holds.
+        definitions: Source of operator and functors that no header holds.
         kernel: The struct `Arguments` and the function that takes one; to be put into namespace
             fusedops, or where its names are visible.
     """
@@ -65,18 +75,21 @@ def cuda_source(
         words: Size of the argument in words of 8 bytes.
         tile: The schedule, which gives the launch bounds and the cluster size.
         headers: Paths of headers to include, below fusedops/.
-        definitions: Source of functors that no header holds.
+        definitions: Source of operator and functors that no header holds.
     """
-    asks = str(tile.asks != "never").lower()
-    stages = str(tile.staged > 0).lower()
-    leads = str(tile.leads).lower()
-    ask = "Ask::k" + tile.asks.title().replace(" ", "")
-    gathers = str(tile.gathers).lower()
+    prefetch = tile.launch.prefetch
+    prefetches = str(prefetch != "never").lower()
+    stages = str(tile.staged_bytes > 0).lower()
+    relays = str(tile.launch.relay_handshake).lower()
+    eager = str(tile.launch.eager_operands).lower()
     called, header = {
-        "forward": (f"row_kernel<{tile.cpp}, {asks}, {stages}, {leads}>", "row/kernel.cuh"),
-        "gradient": (f"gradient_kernel<{tile.cpp}, {ask}, {gathers}>", "row/gradient.cuh"),
+        "forward": (f"row_kernel<{tile.cpp}, {prefetches}, {stages}, {relays}>", "row/kernel.cuh"),
+        "gradient": (
+            f"gradient_kernel<{tile.cpp}, {_PREFETCH[prefetch]}, {eager}>",
+            "row/gradient.cuh",
+        ),
         "sums": (
-            f"all_column_sums<{tile.width}, {tile.block // tile.width}>",
+            f"all_column_sums<{tile.width}, {tile.threads_per_block // tile.width}>",
             "op/column_sums.cuh",
         ),
     }[entry]
@@ -91,14 +104,37 @@ def cuda_source(
 #if defined(FUSEDOPS_BLOCKS)
 inline constexpr int kBlocks = FUSEDOPS_BLOCKS;
 #else
-inline constexpr int kBlocks = {tile.blocks};
+inline constexpr int kBlocks = {tile.min_blocks_per_sm};
 #endif
-{CUDA_LINKAGE} __global__ void __launch_bounds__({tile.block}, kBlocks){cluster}
+{CUDA_LINKAGE} __global__ void __launch_bounds__({tile.threads_per_block}, kBlocks){cluster}
 fusedops_kernel(const __grid_constant__ Arguments a) {{
   begin_after_previous();
   {called}({_wrapped(arguments)});
 }}
-""",
+{"" if entry == "sums" else _shared_memory_checks(tile, members)}""",
+    )
+
+
+def _shared_memory_checks(tile: Schedule, members: Members) -> str:
+    """Assertions that the headers use as much shared memory as the schedule reserves."""
+    checks = []
+    if tile.staged_bytes:
+        views = "decltype(Arguments::x), decltype(Arguments::y)"
+        of_row = f"fusedops::detail::Stage<{tile.cpp}, {views}>::kBytes"
+        of_rows = f"{of_row} * {tile.rows_per_block}"
+        checks.append((f"{of_rows} == {tile.shared_bytes}", "row/staging.cuh"))
+    elif tile.storage == "shared":
+        of_chunk = tile.shared_bytes // tile.chunks
+        compute = "decltype(Arguments::op)::Compute"
+        taken = f"fusedops::InShared::chunk_bytes<{tile.cpp}, {compute}>()"
+        checks.append((f"{taken} == {of_chunk}", "row/storage.cuh"))
+    if tile.shared_bytes or any("Sums::kShared" in kind for kind, _ in members):
+        reserved = reserved_shared(tile.threads, tile.compute_bytes) - RESERVED_SHARED
+        parts = f"fusedops::detail::Parts<{tile.cpp}, decltype(Arguments::op)>::kShared"
+        checks.append((f"{parts} <= {reserved}", "row/combine.cuh"))
+    return "".join(
+        f'static_assert({check}, "row_schedule.py and {header} disagree");\n'
+        for check, header in checks
     )
 
 
@@ -161,7 +197,8 @@ def _arguments(entry: str, members: Members) -> list[str]:
         return ["a.op", load, store, "a.statistics", "a.rows", "a.cols", *ahead]
     if entry == "gradient":
         store = f"store({of('store', last='Absent{}')})"
-        targets = [f"targets({of('of_load')})", f"targets({of('of_store')})"]
+        of_load = ", ".join(filter(None, [of("of_load"), of("of_op")]))
+        targets = [f"targets({of_load})", f"targets({of('of_store')})"]
         return [
             *("a.op", load, "a.upstream", store, "a.kept", "a.to", *targets),
             *("a.slices", "a.rows", "a.cols", *ahead),

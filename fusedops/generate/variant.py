@@ -18,7 +18,7 @@ from fusedops.errors import CompileError, FusedOpsError
 from fusedops.functors import Functor
 from fusedops.generate.source import Text, cuda_source, host_source
 from fusedops.jit.lock import guard
-from fusedops.schedule.forward import Schedule
+from fusedops.schedule.row_schedule import Schedule
 
 __all__ = ["Variant"]
 
@@ -31,11 +31,12 @@ class Variant(NamedTuple):
 
     Attributes:
         arch: The architecture, as in `Target`.
-        schedule: The storage of rows, as `Schedule.kind`; on a CPU "host" or "streaming".
+        schedule: The storage of rows, as `Schedule.storage`; on a CPU "host" or "streaming".
         tile: The GPU schedule; None on a CPU.
         members: Type and name of each member of the kernel's argument, in order.
         words: Size of the argument in words of 8 bytes.
-        op, header, load, store, dtype, definitions: The parts of the call, without its tensors.
+        op, headers, load, store, dtype, definitions: The parts of the call, without its tensors;
+            `headers` are those of the operator.
         declaration: Text of the declaration, which error messages name.
         entry: The kernel template: "forward", "gradient" or "sums", the second stage of a gradient.
         translated: Whether the driver compiles PTX to machine code, for a GPU newer than `arch`.
@@ -47,7 +48,7 @@ class Variant(NamedTuple):
     members: tuple[tuple[str, str], ...]
     words: int
     op: str
-    header: str
+    headers: tuple[str, ...]
     load: tuple[Functor, ...]
     store: tuple[Functor, ...]
     dtype: torch.dtype
@@ -60,7 +61,7 @@ class Variant(NamedTuple):
     def key(self) -> tuple[object, ...]:
         """Identity of the variant in this process: everything that the source text is made of."""
         tile = self.schedule if self.tile is None else self.tile.cpp
-        told = self.tile and self.tile.told
+        told = self.tile and self.tile.source_options
         arch = (self.arch, self.translated)
         return (arch, tile, told, self.entry, self.members, self.definitions)
 
@@ -88,7 +89,7 @@ class Variant(NamedTuple):
         """The C++ source in its parts."""
         functors = (*self.load, *self.store)
         of_functors = [header for functor in functors for header in functor.headers]
-        headers = ["functor/compose.cuh", *of_functors, self.header, "row/statistics.cuh"]
+        headers = ["functor/compose.cuh", *of_functors, *self.headers, "row/statistics.cuh"]
         definitions = self.definitions
         if self.entry == "sums":
             headers, definitions = [], ()

@@ -39,6 +39,7 @@ _FLAGS = {
     Role.FLAGS: _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
     Role.COUNT: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
     Role.PROBABILITY: _runtime.SLOT_PROBABILITY | _runtime.SLOT_NUMBER,
+    Role.ROW: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
 }
 
 
@@ -115,7 +116,7 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
                 return plan
         except UnsupportedError:
             # The forward pass took the operands: it is how the gradients lie that is too much.
-            joining = [given.get(joining_name(name)) for name in self.op.saves]
+            joining = [given.get(joining_name(name)) for name in self.op.joining]
             if all(t.is_contiguous() for t in (dy, *joining) if isinstance(t, Tensor)):
                 raise
         dense, values = self.copies(dy, given)
@@ -177,6 +178,7 @@ def described(
     for name in op.saves:
         if name in needed.streams:
             given[saved_name(name)] = _output(bound, name)
+    for name in op.joining:
         given[joining_name(name)] = _output(bound, name)
     return _output(bound, "y"), given, {"dim": bound.reduced, "training": bool(bound.slots)}
 

@@ -93,7 +93,7 @@ def check(op: RowOp, x: Tensor, /, **arguments: Any) -> Report:
     Whatever the declaration holds, functors of your own included. The truth is the unfused chain in
     double on the same inputs; the bound for each element is 0.51 ulp of its type and four times the
     error of the unfused chain in the compute type (docs/design.md). Compared are the call as given
-    with random upstream gradients for y and for every saved stream, another dropout mask, an x with
+    with random upstream gradients for every output that has one, another dropout mask, an x with
     gaps between its columns, upstream gradients that rows share, an odd number of columns, one row,
     one column, no rows; the gradient of x alone, and those of the operands alone; and that a second
     run gives the same bits. Much of that has to be built first: a check takes seconds on a CPU.
@@ -219,7 +219,7 @@ def _call(
     outputs = dict(zip(op.outputs, [result] if len(op.outputs) == 1 else result, strict=True))
     if op.forward_only:
         return outputs, {}, {}
-    upstream = {name: _upstream(outputs[name], case, options["dim"]) for name in ("y", *op.saves)}
+    upstream = {name: _upstream(outputs[name], case, options["dim"]) for name in ("y", *op.joining)}
     found = torch.autograd.grad(
         [outputs[name] for name in upstream],
         list(leaves.values()),

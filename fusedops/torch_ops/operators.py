@@ -32,6 +32,7 @@ from fusedops.bind.generator import draw_in_memory
 from fusedops.bind.scalars import check_draw
 from fusedops.declare.text import read
 from fusedops.errors import UnsupportedError
+from fusedops.reference.unfused import run
 from fusedops.run.autograd import run_backward, what_is_kept
 
 if TYPE_CHECKING:
@@ -139,9 +140,9 @@ def _backward(*arguments: Any) -> list[Tensor]:
     given: dict[str, Any] = {**shapes, **_numbers(called, present, call.numbers, call.counts)}
     given.update(dim=list(call.dim), training=call.draw is not None, generator=_drawn(call.draw))
     recorded = (called, frozenset(call.wanted), list(call.names), given, call.dtype, x_shape)
-    streams = [incoming.get(name) for name in called.saves]
+    arriving = [incoming.get(name) for name in called.outputs]
     with torch.no_grad():
-        results = run_backward(recorded, (kept, *tensors), (incoming.get("y"), *streams))
+        results = run_backward(recorded, (kept, *tensors), arriving)
     by_name = dict(zip(("x", *called.slots), results, strict=True))
     return [by_name[name].contiguous() for name in call.wanted]
 
@@ -171,9 +172,12 @@ def _drawn(draw: Tensor | None) -> Any:
 
 
 def _nothing(bound: Bound) -> list[Tensor]:
-    """The outputs of a call without elements; rows without columns have statistics: NaN."""
+    """The outputs of a call without elements; rows without columns have statistics."""
+    known = run(bound) if bound.columns == 0 else {}
     return [
-        bound.x.new_full(bound.output_shape(name), torch.nan, dtype=bound.output_dtype(name))
+        known[name]
+        if name in known
+        else bound.x.new_full(bound.output_shape(name), torch.nan, dtype=bound.output_dtype(name))
         for name in bound.outputs
     ]
 
@@ -241,7 +245,7 @@ def _fake_forward(*arguments: Any) -> list[Tensor]:
     options = {"dim": tuple(call.dim), "dtype": call.dtype}
     bound = bind(called, _stand_in(x, x), operands, options)._replace(keep=call.keep)
     rows = [size for at, size in enumerate(x.shape) if at not in bound.reduced]
-    shapes = {"mean": rows, "rstd": rows, KEPT: [*rows, called.kept]}
+    shapes = {**dict.fromkeys(called.statistics, rows), KEPT: [*rows, called.kept]}
     return [
         x.new_empty(shapes.get(name, list(x.shape)), dtype=bound.output_dtype(name))
         for name in bound.outputs
@@ -291,10 +295,11 @@ def _set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     # Tensors are saved apart, or not kept at all.
     ctx.call = call._replace(x=None, tensors=None, draw=None)  # type: ignore[arg-type]
     ctx.drawn = call.draw is not None
-    statistics = len(op.outputs) - 1 - len(op.saves)
-    last = len(op.outputs) - statistics
-    if output[last:]:
-        ctx.mark_non_differentiable(*output[last:])
+    able = ("y", *op.joining)
+    made = (*op.outputs, KEPT) if call.keep else op.outputs
+    constant = [one for name, one in zip(made, output, strict=True) if name not in able]
+    if constant:
+        ctx.mark_non_differentiable(*constant)
     if not call.keep:
         return
     inputs_by_name = {"x": call.x, **dict(zip(call.names, call.tensors, strict=True))}

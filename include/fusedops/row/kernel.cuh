@@ -174,7 +174,7 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
       others.wait();
       parts.add(op, part, chunk);
     }
-    const typename Op::Finish finish = op.finish(parts.all(op, chunks), cols);
+    const typename Op::Finish finish = op.finish(parts.all(op, chunks), row, cols);
     if (mine && thread == 0 && share.begin == 0) statistics.write(finish, row);
 
     for (int chunk = share.begin; chunk < share.end; ++chunk) {
