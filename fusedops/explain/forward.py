@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusedops._runtime import Reason
 from fusedops.bind.arranged import arranged, order
 from fusedops.bind.bind import Bound, bind
 from fusedops.bind.geometry import SHARED_BYTES
@@ -50,7 +51,7 @@ def explain(bound: Bound, target: Target | None = None) -> Explanation:
         ValueError: A schedule that a test forces cannot hold the row.
     """
     if bound.x.device.type not in ("cpu", "cuda"):
-        refuse(bound.op, "device", bound.x, bound.operands, _options(bound))
+        refuse(bound.op, Reason.DEVICE, bound.x, bound.operands, _options(bound))
     here = target is None
     target = target or Target.of(bound.x.device)
     device = _device_name(bound.x.device) if here else target.arch
