@@ -17,7 +17,8 @@ from fusedops.functors import Functor
 from fusedops.generate.target import Target
 from fusedops.jit import nvrtc
 from fusedops.run import forward as plan
-from fusedops.schedule import forward as schedule
+from fusedops.schedule import row_schedule as schedule
+from fusedops.schedule.architectures import GPUS
 
 HALF, FLOAT = torch.float16, torch.float32
 WORDS = [1, 2, 3, 5, 7]  # elements of 16 bits that a row is away from an aligned word
@@ -59,7 +60,7 @@ struct FirstColumns {
 
 
 def staged(op, x, arch="sm_90", **operands):
-    return described(op, x, operands, arch).tile.staged
+    return described(op, x, operands, arch).tile.staged_bytes
 
 
 def moved(x, shift):
@@ -106,7 +107,7 @@ class TestWhichAre:
         for columns, dtype in ((1024, torch.float64), (1022, FLOAT), (255, torch.float64)):
             x = tensor(4, columns, dtype=dtype)
             bound = bind(fo.Softmax(), x, {}, {"dtype": HALF})
-            assert plan.describe(bound, Target.named("sm_90")).tile.staged == 0
+            assert plan.describe(bound, Target.named("sm_90")).tile.staged_bytes == 0
 
     @pytest.mark.parametrize(
         ("name", "value", "columns", "arch", "header"),
@@ -131,15 +132,17 @@ class TestWhichAre:
     @pytest.mark.parametrize("arch", ARCHS)
     def test_where_there_are_bulk_copies(self, arch):
         x = tensor(4, 12289, dtype=HALF)
-        assert (staged(fo.Softmax(), x, arch) > 0) == (arch in schedule.CLUSTERS)
+        assert (staged(fo.Softmax(), x, arch) > 0) == GPUS[arch].bulk_copies
 
     def test_it_fits_the_shared_memory(self):
         for arch, columns, dtype in itertools.product(
-            schedule.CLUSTERS.keys() & ARCHS, [4097, 16385, 50257, 131071, 262143], [HALF, FLOAT]
+            [arch for arch in ARCHS if GPUS[arch].bulk_copies],
+            [4097, 16385, 50257, 131071, 262143],
+            [HALF, FLOAT],
         ):
             tile = described(fo.Softmax(), tensor(2, columns, dtype=dtype), {}, arch).tile
             reserved = schedule.reserved_shared(tile.threads, tile.compute_bytes)
-            assert not tile.staged or tile.shared <= ARCHS[arch] - reserved
+            assert not tile.staged_bytes or tile.shared_bytes <= ARCHS[arch] - reserved
 
 
 @pytest.mark.gpu

@@ -110,6 +110,9 @@ class Affine(Functor):
             x = x * chain.value(self.gamma)
         return x if self.beta is None else x + chain.value(self.beta)
 
+    def intermediates(self, x: Tensor, chain: Chain) -> tuple[Tensor, ...]:
+        return () if self.gamma is None else (x * chain.value(self.gamma),)
+
     def gradients(self) -> tuple[str | None, ...]:
         return (self.gamma, self.beta)
 
@@ -134,6 +137,7 @@ class Cast(Functor):
 
     dtype: torch.dtype
     header: ClassVar[str] = "cast.cuh"
+    rounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         known = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -74,6 +74,7 @@ class Causal(Positioned):
     offset: int = 0
     header: ClassVar[str] = "causal.cuh"
     masks: ClassVar[bool] = True
+    bounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self.check_position()
@@ -111,6 +112,7 @@ class Window(Positioned):
     offset: int = 0
     header: ClassVar[str] = "window.cuh"
     masks: ClassVar[bool] = True
+    bounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for field in ("left", "right"):
@@ -170,6 +172,7 @@ class Lengths(Functor):
     lengths: str
     header: ClassVar[str] = "lengths.cuh"
     masks: ClassVar[bool] = True
+    bounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_name(self, "lengths", self.lengths)

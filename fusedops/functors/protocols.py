@@ -90,4 +90,4 @@ class Chain(Protocol):
         """Keep a value as an output; the chain goes on with what was kept."""
 
     def dropout(self, functor: Any) -> tuple[Tensor, float]:
-        """The elements that a `Dropout` keeps, and their scale."""
+        """The elements that a functor which draws keeps, of x's shape, and their scale."""

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.bind import Bound
-from fusedops.functors import Affine, Cast
 from fusedops.reference.unfused import Chain
 
 __all__ = ["Wanted", "wanted"]
@@ -58,7 +57,7 @@ def wanted(
     eps = _DOUBLE if double else torch.finfo(bound.compute).eps
     true = _Run(bound, torch.float64, streams, upstream, whole=True)
     runs = [] if double else [_Run(bound, bound.compute, streams, upstream)]
-    if any(isinstance(functor, Cast) for functor in (*bound.load, *bound.store)):
+    if any(functor.rounds for functor in (*bound.load, *bound.store)):
         # What falls on the other side of a rounding within the chain is no error.
         runs += [_Run(bound, torch.float64, streams, upstream, nudge=n) for n in (eps, -eps)]
     found = {}
@@ -66,10 +65,10 @@ def wanted(
         size = value.abs()
         if name == "y":
             size = torch.stack([_finite(seen.abs()) for seen in (value, *true.stored)]).amax(0)
-        elif name == "mean":  # of numbers that cancel: as uncertain as they are
-            size = true.typical
+        elif name in true.statistic_sizes:
+            size = true.statistic_sizes[name]
         error = _largest(eps * _finite(size), [_apart(run.outputs[name], value) for run in runs])
-        of_rows = name in ("mean", "rstd")
+        of_rows = name in bound.op.statistics
         found[name] = Wanted(value, error if of_rows else _by_row(error, bound))
     for name, terms in true.gradients.items():
         shape = (bound.x if name == "x" else bound.operands[name]).shape
@@ -100,7 +99,7 @@ class _Run:
         gradients: Of x and the floating operands, by name; whole: an element for every one of x.
         sizes: Of the numbers that made each element of a gradient, where they may cancel.
         stored: The values that the STORE's steps rounded on the way to y.
-        typical: Of what is reduced, the mean size in each row.
+        statistic_sizes: Of the numbers that each statistic was added up from, by name.
     """
 
     def __init__(
@@ -126,10 +125,11 @@ class _Run:
         outputs = chain.outputs()
         self.outputs = {name: outputs[name].detach() for name in bound.op.outputs}
         self.stored = chain.stored
-        reduced = [dim - bound.x.dim() for dim in bound.reduced]
-        self.typical = (
-            leaves["x"].detach().abs().amax(reduced) if bound.columns else torch.zeros(())
-        )
+        self.statistic_sizes = {
+            name: bound.op.statistic_sizes(name, chain.reduced.detach(), value).to(value)
+            for name, value in self.outputs.items()
+            if name in bound.op.statistics and bound.columns
+        }
         self.gradients: dict[str, Tensor] = {}
         self.sizes: dict[str, Tensor] = {}
         if upstream:
@@ -155,7 +155,7 @@ class _Run:
         self.gradients = dict(zip(leaves, results, strict=False))
         if not whole:
             return
-        size = chain.cancelling(results[-1])
+        size = chain.cancelling(results[-1], upstream)
         through: Sequence[Tensor] = torch.autograd.grad(
             chain.reduced, list(leaves.values()), size, materialize_grads=True
         )
@@ -196,13 +196,15 @@ class _Following(Chain):
             self._note(value)
         for place in places:
             functor = functors[place]
-            if isinstance(functor, Cast) and self._nudge:
-                kept = self._kept(value)
-                value = cast(Any, _Nudged).apply(kept, functor.dtype, self._nudge)
-                continue
-            if isinstance(functor, Affine) and functor.gamma is not None and side == "store":
-                self._note(value * self.value(functor.gamma))
+            nudged = functor.rounds and self._nudge != 0
+            if nudged:
+                value = cast(Any, _Nudged).apply(self._kept(value), self._nudge, 0.0)
+            if side == "store":
+                for one in functor.intermediates(value, self):
+                    self._note(one)
             value = super().apply(side, value, range(place, place + 1))
+            if nudged:
+                value = cast(Any, _Nudged).apply(value, 0.0, self._nudge)
             if side == "store":
                 self._note(value)
         return self._kept(value)
@@ -214,20 +216,14 @@ class _Following(Chain):
     def _note(self, value: Tensor) -> None:
         self.stored.append(self.restore(value.detach().expand(self.result.shape)))
 
-    def cancelling(self, gradient: Tensor) -> Tensor:
+    def cancelling(self, gradient: Tensor, upstream: Mapping[str, Tensor]) -> Tensor:
         """The sizes of what the reduction adds up for its gradient, from that of its result."""
-        op, y, g = self._bound.op, self.result.detach(), gradient.abs()
+        op, g = self._bound.op, gradient.abs()
         if not self.columns:
             return g
-        statistics = op.reference(self.reduced.detach())[1]
-        if "rstd" in statistics:
-            along = y.abs() * (g * y.abs()).mean(-1, keepdim=True)
-            return statistics["rstd"][..., None] * (g + g.mean(-1, keepdim=True) + along)
-        if op.logarithmic:
-            return g + y.exp() * g.square().sum(-1, keepdim=True).sqrt()
-        if op.gradient_header == "op/softmax_gradient.cuh":
-            return y * (g + (y * g).sum(-1, keepdim=True))
-        return self._probed(g)
+        statistics = {k: v.abs().to(g) for k, v in upstream.items() if k in op.statistics}
+        found = op.gradient_sizes(self.reduced.detach(), self.result.detach(), g, statistics)
+        return self._probed(g) if found is None else found
 
     def _probed(self, g: Tensor) -> Tensor:
         """The same for an operator whose formula is not known here: the 2-norm of the terms.
@@ -259,21 +255,25 @@ class _InPlaceOf(torch.autograd.Function):
 
 
 class _Nudged(torch.autograd.Function):
-    """Rounds what lies a little beside: whether a number is rounded up or down is then decided."""
+    """Moves a value and its gradient by shares of their rows' largest elements.
+
+    Around a functor that rounds, this decides whether what lies between two numbers goes up or
+    down: `by` before it the values, `by_gradient` after it the gradients.
+    """
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, dtype: torch.dtype, by: float) -> Tensor:
-        ctx.dtype, ctx.by = dtype, by
-        return _round_beside(value, dtype, by)
+    def forward(ctx: Any, value: Tensor, by: float, by_gradient: float) -> Tensor:
+        ctx.by = by_gradient
+        return _beside(value, by)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return _round_beside(gradient, ctx.dtype, ctx.by), None, None
+        return _beside(gradient, ctx.by), None, None
 
 
-def _round_beside(value: Tensor, dtype: torch.dtype, by: float) -> Tensor:
+def _beside(value: Tensor, by: float) -> Tensor:
     size = _finite(value.abs()).amax(-1, keepdim=True) if value.numel() else value
-    return (value + 4 * by * size).to(dtype).to(value.dtype)
+    return value + 4 * by * size
 
 
 def _apart(chain: Tensor, value: Tensor) -> Tensor:

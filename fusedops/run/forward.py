@@ -22,6 +22,7 @@ from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry, Operand, Virtual, pla
 from fusedops.errors import UnsupportedError
 from fusedops.functors import rounded
 from fusedops.generate.arguments import ArgumentWriter
+from fusedops.generate.members import Member
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import (
@@ -39,6 +40,7 @@ from fusedops.reference.unfused import run
 from fusedops.run.contiguous import dense_cure, run_on_copies
 from fusedops.run.fallback_arch import serve
 from fusedops.run.runnable import Runnable
+from fusedops.schedule import Schedule, override
 from fusedops.schedule import forward as schedule
 from fusedops.schedule.traffic import traffic_of, without_rows
 
@@ -70,20 +72,17 @@ MOST_COLUMNS = 2**31 - 1
 #: DLPack's type code and bits of each dtype that a kernel writes.
 DLPACK = {dtype: (4 if dtype is torch.bfloat16 else 2, dtype.itemsize * 8) for dtype in FLOATING}
 
-#: The row storage that a test forces (fusedops.testing.force_schedule), or None.
-forced: str | None = None
-
 
 class Info(NamedTuple):
     """All that is known of a forward call before it runs; `explain` and the test hooks read it.
 
-    `schedule` says where a row is stored, `tile` is a GPU's launch configuration (None on a CPU),
+    `schedule` says where a row is stored, `tile` is a GPU's schedule (None on a CPU),
     `operands` and `outputs` are views by name, `words` and `patches` are the argument words and
     their relocations, and `draws` is the number of dropouts that draw random numbers.
     """
 
     schedule: str
-    tile: schedule.Schedule | None
+    tile: Schedule | None
     geometry: Geometry
     operands: Mapping[str, View | Number]
     outputs: Mapping[str, View]
@@ -99,8 +98,8 @@ def make_plan(op: Runnable, bound: Bound) -> Any:
         (*DLPACK[bound.output_dtype(name)], bound.output_shape(name)) for name in bound.outputs
     ]
     if bound.x.numel() == 0:
-        if bound.columns == 0 and "mean" in op.outputs:
-            return op.wrap(run(bound))  # rows without columns have statistics: NaN
+        if bound.columns == 0 and len(op.outputs) > 1 + len(op.saves):
+            return op.wrap(run(bound))  # rows without columns have statistics
         return _runtime.Plan(
             kernel=None,
             words=b"",
@@ -132,8 +131,8 @@ def make_plan(op: Runnable, bound: Bound) -> Any:
         rows=rows,
         grain=_grain(rows, info.geometry.columns),
         grid=1 if tile is None else tile.grid(rows),
-        block=1 if tile is None else tile.block,
-        shared=0 if tile is None else tile.shared,
+        block=1 if tile is None else tile.threads_per_block,
+        shared=0 if tile is None else tile.shared_bytes,
         draws=info.draws,
         info=info,
     )
@@ -184,11 +183,11 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
         geometry = _padded(geometry, padding)
     columns = max(geometry.columns, 1)
     tile, traffic = None, traffic_of(bound)
-    if target.shared_limit is not None:
-        check_columns(op.name, columns)
-    if target.shared_limit is None:
-        kind, width = schedule.choose_host(columns, forced), 0
+    forced, gpu = override.current(), target.gpu
+    if gpu is None:
+        kind, width = schedule.choose_host(columns, forced.storage), 0
     else:
+        check_columns(op.name, columns)
         tile = schedule.choose(
             schedule.Row(
                 columns=columns,
@@ -198,11 +197,12 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
                 streams=traffic.streams,
                 centred=op.centred,
             ),
-            target.shared_limit,
-            target.cluster_limit,
-            forced,
+            target.arch,
+            gpu,
+            forced.storage,
+            forced.forward,
         )
-        kind, width = tile.kind, tile.width
+        kind, width = tile.storage, tile.width
     places = iter(geometry.placed)
     operands: dict[str, View | Number] = {
         name: view_of(part, next(places), width) for name, part in inputs.items()
@@ -213,8 +213,8 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
     views = {name: view_of(part, next(places), width) for name, part in outputs.items()}
     if bound.keep:
         views[KEPT] = kept_view(views[KEPT], op.kept, width)
-    if tile is not None and target.cluster_limit > 1 and traffic.streams != "many":
-        tile = _staged(bound, tile, operands["x"], views["y"], target)
+    if tile is not None and gpu is not None and gpu.bulk_copies and traffic.streams != "many":
+        tile = _staged(bound, tile, operands["x"], views["y"], gpu.shared_limit)
     query, logical_row = (() if place is None else place.row_strides for place in places)
     rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
     write = ArgumentWriter(
@@ -237,7 +237,7 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
         members=members,
         words=len(write.words),
         op=op.name,
-        header=op.header,
+        headers=tuple(op.headers()),
         load=bound.load,
         store=bound.store,
         dtype=x.dtype,
@@ -260,19 +260,18 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
 
 def _staged(
     bound: Bound,
-    tile: schedule.Schedule,
+    tile: Schedule,
     x: View | Number,
     y: View,
-    target: Target,
-) -> schedule.Schedule:
+    shared_limit: int,
+) -> Schedule:
     assert isinstance(x, View)
-    assert target.shared_limit is not None
-    if x.placed.column_stride != 1 or y.placed.column_stride != 1:
-        return dataclasses.replace(tile, staged=0)
+    if x.placed[1:] != (1, 1) or y.placed[1:] != (1, 1):  # columns apart, or shared
+        return dataclasses.replace(tile, staged_bytes=0)
     sizes = (bound.x.element_size(), bound.output_dtype("y").itemsize)
     own = min(size * min(tile.width, 16 // size) for size in sizes)
     access = min(x.width * sizes[0], y.width * sizes[1])
-    return schedule.staged(tile, own, access, max(sizes), target.shared_limit)
+    return schedule.staged(tile, own, access, max(sizes), shared_limit)
 
 
 def check_columns(name: str, columns: int) -> None:
@@ -345,45 +344,63 @@ def placed(bound: Bound, parts: Sequence[Part], summed: Sequence[int] = ()) -> G
 
 
 def declared(
-    bound: Bound, write: ArgumentWriter, geometry: Geometry, op: str
-) -> list[tuple[str, str]]:
+    bound: Bound, write: ArgumentWriter, geometry: Geometry, gradient: bool = False
+) -> list[Member]:
     """Write the members with which every kernel's argument begins: rows, operator, x, functors.
 
-    Returns each member's C++ type and name; its words go to `write`. `op` is the operator's type.
+    The words of the members go to `write`. `gradient` says whether the operator's gradient takes
+    the place of the operator.
     """
-    members = [(write.rows(geometry.rows, geometry.sizes), "rows")]
+    members = [Member(write.rows(geometry.rows, geometry.sizes), "rows")]
     write.constant(geometry.columns)
-    members.append(("int64_t", "cols"))
-    if bound.op.eps is None:
-        write.constant(0)
-    else:
-        write.number(rounded(bound.op.eps, write.compute))
-    members.append((op, "op"))
-    members.append((write.operand("x"), "x"))
+    members.append(Member("int64_t", "cols"))
+    members.append(Member(_operator(bound, write, gradient), "op"))
+    members.append(Member(write.operand("x"), "x"))
     for side, chain in (("load", bound.load), ("store", bound.store)):
-        for position, functor in enumerate(chain):
-            write.dropout_slot = bound.slots.get((side, position), -1)
-            members.append((functor.spell(write), f"{side}{position}"))
+        for index, functor in enumerate(chain):
+            write.dropout_slot = bound.slots.get((side, index), -1)
+            drawn = functor.draws is not None and write.drawn_in_memory
+            name = f"{side}{index}"
+            members.append(Member(functor.spell(write), name, "functor", side, index, drawn))
     return members
 
 
-def _members(
-    bound: Bound, write: ArgumentWriter, geometry: Geometry, tile: schedule.Schedule | None
-) -> tuple[tuple[str, str], ...]:
-    """The C++ type and the name of each member of the forward kernel's argument."""
+def _operator(bound: Bound, write: ArgumentWriter, gradient: bool) -> str:
+    """Write the data members of the operator or of its gradient; return its C++ type."""
     op = bound.op
-    members = declared(bound, write, geometry, op.cpp(write.compute))
-    members.append((write.output("y"), "y"))
+    for name in op.numbers:
+        write.number(rounded(op.constants[name], write.compute))
+    kinds = [write.operand(name) for name in op.row_operands]
+    if gradient:
+        kinds += [write.joining(name) for name in op.joining if name in op.statistics]
+    if not op.numbers and not kinds:
+        write.constant(0)
+    return (op.gradient_cpp if gradient else op.cpp)(write.compute, *kinds)
+
+
+def _members(
+    bound: Bound, write: ArgumentWriter, geometry: Geometry, tile: Schedule | None
+) -> tuple[Member, ...]:
+    """The members of the forward kernel's argument."""
+    op = bound.op
+    members = declared(bound, write, geometry)
+    operator = next(one.cpp for one in members if one.name == "op")
+    members.append(Member(write.output("y"), "y"))
     kept = f"Kept<{write.output(KEPT)}, " if bound.keep else ""
-    if "mean" in op.outputs:
-        kind = f"Statistics<{write.output('mean')}, {write.output('rstd')}>"
+    returned = [
+        f"Statistic<&{operator}::Finish::{op.statistics[name].member}, {write.output(name)}>"
+        for name in op.outputs
+        if name in op.statistics
+    ]
+    if returned:
+        kind = f"Statistics<{', '.join(returned)}>"
     else:
         write.constant(0)
         kind = "NoStatistics"
-    members.append((f"{kept}{kind}>" if kept else kind, "statistics"))
-    if tile is not None and tile.asks != "never":
-        write.constant(tile.ahead)
-        members.append(("int64_t", "ahead"))
+    members.append(Member(f"{kept}{kind}>" if kept else kind, "statistics"))
+    if tile is not None and tile.launch.prefetch != "never":
+        write.constant(tile.launch.prefetch_distance)
+        members.append(Member("int64_t", "ahead", "distance"))
     return tuple(members)
 
 

@@ -71,7 +71,9 @@ struct SoftmaxGradientOfResult : SoftmaxGradient<Compute_, kLog, false> {
   };
   FUSEDOPS_HD static Row row(const Compute (&)[2]) { return {}; }
   using Base = SoftmaxGradient<Compute_, kLog, false>;
-  FUSEDOPS_HD typename Base::Finish finish(const Row&, typename Base::Partial all, int64_t) const {
+  template <class AnyRow>
+  FUSEDOPS_HD typename Base::Finish finish(const Row&, typename Base::Partial all, const AnyRow&,
+                                           int64_t) const {
     return {all.sum};
   }
 };

@@ -89,7 +89,8 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
         const int64_t at = kKeeps ? chunk : 0;
         part = op.merge(part, op.reduce(Lanes<1>{}, values[at], gradients[at]));
       }
-      const typename Op::Finish finish = op.finish(known, part, cols);
+      const typename Op::Finish finish = op.finish(known, part, row, cols);
+      detail::add_row_gradients<Op>(finish, load_sinks, lane, row, visit);
       for (int64_t chunk = 0; chunk < chunks; ++chunk) {
         const int64_t at = kKeeps ? chunk : 0;
         if constexpr (!kKeeps) {

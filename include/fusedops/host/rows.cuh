@@ -62,7 +62,7 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
       if constexpr (kKeeps) parts[chunk] = part;
       of_row = chunk == within.begin ? part : op.merge(of_row, part);
     }
-    const typename Op::Finish finish = op.finish(of_row, cols);
+    const typename Op::Finish finish = op.finish(of_row, row, cols);
     statistics.write(finish, row);
 
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {

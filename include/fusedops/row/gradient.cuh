@@ -153,7 +153,8 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
     }
     const typename Op::Partial of_all = parts.all(op, chunks);
     if constexpr (kLate) ask(turn);
-    const typename Op::Finish finish = op.finish(known, of_all, cols);
+    const typename Op::Finish finish = op.finish(known, of_all, row, cols);
+    detail::add_row_gradients<Op>(finish, load_sinks, lane, row, visit);
     for (int chunk = share.begin; chunk < share.end; ++chunk) {
       if (!mine) continue;
       const int col = chunk * Schedule::kChunk + first_col;

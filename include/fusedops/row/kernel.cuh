@@ -14,6 +14,7 @@
 #include <fusedops/op/contract.cuh>
 #include <fusedops/row/combine.cuh>
 #include <fusedops/row/fetch.cuh>
+#include <fusedops/row/repeated.cuh>
 #include <fusedops/row/staging.cuh>
 #include <fusedops/row/storage.cuh>
 
@@ -177,7 +178,7 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
       handshake.wait();
       parts.add(op, part, chunk);
     }
-    const typename Op::Finish finish = op.finish(parts.all(op, chunks), cols);
+    const typename Op::Finish finish = op.finish(parts.all(op, chunks), row, cols);
     if (mine && thread == 0 && share.begin == 0) statistics.write(finish, row);
 
     for (int chunk = share.begin; chunk < share.end; ++chunk) {
