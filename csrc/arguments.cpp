@@ -125,13 +125,13 @@ bool match(const std::vector<Slot>& slots, PyObject* x, PyObject* const* values,
   const Py_ssize_t count = keywords ? PyTuple_GET_SIZE(keywords) : 0;
   for (Py_ssize_t i = 0; i < count; ++i) {
     PyObject* name = PyTuple_GET_ITEM(keywords, i);
-    // Operands mostly come in the order of the declaration.
+    // Operands usually come in the order of the declaration.
     const auto guess = static_cast<size_t>(i);
     PyObject** place = guess < slots.size() && slots[guess].name.ptr() == name
                            ? &arguments->slots[guess + 1]
                            : find(slots, name, arguments);
     if (!place) {
-      // Names from code are interned; those of a dictionary, as in op(x, **names), need not be.
+      // Names in code are interned; those of a dictionary, as in op(x, **names), may not be.
       PyObject* interned = Py_NewRef(name);
       PyUnicode_InternInPlace(&interned);
       place = find(slots, interned, arguments);
@@ -181,7 +181,7 @@ bool read_number(PyObject* object, const Slot& slot, Value* value) {
   } else {
     return false;
   }
-  // Written so that a NaN is refused too.
+  // Written so that NaN is refused as well.
   return !(slot.flags & Slot::kProbability) || (value->real >= 0 && value->real <= 1);
 }
 
