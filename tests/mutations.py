@@ -109,15 +109,15 @@ MUTATIONS = [
     Mutation(
         "a dropped tail of what is loaded",
         "include/fusedops/row/fetch.cuh",
-        "    if (done < count) load_tail<",
-        "    if (false) load_tail<",
+        "    if (done < count) walk_tail<",
+        "    if (false) walk_tail<",
         "test_forward.py::test_every_size[cpu-softmax-torch.float32-33]",
     ),
     Mutation(
         "a dropped tail of what is stored",
         "include/fusedops/row/fetch.cuh",
-        "    if (done < count) store_tail<",
-        "    if (false) store_tail<",
+        "    detail::store_tail<N>(store, pack,",
+        "    if (false) detail::store_tail<N>(store, pack,",
         "test_forward.py::test_every_size[cpu-softmax-torch.float32-33]",
     ),
     Mutation(
@@ -284,8 +284,8 @@ MUTATIONS = [
     Mutation(
         "a dropped tail on the way back",
         "include/fusedops/row/through.cuh",
-        "    if (done < count) walk_tail<",
-        "    if (false) walk_tail<",
+        "      detail::walk_tail<N>(",
+        "      if (false) detail::walk_tail<N>(",
         "test_gradients.py::test_sizes_on_the_cpu[softmax-33]",
     ),
     Mutation(

@@ -88,9 +88,9 @@ FUSEDOPS_HD Columns chunks_within(Columns bounds, int64_t chunk, int64_t chunks)
 }
 
 /// Loads a tile whose first pack begins at `col`. Only packs that can be unmasked are read; all
-/// others, within the row or beyond it, are set to `padding`. kAtOnce: packs beyond the end of the
-/// row are predicated without a branch, so that all loads are in flight together.
-template <bool kRevisit, bool kAtOnce = false, class Tile, class LoadT, class Row>
+/// others, within the row or beyond it, are set to `padding`. kBranchless: packs beyond the end of
+/// the row are predicated without a branch, so that all loads are in flight together.
+template <bool kRevisit, bool kBranchless = false, class Tile, class LoadT, class Row>
 FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_t col,
                            Columns bounds, typename Tile::Compute padding) {
   constexpr int N = Tile::kWidth;
@@ -113,7 +113,7 @@ FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_
       // No branch, so that all loads are in flight together: packs outside of the bounds all read
       // the same masked pack next to the bounds.
       detail::load_pack<N, kRevisit>(load, tile.at[k], row, larger(smaller(first, after), before));
-    } else if (kAtOnce && kAll && Tile::kWhole && Tile::kFull > 0) {
+    } else if (kBranchless && kAll && Tile::kWhole && Tile::kFull > 0) {
       // Packs beyond the row read the first pack of the thread instead.
       const bool there = tile.complete(k);
       detail::load_pack<N, kRevisit>(load, tile.at[k], row, there ? first : col);
