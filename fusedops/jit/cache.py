@@ -49,12 +49,17 @@ class Store:
 
     def newest(self, request: str) -> Entry | None:
         """The whole entry with this request digest whose compiler is newest, whichever that is."""
-        found = (entry for _, entry in self._of(request) if isinstance(entry, Entry))
+        found = (entry for _, entry in self.of(request) if isinstance(entry, Entry))
         return max(found, key=_age, default=None)
 
     def unusable(self, request: str) -> Iterator[tuple[Path, Damaged]]:
         """The entries with this request digest that are not used, each with the reason."""
-        return ((folder, one) for folder, one in self._of(request) if isinstance(one, Damaged))
+        return ((folder, one) for folder, one in self.of(request) if isinstance(one, Damaged))
+
+    def of(self, request: str) -> Iterator[tuple[Path, Entry | Damaged]]:
+        """The entries that are named by this request digest, in the same form as `entries`."""
+        named = [folder for folder in self._folders() if f"-{request[:16]}-" in folder.name]
+        return self._read(named, request)
 
     @contextlib.contextmanager
     def lock(self, identity: Identity) -> Iterator[None]:
@@ -144,11 +149,6 @@ class Store:
 
     def _folders(self) -> list[Path]:
         return sorted(path for path in self._all() if not path.name.startswith("."))
-
-    def _of(self, request: str) -> Iterator[tuple[Path, Entry | Damaged]]:
-        """The entries that are named by this request digest, in the same form as `entries`."""
-        named = [folder for folder in self._folders() if f"-{request[:16]}-" in folder.name]
-        return self._read(named, request)
 
     def _read(
         self, folders: list[Path], request: str | None = None
