@@ -9,7 +9,8 @@ Declare what happens before and after a row reduction; get one kernel that moves
 >>> attention_softmax(torch.zeros(1, 2), scale=0.125, padding=torch.tensor([False, True]))
 tensor([[1., 0.]])
 
-May import: version, renamed, errors, functors, declare, row_op, ops, exporting, nn.
+May import: version, renamed, errors, functors, declare, row_op, ops, group_norm, exporting,
+nn.
 """
 
 import importlib
@@ -32,6 +33,8 @@ __all__ = [
     "Exported",
     "Functor",
     "FusedOpsError",
+    "GroupNorm",
+    "InstanceNorm",
     "LayerNorm",
     "Lengths",
     "LogSoftmax",
@@ -93,6 +96,7 @@ if TYPE_CHECKING or not _is_command():
         Scale,
         Window,
     )
+    from fusedops.group_norm import GroupNorm, InstanceNorm
     from fusedops.ops import LayerNorm, LogSoftmax, RMSNorm, Softmax
     from fusedops.row_op import RowOp
 
@@ -108,7 +112,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"{said}{nearest(name, __all__)}")
     if name == "nn":
         return importlib.import_module("fusedops.nn")
-    for home in ("errors", "functors", "ops", "row_op", "exporting"):
+    for home in ("errors", "functors", "ops", "group_norm", "row_op", "exporting"):
         module = importlib.import_module(f"fusedops.{home}")
         if hasattr(module, name):
             globals()[name] = found = getattr(module, name)

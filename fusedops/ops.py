@@ -7,7 +7,8 @@ May import: errors, functors, declare, row_op.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -132,6 +133,8 @@ class LayerNorm(RowOp):
     normalizes = True
     masks = False
     centred = True
+    #: What a derived class's declaration says of the rows, before eps and stats.
+    sizes: Mapping[str, int] = MappingProxyType({})
 
     def __init__(
         self,
@@ -149,7 +152,7 @@ class LayerNorm(RowOp):
             raise TypeError(
                 f"{type(self).__name__}: stats must be True or False, got {shortened(stats)}"
             )
-        super().__init__(load, store, eps=float(eps), stats=bool(stats))
+        super().__init__(load, store, **self.sizes, eps=float(eps), stats=bool(stats))
 
     def reference(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         eps = float(self.constants["eps"])

@@ -37,7 +37,7 @@ def refuse(
         TypeError, ValueError: An argument does not fit, or out overlaps another tensor.
         UnsupportedError: The call is sound, but no fused kernel can run it.
     """
-    name = type(op).__name__
+    name = op.name
     if reason in ("arguments", "device", "overlap"):
         bound = bind(op, x, operands, options)
         if reason == "overlap":
