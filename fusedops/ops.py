@@ -7,12 +7,14 @@ May import: errors, functors, declare, row_op.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fusedops.declare.text import add_op
+from fusedops.declare.operator import Statistic
 from fusedops.errors import shortened
 from fusedops.functors import Functor, is_finite
 from fusedops.row_op import RowOp
@@ -20,7 +22,6 @@ from fusedops.row_op import RowOp
 __all__ = ["LayerNorm", "LogSoftmax", "RMSNorm", "Softmax"]
 
 
-@add_op
 class Softmax(RowOp):
     """``y_i = exp(v_i - max v) / sum_j exp(v_j - max v)`` over each row of ``v = load(x)``.
 
@@ -45,8 +46,8 @@ class Softmax(RowOp):
     header = "op/softmax.cuh"
     gradient_header = "op/softmax_gradient.cuh"
     kept = 2
-    normalizes = False
     masks = True
+    gradient_schedule = "softmax"
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class Softmax(RowOp):
             )
         super().__init__(load, store, empty_row=empty_row)
 
-    def reference(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def reference(self, value: Tensor, *operands: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         gone = value == -torch.inf
         empty = gone.all(-1, keepdim=True)
         # What has left the row has no gradient and hands none on, by selection: on its way in, and
@@ -78,16 +79,22 @@ class Softmax(RowOp):
         )
         return result.masked_fill(empty, filler), {}
 
-    def cpp(self, compute: str) -> str:
+    def cpp(self, compute: str, *operands: str) -> str:
         log = str(self.logarithmic).lower()
         nan = str(self.constants["empty_row"] == "nan").lower()
         return f"Softmax<{compute}, {log}, {nan}>"
 
-    def gradient_cpp(self, compute: str) -> str:
-        return self.cpp(compute).replace("Softmax", "SoftmaxGradient")
+    def gradient_cpp(self, compute: str, *operands: str) -> str:
+        return self.cpp(compute, *operands).replace("Softmax", "SoftmaxGradient")
+
+    def gradient_sizes(
+        self, value: Tensor, result: Tensor, upstream: Tensor, statistics: Mapping[str, Tensor]
+    ) -> Tensor | None:
+        if self.logarithmic:
+            return upstream + result.exp() * upstream.square().sum(-1, keepdim=True).sqrt()
+        return result * (upstream + (result * upstream).sum(-1, keepdim=True))
 
 
-@add_op
 class LogSoftmax(Softmax):
     """``y_i = v_i - max v - log(sum_j exp(v_j - max v))`` over each row of ``v = load(x)``.
 
@@ -102,7 +109,6 @@ class LogSoftmax(Softmax):
     logarithmic = True
 
 
-@add_op
 class LayerNorm(RowOp):
     """``y = (v - mean) / sqrt(variance + eps)`` over each row of ``v = load(x)``.
 
@@ -129,9 +135,15 @@ class LayerNorm(RowOp):
     header = "op/norm.cuh"
     gradient_header = "op/norm_gradient.cuh"
     kept = 3
-    normalizes = True
-    masks = False
+    numbers = ("eps",)
+    statistics: ClassVar[Mapping[str, Statistic]] = {
+        "mean": Statistic("mean"),
+        "rstd": Statistic("rstd"),
+    }
+    several_dims = True
     centred = True
+    #: What a derived class's declaration says of the rows, before eps and stats.
+    sizes: Mapping[str, int] = MappingProxyType({})
 
     def __init__(
         self,
@@ -149,21 +161,30 @@ class LayerNorm(RowOp):
             raise TypeError(
                 f"{type(self).__name__}: stats must be True or False, got {shortened(stats)}"
             )
-        super().__init__(load, store, eps=float(eps), stats=bool(stats))
+        super().__init__(load, store, **self.sizes, eps=float(eps), stats=bool(stats))
 
-    def reference(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def reference(self, value: Tensor, *operands: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         eps = float(self.constants["eps"])
         result, mean, rstd = torch.native_layer_norm(value, value.shape[-1:], None, None, eps)
-        return result, {"mean": mean[..., 0].detach(), "rstd": rstd[..., 0].detach()}
+        return result, {"mean": mean[..., 0], "rstd": rstd[..., 0]}
 
-    def cpp(self, compute: str) -> str:
+    def cpp(self, compute: str, *operands: str) -> str:
         return f"LayerNorm<{compute}>"
 
-    def gradient_cpp(self, compute: str) -> str:
+    def gradient_cpp(self, compute: str, *operands: str) -> str:
         return f"LayerNormGradient<{compute}>"
 
+    def gradient_sizes(
+        self, value: Tensor, result: Tensor, upstream: Tensor, statistics: Mapping[str, Tensor]
+    ) -> Tensor | None:
+        rstd = self.reference(value)[1]["rstd"][..., None]
+        along = result.abs() * (upstream * result.abs()).mean(-1, keepdim=True)
+        return rstd * (upstream + upstream.mean(-1, keepdim=True) + along)
 
-@add_op
+    def statistic_sizes(self, name: str, value: Tensor, statistic: Tensor) -> Tensor:
+        return value.abs().amax(-1) if name == "mean" else statistic.abs()
+
+
 class RMSNorm(LayerNorm):
     """``y = v / sqrt(mean(v * v) + eps)`` over each row of ``v = load(x)``.
 
@@ -189,13 +210,13 @@ class RMSNorm(LayerNorm):
     ) -> None:
         super().__init__(load, store, eps=eps, stats=stats)
 
-    def reference(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def reference(self, value: Tensor, *operands: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         rstd = torch.rsqrt(value.square().mean(-1, keepdim=True) + float(self.constants["eps"]))
-        kept = rstd[..., 0].detach()
-        return value * rstd, {"mean": torch.zeros_like(kept), "rstd": kept}
+        of_rows = rstd[..., 0]
+        return value * rstd, {"mean": torch.zeros_like(of_rows), "rstd": of_rows}
 
-    def cpp(self, compute: str) -> str:
+    def cpp(self, compute: str, *operands: str) -> str:
         return f"RmsNorm<{compute}>"
 
-    def gradient_cpp(self, compute: str) -> str:
+    def gradient_cpp(self, compute: str, *operands: str) -> str:
         return f"RmsNormGradient<{compute}>"

@@ -15,6 +15,7 @@ import fusedops as fo
 from fusedops.bind.bind import bind
 from fusedops.functors import Functor
 from fusedops.generate.target import Target
+from fusedops.jit import nvrtc
 from fusedops.run import forward as plan
 from fusedops.schedule import row_schedule as schedule
 from fusedops.schedule.architectures import GPUS
@@ -107,6 +108,20 @@ class TestWhichAre:
             x = tensor(4, columns, dtype=dtype)
             bound = bind(fo.Softmax(), x, {}, {"dtype": HALF})
             assert plan.describe(bound, Target.named("sm_90")).tile.staged_bytes == 0
+
+    @pytest.mark.parametrize(
+        ("name", "value", "columns", "arch", "header"),
+        [
+            ("STAGED_WORD", 32, 12289, "sm_90", "row/staging.cuh"),
+            ("KEPT_PARTS", 1, 30522, "sm_80", "row/combine.cuh"),
+        ],
+    )
+    def test_shared_memory_is_asserted(self, monkeypatch, name, value, columns, arch, header):
+        """Source that reserves other bytes than its headers use does not compile."""
+        variant = described(fo.Softmax(), tensor(4, columns, dtype=HALF), {}, arch).variant
+        monkeypatch.setattr(schedule, name, value)
+        with pytest.raises(fo.CompileError, match=f"{header} disagree"):
+            nvrtc.compile_cuda(variant.source, arch)
 
     def test_what_leaves_columns_out_compiles(self):
         """A functor of C++ may say which columns it leaves, unknown to Python."""

@@ -27,11 +27,19 @@ if TYPE_CHECKING:
 
         @property
         def masks(self) -> bool:
-            """Whether the op may leave masked elements out of a row, as a softmax may."""
+            """Whether elements may be masked, as in a softmax."""
 
         @property
-        def normalizes(self) -> bool:
-            """Whether the op is a norm."""
+        def several_dims(self) -> bool:
+            """Whether a row may have several dimensions, as in a norm."""
+
+        @property
+        def statistics(self) -> Mapping[str, Any]:
+            """The numbers of a row that a call can return, by the output's name."""
+
+        @property
+        def row_operands(self) -> tuple[str, ...]:
+            """The names of the operands of the operator itself."""
 
 
 __all__ = ["OPTIONS", "check_chain", "operands_of"]
@@ -39,8 +47,9 @@ __all__ = ["OPTIONS", "check_chain", "operands_of"]
 #: The keywords of a call that are options, not operands.
 OPTIONS = ("dim", "normalized_shape", "dtype", "out", "training", "generator")
 
-#: Names that no operand and no saved stream may have: results, options and x use them.
-_RESERVED = (*OPTIONS, "y", "mean", "rstd", "x", "self")
+#: Names that no operand and no saved stream may have: results, options and x use them. So are
+#: those of the operator's statistics.
+_RESERVED = (*OPTIONS, "y", "x", "self")
 
 
 def check_chain(op: Declaration, side: str, functors: Iterable[Functor]) -> tuple[Functor, ...]:
@@ -134,26 +143,33 @@ def _of_row(op: Declaration, given: Any) -> str:
     several = isinstance(given, (tuple, list)) and given
     if not all(isinstance(one, int) for one in (given if several else [given])):
         return ""
-    option = "normalized_shape" if op.normalizes else "dim"
+    option = "normalized_shape" if op.several_dims else "dim"
     value = tuple(given) if several else given
     return f"; the call says what a row is: {type(op).__name__}()(x, {option}={shortened(value)})"
 
 
 def operands_of(op: Declaration) -> tuple[Operand, ...]:
-    """The operands that the functors of both sides name, in order of first use, each once.
+    """The operands that functors and operator name, in order of first use, each once.
 
     Raises:
         ValueError: A name is reserved for the call, or stands for operands of two roles.
     """
     name = type(op).__name__
+    reserved = (*_RESERVED, *op.statistics)
     found: dict[str, Operand] = {}
-    for functor in (*op.load, *op.store):
-        stream = functor.saves
-        for operand in functor.operands():
-            if operand.name in _RESERVED:
+    own = tuple(Operand(one, Role.ROW) for one in op.row_operands)
+    users: list[tuple[Functor | None, tuple[Operand, ...]]] = [
+        *((functor, functor.operands()) for functor in op.load),
+        (None, own),
+        *((functor, functor.operands()) for functor in op.store),
+    ]
+    for functor, operands in users:
+        stream = None if functor is None else functor.saves
+        for operand in operands:
+            if operand.name in reserved:
                 raise ValueError(
-                    f"{name}: {functor!r} names its operand {operand.name!r}, which the call "
-                    f"itself uses; choose another name than {', '.join(_RESERVED)}"
+                    f"{name}: {functor or 'it'!r} names its operand {operand.name!r}, which the "
+                    f"call itself uses; choose another name than {', '.join(reserved)}"
                 )
             known = found.setdefault(operand.name, operand)
             if known.role is not operand.role:
@@ -161,7 +177,7 @@ def operands_of(op: Declaration) -> tuple[Operand, ...]:
                     f"{name}: operand {operand.name!r} is named twice, as {known.role.value} and "
                     f"as {operand.role.value}; use two names"
                 )
-        if stream is not None and stream.name in _RESERVED:
+        if stream is not None and stream.name in reserved:
             raise ValueError(
                 f"{name}: {functor!r}: save={stream.name!r} is taken; choose another name"
             )

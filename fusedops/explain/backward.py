@@ -15,6 +15,7 @@ from fusedops.generate.target import Target
 from fusedops.run import forward
 from fusedops.run.backward import Backward
 from fusedops.run.gradient import Gradient, described
+from fusedops.run.operand_gradients import Occurrence
 
 __all__ = ["Wanted", "wanted"]
 
@@ -29,14 +30,14 @@ class Wanted:
         bound: The checked call.
         names: The names of the tensors that require grad, operands or "x".
         refused: Why the fused call raises, or None if it does not.
-        gradient: The backward pass for these names, with a gradient for every saved stream.
+        gradient: The backward pass for these names, with a gradient for every output.
     """
 
     def __init__(self, bound: Bound, names: frozenset[str], refused: str | None) -> None:
         self.bound = bound
         self.names = names
         self.refused = refused
-        self.gradient = Gradient(bound.op, names, frozenset(bound.op.saves))
+        self.gradient = Gradient(bound.op, names, frozenset(bound.op.joining))
 
     def kept(self) -> tuple[Kept, ...]:
         """The saved tensors: row statistics, inputs and saved streams that the backward reads."""
@@ -79,7 +80,12 @@ class Wanted:
                 parts.append(f"{one.name}: written whole and summed by torch, since the rows that")
                 parts[-1] += " share it are no neighbours"
                 continue
-            over = "columns" if share.kind == "row" else "rows"
+            if one.side == "op" and share.group == 1:
+                continue
+            if share.kind == "channel":
+                parts.append(f"{one.name}: {_of_channels(told, one)}")
+                continue
+            over = "columns" if share.kind == "row" and one.side != "op" else "rows"
             where = ""
             if share.kind == "column" and told.tile is not None:
                 where = f" in {_PLACES[told.tile.launch.sum_storage]}"
@@ -94,6 +100,16 @@ class Wanted:
             return None
         told = self.gradient.describe(*described(self.bound, self.gradient), target)
         return None if told.apart else told
+
+
+def _of_channels(told: Backward, one: Occurrence) -> str:
+    """How a gradient is made each of whose elements neighbouring columns share."""
+    (_, output), _ = told.parts_of[one]
+    dtype, (rows, pieces) = told.outputs[output]
+    return (
+        f"each row leaves {pieces} sum{'s' * (pieces > 1)} over pieces of its columns "
+        f"({rows * pieces * dtype.itemsize} bytes in all), added up by the second"
+    )
 
 
 def wanted(bound: Bound) -> Wanted | None:

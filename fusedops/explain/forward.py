@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusedops._runtime import Reason
+from fusedops.bind.arranged import arranged, order
 from fusedops.bind.bind import Bound, bind
 from fusedops.bind.geometry import SHARED_BYTES
 from fusedops.explain.backward import Wanted, wanted
@@ -49,7 +51,7 @@ def explain(bound: Bound, target: Target | None = None) -> Explanation:
         ValueError: A schedule that a test forces cannot hold the row.
     """
     if bound.x.device.type not in ("cpu", "cuda"):
-        refuse(bound.op, "device", bound.x, bound.operands, _options(bound))
+        refuse(bound.op, Reason.DEVICE, bound.x, bound.operands, _options(bound))
     here = target is None
     target = target or Target.of(bound.x.device)
     device = _device_name(bound.x.device) if here else target.arch
@@ -81,7 +83,7 @@ def explain(bound: Bound, target: Target | None = None) -> Explanation:
         load=bound.load,
         store=bound.store,
         left_out=_left_out(bound),
-        rows=math.prod(bound.output_shape("mean")),
+        rows=math.prod(bound.row_shape),
         columns=bound.columns,
         visited=_visited(described, info),
         schedule=None if info is None else info.schedule,
@@ -132,7 +134,9 @@ def _touched(tensor: Tensor) -> int:
 
 
 def _columns_lie(view: View) -> str:
-    step = view.placed.column_stride
+    step, repeats = view.placed.column_stride, view.placed.repeats
+    if repeats > 1:
+        return f"one value for each {repeats} neighbouring columns"
     return {0: "one value a row", 1: "contiguous columns"}.get(
         step, f"strided columns, {step} elements apart"
     )
@@ -167,6 +171,11 @@ def _width(
 ) -> tuple[int | None, str]:
     if tile is None:
         return None, "vectors of the compiler's choice"
+    if view.placed.repeats > 1:
+        shared = f"a pack of {tile.width} columns shares it"
+        if view.width < tile.width:
+            shared = f"{view.width} column{'s' * (view.width > 1)} of a pack share it for certain"
+        return 1, f"1 at a time: {shared}"
     if view.placed.column_stride != 1:
         return 1, "1 at a time: " + (
             "the columns are not contiguous" if view.placed.column_stride else "it is one value"
@@ -304,7 +313,7 @@ def _with_copies(bound: Bound) -> tuple[Bound, tuple[str, ...], int]:
     The bytes are those that copying moves.
     """
     x = bound.x
-    back = [contiguous.order(bound).index(dim) for dim in range(x.dim())]
+    there = order(x.dim(), bound.reduced)
     names: list[str] = []
     moved = 0
 
@@ -312,7 +321,7 @@ def _with_copies(bound: Bound) -> tuple[Bound, tuple[str, ...], int]:
         nonlocal moved
         if not isinstance(value, Tensor):
             return value
-        seen = contiguous.seen(bound, value)
+        seen = arranged(value, x.shape, bound.reduced)
         if not seen.is_contiguous():
             names.append(f"{name!r} to {tuple(seen.shape)}, dense")
             moved += (_touched(value) + seen.numel()) * value.element_size()
@@ -322,7 +331,7 @@ def _with_copies(bound: Bound) -> tuple[Bound, tuple[str, ...], int]:
     operands = {name: copied(name, value) for name, value in bound.operands.items()}
     for name in bound.op.outputs:
         shape = bound.output_shape(name)
-        turned = len(shape) == x.dim() and back != sorted(back)
+        turned = len(shape) == x.dim() and there != sorted(there)
         if turned or name in bound.out:
             names.append(f"the output {name!r} back to {shape}")
             times = 2 * (int(turned) + int(name in bound.out))

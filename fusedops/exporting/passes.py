@@ -125,7 +125,7 @@ def backward_pass(bound: Bound, gradient: Gradient, target: Target) -> Pass:
     pieces: list[str] = []
     for number, (dtype, (parts, wide)) in enumerate(told.outputs[told.returned :], told.returned):
         parameters.scratch(number, f"piece{len(pieces)}")
-        size = f"{_share(told, total, parts)} * {wide * dtype.itemsize}"
+        size = f"{_share(told, total, parts, number)} * {wide * dtype.itemsize}"
         pieces.append(f"{_HELPERS}piece({size})")
     tile, rows = told.tile, told.geometry.rows
     variant, words, patches = told.first
@@ -145,10 +145,10 @@ def backward_pass(bound: Bound, gradient: Gradient, target: Target) -> Pass:
     ]
     if told.second is not None:
         sums, words, of_sums, count, grid = told.second
-        # The members are alike; each ends with parts, groups and columns.
-        member = len(words) // 8 // len(told.parts_of)
-        shares = [] if fixed else [_share(told, total, n) for _, n in told.parts_of.values()]
-        parts_of = [(member * (number + 1) - 3, one) for number, one in enumerate(shares)]
+        shares = [
+            _share(told, total, parts, number) for (_, number), parts in told.parts_of.values()
+        ]
+        parts_of = [] if fixed else list(zip(told.parts_at, shares, strict=True))
         launches.append(
             Launch(
                 sums,
@@ -201,7 +201,7 @@ def _backward_parameters(
     for name in op.slots:
         _operand(parameters, numbers[name], name, bound)
     keywords = {saved_name(name): name for name in op.saves}
-    keywords |= {joining_name(name): f"d{name}" for name in op.saves}
+    keywords |= {joining_name(name): f"d{name}" for name in op.joining}
     for keyword, name in {**keywords, KEPT: "kept"}.items():
         value = given.get(keyword)
         if isinstance(value, Tensor):
@@ -248,12 +248,12 @@ def _cut(told: Backward, target: Target) -> str:
     tile = told.tile
     if tile is None:
         most = f"{_HELPERS}host_slices(rows, {_fewest_rows(told)})"
-        return f"{_HELPERS}cut(rows, {most}, 1)"
+        return f"fusedops::cut_rows(rows, {most}, 1, 1)"
     summed = any(s.group > 1 for s in told.sharing.values() if s.kind in ("column", "row"))
     if not tile.launch.persistent and not summed:
-        return f"{_HELPERS}cut(rows, rows, 1)"
+        return "fusedops::cut_rows(rows, rows, 1, 1)"
     resident = resident_rows(tile, target.multiprocessors)
-    return f"{_HELPERS}cut(rows, {resident}, {tile.rows_per_block})"
+    return f"fusedops::cut_rows(rows, {resident}, 1, {tile.rows_per_block})"
 
 
 def _fewest_rows(told: Backward) -> int:
@@ -267,8 +267,15 @@ def _slices(words: bytes) -> list[tuple[int, str]]:
     return [(first, "slices.rows"), (first + 1, "slices.span"), (first + 2, "slices.per_span")]
 
 
-def _share(told: Backward, total: str, parts: int) -> str:
-    """So many parts as an expression of all slices: one for each, or for each block of them."""
+def _share(told: Backward, total: str, parts: int, number: int) -> str:
+    """So many parts as an expression of all slices: one for each, or for each block of them.
+
+    `number` is that of the output that holds them. Where columns share an element there is a part
+    for each row.
+    """
+    for one, ((_, output), _) in told.parts_of.items():
+        if output == number and told.sharing[one].kind == "channel":
+            return str(parts) if total.isdigit() else "rows"
     each = told.slices.total // parts
     if total.isdigit():
         return str(parts)

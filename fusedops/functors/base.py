@@ -37,6 +37,7 @@ class Role(enum.Enum):
     FLAGS = "a bool tensor"
     COUNT = "an int32 or int64 tensor or an int"
     PROBABILITY = "a float in [0, 1]"
+    ROW = "a floating-point tensor of one number a row, or a number"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -43,7 +43,7 @@ def find(arch: str, device: str) -> TuningFile | None:
     request = _request(arch, device)
     entry = store.newest(request)
     if entry is None:
-        for folder, reason in store.unusable(request):
+        for folder, reason in store.entries(request):
             _warn(folder, str(reason))
         return None
     try:
@@ -75,7 +75,7 @@ def keep(content: Mapping[str, Any]) -> Path:
         "compiler": {"name": "fusedops tune"},
         "date": datetime.datetime.now(tz=datetime.timezone.utc).isoformat(),
     }
-    others = [folder for folder, _ in store.of(identity.request)]
+    others = [folder for folder, _ in store.entries(identity.request)]
     entry = store.publish(identity, meta, {FILE: text.encode()})
     store.clear(folder for folder in others if folder != entry.folder)
     find.cache_clear()

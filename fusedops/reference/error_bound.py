@@ -65,10 +65,10 @@ def wanted(
         size = value.abs()
         if name == "y":
             size = torch.stack([_finite(seen.abs()) for seen in (value, *true.stored)]).amax(0)
-        elif name == "mean":  # of numbers that cancel: as uncertain as they are
-            size = true.typical
+        elif name in true.statistic_sizes:
+            size = true.statistic_sizes[name]
         error = _largest(eps * _finite(size), [_apart(run.outputs[name], value) for run in runs])
-        of_rows = name in ("mean", "rstd")
+        of_rows = name in bound.op.statistics
         found[name] = Wanted(value, error if of_rows else _by_row(error, bound))
     for name, terms in true.gradients.items():
         shape = (bound.x if name == "x" else bound.operands[name]).shape
@@ -99,7 +99,7 @@ class _Run:
         gradients: Of x and the floating operands, by name; whole: an element for every one of x.
         sizes: Of the numbers that made each element of a gradient, where they may cancel.
         stored: The values that the STORE's steps rounded on the way to y.
-        typical: Of what is reduced, the mean size in each row.
+        statistic_sizes: Of the numbers that each statistic was added up from, by name.
     """
 
     def __init__(
@@ -125,10 +125,11 @@ class _Run:
         outputs = chain.outputs()
         self.outputs = {name: outputs[name].detach() for name in bound.op.outputs}
         self.stored = chain.stored
-        reduced = [dim - bound.x.dim() for dim in bound.reduced]
-        self.typical = (
-            leaves["x"].detach().abs().amax(reduced) if bound.columns else torch.zeros(())
-        )
+        self.statistic_sizes = {
+            name: bound.op.statistic_sizes(name, chain.reduced.detach(), value).to(value)
+            for name, value in self.outputs.items()
+            if name in bound.op.statistics and bound.columns
+        }
         self.gradients: dict[str, Tensor] = {}
         self.sizes: dict[str, Tensor] = {}
         if upstream:
@@ -154,7 +155,7 @@ class _Run:
         self.gradients = dict(zip(leaves, results, strict=False))
         if not whole:
             return
-        size = chain.cancelling(results[-1])
+        size = chain.cancelling(results[-1], upstream)
         through: Sequence[Tensor] = torch.autograd.grad(
             chain.reduced, list(leaves.values()), size, materialize_grads=True
         )
@@ -215,20 +216,14 @@ class _Following(Chain):
     def _note(self, value: Tensor) -> None:
         self.stored.append(self.restore(value.detach().expand(self.result.shape)))
 
-    def cancelling(self, gradient: Tensor) -> Tensor:
+    def cancelling(self, gradient: Tensor, upstream: Mapping[str, Tensor]) -> Tensor:
         """The sizes of what the reduction adds up for its gradient, from that of its result."""
-        op, y, g = self._bound.op, self.result.detach(), gradient.abs()
+        op, g = self._bound.op, gradient.abs()
         if not self.columns:
             return g
-        statistics = op.reference(self.reduced.detach())[1]
-        if "rstd" in statistics:
-            along = y.abs() * (g * y.abs()).mean(-1, keepdim=True)
-            return statistics["rstd"][..., None] * (g + g.mean(-1, keepdim=True) + along)
-        if op.logarithmic:
-            return g + y.exp() * g.square().sum(-1, keepdim=True).sqrt()
-        if op.gradient_header == "op/softmax_gradient.cuh":
-            return y * (g + (y * g).sum(-1, keepdim=True))
-        return self._probed(g)
+        statistics = {k: v.abs().to(g) for k, v in upstream.items() if k in op.statistics}
+        found = op.gradient_sizes(self.reduced.detach(), self.result.detach(), g, statistics)
+        return self._probed(g) if found is None else found
 
     def _probed(self, g: Tensor) -> Tensor:
         """The same for an operator whose formula is not known here: the 2-norm of the terms.

@@ -19,6 +19,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from fusedops.bind.arranged import arranged, restored
 from fusedops.bind.bind import Bound
 from fusedops.bind.generator import draw
 from fusedops.errors import UnsupportedError
@@ -48,23 +49,18 @@ class Chain:
 
     def arrange(self, tensor: Tensor) -> Tensor:
         """Move the reduced dimensions to the end and make them one."""
-        bound = self._bound
-        full = tensor[(None,) * (bound.x.dim() - tensor.dim())]
-        if all(full.shape[dim] == 1 for dim in bound.reduced):
-            moved = full.permute(*self._rows, *bound.reduced)
-            return moved.reshape(*moved.shape[: len(self._rows)], 1)
-        wide = list(full.shape)
-        for dim in bound.reduced:
-            wide[dim] = bound.x.shape[dim]
-        moved = full.expand(wide).permute(*self._rows, *bound.reduced)
-        return moved.reshape(*moved.shape[: len(self._rows)], self.columns)
+        bound, rank = self._bound, len(self._rows)
+        seen = arranged(tensor, bound.x.shape, bound.reduced)
+        if any(size != 1 for size in seen.shape[rank:]):
+            columns = [bound.x.shape[dim] for dim in bound.reduced]
+            seen = seen.expand(*seen.shape[:rank], *columns)
+        return seen.flatten(rank)
 
     def restore(self, tensor: Tensor) -> Tensor:
         """Undo `arrange` for a tensor of x's size."""
         bound = self._bound
-        order = [*self._rows, *bound.reduced]
-        apart = tensor.reshape([bound.x.shape[dim] for dim in order])
-        return apart.permute([order.index(dim) for dim in range(len(order))])
+        sizes = [bound.x.shape[dim] for dim in bound.reduced]
+        return restored(tensor.reshape(*tensor.shape[:-1], *sizes), bound.reduced)
 
     def tensor(self, name: str) -> Any:
         """An operand as given, arranged; numbers as they are."""
@@ -137,17 +133,27 @@ class Chain:
         """Every result before it is rounded to its dtype, by name."""
         bound, op = self._bound, self._bound.op
         value = self._load()
-        if bound.columns == 0:
-            rows = [bound.x.shape[dim] for dim in self._rows]
-            result = value
-            statistics = {name: value.new_full(rows, torch.nan) for name in ("mean", "rstd")}
-        else:
-            result, statistics = op.reference(value)
+        result, statistics = self._reduced(value)
         # A logarithm of -inf is a constant, whatever the store makes of it.
-        gone = result == -torch.inf if op.masks and self._differentiable() else None
+        gone = result == -torch.inf if op.logarithmic and self._differentiable() else None
         with self._without(gone):
             result = self.apply("store", result, range(len(bound.store)))
         return {"y": self.restore(result), **self.saved, **statistics}
+
+    def _reduced(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The operator's result, and the statistics that the call returns, by name."""
+        op = self._bound.op
+        operands = [
+            torch.as_tensor(self.value(name), dtype=value.dtype, device=value.device)
+            for name in op.row_operands
+        ]
+        if self.columns == 0:
+            result, found = value, op.reference_of_nothing(value, *operands)
+        else:
+            result, found = op.reference(value, *operands)
+        returned = {name: found[name] for name in op.outputs if name in op.statistics}
+        constant = returned.keys() - {*op.joining}
+        return result, {k: v.detach() if k in constant else v for k, v in returned.items()}
 
     def _load(self) -> Tensor:
         """What is reduced: masked elements are -inf."""
@@ -168,7 +174,7 @@ class Chain:
             return value.masked_fill(gone, -torch.inf)
 
     def _shared(self) -> int:
-        """The number of functors run once for y and streams: a cast rounds the sum of their gradients.
+        """The number of functors run once for y and streams: casts round the sum of the gradients.
 
         Otherwise none, so that nothing leaks from under a mask where a stream has no gradient.
         """

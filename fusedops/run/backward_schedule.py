@@ -56,7 +56,7 @@ def backward_schedule(
         ),
         target.arch,
         target.gpu,
-        values_of(bound.op.normalizes, traffic.beside),
+        values_of(bound.op.gradient_schedule == "norm", traffic.beside),
         tuple(_sums(bound)),
         forced.storage,
         forced.backward,
@@ -69,7 +69,7 @@ def _sums(bound: Bound) -> Iterator[int]:
     x, reduced = bound.x, bound.reduced
     for one in occurrences(bound.op, bound.op.slots):
         tensor = bound.operands[one.name]
-        if not isinstance(tensor, Tensor):
+        if not isinstance(tensor, Tensor) or one.side == "op":
             continue
         lead = x.dim() - tensor.dim()
         own = {dim + lead: size for dim, size in enumerate(tensor.shape)}

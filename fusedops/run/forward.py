@@ -22,6 +22,7 @@ from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry, Operand, Virtual, pla
 from fusedops.errors import UnsupportedError
 from fusedops.functors import rounded
 from fusedops.generate.arguments import ArgumentWriter
+from fusedops.generate.members import Member
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import (
@@ -91,14 +92,22 @@ class Info(NamedTuple):
     draws: int
 
 
-def make_plan(op: Runnable, bound: Bound) -> Any:
-    """Return the plan of a call that the C++ path has not seen, or, if none fits, the result."""
+def make_plan(op: Runnable, bound: Bound, shape: Sequence[int] | None = None) -> Any:
+    """Return the plan of a call that the C++ path has not seen, or, if none fits, the result.
+
+    `shape` is that of the plan's outputs of x's size, if not x's: of as many elements.
+    """
+    shapes = [bound.output_shape(name) for name in bound.outputs]
+    if shape is not None:
+        own = tuple(bound.x.shape)
+        shapes = [tuple(shape) if one == own else one for one in shapes]
     outputs = [
-        (*DLPACK[bound.output_dtype(name)], bound.output_shape(name)) for name in bound.outputs
+        (*DLPACK[bound.output_dtype(name)], one)
+        for name, one in zip(bound.outputs, shapes, strict=True)
     ]
     if bound.x.numel() == 0:
-        if bound.columns == 0 and "mean" in op.outputs:
-            return op.wrap(run(bound))  # rows without columns have statistics: NaN
+        if bound.columns == 0 and len(op.outputs) > 1 + len(op.saves):
+            return op.wrap(run(bound))  # rows without columns have statistics
         return _runtime.Plan(
             kernel=None,
             words=b"",
@@ -236,7 +245,7 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
         members=members,
         words=len(write.words),
         op=op.name,
-        header=op.header,
+        headers=tuple(op.headers()),
         load=bound.load,
         store=bound.store,
         dtype=x.dtype,
@@ -265,7 +274,7 @@ def _staged(
     shared_limit: int,
 ) -> Schedule:
     assert isinstance(x, View)
-    if x.placed.column_stride != 1 or y.placed.column_stride != 1:
+    if x.placed[1:] != (1, 1) or y.placed[1:] != (1, 1):  # columns apart, or shared
         return dataclasses.replace(tile, staged_bytes=0)
     sizes = (bound.x.element_size(), bound.output_dtype("y").itemsize)
     own = min(size * min(tile.width, 16 // size) for size in sizes)
@@ -343,45 +352,63 @@ def placed(bound: Bound, parts: Sequence[Part], summed: Sequence[int] = ()) -> G
 
 
 def declared(
-    bound: Bound, write: ArgumentWriter, geometry: Geometry, op: str
-) -> list[tuple[str, str]]:
+    bound: Bound, write: ArgumentWriter, geometry: Geometry, gradient: bool = False
+) -> list[Member]:
     """Write the members with which every kernel's argument begins: rows, operator, x, functors.
 
-    Returns each member's C++ type and name; its words go to `write`. `op` is the operator's type.
+    The words of the members go to `write`. `gradient` says whether the operator's gradient takes
+    the place of the operator.
     """
-    members = [(write.rows(geometry.rows, geometry.sizes), "rows")]
+    members = [Member(write.rows(geometry.rows, geometry.sizes), "rows")]
     write.constant(geometry.columns)
-    members.append(("int64_t", "cols"))
-    if bound.op.eps is None:
-        write.constant(0)
-    else:
-        write.number(rounded(bound.op.eps, write.compute))
-    members.append((op, "op"))
-    members.append((write.operand("x"), "x"))
+    members.append(Member("int64_t", "cols"))
+    members.append(Member(_operator(bound, write, gradient), "op"))
+    members.append(Member(write.operand("x"), "x"))
     for side, chain in (("load", bound.load), ("store", bound.store)):
-        for position, functor in enumerate(chain):
-            write.dropout_slot = bound.slots.get((side, position), -1)
-            members.append((functor.spell(write), f"{side}{position}"))
+        for index, functor in enumerate(chain):
+            write.dropout_slot = bound.slots.get((side, index), -1)
+            drawn = functor.draws is not None and write.drawn_in_memory
+            name = f"{side}{index}"
+            members.append(Member(functor.spell(write), name, "functor", side, index, drawn))
     return members
+
+
+def _operator(bound: Bound, write: ArgumentWriter, gradient: bool) -> str:
+    """Write the data members of the operator or of its gradient; return its C++ type."""
+    op = bound.op
+    for name in op.numbers:
+        write.number(rounded(op.constants[name], write.compute))
+    kinds = [write.operand(name) for name in op.row_operands]
+    if gradient:
+        kinds += [write.joining(name) for name in op.joining if name in op.statistics]
+    if not op.numbers and not kinds:
+        write.constant(0)
+    return (op.gradient_cpp if gradient else op.cpp)(write.compute, *kinds)
 
 
 def _members(
     bound: Bound, write: ArgumentWriter, geometry: Geometry, tile: Schedule | None
-) -> tuple[tuple[str, str], ...]:
-    """The C++ type and the name of each member of the forward kernel's argument."""
+) -> tuple[Member, ...]:
+    """The members of the forward kernel's argument."""
     op = bound.op
-    members = declared(bound, write, geometry, op.cpp(write.compute))
-    members.append((write.output("y"), "y"))
+    members = declared(bound, write, geometry)
+    operator = next(one.cpp for one in members if one.name == "op")
+    members.append(Member(write.output("y"), "y"))
     kept = f"Kept<{write.output(KEPT)}, " if bound.keep else ""
-    if "mean" in op.outputs:
-        kind = f"Statistics<{write.output('mean')}, {write.output('rstd')}>"
+    returned = [
+        f"Statistic<&{operator}::Finish::{op.statistics[name].member}, {write.output(name)}>"
+        for name in op.outputs
+        if name in op.statistics
+    ]
+    if returned:
+        kind = f"Statistics<{', '.join(returned)}>"
     else:
         write.constant(0)
         kind = "NoStatistics"
-    members.append((f"{kept}{kind}>" if kept else kind, "statistics"))
+    members.append(Member(f"{kept}{kind}>" if kept else kind, "statistics"))
     if tile is not None and tile.launch.prefetch != "never":
         write.constant(tile.launch.prefetch_distance)
-        members.append(("int64_t", "ahead"))
+        members.append(Member("int64_t", "ahead", "distance"))
     return tuple(members)
 
 

@@ -64,6 +64,7 @@ def needed(op: Declaration, wanted: Collection[str]) -> Needed:
             operands.update(reads.operands)
             if reads.input:
                 remake(chain, place)
+    operands.update(op.reads(wanted))
     return Needed(x, frozenset(operands), frozenset(streams))
 
 
@@ -73,5 +74,5 @@ def saved_name(stream: str) -> str:
 
 
 def joining_name(stream: str) -> str:
-    """The keyword under which a backward call gets the gradient of the saved stream."""
+    """The keyword under which a backward call gets the gradient of a result besides y."""
     return f"gradient of {stream}"

@@ -10,7 +10,14 @@ from fusedops.schedule.features import Features
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.schedule.tiling import Tile, ceil_div, power_of_two_above
 
-__all__ = ["STORAGES", "Schedule", "check_cluster", "cluster_of", "reserved_shared"]
+__all__ = [
+    "RESERVED_SHARED",
+    "STORAGES",
+    "Schedule",
+    "check_cluster",
+    "cluster_of",
+    "reserved_shared",
+]
 
 #: C++ storage types, by the names that `fusedops.testing.force_schedule` takes.
 STORAGES = {

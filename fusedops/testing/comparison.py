@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound
 from fusedops.bind.generator import draw
 from fusedops.reference.error_bound import Wanted, wanted
@@ -92,7 +93,7 @@ def check(op: RowOp, x: Tensor, /, **arguments: Any) -> Report:
     Whatever the declaration holds, functors of your own included. The truth is the unfused chain in
     double on the same inputs; the bound for each element is 0.51 ulp of its type and four times the
     error of the unfused chain in the compute type (docs/design.md). Compared are the call as given
-    with random upstream gradients for y and for every saved stream, another dropout mask, an x with
+    with random upstream gradients for every output that has one, another dropout mask, an x with
     gaps between its columns, upstream gradients that rows share, an odd number of columns, one row,
     one column, no rows; the gradient of x alone, and those of the operands alone; and that a second
     run gives the same bits. Much of that has to be built first: a check takes seconds on a CPU.
@@ -120,9 +121,10 @@ def check(op: RowOp, x: Tensor, /, **arguments: Any) -> Report:
     if arguments.pop("out", None) is not None:
         raise TypeError("check: out= has no place here; leave it away")
     arguments.pop("generator", None)
+    op, x, arguments = op.over_rows(x, arguments)
     bound = op.bind(x, arguments)
     if x.device.type not in ("cpu", "cuda"):
-        refuse(op, "device", x, bound.operands, {})
+        refuse(op, Reason.DEVICE, x, bound.operands, {})
     options = {
         "dim": bound.reduced,
         "dtype": bound.dtype,
@@ -259,7 +261,7 @@ def _call(
     outputs = dict(zip(op.outputs, [result] if len(op.outputs) == 1 else result, strict=True))
     if op.forward_only:
         return outputs, {}, {}
-    upstream = {name: _upstream(outputs[name], case, options["dim"]) for name in ("y", *op.saves)}
+    upstream = {name: _upstream(outputs[name], case, options["dim"]) for name in ("y", *op.joining)}
     found = torch.autograd.grad(
         [outputs[name] for name in upstream],
         list(leaves.values()),

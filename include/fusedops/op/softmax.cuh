@@ -103,13 +103,14 @@ struct Softmax {
     }
   };
 
-  FUSEDOPS_HD Finish finish(Partial row, int64_t) const {
-    const Compute base = finite(row.max);
+  template <class Row>
+  FUSEDOPS_HD Finish finish(Partial part, const Row&, int64_t) const {
+    const Compute base = finite(part.max);
     // NaN among masked elements has a sum that is NaN, so that row is not empty.
-    if (row.max == -infinity<Compute>() && row.sum == 0) {
+    if (part.max == -infinity<Compute>() && part.sum == 0) {
       return {base, kEmptyIsNan ? quiet_nan<Compute>() : Compute(0)};
     }
-    return {base, kLog ? logarithm(row.sum) : reciprocal(row.sum)};
+    return {base, kLog ? logarithm(part.sum) : reciprocal(part.sum)};
   }
 
  private:

@@ -67,7 +67,10 @@ struct SoftmaxGradient {
       return kLog ? kept(y, g - exponential(y) * sum) : y * (g - sum);
     }
   };
-  FUSEDOPS_HD Finish finish(const Row&, Partial all, int64_t) const { return {all.sum}; }
+  template <class AnyRow>
+  FUSEDOPS_HD Finish finish(const Row&, Partial all, const AnyRow&, int64_t) const {
+    return {all.sum};
+  }
 
  private:
   // A logarithm of -inf is a constant, whoever made it so.

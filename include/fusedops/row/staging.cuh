@@ -69,12 +69,13 @@ class Stage {
   static constexpr int kWord = 16;
   static constexpr int kPerWord = kWord / sizeof(Out);
   static constexpr int kWider = sizeof(In) > sizeof(Out) ? sizeof(In) : sizeof(Out);
-  // A row begins anywhere within its first word, and ends anywhere within its last.
-  static constexpr int kBytes = (Schedule::kChunk * kWider + 2 * kWord - 1) / kWord * kWord;
   static_assert(Schedule::Storage::kOneTile, "a block has its share of a row whole");
   static_assert(Schedule::kThreads >= kPerWord, "a thread has one column of an end at most");
 
  public:
+  /// Bytes of shared memory per row: it may begin and end anywhere in a 16-byte word.
+  static constexpr int kBytes = (Schedule::kChunk * kWider + 2 * kWord - 1) / kWord * kWord;
+
   __device__ __forceinline__ Stage(int thread, int64_t cols)
       : thread_(thread),
         begin_(Schedule::rank(blockIdx.x) * Schedule::kChunk),

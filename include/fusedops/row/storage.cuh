@@ -24,6 +24,12 @@ struct InShared {
   static constexpr bool kOneTile = false;
   static constexpr bool kRevisits = false;
 
+  /// Bytes of shared memory per chunk of a block's rows.
+  template <class Schedule, class Compute>
+  FUSEDOPS_HD static constexpr int64_t chunk_bytes() {
+    return int64_t(Schedule::kRows) * Schedule::kTile * int64_t(sizeof(Compute));
+  }
+
   template <int kThreads, class Tile>
   FUSEDOPS_HD static void put(char* memory, const Tile& tile, int64_t chunk, int thread) {
     each<kThreads, Tile>(memory, chunk, thread, [&](auto* words, int k, int j) {

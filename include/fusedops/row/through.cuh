@@ -6,6 +6,7 @@
 #pragma once
 
 #include <fusedops/functor/sink.cuh>
+#include <fusedops/op/row_operand.cuh>
 #include <fusedops/row/fetch.cuh>
 #include <fusedops/row/sinks.cuh>
 
