@@ -105,6 +105,8 @@ struct Flip {
   Draw draw;
   static constexpr bool kNeedsInput = false;
 
+  FUSEDOPS_HD auto drawn() const { return Flip<decltype(draw.drawn())>{draw.drawn()}; }
+
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
     Compute kept[N];
@@ -244,6 +246,14 @@ class TestDraws:
         told = op.explain(x, **options)
         assert told.left_out == op.store
         assert not told.dropouts
+
+    def test_a_draw_in_memory(self, device):
+        """As a captured graph has it: the struct is made of a draw that is read first."""
+        op = fo.LayerNorm(store=[fo.Dropout("q"), Flip("p")])
+        x = randn(5, 24, device=device)
+        draw = torch.tensor([7, 3], device=device)
+        given = {"p": 0.5, "q": 0.25}
+        assert same_bits(op(x, **given, generator=draw), op(x, **given, generator=(7, 3)))
 
     def test_explain_names_it(self, device):
         op = fo.LayerNorm(store=[Flip("p")])
