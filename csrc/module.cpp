@@ -16,6 +16,7 @@
 #include "cpu.h"
 #include "dispatch.h"
 #include "driver.h"
+#include "gate.h"
 #include "kernel.h"
 #include "plan.h"
 #include "threads.h"
@@ -107,6 +108,7 @@ PYBIND11_MODULE(_runtime, module) {
            py::arg("returned") = py::none())
       .def_readonly("info", &runtime::Plan::info);
 
+  module.attr("Reason") = runtime::make_reason_type(module);
   module.attr("Dispatcher") = runtime::make_dispatcher_type(module);
   module.def("call_at_once", &runtime::call_at_once, py::arg("type"));
   module.def("set_salt", &runtime::set_salt, py::arg("salt"));

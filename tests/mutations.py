@@ -347,7 +347,7 @@ MUTATIONS = [
     Mutation(
         "gradients of survivors of dropout not scaled",
         "include/fusedops/functor/dropout.cuh",
-        "    (*this)(g, row, col);  // the same elements, the same scale\n",
+        "    (*this)(g, row, col);  // the same mask and scale\n",
         "    (*this)(g, row, col);\n    for (int i = 0; i < N; ++i) g[i] /= Compute(scale);\n",
         "test_gradients.py::test_residual_layer_norm[cpu-float32]",
     ),
@@ -532,7 +532,7 @@ MUTATIONS = [
     Mutation(
         "a LOAD of a user's own that is loaded twice",
         "include/fusedops/dispatch/plain.cuh",
-        "if constexpr (kAgain) {",
+        "if constexpr (kRevisit) {",
         "if constexpr (false) {",
         "test_foreign.py::test_what_a_plain_load_says_of_itself",
     ),

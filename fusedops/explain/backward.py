@@ -15,6 +15,7 @@ from fusedops.generate.target import Target
 from fusedops.run import forward
 from fusedops.run.backward import Backward
 from fusedops.run.gradient import Gradient, described
+from fusedops.run.operand_gradients import Occurrence
 
 __all__ = ["Wanted", "wanted"]
 
@@ -81,6 +82,9 @@ class Wanted:
                 continue
             if one.side == "op" and share.group == 1:
                 continue
+            if share.kind == "channel":
+                parts.append(f"{one.name}: {_of_channels(told, one)}")
+                continue
             over = "columns" if share.kind == "row" and one.side != "op" else "rows"
             where = ""
             if share.kind == "column" and told.tile is not None:
@@ -96,6 +100,16 @@ class Wanted:
             return None
         told = self.gradient.describe(*described(self.bound, self.gradient), target)
         return None if told.apart else told
+
+
+def _of_channels(told: Backward, one: Occurrence) -> str:
+    """How a gradient is made each of whose elements neighbouring columns share."""
+    (_, output), _ = told.parts_of[one]
+    dtype, (rows, pieces) = told.outputs[output]
+    return (
+        f"each row leaves {pieces} sum{'s' * (pieces > 1)} over pieces of its columns "
+        f"({rows * pieces * dtype.itemsize} bytes in all), added up by the second"
+    )
 
 
 def wanted(bound: Bound) -> Wanted | None:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusedops._runtime import Reason
 from fusedops.bind.arranged import arranged, order
 from fusedops.bind.bind import Bound, bind
 from fusedops.bind.geometry import SHARED_BYTES
@@ -50,7 +51,7 @@ def explain(bound: Bound, target: Target | None = None) -> Explanation:
         ValueError: A schedule that a test forces cannot hold the row.
     """
     if bound.x.device.type not in ("cpu", "cuda"):
-        refuse(bound.op, "device", bound.x, bound.operands, _options(bound))
+        refuse(bound.op, Reason.DEVICE, bound.x, bound.operands, _options(bound))
     here = target is None
     target = target or Target.of(bound.x.device)
     device = _device_name(bound.x.device) if here else target.arch
@@ -133,7 +134,9 @@ def _touched(tensor: Tensor) -> int:
 
 
 def _columns_lie(view: View) -> str:
-    step = view.placed.column_stride
+    step, repeats = view.placed.column_stride, view.placed.repeats
+    if repeats > 1:
+        return f"one value for each {repeats} neighbouring columns"
     return {0: "one value a row", 1: "contiguous columns"}.get(
         step, f"strided columns, {step} elements apart"
     )
@@ -168,6 +171,11 @@ def _width(
 ) -> tuple[int | None, str]:
     if tile is None:
         return None, "vectors of the compiler's choice"
+    if view.placed.repeats > 1:
+        shared = f"a pack of {tile.width} columns shares it"
+        if view.width < tile.width:
+            shared = f"{view.width} column{'s' * (view.width > 1)} of a pack share it for certain"
+        return 1, f"1 at a time: {shared}"
     if view.placed.column_stride != 1:
         return 1, "1 at a time: " + (
             "the columns are not contiguous" if view.placed.column_stride else "it is one value"

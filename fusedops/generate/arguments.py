@@ -88,9 +88,15 @@ class ArgumentWriter:
 
     def view(self, view: View) -> str:
         """Append a tensor view: pointer, row strides and column stride, in elements."""
-        storage, (rows, step), width, patch, shared = view
+        storage, (rows, step, repeats), width, patch, shared = view
         self._patched(*patch)
         self.words += (0, step) if shared else (*rows, step)
+        if repeats > 1:
+            if width:
+                self._divider(repeats)
+            else:
+                self.words += (repeats, 0)  # on a CPU, where rows may have any number of columns
+            return f"RepeatedView<{storage}, {0 if shared else len(rows)}, {width}>"
         column = "kBroadcast" if step == 0 else "kContiguous" if step == 1 else "kStrided"
         return f"View<{storage}, {0 if shared else len(rows)}, Column::{column}, {width}>"
 
@@ -150,11 +156,7 @@ class ArgumentWriter:
             self.words.extend(sizes[1:])
             return f"WideRowSpace<{self.rank}>"
         for size in sizes[1:]:
-            shift = (size - 1).bit_length()
-            multiplier = ((1 << 32) * ((1 << shift) - size)) // size + 1
-            word = size | multiplier << 32
-            self.words.append(word if multiplier < 1 << 31 else word - (1 << 64))
-            self.words.append(shift)
+            self._divider(size)
         return f"RowSpace<{self.rank}>"
 
     def storage(self, dtype: torch.dtype) -> str:
@@ -164,6 +166,14 @@ class ArgumentWriter:
     def pack(self) -> bytes:
         """The words as the bytes that the kernel takes, little-endian."""
         return struct.pack(f"<{len(self.words)}q", *self.words)
+
+    def _divider(self, size: int) -> None:
+        """Append a `Divider`, which divides by `size` in 32 bits."""
+        shift = (size - 1).bit_length()
+        multiplier = ((1 << 32) * ((1 << shift) - size)) // size + 1
+        word = size | multiplier << 32
+        self.words.append(word if multiplier < 1 << 31 else word - (1 << 64))
+        self.words.append(shift)
 
     def _patched(self, kind: int, source: int) -> None:
         self.patches.append((len(self.words), kind, source))

@@ -49,8 +49,12 @@ class Chain:
 
     def arrange(self, tensor: Tensor) -> Tensor:
         """Move the reduced dimensions to the end and make them one."""
-        bound = self._bound
-        return arranged(tensor, bound.x.shape, bound.reduced).flatten(len(self._rows))
+        bound, rank = self._bound, len(self._rows)
+        seen = arranged(tensor, bound.x.shape, bound.reduced)
+        if any(size != 1 for size in seen.shape[rank:]):
+            columns = [bound.x.shape[dim] for dim in bound.reduced]
+            seen = seen.expand(*seen.shape[:rank], *columns)
+        return seen.flatten(rank)
 
     def restore(self, tensor: Tensor) -> Tensor:
         """Undo `arrange` for a tensor of x's size."""

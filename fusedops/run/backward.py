@@ -44,7 +44,7 @@ from fusedops.run.saved_tensors import joining_name, saved_name
 from fusedops.run.second_stage import second_stage
 from fusedops.schedule import Schedule
 from fusedops.schedule.backward import resident_rows
-from fusedops.schedule.row_partition import Sharing, Slices, cut, sharing
+from fusedops.schedule.row_partition import Sharing, Slices, cut, piece_columns, sharing
 from fusedops.schedule.traffic import without_rows
 
 if TYPE_CHECKING:
@@ -72,6 +72,12 @@ class Backward:
         apart: Whether some tensor's reduced dimensions do not merge, so that no kernel can be made;
             if so, the attributes that describe kernels are not set.
         loose: Whether some operand's gradient has the shape of x and is for the caller to sum.
+        parts_of: For each gradient that has partial sums, the source of the pointer of their
+            workspace, and their number.
+        pieces_of: For each gradient that is summed over pieces of a row's columns too, the number
+            of pieces that make one element; on a CPU there is one, and none is listed.
+        parts_at: The index of the argument word of the second kernel that holds the number of
+            partial sums, for each of `parts_of`.
     """
 
     def __init__(
@@ -94,7 +100,9 @@ class Backward:
         self.of_statistics = {joining_name(n) for n in self.op.joining if n in self.op.statistics}
         self.loose = False
         self.shared_sums = 0  # elements of shared memory
-        self.parts_of: dict[Occurrence, tuple[tuple[int, int], int]] = {}  # patch, number of parts
+        self.parts_of: dict[Occurrence, tuple[tuple[int, int], int]] = {}
+        self.pieces_of: dict[Occurrence, int] = {}
+        self.parts_at: Sequence[int] = ()
         inputs = self._inputs(dy)
         results = self._results()
         shape = tuple(bound.x.shape)
@@ -143,10 +151,13 @@ class Backward:
         return inputs
 
     def partial(self, share: Sharing) -> bool:
-        """Whether several slices of the rows share such a sum, each leaving a partial sum.
+        """Whether a sum is left in partial sums, one for each slice of the rows that share it.
 
         A `split` kernel leaves partial sums of every sum over all rows, however few rows there are.
+        Where neighbouring columns share an element, every row leaves some.
         """
+        if share.kind == "channel":
+            return True
         if self.split and share.group == self.geometry.rows > 1:
             return True
         return share.group > self.slices.rows
@@ -331,6 +342,8 @@ class Backward:
             share = Sharing("row", 1, 0)
         if share.kind == "each":
             return f"Each<{numbers}, {write.view(view)}>", ""
+        if share.kind == "channel":
+            return self._by_channel(write, one, numbers), ""
         partial = self.partial(share)
         flag = str(partial).lower()
         if share.kind == "row":
@@ -362,12 +375,26 @@ class Backward:
         flags = f"{flag}, Sums::k{sums.capitalize()}, {write.compute}"
         return f"ByColumn<{numbers}, {to}, {flags}>", sums
 
+    def _by_channel(self, write: ArgumentWriter, one: Occurrence, numbers: str) -> str:
+        """The C++ type of a target whose elements each stand for several neighbouring columns."""
+        columns, repeats = self.geometry.columns, self.views[one].placed.repeats
+        piece = repeats if self.tile is None else piece_columns(self.tile, repeats)
+        if self.tile is not None:
+            self.pieces_of[one] = repeats // piece
+        memory = self._scratch(one, columns // piece)
+        write.pointer(memory.patch)
+        write.constant(columns // piece)
+        write.constant(repeats)
+        return f"ByChannel<{numbers}, {0 if self.tile is None else piece}, {write.compute}>"
+
     def _scratch(self, one: Occurrence, columns: int) -> View:
         """Allot a workspace of `columns` elements of the compute type for each partial sum."""
         patch = (_runtime.OUTPUT, len(self.outputs))
-        tile, by_column = self.tile, self.sharing[one].kind == "column"
-        combined = by_column and tile is not None and tile.launch.sum_storage != "memory"
+        tile, kind = self.tile, self.sharing[one].kind
+        combined = kind == "column" and tile is not None and tile.launch.sum_storage != "memory"
         parts = self.slices.total // (tile.rows_per_block if tile is not None and combined else 1)
+        if kind == "channel":
+            parts = self.geometry.rows
         self.outputs.append((self.bound.compute, (parts, columns)))
         if self.partial(self.sharing[one]):
             self.parts_of[one] = patch, parts
@@ -397,7 +424,10 @@ class Backward:
         """Generate the second kernel, which adds up partial sums; None if there are none."""
         if not self.parts_of:
             return None
-        stage = second_stage(self.geometry, self.sharing, self.views, self.parts_of, self.compute)
+        stage = second_stage(
+            self.geometry, self.sharing, self.views, self.parts_of, self.pieces_of, self.compute
+        )
+        self.parts_at = stage.parts_at
         variant = self._variant("sums", stage.members, stage.write)
         if self.tile is not None:
             tile = sums_schedule(stage.block, stage.wide)

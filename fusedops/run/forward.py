@@ -266,7 +266,7 @@ def _staged(
     shared_limit: int,
 ) -> Schedule:
     assert isinstance(x, View)
-    if x.placed.column_stride != 1 or y.placed.column_stride != 1:
+    if x.placed[1:] != (1, 1) or y.placed[1:] != (1, 1):  # columns apart, or shared
         return dataclasses.replace(tile, staged_bytes=0)
     sizes = (bound.x.element_size(), bound.output_dtype("y").itemsize)
     own = min(size * min(tile.width, 16 // size) for size in sizes)

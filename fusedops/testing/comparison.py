@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound
 from fusedops.bind.generator import draw
 from fusedops.reference.error_bound import Wanted, wanted
@@ -122,7 +123,7 @@ def check(op: RowOp, x: Tensor, /, **arguments: Any) -> Report:
     arguments.pop("generator", None)
     bound = op.bind(x, arguments)
     if x.device.type not in ("cpu", "cuda"):
-        refuse(op, "device", x, bound.operands, {})
+        refuse(op, Reason.DEVICE, x, bound.operands, {})
     options = {
         "dim": bound.reduced,
         "dtype": bound.dtype,

@@ -38,8 +38,8 @@ class Parts {
   __device__ __forceinline__ static void prepare() {
     if constexpr (kBlocks > 1) {
       if (threadIdx.x == 0) {
-        told()[0].make();
-        told()[1].make();
+        barriers()[0].make();
+        barriers()[1].make();
         Barrier::made();
       }
     }
@@ -49,7 +49,7 @@ class Parts {
   __device__ __forceinline__ void add(const Op& op, const Partial& part, int chunk) {
     if constexpr (kBlocks > 1) {
       const int lane = threadIdx.x % 32;
-      if (lane < kBlocks) send(&slot(chunk), part, told()[turn_], lane);
+      if (lane < kBlocks) send(&slot(chunk), part, barriers()[turn_], lane);
     } else if constexpr (kExchanges) {
       if (chunk % kAtOnce == 0 && chunk > 0) fold(op, chunk);
       if (threadIdx.x % 32 == 0) slot(chunk % kAtOnce) = part;
@@ -62,9 +62,9 @@ class Parts {
   __device__ __forceinline__ Partial all(const Op& op, int chunks) {
     if constexpr (kBlocks > 1) {
       if (threadIdx.x == 0) {
-        told()[turn_].expect(chunks * kGroups * int(sizeof(Partial)));
+        barriers()[turn_].expect(chunks * kGroups * int(sizeof(Partial)));
       }
-      told()[turn_].wait(parity_);
+      barriers()[turn_].wait(parity_);
       parity_ ^= turn_;
       all_ = combined(op, chunks);
     } else if constexpr (kExchanges) {
@@ -99,9 +99,9 @@ class Parts {
     __shared__ Slots parts;
     return parts;
   }
-  __device__ __forceinline__ static Barrier* told() {
-    __shared__ Barrier barriers[2];
-    return barriers;
+  __device__ __forceinline__ static Barrier* barriers() {
+    __shared__ Barrier each[2];
+    return each;
   }
   __device__ __forceinline__ Partial& slot(int chunk) const {
     return slots()[turn_][chunk][threadIdx.x / 32];

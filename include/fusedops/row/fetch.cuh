@@ -12,9 +12,9 @@ namespace fusedops {
 
 namespace detail {
 
-template <int N, bool kAgain, class LoadT, class Compute, class Row>
+template <int N, bool kRevisit, class LoadT, class Compute, class Row>
 FUSEDOPS_HD void load_pack(const LoadT& load, Compute* dst, const Row& row, int64_t col) {
-  if constexpr (kAgain && has_revisit<LoadT, Compute, Row>()) {
+  if constexpr (kRevisit && has_revisit<LoadT, Compute, Row>()) {
     load.template revisit<N>(dst, row, col);
   } else {
     load.template load<N>(dst, row, col);
@@ -23,7 +23,7 @@ FUSEDOPS_HD void load_pack(const LoadT& load, Compute* dst, const Row& row, int6
 
 // Narrower and narrower packs: a CPU's packs are wide, and the end of a row should still move by
 // vectors.
-template <int N, bool kAgain, class LoadT, class Compute, class Row>
+template <int N, bool kRevisit, class LoadT, class Compute, class Row>
 FUSEDOPS_HD void load_tail(const LoadT& load, Compute* dst, const Row& row, int64_t col,
                            int64_t count) {
   constexpr int kNext = N > 8 ? 8 : 1;
@@ -31,12 +31,12 @@ FUSEDOPS_HD void load_tail(const LoadT& load, Compute* dst, const Row& row, int6
   FUSEDOPS_UNROLL
   for (int i = 0; i + kNext <= N; i += kNext) {
     if (i + kNext <= count) {
-      load_pack<kNext, kAgain>(load, dst + i, row, col + i);
+      load_pack<kNext, kRevisit>(load, dst + i, row, col + i);
       done = i + kNext;
     }
   }
   if constexpr (kNext > 1) {
-    if (done < count) load_tail<kNext, kAgain>(load, dst + done, row, col + done, count - done);
+    if (done < count) load_tail<kNext, kRevisit>(load, dst + done, row, col + done, count - done);
   }
 }
 
@@ -85,7 +85,7 @@ FUSEDOPS_HD Columns chunks_within(Columns bounds, int64_t chunk, int64_t chunks)
 /// Fills a tile whose first pack begins at `col`. Only packs that can be unmasked are read; all
 /// others, within the row or beyond it, become `padding`. kAtOnce: packs beyond the row's end cost
 /// no branch, so that all loads are in flight together.
-template <bool kAgain, bool kAtOnce = false, class Tile, class LoadT, class Row>
+template <bool kRevisit, bool kAtOnce = false, class Tile, class LoadT, class Row>
 FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_t col,
                            Columns bounds, typename Tile::Compute padding) {
   constexpr int N = Tile::kWidth;
@@ -103,24 +103,24 @@ FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_
     if constexpr (kBounds) wanted = wanted && first < bounds.end && first + N > bounds.begin;
     if constexpr (kSkips) wanted = wanted && load.template any<N>(row, first);
     if (Tile::kExact && kAll) {
-      detail::load_pack<N, kAgain>(load, tile.at[k], row, first);
+      detail::load_pack<N, kRevisit>(load, tile.at[k], row, first);
     } else if (kBounds && !kSkips && detail::masks_bounds<LoadT>() && k < Tile::kFull) {
       // Without a branch, so that all loads are in flight together: packs outside the bounds read
       // the masked pack next to the bounds, all of them the same.
-      detail::load_pack<N, kAgain>(load, tile.at[k], row, larger(smaller(first, after), before));
+      detail::load_pack<N, kRevisit>(load, tile.at[k], row, larger(smaller(first, after), before));
     } else if (kAtOnce && kAll && Tile::kWhole && Tile::kFull > 0) {
       // What is beyond the row reads the thread's first pack again.
       const bool there = tile.complete(k);
-      detail::load_pack<N, kAgain>(load, tile.at[k], row, there ? first : col);
+      detail::load_pack<N, kRevisit>(load, tile.at[k], row, there ? first : col);
       FUSEDOPS_UNROLL
       for (int i = 0; i < N; ++i) tile.at[k][i] = there ? tile.at[k][i] : padding;
     } else if (wanted && tile.complete(k)) {
-      detail::load_pack<N, kAgain>(load, tile.at[k], row, first);
+      detail::load_pack<N, kRevisit>(load, tile.at[k], row, first);
     } else {
       FUSEDOPS_UNROLL
       for (int i = 0; i < N; ++i) tile.at[k][i] = padding;
       if (!Tile::kWhole && Tile::kPacks == 1 && wanted) {
-        detail::load_tail<N, kAgain>(load, tile.at[k], row, first, count);
+        detail::load_tail<N, kRevisit>(load, tile.at[k], row, first, count);
       }
     }
   }
@@ -135,15 +135,15 @@ FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_
     typename Tile::Compute pack[N];
     FUSEDOPS_UNROLL
     for (int i = 0; i < N; ++i) pack[i] = padding;
-    detail::load_tail<N, kAgain>(load, pack, row, first, tile.count(last));
+    detail::load_tail<N, kRevisit>(load, pack, row, first, tile.count(last));
     tile.put(last, pack);
   }
 }
 
 /// Asks for what a tile of a later row will load.
 template <class Tile, class LoadT, class Row>
-FUSEDOPS_HD void announce(const Tile&, const LoadT& load, const Row& row, int64_t col,
-                          int64_t cols) {
+FUSEDOPS_HD void prefetch_tile(const Tile&, const LoadT& load, const Row& row, int64_t col,
+                               int64_t cols) {
   FUSEDOPS_UNROLL
   for (int k = 0; k < Tile::kPacks; ++k) {
     const int64_t first = col + int64_t(k) * Tile::kStride;

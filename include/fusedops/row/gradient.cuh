@@ -18,10 +18,11 @@ namespace fusedops {
 /// slices are rows.
 enum class Ask { kNever, kEachThread, kAtOnce, kByLine, kAcross };
 
-/// `ahead`: the prefetch distance in rows. kGathers: the loads of the STORE's operands are issued
+/// `ahead`: the prefetch distance in rows. kEagerOperands: the loads of the STORE's operands are issued
 /// together with those of the row, not after them.
-template <class Schedule, Ask kAsk, bool kGathers = true, class Op, class LoadT, class Upstream,
-          class StoreT, class Kept, class To, class LoadTargets, class StoreTargets, class Rows>
+template <class Schedule, Ask kAsk, bool kEagerOperands = true, class Op, class LoadT,
+          class Upstream, class StoreT, class Kept, class To, class LoadTargets, class StoreTargets,
+          class Rows>
 __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
                                                 const Upstream& upstream, const StoreT& store,
                                                 const Kept& kept, const To& to,
@@ -93,8 +94,8 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
       load.prefetch_all(row, smaller<int64_t>(here, cols), last, by);
       upstream.prefetch_all(row, smaller<int64_t>(here, cols), last, by);
     } else if constexpr (kAsk == Ask::kEachThread) {
-      announce(value, load, row, here + first_col, cols);
-      announce(value, upstream, row, here + first_col, cols);
+      prefetch_tile(value, load, row, here + first_col, cols);
+      prefetch_tile(value, upstream, row, here + first_col, cols);
     }
   };
 
@@ -112,8 +113,8 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
   // barrier.
   using Parts = detail::Parts<Schedule, Op>;
   // All wait for the beginning, since RowLane::sum has them wait again; blocks visit many rows.
-  Beginning<Schedule::kBlocks> others;
-  detail::prepare<decltype(others), Parts>();
+  ClusterHandshake<Schedule::kBlocks> handshake;
+  detail::prepare<decltype(handshake), Parts>();
   Parts parts;
   for (uint32_t turn = 0; turn < turns; ++turn) {
     const bool mine = begin + turn < end;
@@ -121,7 +122,7 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
     const Visit visit{slice, turn, turns, begin < end, mine};
     if constexpr (kBefore) ask(turn);
     typename Op::Compute of_row[Op::kKept];
-    if constexpr (kGathers) {
+    if constexpr (kEagerOperands) {
       kept.read(of_row, unaware(row), 0);  // numbers of its own, aligned as they are
     } else {
       // What is read in this branch has come where it ends: what the STORE reads is not under way
@@ -141,13 +142,13 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
 
     for (int chunk = share.begin; chunk < share.end; ++chunk) {
       if (mine) {
-        if (kGathers || chunk > share.begin) fetch(row, chunk);
+        if (kEagerOperands || chunk > share.begin) fetch(row, chunk);
         through_store<Op, kMasks>(value, gradient, known, store, row,
                                   chunk * Schedule::kChunk + first_col, store_sinks, lane, visit);
       }
-      if (kGathers && kEarly && chunk == share.begin) ask(turn);
+      if (kEagerOperands && kEarly && chunk == share.begin) ask(turn);
       const typename Op::Partial part = op.reduce(kGroup, value, gradient);
-      others.wait();
+      handshake.wait();
       parts.add(op, part, chunk);
     }
     const typename Op::Partial of_all = parts.all(op, chunks);

@@ -14,6 +14,7 @@
 #include <fusedops/op/contract.cuh>
 #include <fusedops/row/combine.cuh>
 #include <fusedops/row/fetch.cuh>
+#include <fusedops/row/repeated.cuh>
 #include <fusedops/row/staging.cuh>
 #include <fusedops/row/storage.cuh>
 
@@ -73,10 +74,10 @@ struct Schedule {
 namespace detail {
 
 /// Before blocks of a cluster write into each other.
-template <class Begun, class Parts>
+template <class Handshake, class Parts>
 __device__ __forceinline__ void prepare() {
-  if constexpr (Begun::kOthers) {
-    Begun::prepare();
+  if constexpr (Handshake::kNeeded) {
+    Handshake::prepare();
     Parts::prepare();
     __syncthreads();
     cluster_arrive();
@@ -85,10 +86,10 @@ __device__ __forceinline__ void prepare() {
 
 }  // namespace detail
 
-/// kAsksAhead: each row is prefetched into the L2 cache `ahead` rows before its turn, whichever
+/// kPrefetches: each row is prefetched into the L2 cache `ahead` rows before its turn, whichever
 /// block takes it then. kStages: rows are staged in shared memory as they lie in memory, unless the
-/// LOAD excludes columns: it may then read next to those of its block. kTold: as Beginning.
-template <class Schedule, bool kAsksAhead = false, bool kStages = false, bool kTold = false,
+/// LOAD excludes columns: it may then read next to those of its block. kRelays: as Beginning.
+template <class Schedule, bool kPrefetches = false, bool kStages = false, bool kRelays = false,
           class Op, class LoadT, class StoreT, class Statistics, class Rows>
 __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, StoreT store,
                                            const Statistics& statistics, const Rows& rows,
@@ -118,8 +119,8 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
   RowTile tile;
   const int64_t apart = Schedule::rows_apart(gridDim.x);
   using Parts = detail::Parts<Schedule, Op>;
-  Beginning<Schedule::kBlocks, kTold> others;
-  detail::prepare<decltype(others), Parts>();
+  ClusterHandshake<Schedule::kBlocks, kRelays> handshake;
+  detail::prepare<decltype(handshake), Parts>();
   Parts parts;
   constexpr bool kStage = kStages && !detail::bounds<LoadT, Row>();
   auto stage = detail::stage_of<kStage, Schedule>(load, store, thread, cols);
@@ -132,7 +133,7 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
     const Row row = rows.index(mine ? number : first);
     const Columns bounds = bounds_of(load, row, cols);
     stage.fetch(load, row, mine);
-    if constexpr (kAsksAhead) {
+    if constexpr (kPrefetches) {
       if (thread == 0 && number + ahead < rows.count) {
         const Row later = rows.index(number + ahead);
         const Columns wanted = bounds_of(load, later, cols);
@@ -151,8 +152,8 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
     typename Op::Partial part = Op::identity();  // what this thread's group knows of a chunk
     for (int chunk = share.begin; chunk < share.end; ++chunk) {
       if (kSkipsChunks && (chunk < within.begin || chunk >= within.end)) {
-        if (first < apart && chunk == share.begin) others.tell(Schedule::rank(blockIdx.x));
-        others.wait();
+        if (first < apart && chunk == share.begin) handshake.relay(Schedule::rank(blockIdx.x));
+        handshake.wait();
         parts.add(op, Op::identity(), chunk);
         continue;
       }
@@ -169,9 +170,9 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
         Storage::template put<Schedule::kThreads * Schedule::kRows>(
             shared_row, tile, chunk - share.begin, threadIdx.x);
       }
-      if (first < apart && chunk == share.begin) others.tell(Schedule::rank(blockIdx.x));
+      if (first < apart && chunk == share.begin) handshake.relay(Schedule::rank(blockIdx.x));
       part = op.reduce(Lanes<Schedule::kLanes>{}, tile);
-      others.wait();
+      handshake.wait();
       parts.add(op, part, chunk);
     }
     const typename Op::Finish finish = op.finish(parts.all(op, chunks), row, cols);

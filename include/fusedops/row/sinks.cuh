@@ -6,6 +6,7 @@
 // computed it vanishes.
 #pragma once
 
+#include <fusedops/row/channel_target.cuh>
 #include <fusedops/row/target.cuh>
 
 namespace fusedops {
