@@ -18,7 +18,7 @@ from torch import Tensor
 from fusedops.bind.bind import Bound
 from fusedops.reference.unfused import Chain
 
-__all__ = ["Wanted", "wanted"]
+__all__ = ["Expected", "expected"]
 
 #: Two chains in double differ by so much of the largest number at hand: nothing here is more exact.
 _DOUBLE = 2.0**-44
@@ -27,7 +27,7 @@ _DOUBLE = 2.0**-44
 _PROBES = 16
 
 
-class Wanted(NamedTuple):
+class Expected(NamedTuple):
     """What one output or gradient should be.
 
     Attributes:
@@ -43,9 +43,9 @@ class Wanted(NamedTuple):
         return 0.51 * _ulp(self.value, dtype) + 4 * self.error
 
 
-def wanted(
+def expected(
     bound: Bound, streams: Mapping[str, Tensor], upstream: Mapping[str, Tensor]
-) -> dict[str, Wanted]:
+) -> dict[str, Expected]:
     """Every output by name, and every gradient as "gradient of name".
 
     Args:
@@ -69,7 +69,7 @@ def wanted(
             size = true.statistic_sizes[name]
         error = _largest(eps * _finite(size), [_apart(run.outputs[name], value) for run in runs])
         of_rows = name in bound.op.statistics
-        found[name] = Wanted(value, error if of_rows else _by_row(error, bound))
+        found[name] = Expected(value, error if of_rows else _by_row(error, bound))
     for name, terms in true.gradients.items():
         shape = (bound.x if name == "x" else bound.operands[name]).shape
         value = terms.sum_to_size(shape)
@@ -81,7 +81,7 @@ def wanted(
         chains = [run.gradients[name].sum_to_size(shape) for run in runs]
         error = _largest(error, [_apart(chain, value) for chain in chains])
         whole = terms.numel() == value.numel()
-        found[f"gradient of {name}"] = Wanted(value, _by_row(error, bound) if whole else error)
+        found[f"gradient of {name}"] = Expected(value, _by_row(error, bound) if whole else error)
     return found
 
 

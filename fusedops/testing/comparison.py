@@ -15,7 +15,7 @@ from torch import Tensor
 from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound
 from fusedops.bind.generator import draw
-from fusedops.reference.error_bound import Wanted, wanted
+from fusedops.reference.error_bound import Expected, expected
 from fusedops.row_op import RowOp
 from fusedops.run.refusal import refuse
 
@@ -148,7 +148,7 @@ def _cases(bound: Bound) -> Iterator[_Case]:
     if others and not bound.op.forward_only:
         yield _Case("x alone", x, operands, without=others)
         yield _Case("operands alone", x, operands, without=("x",))
-    if bound.slots:
+    if bound.dropout_slots:
         yield _Case("another draw", x, operands, seed=_SEED + 1)
     apart = torch.full((*x.shape, 2), torch.nan, dtype=x.dtype, device=x.device)[..., 0]
     yield _Case("columns apart", apart.copy_(x), operands)
@@ -192,7 +192,7 @@ def _compare(op: RowOp, case: _Case, options: Mapping[str, Any]) -> Iterator[Com
     drawn = draw(device.type, device.index or 0, generator, dropouts) if dropouts else None
     bound = op.bind(case.x, {**case.operands, **options, "generator": drawn})
     streams = {name: outputs[name].detach() for name in op.saves}
-    want = wanted(bound, streams, upstream)
+    want = expected(bound, streams, upstream)
     for name, tensor in {**outputs, **gradients}.items():
         yield _worst(case.name, name, tensor.detach(), want[name])
     for name, tensor in {**outputs, **gradients}.items():
@@ -239,7 +239,7 @@ def _upstream(output: Tensor, case: _Case, reduced: tuple[int, ...]) -> Tensor:
     return values.to(output.dtype).expand(output.shape)
 
 
-def _worst(case: str, what: str, got: Tensor, want: Wanted) -> Compared:
+def _worst(case: str, what: str, got: Tensor, want: Expected) -> Compared:
     value, allowed = want.value, want.allowed(got.dtype)
     if not got.numel() or got.shape != value.shape:
         of_shape = 0.0 if got.shape == value.shape else math.inf
