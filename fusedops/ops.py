@@ -8,6 +8,7 @@ May import: errors, functors, declare, row_op.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import ClassVar
 
 import torch
@@ -141,6 +142,8 @@ class LayerNorm(RowOp):
     }
     several_dims = True
     centred = True
+    #: What a derived class's declaration says of the rows, before eps and stats.
+    sizes: Mapping[str, int] = MappingProxyType({})
 
     def __init__(
         self,
@@ -158,7 +161,7 @@ class LayerNorm(RowOp):
             raise TypeError(
                 f"{type(self).__name__}: stats must be True or False, got {shortened(stats)}"
             )
-        super().__init__(load, store, eps=float(eps), stats=bool(stats))
+        super().__init__(load, store, **self.sizes, eps=float(eps), stats=bool(stats))
 
     def reference(self, value: Tensor, *operands: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         eps = float(self.constants["eps"])

@@ -147,6 +147,13 @@ def test_results_do_not_depend_on_the_batch(device):
         assert torch.equal(AFFINE(x[n : n + 1], dim=DIMS, **given), y[n : n + 1])
 
 
+def test_gradients_of_rows_without_columns(device):
+    """Of several dimensions of which one has size 0: no strides of such rows merge."""
+    x = torch.empty(2, 3, 0, 5, device=device, requires_grad=True)
+    y = fo.LayerNorm()(x, dim=DIMS)
+    assert torch.autograd.grad(y.sum(), x)[0].shape == y.shape == x.shape
+
+
 class TestGeometry:
     def test_the_innermost_dimensions_may_be_shared(self):
         shape = (2, 3, 4, 5)

@@ -40,6 +40,7 @@ __all__ = [
     "check_device",
     "check_names",
     "check_number",
+    "check_tensor",
     "drops",
     "find_reduced",
 ]
@@ -160,7 +161,7 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
         key, role = operand.name, operand.role
         value = operands[key]
         if isinstance(value, Tensor):
-            _check_tensor(name, key, role, value, x, reduced)
+            check_tensor(name, key, role, value, x, reduced)
         else:
             value = read_number(name, key, role, value)
         values[key] = value
@@ -251,9 +252,10 @@ def find_reduced(
     return result
 
 
-def _check_tensor(
+def check_tensor(
     name: str, key: str, role: Role, value: Tensor, x: Tensor, reduced: tuple[int, ...]
 ) -> None:
+    """Raise TypeError or ValueError for a tensor operand that does not fit its role or x."""
     if role is Role.PROBABILITY:
         raise TypeError(
             f"{name}: operand {key!r} must be {role.value}, got a tensor; use {key}.item()"

@@ -92,10 +92,18 @@ class ForwardInfo(NamedTuple):
     draws: int
 
 
-def make_plan(op: Runnable, bound: Bound) -> Any:
-    """Return the plan of a call that the C++ path has not seen, or, if none fits, the result."""
+def make_plan(op: Runnable, bound: Bound, shape: Sequence[int] | None = None) -> Any:
+    """Return the plan of a call that the C++ path has not seen, or, if none fits, the result.
+
+    `shape` is that of the plan's outputs of x's size, if not x's: of as many elements.
+    """
+    shapes = [bound.output_shape(name) for name in bound.outputs]
+    if shape is not None:
+        own = tuple(bound.x.shape)
+        shapes = [tuple(shape) if one == own else one for one in shapes]
     outputs = [
-        (*DLPACK[bound.output_dtype(name)], bound.output_shape(name)) for name in bound.outputs
+        (*DLPACK[bound.output_dtype(name)], one)
+        for name, one in zip(bound.outputs, shapes, strict=True)
     ]
     if bound.x.numel() == 0:
         if bound.columns == 0 and len(op.outputs) > 1 + len(op.saves):

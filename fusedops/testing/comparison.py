@@ -121,6 +121,7 @@ def check(op: RowOp, x: Tensor, /, **arguments: Any) -> Report:
     if arguments.pop("out", None) is not None:
         raise TypeError("check: out= has no place here; leave it away")
     arguments.pop("generator", None)
+    op, x, arguments = op.over_rows(x, arguments)
     bound = op.bind(x, arguments)
     if x.device.type not in ("cpu", "cuda"):
         refuse(op, Reason.DEVICE, x, bound.operands, {})
