@@ -4,6 +4,7 @@
 
 import contextlib
 import functools
+import math
 from collections.abc import Mapping
 
 import pytest
@@ -85,7 +86,7 @@ def declare(chain):
     if chain.op.endswith("norm"):
         options = {"eps": chain.eps, "stats": chain.stats}
     else:
-        options = {"empty_row": chain.empty_row}
+        options = {"empty_row": chain.empty_row, "lse": chain.lse, "sink": chain.sink}
     load = [functor(*step) for step in chain.load]
     store = [functor(*step) for step in chain.store]
     return kinds[chain.op](load=load, store=store, **options)
@@ -177,6 +178,11 @@ def compare(chain, x, operands, got: Mapping, *, seed=1, training=True, dtype=No
             # A mean of numbers that cancel is as uncertain as the largest of them.
             floor = x.abs().amax(-1) if name == "mean" else ref[name]
             check(got[name], ref[name], near[name], floor=floor, what=name)
+        elif name == "lse":
+            assert got[name].dtype == compute
+            # Maximum and logarithm of the sum, which may cancel: of at most so many terms.
+            floor = ref[name].abs() + math.log(x.shape[-1] + 1)
+            check(got[name], ref[name], near[name], floor=floor, what=name)
         else:
             check(got[name], ref[name], near[name], what=name, peak=peak if name == "y" else ())
 
@@ -211,7 +217,7 @@ def floating(operands):
 
 
 def upstream_of(chain, x, operands, dtype=None, seed=90):
-    """Random gradients of y and of every saved stream, by name."""
+    """Random gradients of y, of every saved stream and of lse, by name."""
     result = {"y": randn(*x.shape, dtype=dtype or x.dtype, device=x.device, seed=seed)}
     for word, *arguments in chain.load:
         if word == "residual" and arguments[2] is not None:
@@ -219,6 +225,9 @@ def upstream_of(chain, x, operands, dtype=None, seed=90):
             kept = kept.dtype if isinstance(kept, torch.Tensor) else x.dtype
             seed += 1
             result[arguments[2]] = randn(*x.shape, dtype=kept, device=x.device, seed=seed)
+    if chain.lse:
+        compute = torch.float64 if torch.float64 in (x.dtype, dtype) else torch.float32
+        result["lse"] = randn(*x.shape[:-1], dtype=compute, device=x.device, seed=seed + 1)
     return result
 
 

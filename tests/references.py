@@ -33,6 +33,8 @@ class Chain:
     empty_row: str = "zero"
     eps: float = 0.0
     stats: bool = False
+    lse: bool = False
+    sink: str | None = None
 
 
 class Step(NamedTuple):
@@ -123,9 +125,16 @@ def evaluate(chain, x, operands, compute, draw=None, saved=None, peak=None, tape
     v = walk(x.to(compute), "load")
     reduce = FORMULAS[chain.op] if compute == torch.float64 else TORCH[chain.op]
     tape["reduced"] = v.masked_fill(masked, -torch.inf)
-    tape["result"] = reduce(tape["reduced"], chain, outputs)
+    tape["sink"] = of_rows(operand(chain.sink), v) if chain.sink else None
+    statistics = {}
+    tape["result"] = reduce(tape["reduced"], chain, statistics, tape["sink"])
     seen = [] if peak is None else peak
-    return {"y": walk(tape["result"], "store"), **outputs}
+    return {"y": walk(tape["result"], "store"), **outputs, **statistics}
+
+
+def of_rows(sink, v):
+    """A sink as one more column: a number for each row."""
+    return torch.as_tensor(sink, dtype=v.dtype, device=v.device).expand(*v.shape[:-1], 1)
 
 
 def lower_triangle(x, align, offset):
@@ -154,20 +163,31 @@ def distance(x, align, offset):
     return (on_diagonal[:, None] - torch.arange(columns, device=x.device)).abs()
 
 
-def softmax_formula(v, chain, outputs):
+def top_and_total(v, chain, outputs, sink):
+    """The largest logit of each row, and the sum of exponentials below it; the sink is a logit."""
     top = v.amax(-1, keepdim=True)
-    e = torch.exp(v - top)
-    y = e / e.sum(-1, keepdim=True)
+    top = top if sink is None else torch.maximum(top, sink)
+    total = torch.exp(v - top).sum(-1, keepdim=True)
+    total = total if sink is None else total + torch.exp(sink - top)
+    if chain.lse:
+        lse = torch.where(top == -torch.inf, -torch.inf, top + total.log())
+        outputs["lse"] = lse[..., 0]
+    return top, total
+
+
+def softmax_formula(v, chain, outputs, sink=None):
+    top, total = top_and_total(v, chain, outputs, sink)
+    y = torch.exp(v - top) / total
     return y if chain.empty_row == "nan" else torch.where(top == -torch.inf, 0.0, y)
 
 
-def log_softmax_formula(v, chain, outputs):
-    top = v.amax(-1, keepdim=True)
-    y = v - top - torch.exp(v - top).sum(-1, keepdim=True).log()
+def log_softmax_formula(v, chain, outputs, sink=None):
+    top, total = top_and_total(v, chain, outputs, sink)
+    y = v - top - total.log()
     return y if chain.empty_row == "nan" else torch.where(top == -torch.inf, -torch.inf, y)
 
 
-def layer_norm_formula(v, chain, outputs):
+def layer_norm_formula(v, chain, outputs, sink=None):
     mean = v.mean(-1, keepdim=True)
     rstd = 1 / torch.sqrt((v - mean).square().mean(-1, keepdim=True) + chain.eps)
     if chain.stats:
@@ -175,7 +195,7 @@ def layer_norm_formula(v, chain, outputs):
     return (v - mean) * rstd
 
 
-def rms_norm_formula(v, chain, outputs):
+def rms_norm_formula(v, chain, outputs, sink=None):
     rstd = 1 / torch.sqrt(v.square().mean(-1, keepdim=True) + chain.eps)
     if chain.stats:
         # The mean is that which is subtracted: none.
@@ -191,26 +211,35 @@ FORMULAS = {
 }
 
 
-def softmax_torch(v, chain, outputs):
-    y = torch.softmax(v, -1)
-    empty = (v == -torch.inf).all(-1, keepdim=True)
+def logits_torch(v, chain, outputs, sink):
+    """The logits with the sink among them, and which rows have none; lse is an output."""
+    columns = v.shape[-1]
+    v = v if sink is None else torch.cat([v, sink], -1)
+    if chain.lse:
+        outputs["lse"] = torch.logsumexp(v, -1)
+    return v, (v == -torch.inf).all(-1, keepdim=True), columns
+
+
+def softmax_torch(v, chain, outputs, sink=None):
+    v, empty, columns = logits_torch(v, chain, outputs, sink)
+    y = torch.softmax(v, -1)[..., :columns]
     return y if chain.empty_row == "nan" else torch.where(empty, 0.0, y)
 
 
-def log_softmax_torch(v, chain, outputs):
-    y = torch.log_softmax(v, -1)
-    empty = (v == -torch.inf).all(-1, keepdim=True)
+def log_softmax_torch(v, chain, outputs, sink=None):
+    v, empty, columns = logits_torch(v, chain, outputs, sink)
+    y = torch.log_softmax(v, -1)[..., :columns]
     return y if chain.empty_row == "nan" else torch.where(empty, -torch.inf, y)
 
 
-def layer_norm_torch(v, chain, outputs):
+def layer_norm_torch(v, chain, outputs, sink=None):
     y, mean, rstd = torch.native_layer_norm(v, v.shape[-1:], None, None, chain.eps)
     if chain.stats:
         outputs.update(mean=mean[..., 0], rstd=rstd[..., 0])
     return y
 
 
-def rms_norm_torch(v, chain, outputs):
+def rms_norm_torch(v, chain, outputs, sink=None):
     if chain.stats:
         rstd = torch.rsqrt(v.square().mean(-1) + chain.eps)
         outputs.update(mean=torch.zeros_like(rstd), rstd=rstd)
