@@ -32,6 +32,7 @@ __all__ = [
     "Exported",
     "Functor",
     "FusedOpsError",
+    "L2Norm",
     "LayerNorm",
     "Lengths",
     "LogSoftmax",
@@ -93,7 +94,7 @@ if TYPE_CHECKING or not _is_command():
         Scale,
         Window,
     )
-    from fusedops.ops import LayerNorm, LogSoftmax, RMSNorm, Softmax
+    from fusedops.ops import L2Norm, LayerNorm, LogSoftmax, RMSNorm, Softmax
     from fusedops.row_op import RowOp
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The fused row ops: softmax, log-softmax, LayerNorm and RMSNorm with functors around them.
+"""The fused row ops: softmax, log-softmax and norms with functors around them.
 
 May import: errors, functors, declare, row_op.
 """
@@ -19,7 +19,7 @@ from fusedops.errors import shortened
 from fusedops.functors import Functor, check_name, is_finite
 from fusedops.row_op import RowOp
 
-__all__ = ["LayerNorm", "LogSoftmax", "RMSNorm", "Softmax"]
+__all__ = ["L2Norm", "LayerNorm", "LogSoftmax", "RMSNorm", "Softmax"]
 
 
 def _flag(op: RowOp, name: str, value: object) -> bool:
@@ -28,6 +28,14 @@ def _flag(op: RowOp, name: str, value: object) -> bool:
         kind = type(op).__name__
         raise TypeError(f"{kind}: {name} must be True or False, got {shortened(value)}")
     return bool(value)
+
+
+def _eps(op: RowOp, value: float) -> float:
+    """The eps of a norm; raises ValueError for what is none."""
+    if not is_finite(value) or value < 0:
+        kind = type(op).__name__
+        raise ValueError(f"{kind}: eps must be a finite number >= 0, got {shortened(value)}")
+    return float(value)
 
 
 class Softmax(RowOp):
@@ -216,11 +224,7 @@ class LayerNorm(RowOp):
         eps: float = 1e-5,
         stats: bool = False,
     ) -> None:
-        if not is_finite(eps) or eps < 0:
-            raise ValueError(
-                f"{type(self).__name__}: eps must be a finite number >= 0, got {shortened(eps)}"
-            )
-        super().__init__(load, store, eps=float(eps), stats=_flag(self, "stats", stats))
+        super().__init__(load, store, eps=_eps(self, eps), stats=_flag(self, "stats", stats))
 
     def reference(self, value: Tensor, *operands: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         eps = float(self.constants["eps"])
@@ -279,3 +283,63 @@ class RMSNorm(LayerNorm):
 
     def gradient_cpp(self, compute: str, *operands: str) -> str:
         return f"RmsNormGradient<{compute}>"
+
+
+class L2Norm(RowOp):
+    """``y = v / max(sqrt(sum(v * v)), eps)`` over each row of ``v = load(x)``.
+
+    As torch.nn.functional.normalize, but a row is NaN where its squares overflow or where it holds
+    NaN or Inf. The shapes, dtypes, operands and options of a call ``op(x, ...)`` are described at
+    `RowOp`.
+
+    Args:
+        load: The functors applied to x before the reduction, in order; none by default.
+        store: The functors applied to the result before it is written, in order; none by default.
+        eps: The least number that a row is divided by, finite and >= 0; 1e-12 by default.
+        stats: Whether a call also returns ``norm = sqrt(sum(v * v))``, one number for each row, in
+            float32 (float64 if x or y is float64), which has no gradient; False by default.
+
+    Raises:
+        TypeError: load or store holds something that is no functor, stats is no bool, or an
+            argument is unknown.
+        ValueError: eps is out of its range, or a functor has no meaning where it stands.
+
+    >>> import torch, fusedops as fo
+    >>> fo.L2Norm()(torch.tensor([[3.0, 4.0]]))
+    tensor([[0.6000, 0.8000]])
+    """
+
+    header = "op/l2_norm.cuh"
+    gradient_header = "op/l2_norm_gradient.cuh"
+    kept = 2
+    numbers = ("eps",)
+    statistics: ClassVar[Mapping[str, Statistic]] = {"norm": Statistic("norm")}
+    several_dims = True
+
+    def __init__(
+        self,
+        load: Iterable[Functor] = (),
+        store: Iterable[Functor] = (),
+        *,
+        eps: float = 1e-12,
+        stats: bool = False,
+    ) -> None:
+        super().__init__(load, store, eps=_eps(self, eps), stats=_flag(self, "stats", stats))
+
+    def reference(self, value: Tensor, *operands: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        norm = torch.linalg.vector_norm(value, dim=-1, keepdim=True)
+        norm = norm + (norm - norm).detach()  # NaN where it is infinite
+        return value / norm.clamp_min(self.constants["eps"]), {"norm": norm[..., 0]}
+
+    def cpp(self, compute: str, *operands: str) -> str:
+        return f"L2Norm<{compute}>"
+
+    def gradient_cpp(self, compute: str, *operands: str) -> str:
+        return f"L2NormGradient<{compute}>"
+
+    def gradient_sizes(
+        self, value: Tensor, result: Tensor, upstream: Tensor, statistics: Mapping[str, Tensor]
+    ) -> Tensor | None:
+        along = result.abs() * (upstream * result.abs()).sum(-1, keepdim=True)
+        norm: Tensor = torch.linalg.vector_norm(value, dim=-1, keepdim=True)
+        return (upstream + along) / norm.clamp_min(float(self.constants["eps"]))

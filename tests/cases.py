@@ -23,6 +23,7 @@ SOFTMAX = Chain("softmax")
 LOG_SOFTMAX = Chain("log_softmax")
 LAYER_NORM = Chain("layer_norm", store=(("affine", "gamma", "beta"),), eps=1e-5)
 RMS_NORM = Chain("rms_norm", store=(("affine", "gamma", None),), eps=1e-6)
+L2_NORM = Chain("l2_norm", eps=1e-12)
 
 #: Each operator in its plainest form, norms with their parameters.
 OPERATORS = {chain.op: chain for chain in (SOFTMAX, LOG_SOFTMAX, LAYER_NORM, RMS_NORM)}
@@ -82,6 +83,7 @@ def declare(chain):
         "log_softmax": fo.LogSoftmax,
         "layer_norm": fo.LayerNorm,
         "rms_norm": fo.RMSNorm,
+        "l2_norm": fo.L2Norm,
     }
     if chain.op.endswith("norm"):
         options = {"eps": chain.eps, "stats": chain.stats}
@@ -173,7 +175,7 @@ def compare(chain, x, operands, got: Mapping, *, seed=1, training=True, dtype=No
     assert list(got) == list(ref), f"outputs are {list(got)}, not {list(ref)}"
     assert got["y"].dtype == (dtype or x.dtype)
     for name in got:
-        if name in ("mean", "rstd"):
+        if name in ("mean", "rstd", "norm"):
             assert got[name].dtype == compute
             # A mean of numbers that cancel is as uncertain as the largest of them.
             floor = x.abs().amax(-1) if name == "mean" else ref[name]

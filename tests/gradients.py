@@ -189,11 +189,21 @@ def rms_norm_backward(chain, v, y, g):
     return Gradient(rstd * (g.each - y * along), rstd * scale)
 
 
+def l2_norm_backward(chain, v, y, g):
+    norm = v.square().sum(-1, keepdim=True).sqrt()
+    whole = norm >= chain.eps
+    along = torch.where(whole, (g.each * y).sum(-1, keepdim=True), 0)
+    scale = g.scale + y.abs() * torch.where(whole, (g.scale * y.abs()).sum(-1, keepdim=True), 0)
+    divisor = norm.clamp(min=chain.eps)
+    return Gradient((g.each - y * along) / divisor, scale / divisor)
+
+
 FORMULAS = {
     "softmax": softmax_backward,
     "log_softmax": log_softmax_backward,
     "layer_norm": layer_norm_backward,
     "rms_norm": rms_norm_backward,
+    "l2_norm": l2_norm_backward,
 }
 
 

@@ -57,6 +57,20 @@ class Mutation:
 
 MUTATIONS = [
     Mutation(
+        "a row below eps whose gradient knows its norm",
+        "include/fusedops/op/l2_norm_gradient.cuh",
+        "known.share * all.along",
+        "all.along",
+        "test_l2_norm.py::test_rows_below_eps[cpu]",
+    ),
+    Mutation(
+        "squares of an L2Norm that overflow to zero",
+        "include/fusedops/op/l2_norm.cuh",
+        "factor + (part.squares - part.squares)",
+        "factor",
+        "test_l2_norm.py::test_a_row_that_diverges_is_nan[cpu-1e+30]",
+    ),
+    Mutation(
         "a sink of the wrong sign",
         "include/fusedops/op/softmax_gradient.cuh",
         "-(kLog ? exponential(y) : y) * finish.sum",

@@ -203,11 +203,19 @@ def rms_norm_formula(v, chain, outputs, sink=None):
     return v * rstd
 
 
+def l2_norm_formula(v, chain, outputs, sink=None):
+    norm = v.square().sum(-1, keepdim=True).sqrt()
+    if chain.stats:
+        outputs.update(norm=norm[..., 0])
+    return v / norm.clamp(min=chain.eps)
+
+
 FORMULAS = {
     "softmax": softmax_formula,
     "log_softmax": log_softmax_formula,
     "layer_norm": layer_norm_formula,
     "rms_norm": rms_norm_formula,
+    "l2_norm": l2_norm_formula,
 }
 
 
@@ -246,11 +254,18 @@ def rms_norm_torch(v, chain, outputs, sink=None):
     return functional.rms_norm(v, v.shape[-1:], eps=chain.eps)
 
 
+def l2_norm_torch(v, chain, outputs, sink=None):
+    if chain.stats:
+        outputs.update(norm=torch.linalg.vector_norm(v, dim=-1))
+    return functional.normalize(v, dim=-1, eps=chain.eps)
+
+
 TORCH = {
     "softmax": softmax_torch,
     "log_softmax": log_softmax_torch,
     "layer_norm": layer_norm_torch,
     "rms_norm": rms_norm_torch,
+    "l2_norm": l2_norm_torch,
 }
 
 
@@ -270,6 +285,8 @@ def precise(op, v, eps=0.0):
             shifted = v - v.max(-1, keepdims=True)
             total = exp(shifted).sum(-1, keepdims=True)
             y = exp(shifted) / total if op == "softmax" else shifted - log(total)
+        elif op == "l2_norm":
+            y = v / np.maximum(sqrt((v * v).sum(-1, keepdims=True)), mpmath.mpf(eps))
         else:
             centred = v - v.mean(-1, keepdims=True) if op == "layer_norm" else v
             y = centred / sqrt((centred * centred).mean(-1, keepdims=True) + mpmath.mpf(eps))
