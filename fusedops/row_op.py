@@ -311,7 +311,7 @@ class RowOp(Runnable):
             refuse(self, reason, x, operands, options)
             bound = bind(self, x, operands, options)
             plain = {"dim": bound.reduced, "dtype": bound.dtype, "generator": bound.generator}
-            return self.trained(x, **bound.operands, training=bool(bound.slots), **plain)
+            return self.trained(x, **bound.operands, training=bool(bound.dropout_slots), **plain)
         return make_plan(self, bind(self, x, operands, options)._replace(keep=True))
 
     @functools.cached_property

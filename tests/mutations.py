@@ -57,6 +57,69 @@ class Mutation:
 
 MUTATIONS = [
     Mutation(
+        "a row below eps whose gradient knows its norm",
+        "include/fusedops/op/l2_norm_gradient.cuh",
+        "known.share * all.along",
+        "all.along",
+        "test_l2_norm.py::test_rows_below_eps[cpu]",
+    ),
+    Mutation(
+        "squares of an L2Norm that overflow to zero",
+        "include/fusedops/op/l2_norm.cuh",
+        "factor + (part.squares - part.squares)",
+        "factor",
+        "test_l2_norm.py::test_a_row_that_diverges_is_nan[cpu-1e+30]",
+    ),
+    Mutation(
+        "a sink of the wrong sign",
+        "include/fusedops/op/softmax_gradient.cuh",
+        "-(kLog ? exponential(y) : y) * finish.sum",
+        "(kLog ? exponential(y) : y) * finish.sum",
+        "test_lse_and_sink.py::test_the_gradient_of_one_operand_alone[cpu-s]",
+    ),
+    Mutation(
+        "a sink whose share is the logarithm",
+        "include/fusedops/op/softmax_gradient.cuh",
+        "-(kLog ? exponential(y) : y) * finish.sum",
+        "-y * finish.sum",
+        "test_lse_and_sink.py::test_the_gradient_of_one_operand_alone[cpu-s]",
+    ),
+    Mutation(
+        "a gradient of lse that is added to the sum",
+        "include/fusedops/op/softmax_gradient.cuh",
+        "finish.sum -= number_of",
+        "finish.sum += number_of",
+        "test_lse_and_sink.py::test_the_gradient_of_one_output_alone[cpu-lse-softmax]",
+    ),
+    Mutation(
+        "a sink that takes no part in the sum",
+        "include/fusedops/op/softmax.cuh",
+        "row), 1});",
+        "row), 0});",
+        "test_lse_and_sink.py::test_one_without_the_other[cpu-softmax-sink]",
+    ),
+    Mutation(
+        "an lse without the maximum",
+        "include/fusedops/op/softmax.cuh",
+        "return base + logarithm(all.sum);",
+        "return logarithm(all.sum);",
+        "test_lse_and_sink.py::test_one_without_the_other[cpu-softmax-lse]",
+    ),
+    Mutation(
+        "a gradient of no sink",
+        "include/fusedops/op/softmax_gradient.cuh",
+        "sink == -infinity<Compute>() ? Compute(0) : -",
+        "-",
+        "test_lse_and_sink.py::test_a_sink_of_minus_infinity_is_none[cpu-softmax]",
+    ),
+    Mutation(
+        "a sink's gradient that goes on into the next sink's",
+        "include/fusedops/row/target.cuh",
+        "const Compute all[1] = {sum.at};\n    sum.at = 0;",
+        "const Compute all[1] = {sum.at};",
+        "test_lse_and_sink.py::test_sinks_of_every_shape[cpu-softmax-3x1x1]",
+    ),
+    Mutation(
         "naive variance",
         "include/fusedops/op/norm.cuh",
         "[mean](Compute x) { return difference(x, mean) * difference(x, mean); }",
@@ -340,7 +403,7 @@ MUTATIONS = [
     Mutation(
         "one mask for all dropouts",
         "fusedops/run/forward.py",
-        "write.dropout_slot = bound.slots.get((side, index), -1)",
+        "write.dropout_slot = bound.dropout_slots.get((side, index), -1)",
         "write.dropout_slot = 0",
         "test_gradients.py::test_each_functor_alone[cpu-layer_norm-dropout]",
     ),

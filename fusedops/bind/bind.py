@@ -65,8 +65,8 @@ class Bound(NamedTuple):
         compute: The dtype of the arithmetic, float32 or float64.
         operands: The tensors and plain numbers that the call gives, by operand name.
         load, store: The functors that act, in order, without dropouts that drop nothing.
-        slots: The number of each acting functor that draws, among all those of the declaration, by
-            (side, index in load or store).
+        dropout_slots: The number, among the functors of the declaration that draw, of each one that
+            acts, by (side, index in load or store).
         out: The preallocated outputs, by output name.
         generator: The generator for dropout, or a drawn (seed, offset): a pair or a tensor.
         keep: Whether the call also writes row statistics, for the backward pass (`KEPT`).
@@ -81,7 +81,7 @@ class Bound(NamedTuple):
     operands: Mapping[str, Any]
     load: tuple[Functor, ...]
     store: tuple[Functor, ...]
-    slots: Mapping[tuple[str, int], int]
+    dropout_slots: Mapping[tuple[str, int], int]
     out: Mapping[str, Tensor]
     generator: torch.Generator | tuple[int, int] | Tensor | None
     keep: bool = False
@@ -182,7 +182,7 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
         operands=values,
         load=load,
         store=store,
-        slots=slots,
+        dropout_slots=slots,
         out={},
         generator=generator,
     )

@@ -15,7 +15,7 @@ from torch import Tensor
 from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound
 from fusedops.bind.generator import draw
-from fusedops.reference.error_bound import Wanted, wanted
+from fusedops.reference.error_bound import Expected, expected
 from fusedops.row_op import RowOp
 from fusedops.run.refusal import refuse
 
@@ -149,7 +149,7 @@ def _cases(bound: Bound) -> Iterator[_Case]:
     if others and not bound.op.forward_only:
         yield _Case("x alone", x, operands, without=others)
         yield _Case("operands alone", x, operands, without=("x",))
-    if bound.slots:
+    if bound.dropout_slots:
         yield _Case("another draw", x, operands, seed=_SEED + 1)
     apart = torch.full((*x.shape, 2), torch.nan, dtype=x.dtype, device=x.device)[..., 0]
     yield _Case("columns apart", apart.copy_(x), operands)
@@ -218,7 +218,7 @@ class _Runs:
         drawn = draw(device.type, device.index or 0, generator, dropouts) if dropouts else None
         bound = op.bind(case.x, {**case.operands, **options, "generator": drawn})
         streams = {name: outputs[name].detach() for name in op.saves}
-        self.want = wanted(bound, streams, upstream)
+        self.want = expected(bound, streams, upstream)
         self.found = {**outputs, **gradients}
 
     def run(self) -> dict[str, Tensor]:
@@ -281,7 +281,7 @@ def _upstream(output: Tensor, case: _Case, reduced: tuple[int, ...]) -> Tensor:
     return values.to(output.dtype).expand(output.shape)
 
 
-def _worst(case: str, what: str, got: Tensor, want: Wanted) -> Compared:
+def _worst(case: str, what: str, got: Tensor, want: Expected) -> Compared:
     value, allowed = want.value, want.allowed(got.dtype)
     if not got.numel() or got.shape != value.shape:
         of_shape = 0.0 if got.shape == value.shape else math.inf

@@ -103,7 +103,7 @@ class Problem:
         self.op, self.kind, self.device = op, kind, device
         self.kernel = kernel_of(bound, kind, target_of(device))
         self._options = dict(options)
-        self._draws = bool(bound.slots)
+        self._draws = bool(bound.dropout_slots)
         x, operands = fewer_rows(bound, CHECKED)
         given = filled({"x": x, **operands}, bound.columns, device)
         self._comparison = Comparison(op, given.pop("x"), **given, **self._options)
