@@ -13,24 +13,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
+from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound, bind, check_names, check_tensor
 from fusedops.bind.layouts import check_layouts
 from fusedops.bind.scalars import read_int, read_ints
 from fusedops.declare.chains import OPTIONS
-from fusedops.declare.text import add_op, spell
+from fusedops.declare.text import spell
 from fusedops.errors import UnsupportedError, shortened
 from fusedops.functors import Affine, Functor
 from fusedops.ops import LayerNorm
 from fusedops.row_op import RowOp
 from fusedops.run.forward import columns_apart, make_plan
 from fusedops.run.refusal import refuse
-
-if TYPE_CHECKING:
-    from fusedops._runtime import Reason
 
 __all__ = ["GroupNorm", "InstanceNorm"]
 
@@ -151,15 +149,15 @@ class _ChannelNorm(LayerNorm):
     def _slow(
         self, reason: Reason, x: Any, operands: dict[str, Any], options: dict[str, Any]
     ) -> Any:
-        if reason == "miss":
+        if reason is Reason.MISS:
             self._check(x, operands, options)
             seen, given = self._views(x, operands, options)
             bound = self.rows.bind(seen, given)
             if x.numel() > 0 and not columns_apart(bound):
                 return make_plan(self.rows, bound, x.shape)
             return self._run(x, operands, options)
-        traced = reason == "device" and isinstance(x, Tensor) and x.is_meta
-        if reason in ("arguments", "device", "overlap", "conj") and not traced:
+        traced = reason is Reason.DEVICE and isinstance(x, Tensor) and x.is_meta
+        if reason in (Reason.ARGUMENTS, Reason.DEVICE, Reason.OVERLAP, Reason.CONJ) and not traced:
             self._check(x, operands, options)
             seen, given = self._views(x, operands, options)
             refuse(self.rows, reason, seen, *_parted(given))
@@ -286,7 +284,6 @@ class _ChannelNorm(LayerNorm):
         return _rebuild, (type(self), self.load, self.store, self.constants)
 
 
-@add_op
 class GroupNorm(_ChannelNorm):
     """``y = (v - mean) / sqrt(variance + eps)`` over each group of channels of ``v = load(x)``.
 
@@ -350,7 +347,6 @@ class GroupNorm(_ChannelNorm):
         return groups
 
 
-@add_op
 class InstanceNorm(_ChannelNorm):
     """``y = (v - mean) / sqrt(variance + eps)`` over each channel of ``v = load(x)``.
 

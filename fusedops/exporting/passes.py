@@ -92,7 +92,7 @@ def forward_pass(bound: Bound, target: Target) -> Pass:
     for number, name in enumerate(bound.outputs):
         called = "kept" if name == KEPT else name
         parameters.output(number, called, bound.output_dtype(name), bound.output_shape(name))
-    blocks = 1 if tile is None else tile.rows
+    blocks = 1 if tile is None else tile.rows_per_block
     cluster = 1 if tile is None else tile.cluster
     launch = Launch(
         info.variant,
@@ -100,8 +100,8 @@ def forward_pass(bound: Bound, target: Target) -> Pass:
         (*parameters.writes(info.patches), *([] if fixed else [_ROWS])),
         str(rows) if fixed else "rows",
         f"{_HELPERS}blocks({rows if fixed else 'rows'}, {blocks}, {cluster})",
-        1 if tile is None else tile.block,
-        0 if tile is None else tile.shared,
+        1 if tile is None else tile.threads_per_block,
+        0 if tile is None else tile.shared_bytes,
         cluster,
     )
     used = parameters.used(info.patches)
@@ -129,7 +129,7 @@ def backward_pass(bound: Bound, gradient: Gradient, target: Target) -> Pass:
         pieces.append(f"{_HELPERS}piece({size})")
     tile, rows = told.tile, told.geometry.rows
     variant, words, patches = told.first
-    lanes = 1 if tile is None else tile.rows
+    lanes = 1 if tile is None else tile.rows_per_block
     cluster = 1 if tile is None else tile.cluster
     launches = [
         Launch(
@@ -138,7 +138,7 @@ def backward_pass(bound: Bound, gradient: Gradient, target: Target) -> Pass:
             (*parameters.writes(patches), *([] if fixed else [_ROWS, *_slices(words)])),
             total,
             _blocks(total, lanes, cluster),
-            1 if tile is None else tile.block,
+            1 if tile is None else tile.threads_per_block,
             told.shared_sums * bound.compute.itemsize,
             cluster,
         )
@@ -156,7 +156,7 @@ def backward_pass(bound: Bound, gradient: Gradient, target: Target) -> Pass:
                 (*parameters.writes(of_sums), *parts_of),
                 str(count),
                 str(grid),
-                1 if sums.tile is None else sums.tile.block,
+                1 if sums.tile is None else sums.tile.threads_per_block,
                 0,
             )
         )
@@ -201,7 +201,7 @@ def _backward_parameters(
     for name in op.slots:
         _operand(parameters, numbers[name], name, bound)
     keywords = {saved_name(name): name for name in op.saves}
-    keywords |= {joining_name(name): f"d{name}" for name in op.saves}
+    keywords |= {joining_name(name): f"d{name}" for name in op.joining}
     for keyword, name in {**keywords, KEPT: "kept"}.items():
         value = given.get(keyword)
         if isinstance(value, Tensor):
@@ -248,11 +248,12 @@ def _cut(told: Backward, target: Target) -> str:
     tile = told.tile
     if tile is None:
         most = f"{_HELPERS}host_slices(rows, {_fewest_rows(told)})"
-        return f"{_HELPERS}cut(rows, {most}, 1)"
+        return f"fusedops::cut_rows(rows, {most}, 1, 1)"
     summed = any(s.group > 1 for s in told.sharing.values() if s.kind in ("column", "row"))
-    if not tile.visits and not summed:
-        return f"{_HELPERS}cut(rows, rows, 1)"
-    return f"{_HELPERS}cut(rows, {resident_rows(tile, target.multiprocessors)}, {tile.rows})"
+    if not tile.launch.persistent and not summed:
+        return "fusedops::cut_rows(rows, rows, 1, 1)"
+    resident = resident_rows(tile, target.multiprocessors)
+    return f"fusedops::cut_rows(rows, {resident}, 1, {tile.rows_per_block})"
 
 
 def _fewest_rows(told: Backward) -> int:

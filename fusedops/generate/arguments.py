@@ -29,6 +29,7 @@ class ArgumentWriter:
         rank: Number of row dimensions.
         queries, columns: Numbers of queries and of columns, for masks that are made from indices.
         dropout_slot: Dropout number of the functor that is emitted next; -1 if it draws nothing.
+        drawn_in_memory: Whether seed and offset are read from a tensor, as in a captured graph.
         words: The content of the argument so far, in 64-bit words.
         patches: Words to fill in at each call, as (index of the word, kind, source).
     """
@@ -45,7 +46,7 @@ class ArgumentWriter:
         query: Sequence[int],
         logical_row: Sequence[int],
         slots: Mapping[str, int],
-        joining: Mapping[str, View] | None = None,
+        output_gradients: Mapping[str, View] | None = None,
         drawn_in_memory: bool = False,
     ) -> None:
         self.compute = compute
@@ -54,11 +55,11 @@ class ArgumentWriter:
         self.queries = queries
         self._operands = operands
         self._outputs = outputs
-        self._joining = joining or {}
+        self._output_gradients = output_gradients or {}
         self._query = query
         self._logical_row = logical_row
         self._slots = slots
-        self._drawn_in_memory = drawn_in_memory
+        self.drawn_in_memory = drawn_in_memory
         self.dropout_slot = -1  # of the functor that is emitted next
         self._float_patch = _runtime.FLOAT32 if compute == "float" else _runtime.FLOAT64
         self._scale_patch = _runtime.KEEP_SCALE32 if compute == "float" else _runtime.KEEP_SCALE64
@@ -80,9 +81,9 @@ class ArgumentWriter:
         """Append a tensor the kernel writes; in a gradient, one that the forward pass wrote."""
         return self.view(self._outputs[name]) if name in self._outputs else self.unread()
 
-    def joining(self, name: str) -> str:
+    def output_gradient(self, name: str) -> str:
         """Append the gradient of a saved stream, which the backward pass adds at that place."""
-        view = self._joining.get(name)
+        view = self._output_gradients.get(name)
         return self.absent() if view is None else self.view(view)
 
     def view(self, view: View) -> str:
@@ -136,7 +137,7 @@ class ArgumentWriter:
         `p` is the name of its probability.
         """
         slot = self._slots[p]
-        if self._drawn_in_memory:
+        if self.drawn_in_memory:
             self._patched(_runtime.DRAW, 0)
             self.words.append(self.dropout_slot)
         else:
@@ -145,7 +146,7 @@ class ArgumentWriter:
         self._patched(_runtime.THRESHOLD, slot)
         self._patched(self._scale_patch, slot)
         self.words.extend(self._logical_row)
-        kind = "DropoutFrom" if self._drawn_in_memory else "Dropout"
+        kind = "DropoutFrom" if self.drawn_in_memory else "Dropout"
         return f"{kind}<{self.compute}, RowMap<{self.rank}>>"
 
     def rows(self, count: int, sizes: Sequence[int]) -> str:

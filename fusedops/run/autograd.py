@@ -159,9 +159,10 @@ class _Differentiated(torch.autograd.Function):
         ctx.save_for_backward(kept, *tensors)
         ctx.call = op, recipe.wanted, names, given, outputs[0].dtype, x.shape
         ctx.set_materialize_grads(False)
-        statistics = len(op.outputs) - 1 - len(op.saves)
-        if statistics:
-            ctx.mark_non_differentiable(*outputs[-statistics:])
+        if len(op.outputs) > 1 + len(op.joining):
+            able = ("y", *op.joining)
+            made = zip(op.outputs, outputs, strict=True)
+            ctx.mark_non_differentiable(*[one for name, one in made if name not in able])
         return tuple(outputs)
 
     @staticmethod
@@ -204,7 +205,7 @@ def run_backward(
     Args:
         call: What the forward pass noted of itself.
         saved: The row statistics, then the saved tensors in the order of the call's names.
-        incoming: The gradients of y and of the saved streams, None where there is none.
+        incoming: The gradients of the op's outputs, in order, None where there is none.
 
     Returns:
         The gradients of x and of the operands in the order of `op.slots`, each in the shape and
@@ -219,9 +220,9 @@ def run_backward(
         kept = kept.contiguous().clone()
     arguments = {KEPT: kept, **given}
     arguments.update(zip(names, tensors, strict=True))
-    dy, *of_streams = incoming
+    dy, *others = incoming
     joining = []
-    for name, gradient in zip(op.saves, of_streams, strict=False):
+    for name, gradient in zip(op.outputs[1:], others, strict=True):
         if gradient is not None:
             joining.append(name)
             arguments[joining_name(name)] = gradient

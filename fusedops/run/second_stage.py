@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from fusedops.bind.geometry import Geometry, Placed
 from fusedops.generate.arguments import ArgumentWriter
+from fusedops.generate.members import Member
 from fusedops.generate.views import View
 from fusedops.run.operand_gradients import Occurrence
 from fusedops.schedule.row_partition import Sharing
@@ -38,7 +39,7 @@ class SecondStage(NamedTuple):
     """The generated second kernel: its argument and its launch configuration.
 
     Attributes:
-        members: The C++ type and the name of each member of the kernel's argument.
+        members: The members of the kernel's argument.
         write: The writer that holds the argument words and their relocations.
         rows: The number of rows of the kernel, one for each row of each gradient that is summed.
         blocks: The grid size, in thread blocks.
@@ -48,7 +49,7 @@ class SecondStage(NamedTuple):
             sums.
     """
 
-    members: Sequence[tuple[str, str]]
+    members: Sequence[Member]
     write: ArgumentWriter
     rows: int
     blocks: int
@@ -109,7 +110,7 @@ def second_stage(
         parts_at.append(len(write.words))
         for constant in (all_parts // groups, groups, columns):
             write.constant(constant)
-        members.append((f"{kind}<{to}, {write.compute}>", f"sum{number}"))
+        members.append(Member(f"{kind}<{to}, {write.compute}>", f"sum{number}"))
         rows += groups
         blocks += -(-columns // wide) * groups
     return SecondStage(members, write, rows, blocks, wide, block, parts_at)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fusedops.bind.geometry import Placed
-from fusedops.schedule.forward import Schedule
+from fusedops.schedule.row_schedule import Schedule
 
 __all__ = ["Sharing", "Slices", "cut", "piece_columns", "sharing"]
 
