@@ -429,6 +429,27 @@ MUTATIONS = [
         "test_gradient_operands.py::test_several_patterns_at_once[cpu-0]",
     ),
     Mutation(
+        "an element of several columns read for one column more",
+        "include/fusedops/row/repeated.cuh",
+        "        left = repeats.size;",
+        "        left = repeats.size + 1;",
+        "test_channels.py::test_a_norm_with_a_number_for_each_channel[cpu-parts of packs]",
+    ),
+    Mutation(
+        "an element of several columns whose gradient is that of the last pack",
+        "include/fusedops/row/channel_target.cuh",
+        "seen == 0 ? sum : at[element] + sum",
+        "sum",
+        "test_channels.py::test_a_norm_with_a_number_for_each_channel[cpu-odd]",
+    ),
+    Mutation(
+        "an element of several columns read as one for each",
+        "fusedops/bind/geometry.py",
+        "        return step, repeats\n",
+        "        return step, 1\n",
+        "test_geometry.py::test_every_operand_is_addressed_right",
+    ),
+    Mutation(
         "rows apart that share and are not summed",
         "fusedops/schedule/row_partition.py",
         "if any(step == 0 and size > 1 for size, step in dims):",
