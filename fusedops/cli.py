@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fusedops.commands import build, cache, demo, doctor, export, record
+from fusedops.commands import build, cache, demo, doctor, export, record, tune
 from fusedops.jit import env
 
 app = typer.Typer(
@@ -55,6 +55,7 @@ app.command(
     epilog=record.EXAMPLE,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )(record.record)
+app.command(epilog=tune.EXAMPLE)(tune.tune)
 app.add_typer(cache.app, name="cache")
 app.command(epilog=export.EXAMPLE)(export.export)
 

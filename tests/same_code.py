@@ -155,6 +155,7 @@ def digest(variant, facts: str) -> str:
         source, *order = variant.order
         source = re.sub(r"^static_assert\(.*?\);\n", "", source, flags=re.M)  # makes no code
         facts = f"{source}\n{order}\n{facts}"
+    facts = facts.replace(", repeats=1)", ")")  # its default, which older versions do not know
     return hashlib.sha256(facts.encode()).hexdigest()[:20]
 
 

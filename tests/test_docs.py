@@ -133,8 +133,8 @@ def test_a_functor_may_bring_its_cpp(layer_scale, device):
         headers = ("row/view.cuh",)
         definition = block[block.index("namespace") :].replace("LayerScale", "OwnScale")
 
-        def spell(self, write):
-            return super().spell(write).replace("LayerScale", "OwnScale")
+        def emit(self, writer):
+            return super().emit(writer).replace("LayerScale", "OwnScale")
 
     assert tuple(includes) == OwnScale.headers
     gamma = randn(24, device=device, seed=1)

@@ -55,7 +55,7 @@ def backward_of(op, x, operands, arch, storage=None, options=None):
         if isinstance(value, torch.Tensor) and value.is_floating_point()
     }
     gradient = Gradient(op, frozenset({"x", *floating}), frozenset(op.saves))
-    bound = bind(op, x, operands, {})._replace(keep=True)
+    bound = bind(op, x, operands, options or {})._replace(keep=True)
 
     def output(name):
         return tensor(*bound.output_shape(name), dtype=bound.output_dtype(name))

@@ -125,7 +125,7 @@ def backward_pass(bound: Bound, gradient: Gradient, target: Target) -> Pass:
     pieces: list[str] = []
     for number, (dtype, (parts, wide)) in enumerate(told.outputs[told.returned :], told.returned):
         parameters.scratch(number, f"piece{len(pieces)}")
-        size = f"{_share(told, total, parts)} * {wide * dtype.itemsize}"
+        size = f"{_share(told, total, parts, number)} * {wide * dtype.itemsize}"
         pieces.append(f"{_HELPERS}piece({size})")
     tile, rows = told.tile, told.geometry.rows
     variant, words, patches = told.first
@@ -145,10 +145,10 @@ def backward_pass(bound: Bound, gradient: Gradient, target: Target) -> Pass:
     ]
     if told.second is not None:
         sums, words, of_sums, count, grid = told.second
-        # The members are alike; each ends with parts, groups and columns.
-        member = len(words) // 8 // len(told.parts_of)
-        shares = [] if fixed else [_share(told, total, n) for _, n in told.parts_of.values()]
-        parts_of = [(member * (number + 1) - 3, one) for number, one in enumerate(shares)]
+        shares = [
+            _share(told, total, parts, number) for (_, number), parts in told.parts_of.values()
+        ]
+        parts_of = [] if fixed else list(zip(told.parts_at, shares, strict=True))
         launches.append(
             Launch(
                 sums,
@@ -267,8 +267,15 @@ def _slices(words: bytes) -> list[tuple[int, str]]:
     return [(first, "slices.rows"), (first + 1, "slices.span"), (first + 2, "slices.per_span")]
 
 
-def _share(told: Backward, total: str, parts: int) -> str:
-    """So many parts as an expression of all slices: one for each, or for each block of them."""
+def _share(told: Backward, total: str, parts: int, number: int) -> str:
+    """So many parts as an expression of all slices: one for each, or for each block of them.
+
+    `number` is that of the output that holds them. Where columns share an element there is a part
+    for each row.
+    """
+    for one, ((_, output), _) in told.parts_of.items():
+        if output == number and told.sharing[one].kind == "channel":
+            return str(parts) if total.isdigit() else "rows"
     each = told.slices.total // parts
     if total.isdigit():
         return str(parts)

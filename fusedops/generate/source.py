@@ -9,8 +9,9 @@ declaration. The struct's text and its content come out of the same walk, on `Ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
+from fusedops.generate.members import Members, of_side
 from fusedops.schedule.forward import HOST_BUFFERED
 from fusedops.schedule.row_schedule import RESERVED_SHARED, Schedule, reserved_shared
 
@@ -34,9 +35,6 @@ _PREFETCH = {
     "per_line": "Ask::kByLine",
     "across_rows": "Ask::kAcross",
 }
-
-#: Pairs of type and name, one for each member of the kernel's argument.
-Members: TypeAlias = Sequence[tuple[str, str]]
 
 
 class Text(NamedTuple):
@@ -71,7 +69,7 @@ def cuda_source(
 
     Args:
         entry: The kernel template: "forward", "gradient" or "sums".
-        members: Type and name of each member of the argument.
+        members: The members of the argument, in order.
         words: Size of the argument in words of 8 bytes.
         tile: The schedule, which gives the launch bounds and the cluster size.
         headers: Paths of headers to include, below fusedops/.
@@ -128,7 +126,7 @@ def _shared_memory_checks(tile: Schedule, members: Members) -> str:
         compute = "decltype(Arguments::op)::Compute"
         taken = f"fusedops::InShared::chunk_bytes<{tile.cpp}, {compute}>()"
         checks.append((f"{taken} == {of_chunk}", "row/storage.cuh"))
-    if tile.shared_bytes or any("Sums::kShared" in kind for kind, _ in members):
+    if tile.shared_bytes or any(one.sums == "shared" for one in members):
         reserved = reserved_shared(tile.threads, tile.compute_bytes) - RESERVED_SHARED
         parts = f"fusedops::detail::Parts<{tile.cpp}, decltype(Arguments::op)>::kShared"
         checks.append((f"{parts} <= {reserved}", "row/combine.cuh"))
@@ -182,28 +180,26 @@ void fusedops_rows(const void* words, int64_t begin, int64_t end) {{
 def _arguments(entry: str, members: Members) -> list[str]:
     """Expressions for the kernel's arguments: LOAD and STORE each combine a view and functors."""
 
-    def of(side: str, *, first: str = "", last: str = "") -> str:
-        found = [
-            f"a.{name}{'.drawn()' if kind.startswith('DropoutFrom') else ''}"
-            for kind, name in members
-            if name.startswith(side)
-        ]
-        return ", ".join(filter(None, [first, *found, last]))
+    def functors(side: str) -> list[str]:
+        found = of_side(members, "functor", side)
+        return [f"a.{one.name}{'.drawn()' if one.drawn else ''}" for one in found]
 
-    load = f"load({of('load', first='a.x')})"
-    ahead = ["a.ahead"] if ("int64_t", "ahead") in members else []
+    def targets(*sides: str) -> str:
+        found = [one for side in sides for one in of_side(members, "target", side)]
+        return f"targets({', '.join(f'a.{one.name}' for one in found)})"
+
+    load = f"load({', '.join(['a.x', *functors('load')])})"
+    ahead = [f"a.{one.name}" for one in members if one.purpose == "distance"]
     if entry == "forward":
-        store = f"store({of('store', last='a.y')})"
+        store = f"store({', '.join([*functors('store'), 'a.y'])})"
         return ["a.op", load, store, "a.statistics", "a.rows", "a.cols", *ahead]
     if entry == "gradient":
-        store = f"store({of('store', last='Absent{}')})"
-        of_load = ", ".join(filter(None, [of("of_load"), of("of_op")]))
-        targets = [f"targets({of_load})", f"targets({of('of_store')})"]
+        store = f"store({', '.join([*functors('store'), 'Absent{}'])})"
         return [
-            *("a.op", load, "a.upstream", store, "a.kept", "a.to", *targets),
-            *("a.slices", "a.rows", "a.cols", *ahead),
+            *("a.op", load, "a.upstream", store, "a.kept", "a.to"),
+            *(targets("load", "op"), targets("store"), "a.slices", "a.rows", "a.cols", *ahead),
         ]
-    return [f"a.{name}" for _, name in members]
+    return [f"a.{one.name}" for one in members]
 
 
 def _wrapped(arguments: Sequence[str]) -> str:
@@ -217,7 +213,7 @@ def _source(
     definitions: Sequence[str],
     function: str,
 ) -> Text:
-    fields = "\n".join(f"  alignas(8) {kind} {name};" for kind, name in members)
+    fields = "\n".join(one.field for one in members)
     size = 8 * words
     kernel = f"""\
 struct Arguments {{

@@ -38,7 +38,7 @@ class Chain:
         self._rows = [dim for dim in range(bound.x.dim()) if dim not in bound.reduced]
         self.queries = bound.x.shape[self._rows[-1]] if self._rows else 1
         self.saved: dict[str, Tensor] = {}
-        self._slot = -1
+        self._dropout_slot = -1
         self._drawn: tuple[int, int] | None = None
         if isinstance(bound.generator, tuple):
             self._drawn = bound.generator
@@ -49,8 +49,12 @@ class Chain:
 
     def arrange(self, tensor: Tensor) -> Tensor:
         """Move the reduced dimensions to the end and make them one."""
-        bound = self._bound
-        return arranged(tensor, bound.x.shape, bound.reduced).flatten(len(self._rows))
+        bound, rank = self._bound, len(self._rows)
+        seen = arranged(tensor, bound.x.shape, bound.reduced)
+        if any(size != 1 for size in seen.shape[rank:]):
+            columns = [bound.x.shape[dim] for dim in bound.reduced]
+            seen = seen.expand(*seen.shape[:rank], *columns)
+        return seen.flatten(rank)
 
     def restore(self, tensor: Tensor) -> Tensor:
         """Undo `arrange` for a tensor of x's size."""
@@ -110,7 +114,7 @@ class Chain:
             tuple(x.shape),
             bound.reduced,
             seed=seed,
-            offset=offset + self._slot,
+            offset=offset + self._dropout_slot,
             p=p,
             device=x.device,
         )
@@ -120,7 +124,7 @@ class Chain:
         """Run the functors at these places, without the masks."""
         functors = self._bound.load if side == "load" else self._bound.store
         for place in places:
-            self._slot = self._bound.slots.get((side, place), -1)
+            self._dropout_slot = self._bound.dropout_slots.get((side, place), -1)
             if not functors[place].masks:
                 value = functors[place].apply(self._kept(value), self)
         return self._kept(value)

@@ -15,7 +15,7 @@ namespace fusedops {
 namespace detail {
 
 template <class T>
-T& any_of();  // stands for a value in unevaluated contexts, as std::declval does
+T& any_of();  // a value in unevaluated contexts, as std::declval
 
 template <class T>
 void accept(const T&);  // accept<T>(value) is well-formed where value converts to T
@@ -51,7 +51,7 @@ struct Detected<Void<Expression<Args...>>, Default, Expression, Args...> {
 template <class Default, template <class...> class Expression, class... Args>
 using DetectedOr = typename Detected<void, Default, Expression, Args...>::type;
 
-/// Whether the alias template Expression, decltype of a call as a rule, is well-formed.
+/// Whether the alias template Expression, usually decltype of a call, is well-formed.
 template <template <class...> class Expression, class... Args>
 FUSEDOPS_HD constexpr bool detected() {
   return Detected<void, void, Expression, Args...>::get();

@@ -53,12 +53,13 @@ inline int64_t host_slices(int64_t rows, int64_t fewest) {
 
 #if defined(__CUDACC__)
 
-/// Bytes of dynamic shared memory that need no opt-in: with static shared memory a block has 48 KiB.
+/// Bytes of dynamic shared memory that need no opt-in: with static shared memory a block has 48
+/// KiB.
 inline constexpr int kPlainShared = 30 * 1024;
 
-/// Launches a kernel that has one argument; never waits. `grid`: blocks, `block`: threads per block,
-/// `shared`: bytes of dynamic shared memory, `cluster`: blocks per cluster. `most`: the bytes of
-/// dynamic shared memory to opt in to, if more than `shared`.
+/// Launches a kernel that has one argument; never waits. `grid`: blocks, `block`: threads per
+/// block, `shared`: bytes of dynamic shared memory, `cluster`: blocks per cluster. `most`: the
+/// bytes of dynamic shared memory to opt in to, if more than `shared`.
 inline cudaError_t launch(const void* kernel, int64_t grid, unsigned block, unsigned shared,
                           cudaStream_t stream, void* argument, int cluster = 1, int most = 0) {
   if (grid == 0) return cudaSuccess;  // no rows
