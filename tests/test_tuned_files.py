@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from fusedops.bind.bind import bind
 from fusedops.cli import app
 from fusedops.explain.forward import explain
+from fusedops.exporting import target as exported
 from fusedops.flagship import ATTENTION
 from fusedops.generate import tuned
 from fusedops.generate.target import Target
@@ -362,3 +363,30 @@ def step(op, x, given):
     dy = torch.ones_like(y)
     (dx,) = torch.autograd.grad(y, [x], dy)
     return y.detach(), dx
+
+
+def test_an_export_does_not_depend_on_it(cache, monkeypatch):
+    monkeypatch.setattr(exported.Target, "of", classmethod(lambda cls, device: TARGET))
+    target = exported.target_of(None, torch.device("cuda", 0), None)
+    assert target == Target("sm_90", HERE._replace(name=""))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bound", CALLS.values(), ids=CALLS)
+def test_no_row_makes_a_kernel_that_cannot_be(cache, bound, kind):
+    """A file edited by hand, say: what a kernel cannot do is not asked of it."""
+    odd = {"rows_per_block": 7, "prefetch": "across_rows", "prefetch_distance": 3}
+    many = {"min_threads_per_sm": 10**6, "persistent_threads_per_sm": 10**6, "persistent": True}
+    rule = {"when": {}, "set": {**odd, **many, "smem_staged": True, "relay_handshake": True}}
+    tuned.keep({**rows.empty("sm_90", HERE), kind: [rule]})
+    forget()
+    schedule = kernel_of(bound, kind, TARGET).schedule
+    launch, features = schedule.launch, schedule.features
+    assert schedule.threads_per_block % 32 == 0
+    assert schedule.threads_per_block <= 512
+    assert schedule.threads <= 32 or launch.rows_per_block == 1
+    assert launch.min_threads_per_sm <= HERE.threads_per_sm
+    if kind == "backward":
+        assert not launch.persistent or features.read_once
+        assert launch.prefetch != "across_rows" or not (launch.persistent or features.sums)
+    assert not launch.relay_handshake or schedule.cluster > 1

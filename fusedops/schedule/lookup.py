@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from fusedops.schedule.architectures import Gpu, number
-from fusedops.schedule.features import Features, ForwardFeatures
+from fusedops.schedule.features import BackwardFeatures, Features, ForwardFeatures
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.schedule.tuning_file import TuningFile, TuningFileError, read
 
@@ -33,6 +33,9 @@ __all__ = [
 
 #: The folder of the files of this package.
 FOLDER = Path(__file__).parent / "tuning"
+
+#: Largest number of threads in a block of several rows.
+MOST_THREADS = 512
 
 #: Returns the file that was tuned on a device, by architecture and the device's name, or None.
 #: Set by `use_tuned`; this package reads nothing but its own files.
@@ -133,15 +136,11 @@ def _in_rows(
         size = size * gpu.l2_bytes // file.device.l2_bytes
         streams = 1 if isinstance(features, ForwardFeatures) else 2  # x; or x and the gradient of y
         found["prefetch_distance"] = max(1, size // (streams * features.row_bytes))
-    if features.threads > 32:
-        found.pop("rows_per_block", None)  # several warps have the block to themselves
-    elif "rows_per_block" in found:
-        found["rows_per_block"] = max(1, found["rows_per_block"])
     return found
 
 
 def _within(config: LaunchConfig, features: Features, gpu: Gpu, file: TuningFile) -> LaunchConfig:
-    """The configuration without what the GPU lacks, and within its limits."""
+    """The configuration without what the GPU lacks, and within the limits of GPU and kernels."""
     changed: dict[str, Any] = {}
     if not gpu.bulk_copies:
         changed["smem_staged"] = False
@@ -149,8 +148,14 @@ def _within(config: LaunchConfig, features: Features, gpu: Gpu, file: TuningFile
             changed.update(prefetch="never", prefetch_distance=0)
     if features.cluster == 1:
         changed["relay_handshake"] = False
-    if config.prefetch == "never":
+    if isinstance(features, BackwardFeatures):
+        persistent = config.persistent and features.read_once
+        changed["persistent"] = persistent
+        if config.prefetch == "across_rows" and (persistent or features.sums):
+            changed["prefetch"] = "never"  # no later block takes the row
+    if changed.get("prefetch", config.prefetch) == "never":
         changed["prefetch_distance"] = 0
+    changed["rows_per_block"] = _whole_warps(config.rows_per_block, features.threads)
     if config.min_threads_per_sm > gpu.threads_per_sm:
         changed["min_threads_per_sm"] = gpu.threads_per_sm
     # As many waves of persistent blocks as on the device that was measured.
@@ -158,3 +163,13 @@ def _within(config: LaunchConfig, features: Features, gpu: Gpu, file: TuningFile
     if config.persistent_threads_per_sm > waves * gpu.threads_per_sm:
         changed["persistent_threads_per_sm"] = waves * gpu.threads_per_sm
     return config._replace(**changed)
+
+
+def _whole_warps(rows: int, threads: int) -> int:
+    """Rows per block of which blocks are whole warps and not too large, near the given number.
+
+    `threads` is the number of threads per row. All lanes of a warp take part in its shuffles.
+    """
+    if threads > 32:
+        return 1
+    return max(32, min(MOST_THREADS, rows * threads) // 32 * 32) // threads
