@@ -9,7 +9,8 @@ Declare what happens before and after a row reduction; get one kernel that moves
 >>> attention_softmax(torch.zeros(1, 2), scale=0.125, padding=torch.tensor([False, True]))
 tensor([[1., 0.]])
 
-May import: version, renamed, errors, functors, declare, row_op, ops, exporting, nn.
+May import: version, renamed, errors, functors, declare, row_op, ops, group_norm, exporting,
+nn.
 """
 
 import importlib
@@ -27,6 +28,9 @@ _NAMES = [
     "Exported",
     "Functor",
     "FusedOpsError",
+    "GroupNorm",
+    "InstanceNorm",
+    "L2Norm",
     "LayerNorm",
     "LogSoftmax",
     "MissingVariantError",
@@ -72,6 +76,9 @@ if TYPE_CHECKING or not _is_command():
     from fusedops.functors import Functor as Functor
     from fusedops.functors import library as _library
     from fusedops.functors.library import *
+    from fusedops.group_norm import GroupNorm as GroupNorm
+    from fusedops.group_norm import InstanceNorm as InstanceNorm
+    from fusedops.ops import L2Norm as L2Norm
     from fusedops.ops import LayerNorm as LayerNorm
     from fusedops.ops import LogSoftmax as LogSoftmax
     from fusedops.ops import RMSNorm as RMSNorm
@@ -106,7 +113,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"{said}{nearest(name, known)}")
     if name == "nn":
         return importlib.import_module("fusedops.nn")
-    for home in ("errors", "functors", "ops", "row_op", "exporting"):
+    for home in ("errors", "functors", "ops", "group_norm", "row_op", "exporting"):
         module = importlib.import_module(f"fusedops.{home}")
         if hasattr(module, name):
             globals()[name] = found = getattr(module, name)

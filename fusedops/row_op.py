@@ -83,11 +83,12 @@ class RowOp(Runnable):
     given by position: a float16, bfloat16, float32 or float64 tensor of one or more dimensions, of
     any shape and strides.
 
-    Every operand that the functors of the declaration name is given by keyword, under that name;
-    none may be left out. A tensor is on x's device and broadcasts against x. What an operand takes
-    depends on its functor:
+    Every operand that the declaration names, in a functor or for the operator itself, is given by
+    keyword, under that name; none may be left out. A tensor is on x's device and broadcasts against
+    x. What an operand takes depends on who names it:
 
     - a value: a floating-point tensor, or a real number;
+    - a number a row, as a sink: such a tensor of size 1 in the reduced dimension, or a real number;
     - a mask: a bool tensor;
     - a count of columns: an int32 or int64 tensor of size 1 in the reduced dimension, or an int;
     - a probability: a number in [0, 1].
@@ -109,8 +110,8 @@ class RowOp(Runnable):
       of torch): Where dropout takes its random numbers from (docs/dropout.md).
 
     A call returns y, a tensor of x's shape. If the declaration has more outputs it returns a named
-    tuple: y, the saved streams, which have x's shape, and the statistics mean and rstd, which have
-    x's shape without the reduced dimensions.
+    tuple: y, the saved streams, which have x's shape, and the statistics of the operator, which
+    have x's shape without the reduced dimensions.
 
     A call raises TypeError or ValueError for an argument that does not fit, and says how to mend
     it; UnsupportedError for tensors or modes that a fused kernel cannot take; CompileError or
@@ -154,7 +155,7 @@ class RowOp(Runnable):
             self._slow,
             drawing,
             several,
-            functools.partial(differentiate, self),
+            self._differentiate,
         )
         self.trained = _runtime.Dispatcher(name, self._kinds, self._slow_trained, drawing, tuple)
         self.recipes = {}
@@ -183,7 +184,25 @@ class RowOp(Runnable):
             return _runtime.Dispatcher.__call__(self, x, **arguments)  # super() of a class's own
         operands = {key: value for key, value in arguments.items() if key not in OPTIONS}
         options = {key: value for key, value in arguments.items() if key in OPTIONS}
+        return self._traced(x, operands, options)
+
+    def _traced(self, x: Any, operands: dict[str, Any], options: dict[str, Any]) -> Any:
+        """Run a call as an operator of torch, where torch traces or a mode takes part."""
         return call_operator(self, x, operands, options)
+
+    def _differentiate(self, options: dict[str, Any] | None, x: Tensor, *values: Any) -> Any:
+        """Run a call that needs gradients; `values` are the operands in the order of `slots`."""
+        return differentiate(self, options, x, *values)
+
+    def over_rows(
+        self, x: Tensor, arguments: dict[str, Any]
+    ) -> tuple[RowOp, Tensor, dict[str, Any]]:
+        """The call that is run: itself, unless the op sees x in other dimensions than the caller.
+
+        Returns:
+            An op that reduces dimensions of its x, that x, and operands and options, mixed.
+        """
+        return self, x, arguments
 
     def unfused(self, x: Tensor, /, **arguments: Any) -> Any:
         """Compute a call as a chain of torch operations instead of one fused kernel.
@@ -272,7 +291,7 @@ class RowOp(Runnable):
         if _stands_for_an_operator(reason, x):
             check_layouts(self.name, {"x": x, **operands, "out": options.get("out")})
             try:
-                return call_operator(self, x, operands, options)
+                return self._traced(x, operands, options)
             except UnsupportedError:
                 raise
             except (NotImplementedError, TypeError, AssertionError) as error:
@@ -293,7 +312,7 @@ class RowOp(Runnable):
             refuse(self, reason, x, operands, options)
             bound = bind(self, x, operands, options)
             plain = {"dim": bound.reduced, "dtype": bound.dtype, "generator": bound.generator}
-            return self.trained(x, **bound.operands, training=bool(bound.slots), **plain)
+            return self.trained(x, **bound.operands, training=bool(bound.dropout_slots), **plain)
         return make_plan(self, bind(self, x, operands, options)._replace(keep=True))
 
     @functools.cached_property

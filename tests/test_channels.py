@@ -129,6 +129,18 @@ def test_an_x_that_pixels_share(device):
     assert torch.equal(AFFINE(x, dim=DIMS, **given), wanted)
 
 
+def test_columns_that_share_and_are_no_neighbours(device):
+    """A number for each pixel, whatever the channel: copied dense, also where torch traces."""
+    shape = SHAPES["odd"]
+    x, given = randn(*shape, device=device), operands_of(AFFINE.slots, shape, device)
+    given["beta"] = randn(7, 1, device=device)
+    apart = fo.LayerNorm(store=[fo.Affine("gamma", "beta")])
+    wanted = apart(x, dim=DIMS, **{k: v.expand(shape).contiguous() for k, v in given.items()})
+    assert torch.equal(apart(x, dim=DIMS, **given), wanted)
+    compiled = torch.compile(lambda x, **v: apart(x, dim=DIMS, **v), backend="aot_eager")
+    assert torch.equal(compiled(x, **given), wanted)
+
+
 def test_strided_channels(device):
     """Every second channel of a longer vector."""
     shape = SHAPES["odd"]
@@ -145,6 +157,13 @@ def test_results_do_not_depend_on_the_batch(device):
     y = AFFINE(x, dim=DIMS, **given)
     for n in range(shape[0]):
         assert torch.equal(AFFINE(x[n : n + 1], dim=DIMS, **given), y[n : n + 1])
+
+
+def test_gradients_of_rows_without_columns(device):
+    """Of several dimensions of which one has size 0: no strides of such rows merge."""
+    x = torch.empty(2, 3, 0, 5, device=device, requires_grad=True)
+    y = fo.LayerNorm()(x, dim=DIMS)
+    assert torch.autograd.grad(y.sum(), x)[0].shape == y.shape == x.shape
 
 
 class TestGeometry:

@@ -14,7 +14,7 @@ from cases import randn, same_bits
 import fusedops as fo
 from fusedops import functors
 from fusedops.functors import Functor, Operand, Reads, Role, Stream, check_name
-from fusedops.reference.error_bound import wanted
+from fusedops.reference.error_bound import expected
 from fusedops.testing import check
 
 PACKAGE = Path(fo.__file__).parent
@@ -84,11 +84,11 @@ struct ScaledStream {
     def reads(self, wanted):
         return Reads(self.scale in wanted, (self.scale,))
 
-    def spell(self, write):
+    def emit(self, writer):
         members = (
-            write.operand(self.scale),
-            write.output(self.stream),
-            write.joining(self.stream),
+            writer.operand(self.scale),
+            writer.output(self.stream),
+            writer.output_gradient(self.stream),
         )
         return f"ScaledStream<{', '.join(members)}>"
 
@@ -104,6 +104,8 @@ template <class Draw>
 struct Flip {
   Draw draw;
   static constexpr bool kNeedsInput = false;
+
+  FUSEDOPS_HD auto drawn() const { return Flip<decltype(draw.drawn())>{draw.drawn()}; }
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
@@ -138,8 +140,8 @@ struct Flip {
     def reads(self, wanted):
         return Reads(False, (self.p,))
 
-    def spell(self, write):
-        return f"Flip<{write.dropout(self.p)}>"
+    def emit(self, writer):
+        return f"Flip<{writer.dropout(self.p)}>"
 
 
 def norm(like=None):
@@ -245,6 +247,14 @@ class TestDraws:
         assert told.left_out == op.store
         assert not told.dropouts
 
+    def test_a_draw_in_memory(self, device):
+        """As a captured graph has it: the struct is made of a draw that is read first."""
+        op = fo.LayerNorm(store=[fo.Dropout("q"), Flip("p")])
+        x = randn(5, 24, device=device)
+        draw = torch.tensor([7, 3], device=device)
+        given = {"p": 0.5, "q": 0.25}
+        assert same_bits(op(x, **given, generator=draw), op(x, **given, generator=(7, 3)))
+
     def test_explain_names_it(self, device):
         op = fo.LayerNorm(store=[Flip("p")])
         told = op.explain(randn(5, 24, device=device), p=0.5)
@@ -290,8 +300,8 @@ struct Grid {
     def apply(self, x, chain):
         return torch.round(x * 8) / 8
 
-    def spell(self, write):
-        write.constant(0)
+    def emit(self, writer):
+        writer.constant(0)
         return "Grid"
 
 
@@ -303,7 +313,7 @@ class Uncertain(Grid):
 
 def allowed(op, x, operands):
     """The least error that any element of y is allowed."""
-    return wanted(op.bind(x, operands), {}, {})["y"].error.min().item()
+    return expected(op.bind(x, operands), {}, {})["y"].error.min().item()
 
 
 def test_what_rounds_may_fall_on_either_side(device):
@@ -335,6 +345,14 @@ def test_what_cancels_is_as_uncertain_as_its_terms(device):
         for kind in (fo.Affine, Around)
     )
     assert does_not_say < 0.9 * product < says
+
+
+def test_the_old_name_of_a_method_says_the_new_one():
+    with pytest.raises(TypeError, match=r"Old: spell\(write\) is called emit\(writer\) now"):
+
+        class Old(Functor):
+            def spell(self, write):
+                return "Old"
 
 
 def concrete():

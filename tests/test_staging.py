@@ -51,8 +51,8 @@ struct FirstColumns {
 }  // namespace fusedops
 """
 
-    def spell(self, write):
-        write.constant(self.count)
+    def emit(self, writer):
+        writer.constant(self.count)
         return "FirstColumns"
 
     def apply(self, x, chain):

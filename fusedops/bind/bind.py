@@ -40,6 +40,7 @@ __all__ = [
     "check_device",
     "check_names",
     "check_number",
+    "check_tensor",
     "drops",
     "find_reduced",
 ]
@@ -64,8 +65,8 @@ class Bound(NamedTuple):
         compute: The dtype of the arithmetic, float32 or float64.
         operands: The tensors and plain numbers that the call gives, by operand name.
         load, store: The functors that act, in order, without dropouts that drop nothing.
-        slots: The number of each acting functor that draws, among all those of the declaration, by
-            (side, index in load or store).
+        dropout_slots: The number, among the functors of the declaration that draw, of each one that
+            acts, by (side, index in load or store).
         out: The preallocated outputs, by output name.
         generator: The generator for dropout, or a drawn (seed, offset): a pair or a tensor.
         keep: Whether the call also writes row statistics, for the backward pass (`KEPT`).
@@ -80,7 +81,7 @@ class Bound(NamedTuple):
     operands: Mapping[str, Any]
     load: tuple[Functor, ...]
     store: tuple[Functor, ...]
-    slots: Mapping[tuple[str, int], int]
+    dropout_slots: Mapping[tuple[str, int], int]
     out: Mapping[str, Tensor]
     generator: torch.Generator | tuple[int, int] | Tensor | None
     keep: bool = False
@@ -160,7 +161,7 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
         key, role = operand.name, operand.role
         value = operands[key]
         if isinstance(value, Tensor):
-            _check_tensor(name, key, role, value, x, reduced)
+            check_tensor(name, key, role, value, x, reduced)
         else:
             value = read_number(name, key, role, value)
         values[key] = value
@@ -181,7 +182,7 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
         operands=values,
         load=load,
         store=store,
-        slots=slots,
+        dropout_slots=slots,
         out={},
         generator=generator,
     )
@@ -251,9 +252,10 @@ def find_reduced(
     return result
 
 
-def _check_tensor(
+def check_tensor(
     name: str, key: str, role: Role, value: Tensor, x: Tensor, reduced: tuple[int, ...]
 ) -> None:
+    """Raise TypeError or ValueError for a tensor operand that does not fit its role or x."""
     if role is Role.PROBABILITY:
         raise TypeError(
             f"{name}: operand {key!r} must be {role.value}, got a tensor; use {key}.item()"

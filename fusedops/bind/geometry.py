@@ -31,7 +31,7 @@ class Virtual(NamedTuple):
 
 
 #: A tensor's shape and strides (in elements), or a `Virtual`.
-Operand: TypeAlias = "tuple[Sequence[int], Sequence[int]] | Virtual"
+Strided: TypeAlias = "tuple[Sequence[int], Sequence[int]] | Virtual"
 
 
 class Placed(NamedTuple):
@@ -115,7 +115,7 @@ def mismatch(shape: Sequence[int], operand: Sequence[int]) -> Mismatch | None:
 def place(
     shape: Sequence[int],
     reduced: Sequence[int],
-    operands: Sequence[Operand],
+    operands: Sequence[Strided],
     element_bytes: Sequence[int],
     summed: Sequence[int] = (),
 ) -> Geometry:
@@ -185,7 +185,7 @@ Placed(row_strides=(0, 1), column_stride=0, repeats=1))
     )
 
 
-def _expanded(shape: Sequence[int], operand: Operand) -> Sequence[int]:
+def _expanded(shape: Sequence[int], operand: Strided) -> Sequence[int]:
     """The operand's stride along each of x's dimensions, 0 where it is broadcast."""
     if isinstance(operand, Virtual):
         return operand.strides
@@ -197,7 +197,7 @@ def _expanded(shape: Sequence[int], operand: Operand) -> Sequence[int]:
 
 
 def _column_stride(
-    shape: Sequence[int], reduced: Sequence[int], strides: Sequence[int], operand: Operand
+    shape: Sequence[int], reduced: Sequence[int], strides: Sequence[int], operand: Strided
 ) -> tuple[int, int] | None:
     """The stride from one element of a row to the next, and how many columns share each element.
 
@@ -244,7 +244,7 @@ def _ordered(
     groups: list[_Group],
     columns: int,
     column_strides: Sequence[int | None],
-    operands: Sequence[Operand],
+    operands: Sequence[Strided],
     element_bytes: Sequence[int],
     summed: Sequence[int],
 ) -> list[_Group]:

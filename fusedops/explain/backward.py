@@ -17,13 +17,13 @@ from fusedops.run.backward import Backward
 from fusedops.run.gradient import Gradient, described
 from fusedops.run.operand_gradients import Occurrence
 
-__all__ = ["Wanted", "wanted"]
+__all__ = ["GradCall", "grad_call"]
 
 
 _PLACES = {"registers": "registers", "shared": "shared memory", "memory": "memory"}
 
 
-class Wanted:
+class GradCall:
     """A call in grad mode of which some tensors require grad.
 
     Attributes:
@@ -112,7 +112,7 @@ def _of_channels(told: Backward, one: Occurrence) -> str:
     )
 
 
-def wanted(bound: Bound) -> Wanted | None:
+def grad_call(bound: Bound) -> GradCall | None:
     """What gradients a call needs; None outside grad mode, for an empty x, or if it needs none."""
     if not torch.is_grad_enabled() or bound.x.numel() == 0:
         return None
@@ -125,4 +125,4 @@ def wanted(bound: Bound) -> Wanted | None:
         refused = "out= does not go with gradients"
     elif bound.op.forward_only:
         refused = f"{bound.op.forward_only[0]!r} has no derivative"
-    return Wanted(bound, frozenset(names), refused)
+    return GradCall(bound, frozenset(names), refused)

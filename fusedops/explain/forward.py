@@ -19,14 +19,14 @@ from fusedops._runtime import Reason
 from fusedops.bind.arranged import arranged, order
 from fusedops.bind.bind import Bound, bind
 from fusedops.bind.geometry import SHARED_BYTES
-from fusedops.explain.backward import Wanted, wanted
+from fusedops.explain.backward import GradCall, grad_call
 from fusedops.explain.report import CEILINGS, Cached, Explanation, Place
 from fusedops.functors import Functor
 from fusedops.generate.target import Target, device_info
 from fusedops.generate.views import View
 from fusedops.reference.dropout_mask import threshold
 from fusedops.run import contiguous, forward
-from fusedops.run.forward import Info
+from fusedops.run.forward import ForwardInfo
 from fusedops.run.refusal import refuse
 from fusedops.schedule import override
 from fusedops.schedule.forward import HOST_BUFFERED
@@ -56,7 +56,7 @@ def explain(bound: Bound, target: Target | None = None) -> Explanation:
     target = target or Target.of(bound.x.device)
     device = _device_name(bound.x.device) if here else target.arch
     launches = bound.x.numel() > 0
-    gradients = wanted(bound)
+    gradients = grad_call(bound)
     trains = gradients is not None and not gradients.refused
     described = bound._replace(keep=trains)
     copies: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ def explain(bound: Bound, target: Target | None = None) -> Explanation:
     if launches and forward.columns_apart(bound):
         described, copies, copied = _with_copies(bound)
         described = described._replace(keep=trains)
-    info = forward.choose(described, target) if launches else None
+    info = forward.resolve(described, target) if launches else None
     operands = {
         name: _place(described, name, info)
         for name, value in {"x": bound.x, **bound.operands}.items()
@@ -104,7 +104,7 @@ def explain(bound: Bound, target: Target | None = None) -> Explanation:
     )
 
 
-def _place(bound: Bound, name: str, info: Info | None, *, out: bool = False) -> Place:
+def _place(bound: Bound, name: str, info: ForwardInfo | None, *, out: bool = False) -> Place:
     tensor: Tensor | None
     if out:
         tensor = bound.out.get(name)
@@ -195,7 +195,7 @@ def _width(
     return width, f"{text}: {' and '.join(limits)}"
 
 
-def _visited(bound: Bound, info: Info | None) -> tuple[tuple[int, ...], str]:
+def _visited(bound: Bound, info: ForwardInfo | None) -> tuple[tuple[int, ...], str]:
     if info is None:
         return (), "none is visited"
     geometry = info.geometry
@@ -218,7 +218,7 @@ def _visited(bound: Bound, info: Info | None) -> tuple[tuple[int, ...], str]:
     )
 
 
-def _why(info: Info | None, target: Target) -> str:
+def _why(info: ForwardInfo | None, target: Target) -> str:
     if info is None:
         return "nothing is launched: x has no elements"
     columns, tile = info.geometry.columns, info.tile
@@ -258,7 +258,7 @@ def _why(info: Info | None, target: Target) -> str:
     return "; ".join(parts)
 
 
-def _variant(info: Info | None) -> tuple[Cached | None, str, tuple[str, ...]]:
+def _variant(info: ForwardInfo | None) -> tuple[Cached | None, str, tuple[str, ...]]:
     """The variant's state, its name and place in words, and remarks on how it was built."""
     if info is None:
         return None, "none is needed", ()
@@ -276,7 +276,7 @@ def _variant(info: Info | None) -> tuple[Cached | None, str, tuple[str, ...]]:
 def _dropouts(bound: Bound) -> tuple[str, ...]:
     chains = {"load": bound.load, "store": bound.store}
     texts = []
-    for (side, place), slot in bound.slots.items():
+    for (side, place), slot in bound.dropout_slots.items():
         functor = chains[side][place]
         assert functor.draws is not None
         p = bound.operands[functor.draws]
@@ -292,7 +292,7 @@ def _left_out(bound: Bound) -> tuple[Functor, ...]:
 
 
 def _notes(
-    bound: Bound, acting: Sequence[Functor], info: Info | None, gradients: Wanted | None
+    bound: Bound, acting: Sequence[Functor], info: ForwardInfo | None, gradients: GradCall | None
 ) -> tuple[str, ...]:
     notes = []
     last = max((i for i, f in enumerate(bound.load) if not f.masks), default=-1)

@@ -108,7 +108,8 @@ def export(
         raise ValueError(
             f"export: path must end in {'.cuh' if gpu else '.h'} for {target.arch}, got {path}"
         )
-    bound = exported_call(op, x, arguments)
+    rows, x, arguments = op.over_rows(x, arguments)
+    bound = exported_call(rows, x, arguments)
     gradient = gradient_of(bound, backward)
     passes = [forward_pass(bound._replace(keep=gradient is not None), target)]
     if gradient is not None:

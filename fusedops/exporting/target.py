@@ -39,6 +39,8 @@ def target_of(arch: str | None, device: torch.device, multiprocessors: int | Non
         except ValueError as error:
             raise ValueError(f"export: {error}") from None
     target = Target.of(device)
+    if target.gpu is not None:  # the text shall not depend on what has been tuned on this machine
+        target = target._replace(gpu=target.gpu._replace(name=""))
     if multiprocessors is None or target.gpu is None:
         return target
     return target._replace(gpu=target.gpu._replace(multiprocessors=multiprocessors))

@@ -3,7 +3,7 @@
 """The functors: what can stand before and after a row reduction.
 
 Each class is a declaration, a value that holds names and constants. ``apply`` (for masks:
-``masked``) is its meaning in torch, which ``op.unfused`` runs; ``spell`` names the C++ struct of
+``masked``) is its meaning in torch, which ``op.unfused`` runs; ``emit`` names the C++ struct of
 the same name in ``include/fusedops/functor/`` and lists the struct's members in order.
 
 May import: errors.

@@ -46,8 +46,8 @@ class Scale(Functor):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(self.scale in wanted, (self.scale,))
 
-    def spell(self, write: Writer) -> str:
-        return f"Scale<{write.operand(self.scale)}>"
+    def emit(self, writer: Writer) -> str:
+        return f"Scale<{writer.operand(self.scale)}>"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Bias(Functor):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, ())
 
-    def spell(self, write: Writer) -> str:
-        return f"Bias<{write.operand(self.bias)}>"
+    def emit(self, writer: Writer) -> str:
+        return f"Bias<{writer.operand(self.bias)}>"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,9 +120,9 @@ class Affine(Functor):
         gamma = () if self.gamma is None else (self.gamma,)
         return Reads(self.gamma in wanted, gamma)
 
-    def spell(self, write: Writer) -> str:
-        gamma = write.absent() if self.gamma is None else write.operand(self.gamma)
-        beta = write.absent() if self.beta is None else write.operand(self.beta)
+    def emit(self, writer: Writer) -> str:
+        gamma = writer.absent() if self.gamma is None else writer.operand(self.gamma)
+        beta = writer.absent() if self.beta is None else writer.operand(self.beta)
         return f"Affine<{gamma}, {beta}>"
 
 
@@ -152,6 +152,6 @@ class Cast(Functor):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, ())
 
-    def spell(self, write: Writer) -> str:
-        write.constant(0)
-        return f"Cast<{write.storage(self.dtype)}>"
+    def emit(self, writer: Writer) -> str:
+        writer.constant(0)
+        return f"Cast<{writer.storage(self.dtype)}>"

@@ -77,7 +77,7 @@ class Functor:
     """Base of all functors: derive from it to write one of your own (docs/functors.md).
 
     A functor is a frozen dataclass with the names of its operands. It says what it is in torch
-    (`apply`) and which C++ struct does the same (`spell`, with `header` or `definition`). What else
+    (`apply`) and which C++ struct does the same (`emit`, with `header` or `definition`). What else
     the rest of the package has to know of a functor is a trait: one of the attributes and
     properties below. No code outside this package asks for the class of a functor.
 
@@ -103,12 +103,19 @@ class Functor:
     rounds: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "spell" in vars(cls):
+            raise TypeError(
+                f"{cls.__name__}: spell(write) is called emit(writer) now; rename the method"
+            )
+
     @property
     def saves(self) -> Stream | None:
         """The stream that the functor saves (kSaves in C++), or None; in a LOAD alone.
 
         `apply` then returns ``chain.save(name, value)``, which rounds to the stream's dtype, and
-        `spell` calls ``write.output(name)`` and ``write.joining(name)``.
+        `emit` calls ``writer.output(name)`` and ``writer.output_gradient(name)``.
         """
         return None
 
@@ -118,7 +125,7 @@ class Functor:
 
         A call that gives 0 for it, or ``training=False``, runs without the functor. All others have
         a part of the random stream of its own for it: `apply` gets the elements that are kept from
-        ``chain.dropout(self)``, and `spell` the C++ ``Dropout`` from ``write.dropout(name)``.
+        ``chain.dropout(self)``, and `emit` the C++ ``Dropout`` from ``writer.dropout(name)``.
         """
         return None
 
@@ -171,9 +178,9 @@ class Functor:
         """
         return Reads(True, tuple(operand.name for operand in self.operands()))
 
-    def spell(self, write: Writer) -> str:
-        """The C++ type; calls on ``write`` append its members, in their order."""
-        raise NotImplementedError(f"{type(self).__name__}: spell(write), its type in C++")
+    def emit(self, writer: Writer) -> str:
+        """The C++ type; calls on ``writer`` append its members, in their order."""
+        raise NotImplementedError(f"{type(self).__name__}: emit(writer), its type in C++")
 
 
 def check_name(functor: object, field: str, name: object) -> None:

@@ -54,5 +54,5 @@ class Dropout(Functor):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, (self.p,))
 
-    def spell(self, write: Writer) -> str:
-        return write.dropout(self.p)
+    def emit(self, writer: Writer) -> str:
+        return writer.dropout(self.p)

@@ -39,7 +39,7 @@ class Writer(Protocol):
     def output(self, name: str) -> str:
         """A tensor that the kernel writes; in a gradient, one that the forward pass wrote."""
 
-    def joining(self, name: str) -> str:
+    def output_gradient(self, name: str) -> str:
         """The gradient of a saved stream."""
 
     def number(self, value: float) -> str:

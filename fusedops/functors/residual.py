@@ -79,14 +79,14 @@ class Residual(Functor):
         skip = (self.residual,) if alpha and self.alpha in wanted else ()
         return Reads(False, (*skip, *alpha))
 
-    def spell(self, write: Writer) -> str:
-        skip = write.operand(self.residual)
+    def emit(self, writer: Writer) -> str:
+        skip = writer.operand(self.residual)
         alpha = (
-            write.operand(self.alpha)
+            writer.operand(self.alpha)
             if isinstance(self.alpha, str)
-            else write.number(rounded(self.alpha, write.compute))
+            else writer.number(rounded(self.alpha, writer.compute))
         )
         if self.save is None:
             return f"Residual<{skip}, {alpha}>"
-        stream, joining = write.output(self.save), write.joining(self.save)
+        stream, joining = writer.output(self.save), writer.output_gradient(self.save)
         return f"SavedResidual<{skip}, {alpha}, {stream}, {joining}>"

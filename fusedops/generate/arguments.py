@@ -46,7 +46,7 @@ class ArgumentWriter:
         query: Sequence[int],
         logical_row: Sequence[int],
         slots: Mapping[str, int],
-        joining: Mapping[str, View] | None = None,
+        output_gradients: Mapping[str, View] | None = None,
         drawn_in_memory: bool = False,
     ) -> None:
         self.compute = compute
@@ -55,7 +55,7 @@ class ArgumentWriter:
         self.queries = queries
         self._operands = operands
         self._outputs = outputs
-        self._joining = joining or {}
+        self._output_gradients = output_gradients or {}
         self._query = query
         self._logical_row = logical_row
         self._slots = slots
@@ -81,9 +81,9 @@ class ArgumentWriter:
         """Append a tensor the kernel writes; in a gradient, one that the forward pass wrote."""
         return self.view(self._outputs[name]) if name in self._outputs else self.unread()
 
-    def joining(self, name: str) -> str:
+    def output_gradient(self, name: str) -> str:
         """Append the gradient of a saved stream, which the backward pass adds at that place."""
-        view = self._joining.get(name)
+        view = self._output_gradients.get(name)
         return self.absent() if view is None else self.view(view)
 
     def view(self, view: View) -> str:

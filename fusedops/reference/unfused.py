@@ -38,7 +38,7 @@ class Chain:
         self._rows = [dim for dim in range(bound.x.dim()) if dim not in bound.reduced]
         self.queries = bound.x.shape[self._rows[-1]] if self._rows else 1
         self.saved: dict[str, Tensor] = {}
-        self._slot = -1
+        self._dropout_slot = -1
         self._drawn: tuple[int, int] | None = None
         if isinstance(bound.generator, tuple):
             self._drawn = bound.generator
@@ -114,7 +114,7 @@ class Chain:
             tuple(x.shape),
             bound.reduced,
             seed=seed,
-            offset=offset + self._slot,
+            offset=offset + self._dropout_slot,
             p=p,
             device=x.device,
         )
@@ -124,7 +124,7 @@ class Chain:
         """Run the functors at these places, without the masks."""
         functors = self._bound.load if side == "load" else self._bound.store
         for place in places:
-            self._slot = self._bound.slots.get((side, place), -1)
+            self._dropout_slot = self._bound.dropout_slots.get((side, place), -1)
             if not functors[place].masks:
                 value = functors[place].apply(self._kept(value), self)
         return self._kept(value)

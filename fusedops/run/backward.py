@@ -50,10 +50,10 @@ from fusedops.schedule.traffic import without_rows
 if TYPE_CHECKING:
     from fusedops.run.wanted_gradients import WantedGradients
 
-__all__ = ["Backward", "Info"]
+__all__ = ["Backward", "BackwardInfo"]
 
 
-class Info(NamedTuple):
+class BackwardInfo(NamedTuple):
     """All that is known of a backward call before it runs; `sums` is the second kernel, if any."""
 
     schedule: str
@@ -235,7 +235,7 @@ class Backward:
             stage = (variant.kernel(), sum_words, sum_patches, rows, 1)
             threads = 1 if variant.tile is None else variant.tile.threads_per_block
             then.append((*stage, blocks, threads, 0))
-        info = Info(
+        info = BackwardInfo(
             schedule="shared" if self.shared_sums and self.kind == "register" else self.kind,
             tile=tile,
             geometry=geometry,
@@ -254,7 +254,7 @@ class Backward:
             grid=1 if tile is None else -(-total // tile.rows_per_block) * tile.cluster,
             block=1 if tile is None else tile.threads_per_block,
             shared=self.shared_sums * self.bound.compute.itemsize,
-            draws=self.op.dropouts if self.bound.slots else 0,
+            draws=self.op.dropouts if self.bound.dropout_slots else 0,
             info=info,
             then=then,
             returned=self.returned,
@@ -283,7 +283,9 @@ class Backward:
             query=query,
             logical_row=logical,
             slots=self.slots,
-            joining={n: views[joining_name(n)] for n in op.joining if n in self.gradient.joining},
+            output_gradients={
+                n: views[joining_name(n)] for n in op.joining if n in self.gradient.joining
+            },
             drawn_in_memory=isinstance(bound.generator, Tensor),
         )
         members = forward.declared(bound, write, geometry, gradient=True)

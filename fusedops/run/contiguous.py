@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fusedops.bind.arranged import arranged, restored
 from fusedops.bind.bind import Bound
-from fusedops.bind.geometry import Operand, place
+from fusedops.bind.geometry import Strided, place
 from fusedops.generate.views import Part, contiguous
 from fusedops.run.runnable import Runnable
 
@@ -28,7 +28,7 @@ def options(bound: Bound) -> dict[str, Any]:
     return {
         "dim": tuple(range(rank - len(bound.reduced), rank)),
         "dtype": bound.dtype,
-        "training": bool(bound.slots),
+        "training": bool(bound.dropout_slots),
         "generator": bound.generator,
     }
 
@@ -70,7 +70,7 @@ def dense_cure(
     bound: Bound,
     inputs: Mapping[str, Part],
     parts: Sequence[Part],
-    operands: Sequence[Operand],
+    operands: Sequence[Strided],
     sizes: Sequence[int],
 ) -> str:
     """Say which tensor to make contiguous so that a kernel takes the other tensors as they are.

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fusedops import _runtime
 from fusedops.bind.bind import FLOATING, KEPT, Bound
-from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry, Operand, Virtual, place
+from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry, Strided, Virtual, place
 from fusedops.errors import UnsupportedError
 from fusedops.functors import rounded
 from fusedops.generate.arguments import ArgumentWriter
@@ -49,14 +49,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DLPACK",
-    "Info",
+    "ForwardInfo",
     "Variant",
     "check_columns",
-    "choose",
     "columns_apart",
     "describe",
     "make_plan",
     "placed",
+    "resolve",
 ]
 
 #: The most elements for which a call on a CPU uses one thread only. Two threads against one,
@@ -73,7 +73,7 @@ MOST_COLUMNS = 2**31 - 1
 DLPACK = {dtype: (4 if dtype is torch.bfloat16 else 2, dtype.itemsize * 8) for dtype in FLOATING}
 
 
-class Info(NamedTuple):
+class ForwardInfo(NamedTuple):
     """All that is known of a forward call before it runs; `explain` and the test hooks read it.
 
     `schedule` says where a row is stored, `tile` is a GPU's schedule (None on a CPU),
@@ -92,10 +92,18 @@ class Info(NamedTuple):
     draws: int
 
 
-def make_plan(op: Runnable, bound: Bound) -> Any:
-    """Return the plan of a call that the C++ path has not seen, or, if none fits, the result."""
+def make_plan(op: Runnable, bound: Bound, shape: Sequence[int] | None = None) -> Any:
+    """Return the plan of a call that the C++ path has not seen, or, if none fits, the result.
+
+    `shape` is that of the plan's outputs of x's size, if not x's: of as many elements.
+    """
+    shapes = [bound.output_shape(name) for name in bound.outputs]
+    if shape is not None:
+        own = tuple(bound.x.shape)
+        shapes = [tuple(shape) if one == own else one for one in shapes]
     outputs = [
-        (*DLPACK[bound.output_dtype(name)], bound.output_shape(name)) for name in bound.outputs
+        (*DLPACK[bound.output_dtype(name)], one)
+        for name, one in zip(bound.outputs, shapes, strict=True)
     ]
     if bound.x.numel() == 0:
         if bound.columns == 0 and len(op.outputs) > 1 + len(op.saves):
@@ -138,14 +146,14 @@ def make_plan(op: Runnable, bound: Bound) -> Any:
     )
 
 
-def _built(bound: Bound, observer: Observer, target: Target) -> Info:
+def _built(bound: Bound, observer: Observer, target: Target) -> ForwardInfo:
     """Notify the observer of a call and build its kernel; return what the call runs."""
     observer.notify(
         functools.partial(observer.of_call, bound),
         lambda other: [describe(bound, other).variant],
         target,
     )
-    info = choose(bound, target)
+    info = resolve(bound, target)
     info.variant.kernel()
     return info
 
@@ -155,7 +163,7 @@ def _grain(rows: int, columns: int) -> int:
     return rows if rows * columns <= HOST_INLINE else max(1, HOST_GRAIN // columns)
 
 
-def choose(bound: Bound, target: Target) -> Info:
+def resolve(bound: Bound, target: Target) -> ForwardInfo:
     """Return what a call runs: its own variant, or a loaded one with more row dimensions.
 
     A last batch of size one has a row dimension less, and must not build a variant for that.
@@ -170,7 +178,7 @@ def choose(bound: Bound, target: Target) -> Info:
     return own
 
 
-def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> Info:
+def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> ForwardInfo:
     """Place the operands, choose the schedule and generate the variant, without building anything.
 
     `target` is x's device by default; `padding` is how many row dimensions of size 1 to add.
@@ -245,7 +253,7 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
         definitions=op.definitions,
         translated=target.translated,
     )
-    return Info(
+    return ForwardInfo(
         schedule=kind,
         tile=tile,
         geometry=geometry,
@@ -327,10 +335,10 @@ def placed(bound: Bound, parts: Sequence[Part], summed: Sequence[int] = ()) -> G
     query, logical = [0] * len(shape), [0] * len(shape)
     if rows and bound.op.causal:
         query[rows[-1]] = 1
-    if bound.slots:
+    if bound.dropout_slots:
         for dim, step in zip(rows, contiguous([shape[dim] for dim in rows]), strict=True):
             logical[dim] = step
-    operands: list[Operand] = [(part.shape, part.strides) for part in parts]
+    operands: list[Strided] = [(part.shape, part.strides) for part in parts]
     operands += (Virtual(query), Virtual(logical))
     sizes = [*[part.dtype.itemsize for part in parts], 0, 0]
     try:
@@ -358,10 +366,10 @@ def declared(
     members.append(Member(write.operand("x"), "x"))
     for side, chain in (("load", bound.load), ("store", bound.store)):
         for index, functor in enumerate(chain):
-            write.dropout_slot = bound.slots.get((side, index), -1)
+            write.dropout_slot = bound.dropout_slots.get((side, index), -1)
             drawn = functor.draws is not None and write.drawn_in_memory
             name = f"{side}{index}"
-            members.append(Member(functor.spell(write), name, "functor", side, index, drawn))
+            members.append(Member(functor.emit(write), name, "functor", side, index, drawn))
     return members
 
 
@@ -372,7 +380,9 @@ def _operator(bound: Bound, write: ArgumentWriter, gradient: bool) -> str:
         write.number(rounded(op.constants[name], write.compute))
     kinds = [write.operand(name) for name in op.row_operands]
     if gradient:
-        kinds += [write.joining(name) for name in op.joining if name in op.statistics]
+        kinds += [
+            write.output_gradient(k) for k, one in op.statistics.items() if one.differentiable
+        ]
     if not op.numbers and not kinds:
         write.constant(0)
     return (op.gradient_cpp if gradient else op.cpp)(write.compute, *kinds)
@@ -414,4 +424,4 @@ def columns_apart(bound: Bound) -> bool:
 
 def _draws(bound: Bound) -> int:
     """The number of dropouts that draw: all or none, so that each has its own offset."""
-    return bound.op.dropouts if bound.slots else 0
+    return bound.op.dropouts if bound.dropout_slots else 0

@@ -180,7 +180,7 @@ def described(
             given[saved_name(name)] = _output(bound, name)
     for name in op.joining:
         given[joining_name(name)] = _output(bound, name)
-    return _output(bound, "y"), given, {"dim": bound.reduced, "training": bool(bound.slots)}
+    return _output(bound, "y"), given, {"dim": bound.reduced, "training": bool(bound.dropout_slots)}
 
 
 def _output(bound: Bound, name: str) -> Tensor:

@@ -60,7 +60,7 @@ def refuse(
         TypeError, ValueError: An argument does not fit, or out overlaps another tensor.
         UnsupportedError: The call is sound, but no fused kernel can run it.
     """
-    name = type(op).__name__
+    name = op.name
     if reason in (Reason.ARGUMENTS, Reason.DEVICE, Reason.OVERLAP):
         bound = bind(op, x, operands, options)
         if reason is Reason.OVERLAP:

@@ -13,21 +13,46 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from fusedops.schedule.architectures import Gpu, number
-from fusedops.schedule.features import Features, ForwardFeatures
+from fusedops.schedule.features import BackwardFeatures, Features, ForwardFeatures
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.schedule.tuning_file import TuningFile, TuningFileError, read
 
-__all__ = ["FOLDER", "Found", "builtin", "launch_config", "nearest", "use_tuned"]
+__all__ = [
+    "FOLDER",
+    "Found",
+    "builtin",
+    "forget",
+    "launch_config",
+    "nearest",
+    "remembered",
+    "use_tuned",
+]
 
 #: The folder of the files of this package.
 FOLDER = Path(__file__).parent / "tuning"
 
+#: Largest number of threads in a block of several rows.
+MOST_THREADS = 512
+
 #: Returns the file that was tuned on a device, by architecture and the device's name, or None.
 #: Set by `use_tuned`; this package reads nothing but its own files.
 _tuned: Callable[[str, str], TuningFile | None] = lambda arch, name: None  # noqa: E731
+
+
+#: Functions that forget what they have looked up.
+_caches: list[Callable[[], None]] = []
+
+Result = TypeVar("Result")
+
+
+def remembered(function: Callable[..., Result]) -> functools._lru_cache_wrapper[Result]:
+    """Remember the results of a function of features until a tuning file changes (`forget`)."""
+    cached = functools.lru_cache(maxsize=4096)(function)
+    _caches.append(cached.cache_clear)
+    return cached
 
 
 class Found(NamedTuple):
@@ -49,7 +74,8 @@ def use_tuned(find: Callable[[str, str], TuningFile | None]) -> None:
 
 def forget() -> None:
     """Forget what has been looked up, since a tuning file has changed."""
-    launch_config.cache_clear()
+    for clear in _caches:
+        clear()
 
 
 @functools.cache
@@ -77,7 +103,7 @@ def nearest(arch: str, known: list[str]) -> str:
     return older[-1] if older else ascending[0]
 
 
-@functools.lru_cache(maxsize=4096)
+@remembered
 def launch_config(features: Features, arch: str, gpu: Gpu) -> Found:
     """The launch configuration of a kernel with these features on a GPU.
 
@@ -110,15 +136,11 @@ def _in_rows(
         size = size * gpu.l2_bytes // file.device.l2_bytes
         streams = 1 if isinstance(features, ForwardFeatures) else 2  # x; or x and the gradient of y
         found["prefetch_distance"] = max(1, size // (streams * features.row_bytes))
-    if features.threads > 32:
-        found.pop("rows_per_block", None)  # several warps have the block to themselves
-    elif "rows_per_block" in found:
-        found["rows_per_block"] = max(1, found["rows_per_block"])
     return found
 
 
 def _within(config: LaunchConfig, features: Features, gpu: Gpu, file: TuningFile) -> LaunchConfig:
-    """The configuration without what the GPU lacks, and within its limits."""
+    """The configuration without what the GPU lacks, and within the limits of GPU and kernels."""
     changed: dict[str, Any] = {}
     if not gpu.bulk_copies:
         changed["smem_staged"] = False
@@ -126,8 +148,14 @@ def _within(config: LaunchConfig, features: Features, gpu: Gpu, file: TuningFile
             changed.update(prefetch="never", prefetch_distance=0)
     if features.cluster == 1:
         changed["relay_handshake"] = False
-    if config.prefetch == "never":
+    if isinstance(features, BackwardFeatures):
+        persistent = config.persistent and features.read_once
+        changed["persistent"] = persistent
+        if config.prefetch == "across_rows" and (persistent or features.sums):
+            changed["prefetch"] = "never"  # no later block takes the row
+    if changed.get("prefetch", config.prefetch) == "never":
         changed["prefetch_distance"] = 0
+    changed["rows_per_block"] = _whole_warps(config.rows_per_block, features.threads)
     if config.min_threads_per_sm > gpu.threads_per_sm:
         changed["min_threads_per_sm"] = gpu.threads_per_sm
     # As many waves of persistent blocks as on the device that was measured.
@@ -135,3 +163,13 @@ def _within(config: LaunchConfig, features: Features, gpu: Gpu, file: TuningFile
     if config.persistent_threads_per_sm > waves * gpu.threads_per_sm:
         changed["persistent_threads_per_sm"] = waves * gpu.threads_per_sm
     return config._replace(**changed)
+
+
+def _whole_warps(rows: int, threads: int) -> int:
+    """Rows per block of which blocks are whole warps and not too large, near the given number.
+
+    `threads` is the number of threads per row. All lanes of a warp take part in its shuffles.
+    """
+    if threads > 32:
+        return 1
+    return max(32, min(MOST_THREADS, rows * threads) // 32 * 32) // threads

@@ -90,6 +90,9 @@
 //
 //   Random draws: a functor that draws uses a counter-based generator (core/philox.cuh) of seed,
 //   offset, row and column, so that a recomputation and any N draw the same (docs/dropout.md).
+//   auto drawn() const                                                                    optional
+//     Of a functor with a DropoutFrom, whose seed and offset lie in memory: the same functor with a
+//     Dropout. A kernel calls it once, before its rows.
 //
 // 6. Functor: saved streams (in a LOAD, forward and backward of one declaration)
 //

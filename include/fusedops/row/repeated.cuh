@@ -5,6 +5,7 @@
 // say, which has one number for each channel, and the channels of a row lie one after another.
 #pragma once
 
+#include <fusedops/core/math.cuh>
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
