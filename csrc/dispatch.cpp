@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dispatch.h"
 
-#include <cstring>
 #include <iterator>
 #include <stdexcept>
 #include <string>
@@ -38,23 +37,22 @@ enum KeyKind : int64_t {
   kKeyDescribed = 6,
 };
 
-const char* read_tensor(Call* call, PyObject* object, bool grad_mode, Value* value) {
-  const char* reason = check_tensor(call->torch, object, grad_mode, &value->view);
+Reason read_tensor(Call* call, PyObject* object, bool grad_mode, Value* value) {
+  const Reason reason = check_tensor(call->torch, object, grad_mode, &value->view);
   if (reason) return reason;
   value->kind = Value::kTensor;
   const dlpack::Device& wanted = call->values[0].view.device;
   const dlpack::Device& device = value->view.device;
-  if (device.type != wanted.type || device.index != wanted.index) return "device";
+  if (device.type != wanted.type || device.index != wanted.index) return kDevice;
   call->key.add_tensor(value->view);
-  return nullptr;
+  return kNone;
 }
 
-const char* read_operand(Call* call, const Slot& slot, PyObject* object, bool grad_mode,
-                         Value* value) {
+Reason read_operand(Call* call, const Slot& slot, PyObject* object, bool grad_mode, Value* value) {
   if (!object) {
     value->kind = Value::kAbsent;
     call->key.add(kKeyAbsent);
-    return nullptr;
+    return kNone;
   }
   if ((slot.flags & Slot::kNumber) && read_number(object, slot, value)) {
     if (slot.flags & Slot::kProbability) {
@@ -63,18 +61,18 @@ const char* read_operand(Call* call, const Slot& slot, PyObject* object, bool gr
     } else {
       call->key.add(value->kind == Value::kReal ? kKeyReal : kKeyInteger);
     }
-    return nullptr;
+    return kNone;
   }
   if ((slot.flags & Slot::kDescribed) && PyTuple_Check(object)) {
     value->kind = Value::kAbsent;
     call->key.add(kKeyDescribed);
-    return read_description(call->torch, object, &call->key) ? nullptr : "arguments";
+    return read_description(call->torch, object, &call->key) ? kNone : kArguments;
   }
-  if (!(slot.flags & Slot::kTensor)) return "arguments";
+  if (!(slot.flags & Slot::kTensor)) return kArguments;
   return read_tensor(call, object, grad_mode, value);
 }
 
-const char* read_out(Call* call, size_t num_slots, bool grad_mode) {
+Reason read_out(Call* call, size_t num_slots, bool grad_mode) {
   const Arguments& arguments = call->arguments;
   for (int i = 0; i < arguments.num_out; ++i) {
     Value& value = call->out[i];
@@ -83,41 +81,41 @@ const char* read_out(Call* call, size_t num_slots, bool grad_mode) {
       call->key.add(kKeyAbsent);
       continue;
     }
-    if (const char* reason = read_tensor(call, arguments.out[i], grad_mode, &value)) return reason;
-    if (const char* reason = check_self_overlap(value.view)) return reason;
+    if (const Reason reason = read_tensor(call, arguments.out[i], grad_mode, &value)) return reason;
+    if (const Reason reason = check_self_overlap(value.view)) return reason;
     for (size_t s = 0; s <= num_slots; ++s) {
       if (call->values[s].kind != Value::kTensor) continue;
-      if (check_overlap(value.view, call->values[s].view)) return "overlap";
+      if (check_overlap(value.view, call->values[s].view)) return kOverlap;
     }
     for (int j = 0; j < i; ++j) {
       if (call->out[j].kind != Value::kTensor) continue;
-      if (check_overlap(value.view, call->out[j].view)) return "overlap";
+      if (check_overlap(value.view, call->out[j].view)) return kOverlap;
     }
   }
-  return nullptr;
+  return kNone;
 }
 
-// The gate and the key in one pass; the reason why the call must not go on, or null.
-const char* read(const State& state, PyObject* x, PyObject* const* keyword_values,
-                 PyObject* keywords, Call* call) {
+// The gate and the key in one pass; the reason why the call must not go on, or kNone.
+Reason read(const State& state, PyObject* x, PyObject* const* keyword_values, PyObject* keywords,
+            Call* call) {
   bool grad_mode = true;
-  if (const char* reason = check_state(call->torch, &grad_mode)) return reason;
+  if (const Reason reason = check_state(call->torch, &grad_mode)) return reason;
   Arguments& arguments = call->arguments;
-  if (!match(state.slots, x, keyword_values, keywords, &arguments)) return "arguments";
+  if (!match(state.slots, x, keyword_values, keywords, &arguments)) return kArguments;
   call->key.add(salt);
-  if (!read_options(call->torch, &arguments, &call->key)) return "arguments";
+  if (!read_options(call->torch, &arguments, &call->key)) return kArguments;
   Value& first = call->values[0];
-  if (const char* reason = check_tensor(call->torch, x, grad_mode, &first.view)) return reason;
+  if (const Reason reason = check_tensor(call->torch, x, grad_mode, &first.view)) return reason;
   first.kind = Value::kTensor;
   if (arguments.draw.memory) {
     const dlpack::Device& draw = arguments.draw_in.device;
     const dlpack::Device& wanted = first.view.device;
-    if (draw.type != wanted.type || draw.index != wanted.index) return "device";
+    if (draw.type != wanted.type || draw.index != wanted.index) return kDevice;
   }
   call->key.add(static_cast<int64_t>(first.view.device.type) << 32 | first.view.device.index);
   call->key.add_tensor(first.view);
   for (size_t i = 0; i < state.slots.size(); ++i) {
-    const char* reason =
+    const Reason reason =
         read_operand(call, state.slots[i], arguments.slots[i + 1], grad_mode, &call->values[i + 1]);
     if (reason) return reason;
   }
@@ -151,12 +149,12 @@ class WithoutDynamo {
   PyObject* before_ = nullptr;
 };
 
-py::object call_slow(const State& state, const char* reason, PyObject* x,
+py::object call_slow(const State& state, Reason reason, PyObject* x,
                      PyObject* const* keyword_values, PyObject* keywords) {
   py::dict operands, options;
   collect(keyword_values, keywords, &operands, &options);
   const WithoutDynamo eager(Torch::get());
-  return state.slow(reason, py::handle(x), operands, options);
+  return state.slow(member_of(reason), py::handle(x), operands, options);
 }
 
 // Hands on what match() has sorted, without building dicts that the callee would take apart again.
@@ -254,11 +252,11 @@ PyObject* run(Dispatcher* self, const Call& call, py::object plan_object, Plan* 
   if (plan->draws() && arguments.drawn &&
       draw.offset > Draw::kOffsets - static_cast<uint64_t>(plan->draws())) {
     PyObject* x = arguments.slots[0];
-    return call_slow(state, "arguments", x, keyword_values, keywords).release().ptr();
+    return call_slow(state, kArguments, x, keyword_values, keywords).release().ptr();
   }
   if (plan->draws() && !arguments.drawn && !call_draw(state, call, plan->draws(), &draw)) {
     PyObject* x = arguments.slots[0];
-    return call_slow(state, "capture", x, keyword_values, keywords).release().ptr();
+    return call_slow(state, kCapture, x, keyword_values, keywords).release().ptr();
   }
   PyObject* tensors[Plan::kMaxOutputs];
   if (arguments.num_out) count_writes(call);
@@ -275,9 +273,9 @@ PyObject* dispatch(Dispatcher* self, PyObject* x, PyObject* const* keyword_value
                    PyObject* keywords) {
   const State& state = *self->state;
   Call call;
-  if (const char* reason = read(state, x, keyword_values, keywords, &call)) {
+  if (const Reason reason = read(state, x, keyword_values, keywords, &call)) {
     // The gate looks at names and options before it looks at tensors: both are known to be right.
-    if (state.grad && std::strcmp(reason, "grad") == 0) return call_grad(state, call.arguments);
+    if (state.grad && reason == kGrad) return call_grad(state, call.arguments);
     return call_slow(state, reason, x, keyword_values, keywords).release().ptr();
   }
   const uint64_t hash = call.key.hash();
@@ -288,7 +286,7 @@ PyObject* dispatch(Dispatcher* self, PyObject* x, PyObject* const* keyword_value
                keywords);
   }
   ++self->misses;
-  py::object answer = call_slow(state, "miss", x, keyword_values, keywords);
+  py::object answer = call_slow(state, kMiss, x, keyword_values, keywords);
   if (!py::isinstance<Plan>(answer)) return answer.release().ptr();
   plan = answer.cast<Plan*>();
   check_plan(state, call, *plan);

@@ -110,6 +110,7 @@ Properties properties(int index) {
           attribute(kCapabilityMinor),
           attribute(kMultiprocessors),
           attribute(kSharedPerBlockOptin),
+          attribute(kThreadsPerMultiprocessor),
           attribute(kL2Bytes),
           attribute(kMaxRegistersPerBlock)};
 }

@@ -23,6 +23,7 @@ enum DeviceAttribute : int {
   kMaxRegistersPerBlock = 12,
   kMultiprocessors = 16,
   kL2Bytes = 38,
+  kThreadsPerMultiprocessor = 39,
   kCapabilityMajor = 75,
   kCapabilityMinor = 76,
   kSharedPerBlockOptin = 97,
@@ -96,6 +97,7 @@ struct Properties {
   int capability_minor;
   int multiprocessors;
   int shared_per_block_optin;
+  int threads_per_multiprocessor;
   int l2_bytes;
   int registers_per_block;
 };

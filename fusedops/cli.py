@@ -13,10 +13,10 @@ from typing import Annotated
 
 import typer
 
-from fusedops.commands import build, cache, demo, doctor, export, record
+from fusedops.commands import build, cache, demo, doctor, export, record, tune
 from fusedops.jit import env
 
-COMMANDS = (demo, doctor, build, record, cache, export)  # as --help lists them
+COMMANDS = (demo, doctor, build, record, tune, cache, export)  # as --help lists them
 
 app = typer.Typer(
     help="Fused row ops for torch: softmax and norms with their neighbours in one kernel.",

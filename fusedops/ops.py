@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -216,6 +217,8 @@ class LayerNorm(RowOp):
     }
     several_dims = True
     centred = True
+    #: What a derived class's declaration says of the rows, before eps and stats.
+    sizes: Mapping[str, int] = MappingProxyType({})
 
     def __init__(
         self,
@@ -225,7 +228,9 @@ class LayerNorm(RowOp):
         eps: float = 1e-5,
         stats: bool = False,
     ) -> None:
-        super().__init__(load, store, eps=_eps(self, eps), stats=_flag(self, "stats", stats))
+        super().__init__(
+            load, store, **self.sizes, eps=_eps(self, eps), stats=_flag(self, "stats", stats)
+        )
 
     def reference(self, value: Tensor, *operands: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         eps = float(self.constants["eps"])

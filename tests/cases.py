@@ -12,6 +12,7 @@ import torch
 from gradients import check_double, check_gradient, differentiate
 from philox import drawn
 from references import Chain, check, evaluate
+from steps import STEPS
 
 import fusedops as fo
 from fusedops import testing
@@ -44,30 +45,8 @@ ADD_NORM = Chain(
 
 def functor(word, *arguments):
     """The functor that says what a step says."""
-    if word == "causal":
-        align, offset = arguments
-        return fo.Causal(align=align, offset=offset)
-    if word == "window":
-        left, right, align, offset = arguments
-        return fo.Window(left, right, align=align, offset=offset)
-    if word == "alibi":
-        slopes, align, offset = arguments
-        return fo.Alibi(slopes, align=align, offset=offset)
-    if word == "residual":
-        name, alpha, save = arguments
-        return fo.Residual(name, alpha=alpha, save=save)
-    if word == "keep":
-        return fo.Mask(*arguments, keep=True)
-    kinds = {
-        "scale": fo.Scale,
-        "bias": fo.Bias,
-        "mask": fo.Mask,
-        "lengths": fo.Lengths,
-        "dropout": fo.Dropout,
-        "affine": fo.Affine,
-        "cast": fo.Cast,
-    }
-    return kinds[word](*arguments)
+    step = STEPS[word]
+    return step.declare(getattr(fo, step.functor), *arguments)
 
 
 def thorough(*values):

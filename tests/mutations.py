@@ -403,14 +403,14 @@ MUTATIONS = [
     Mutation(
         "one mask for all dropouts",
         "fusedops/run/forward.py",
-        "write.dropout_slot = bound.slots.get((side, position), -1)",
+        "write.dropout_slot = bound.dropout_slots.get((side, index), -1)",
         "write.dropout_slot = 0",
         "test_gradients.py::test_each_functor_alone[cpu-layer_norm-dropout]",
     ),
     Mutation(
         "gradients of survivors of dropout not scaled",
         "include/fusedops/functor/dropout.cuh",
-        "    (*this)(g, row, col);  // the same elements, the same scale\n",
+        "    (*this)(g, row, col);  // the same mask and scale\n",
         "    (*this)(g, row, col);\n    for (int i = 0; i < N; ++i) g[i] /= Compute(scale);\n",
         "test_gradients.py::test_residual_layer_norm[cpu-float32]",
     ),
@@ -595,7 +595,7 @@ MUTATIONS = [
     Mutation(
         "a LOAD of a user's own that is loaded twice",
         "include/fusedops/dispatch/plain.cuh",
-        "if constexpr (kAgain) {",
+        "if constexpr (kRevisit) {",
         "if constexpr (false) {",
         "test_foreign.py::test_what_a_plain_load_says_of_itself",
     ),

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import mpmath
 import numpy as np
 import torch
-from philox import keep_mask, keep_scale
+from steps import STEPS
 from torch.nn import functional
 
 
@@ -21,10 +21,8 @@ from torch.nn import functional
 class Chain:
     """An op with steps before and after it.
 
-    A step is a word, the operand's name and what else it needs: ("scale", s), ("bias", b),
-    ("mask", m) and ("keep", m), ("causal", align, offset), ("window", left, right, align, offset),
-    ("lengths", n), ("alibi", slopes, align, offset), ("dropout", p), ("residual", r, alpha, save),
-    ("affine", gamma, beta), ("cast", dtype).
+    A step is a word and its arguments, names of operands among them: ("scale", "s"), say, or
+    ("residual", "r", alpha, save). The words and their arguments are the classes in `steps`.
     """
 
     op: str
@@ -37,13 +35,50 @@ class Chain:
     sink: str | None = None
 
 
-class Step(NamedTuple):
+class Taken(NamedTuple):
     """A step that was taken, with the value it saw; for a dropout the elements that it kept."""
 
     word: str
     arguments: list[Any]
     saw: torch.Tensor
-    kept: torch.Tensor | None = None
+    survivors: torch.Tensor | None = None
+
+
+class Walk:
+    """What the steps of a chain may ask of an evaluation, and what they leave for others.
+
+    Attributes:
+        x, operands, compute, draw: As `evaluate` was given them.
+        outputs: The saved values, before they are rounded.
+        slots: Counts the dropouts.
+        seen: The values that steps round.
+        survivors: The elements that a dropout keeps; it sets this.
+    """
+
+    def __init__(self, chain, x, operands, compute, draw, saved):
+        self.x, self.operands, self.compute, self.draw = x, operands, compute, draw
+        self.outputs = {}
+        self.slots = iter(range(len(chain.load) + len(chain.store)))
+        self.seen = []
+        self.survivors = None
+        self._saved = saved
+
+    def operand(self, name):
+        """A floating operand in the compute type."""
+        value = self.operands[name]
+        return value.to(self.compute) if isinstance(value, torch.Tensor) else value
+
+    def save(self, name, value):
+        """Note an output; the chain goes on from what the op under test saved."""
+        self.outputs[name] = value
+        return self._saved[name].to(self.compute)
+
+    def take(self, v, word, arguments):
+        """One step: what it makes of v, and the record of it."""
+        self.seen.append(v)
+        self.survivors = None
+        made = STEPS[word].value(self, v, *arguments)
+        return made, Taken(word, arguments, v, self.survivors)
 
 
 def evaluate(chain, x, operands, compute, draw=None, saved=None, peak=None, tape=None):
@@ -62,105 +97,30 @@ def evaluate(chain, x, operands, compute, draw=None, saved=None, peak=None, tape
             value that each one saw and the elements that a dropout keeps, the "reduced" value and
             its "result".
     """
-    outputs = {}
-    slots = iter(range(len(chain.load) + len(chain.store)))
-    masked = torch.zeros((), dtype=torch.bool, device=x.device)
-
-    def operand(name):
-        value = operands[name]
-        return value.to(compute) if isinstance(value, torch.Tensor) else value
-
-    seen = []
+    walk = Walk(chain, x, operands, compute, draw, saved)
     tape = {} if tape is None else tape
-
-    def walk(v, side):
-        nonlocal masked
-        steps = tape[side] = []
+    kept = torch.ones((), dtype=torch.bool, device=x.device)
+    for side in ("load", "store"):
+        tape[side] = []
+        if side == "load":
+            v = x.to(compute)
+        else:
+            reduce = FORMULAS[chain.op] if compute == torch.float64 else TORCH[chain.op]
+            tape["reduced"] = v.masked_fill(~kept, -torch.inf)
+            tape["sink"] = of_rows(walk.operand(chain.sink), v) if chain.sink else None
+            v = tape["result"] = reduce(tape["reduced"], chain, walk.outputs, tape["sink"])
+            walk.seen = [] if peak is None else peak
         for word, *arguments in getattr(chain, side):
-            seen.append(v)
-            steps.append(Step(word, arguments, v))
-            if word == "scale":
-                v = v * operand(arguments[0])
-            elif word == "bias":
-                v = v + operand(arguments[0])
-            elif word == "mask":
-                masked = masked | operands[arguments[0]]
-            elif word == "keep":
-                masked = masked | ~operands[arguments[0]]
-            elif word == "causal":
-                masked = masked | ~lower_triangle(x, *arguments)
-            elif word == "window":
-                masked = masked | ~band(x, *arguments)
-            elif word == "alibi":
-                slopes, *position = arguments
-                v = v - operand(slopes) * distance(x, *position).to(compute)
-            elif word == "lengths":
-                columns = torch.arange(x.shape[-1], device=x.device)
-                masked = masked | (columns >= operands[arguments[0]])
-            elif word == "dropout":
-                slot = next(slots)
-                if draw is not None:
-                    p = operands[arguments[0]]
-                    kept = keep_mask(x.shape, *draw, p, slot, device=x.device)
-                    steps[-1] = Step(word, arguments, v, kept)
-                    v = torch.where(kept, v * keep_scale(p), 0)
-            elif word == "residual":
-                name, alpha, save = arguments
-                v = v + (operand(alpha) if isinstance(alpha, str) else alpha) * operand(name)
-                if save is not None:
-                    outputs[save] = v
-                    v = saved[save].to(compute)
-            elif word == "affine":
-                gamma, beta = arguments
-                v = v if gamma is None else v * operand(gamma)
-                if beta is not None:
-                    seen.append(v)
-                    v = v + operand(beta)
-            elif word == "cast":
-                v = v.to(arguments[0]).to(compute)
-            else:
-                raise AssertionError(f"no such step: {word}")
-        return v
-
-    v = walk(x.to(compute), "load")
-    reduce = FORMULAS[chain.op] if compute == torch.float64 else TORCH[chain.op]
-    tape["reduced"] = v.masked_fill(masked, -torch.inf)
-    tape["sink"] = of_rows(operand(chain.sink), v) if chain.sink else None
-    statistics = {}
-    tape["result"] = reduce(tape["reduced"], chain, statistics, tape["sink"])
-    seen = [] if peak is None else peak
-    return {"y": walk(tape["result"], "store"), **outputs, **statistics}
+            v, step = walk.take(v, word, arguments)
+            tape[side].append(step)
+            stays = STEPS[word].kept(walk, *arguments)
+            kept = kept if stays is None else kept & stays
+    return {"y": v, **walk.outputs}
 
 
 def of_rows(sink, v):
     """A sink as one more column: a number for each row."""
     return torch.as_tensor(sink, dtype=v.dtype, device=v.device).expand(*v.shape[:-1], 1)
-
-
-def lower_triangle(x, align, offset):
-    """True where the column is at most the row (plus `offset`), from either corner."""
-    rows, columns = x.shape[-2:]
-    row = torch.arange(rows, device=x.device)[:, None]
-    column = torch.arange(columns, device=x.device)
-    return column <= row + offset + (columns - rows if align == "bottom-right" else 0)
-
-
-def band(x, left, right, align, offset):
-    """True from `left` columns before the diagonal to `right` columns after it."""
-    kept = torch.ones(x.shape[-2:], dtype=torch.bool, device=x.device)
-    if right is not None:
-        kept &= lower_triangle(x, align, offset + right)
-    if left is not None:
-        kept &= ~lower_triangle(x, align, offset - left - 1)
-    return kept
-
-
-def distance(x, align, offset):
-    """How far each column is from the diagonal (plus `offset`), from either corner."""
-    rows, columns = x.shape[-2:]
-    first = offset + (columns - rows if align == "bottom-right" else 0)
-    on_diagonal = torch.arange(first, first + rows, device=x.device)
-    return (on_diagonal[:, None] - torch.arange(columns, device=x.device)).abs()
 
 
 def top_and_total(v, chain, outputs, sink):

@@ -7,6 +7,7 @@ What the walk-through of docs/functors.md makes, `LayerScale`, is then held to t
 
 import copy
 import importlib
+import json
 import pickle
 import re
 import shutil
@@ -137,8 +138,8 @@ def test_a_functor_may_bring_its_cpp(layer_scale, device):
         headers = ("row/view.cuh",)
         definition = block[block.index("namespace") :].replace("LayerScale", "OwnScale")
 
-        def spell(self, write):
-            return super().spell(write).replace("LayerScale", "OwnScale")
+        def emit(self, writer):
+            return super().emit(writer).replace("LayerScale", "OwnScale")
 
     assert tuple(includes) == OwnScale.headers
     gamma = randn(24, device=device, seed=1)
@@ -282,15 +283,16 @@ def test_every_functor_has_its_line():
 
 def test_the_thresholds_are_those_of_the_code():
     """A fact that a threshold rests on is written down for that threshold."""
-    from fusedops.schedule import forward as schedule
     from fusedops.schedule import forward_tile as row_tile
+    from fusedops.schedule import lookup
 
     text = (ROOT / "docs" / "measured-facts.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+|more) \| (\d+) \|", text, re.MULTILINE)
     assert [(None if most == "more" else int(most), int(values)) for most, values in rows] == list(
         row_tile.VALUES
     )
-    assert f"blocks of {schedule.SMALL_BLOCK} threads" in text
+    last = json.loads((lookup.FOLDER / "sm_90.json").read_text("utf-8"))["forward"][-1]
+    assert f"blocks of {last['set']['threads_per_block']} threads" in text
 
 
 def headwords():

@@ -30,7 +30,7 @@ from fusedops.declare.chains import OPTIONS
 from fusedops.declare.declaration import Declaration
 from fusedops.declare.hints import for_call
 from fusedops.errors import shortened
-from fusedops.functors import Dropout, Functor, Role
+from fusedops.functors import Functor, Role
 
 __all__ = [
     "FLOATING",
@@ -40,6 +40,7 @@ __all__ = [
     "check_device",
     "check_names",
     "check_number",
+    "check_tensor",
     "drops",
     "find_reduced",
 ]
@@ -64,7 +65,8 @@ class Bound(NamedTuple):
         compute: The dtype of the arithmetic, float32 or float64.
         operands: The tensors and plain numbers that the call gives, by operand name.
         load, store: The functors that act, in order, without dropouts that drop nothing.
-        slots: Each acting `Dropout`'s number in the declaration, by (side, index in load or store).
+        dropout_slots: The number, among the functors of the declaration that draw, of each one that
+            acts, by (side, index in load or store).
         out: The preallocated outputs, by output name.
         generator: The generator for dropout, or a drawn (seed, offset): a pair or a tensor.
         keep: Whether the call also writes row statistics, for the backward pass (`KEPT`).
@@ -79,7 +81,7 @@ class Bound(NamedTuple):
     operands: Mapping[str, Any]
     load: tuple[Functor, ...]
     store: tuple[Functor, ...]
-    slots: Mapping[tuple[str, int], int]
+    dropout_slots: Mapping[tuple[str, int], int]
     out: Mapping[str, Tensor]
     generator: torch.Generator | tuple[int, int] | Tensor | None
     keep: bool = False
@@ -95,8 +97,9 @@ class Bound(NamedTuple):
             return self.dtype
         if name in self.op.statistics or name == KEPT:
             return self.compute
-        residual = self.operands[self.op.saves[name]]
-        return residual.dtype if isinstance(residual, Tensor) else self.x.dtype
+        like = self.op.saves[name]
+        operand = None if like is None else self.operands[like]
+        return operand.dtype if isinstance(operand, Tensor) else self.x.dtype
 
     def output_shape(self, name: str) -> tuple[int, ...]:
         """The shape of an output: x's, and for statistics x's without the reduced dimensions."""
@@ -158,7 +161,7 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
         key, role = operand.name, operand.role
         value = operands[key]
         if isinstance(value, Tensor):
-            _check_tensor(name, key, role, value, x, reduced)
+            check_tensor(name, key, role, value, x, reduced)
         else:
             value = read_number(name, key, role, value)
         values[key] = value
@@ -179,7 +182,7 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
         operands=values,
         load=load,
         store=store,
-        slots=slots,
+        dropout_slots=slots,
         out={},
         generator=generator,
     )
@@ -249,9 +252,10 @@ def find_reduced(
     return result
 
 
-def _check_tensor(
+def check_tensor(
     name: str, key: str, role: Role, value: Tensor, x: Tensor, reduced: tuple[int, ...]
 ) -> None:
+    """Raise TypeError or ValueError for a tensor operand that does not fit its role or x."""
     if role is Role.PROBABILITY:
         raise TypeError(
             f"{name}: operand {key!r} must be {role.value}, got a tensor; use {key}.item()"
@@ -325,8 +329,8 @@ def _acting(
     for side, functors in (("load", op.load), ("store", op.store)):
         acting: list[Functor] = []
         for functor in functors:
-            if isinstance(functor, Dropout):
-                if training and values[functor.p] > 0:
+            if functor.draws is not None:
+                if training and values[functor.draws] > 0:
                     slots[side, len(acting)] = number
                     acting.append(functor)
                 number += 1

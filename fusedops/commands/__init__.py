@@ -5,5 +5,5 @@
 A command reads its arguments and prints; what it does lives elsewhere in the package. It imports
 what it needs when it runs: none may keep another from starting, and torch takes seconds.
 
-May import: errors, jit, generate, prebuild, ops, exporting, demo, doctor.
+May import: errors, jit, bind, generate, prebuild, row_op, ops, exporting, demo, doctor, tuning.
 """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from fusedops.errors import shortened
-from fusedops.functors import Functor, Operand, Residual, Role
+from fusedops.functors import Functor, Operand, Role, check_stream
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -93,12 +93,32 @@ def check_chain(op: Declaration, side: str, functors: Iterable[Functor]) -> tupl
                 f"{name}: {functor!r} cannot stand here: it compares queries with keys, which only "
                 "a softmax's input has; it belongs in the load of Softmax or LogSoftmax"
             )
-        if isinstance(functor, Residual) and functor.save is not None and side == "store":
+        if functor.saves is not None and side == "store":
             raise ValueError(
                 f"{name}: {functor!r} cannot save in store: the value there is the output itself; "
                 "save= belongs in load"
             )
+        _check_traits(functor)
     return chain
+
+
+def _check_traits(functor: Functor) -> None:
+    """Raise TypeError or ValueError where a functor's traits do not fit its operands."""
+    kind, roles = type(functor).__name__, {one.name: one.role for one in functor.operands()}
+    stream, draws = functor.saves, functor.draws
+    if stream is not None:
+        check_stream(functor, "saves", stream.name)
+        if stream.like is not None and roles.get(stream.like) is not Role.VALUE:
+            raise ValueError(
+                f"{kind}: saves a stream like {stream.like!r}, which is none of its operands of "
+                f"Role.VALUE; name one of them, or None for x's dtype"
+            )
+    drawing = [name for name, role in roles.items() if role is Role.PROBABILITY]
+    if drawing != ([] if draws is None else [draws]):
+        raise ValueError(
+            f"{kind}: draws is {draws!r}, but its operands of Role.PROBABILITY are {drawing}; a "
+            "functor that draws has one such operand and returns its name from draws"
+        )
 
 
 def _sequence(op: Declaration, side: str, functors: Any) -> tuple[Any, ...]:
@@ -144,7 +164,7 @@ def operands_of(op: Declaration) -> tuple[Operand, ...]:
         *((functor, functor.operands()) for functor in op.store),
     ]
     for functor, operands in users:
-        saved = functor.save if isinstance(functor, Residual) else None
+        stream = None if functor is None else functor.saves
         for operand in operands:
             if operand.name in reserved:
                 raise ValueError(
@@ -157,6 +177,8 @@ def operands_of(op: Declaration) -> tuple[Operand, ...]:
                     f"{name}: operand {operand.name!r} is named twice, as {known.role.value} and "
                     f"as {operand.role.value}; use two names"
                 )
-        if saved in reserved and saved is not None:
-            raise ValueError(f"{name}: {functor!r}: save={saved!r} is taken; choose another name")
+        if stream is not None and stream.name in reserved:
+            raise ValueError(
+                f"{name}: {functor!r}: save={stream.name!r} is taken; choose another name"
+            )
     return tuple(found.values())

@@ -18,7 +18,7 @@ from torch import Tensor
 from fusedops.declare.chains import check_chain, operands_of
 from fusedops.declare.operator import Operator
 from fusedops.errors import UnsupportedError
-from fusedops.functors import Dropout, Functor, Residual, Role
+from fusedops.functors import Functor, Role
 
 __all__ = ["Declaration"]
 
@@ -34,9 +34,9 @@ class Declaration(Operator):
         outputs: The names of the results: "y", then the saved streams, then the statistics.
         joining: The results besides y that can have a gradient, in order: the saved streams, then
             the differentiable statistics.
-        saves: The name of the residual operand behind each saved stream, by the stream's name.
-        dropouts: The number of `Dropout` functors.
-        probabilities: The name of each dropout's probability operand, LOAD before STORE.
+        saves: The operand whose dtype each saved stream has, or None, by the stream's name.
+        dropouts: The number of functors that draw, such as `Dropout`.
+        probabilities: The probability operand of each of those, LOAD before STORE.
         counted: The names of the operands that count columns, such as those of `Lengths`.
         causal: Whether some functor depends on the query index of a row.
         forward_only: The functors that have no derivative.
@@ -55,17 +55,17 @@ class Declaration(Operator):
         self.store = check_chain(self, "store", store)
         self.operands = operands_of(self)
         self.slots = {operand.name: slot for slot, operand in enumerate(self.operands, 1)}
-        saving = [f for f in self.load if isinstance(f, Residual) and f.save is not None]
-        self.saves = {str(f.save): f.residual for f in saving}
-        if len(self.saves) != len(saving):
-            names = [f.save for f in saving]
+        streams = [f.saves for f in self.load if f.saves is not None]
+        self.saves = {stream.name: stream.like for stream in streams}
+        if len(self.saves) != len(streams):
+            names = [stream.name for stream in streams]
             raise ValueError(f"{type(self).__name__}: save= names must differ, got {names}")
         returned = [name for name, one in self.statistics.items() if constants.get(one.option)]
         self.outputs: tuple[str, ...] = ("y", *self.saves, *returned)
         differentiable = [name for name in returned if self.statistics[name].differentiable]
         self.joining: tuple[str, ...] = (*self.saves, *differentiable)
         chains = (*self.load, *self.store)
-        self.probabilities = [str(f.p) for f in chains if isinstance(f, Dropout)]
+        self.probabilities = [f.draws for f in chains if f.draws is not None]
         self.dropouts = len(self.probabilities)
         self.counted = [operand.name for operand in self.operands if operand.role is Role.COUNT]
         self.causal = any(f.needs_query for f in self.load)

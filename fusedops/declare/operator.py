@@ -76,7 +76,8 @@ class Operator:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if cls.__module__.partition(".")[0] == __name__.partition(".")[0] and hasattr(cls, "kept"):
+        ours = cls.__module__.partition(".")[0] == __name__.partition(".")[0]
+        if ours and hasattr(cls, "kept") and not cls.__name__.startswith("_"):
             own_operators[cls.__name__] = cls
 
     @property

@@ -55,8 +55,8 @@ class Alibi(Positioned):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, ())  # the distance is the gradient's only factor
 
-    def spell(self, write: Writer) -> str:
-        slopes = write.operand(self.slopes)
-        write.query_map()
-        write.constant(self.shift(write.queries, write.columns))
-        return f"Alibi<{slopes}, RowMap<{write.rank}>>"
+    def emit(self, writer: Writer) -> str:
+        slopes = writer.operand(self.slopes)
+        writer.query_map()
+        writer.constant(self.shift(writer.queries, writer.columns))
+        return f"Alibi<{slopes}, RowMap<{writer.rank}>>"

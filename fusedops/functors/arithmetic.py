@@ -46,8 +46,8 @@ class Scale(Functor):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(self.scale in wanted, (self.scale,))
 
-    def spell(self, write: Writer) -> str:
-        return f"Scale<{write.operand(self.scale)}>"
+    def emit(self, writer: Writer) -> str:
+        return f"Scale<{writer.operand(self.scale)}>"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Bias(Functor):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, ())
 
-    def spell(self, write: Writer) -> str:
-        return f"Bias<{write.operand(self.bias)}>"
+    def emit(self, writer: Writer) -> str:
+        return f"Bias<{writer.operand(self.bias)}>"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +110,9 @@ class Affine(Functor):
             x = x * chain.value(self.gamma)
         return x if self.beta is None else x + chain.value(self.beta)
 
+    def intermediates(self, x: Tensor, chain: Chain) -> tuple[Tensor, ...]:
+        return () if self.gamma is None else (x * chain.value(self.gamma),)
+
     def gradients(self) -> tuple[str | None, ...]:
         return (self.gamma, self.beta)
 
@@ -117,9 +120,9 @@ class Affine(Functor):
         gamma = () if self.gamma is None else (self.gamma,)
         return Reads(self.gamma in wanted, gamma)
 
-    def spell(self, write: Writer) -> str:
-        gamma = write.absent() if self.gamma is None else write.operand(self.gamma)
-        beta = write.absent() if self.beta is None else write.operand(self.beta)
+    def emit(self, writer: Writer) -> str:
+        gamma = writer.absent() if self.gamma is None else writer.operand(self.gamma)
+        beta = writer.absent() if self.beta is None else writer.operand(self.beta)
         return f"Affine<{gamma}, {beta}>"
 
 
@@ -134,6 +137,7 @@ class Cast(Functor):
 
     dtype: torch.dtype
     header: ClassVar[str] = "cast.cuh"
+    rounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         known = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -148,6 +152,6 @@ class Cast(Functor):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, ())
 
-    def spell(self, write: Writer) -> str:
-        write.constant(0)
-        return f"Cast<{write.storage(self.dtype)}>"
+    def emit(self, writer: Writer) -> str:
+        writer.constant(0)
+        return f"Cast<{writer.storage(self.dtype)}>"

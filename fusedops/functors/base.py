@@ -17,7 +17,17 @@ from torch import Tensor
 if TYPE_CHECKING:
     from fusedops.functors.protocols import Chain, Writer
 
-__all__ = ["Functor", "Operand", "Reads", "Role", "check_name", "is_finite", "rounded"]
+__all__ = [
+    "Functor",
+    "Operand",
+    "Reads",
+    "Role",
+    "Stream",
+    "check_name",
+    "check_stream",
+    "is_finite",
+    "rounded",
+]
 
 
 class Role(enum.Enum):
@@ -50,23 +60,74 @@ class Reads(NamedTuple):
     operands: tuple[str, ...]
 
 
+class Stream(NamedTuple):
+    """A saved stream: an output of x's shape that a functor of a LOAD writes.
+
+    Attributes:
+        name: The name of the output, a field of the op's result.
+        like: The operand whose dtype the stream has where the call gives a tensor for it. Where the
+            call gives a number, and where `like` is None, the stream has the dtype of x.
+    """
+
+    name: str
+    like: str | None = None
+
+
 class Functor:
     """Base of all functors: derive from it to write one of your own (docs/functors.md).
 
     A functor is a frozen dataclass with the names of its operands. It says what it is in torch
-    (`apply`) and which C++ struct does the same (`spell`, with `header` or `definition`).
+    (`apply`) and which C++ struct does the same (`emit`, with `header` or `definition`). What else
+    the rest of the package has to know of a functor is a trait: one of the attributes and
+    properties below. No code outside this package asks for the class of a functor.
+
+    Attributes:
+        header: Path of the C++ struct's header, below include/fusedops/functor/. A functor whose
+            struct is in no such header has `headers` and a `definition` instead.
+        masks: Whether the functor removes elements from the row (kMasks in C++). It may then stand
+            in the LOAD of softmax and log-softmax alone, and has `masked` in place of `apply`.
+        bounds: Whether its C++ struct has `columns` or `any`, which tell from indices that columns
+            are masked. What lies outside is not loaded, and `explain` says so.
+        needs_query: Whether the functor compares the number of a query with that of a key. It may
+            then stand in the LOAD of softmax and log-softmax alone.
+        rounds: Whether the functor rounds to fewer digits than the compute type has. A result then
+            depends on which side of a rounding a value falls: `testing.check` allows both sides.
+        differentiable: Whether the C++ struct has a `backward`. An op with a functor that has none
+            runs forward only.
     """
 
-    #: The header of the C++ struct, under include/fusedops/functor/.
     header: ClassVar[str]
-    #: Takes elements out of the row: stands in the LOAD of softmax and log-softmax alone.
     masks: ClassVar[bool] = False
-    #: Draws random numbers, eight elements at a time: a pack is that wide.
-    draws: ClassVar[bool] = False
-    #: Has a gradient; an op with a functor that has none runs forward only.
-    differentiable: ClassVar[bool] = True
-    #: Asks which query a row is: likewise.
+    bounds: ClassVar[bool] = False
     needs_query: ClassVar[bool] = False
+    rounds: ClassVar[bool] = False
+    differentiable: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "spell" in vars(cls):
+            raise TypeError(
+                f"{cls.__name__}: spell(write) is called emit(writer) now; rename the method"
+            )
+
+    @property
+    def saves(self) -> Stream | None:
+        """The stream that the functor saves (kSaves in C++), or None; in a LOAD alone.
+
+        `apply` then returns ``chain.save(name, value)``, which rounds to the stream's dtype, and
+        `emit` calls ``writer.output(name)`` and ``writer.output_gradient(name)``.
+        """
+        return None
+
+    @property
+    def draws(self) -> str | None:
+        """The probability operand of a functor that draws random numbers, or None.
+
+        A call that gives 0 for it, or ``training=False``, runs without the functor. All others have
+        a part of the random stream of its own for it: `apply` gets the elements that are kept from
+        ``chain.dropout(self)``, and `emit` the C++ ``Dropout`` from ``writer.dropout(name)``.
+        """
+        return None
 
     @property
     def headers(self) -> tuple[str, ...]:
@@ -95,6 +156,14 @@ class Functor:
         """For functors that mask, in place of `apply`: the elements that leave the row."""
         raise NotImplementedError(f"{type(self).__name__}: masked(chain), what leaves the row")
 
+    def intermediates(self, x: Tensor, chain: Chain) -> tuple[Tensor, ...]:
+        """Values that `apply` rounds on the way to its result, if they may be larger than it.
+
+        Where a sum cancels, its result is as uncertain as its terms: `testing.check` allows errors
+        relative to these. x and the result of `apply` are always taken into account.
+        """
+        return ()
+
     def gradients(self) -> tuple[str | None, ...]:
         """The operands that have gradients, each in the place of its number in the C++ struct."""
         return tuple(
@@ -109,9 +178,9 @@ class Functor:
         """
         return Reads(True, tuple(operand.name for operand in self.operands()))
 
-    def spell(self, write: Writer) -> str:
-        """The C++ type; calls on ``write`` append its members, in their order."""
-        raise NotImplementedError(f"{type(self).__name__}: spell(write), its type in C++")
+    def emit(self, writer: Writer) -> str:
+        """The C++ type; calls on ``writer`` append its members, in their order."""
+        raise NotImplementedError(f"{type(self).__name__}: emit(writer), its type in C++")
 
 
 def check_name(functor: object, field: str, name: object) -> None:
@@ -124,6 +193,18 @@ def check_name(functor: object, field: str, name: object) -> None:
         )
     if not name.isidentifier() or keyword.iskeyword(name):
         raise ValueError(f"{kind}: {field} must be usable as a keyword argument, got {name!r}")
+
+
+def check_stream(functor: object, field: str, name: object) -> None:
+    """Raise TypeError or ValueError if a saved stream cannot have this name."""
+    check_name(functor, field, name)
+    name = str(name)
+    if name.startswith("_") or hasattr(tuple, name):
+        raise ValueError(
+            f"{type(functor).__name__}: {field} names a field of the result, a named tuple, so it "
+            "must neither begin with an underscore nor be a method of tuples (count, index), got "
+            f"{name!r}"
+        )
 
 
 def is_finite(value: object) -> bool:

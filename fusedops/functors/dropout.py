@@ -36,13 +36,16 @@ class Dropout(Functor):
 
     p: str
     header: ClassVar[str] = "dropout.cuh"
-    draws: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_name(self, "p", self.p)
 
     def operands(self) -> tuple[Operand, ...]:
         return (Operand(self.p, Role.PROBABILITY),)
+
+    @property
+    def draws(self) -> str:
+        return self.p
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         kept, scale = chain.dropout(self)
@@ -51,5 +54,5 @@ class Dropout(Functor):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, (self.p,))
 
-    def spell(self, write: Writer) -> str:
-        return write.dropout(self.p)
+    def emit(self, writer: Writer) -> str:
+        return writer.dropout(self.p)

@@ -52,8 +52,8 @@ class Mask(Functor):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, ())  # what left the row is known before
 
-    def spell(self, write: Writer) -> str:
-        return f"Mask<{write.operand(self.mask)}, {str(self.keep).lower()}>"
+    def emit(self, writer: Writer) -> str:
+        return f"Mask<{writer.operand(self.mask)}, {str(self.keep).lower()}>"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +74,7 @@ class Causal(Positioned):
     offset: int = 0
     header: ClassVar[str] = "causal.cuh"
     masks: ClassVar[bool] = True
+    bounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self.check_position()
@@ -84,10 +85,10 @@ class Causal(Positioned):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, ())  # what left the row is known before
 
-    def spell(self, write: Writer) -> str:
-        write.query_map()
-        write.constant(self.shift(write.queries, write.columns))
-        return f"Causal<RowMap<{write.rank}>>"
+    def emit(self, writer: Writer) -> str:
+        writer.query_map()
+        writer.constant(self.shift(writer.queries, writer.columns))
+        return f"Causal<RowMap<{writer.rank}>>"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +112,7 @@ class Window(Positioned):
     offset: int = 0
     header: ClassVar[str] = "window.cuh"
     masks: ClassVar[bool] = True
+    bounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for field in ("left", "right"):
@@ -146,13 +148,13 @@ class Window(Positioned):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, ())  # what left the row is known before
 
-    def spell(self, write: Writer) -> str:
+    def emit(self, writer: Writer) -> str:
         left, right = self.sizes()
-        position = self.shift(write.queries, write.columns)
-        write.query_map()
-        write.constant(position - left)
-        write.constant(position + right + 1)
-        return f"Window<RowMap<{write.rank}>>"
+        position = self.shift(writer.queries, writer.columns)
+        writer.query_map()
+        writer.constant(position - left)
+        writer.constant(position + right + 1)
+        return f"Window<RowMap<{writer.rank}>>"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,6 +172,7 @@ class Lengths(Functor):
     lengths: str
     header: ClassVar[str] = "lengths.cuh"
     masks: ClassVar[bool] = True
+    bounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_name(self, "lengths", self.lengths)
@@ -184,5 +187,5 @@ class Lengths(Functor):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, ())  # what left the row is known before
 
-    def spell(self, write: Writer) -> str:
-        return f"Lengths<{write.operand(self.lengths)}>"
+    def emit(self, writer: Writer) -> str:
+        return f"Lengths<{writer.operand(self.lengths)}>"

@@ -39,7 +39,7 @@ class Writer(Protocol):
     def output(self, name: str) -> str:
         """A tensor that the kernel writes; in a gradient, one that the forward pass wrote."""
 
-    def joining(self, name: str) -> str:
+    def output_gradient(self, name: str) -> str:
         """The gradient of a saved stream."""
 
     def number(self, value: float) -> str:
@@ -90,4 +90,4 @@ class Chain(Protocol):
         """Keep a value as an output; the chain goes on with what was kept."""
 
     def dropout(self, functor: Any) -> tuple[Tensor, float]:
-        """The elements that a `Dropout` keeps, and their scale."""
+        """The elements that a functor which draws keeps, of x's shape, and their scale."""

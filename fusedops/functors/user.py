@@ -83,10 +83,10 @@ class UserFunctor(Functor):
         fetched = zip(names, program.operands, strict=True)
         return Reads(VALUE in used, tuple(name for name, spelled in fetched if spelled in used))
 
-    def spell(self, write: Writer) -> str:
-        types = [write.operand(name) for name in self._names()]
+    def emit(self, writer: Writer) -> str:
+        types = [writer.operand(name) for name in self._names()]
         if not types:
-            write.constant(0)
+            writer.constant(0)
         return f"{self._made.name}<{', '.join(types)}>" if types else self._made.name
 
     @property

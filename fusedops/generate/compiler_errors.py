@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from fusedops.functors import Functor
+from fusedops.generate.members import Members
 
 __all__ = ["culprit"]
 
@@ -18,21 +19,24 @@ _PLACE = re.compile(
     r"|at line (?P<at>\d+) of (?P<of>\S+)"
 )
 _ERROR = re.compile(r"\berror\b")
-_MEMBER = re.compile(r"\s*alignas\(8\) .* (\w+);")
 
 
-def culprit(log: str, source: str, sides: Mapping[str, Sequence[Functor]]) -> str | None:
+def culprit(
+    log: str, source: str, members: Members, sides: Mapping[str, Sequence[Functor]]
+) -> str | None:
     """The functor or operand that the first compiler error is about, as text; None if unknown.
 
     Args:
         log: Output of NVRTC, GCC or Clang.
         source: The source text that was compiled.
+        members: The members of the kernel's argument, each a line of the source.
         sides: The functors in order, by where they stand: "load" and "store".
     """
     lines = source.splitlines()
     for file, number in _places(log):
         if re.fullmatch(r"(.*/)?kernel\.(cu|cpp)", file):
-            found = _of_member(lines, number, sides) or _of_definition(source, number, sides)
+            line = lines[number - 1] if 0 < number <= len(lines) else ""
+            found = _of_member(line, members, sides) or _of_definition(source, number, sides)
         else:
             found = _of_header(file, sides)
         if found is not None:
@@ -70,18 +74,15 @@ def _of_definition(source: str, line: int, sides: Mapping[str, Sequence[Functor]
     return None
 
 
-def _of_member(
-    lines: Sequence[str], line: int, sides: Mapping[str, Sequence[Functor]]
-) -> str | None:
-    found = _MEMBER.match(lines[line - 1]) if 0 < line <= len(lines) else None
-    if found is None:
-        return None
-    member = re.fullmatch(r"(?:of_)?(load|store)(\d+)", found[1])
-    if member is None:
-        return f"operand {found[1]!r}" if found[1] in ("x", "y") else None
-    chain = sides.get(member[1], ())
-    place = int(member[2])
-    return _named(member[1], place, chain[place]) if place < len(chain) else None
+def _of_member(line: str, members: Members, sides: Mapping[str, Sequence[Functor]]) -> str | None:
+    for member in members:
+        if member.field != line:
+            continue
+        chain = sides.get(member.side, ())
+        if 0 <= member.place < len(chain):
+            return _named(member.side, member.place, chain[member.place])
+        return f"operand {member.name!r}" if member.name in ("x", "y") else None
+    return None
 
 
 def _of_header(file: str, sides: Mapping[str, Sequence[Functor]]) -> str | None:

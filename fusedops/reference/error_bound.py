@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.bind import Bound
-from fusedops.functors import Affine, Cast
 from fusedops.reference.unfused import Chain
 
-__all__ = ["Wanted", "wanted"]
+__all__ = ["Expected", "expected"]
 
 #: Two chains in double differ by so much of the largest number at hand: nothing here is more exact.
 _DOUBLE = 2.0**-44
@@ -28,7 +27,7 @@ _DOUBLE = 2.0**-44
 _PROBES = 16
 
 
-class Wanted(NamedTuple):
+class Expected(NamedTuple):
     """What one output or gradient should be.
 
     Attributes:
@@ -44,9 +43,9 @@ class Wanted(NamedTuple):
         return 0.51 * _ulp(self.value, dtype) + 4 * self.error
 
 
-def wanted(
+def expected(
     bound: Bound, streams: Mapping[str, Tensor], upstream: Mapping[str, Tensor]
-) -> dict[str, Wanted]:
+) -> dict[str, Expected]:
     """Every output by name, and every gradient as "gradient of name".
 
     Args:
@@ -58,7 +57,7 @@ def wanted(
     eps = _DOUBLE if double else torch.finfo(bound.compute).eps
     true = _Run(bound, torch.float64, streams, upstream, whole=True)
     runs = [] if double else [_Run(bound, bound.compute, streams, upstream)]
-    if any(isinstance(functor, Cast) for functor in (*bound.load, *bound.store)):
+    if any(functor.rounds for functor in (*bound.load, *bound.store)):
         # What falls on the other side of a rounding within the chain is no error.
         runs += [_Run(bound, torch.float64, streams, upstream, nudge=n) for n in (eps, -eps)]
     found = {}
@@ -70,7 +69,7 @@ def wanted(
             size = true.statistic_sizes[name]
         error = _largest(eps * _finite(size), [_apart(run.outputs[name], value) for run in runs])
         of_rows = name in bound.op.statistics
-        found[name] = Wanted(value, error if of_rows else _by_row(error, bound))
+        found[name] = Expected(value, error if of_rows else _by_row(error, bound))
     for name, terms in true.gradients.items():
         shape = (bound.x if name == "x" else bound.operands[name]).shape
         value = terms.sum_to_size(shape)
@@ -82,7 +81,7 @@ def wanted(
         chains = [run.gradients[name].sum_to_size(shape) for run in runs]
         error = _largest(error, [_apart(chain, value) for chain in chains])
         whole = terms.numel() == value.numel()
-        found[f"gradient of {name}"] = Wanted(value, _by_row(error, bound) if whole else error)
+        found[f"gradient of {name}"] = Expected(value, _by_row(error, bound) if whole else error)
     return found
 
 
@@ -206,13 +205,15 @@ class _Following(Chain):
             self._note(value)
         for place in places:
             functor = functors[place]
-            if isinstance(functor, Cast) and self._nudge:
-                kept = self._kept(value)
-                value = cast(Any, _Nudged).apply(kept, functor.dtype, self._nudge)
-                continue
-            if isinstance(functor, Affine) and functor.gamma is not None and side == "store":
-                self._note(value * self.value(functor.gamma))
+            nudged = functor.rounds and self._nudge != 0
+            if nudged:
+                value = cast(Any, _Nudged).apply(self._kept(value), self._nudge, 0.0)
+            if side == "store":
+                for one in functor.intermediates(value, self):
+                    self._note(one)
             value = super().apply(side, value, range(place, place + 1))
+            if nudged:
+                value = cast(Any, _Nudged).apply(value, 0.0, self._nudge)
             if side == "store":
                 self._note(value)
         return self._kept(value)
@@ -276,21 +277,25 @@ class _InPlaceOf(torch.autograd.Function):
 
 
 class _Nudged(torch.autograd.Function):
-    """Rounds what lies a little beside: whether a number is rounded up or down is then decided."""
+    """Moves a value and its gradient by shares of their rows' largest elements.
+
+    Around a functor that rounds, this decides whether what lies between two numbers goes up or
+    down: `by` before it the values, `by_gradient` after it the gradients.
+    """
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, dtype: torch.dtype, by: float) -> Tensor:
-        ctx.dtype, ctx.by = dtype, by
-        return _round_beside(value, dtype, by)
+    def forward(ctx: Any, value: Tensor, by: float, by_gradient: float) -> Tensor:
+        ctx.by = by_gradient
+        return _beside(value, by)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return _round_beside(gradient, ctx.dtype, ctx.by), None, None
+        return _beside(gradient, ctx.by), None, None
 
 
-def _round_beside(value: Tensor, dtype: torch.dtype, by: float) -> Tensor:
+def _beside(value: Tensor, by: float) -> Tensor:
     size = _finite(value.abs()).amax(-1, keepdim=True) if value.numel() else value
-    return (value + 4 * by * size).to(dtype).to(value.dtype)
+    return value + 4 * by * size
 
 
 def _apart(chain: Tensor, value: Tensor) -> Tensor:

@@ -57,12 +57,12 @@ def differentiate(op: Runnable, options: dict[str, Any] | None, x: Tensor, *valu
             "torch.no_grad()"
         )
     op.check_differentiable()
+    if x.numel() == 0:  # there is nothing to fuse
+        return op.wrap(run(bind(op, x, _named(op, values), options or {})))
     if options and _several(op, options):
         bound = bind(op, x, _named(op, values), options)
         if columns_apart(bound):
             return run_on_copies(op, bound)
-    if x.numel() == 0:  # there is nothing to fuse
-        return op.wrap(run(bind(op, x, _named(op, values), options or {})))
     apply: Any = _Differentiated.apply
     try:
         result = apply(op, options, x, *values)

@@ -76,15 +76,11 @@ class GradientTile(NamedTuple):
 
     Attributes:
         tile: How the row is cut.
-        values: Largest number of values per thread.
-        odd: Whether a pack is one column.
-        wide: Whether it belongs to a norm of 4 bytes per column.
+        values: Largest number of 4-byte values per thread that it was cut by.
     """
 
     tile: Tile
     values: int
-    odd: bool
-    wide: bool
 
 
 def values_of(normalizes: bool, beside: int) -> str:
@@ -127,7 +123,7 @@ def gradient_tile(row: Row, cluster_limit: int, declared: str) -> GradientTile:
     # Small thread blocks, unless a cluster of them is too small, so that a row would be read twice.
     tiles = [tile_of(columns, width, row.compute_bytes, *kind) for kind in kinds]
     fits = next((i for i, tile in enumerate(tiles) if tile.chunks <= cluster_limit), -1)
-    return GradientTile(tiles[fits], at_most(kinds[fits][0], columns), odd, wide)
+    return GradientTile(tiles[fits], at_most(kinds[fits][0], columns))
 
 
 def _most_threads(row: Row, declared: str) -> int:

@@ -54,70 +54,40 @@ struct MeanRstd {
 
 }  // namespace detail
 
-#if defined(FUSEDOPS_CUDA) && !defined(__CUDACC_RTC__)
-
-/// y = (v - mean(v)) / sqrt(variance(v) + epsilon), v what `load` reads of a row.
-template <class Compute, class LoadT, class StoreT, class Cols>
-cudaError_t dispatch_layer_norm(cudaStream_t stream, LoadT load, StoreT store, int64_t rows,
-                                Cols cols, double epsilon, Compute* mean = nullptr,
-                                Compute* rstd = nullptr, Compute* kept = nullptr) {
-  const LayerNorm<Compute> op{{static_cast<Compute>(epsilon)}};
-  const detail::KeepRow<Compute> keep{kept, mean, rstd};
-  static_assert(!detail::Form<LoadT>::kMasks,
-                "fusedops: a mask in the LOAD of a norm: a masked element leaves the row, which a "
-                "norm has no meaning for");
-  return detail::rows_on(stream, op, load, store, keep, rows, cols);
-}
-
-/// dv = rstd * (dy - mean(dy) - y * mean(y * dy)), and on through the functors.
-template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols>
-cudaError_t dispatch_layer_norm_gradient(cudaStream_t stream, LoadT load, StoreT store,
-                                         const Compute* kept, Dy dy, Dx dx, Wanted wanted,
-                                         void* workspace, size_t bytes, int64_t rows, Cols cols) {
-  using Op = LayerNormGradient<Compute>;
-  return detail::through_declaration<Compute>(stream, Op{}, load, store, direct(kept, Op::kKept),
-                                              dy, dx, wanted, workspace, bytes, rows, cols);
-}
-template <class Compute, class LoadX, class LoadDy, class StoreDx, class Cols>
-cudaError_t dispatch_layer_norm_gradient(cudaStream_t stream, LoadX load_x, LoadDy load_scaled_dy,
-                                         StoreDx store_dx, const Compute* mean, const Compute* rstd,
-                                         int64_t rows, Cols cols) {
-  return detail::of_loads(stream, LayerNormGradient<Compute>{}, load_x, load_scaled_dy, store_dx,
-                          detail::MeanRstd<Compute>{mean, rstd}, rows, cols);
-}
-
-#endif  // FUSEDOPS_CUDA
-
 #if !defined(__CUDACC_RTC__)
 
 /// y = (v - mean(v)) / sqrt(variance(v) + epsilon), v what `load` reads of a row.
-template <class Compute, class LoadT, class StoreT, class Cols>
-Status dispatch_layer_norm(Threads threads, LoadT load, StoreT store, int64_t rows, Cols cols,
-                           double epsilon, Compute* mean = nullptr, Compute* rstd = nullptr,
-                           Compute* kept = nullptr) {
+template <class Compute, class LoadT, class StoreT, class Cols, class Where = Threads>
+detail::StatusOf<Where> dispatch_layer_norm(const Where& where, LoadT load, StoreT store,
+                                            int64_t rows, Cols cols, double epsilon,
+                                            Compute* mean = nullptr, Compute* rstd = nullptr,
+                                            Compute* kept = nullptr) {
+  detail::refuse_masks_in_norm<LoadT>();
   const LayerNorm<Compute> op{{static_cast<Compute>(epsilon)}};
   const detail::KeepRow<Compute> keep{kept, mean, rstd};
-  static_assert(!detail::Form<LoadT>::kMasks,
-                "fusedops: a mask in the LOAD of a norm: a masked element leaves the row, which a "
-                "norm has no meaning for");
-  return detail::rows_on(threads, op, load, store, keep, rows, cols);
+  return detail::dispatch_rows(where, op, load, store, keep, rows, cols);
 }
 
 /// dv = rstd * (dy - mean(dy) - y * mean(y * dy)), and on through the functors.
-template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols>
-Status dispatch_layer_norm_gradient(Threads threads, LoadT load, StoreT store, const Compute* kept,
-                                    Dy dy, Dx dx, Wanted wanted, void* workspace, size_t bytes,
-                                    int64_t rows, Cols cols) {
-  using Op = LayerNormGradient<Compute>;
-  return detail::through_declaration<Compute>(threads, Op{}, load, store, direct(kept, Op::kKept),
-                                              dy, dx, wanted, workspace, bytes, rows, cols);
+template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols,
+          class Where = Threads>
+detail::StatusOf<Where> dispatch_layer_norm_gradient(const Where& where, LoadT load, StoreT store,
+                                                     const Compute* kept, Dy dy, Dx dx,
+                                                     Wanted wanted, void* workspace, size_t bytes,
+                                                     int64_t rows, Cols cols) {
+  return detail::dispatch_gradient<detail::NormGradientLadder>(where, LayerNormGradient<Compute>{},
+                                                               load, store, kept, dy, dx, wanted,
+                                                               workspace, bytes, rows, cols);
 }
-template <class Compute, class LoadX, class LoadDy, class StoreDx, class Cols>
-Status dispatch_layer_norm_gradient(Threads threads, LoadX load_x, LoadDy load_scaled_dy,
-                                    StoreDx store_dx, const Compute* mean, const Compute* rstd,
-                                    int64_t rows, Cols cols) {
-  return detail::of_loads(threads, LayerNormGradient<Compute>{}, load_x, load_scaled_dy, store_dx,
-                          detail::MeanRstd<Compute>{mean, rstd}, rows, cols);
+template <class Compute, class LoadX, class LoadDy, class StoreDx, class Cols,
+          class Where = Threads>
+detail::StatusOf<Where> dispatch_layer_norm_gradient(const Where& where, LoadX load_x,
+                                                     LoadDy load_scaled_dy, StoreDx store_dx,
+                                                     const Compute* mean, const Compute* rstd,
+                                                     int64_t rows, Cols cols) {
+  return detail::dispatch_gradient_of_loads<detail::NormGradientLadder>(
+      where, LayerNormGradient<Compute>{}, load_x, load_scaled_dy, store_dx,
+      detail::MeanRstd<Compute>{mean, rstd}, rows, cols);
 }
 
 #endif

@@ -80,110 +80,67 @@ struct SoftmaxGradientOfResult : SoftmaxGradient<Compute_, kLog, false> {
 
 }  // namespace detail
 
-#if defined(FUSEDOPS_CUDA) && !defined(__CUDACC_RTC__)
-
-/// y = exp(v - max(v)) / sum(exp(v - max(v))), v what `load` reads of a row.
-template <class Compute, EmptyRow kEmpty = EmptyRow::kZero, class LoadT, class StoreT, class Cols>
-cudaError_t dispatch_softmax(cudaStream_t stream, LoadT load, StoreT store, int64_t rows, Cols cols,
-                             Compute* kept = nullptr) {
-  using Op = Softmax<Compute, false, kEmpty == EmptyRow::kNan>;
-  const detail::KeepRow<Compute> keep{kept, nullptr, nullptr};
-  return detail::rows_on(stream, Op{}, load, store, keep, rows, cols);
-}
-
-/// dv = y * (dy - sum(y * dy)), and on through the functors.
-template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols>
-cudaError_t dispatch_softmax_gradient(cudaStream_t stream, LoadT load, StoreT store,
-                                      const Compute* kept, Dy dy, Dx dx, Wanted wanted,
-                                      void* workspace, size_t bytes, int64_t rows, Cols cols) {
-  using Op = SoftmaxGradient<Compute, false, false>;
-  return detail::through_declaration<Compute>(stream, Op{}, load, store, direct(kept, Op::kKept),
-                                              dy, dx, wanted, workspace, bytes, rows, cols);
-}
-template <class Compute, class LoadY, class LoadDy, class StoreDx, class Cols>
-cudaError_t dispatch_softmax_gradient(cudaStream_t stream, LoadY load_y, LoadDy load_dy,
-                                      StoreDx store_dx, int64_t rows, Cols cols) {
-  using Op = detail::SoftmaxGradientOfResult<Compute, false>;
-  return detail::of_loads(stream, Op{}, load_y, load_dy, store_dx, Unread{}, rows, cols);
-}
-
-/// y = v - max(v) - log(sum(exp(v - max(v)))).
-template <class Compute, EmptyRow kEmpty = EmptyRow::kZero, class LoadT, class StoreT, class Cols>
-cudaError_t dispatch_log_softmax(cudaStream_t stream, LoadT load, StoreT store, int64_t rows,
-                                 Cols cols, Compute* kept = nullptr) {
-  using Op = Softmax<Compute, true, kEmpty == EmptyRow::kNan>;
-  const detail::KeepRow<Compute> keep{kept, nullptr, nullptr};
-  return detail::rows_on(stream, Op{}, load, store, keep, rows, cols);
-}
-
-/// dv = dy - exp(y) * sum(dy), and on through the functors.
-template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols>
-cudaError_t dispatch_log_softmax_gradient(cudaStream_t stream, LoadT load, StoreT store,
-                                          const Compute* kept, Dy dy, Dx dx, Wanted wanted,
-                                          void* workspace, size_t bytes, int64_t rows, Cols cols) {
-  using Op = SoftmaxGradient<Compute, true, false>;
-  return detail::through_declaration<Compute>(stream, Op{}, load, store, direct(kept, Op::kKept),
-                                              dy, dx, wanted, workspace, bytes, rows, cols);
-}
-template <class Compute, class LoadY, class LoadDy, class StoreDx, class Cols>
-cudaError_t dispatch_log_softmax_gradient(cudaStream_t stream, LoadY load_y, LoadDy load_dy,
-                                          StoreDx store_dx, int64_t rows, Cols cols) {
-  using Op = detail::SoftmaxGradientOfResult<Compute, true>;
-  return detail::of_loads(stream, Op{}, load_y, load_dy, store_dx, Unread{}, rows, cols);
-}
-
-#endif  // FUSEDOPS_CUDA
-
 #if !defined(__CUDACC_RTC__)
 
 /// y = exp(v - max(v)) / sum(exp(v - max(v))), v what `load` reads of a row.
-template <class Compute, EmptyRow kEmpty = EmptyRow::kZero, class LoadT, class StoreT, class Cols>
-Status dispatch_softmax(Threads threads, LoadT load, StoreT store, int64_t rows, Cols cols,
-                        Compute* kept = nullptr) {
+template <class Compute, EmptyRow kEmpty = EmptyRow::kZero, class LoadT, class StoreT, class Cols,
+          class Where = Threads>
+detail::StatusOf<Where> dispatch_softmax(const Where& where, LoadT load, StoreT store, int64_t rows,
+                                         Cols cols, Compute* kept = nullptr) {
   using Op = Softmax<Compute, false, kEmpty == EmptyRow::kNan>;
   const detail::KeepRow<Compute> keep{kept, nullptr, nullptr};
-  return detail::rows_on(threads, Op{}, load, store, keep, rows, cols);
+  return detail::dispatch_rows(where, Op{}, load, store, keep, rows, cols);
 }
 
 /// dv = y * (dy - sum(y * dy)), and on through the functors.
-template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols>
-Status dispatch_softmax_gradient(Threads threads, LoadT load, StoreT store, const Compute* kept,
-                                 Dy dy, Dx dx, Wanted wanted, void* workspace, size_t bytes,
-                                 int64_t rows, Cols cols) {
+template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols,
+          class Where = Threads>
+detail::StatusOf<Where> dispatch_softmax_gradient(const Where& where, LoadT load, StoreT store,
+                                                  const Compute* kept, Dy dy, Dx dx, Wanted wanted,
+                                                  void* workspace, size_t bytes, int64_t rows,
+                                                  Cols cols) {
   using Op = SoftmaxGradient<Compute, false, false>;
-  return detail::through_declaration<Compute>(threads, Op{}, load, store, direct(kept, Op::kKept),
-                                              dy, dx, wanted, workspace, bytes, rows, cols);
+  return detail::dispatch_gradient<detail::SoftmaxGradientLadder>(
+      where, Op{}, load, store, kept, dy, dx, wanted, workspace, bytes, rows, cols);
 }
-template <class Compute, class LoadY, class LoadDy, class StoreDx, class Cols>
-Status dispatch_softmax_gradient(Threads threads, LoadY load_y, LoadDy load_dy, StoreDx store_dx,
-                                 int64_t rows, Cols cols) {
+template <class Compute, class LoadY, class LoadDy, class StoreDx, class Cols,
+          class Where = Threads>
+detail::StatusOf<Where> dispatch_softmax_gradient(const Where& where, LoadY load_y, LoadDy load_dy,
+                                                  StoreDx store_dx, int64_t rows, Cols cols) {
   using Op = detail::SoftmaxGradientOfResult<Compute, false>;
-  return detail::of_loads(threads, Op{}, load_y, load_dy, store_dx, Unread{}, rows, cols);
+  return detail::dispatch_gradient_of_loads<detail::SoftmaxGradientLadder>(
+      where, Op{}, load_y, load_dy, store_dx, Unread{}, rows, cols);
 }
 
 /// y = v - max(v) - log(sum(exp(v - max(v)))).
-template <class Compute, EmptyRow kEmpty = EmptyRow::kZero, class LoadT, class StoreT, class Cols>
-Status dispatch_log_softmax(Threads threads, LoadT load, StoreT store, int64_t rows, Cols cols,
-                            Compute* kept = nullptr) {
+template <class Compute, EmptyRow kEmpty = EmptyRow::kZero, class LoadT, class StoreT, class Cols,
+          class Where = Threads>
+detail::StatusOf<Where> dispatch_log_softmax(const Where& where, LoadT load, StoreT store,
+                                             int64_t rows, Cols cols, Compute* kept = nullptr) {
   using Op = Softmax<Compute, true, kEmpty == EmptyRow::kNan>;
   const detail::KeepRow<Compute> keep{kept, nullptr, nullptr};
-  return detail::rows_on(threads, Op{}, load, store, keep, rows, cols);
+  return detail::dispatch_rows(where, Op{}, load, store, keep, rows, cols);
 }
 
 /// dv = dy - exp(y) * sum(dy), and on through the functors.
-template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols>
-Status dispatch_log_softmax_gradient(Threads threads, LoadT load, StoreT store, const Compute* kept,
-                                     Dy dy, Dx dx, Wanted wanted, void* workspace, size_t bytes,
-                                     int64_t rows, Cols cols) {
+template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols,
+          class Where = Threads>
+detail::StatusOf<Where> dispatch_log_softmax_gradient(const Where& where, LoadT load, StoreT store,
+                                                      const Compute* kept, Dy dy, Dx dx,
+                                                      Wanted wanted, void* workspace, size_t bytes,
+                                                      int64_t rows, Cols cols) {
   using Op = SoftmaxGradient<Compute, true, false>;
-  return detail::through_declaration<Compute>(threads, Op{}, load, store, direct(kept, Op::kKept),
-                                              dy, dx, wanted, workspace, bytes, rows, cols);
+  return detail::dispatch_gradient<detail::SoftmaxGradientLadder>(
+      where, Op{}, load, store, kept, dy, dx, wanted, workspace, bytes, rows, cols);
 }
-template <class Compute, class LoadY, class LoadDy, class StoreDx, class Cols>
-Status dispatch_log_softmax_gradient(Threads threads, LoadY load_y, LoadDy load_dy,
-                                     StoreDx store_dx, int64_t rows, Cols cols) {
+template <class Compute, class LoadY, class LoadDy, class StoreDx, class Cols,
+          class Where = Threads>
+detail::StatusOf<Where> dispatch_log_softmax_gradient(const Where& where, LoadY load_y,
+                                                      LoadDy load_dy, StoreDx store_dx,
+                                                      int64_t rows, Cols cols) {
   using Op = detail::SoftmaxGradientOfResult<Compute, true>;
-  return detail::of_loads(threads, Op{}, load_y, load_dy, store_dx, Unread{}, rows, cols);
+  return detail::dispatch_gradient_of_loads<detail::SoftmaxGradientLadder>(
+      where, Op{}, load_y, load_dy, store_dx, Unread{}, rows, cols);
 }
 
 #endif

@@ -67,35 +67,49 @@ FUSEDOPS_HD List<First, Rest...> list(const First& first, const Rest&... rest) {
   return {first, list(rest...)};
 }
 
+#if !defined(__CUDACC_RTC__)
+
 template <class First, class... Rest>
-FUSEDOPS_HD List<First, Rest...> prepended(const First& first, const List<Rest...>& rest) {
+List<First, Rest...> prepended(const First& first, const List<Rest...>& rest) {
   return {first, rest};
 }
 
-/// How a target is shared: by nobody, by all rows, by a group of them, by the columns of a row, by
-/// everything.
+/// Calls f(item) for each item, in order.
+template <class F>
+void for_each(const List<>&, const F&) {}
+template <class First, class... Rest, class F>
+void for_each(const List<First, Rest...>& items, const F& f) {
+  f(items.first);
+  for_each(items.rest, f);
+}
+
+/// The list of f(item), in order.
+template <class F>
+List<> mapped(const List<>&, F&) {
+  return {};
+}
+template <class First, class... Rest, class F>
+auto mapped(const List<First, Rest...>& items, F& f) {
+  const auto first = f(items.first);
+  return prepended(first, mapped(items.rest, f));
+}
+
+#endif
+
+/// What shares one element of a target: nothing, all rows, a group of neighbouring rows, the
+/// columns of a row, or all of x.
 enum class Sharing { kNone, kRows, kGroup, kColumns, kAll };
 
 template <class To>
-struct SharingOf {
-  static constexpr Sharing value = Sharing::kNone;
-};
+inline constexpr Sharing kSharingOf = Sharing::kNone;
 template <class T>
-struct SharingOf<Operand<T, RowMap<0>>> {
-  static constexpr Sharing value = Sharing::kRows;
-};
+inline constexpr Sharing kSharingOf<Operand<T, RowMap<0>>> = Sharing::kRows;
 template <class To>
-struct SharingOf<SharedBy<To>> {
-  static constexpr Sharing value = Sharing::kGroup;
-};
+inline constexpr Sharing kSharingOf<SharedBy<To>> = Sharing::kGroup;
 template <class T>
-struct SharingOf<View<T, 1, Column::kBroadcast, 1>> {
-  static constexpr Sharing value = Sharing::kColumns;
-};
+inline constexpr Sharing kSharingOf<View<T, 1, Column::kBroadcast, 1>> = Sharing::kColumns;
 template <class T>
-struct SharingOf<View<T, 0, Column::kBroadcast, 1>> {
-  static constexpr Sharing value = Sharing::kAll;
-};
+inline constexpr Sharing kSharingOf<View<T, 0, Column::kBroadcast, 1>> = Sharing::kAll;
 
 }  // namespace detail
 

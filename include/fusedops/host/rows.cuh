@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The row schedule of the CPU: a thread takes one row after another. The same operators, LOADs and
-// STOREs as on the GPU; a "group of lanes" is one thread, a pack is as wide as several vector
-// registers, and a row that fits a small buffer stays there between its reduction and its result.
-// The runtime owns the threads.
+// The forward pass on a CPU: a thread processes one row after another, with the same operators,
+// LOADs and STOREs as on a GPU. A "group of lanes" is one thread, a pack is several vector
+// registers wide, and a row that fits a small buffer stays there between its reduction and its
+// result. The caller owns the threads.
 #pragma once
 
 #include <fusedops/row/fetch.cuh>
@@ -17,15 +17,15 @@ namespace fusedops {
 template <class Storage_>
 struct HostSchedule {
   using Storage = Storage_;
-  static constexpr int kWidth = 64;  // eight AVX2 registers of float: enough independent work
-  static constexpr int kPacks = 16;  // a chunk of 1024 columns: merging chunks costs little
-  static constexpr int kChunks =
-      16;  // a row of 16384 floats takes 64 KiB, which the L2 cache holds
+  static constexpr int kWidth =
+      64;  // eight AVX2 registers of float
+  static constexpr int kPacks = 16;  // a chunk of 1024 columns, so that merging chunks costs little
+  static constexpr int kChunks = 16;  // a row of 16384 floats takes 64 KiB, which fits the L2 cache
   static constexpr int kChunk = kWidth * kPacks;
   static constexpr int kBuffered = kChunk * kChunks;
 };
 
-/// Rows begin <= row < end, on the calling thread.
+/// Processes the rows begin <= row < end on the calling thread.
 template <class Schedule, class Op, class LoadT, class StoreT, class Statistics, class Rows>
 inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Statistics& statistics,
                       const Rows& rows, int64_t cols, int64_t begin, int64_t end) {
