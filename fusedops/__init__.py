@@ -30,6 +30,7 @@ _NAMES = [
     "FusedOpsError",
     "GroupNorm",
     "InstanceNorm",
+    "L2Norm",
     "LayerNorm",
     "LogSoftmax",
     "MissingVariantError",
@@ -77,6 +78,7 @@ if TYPE_CHECKING or not _is_command():
     from fusedops.functors.library import *
     from fusedops.group_norm import GroupNorm as GroupNorm
     from fusedops.group_norm import InstanceNorm as InstanceNorm
+    from fusedops.ops import L2Norm as L2Norm
     from fusedops.ops import LayerNorm as LayerNorm
     from fusedops.ops import LogSoftmax as LogSoftmax
     from fusedops.ops import RMSNorm as RMSNorm

@@ -1,25 +1,42 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The fused row ops: softmax, log-softmax, LayerNorm and RMSNorm with functors around them.
+"""The fused row ops: softmax, log-softmax and norms with functors around them.
 
 May import: errors, functors, declare, row_op.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fusedops.declare.operator import Statistic
 from fusedops.errors import shortened
-from fusedops.functors import Functor, is_finite
+from fusedops.functors import Functor, check_name, is_finite
 from fusedops.row_op import RowOp
 
-__all__ = ["LayerNorm", "LogSoftmax", "RMSNorm", "Softmax"]
+__all__ = ["L2Norm", "LayerNorm", "LogSoftmax", "RMSNorm", "Softmax"]
+
+
+def _flag(op: RowOp, name: str, value: object) -> bool:
+    """An argument of a declaration that is True or False; raises TypeError for anything else."""
+    if value not in (True, False):
+        kind = type(op).__name__
+        raise TypeError(f"{kind}: {name} must be True or False, got {shortened(value)}")
+    return bool(value)
+
+
+def _eps(op: RowOp, value: float) -> float:
+    """The eps of a norm; raises ValueError for what is none."""
+    if not is_finite(value) or value < 0:
+        kind = type(op).__name__
+        raise ValueError(f"{kind}: eps must be a finite number >= 0, got {shortened(value)}")
+    return float(value)
 
 
 class Softmax(RowOp):
@@ -32,20 +49,35 @@ class Softmax(RowOp):
         store: The functors applied to the result before it is written, in order; none by default.
         empty_row: What a row whose maximum is -inf gives, say a fully masked one: ``"zero"``, the
             default, gives zeros, and ``"nan"`` gives torch's answer, NaN.
+        lse: Whether a call also returns ``lse = log(sum_j exp(v_j))``, one number for each row, of
+            x's shape without the reduced dimension, in float32 (float64 if x or y is float64). It
+            is differentiable; -inf for an empty row, which has no gradient, and NaN for a row that
+            holds NaN or +inf. False by default.
+        sink: The name of an operand that is one more logit of each row, s, as attention sinks are:
+            it takes part in maximum and sum (and so in lse), and has no column in y. A call gives
+            it as a number, or as a tensor that broadcasts against x and has size 1 in the reduced
+            dimension: shape (heads, 1, 1) for an x of shape (batch, heads, queries, keys). It has a
+            gradient. A sink of -inf is as none. None, the default, for no sink.
 
     Raises:
-        TypeError: load or store holds something that is no functor, or an argument is unknown.
+        TypeError: load or store holds something that is no functor, lse is no bool, sink is no
+            name, or an argument is unknown.
         ValueError: empty_row is something else, or a functor has no meaning where it stands.
 
     >>> import torch, fusedops as fo
     >>> op = fo.Softmax(load=[fo.Scale("scale"), fo.Mask("m")])
     >>> op(torch.zeros(1, 3), scale=0.5, m=torch.tensor([False, False, True]))
     tensor([[0.5000, 0.5000, 0.0000]])
+    >>> fo.Softmax(lse=True, sink="s")(torch.zeros(1, 3), s=0.0)
+    SoftmaxResult(y=tensor([[0.2500, 0.2500, 0.2500]]), lse=tensor([1.3863]))
     """
 
     header = "op/softmax.cuh"
     gradient_header = "op/softmax_gradient.cuh"
     kept = 2
+    statistics: ClassVar[Mapping[str, Statistic]] = {
+        "lse": Statistic("lse", option="lse", differentiable=True)
+    }
     masks = True
     gradient_schedule = "softmax"
 
@@ -55,14 +87,31 @@ class Softmax(RowOp):
         store: Iterable[Functor] = (),
         *,
         empty_row: str = "zero",
+        lse: bool = False,
+        sink: str | None = None,
     ) -> None:
+        name = type(self).__name__
         if empty_row not in ("zero", "nan"):
-            raise ValueError(
-                f"{type(self).__name__}: empty_row must be 'zero' or 'nan', got {empty_row!r}"
-            )
-        super().__init__(load, store, empty_row=empty_row)
+            raise ValueError(f"{name}: empty_row must be 'zero' or 'nan', got {empty_row!r}")
+        constants: dict[str, Any] = {"empty_row": empty_row}
+        if _flag(self, "lse", lse):
+            constants["lse"] = True
+        if sink is not None:
+            check_name(self, "sink", sink)
+            constants["sink"] = sink
+        super().__init__(load, store, **constants)
+
+    @property
+    def row_operands(self) -> tuple[str, ...]:
+        return (self.constants["sink"],) if "sink" in self.constants else ()
+
+    def reads(self, wanted: Collection[str]) -> tuple[str, ...]:
+        return tuple(name for name in self.row_operands if name in wanted)
 
     def reference(self, value: Tensor, *operands: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        columns = value.shape[-1]
+        sinks = [sink.expand(*value.shape[:-1], 1) for sink in operands]
+        value = torch.cat([value, *sinks], -1) if sinks else value
         gone = value == -torch.inf
         empty = gone.all(-1, keepdim=True)
         # What has left the row has no gradient and hands none on, by selection: on its way in, and
@@ -70,6 +119,11 @@ class Softmax(RowOp):
         safe = value.masked_fill(gone, -torch.inf).masked_fill(empty, 0.0)
         result = torch.log_softmax(safe, -1) if self.logarithmic else torch.softmax(safe, -1)
         result = torch.where(gone, result.detach(), result)
+        statistics = {}
+        if self.constants.get("lse"):
+            largest = safe.detach().amax(-1, keepdim=True)
+            lse = largest + (safe - largest).exp().sum(-1, keepdim=True).log()
+            statistics["lse"] = lse.masked_fill(empty, -torch.inf)[..., 0]
         filler = (
             torch.nan
             if self.constants["empty_row"] == "nan"
@@ -77,29 +131,49 @@ class Softmax(RowOp):
             if self.logarithmic
             else 0.0
         )
-        return result.masked_fill(empty, filler), {}
+        return result.masked_fill(empty, filler)[..., :columns], statistics
+
+    def reference_of_nothing(self, value: Tensor, *operands: Tensor) -> dict[str, Tensor]:
+        rows = value.shape[:-1]
+        for sink in operands:
+            return {"lse": sink.expand(*rows, 1)[..., 0]}
+        return {"lse": value.new_full(rows, -torch.inf)}
 
     def cpp(self, compute: str, *operands: str) -> str:
         log = str(self.logarithmic).lower()
         nan = str(self.constants["empty_row"] == "nan").lower()
-        return f"Softmax<{compute}, {log}, {nan}>"
+        options = (str("lse" in self.constants).lower(),) if len(self.constants) > 1 else ()
+        return f"Softmax<{', '.join((compute, log, nan, *options, *operands))}>"
 
     def gradient_cpp(self, compute: str, *operands: str) -> str:
-        return self.cpp(compute, *operands).replace("Softmax", "SoftmaxGradient")
+        if operands and not self.row_operands:
+            operands = ("NoOperand", *operands)
+        return self.cpp(compute, *operands).replace("Softmax", "SoftmaxGradient", 1)
 
     def gradient_sizes(
         self, value: Tensor, result: Tensor, upstream: Tensor, statistics: Mapping[str, Tensor]
     ) -> Tensor | None:
         if self.logarithmic:
-            return upstream + result.exp() * upstream.square().sum(-1, keepdim=True).sqrt()
-        return result * (upstream + (result * upstream).sum(-1, keepdim=True))
+            share = result.exp()
+            sizes = upstream + share * upstream.square().sum(-1, keepdim=True).sqrt()
+        else:
+            share = result
+            sizes = share * (upstream + (share * upstream).sum(-1, keepdim=True))
+        for of_lse in statistics.values():
+            sizes = sizes + share * of_lse[..., None]
+        return sizes
+
+    def statistic_sizes(self, name: str, value: Tensor, statistic: Tensor) -> Tensor:
+        # Maximum and logarithm of the sum, which is at most the number of terms.
+        return statistic.abs() + math.log(value.shape[-1] + 1) + 1
 
 
 class LogSoftmax(Softmax):
     """``y_i = v_i - max v - log(sum_j exp(v_j - max v))`` over each row of ``v = load(x)``.
 
     The arguments are those of `Softmax`, but a row whose maximum is -inf gives -inf by default, and
-    NaN, torch's answer, with ``empty_row="nan"``. `RowOp` describes what a call takes.
+    NaN, torch's answer, with ``empty_row="nan"``. A sink is part of the logarithm's sum. `RowOp`
+    describes what a call takes.
 
     >>> import torch, fusedops as fo
     >>> fo.LogSoftmax()(torch.zeros(1, 2))
@@ -153,15 +227,9 @@ class LayerNorm(RowOp):
         eps: float = 1e-5,
         stats: bool = False,
     ) -> None:
-        if not is_finite(eps) or eps < 0:
-            raise ValueError(
-                f"{type(self).__name__}: eps must be a finite number >= 0, got {shortened(eps)}"
-            )
-        if stats not in (True, False):
-            raise TypeError(
-                f"{type(self).__name__}: stats must be True or False, got {shortened(stats)}"
-            )
-        super().__init__(load, store, **self.sizes, eps=float(eps), stats=bool(stats))
+        super().__init__(
+            load, store, **self.sizes, eps=_eps(self, eps), stats=_flag(self, "stats", stats)
+        )
 
     def reference(self, value: Tensor, *operands: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         eps = float(self.constants["eps"])
@@ -220,3 +288,63 @@ class RMSNorm(LayerNorm):
 
     def gradient_cpp(self, compute: str, *operands: str) -> str:
         return f"RmsNormGradient<{compute}>"
+
+
+class L2Norm(RowOp):
+    """``y = v / max(sqrt(sum(v * v)), eps)`` over each row of ``v = load(x)``.
+
+    As torch.nn.functional.normalize, but a row is NaN where its squares overflow or where it holds
+    NaN or Inf. The shapes, dtypes, operands and options of a call ``op(x, ...)`` are described at
+    `RowOp`.
+
+    Args:
+        load: The functors applied to x before the reduction, in order; none by default.
+        store: The functors applied to the result before it is written, in order; none by default.
+        eps: The least number that a row is divided by, finite and >= 0; 1e-12 by default.
+        stats: Whether a call also returns ``norm = sqrt(sum(v * v))``, one number for each row, in
+            float32 (float64 if x or y is float64), which has no gradient; False by default.
+
+    Raises:
+        TypeError: load or store holds something that is no functor, stats is no bool, or an
+            argument is unknown.
+        ValueError: eps is out of its range, or a functor has no meaning where it stands.
+
+    >>> import torch, fusedops as fo
+    >>> fo.L2Norm()(torch.tensor([[3.0, 4.0]]))
+    tensor([[0.6000, 0.8000]])
+    """
+
+    header = "op/l2_norm.cuh"
+    gradient_header = "op/l2_norm_gradient.cuh"
+    kept = 2
+    numbers = ("eps",)
+    statistics: ClassVar[Mapping[str, Statistic]] = {"norm": Statistic("norm")}
+    several_dims = True
+
+    def __init__(
+        self,
+        load: Iterable[Functor] = (),
+        store: Iterable[Functor] = (),
+        *,
+        eps: float = 1e-12,
+        stats: bool = False,
+    ) -> None:
+        super().__init__(load, store, eps=_eps(self, eps), stats=_flag(self, "stats", stats))
+
+    def reference(self, value: Tensor, *operands: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        norm = torch.linalg.vector_norm(value, dim=-1, keepdim=True)
+        norm = norm + (norm - norm).detach()  # NaN where it is infinite
+        return value / norm.clamp_min(self.constants["eps"]), {"norm": norm[..., 0]}
+
+    def cpp(self, compute: str, *operands: str) -> str:
+        return f"L2Norm<{compute}>"
+
+    def gradient_cpp(self, compute: str, *operands: str) -> str:
+        return f"L2NormGradient<{compute}>"
+
+    def gradient_sizes(
+        self, value: Tensor, result: Tensor, upstream: Tensor, statistics: Mapping[str, Tensor]
+    ) -> Tensor | None:
+        along = result.abs() * (upstream * result.abs()).sum(-1, keepdim=True)
+        norm: Tensor = torch.linalg.vector_norm(value, dim=-1, keepdim=True)
+        return (upstream + along) / norm.clamp_min(float(self.constants["eps"]))

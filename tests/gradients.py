@@ -112,13 +112,42 @@ def differentiate(chain, x, operands, upstream, compute, draw=None, saved=None):
     way = Way(x, operands, upstream, compute, centre)
     g = way.back(way.arriving("y"), tape["store"], row if chain.op == "log_softmax" else None)
     g = g if row is None else g.select(row)
+    of_lse = upstream["lse"].to(compute)[..., None] if "lse" in upstream else None
+    sink = tape["sink"]
     if compute == torch.float64:
-        g = FORMULAS[chain.op](chain, v, y, g)
+        g, of_sink = reduced_backward(chain, v, y, g, sink, of_lse)
     else:
-        g = Gradient(_torch_backward(chain, v, g.each), g.scale)
+        through, at_sink = _torch_backward(chain, v, g.each, sink, of_lse)
+        g, of_sink = Gradient(through, g.scale), Gradient(at_sink, at_sink)
     g = g if row is None else g.select(row)
+    if sink is not None:
+        way.kept = sink != -torch.inf
+        way.give(chain.sink, of_sink)
     way.result["x"] = way.back(g, tape["load"], row)
     return way.result
+
+
+def reduced_backward(chain, v, y, g, sink, of_lse):
+    """The gradients of what is reduced and of the sink, from those of the result and of lse.
+
+    With p the probabilities, those of the sink and of masked elements included, lse has the
+    gradient p; and every p_j has -p_j * p_sink at the sink.
+    """
+    result = FORMULAS[chain.op](chain, v, y, g)
+    if of_lse is None and sink is None:
+        return result, None
+    of_lse = torch.zeros_like(y[..., :1]) if of_lse is None else of_lse
+    p = torch.exp(y) if chain.op == "log_softmax" else y
+    result = result + Gradient(p * of_lse, REMADE * p * of_lse.abs())
+    if sink is None:
+        return result, None
+    top = torch.maximum(v.amax(-1, keepdim=True), sink)
+    total = torch.exp(v - top).sum(-1, keepdim=True) + torch.exp(sink - top)
+    at_sink = torch.exp(sink - top) / total
+    weight = 1 if chain.op == "log_softmax" else y
+    sum_of = (weight * g.each).sum(-1, keepdim=True)
+    size = (weight * g.scale).sum(-1, keepdim=True)
+    return result, Gradient(at_sink * (of_lse - sum_of), REMADE * at_sink * (of_lse.abs() + size))
 
 
 #: Roundings of a probability that is made again from v and two kept numbers, in shares of those
@@ -156,19 +185,34 @@ def rms_norm_backward(chain, v, y, g):
     return Gradient(rstd * (g.each - y * along), rstd * scale)
 
 
+def l2_norm_backward(chain, v, y, g):
+    norm = v.square().sum(-1, keepdim=True).sqrt()
+    whole = norm >= chain.eps
+    along = torch.where(whole, (g.each * y).sum(-1, keepdim=True), 0)
+    scale = g.scale + y.abs() * torch.where(whole, (g.scale * y.abs()).sum(-1, keepdim=True), 0)
+    divisor = norm.clamp(min=chain.eps)
+    return Gradient((g.each - y * along) / divisor, scale / divisor)
+
+
 FORMULAS = {
     "softmax": softmax_backward,
     "log_softmax": log_softmax_backward,
     "layer_norm": layer_norm_backward,
     "rms_norm": rms_norm_backward,
+    "l2_norm": l2_norm_backward,
 }
 
 
-def _torch_backward(chain, v, g):
-    v = v.detach().requires_grad_()
+def _torch_backward(chain, v, g, sink, of_lse):
+    leaves = [v.detach().requires_grad_()]
+    leaves += [] if sink is None else [sink.detach().requires_grad_()]
+    outputs = {}
     with torch.enable_grad():
-        y = TORCH[chain.op](v, chain, {})
-    return torch.autograd.grad(y, v, g)[0]
+        y = TORCH[chain.op](leaves[0], chain, outputs, *leaves[1:])
+    results = [y] if of_lse is None else [y, outputs["lse"]]
+    arriving = [g] if of_lse is None else [g, of_lse[..., 0]]
+    found = torch.autograd.grad(results, leaves, arriving)
+    return found if sink is not None else (*found, torch.zeros(()))
 
 
 def sum_to(each, shape):

@@ -31,6 +31,8 @@ class Chain:
     empty_row: str = "zero"
     eps: float = 0.0
     stats: bool = False
+    lse: bool = False
+    sink: str | None = None
 
 
 class Taken(NamedTuple):
@@ -105,7 +107,8 @@ def evaluate(chain, x, operands, compute, draw=None, saved=None, peak=None, tape
         else:
             reduce = FORMULAS[chain.op] if compute == torch.float64 else TORCH[chain.op]
             tape["reduced"] = v.masked_fill(~kept, -torch.inf)
-            v = tape["result"] = reduce(tape["reduced"], chain, walk.outputs)
+            tape["sink"] = of_rows(walk.operand(chain.sink), v) if chain.sink else None
+            v = tape["result"] = reduce(tape["reduced"], chain, walk.outputs, tape["sink"])
             walk.seen = [] if peak is None else peak
         for word, *arguments in getattr(chain, side):
             v, step = walk.take(v, word, arguments)
@@ -115,20 +118,36 @@ def evaluate(chain, x, operands, compute, draw=None, saved=None, peak=None, tape
     return {"y": v, **walk.outputs}
 
 
-def softmax_formula(v, chain, outputs):
+def of_rows(sink, v):
+    """A sink as one more column: a number for each row."""
+    return torch.as_tensor(sink, dtype=v.dtype, device=v.device).expand(*v.shape[:-1], 1)
+
+
+def top_and_total(v, chain, outputs, sink):
+    """The largest logit of each row, and the sum of exponentials below it; the sink is a logit."""
     top = v.amax(-1, keepdim=True)
-    e = torch.exp(v - top)
-    y = e / e.sum(-1, keepdim=True)
+    top = top if sink is None else torch.maximum(top, sink)
+    total = torch.exp(v - top).sum(-1, keepdim=True)
+    total = total if sink is None else total + torch.exp(sink - top)
+    if chain.lse:
+        lse = torch.where(top == -torch.inf, -torch.inf, top + total.log())
+        outputs["lse"] = lse[..., 0]
+    return top, total
+
+
+def softmax_formula(v, chain, outputs, sink=None):
+    top, total = top_and_total(v, chain, outputs, sink)
+    y = torch.exp(v - top) / total
     return y if chain.empty_row == "nan" else torch.where(top == -torch.inf, 0.0, y)
 
 
-def log_softmax_formula(v, chain, outputs):
-    top = v.amax(-1, keepdim=True)
-    y = v - top - torch.exp(v - top).sum(-1, keepdim=True).log()
+def log_softmax_formula(v, chain, outputs, sink=None):
+    top, total = top_and_total(v, chain, outputs, sink)
+    y = v - top - total.log()
     return y if chain.empty_row == "nan" else torch.where(top == -torch.inf, -torch.inf, y)
 
 
-def layer_norm_formula(v, chain, outputs):
+def layer_norm_formula(v, chain, outputs, sink=None):
     mean = v.mean(-1, keepdim=True)
     rstd = 1 / torch.sqrt((v - mean).square().mean(-1, keepdim=True) + chain.eps)
     if chain.stats:
@@ -136,7 +155,7 @@ def layer_norm_formula(v, chain, outputs):
     return (v - mean) * rstd
 
 
-def rms_norm_formula(v, chain, outputs):
+def rms_norm_formula(v, chain, outputs, sink=None):
     rstd = 1 / torch.sqrt(v.square().mean(-1, keepdim=True) + chain.eps)
     if chain.stats:
         # The mean is that which is subtracted: none.
@@ -144,38 +163,61 @@ def rms_norm_formula(v, chain, outputs):
     return v * rstd
 
 
+def l2_norm_formula(v, chain, outputs, sink=None):
+    norm = v.square().sum(-1, keepdim=True).sqrt()
+    if chain.stats:
+        outputs.update(norm=norm[..., 0])
+    return v / norm.clamp(min=chain.eps)
+
+
 FORMULAS = {
     "softmax": softmax_formula,
     "log_softmax": log_softmax_formula,
     "layer_norm": layer_norm_formula,
     "rms_norm": rms_norm_formula,
+    "l2_norm": l2_norm_formula,
 }
 
 
-def softmax_torch(v, chain, outputs):
-    y = torch.softmax(v, -1)
-    empty = (v == -torch.inf).all(-1, keepdim=True)
+def logits_torch(v, chain, outputs, sink):
+    """The logits with the sink among them, and which rows have none; lse is an output."""
+    columns = v.shape[-1]
+    v = v if sink is None else torch.cat([v, sink], -1)
+    if chain.lse:
+        outputs["lse"] = torch.logsumexp(v, -1)
+    return v, (v == -torch.inf).all(-1, keepdim=True), columns
+
+
+def softmax_torch(v, chain, outputs, sink=None):
+    v, empty, columns = logits_torch(v, chain, outputs, sink)
+    y = torch.softmax(v, -1)[..., :columns]
     return y if chain.empty_row == "nan" else torch.where(empty, 0.0, y)
 
 
-def log_softmax_torch(v, chain, outputs):
-    y = torch.log_softmax(v, -1)
-    empty = (v == -torch.inf).all(-1, keepdim=True)
+def log_softmax_torch(v, chain, outputs, sink=None):
+    v, empty, columns = logits_torch(v, chain, outputs, sink)
+    y = torch.log_softmax(v, -1)[..., :columns]
     return y if chain.empty_row == "nan" else torch.where(empty, -torch.inf, y)
 
 
-def layer_norm_torch(v, chain, outputs):
+def layer_norm_torch(v, chain, outputs, sink=None):
     y, mean, rstd = torch.native_layer_norm(v, v.shape[-1:], None, None, chain.eps)
     if chain.stats:
         outputs.update(mean=mean[..., 0], rstd=rstd[..., 0])
     return y
 
 
-def rms_norm_torch(v, chain, outputs):
+def rms_norm_torch(v, chain, outputs, sink=None):
     if chain.stats:
         rstd = torch.rsqrt(v.square().mean(-1) + chain.eps)
         outputs.update(mean=torch.zeros_like(rstd), rstd=rstd)
     return functional.rms_norm(v, v.shape[-1:], eps=chain.eps)
+
+
+def l2_norm_torch(v, chain, outputs, sink=None):
+    if chain.stats:
+        outputs.update(norm=torch.linalg.vector_norm(v, dim=-1))
+    return functional.normalize(v, dim=-1, eps=chain.eps)
 
 
 TORCH = {
@@ -183,6 +225,7 @@ TORCH = {
     "log_softmax": log_softmax_torch,
     "layer_norm": layer_norm_torch,
     "rms_norm": rms_norm_torch,
+    "l2_norm": l2_norm_torch,
 }
 
 
@@ -202,6 +245,8 @@ def precise(op, v, eps=0.0):
             shifted = v - v.max(-1, keepdims=True)
             total = exp(shifted).sum(-1, keepdims=True)
             y = exp(shifted) / total if op == "softmax" else shifted - log(total)
+        elif op == "l2_norm":
+            y = v / np.maximum(sqrt((v * v).sum(-1, keepdims=True)), mpmath.mpf(eps))
         else:
             centred = v - v.mean(-1, keepdims=True) if op == "layer_norm" else v
             y = centred / sqrt((centred * centred).mean(-1, keepdims=True) + mpmath.mpf(eps))

@@ -91,6 +91,10 @@ DECLARED = {
     "softmax": lambda: (fo.Softmax(), {}),
     "empty rows": lambda: (fo.Softmax(empty_row="nan"), {}),
     "log-softmax": lambda: (fo.LogSoftmax(load=[fo.Causal("bottom-right", 1)]), {}),
+    "lse and sink": lambda: (
+        fo.Softmax(load=[fo.Mask("m")], lse=True, sink="s"),
+        {"m": randn(3, 8, seed=1) > 1, "s": randn(3, 1, seed=2)},
+    ),
     "layer norm": lambda: (
         fo.LayerNorm(store=[fo.Affine("gamma", "beta")], stats=True),
         {"gamma": randn(8, seed=1), "beta": 0.5},
@@ -141,8 +145,10 @@ def test_operators_are_what_torch_asks_of_them(name, device):
     x = randn(2, 3, 8, device=device)
     leaves = {key: t.requires_grad_() for key, t in floating(tensors).items()}
     with Calls() as calls:
-        y = named(op(x.requires_grad_(), **{**tensors, **leaves}))["y"]
-        y.backward(randn(*y.shape, device=device, seed=9))
+        outputs = named(op(x.requires_grad_(), **{**tensors, **leaves}))
+        given = [outputs[name] for name in ("y", *(n for n in op.joining if n in op.statistics))]
+        arriving = [randn(*one.shape, device=device, seed=9) for one in given]
+        torch.autograd.backward(given, arriving)
     dropping = {"draw"} if "p" in operands else set()
     assert {one._opname for one in calls.of} == {"forward", "backward"} | dropping
     for function, args in calls.of.items():

@@ -20,7 +20,7 @@ __all__ = ["Range", "is_integer", "range_of"]
 _EXACT = 1 << 24
 
 #: The result is a number that was given.
-_CONSTANT = frozenset(["fill", "full", "full_like", "new_full", "scalar_tensor"])
+_CONSTANT = frozenset(["full", "full_like", "new_full", "scalar_tensor"])
 
 #: The result is -1, 0 or 1.
 _SMALL = frozenset(
@@ -34,7 +34,7 @@ _SMALL = frozenset(
 _SELECTS = frozenset(
     [
         *("where", "masked_fill", "maximum", "minimum", "clamp", "clamp_min", "clamp_max"),
-        *("neg", "abs", "relu"),
+        *("neg", "abs", "relu", "fill"),
         *("_to_copy", "clone", "lift_fresh", "lift_fresh_copy", "positive"),
     ]
 )
@@ -77,7 +77,7 @@ def range_of(
     scale, power = numbers.get("alpha", 1), numbers.get("exponent", 0)
     plain = [Range.of(v) for key, v in numbers.items() if key not in ("alpha", "exponent")]
     makes = name in _CONSTANT or name in _SMALL
-    choosing = ("condition", "mask")
+    choosing = ("condition", "mask", *(["self"] if name == "fill" else []))
     known = [one for key, one in tensors.items() if not makes and key not in choosing]
     given = [*plain, *(one for one in known if one is not None)]
     if len(given) < len(plain) + len(known) or any(

@@ -13,6 +13,7 @@ import torch
 
 from fusedops import _runtime
 from fusedops.errors import UnsupportedError
+from fusedops.generate import tuned  # noqa: F401 (launch configurations are looked up there)
 from fusedops.jit.levels import LEVELS, cpu_level
 from fusedops.schedule.architectures import GPUS, OLDEST, PORTABLE_CLUSTER, Gpu, number
 

@@ -29,9 +29,9 @@ from fusedops.jit.levels import LEVELS
 from fusedops.jit.store import (
     find,
     keep,
+    newest,
     only_builder,
-    private_store,
-    stores,
+    shared_store,
     writable_store,
 )
 
@@ -160,8 +160,7 @@ def _found(job: _Job) -> Entry | None:
     with contextlib.suppress(CompilerNotFound):
         if not env.offline():
             return find(_identity(job)[0])
-    digest = job.request.digest
-    return next((entry for store in stores() if (entry := store.newest(digest))), None)
+    return newest(job.request.digest)
 
 
 def _artifact(
@@ -198,9 +197,9 @@ def _identity(job: _Job) -> tuple[Identity, dict[str, str]]:
 
 def _unusable(job: _Job) -> str:
     """What there is in place of an entry that serves."""
-    for store in stores():
-        for folder, reason in store.entries(job.request.digest):
-            return f"only {folder.name}, which is not used: {reason}"
+    shared = shared_store()
+    for folder, reason in shared.entries(job.request.digest) if shared else ():
+        return f"only {folder.name}, which is not used: {reason}"
     return "none"
 
 
@@ -241,9 +240,8 @@ def _kept(error: CompileError, job: _Job, identity: Identity, shared: Store | No
     """`error` with the place where its source was kept."""
     files = {job.backend.source: job.order.source.encode(), LOG: error.log.encode()}
     kept = None
-    for store in (shared, None):
+    if shared:
         with contextlib.suppress(OSError):
-            kept = (store or private_store()).keep_failure(identity, files)
-            break
+            kept = shared.keep_failure(identity, files)
     what = f"{job.order.declaration or job.order.name}: its kernel for {job.order.arch}"
     return CompileError(error.command, error.log, kept, what)

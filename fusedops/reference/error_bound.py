@@ -96,7 +96,8 @@ class _Run:
 
     Attributes:
         outputs: Not rounded, by name.
-        gradients: Of x and the floating operands, by name; whole: an element for every one of x.
+        gradients: Of x and the floating operands, by name; whole: an element for every one of x, or
+            for every row if it is the operator's own operand.
         sizes: Of the numbers that made each element of a gradient, where they may cancel.
         stored: The values that the STORE's steps rounded on the way to y.
         statistic_sizes: Of the numbers that each statistic was added up from, by name.
@@ -113,10 +114,13 @@ class _Run:
         nudge: float = 0.0,
     ) -> None:
         leaves = {}
+        own = bound.op.row_operands
+        of_rows = [1 if d in bound.reduced else size for d, size in enumerate(bound.x.shape)]
         for name, value in {"x": bound.x, **bound.operands}.items():
             if isinstance(value, Tensor) and value.is_floating_point():
                 leaf = value.detach().to(compute)
-                leaf = leaf.expand(bound.x.shape).clone() if whole else leaf
+                if whole:
+                    leaf = leaf.expand(of_rows if name in own else bound.x.shape).clone()
                 leaves[name] = leaf.requires_grad_(bool(upstream))
         operands = {**bound.operands, **leaves}
         operands.pop("x", None)
@@ -160,6 +164,8 @@ class _Run:
             chain.reduced, list(leaves.values()), size, materialize_grads=True
         )
         self.sizes = {name: one.abs() for name, one in zip(leaves, through, strict=True)}
+        for name in leaves.keys() & {*chain.operands}:
+            self.sizes[name] = chain.probed(leaves[name], results[-1].abs(), upstream)
 
 
 class _Following(Chain):
@@ -168,6 +174,8 @@ class _Following(Chain):
     Attributes:
         reduced: What the reduction gets.
         result: What it makes of that.
+        able: The differentiable statistics that the call returns, by name.
+        operands: The names of the operator's own operands.
         stored: The values that the STORE's steps saw and made, each in x's place.
     """
 
@@ -175,7 +183,7 @@ class _Following(Chain):
         super().__init__(bound)
         self._streams = streams
         self._nudge = nudge
-        self._side = "load"
+        self.operands = bound.op.row_operands
         self.stored: list[Tensor] = []
 
     def save(self, name: str, value: Tensor) -> Tensor:
@@ -213,6 +221,11 @@ class _Following(Chain):
         self.reduced = super()._load()
         return self.reduced
 
+    def _reduced(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        result, statistics = super()._reduced(value)
+        self.able = {k: one for k, one in statistics.items() if k in self._bound.op.joining}
+        return result, statistics
+
     def _note(self, value: Tensor) -> None:
         self.stored.append(self.restore(value.detach().expand(self.result.shape)))
 
@@ -223,20 +236,28 @@ class _Following(Chain):
             return g
         statistics = {k: v.abs().to(g) for k, v in upstream.items() if k in op.statistics}
         found = op.gradient_sizes(self.reduced.detach(), self.result.detach(), g, statistics)
-        return self._probed(g) if found is None else found
+        return self.probed(self.reduced, g, upstream) if found is None else found
 
-    def _probed(self, g: Tensor) -> Tensor:
-        """The same for an operator whose formula is not known here: the 2-norm of the terms.
+    def probed(self, of: Tensor, g: Tensor, upstream: Mapping[str, Tensor]) -> Tensor:
+        """The same of what the operator reads, for want of a formula: the 2-norm of the terms.
 
-        With random signs of the upstream gradient, the expected square of a sum is the sum of the
+        With random signs of the upstream gradients, the expected square of a sum is the sum of the
         squares of its terms.
         """
         generator = torch.Generator(g.device).manual_seed(0)
-        total = torch.zeros_like(self.reduced)
+        incoming = [g, *(upstream[name].to(g.dtype) for name in self.able)]
+        total = torch.zeros_like(of)
         for _ in range(_PROBES):
-            signs = torch.randint(0, 2, g.shape, device=g.device, generator=generator) * 2 - 1
+            signed = [
+                one * (torch.randint(0, 2, one.shape, device=g.device, generator=generator) * 2 - 1)
+                for one in incoming
+            ]
             (found,) = torch.autograd.grad(
-                self.result, self.reduced, signs * g, retain_graph=True, materialize_grads=True
+                [self.result, *self.able.values()],
+                of,
+                signed,
+                retain_graph=True,
+                materialize_grads=True,
             )
             total += found.detach().square()
         return (total / _PROBES).sqrt()

@@ -10,14 +10,12 @@ device as well.
 
 from __future__ import annotations
 
-import functools
-
 from fusedops.schedule.architectures import Gpu
 from fusedops.schedule.backward_tile import GradientTile, gradient_tile
 from fusedops.schedule.features import BackwardFeatures
 from fusedops.schedule.forward_tile import Row
 from fusedops.schedule.launch import LaunchConfig
-from fusedops.schedule.lookup import Found, launch_config
+from fusedops.schedule.lookup import Found, launch_config, remembered
 from fusedops.schedule.row_schedule import (
     Schedule,
     check_cluster,
@@ -35,7 +33,7 @@ __all__ = ["choose_gradient", "resident_rows"]
 CLUSTERS_LOST = ((2, 0.0), (5, 0.06), (8, 0.09), (16, 0.15))
 
 
-@functools.lru_cache(maxsize=4096)
+@remembered
 def choose_gradient(
     row: Row,
     arch: str,
@@ -89,6 +87,7 @@ def choose_gradient(
         full=full_packs(columns, tile) if cluster <= tile.chunks else 0,
         pieces=columns % tile.width > 0,
         cluster=cluster,
+        features=features,
         tuned=found.where,
     )
 

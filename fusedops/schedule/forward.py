@@ -10,13 +10,12 @@ Nothing here depends on the number of rows.
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 from fusedops.schedule.architectures import Gpu
 from fusedops.schedule.features import ForwardFeatures
 from fusedops.schedule.forward_tile import WIDE_ACCESS, Row, is_staged_tile, row_tile
 from fusedops.schedule.launch import LaunchConfig
-from fusedops.schedule.lookup import Found, launch_config
+from fusedops.schedule.lookup import Found, launch_config, remembered
 from fusedops.schedule.row_schedule import (
     STAGED_WORD,
     Schedule,
@@ -32,7 +31,7 @@ __all__ = ["HOST_BUFFERED", "Row", "choose", "choose_host", "staged"]
 HOST_BUFFERED = 16384
 
 
-@functools.lru_cache(maxsize=4096)
+@remembered
 def choose(
     row: Row,
     arch: str,
@@ -72,6 +71,7 @@ def choose(
             pieces=columns % tile.width > 0,
             cluster=blocks,
             staged_bytes=row.element_bytes if found.config.smem_staged and read_once else 0,
+            features=features,
             tuned=found.where,
         )
 

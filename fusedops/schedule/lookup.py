@@ -13,14 +13,23 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from fusedops.schedule.architectures import Gpu, number
 from fusedops.schedule.features import Features, ForwardFeatures
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.schedule.tuning_file import TuningFile, TuningFileError, read
 
-__all__ = ["FOLDER", "Found", "builtin", "launch_config", "nearest", "use_tuned"]
+__all__ = [
+    "FOLDER",
+    "Found",
+    "builtin",
+    "forget",
+    "launch_config",
+    "nearest",
+    "remembered",
+    "use_tuned",
+]
 
 #: The folder of the files of this package.
 FOLDER = Path(__file__).parent / "tuning"
@@ -28,6 +37,19 @@ FOLDER = Path(__file__).parent / "tuning"
 #: Returns the file that was tuned on a device, by architecture and the device's name, or None.
 #: Set by `use_tuned`; this package reads nothing but its own files.
 _tuned: Callable[[str, str], TuningFile | None] = lambda arch, name: None  # noqa: E731
+
+
+#: Functions that forget what they have looked up.
+_caches: list[Callable[[], None]] = []
+
+Result = TypeVar("Result")
+
+
+def remembered(function: Callable[..., Result]) -> functools._lru_cache_wrapper[Result]:
+    """Remember the results of a function of features until a tuning file changes (`forget`)."""
+    cached = functools.lru_cache(maxsize=4096)(function)
+    _caches.append(cached.cache_clear)
+    return cached
 
 
 class Found(NamedTuple):
@@ -49,7 +71,8 @@ def use_tuned(find: Callable[[str, str], TuningFile | None]) -> None:
 
 def forget() -> None:
     """Forget what has been looked up, since a tuning file has changed."""
-    launch_config.cache_clear()
+    for clear in _caches:
+        clear()
 
 
 @functools.cache
@@ -77,7 +100,7 @@ def nearest(arch: str, known: list[str]) -> str:
     return older[-1] if older else ascending[0]
 
 
-@functools.lru_cache(maxsize=4096)
+@remembered
 def launch_config(features: Features, arch: str, gpu: Gpu) -> Found:
     """The launch configuration of a kernel with these features on a GPU.
 

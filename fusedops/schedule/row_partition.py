@@ -113,9 +113,9 @@ def cut(
     rows: int,
     columns: int,
     shared: Sequence[Sharing],
-    resident: int | None,
+    resident_rows: int | None,
     lanes: int = 1,
-    visits: bool = False,
+    persistent: bool = False,
 ) -> Slices:
     """Partition the rows of a backward pass into slices.
 
@@ -123,18 +123,18 @@ def cut(
         rows: Number of rows in the call.
         columns: Row length in elements.
         shared: How rows share each operand that has a gradient.
-        resident: Rows that the device's persistent blocks process at a time; None for a CPU.
+        resident_rows: Rows that the device's persistent blocks process at a time; None for a CPU.
         lanes: Number of slices that are summed up together; all of them lie in one span.
-        visits: Whether slices of several rows (persistent blocks) are wanted in any case.
+        persistent: Whether slices of several rows (persistent blocks) are wanted in any case.
     """
     groups = sorted({one.group for one in shared if one.kind in ("column", "row")})
-    if resident is None:
+    if resident_rows is None:
         fewest = -(-HOST_SLICE // max(columns, 1))
         wanted = max(1, min(HOST_SLICES, rows // max(fewest, 1)))
-    elif not visits and (not groups or groups[-1] == 1):
+    elif not persistent and (not groups or groups[-1] == 1):
         return Slices(1, max(rows, 1), max(rows, 1), rows)
     else:
-        wanted = max(1, min(resident, rows))
+        wanted = max(1, min(resident_rows, rows))
     # One slice sums a whole group, where that leaves enough slices.
     whole = [group for group in groups if rows // group >= wanted or group == 1]
     unit = whole[-1] if whole else 1

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from fusedops.schedule.features import Features
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.schedule.tiling import Tile, ceil_div, power_of_two_above
 
@@ -64,6 +65,8 @@ class Schedule:
         cluster: Thread blocks in the cluster that shares a row; 1 without one.
         staged_bytes: Bytes per element of rows that are staged in shared memory as they lie in
             memory, or 0.
+        features: The features by which the launch configuration was looked up; None for a kernel
+            that has none.
         tuned: The file from which the launch configuration is, if it was tuned on this machine.
     """
 
@@ -76,6 +79,7 @@ class Schedule:
     pieces: bool = True
     cluster: int = 1
     staged_bytes: int = 0
+    features: Features | None = dataclasses.field(default=None, compare=False, repr=False)
     tuned: str = dataclasses.field(default="", compare=False)
 
     @property

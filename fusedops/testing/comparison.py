@@ -19,7 +19,7 @@ from fusedops.reference.error_bound import Expected, expected
 from fusedops.row_op import RowOp
 from fusedops.run.refusal import refuse
 
-__all__ = ["Compared", "Report", "check"]
+__all__ = ["Compared", "Comparison", "Report", "check"]
 
 _SEED = 20
 
@@ -185,22 +185,63 @@ def _cut(name: str, x: Tensor, operands: Mapping[str, Any], sizes: Mapping[int, 
     return _Case(name, cut(x), {key: cut(value) for key, value in operands.items()})
 
 
+class Comparison:
+    """A call and what its outputs and gradients should be, compared with any number of runs."""
+
+    def __init__(self, op: RowOp, x: Tensor, /, **arguments: Any) -> None:
+        bound = op.bind(x, {k: v for k, v in arguments.items() if k != "generator"})
+        training = arguments.get("training", True)
+        options = {"dim": bound.reduced, "dtype": bound.dtype, "training": training}
+        self._first = _Runs(op, _Case("as given", x.detach(), bound.operands), options)
+
+    def again(self) -> list[Compared]:
+        """Run the call once more, and compare it with what it should be.
+
+        Outputs and the gradient of x are compared with those of the first run as well, to the bit:
+        nothing that may change between two runs changes these.
+        """
+        first = self._first
+        found = first.run()
+        compared = list(first.judged(found))
+        fixed = {*first.op.outputs, "gradient of x"}
+        return compared + list(first.changed({k: v for k, v in found.items() if k in fixed}))
+
+
+class _Runs:
+    """The first run of a case, what it should have been, and more runs of it."""
+
+    def __init__(self, op: RowOp, case: _Case, options: Mapping[str, Any]) -> None:
+        self.op, self.case, self.options = op, case, options
+        outputs, gradients, upstream = _call(op, case, options)
+        device, dropouts = case.x.device, op.dropouts
+        generator = torch.Generator(device).manual_seed(case.seed)
+        drawn = draw(device.type, device.index or 0, generator, dropouts) if dropouts else None
+        bound = op.bind(case.x, {**case.operands, **options, "generator": drawn})
+        streams = {name: outputs[name].detach() for name in op.saves}
+        self.want = expected(bound, streams, upstream)
+        self.found = {**outputs, **gradients}
+
+    def run(self) -> dict[str, Tensor]:
+        outputs, gradients, _ = _call(self.op, self.case, self.options)
+        return {**outputs, **gradients}
+
+    def judged(self, found: Mapping[str, Tensor]) -> Iterator[Compared]:
+        for name, tensor in found.items():
+            yield _worst(self.case.name, name, tensor.detach(), self.want[name])
+
+    def changed(self, found: Mapping[str, Tensor]) -> Iterator[Compared]:
+        """What has other bits than in the first run."""
+        for name, tensor in found.items():
+            if not _same(tensor, self.found[name]):
+                what = f"{name}, run again"
+                yield Compared(self.case.name, what, tensor.numel(), None, 0.0, 0.0, math.inf)
+
+
 def _compare(op: RowOp, case: _Case, options: Mapping[str, Any]) -> Iterator[Compared]:
-    outputs, gradients, upstream = _call(op, case, options)
-    again = _call(op, case, options)
-    device, dropouts = case.x.device, op.dropouts
-    generator = torch.Generator(device).manual_seed(case.seed)
-    drawn = draw(device.type, device.index or 0, generator, dropouts) if dropouts else None
-    bound = op.bind(case.x, {**case.operands, **options, "generator": drawn})
-    streams = {name: outputs[name].detach() for name in op.saves}
-    want = expected(bound, streams, upstream)
-    for name, tensor in {**outputs, **gradients}.items():
-        yield _worst(case.name, name, tensor.detach(), want[name])
-    for name, tensor in {**outputs, **gradients}.items():
-        if not _same(tensor, {**again[0], **again[1]}[name]):
-            yield Compared(
-                case.name, f"{name}, run again", tensor.numel(), None, 0.0, 0.0, math.inf
-            )
+    runs = _Runs(op, case, options)
+    again = runs.run()
+    yield from runs.judged(runs.found)
+    yield from runs.changed(again)
 
 
 def _call(

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The gradient kernel of the GPU: one text for every operator, LOAD, STORE and schedule. A row's
-// threads load it again and the gradient of its result beside it, go back through the STORE, reduce
-// what the operator sums over the row, and go back through the LOAD. They take the rows of a slice
-// one after another, so that gradients that rows share add up in registers.
+// The backward kernel for a GPU: one text for every operator, LOAD, STORE and schedule. The threads
+// of a row load it again, and the gradient of its result; they go back through the STORE, reduce
+// what the operator's gradient sums over the row, and go back through the LOAD. They process the
+// rows of a slice one after another, so that gradients that rows share are summed on chip.
 #pragma once
 
 #include <fusedops/row/row_lane.cuh>
@@ -13,13 +13,13 @@ namespace fusedops {
 
 #if defined(FUSEDOPS_CUDA)
 
-/// How a row is asked for before its turn, so that it is found in the L2 cache: by each thread for
-/// itself, by one for all, or by each a line of the cache; of the rows of a slice, or of all, where
-/// slices are rows.
+/// How a later row is prefetched into the L2 cache. kEachThread: each thread prefetches its own
+/// packs; kAtOnce: one thread issues a bulk prefetch; kByLine: each thread prefetches cache lines
+/// in turn; kAcross: kAtOnce for a row of another slice, where slices are single rows.
 enum class Ask { kNever, kEachThread, kAtOnce, kByLine, kAcross };
 
-/// `ahead`: the prefetch distance in rows. kEagerOperands: the loads of the STORE's operands are issued
-/// together with those of the row, not after them.
+/// `ahead`: the prefetch distance in rows. kEagerOperands: the loads of the STORE's operands are
+/// issued together with those of the row, not after them (more bytes in flight, more registers).
 template <class Schedule, Ask kAsk, bool kEagerOperands = true, class Op, class LoadT,
           class Upstream, class StoreT, class Kept, class To, class LoadTargets, class StoreTargets,
           class Rows>
@@ -41,10 +41,10 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
   constexpr Lanes<Schedule::kLanes> kGroup{};
   constexpr bool kEverywhere = !Op::kMaskedIsConstant && Sinks<RowTile, StoreTargets>::kAny;
 
-  // One H200: with a branch around its last packs the second tile of a long row waits for the first
-  // (softmax of 128256 columns of 16 bits 68 percent of the ceiling, 92 so). Packs of fewer columns
-  // are many, and each costs what it spares (LayerNorm of 12289 columns of 32 bits 75, 81 with
-  // branches).
+  // Whether packs beyond the row's end are loaded without a branch. One H200: with branches the
+  // second tile of a long row waits for the first (softmax of 128256 columns of 16 bits 68 percent
+  // of the ceiling, without 92). Of narrow packs there are many, and each predicated one costs more
+  // than it saves (LayerNorm of 12289 columns of 32 bits 75, with branches 81).
   constexpr bool kAtOnce = Schedule::kBlocks > 1 && Schedule::kWidth >= 4;
 
   const int thread = threadIdx.x % Schedule::kThreads;
@@ -56,8 +56,8 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
   const int64_t end = slices.end(slice, rows.count);
   const uint32_t turns = kAsk == Ask::kAcross ? 1 : static_cast<uint32_t>(slices.rows);
 
-  // In one object ptxas 13.0 holds log-softmax of 50257 columns of 16 bits in 124 registers, 85
-  // percent of the ceiling; in two, in 167, 79 percent.
+  // With both tiles in one object ptxas 13.0 needs 124 registers for log-softmax of 50257 columns
+  // of 16 bits (85 percent of the ceiling), with two objects 167 (79 percent).
   struct {
     RowTile value, gradient;
   } now;
@@ -99,20 +99,20 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
     }
   };
 
-  // One H200: a prefetch before the loads takes none of their registers (softmax of 65536 columns
-  // of 16 bits 96, after them 87). Where a pack is one column, the loads are many and would wait
-  // for it.
+  // When to prefetch. One H200: before the loads a prefetch takes none of their registers (softmax
+  // of 65536 columns of 16 bits 96 percent of the ceiling, after them 87). Where a pack is one
+  // column, there are many loads, which would wait for it.
   constexpr bool kBefore = kAsk == Ask::kAcross && Schedule::kWidth > 1;
 
-  // With sums asking early is worth 2 points, without them asking late is.
+  // With sums over rows an early prefetch is worth 2 percent, without them a late one is.
   constexpr bool kSums = decltype(load_sinks)::kAny || decltype(store_sinks)::kAny;
   constexpr bool kLate = kAsk == Ask::kEachThread && !kSums;
   constexpr bool kEarly = kAsk != Ask::kNever && !kBefore && !kLate;
 
-  // The bound is the same for all threads of a block, so every lane reaches every shuffle and
+  // All threads of a block have the same loop bound, so every lane reaches every shuffle and
   // barrier.
   using Parts = detail::Parts<Schedule, Op>;
-  // All wait for the beginning, since RowLane::sum has them wait again; blocks visit many rows.
+  // Every block waits for the handshake itself: RowLane::sum uses the cluster's barrier anyway.
   ClusterHandshake<Schedule::kBlocks> handshake;
   detail::prepare<decltype(handshake), Parts>();
   Parts parts;
@@ -123,10 +123,10 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
     if constexpr (kBefore) ask(turn);
     typename Op::Compute of_row[Op::kKept];
     if constexpr (kEagerOperands) {
-      kept.read(of_row, unaware(row), 0);  // numbers of its own, aligned as they are
+      kept.read(of_row, unaware(row), 0);  // not an operand: no promise of alignment
     } else {
-      // What is read in this branch has come where it ends: what the STORE reads is not under way
-      // yet, and takes no registers.
+      // The branch makes these loads complete before those of the STORE's operands are issued,
+      // which then take no registers meanwhile.
       if (mine) {
         kept.read(of_row, unaware(row), 0);
         fetch(row, share.begin);
@@ -159,7 +159,7 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
       if (!mine) continue;
       const int col = chunk * Schedule::kChunk + first_col;
       if constexpr (!Storage::kOneTile) {
-        Sinks<RowTile, Targets<>> seen{Targets<>{}};  // operands of the STORE have had theirs
+        Sinks<RowTile, Targets<>> seen{Targets<>{}};  // the STORE's operands have their gradients
         fetch(row, chunk);
         through_store<Op, kMasks>(value, gradient, known, store, row, col, seen, lane, visit);
       }

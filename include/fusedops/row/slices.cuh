@@ -27,9 +27,9 @@ struct Slices {
   }
 };
 
-/// Partitions rows into `most` slices at most, one at least, none of which splits a group of `group`
-/// rows. The slices form one span, so `per_span` is their number, rounded up to a multiple of
-/// `lanes`. As schedule/row_partition.py does with rows of one dimension.
+/// Partitions rows into `most` slices at most, one at least, none of which splits a group of
+/// `group` rows. The slices form one span, so `per_span` is their number, rounded up to a multiple
+/// of `lanes`. As schedule/row_partition.py does with rows of one dimension.
 FUSEDOPS_HD Slices cut_rows(int64_t rows, int64_t most, int64_t group, int64_t lanes) {
   const int64_t fewer = most < rows ? most : rows;
   const int64_t wanted = fewer > 1 ? fewer : 1;
