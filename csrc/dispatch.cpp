@@ -17,7 +17,7 @@ namespace {
 int64_t salt = 0;
 PyObject* last = nullptr;
 
-// One call: what came, and what the gate made of it.
+// One call: its arguments, and the values that the gate read from them.
 struct Call {
   const Torch& torch = Torch::get();
   Arguments arguments;
@@ -26,8 +26,8 @@ struct Call {
   Key key;
 };
 
-// Slots of the same key word: what stands there when it is no tensor. A probability stands for its
-// class alone, since p = 0 and training=False drop the functor.
+// The word of the key for a slot that is not a tensor. Of a probability only its class is part of
+// the key, since p = 0 and training=False remove the functor.
 enum KeyKind : int64_t {
   kKeyAbsent = 0,
   kKeyReal = 2,
@@ -95,7 +95,7 @@ Reason read_out(Call* call, size_t num_slots, bool grad_mode) {
   return kNone;
 }
 
-// The gate and the key in one pass; the reason why the call must not go on, or kNone.
+// The gate and the key in one pass; returns the reason why Python must take over, or kNone.
 Reason read(const State& state, PyObject* x, PyObject* const* keyword_values, PyObject* keywords,
             Call* call) {
   bool grad_mode = true;
@@ -122,8 +122,8 @@ Reason read(const State& state, PyObject* x, PyObject* const* keyword_values, Py
   return read_out(call, state.slots.size(), grad_mode);
 }
 
-// Under torch.compile an op is a break in the graph, and Dynamo's hook would compile the Python
-// that we call next: code about shapes, specialised to the shapes of one call.
+// Under torch.compile an op is a graph break, after which Dynamo's hook would compile the Python
+// code that is called from here: code about shapes, specialized to the shapes of one call.
 class WithoutDynamo {
  public:
   explicit WithoutDynamo(const Torch& torch) : set_(torch.set_eval_frame) {
@@ -140,7 +140,7 @@ class WithoutDynamo {
 
  private:
   void restore() {
-    const py::error_scope raised;  // an exception on its way stays as it is
+    const py::error_scope raised;  // keeps an exception that is set
     Py_XDECREF(PyObject_CallOneArg(set_, before_));
     if (PyErr_Occurred()) PyErr_WriteUnraisable(set_);
   }
@@ -157,11 +157,12 @@ py::object call_slow(const State& state, Reason reason, PyObject* x,
   return state.slow(member_of(reason), py::handle(x), operands, options);
 }
 
-// Hands on what match() has sorted, without building dicts that the callee would take apart again.
+// Passes on the result of match(), without dicts that the callee would have to unpack again.
 PyObject* call_grad(const State& state, const Arguments& arguments) {
   PyObject* options = given_options(arguments);
   if (!options && PyErr_Occurred()) return nullptr;
-  // The first place is the callee's, to put a `self` in front.
+  // The first element is for the callee, which may put a `self` there
+  // (PY_VECTORCALL_ARGUMENTS_OFFSET).
   PyObject* values[Arguments::kMaxSlots + 2];
   values[1] = options ? options : Py_None;
   const size_t slots = state.slots.size() + 1;
@@ -175,8 +176,8 @@ PyObject* call_grad(const State& state, const Arguments& arguments) {
   return result;
 }
 
-// Takes numbers from the generator; false where it answers None: a graph is being captured, so they
-// have to be drawn on the device, each time that it is replayed.
+// Draws from the generator; false where it returns None: a graph is being captured, so the numbers
+// must be drawn on the device at each replay.
 bool call_draw(const State& state, const Call& call, int count, Draw* draw) {
   const dlpack::Device& device = call.values[0].view.device;
   static PyObject* const cpu = PyUnicode_InternFromString("cpu");
@@ -193,14 +194,14 @@ bool call_draw(const State& state, const Call& call, int count, Draw* draw) {
   if (!PyTuple_Check(pair.ptr()) || PyTuple_GET_SIZE(pair.ptr()) != 2) {
     throw py::type_error("Dispatcher: draw must return (seed, offset) or None");
   }
-  // Masked: a seed may be any 64 bits, of either sign.
+  // Masked, since a seed may be any 64 bits, signed or unsigned.
   draw->seed = PyLong_AsUnsignedLongLongMask(PyTuple_GET_ITEM(pair.ptr(), 0));
   draw->offset = PyLong_AsUnsignedLongLongMask(PyTuple_GET_ITEM(pair.ptr(), 1));
   if (PyErr_Occurred()) throw py::error_already_set();
   return true;
 }
 
-// Takes the references. A namedtuple is filled as a tuple: its own __new__ is Python code.
+// Takes over the references. A namedtuple is filled as a tuple: its own __new__ is Python code.
 PyObject* pack(const State& state, PyObject** tensors, size_t count) {
   if (!state.result) return tensors[0];
   PyObject* fields = PyTuple_New(static_cast<Py_ssize_t>(count));
@@ -234,7 +235,7 @@ void check_plan(const State& state, const Call& call, const Plan& plan) {
   }
 }
 
-// Autograd counts the writes to a tensor, to notice that what it saved has changed.
+// Autograd counts the writes to a tensor, by which it detects changes of saved tensors.
 void count_writes(const Call& call) {
   const Arguments& arguments = call.arguments;
   py::list written;
@@ -274,7 +275,7 @@ PyObject* dispatch(Dispatcher* self, PyObject* x, PyObject* const* keyword_value
   const State& state = *self->state;
   Call call;
   if (const Reason reason = read(state, x, keyword_values, keywords, &call)) {
-    // The gate looks at names and options before it looks at tensors: both are known to be right.
+    // The gate checks names and options before tensors, so both are valid here.
     if (state.grad && reason == kGrad) return call_grad(state, call.arguments);
     return call_slow(state, reason, x, keyword_values, keywords).release().ptr();
   }

@@ -7,7 +7,7 @@
 namespace fusedops::runtime {
 namespace {
 
-// The truth of a new reference; an exception of torch's own goes on to the caller.
+// The truth value of a new reference; an exception from torch propagates to the caller.
 bool truth(PyObject* result) {
   if (!result) throw py::error_already_set();
   const bool value = result != Py_False && result != Py_None &&
@@ -25,8 +25,8 @@ bool get(PyObject* descriptor, PyObject* self) {
                    ->tp_descr_get(descriptor, self, reinterpret_cast<PyObject*>(Py_TYPE(self))));
 }
 
-// Whether all modes only say where new tensors go (torch.set_default_device, `with device:`): they
-// mean nothing to a call whose outputs go to x's device.
+// Whether all modes only set the device of new tensors (torch.set_default_device, `with device:`).
+// They do not affect a call, whose outputs are on the device of x.
 bool only_default_device(const Torch& torch) {
   if (!torch.device_context || !torch.function_modes || !torch.function_mode_at) return false;
   const auto count = py::reinterpret_steal<py::object>(PyObject_CallNoArgs(torch.function_modes));
@@ -39,8 +39,7 @@ bool only_default_device(const Torch& torch) {
   return modes > 0;
 }
 
-// A tensor that the exchange API refuses: its message speaks of DLPack, so the reason is found
-// here.
+// The reason for a tensor that the exchange API refuses, whose own message is about DLPack.
 Reason why_no_view(PyObject* tensor) {
   PyErr_Clear();
   PyObject* device = PyObject_GetAttrString(tensor, "device");
@@ -72,7 +71,7 @@ py::object make_reason_type(const py::module_& module) {
   py::object type = make("Reason", named, py::arg("module") = module.attr("__name__"),
                          py::arg("type") = py::type::of(py::str()));
   for (size_t i = 0; i < std::size(kNames); ++i) {
-    members[i + 1] = type(kNames[i]).release().ptr();  // for as long as the process lives
+    members[i + 1] = type(kNames[i]).release().ptr();  // kept until the process ends
   }
   return type;
 }
@@ -88,7 +87,7 @@ Reason check_state(const Torch& torch, bool* grad_mode) {
     PyErr_Clear();
     return kDual;
   }
-  // A flag that a later torch has dropped cannot be set; the other checks still hold.
+  // A later torch may lack this flag, which then cannot be set; the other checks remain.
   if (PyDict_GetItem(torch.compiler, torch.compiling) == Py_True || call(torch.tracing_state)) {
     return kTracing;
   }
@@ -121,7 +120,7 @@ Reason check_self_overlap(const View& out) {
   if (elements(out) == 0) return kNone;
   for (int d = 0; d < out.ndim; ++d) {
     if (out.shape[d] == 1) continue;
-    // A step must lead beyond all that smaller steps reach.
+    // A stride must exceed the extent of all dimensions with smaller strides.
     int64_t reach = 0;
     for (int e = 0; e < out.ndim; ++e) {
       const bool inner =

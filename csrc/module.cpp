@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The Python module fusedops._runtime: binds, and nothing else.
+// The Python module fusedops._runtime: bindings only.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -64,8 +64,8 @@ void bind_slot_flags(py::module_& module) {
   module.attr("SLOT_DESCRIBED") = static_cast<int>(Slot::kDescribed);
 }
 
-// One launch of several, as Python gives it: kernel, words, patches, rows, grain, grid, block,
-// shared.
+// A further launch of a plan, as Python passes it: kernel, words, patches, rows, grain, grid,
+// block, shared.
 using StageTuple = std::tuple<std::shared_ptr<runtime::Kernel>, py::bytes, py::list, int64_t,
                               int64_t, unsigned, unsigned, unsigned>;
 

@@ -108,7 +108,7 @@ class _ChannelNorm(LayerNorm):
     def unfused(self, x: Tensor, /, **arguments: Any) -> Any:
         """Compute a call as a chain of torch operations: as `RowOp.unfused`."""
         rows, seen, given = self.over_rows(x, arguments)
-        return self._as_given(rows.unfused(seen, **given), arguments)
+        return self._as_given(rows.unfused(seen, **given), x.shape, arguments)
 
     def explain(self, x: Tensor, /, **arguments: Any) -> Any:
         """Say what a call with these arguments would run and why: as `RowOp.explain`."""
@@ -179,7 +179,7 @@ class _ChannelNorm(LayerNorm):
         except (TypeError, ValueError, RuntimeError, IndexError, AttributeError):
             self._check(x, operands, options)
             raise
-        return self._as_given(result, options)
+        return self._as_given(result, x.shape, options)
 
     def _views(
         self, x: Tensor, operands: Mapping[str, Any], options: Mapping[str, Any]
@@ -211,7 +211,7 @@ class _ChannelNorm(LayerNorm):
         if name in self.per_channel and value.dim() == 1:
             if value.shape[0] != x.shape[1]:
                 self._refuse_per_channel(x, name, value)
-            return _with_pixels(_split(value, 0, parts), x)
+            return value.view((*parts, *[1] * (x.dim() - 2)))
         at = value.dim() - (x.dim() - 2) - 1  # its channels
         if at < 0 or value.dim() > x.dim():
             return value
@@ -219,10 +219,10 @@ class _ChannelNorm(LayerNorm):
             return value.unsqueeze(at)
         return _split(value, at, parts) if value.shape[at] == x.shape[1] else value
 
-    def _as_given(self, result: Any, options: Mapping[str, Any]) -> Any:
+    def _as_given(self, result: Any, shape: Sequence[int], options: Mapping[str, Any]) -> Any:
         """The results of the call on views in the shapes that the caller knows."""
         tensors = [result] if len(self.outputs) == 1 else list(result)
-        tensors[: self._of_x] = [tensor.flatten(1, 2) for tensor in tensors[: self._of_x]]
+        tensors[: self._of_x] = [tensor.view(shape) for tensor in tensors[: self._of_x]]
         if (out := options.get("out")) is not None:
             outs = out if isinstance(out, (tuple, list)) else (out,)
             tensors = [new if one is None else one for new, one in zip(tensors, outs, strict=True)]
@@ -244,7 +244,7 @@ class _ChannelNorm(LayerNorm):
             if operand.name in self.per_channel and value.dim() == 1:
                 if value.shape[0] != x.shape[1]:
                     self._refuse_per_channel(x, operand.name, value)
-                value = _with_pixels(value, x)
+                value = value.view((-1, *[1] * (x.dim() - 2)))
             check_tensor(name, operand.name, operand.role, value, x, ())
         out = options.get("out")
         outs = out if isinstance(out, (tuple, list)) else (out,)
@@ -377,13 +377,8 @@ def _parted(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
 
 def _split(tensor: Tensor, dim: int, parts: tuple[int, int]) -> Tensor:
     """A view in which a dimension is two."""
-    seen: Tensor = tensor.unflatten(dim, parts)  # type: ignore[no-untyped-call]
-    return seen
-
-
-def _with_pixels(channels: Tensor, x: Tensor) -> Tensor:
-    """A view with a dimension of size 1 for each spatial dimension of x."""
-    return channels.reshape((*channels.shape, *[1] * (x.dim() - 2)))
+    shape = tensor.shape
+    return tensor.view((*shape[:dim], *parts, *shape[dim + 1 :]))
 
 
 def _rebuild(

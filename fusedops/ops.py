@@ -146,8 +146,9 @@ class Softmax(RowOp):
         return f"Softmax<{', '.join((compute, log, nan, *options, *operands))}>"
 
     def gradient_cpp(self, compute: str, *operands: str) -> str:
-        if operands and not self.row_operands:
-            operands = ("NoOperand", *operands)
+        *sink, of_lse = operands
+        if not sink:
+            operands = () if of_lse == "Absent" else ("NoOperand", of_lse)
         return self.cpp(compute, *operands).replace("Softmax", "SoftmaxGradient", 1)
 
     def gradient_sizes(

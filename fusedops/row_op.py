@@ -83,11 +83,12 @@ class RowOp(Runnable):
     given by position: a float16, bfloat16, float32 or float64 tensor of one or more dimensions, of
     any shape and strides.
 
-    Every operand that the functors of the declaration name is given by keyword, under that name;
-    none may be left out. A tensor is on x's device and broadcasts against x. What an operand takes
-    depends on its functor:
+    Every operand that the declaration names, in a functor or for the operator itself, is given by
+    keyword, under that name; none may be left out. A tensor is on x's device and broadcasts against
+    x. What an operand takes depends on who names it:
 
     - a value: a floating-point tensor, or a real number;
+    - a number a row, as a sink: such a tensor of size 1 in the reduced dimension, or a real number;
     - a mask: a bool tensor;
     - a count of columns: an int32 or int64 tensor of size 1 in the reduced dimension, or an int;
     - a probability: a number in [0, 1].
@@ -109,8 +110,8 @@ class RowOp(Runnable):
       of torch): Where dropout takes its random numbers from (docs/dropout.md).
 
     A call returns y, a tensor of x's shape. If the declaration has more outputs it returns a named
-    tuple: y, the saved streams, which have x's shape, and the statistics mean and rstd, which have
-    x's shape without the reduced dimensions.
+    tuple: y, the saved streams, which have x's shape, and the statistics of the operator, which
+    have x's shape without the reduced dimensions.
 
     A call raises TypeError or ValueError for an argument that does not fit, and says how to mend
     it; UnsupportedError for tensors or modes that a fused kernel cannot take; CompileError or

@@ -143,8 +143,8 @@ MUTATIONS = [
     Mutation(
         "half statistics",
         "include/fusedops/op/norm.cuh",
-        "    return {row.mean, rstd, -row.low * rstd};",
-        "    return {row.mean, convert<Compute>(convert<half>(rstd)), -row.low * rstd};",
+        "    return {part.mean, rstd, -part.low * rstd};",
+        "    return {part.mean, convert<Compute>(convert<half>(rstd)), -part.low * rstd};",
         "test_forward.py::test_every_size[cpu-layer_norm-torch.float32-1000]",
     ),
     Mutation(
@@ -172,15 +172,15 @@ MUTATIONS = [
     Mutation(
         "a dropped tail of what is loaded",
         "include/fusedops/row/fetch.cuh",
-        "    if (done < count) load_tail<",
-        "    if (false) load_tail<",
+        "    if (done < count) walk_tail<",
+        "    if (false) walk_tail<",
         "test_forward.py::test_every_size[cpu-softmax-torch.float32-33]",
     ),
     Mutation(
         "a dropped tail of what is stored",
         "include/fusedops/row/fetch.cuh",
-        "    if (done < count) store_tail<",
-        "    if (false) store_tail<",
+        "    detail::store_tail<N>(store, pack,",
+        "    if (false) detail::store_tail<N>(store, pack,",
         "test_forward.py::test_every_size[cpu-softmax-torch.float32-33]",
     ),
     Mutation(
@@ -347,8 +347,8 @@ MUTATIONS = [
     Mutation(
         "a dropped tail on the way back",
         "include/fusedops/row/through.cuh",
-        "    if (done < count) walk_tail<",
-        "    if (false) walk_tail<",
+        "      detail::walk_tail<N>(",
+        "      if (false) detail::walk_tail<N>(",
         "test_gradients.py::test_sizes_on_the_cpu[softmax-33]",
     ),
     Mutation(
@@ -375,8 +375,8 @@ MUTATIONS = [
     Mutation(
         "a sum over columns that goes on in the next row",
         "include/fusedops/row/target.cuh",
-        "    sum.at = 0;\n",
-        "",
+        "    const Compute all[1] = {lane.sum(sum.at)};\n    sum.at = 0;\n",
+        "    const Compute all[1] = {lane.sum(sum.at)};\n",
         "test_gradient_operands.py::test_several_patterns_at_once[cpu-0]",
     ),
     Mutation(
@@ -427,6 +427,27 @@ MUTATIONS = [
         "by_row = place.column_stride == 0 and columns > 1",
         "by_row = False",
         "test_gradient_operands.py::test_several_patterns_at_once[cpu-0]",
+    ),
+    Mutation(
+        "an element of several columns read for one column more",
+        "include/fusedops/row/repeated.cuh",
+        "        left = repeats.size;",
+        "        left = repeats.size + 1;",
+        "test_channels.py::test_a_norm_with_a_number_for_each_channel[cpu-parts of packs]",
+    ),
+    Mutation(
+        "an element of several columns whose gradient is that of the last pack",
+        "include/fusedops/row/channel_target.cuh",
+        "seen == 0 ? sum : at[element] + sum",
+        "sum",
+        "test_channels.py::test_a_norm_with_a_number_for_each_channel[cpu-odd]",
+    ),
+    Mutation(
+        "an element of several columns read as one for each",
+        "fusedops/bind/geometry.py",
+        "        return step, repeats\n",
+        "        return step, 1\n",
+        "test_geometry.py::test_every_operand_is_addressed_right",
     ),
     Mutation(
         "rows apart that share and are not summed",

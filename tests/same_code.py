@@ -34,6 +34,7 @@ ARCHS = ("x86-64-v3", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 COLUMNS = (1, 8, 33, 257, 1023, 1024, 4096, 5120, 12289, 16384, 30522, 65536, 151936)
 FEW_COLUMNS = (33, 1024, 12289)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+IMAGES = ((64, 64), (14, 14), (7, 7))  # of group norms: whole packs a channel, parts, odd
 ROWS = (3, 2, 40)  # in three dimensions, so that operands can be broadcast over some of them
 
 
@@ -108,6 +109,11 @@ def calls() -> Iterator[tuple[str, object]]:
                 x = torch.empty((*ROWS, columns), dtype=dtype, device="meta")
                 bound = bind(op, x, operands(op.slots, columns, dtype), {})
                 yield f"{kind.__name__} {name} {dtype} {columns}", bound
+    op = fo.GroupNorm(4, store=[fo.Affine("gamma", "beta")])
+    for image, dtype in itertools.product(IMAGES, DTYPES):
+        x = torch.empty((3, 20, *image), dtype=dtype, device="meta")
+        v = torch.empty(20, dtype=dtype, device="meta")
+        yield f"GroupNorm {image} {dtype}", op.bind(x, {"gamma": v, "beta": v})
 
 
 def launch_of(tile) -> tuple[object, ...]:

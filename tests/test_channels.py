@@ -129,6 +129,18 @@ def test_an_x_that_pixels_share(device):
     assert torch.equal(AFFINE(x, dim=DIMS, **given), wanted)
 
 
+def test_columns_that_share_and_are_no_neighbours(device):
+    """A number for each pixel, whatever the channel: copied dense, also where torch traces."""
+    shape = SHAPES["odd"]
+    x, given = randn(*shape, device=device), operands_of(AFFINE.slots, shape, device)
+    given["beta"] = randn(7, 1, device=device)
+    apart = fo.LayerNorm(store=[fo.Affine("gamma", "beta")])
+    wanted = apart(x, dim=DIMS, **{k: v.expand(shape).contiguous() for k, v in given.items()})
+    assert torch.equal(apart(x, dim=DIMS, **given), wanted)
+    compiled = torch.compile(lambda x, **v: apart(x, dim=DIMS, **v), backend="aot_eager")
+    assert torch.equal(compiled(x, **given), wanted)
+
+
 def test_strided_channels(device):
     """Every second channel of a longer vector."""
     shape = SHAPES["odd"]

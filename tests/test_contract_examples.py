@@ -86,7 +86,7 @@ extern "C" __global__ void forward(Op op, Full x, OnePlus f, Full y, Full kept, 
 }}
 extern "C" __global__ void backward(Gradient op, Full x, OnePlus f, Full dy, Full kept, Full dx,
                                     Each<0, 0, Full> of_gain, Slices slices, Rows rows) {{
-  gradient_kernel<{schedule}, Ask::kEachThread>(op, load(x, f), dy, store(Absent{{}}), kept, dx,
+  gradient_kernel<{schedule}, Prefetch::kPerThread>(op, load(x, f), dy, store(Absent{{}}), kept, dx,
                                                 targets(of_gain), targets(), slices, rows, 8192);
 }}
 """
@@ -124,16 +124,16 @@ struct Saver {{
 }};
 extern "C" __global__ void saved(Gradient op, Full x, Saver f, Full dy, Full kept, Full dx,
                                  Slices slices, Rows rows) {{
-  gradient_kernel<{schedule}, Ask::{ask}>(op, load(x, f), dy, store(Absent{{}}), kept, dx,
+  gradient_kernel<{schedule}, Prefetch::{prefetch}>(op, load(x, f), dy, store(Absent{{}}), kept, dx,
                                           targets(), targets(), slices, rows, 8192);
 }}
 """
 
 
-@pytest.mark.parametrize("ask", ["kEachThread", "kAtOnce", "kByLine"])
-def test_a_functor_that_saves_may_do_without_prefetch(ask):
+@pytest.mark.parametrize("prefetch", ["kPerThread", "kBulk", "kPerLine"])
+def test_a_functor_that_saves_may_do_without_prefetch(prefetch):
     given = {"functor": FUNCTOR, "operator": OPERATOR, "schedule": SCHEDULES["registers"]}
-    nvrtc.compile_cuda((KERNELS + SAVER).format(**given, ask=ask), "sm_90")
+    nvrtc.compile_cuda((KERNELS + SAVER).format(**given, prefetch=prefetch), "sm_90")
 
 
 HOST = """\

@@ -283,7 +283,7 @@ def test_rows_that_are_asked_for_by_line(arch):
     given = {name: g.half() for name, g in parameters(op, 8192).items()}
     backward = backward_of(op, tensor(8, 8192, dtype=torch.float16), given, arch)
     assert backward.tile.launch.prefetch == "per_line"
-    assert "Ask::kByLine, true" in backward.first[0].source
+    assert "Prefetch::kPerLine, true" in backward.first[0].source
     check_compiles(backward)
 
 

@@ -260,6 +260,10 @@ def test_what_does_not_fit(device):
         sunk(x, s=torch.zeros(1, dtype=torch.int64, device=device))
     with raises(TypeError, "operand 's' is missing"):
         sunk(x)
+    with raises(TypeError, "unknown operand 'sink'", "the declaration names it 's': pass s=..."):
+        sunk(x, sink=1.0)
+    with raises(TypeError, "unknown operand 'lse'", "belongs to the declaration: Softmax(lse=...)"):
+        sunk(x, s=1.0, lse=True)
     with raises(ValueError, "named twice", "use two names"):
         fo.Softmax(load=[fo.Scale("s")], sink="s")
     with raises(ValueError, "'lse'", "choose another name"):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fusedops.prebuild.build_all import Outcome
     from fusedops.prebuild.signature import Signature
 
-__all__ = ["add"]
+__all__ = ["build"]
 
 EXAMPLES = (
     "fusedops build fusedops.flagship:ADD_NORM --arch sm_80,sm_90,sm_100 --dtype float16,bfloat16 "
@@ -131,11 +131,6 @@ def build(
         typer.echo(f"\n{outcome.error}", err=True)
     if failed:
         raise typer.Exit(1)
-
-
-def add(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(epilog=EXAMPLES)(build)
 
 
 def _signatures(

@@ -19,7 +19,7 @@ from fusedops.commands.output import make_console
 if TYPE_CHECKING:
     from fusedops.jit.inventory import Item
 
-__all__ = ["add"]
+__all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, help="Looks after the cache of built kernels.")
 
@@ -128,11 +128,6 @@ def clear(
         typer.echo(f"{folder.name} stays: {reason}")
     freed = decimal(sum(size for folder, size in sizes.items() if folder not in stay))
     typer.echo(f"deleted {len(sizes) - len(stay)} of {len(sizes)}, freed {freed}")
-
-
-def add(parent: typer.Typer) -> None:
-    """Adds the group."""
-    parent.add_typer(app, name="cache")
 
 
 def _items() -> tuple[Path, list[Item]]:

@@ -11,7 +11,7 @@ import typer
 
 from fusedops.commands.output import make_console
 
-__all__ = ["add"]
+__all__ = ["doctor"]
 
 #: By the worst verdict: how the verdict is printed, and what is said of the whole.
 STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
@@ -46,8 +46,3 @@ def doctor(
             table.add_row(one["name"], found, verdict, Text(one["cure"]))
         make_console().print(table, SAID[worst])
     raise typer.Exit(int(worst == "problem"))
-
-
-def add(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command()(doctor)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["add"]
+__all__ = ["export"]
 
 EXAMPLE = (
     "fusedops export fusedops.flagship:ATTENTION --arch sm_90 --operand "
@@ -77,8 +77,3 @@ def export(
         raise typer.BadParameter(str(error)) from None
     if output is None:
         typer.echo(result.text, nl=False)
-
-
-def add(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(epilog=EXAMPLE)(export)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fusedops.row_op import RowOp
     from fusedops.tuning.tuner import Tuned
 
-__all__ = ["add"]
+__all__ = ["tune"]
 
 EXAMPLE = (
     "fusedops tune my_ops:scores --shape 32,16,3000,3000 --dtype float16 "
@@ -94,11 +94,6 @@ def tune(
         raise typer.Exit(1) from None
     said = f"kept in {where}" if where else "nothing is faster than what there is; nothing is kept"
     console.print(said, soft_wrap=True, highlight=False)
-
-
-def add(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(epilog=EXAMPLE)(tune)
 
 
 def _call(

@@ -28,8 +28,8 @@ class Statistic(NamedTuple):
         member: The member of the C++ ``Finish`` that gives it: a data member, or a member function
             without arguments.
         option: The argument of the declaration that asks for it: ``stats=True``.
-        differentiable: Whether it has a gradient. If so, ``gradient_cpp`` gets the C++ type of a
-            further member, the gradient that comes in.
+        differentiable: Whether it has a gradient. If so, the C++ struct of the gradient has a
+            further data member, the gradient of the statistic, whose type `gradient_cpp` gets.
     """
 
     member: str
@@ -129,7 +129,7 @@ class Operator:
         Args:
             compute: The C++ compute type, "float" or "double".
             operands: The C++ types of the row operands, and then of the gradients of the
-                differentiable statistics that the call returns, in order.
+                differentiable statistics, in order; Absent where none comes in.
         """
         raise NotImplementedError(f"{type(self).__name__}: gradient_cpp(compute)")
 

@@ -29,11 +29,11 @@ HOST_LINKAGE = 'extern "C" __attribute__((visibility("default")))'
 
 #: C++ names of the values of `LaunchConfig.prefetch`, as in row/gradient.cuh.
 _PREFETCH = {
-    "never": "Ask::kNever",
-    "per_thread": "Ask::kEachThread",
-    "bulk": "Ask::kAtOnce",
-    "per_line": "Ask::kByLine",
-    "across_rows": "Ask::kAcross",
+    "never": "Prefetch::kNever",
+    "per_thread": "Prefetch::kPerThread",
+    "bulk": "Prefetch::kBulk",
+    "per_line": "Prefetch::kPerLine",
+    "across_rows": "Prefetch::kAcrossRows",
 }
 
 

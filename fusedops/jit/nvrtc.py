@@ -59,7 +59,7 @@ def identity(request: Request) -> dict[str, str]:
     return {
         "name": "nvrtc",
         "version": release,
-        "library": _fingerprint(),
+        "library": toolkit.fingerprint,
         "headers": _headers(request.foreign),
     }
 
@@ -170,11 +170,6 @@ def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(str(toolkit.nvrtc))
     library.nvrtcGetErrorString.restype = ctypes.c_char_p
     return library
-
-
-@functools.cache
-def _fingerprint() -> str:
-    return find_toolkit().fingerprint()
 
 
 @functools.cache

@@ -183,7 +183,6 @@ class _Following(Chain):
         super().__init__(bound)
         self._streams = streams
         self._nudge = nudge
-        self._side = "load"
         self.operands = bound.op.row_operands
         self.stored: list[Tensor] = []
 

@@ -59,10 +59,11 @@ def differentiate(op: Runnable, options: dict[str, Any] | None, x: Tensor, *valu
     op.check_differentiable()
     if x.numel() == 0:  # there is nothing to fuse
         return op.wrap(run(bind(op, x, _named(op, values), options or {})))
-    if options and _several(op, options):
+    if options and not _known_to_merge(options, x, values) and _several(op, options):
         bound = bind(op, x, _named(op, values), options)
         if columns_apart(bound):
             return run_on_copies(op, bound)
+        _note_that_merges(options, x, values)
     apply: Any = _Differentiated.apply
     try:
         result = apply(op, options, x, *values)
@@ -262,6 +263,33 @@ def _several(op: Runnable, options: Mapping[str, Any]) -> bool:
     """Whether more than one dimension is reduced."""
     given = ((key, options.get(key)) for key in ("dim", "normalized_shape"))
     return any(len(read_ints(op.name, key, value)) > 1 for key, value in given if value is not None)
+
+
+#: The layouts of calls whose reduced dimensions merge: finding that out takes longer than the call.
+_merging: set[tuple[Any, ...]] = set()
+
+#: The most layouts that are remembered.
+_MOST_LAYOUTS = 1024
+
+
+def _layout(options: Mapping[str, Any], x: Tensor, values: Sequence[Any]) -> tuple[Any, ...] | None:
+    """All that decides whether reduced dimensions merge; None if the options are no tuples."""
+    dims = options.get("dim"), options.get("normalized_shape")
+    if not all(one is None or type(one) is tuple for one in dims):
+        return None
+    tensors = [one for one in (x, *values) if isinstance(one, Tensor)]
+    return (*dims, *[(one.shape, one.stride()) for one in tensors])
+
+
+def _known_to_merge(options: Mapping[str, Any], x: Tensor, values: Sequence[Any]) -> bool:
+    return _layout(options, x, values) in _merging
+
+
+def _note_that_merges(options: Mapping[str, Any], x: Tensor, values: Sequence[Any]) -> None:
+    if (layout := _layout(options, x, values)) is not None:
+        if len(_merging) >= _MOST_LAYOUTS:
+            _merging.clear()
+        _merging.add(layout)
 
 
 def _options(op: Runnable, options: Mapping[str, Any], x: Tensor) -> Iterator[tuple[str, Any]]:

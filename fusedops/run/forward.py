@@ -380,7 +380,9 @@ def _operator(bound: Bound, write: ArgumentWriter, gradient: bool) -> str:
         write.number(rounded(op.constants[name], write.compute))
     kinds = [write.operand(name) for name in op.row_operands]
     if gradient:
-        kinds += [write.output_gradient(name) for name in op.joining if name in op.statistics]
+        kinds += [
+            write.output_gradient(k) for k, one in op.statistics.items() if one.differentiable
+        ]
     if not op.numbers and not kinds:
         write.constant(0)
     return (op.gradient_cpp if gradient else op.cpp)(write.compute, *kinds)

@@ -16,17 +16,17 @@
 //   }
 //
 // dispatch_layer_norm<Compute>(where, load, store, rows, cols, epsilon, mean, rstd, kept)
-//   where, load, store, rows, cols, what is returned and what may alias: as in softmax.cuh. The sum
-//   that saved_residual() saves may be in the residual's memory.
+//   where, load, store, rows, cols, the result and what may alias: as in softmax.cuh. The sum that
+//   saved_residual() saves may be the memory of the residual.
 //   epsilon      added to the variance.
-//   mean, rstd   null, or a number of Compute a row each; rstd is 1 / sqrt(variance + epsilon).
-//   kept         null, or 3 numbers of Compute a row for the gradient.
+//   mean, rstd   null, or (rows) numbers of Compute; rstd is 1 / sqrt(variance + epsilon).
+//   kept         null, or (rows, 3) numbers of Compute that the gradient reads.
 //
 // dispatch_layer_norm_gradient<Compute>(where, load, store, kept, dy, dx, wanted, workspace, bytes,
 //                                       rows, cols)
 //   as in softmax.cuh; the gradients of gamma and beta are
 //   gradients(in_store<0, 0>(per_column(dgamma)), in_store<0, 1>(per_column(dbeta))).
-//   A saved stream is read; its own gradient joins as the last argument of saved_residual().
+//   A saved stream is read; its incoming gradient is the last argument of saved_residual().
 // From mean and rstd: dispatch_layer_norm_gradient<Compute>(where, load_x, load_scaled_dy,
 // store_dx, mean, rstd, rows, cols), where each may be composed or a plain type.
 #pragma once
@@ -40,7 +40,8 @@ namespace fusedops {
 
 namespace detail {
 
-/// What a gradient keeps of a row, from mean and rstd: nothing is known of the mean's rounding.
+/// The saved statistics of a row from mean and rstd alone; the third, the rounding error of the
+/// mean, is not known.
 template <class Compute>
 struct MeanRstd {
   const Compute *mean, *rstd;

@@ -13,10 +13,10 @@
 //   }
 //
 // dispatch_rms_norm<Compute>(where, load, store, rows, cols, epsilon, rstd, kept)
-//   where, load, store, rows, cols, what is returned and what may alias: as in softmax.cuh.
+//   where, load, store, rows, cols, the result and what may alias: as in softmax.cuh.
 //   epsilon  added to the mean square.
-//   rstd     null, or a number of Compute a row: 1 / sqrt(mean(v * v) + epsilon).
-//   kept     null, or a number of Compute a row for the gradient.
+//   rstd     null, or (rows) numbers of Compute: 1 / sqrt(mean(v * v) + epsilon).
+//   kept     null, or (rows) numbers of Compute that the gradient reads.
 //
 // dispatch_rms_norm_gradient<Compute>(where, load, store, kept, dy, dx, wanted, workspace, bytes,
 //                                     rows, cols)

@@ -16,7 +16,7 @@ namespace detail {
 template <class Schedule, bool kPrefetches, int kBlocks, class Arguments>
 __global__ void __launch_bounds__(Schedule::kThreads* Schedule::kRows, kBlocks)
     gradient_rows_kernel(const __grid_constant__ Arguments a) {
-  gradient_kernel<Schedule, kPrefetches ? Ask::kEachThread : Ask::kNever>(
+  gradient_kernel<Schedule, kPrefetches ? Prefetch::kPerThread : Prefetch::kNever>(
       a.op, a.load, a.upstream, a.store, a.kept, a.to, targets_of<Side::kLoad>(a.places),
       targets_of<Side::kStore>(a.places), a.slices, a.rows, a.cols);
 }

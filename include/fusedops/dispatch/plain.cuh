@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// LOADs and STOREs that users write, in the plain form of the contract, which is OneFlow's published
-// form. A schedule moves packs of its own width; a plain type gets them in packs of N columns that
-// it can take. It is copied and called non-const; a LOAD writes its LoadType where it declares one.
-// N is a power of two that divides the columns, and at most
+// LOADs and STOREs that users write, in the plain form of the contract, which is OneFlow's
+// published form. A schedule moves packs of its own width; a plain type gets them in packs of N
+// columns that it can take. It is copied and called non-const; a LOAD writes its LoadType where it
+// declares one. N is a power of two that divides the columns, and at most
 //   16 / sizeof(T::StorageType)  where the type declares what lies in memory,
 //   4                            where it has CanPackAs, which then decides,
 //   2                            otherwise.

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Where a dispatch runs: on a CUDA stream, or on threads of the CPU (of OpenMP where it is compiled
-// with it, otherwise std::thread), which take equal ranges of the work, so that no result depends on
-// timing.
+// with it, otherwise std::thread), which take equal ranges of the work, so that no result depends
+// on timing.
 #pragma once
 
 #include <fusedops/core/detect.cuh>

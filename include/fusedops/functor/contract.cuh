@@ -321,4 +321,20 @@ inline constexpr bool is_store_v = detail::detected<detail::StoreCall, S, Comput
 template <class F, class Compute, class Row = int64_t>
 inline constexpr bool is_functor_v = detail::detected<detail::FunctorCall, F, Compute, Row>();
 
+namespace detail {
+
+/// Refuses what is not a LOAD or not a STORE.
+template <class LoadT, class StoreT, class Compute, class Row>
+FUSEDOPS_HD constexpr bool check_sides() {
+  static_assert(detected<LoadCall, LoadT, Compute, Row>(),
+                "fusedops: not a LOAD: it needs template <int N> void load(Compute* dst, int64_t "
+                "row, int64_t col) const (see fusedops/functor/contract.cuh)");
+  static_assert(detected<StoreCall, StoreT, Compute, Row>(),
+                "fusedops: not a STORE: it needs template <int N> void store(const Compute* src, "
+                "int64_t row, int64_t col) (see fusedops/functor/contract.cuh)");
+  return true;
+}
+
+}  // namespace detail
+
 }  // namespace fusedops

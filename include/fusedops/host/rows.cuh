@@ -17,8 +17,7 @@ namespace fusedops {
 template <class Storage_>
 struct HostSchedule {
   using Storage = Storage_;
-  static constexpr int kWidth =
-      64;  // eight AVX2 registers of float
+  static constexpr int kWidth = 64;  // eight AVX2 registers of float
   static constexpr int kPacks = 16;  // a chunk of 1024 columns, so that merging chunks costs little
   static constexpr int kChunks = 16;  // a row of 16384 floats takes 64 KiB, which fits the L2 cache
   static constexpr int kChunk = kWidth * kPacks;
@@ -35,14 +34,7 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
   using RowTile =
       Tile<Compute, Schedule::kPacks, Schedule::kWidth, Schedule::kWidth, Schedule::kWidth, false>;
   using Row = typename Rows::Index;
-  static_assert(
-      is_load_v<LoadT, Compute, Row>,
-      "fusedops: not a LOAD: it needs template <int N> void load(Compute* dst, int64_t row, "
-      "int64_t col) const (see fusedops/functor/contract.cuh)");
-  static_assert(is_store_v<StoreT, Compute, Row>,
-                "fusedops: not a STORE: it needs template <int N> void store(const Compute* src, "
-                "int64_t row, "
-                "int64_t col) (see fusedops/functor/contract.cuh)");
+  static_assert(detail::check_sides<LoadT, StoreT, Compute, Row>());
   constexpr bool kKeeps = !Storage::kRevisits;
   const int64_t chunks = (cols + Schedule::kChunk - 1) / Schedule::kChunk;
   alignas(64) RowTile tiles[kKeeps ? Schedule::kChunks : 1];

@@ -112,9 +112,9 @@
 //
 //   Compute, data members, padding_value, identity, Partial, combine and merge are as above; their
 //   Partial may be another. The tile of g is padded with 0. Further data members follow the row
-//   operands: for each statistic that is an output and differentiable, the gradient that comes in,
-//   one number for each row, or Absent where none does. A row operand that the gradient does not
-//   read has the type Unread, and reads as zero.
+//   operands: for each differentiable statistic the gradient that comes in, one number for each
+//   row, or Absent where none does. Absent, and Unread, the type of a row operand that the gradient
+//   does not read, have zero for number_of.
 //
 //   static constexpr int kKept                                                            required
 //     As Finish::kKept of the operator.

@@ -13,10 +13,15 @@ namespace fusedops {
 /// The type of a row operand that a declaration does not have; takes no room in an argument.
 struct NoOperand {};
 
-/// The number that an operand has for a row; the operand may be a number given at the call.
+/// The number that an operand has for a row; the operand may be a number given at the call. Zero for
+/// an absent one.
 template <class Compute, class Operand, class Row>
 FUSEDOPS_HD Compute number_of(const Operand& operand, const Row& row) {
-  return operand.template fetch<1, Compute>(row, 0)[0];
+  if constexpr (detail::IsSame<Operand, Absent>::value) {
+    return 0;
+  } else {
+    return operand.template fetch<1, Compute>(row, 0)[0];
+  }
 }
 
 namespace detail {

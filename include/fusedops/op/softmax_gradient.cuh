@@ -77,8 +77,7 @@ struct SoftmaxGradient {
   template <class AnyRow>
   FUSEDOPS_HD Finish finish(const Row& known, Partial all, const AnyRow& row, int64_t) const {
     Finish finish{all.sum, 0};
-    if constexpr (!detail::IsSame<OfLse, NoOperand>::value &&
-                  !detail::IsSame<OfLse, Absent>::value) {
+    if constexpr (!detail::IsSame<OfLse, NoOperand>::value) {
       finish.sum -= number_of<Compute>(operands.of_lse, row);
     }
     if constexpr (kHasSink) {

@@ -2,10 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The target of the gradient of an operand each of whose elements stands for several neighbouring
-// columns (row/repeated.cuh), such as gamma of a group norm. Each row leaves sums over pieces of its
-// columns, none of which belongs to two elements; a second kernel adds up the pieces of an element
-// over the rows that share it (op/column_sums.cuh). A piece is what a few lanes hold of one pack: no
-// lane waits for another row or warp, and the order of additions does not depend on the rows.
+// columns (row/repeated.cuh), such as gamma of a group norm. Each row leaves sums over pieces of
+// its columns, none of which belongs to two elements; a second kernel adds up the pieces of an
+// element over the rows that share it (op/column_sums.cuh). A piece is what a few lanes hold of one
+// pack: no lane waits for another row or warp, and the order of additions does not depend on the
+// rows.
 #pragma once
 
 #include <fusedops/row/repeated.cuh>

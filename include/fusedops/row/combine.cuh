@@ -26,8 +26,8 @@ class Parts {
   static constexpr bool kOneTile = Schedule::Storage::kOneTile;
   // Where one block holds the row in one tile, a part stays in registers.
   static constexpr bool kExchanges = kBlocks > 1 || (!kOneTile && Schedule::kLanes == 32);
-  static constexpr int kAtOnce = 32;  // chunks that the lanes of a warp combine
-  static constexpr int kSlots = kOneTile ? kBlocks : kAtOnce;
+  static constexpr int kChunksPerFold = 32;  // chunks that the lanes of a warp combine
+  static constexpr int kSlots = kOneTile ? kBlocks : kChunksPerFold;
 
  public:
   /// Bytes of static shared memory; the schedules reserve them (schedule/forward.py).
@@ -51,8 +51,8 @@ class Parts {
       const int lane = threadIdx.x % 32;
       if (lane < kBlocks) send(&slot(chunk), part, barriers()[turn_], lane);
     } else if constexpr (kExchanges) {
-      if (chunk % kAtOnce == 0 && chunk > 0) fold(op, chunk);
-      if (threadIdx.x % 32 == 0) slot(chunk % kAtOnce) = part;
+      if (chunk % kChunksPerFold == 0 && chunk > 0) fold(op, chunk);
+      if (threadIdx.x % 32 == 0) slot(chunk % kChunksPerFold) = part;
     } else {
       all_ = part;  // the chunk is the row
     }
@@ -72,8 +72,8 @@ class Parts {
       if (chunks == 1) {
         all_ = slot(0);
       } else {
-        all_ = combined(op, (chunks - 1) % kAtOnce + 1);
-        if (chunks > kAtOnce) all_ = op.merge(before_, all_);
+        all_ = combined(op, (chunks - 1) % kChunksPerFold + 1);
+        if (chunks > kChunksPerFold) all_ = op.merge(before_, all_);
       }
     }
     if constexpr (kGroups > 1) all_ = groups(op);
@@ -84,7 +84,7 @@ class Parts {
   /// of(chunk) is the part of this thread's group in the row of the last all(). remembers(chunks):
   /// whether the parts of a row with that many chunks are still there.
   __device__ __forceinline__ static constexpr bool remembers(int chunks) {
-    return kExchanges && chunks <= kAtOnce;
+    return kExchanges && chunks <= kChunksPerFold;
   }
   __device__ __forceinline__ const Partial& of(int chunk) const {
     return slots()[turn_ ^ 1][chunk][threadIdx.x / 32];
@@ -115,8 +115,8 @@ class Parts {
 
   __device__ __forceinline__ void fold(const Op& op, int chunk) {
     __syncwarp();
-    const Partial part = combined(op, kAtOnce);
-    before_ = chunk == kAtOnce ? part : op.merge(before_, part);
+    const Partial part = combined(op, kChunksPerFold);
+    before_ = chunk == kChunksPerFold ? part : op.merge(before_, part);
     __syncwarp();
   }
 

@@ -10,6 +10,12 @@
 
 namespace fusedops {
 
+/// A pack's width as a type.
+template <int kWidth>
+struct Width {
+  static constexpr int value = kWidth;
+};
+
 namespace detail {
 
 template <int N, bool kRevisit, class LoadT, class Compute, class Row>
@@ -21,40 +27,39 @@ FUSEDOPS_HD void load_pack(const LoadT& load, Compute* dst, const Row& row, int6
   }
 }
 
-// Packs get narrower towards the end of the row: those of a CPU are wide, and their rest should
-// still be moved by vectors.
-template <int N, bool kRevisit, class LoadT, class Compute, class Row>
-FUSEDOPS_HD void load_tail(const LoadT& load, Compute* dst, const Row& row, int64_t col,
-                           int64_t count) {
+/// Calls f(width, i) for the packs that cover `count` of N elements, from element i on. Packs get
+/// narrower towards the end of the row: those of a CPU are wide, and their rest should still be
+/// moved by vectors.
+template <int N, class F>
+FUSEDOPS_HD void walk_tail(int64_t count, int first, const F& f) {
   constexpr int kNext = N > 8 ? 8 : 1;
-  int64_t done = 0;
+  int done = 0;
   FUSEDOPS_UNROLL
   for (int i = 0; i + kNext <= N; i += kNext) {
     if (i + kNext <= count) {
-      load_pack<kNext, kRevisit>(load, dst + i, row, col + i);
+      f(Width<kNext>{}, first + i);
       done = i + kNext;
     }
   }
   if constexpr (kNext > 1) {
-    if (done < count) load_tail<kNext, kRevisit>(load, dst + done, row, col + done, count - done);
+    if (done < count) walk_tail<kNext>(count - done, first + done, f);
   }
+}
+
+template <int N, bool kRevisit, class LoadT, class Compute, class Row>
+FUSEDOPS_HD void load_tail(const LoadT& load, Compute* dst, const Row& row, int64_t col,
+                           int64_t count) {
+  walk_tail<N>(count, 0, [&](auto width, int i) {
+    load_pack<decltype(width)::value, kRevisit>(load, dst + i, row, col + i);
+  });
 }
 
 template <int N, class StoreT, class Compute, class Row>
 FUSEDOPS_HD void store_tail(StoreT& store, const Compute* src, const Row& row, int64_t col,
                             int64_t count) {
-  constexpr int kNext = N > 8 ? 8 : 1;
-  int64_t done = 0;
-  FUSEDOPS_UNROLL
-  for (int i = 0; i + kNext <= N; i += kNext) {
-    if (i + kNext <= count) {
-      store.template store<kNext>(src + i, row, col + i);
-      done = i + kNext;
-    }
-  }
-  if constexpr (kNext > 1) {
-    if (done < count) store_tail<kNext>(store, src + done, row, col + done, count - done);
-  }
+  walk_tail<N>(count, 0, [&](auto width, int i) {
+    store.template store<decltype(width)::value>(src + i, row, col + i);
+  });
 }
 
 }  // namespace detail
@@ -83,9 +88,9 @@ FUSEDOPS_HD Columns chunks_within(Columns bounds, int64_t chunk, int64_t chunks)
 }
 
 /// Loads a tile whose first pack begins at `col`. Only packs that can be unmasked are read; all
-/// others, within the row or beyond it, are set to `padding`. kAtOnce: packs beyond the end of the
-/// row are predicated without a branch, so that all loads are in flight together.
-template <bool kRevisit, bool kAtOnce = false, class Tile, class LoadT, class Row>
+/// others, within the row or beyond it, are set to `padding`. kBranchless: packs beyond the end of
+/// the row are predicated without a branch, so that all loads are in flight together.
+template <bool kRevisit, bool kBranchless = false, class Tile, class LoadT, class Row>
 FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_t col,
                            Columns bounds, typename Tile::Compute padding) {
   constexpr int N = Tile::kWidth;
@@ -108,7 +113,7 @@ FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_
       // No branch, so that all loads are in flight together: packs outside of the bounds all read
       // the same masked pack next to the bounds.
       detail::load_pack<N, kRevisit>(load, tile.at[k], row, larger(smaller(first, after), before));
-    } else if (kAtOnce && kAll && Tile::kWhole && Tile::kFull > 0) {
+    } else if (kBranchless && kAll && Tile::kWhole && Tile::kFull > 0) {
       // Packs beyond the row read the first pack of the thread instead.
       const bool there = tile.complete(k);
       detail::load_pack<N, kRevisit>(load, tile.at[k], row, there ? first : col);

@@ -104,14 +104,7 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
   using RowTile = Tile<Compute, Schedule::kPacks, Schedule::kWidth,
                        Schedule::kThreads * Schedule::kWidth, Schedule::kLanes * Schedule::kWidth,
                        Schedule::kExact, Schedule::kFull, Schedule::kPieces>;
-  static_assert(
-      is_load_v<LoadT, Compute, Row>,
-      "fusedops: not a LOAD: it needs template <int N> void load(Compute* dst, int64_t row, "
-      "int64_t col) const (see fusedops/functor/contract.cuh)");
-  static_assert(is_store_v<StoreT, Compute, Row>,
-                "fusedops: not a STORE: it needs template <int N> void store(const Compute* src, "
-                "int64_t row, "
-                "int64_t col) (see fusedops/functor/contract.cuh)");
+  static_assert(detail::check_sides<LoadT, StoreT, Compute, Row>());
   extern __shared__ __align__(16) char shared_row[];
 
   const int thread = threadIdx.x % Schedule::kThreads;

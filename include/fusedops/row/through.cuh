@@ -12,28 +12,7 @@
 
 namespace fusedops {
 
-template <int kWidth>
-struct Width {
-  static constexpr int value = kWidth;
-};
-
 namespace detail {
-
-template <int N, class F>
-FUSEDOPS_HD void walk_tail(int64_t col, int64_t count, int pack, int first, F f) {
-  constexpr int kNext = N > 8 ? 8 : 1;
-  int done = 0;
-  FUSEDOPS_UNROLL
-  for (int i = 0; i + kNext <= N; i += kNext) {
-    if (i + kNext <= count) {
-      f(Width<kNext>{}, col + i, pack, first + i);
-      done = i + kNext;
-    }
-  }
-  if constexpr (kNext > 1) {
-    if (done < count) walk_tail<kNext>(col + done, count - done, pack, first + done, f);
-  }
-}
 
 template <int N, class Compute>
 FUSEDOPS_HD Compute (&values_at(Compute* first))
@@ -53,7 +32,7 @@ FUSEDOPS_HD void walk_tile(const Tile& tile, int64_t col, F f) {
     if (Tile::kExact || tile.complete(k)) {
       f(Width<N>{}, first, k, 0);
     } else if (!Tile::kWhole && count > 0) {
-      detail::walk_tail<N>(first, count, k, 0, f);
+      detail::walk_tail<N>(count, 0, [&](auto width, int i) { f(width, first + i, k, i); });
     }
   }
 }
