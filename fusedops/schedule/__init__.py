@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Choose the tile and the launch configuration of a kernel: functions of integers alone.
+"""Choose the tile and the launch configuration of a kernel, from integers and tuning files.
 
 A tile (tiling.py, forward_tile.py, backward_tile.py) decides in which order a row is summed, and so
 the bits of the result. A launch configuration (launch.py) decides speed alone: it is looked up

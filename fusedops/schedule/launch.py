@@ -22,7 +22,10 @@ SUM_STORAGES = ("registers", "shared", "memory")
 
 
 class LaunchConfig(NamedTuple):
-    """A launch configuration; the last five fields are of backward passes alone, but for staging.
+    """A launch configuration of either pass.
+
+    `smem_staged` and `relay_handshake` are for forward passes, the fields after them for backward
+    passes.
 
     Attributes:
         rows_per_block: Rows that a thread block has at a time; 1 where a row takes several warps.
