@@ -24,7 +24,7 @@ from fusedops.bind.scalars import read_int, read_ints
 from fusedops.declare.chains import OPTIONS
 from fusedops.declare.text import spell
 from fusedops.errors import UnsupportedError, shortened
-from fusedops.functors import Affine, Functor
+from fusedops.functors import Functor
 from fusedops.ops import LayerNorm
 from fusedops.row_op import RowOp
 from fusedops.run.forward import columns_apart, make_plan
@@ -75,11 +75,7 @@ class _ChannelNorm(LayerNorm):
     ) -> None:
         super().__init__(load, store, eps=eps, stats=stats)
         self.per_channel = {
-            name
-            for functor in (*self.load, *self.store)
-            if isinstance(functor, Affine)
-            for name in (functor.gamma, functor.beta)
-            if isinstance(name, str)
+            name for functor in (*self.load, *self.store) for name in functor.channel_operands
         }
         self.rows = _Rows(self)
         self._of_x = 1 + len(self.saves)  # outputs of x's shape

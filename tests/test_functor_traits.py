@@ -347,6 +347,23 @@ def test_what_cancels_is_as_uncertain_as_its_terms(device):
     assert does_not_say < 0.9 * product < says
 
 
+class Gain(fo.Scale):
+    """A scale for each channel."""
+
+    @property
+    def channel_operands(self):
+        return (self.scale,)
+
+
+def test_an_operand_of_channels(device):
+    op = fo.GroupNorm(2, store=[Gain("g")])
+    x, g = randn(3, 4, 5, device=device), randn(4, device=device, seed=1)
+    want = torch.nn.functional.group_norm(x, 2, weight=g)
+    torch.testing.assert_close(op(x, g=g), want)
+    plain = fo.GroupNorm(2, store=[fo.Scale("g")])
+    torch.testing.assert_close(plain(x, g=g[:, None]), want)
+
+
 def test_the_old_name_of_a_method_says_the_new_one():
     with pytest.raises(TypeError, match=r"Old: spell\(write\) is called emit\(writer\) now"):
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What all functors are, and what their operands may be."""
+"""The base class of all functors, their operands, and checks of what they are declared with."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 
 
 class Role(enum.Enum):
-    """What an operand is, which decides what may be passed for it."""
+    """The role of an operand, which decides what a call may pass for it."""
 
     VALUE = "a floating-point tensor or a number"
     FLAGS = "a bool tensor"
@@ -42,18 +42,23 @@ class Role(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Operand:
-    """A name that the call must give a value to."""
+    """An operand of a functor: the call must give it a value.
+
+    Attributes:
+        name: The keyword under which the call gives the value.
+        role: The kind of value.
+    """
 
     name: str
     role: Role
 
 
 class Reads(NamedTuple):
-    """What a functor's gradient reads.
+    """The values that the gradient of a functor reads.
 
     Attributes:
-        input: Whether it needs the value that the functor saw.
-        operands: The operands that it fetches.
+        input: Whether it reads the value that the functor got in the forward pass.
+        operands: The names of the operands that it reads.
     """
 
     input: bool
@@ -130,8 +135,17 @@ class Functor:
         return None
 
     @property
+    def channel_operands(self) -> tuple[str, ...]:
+        """The operands of which GroupNorm and InstanceNorm take one number for each channel.
+
+        There a tensor of one dimension for such an operand has shape (C,), as torch's weight and
+        bias; for any other operand it broadcasts against x.
+        """
+        return ()
+
+    @property
     def headers(self) -> tuple[str, ...]:
-        """The headers of its C++, under include/fusedops/."""
+        """Paths of the headers that the C++ struct needs, below include/fusedops/."""
         if not hasattr(self, "header"):
             raise NotImplementedError(
                 f"{type(self).__name__}: give it a header, the file of its C++ struct under "
@@ -141,19 +155,33 @@ class Functor:
 
     @property
     def definition(self) -> str:
-        """C++ text that the headers do not hold: that of a functor of the user's own."""
+        """C++ text of the struct where it is in no header; empty for a functor of the library."""
         return ""
 
     def operands(self) -> tuple[Operand, ...]:
-        """The operands that a call gives, in the order of the C++ struct's members."""
+        """The operands that a call gives values to, in the order of the C++ struct's members."""
         return ()
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
-        """The functor in torch; x and all operands have the reduced dimensions last, flattened."""
+        """Compute the functor in torch, which defines what it means.
+
+        Args:
+            x: The value, of shape (..., columns) in the compute type: the reduced dimensions are
+                the last and flattened to one.
+            chain: Gives the operands, arranged likewise, and facts about the call.
+
+        Returns:
+            A tensor of the shape and dtype of x.
+        """
         raise NotImplementedError(f"{type(self).__name__}: apply(x, chain), its meaning in torch")
 
     def masked(self, chain: Chain) -> Tensor:
-        """For functors that mask, in place of `apply`: the elements that leave the row."""
+        """Return the masked elements, in place of `apply`, for functors with `masks`.
+
+        Returns:
+            A bool tensor that broadcasts against the value of shape (..., columns); True where the
+            element leaves the row.
+        """
         raise NotImplementedError(f"{type(self).__name__}: masked(chain), what leaves the row")
 
     def intermediates(self, x: Tensor, chain: Chain) -> tuple[Tensor, ...]:
@@ -165,21 +193,31 @@ class Functor:
         return ()
 
     def gradients(self) -> tuple[str | None, ...]:
-        """The operands that have gradients, each in the place of its number in the C++ struct."""
+        """The operands that have gradients: entry k is that of ``sink.add<k>`` in the C++ struct.
+
+        None stands for an operand without a gradient. By default those of `Role.VALUE` have one.
+        """
         return tuple(
             operand.name if operand.role is Role.VALUE else None for operand in self.operands()
         )
 
     def reads(self, wanted: Collection[str]) -> Reads:
-        """What the C++ ``backward`` reads when the gradients of these operands are asked for.
+        """The values that the C++ ``backward`` reads for the gradients of some operands.
 
-        All there is, unless a functor knows better. What is not listed is not kept for the
-        backward pass: fetched there, an operand is zero, and so is the gradient that it goes into.
+        By default all values. What is not listed is not saved for the backward pass: an operand
+        that is fetched there all the same is zero, which gives a wrong gradient without an error.
+
+        Args:
+            wanted: The names of the operands whose gradients are computed, and "x" for that of x.
         """
         return Reads(True, tuple(operand.name for operand in self.operands()))
 
     def emit(self, writer: Writer) -> str:
-        """The C++ type; calls on ``writer`` append its members, in their order."""
+        """Write the functor into the argument of a kernel; return its C++ type.
+
+        Each call on ``writer`` appends one member of the struct, in their order, and returns the
+        member's type. A struct without members calls ``writer.constant(0)``.
+        """
         raise NotImplementedError(f"{type(self).__name__}: emit(writer), its type in C++")
 
 
@@ -218,5 +256,5 @@ def is_finite(value: object) -> bool:
 
 
 def rounded(value: float, compute: str) -> float:
-    """A constant in the compute type; infinite, as in torch, where float has no room for it."""
+    """A constant rounded to the compute type; infinite, as in torch, beyond the largest float."""
     return ctypes.c_float(value).value if compute == "float" else value

@@ -44,19 +44,19 @@ _MAKES_NEGATIVE = ("neg", "sub", "rsub", "sign", "sgn")
 
 
 class Range(NamedTuple):
-    """What integers of a tensor may be: at most this large, and negative or not."""
+    """The range of the integers in a tensor: the largest magnitude, and whether any is negative."""
 
     most: float
     signed: bool = False
 
     @classmethod
     def of(cls, number: float) -> Range:
-        """That of one number."""
+        """The range of one number."""
         return cls(abs(number), number < 0)
 
 
 def is_integer(dtype: torch.dtype) -> bool:
-    """Whether it counts: truth values do not."""
+    """Whether a dtype holds integers; truth values are none."""
     return not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
 
 
@@ -66,7 +66,7 @@ def range_of(
     tensors: Mapping[str, Range | None],
     dtype: torch.dtype,
 ) -> Range | None:
-    """What the results of an operation may be; None where a float may not compute them exactly.
+    """The range of an operation's results; None where a float may not compute them exactly.
 
     Args:
         name: The operation's.

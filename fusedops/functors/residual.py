@@ -31,10 +31,19 @@ __all__ = ["Residual"]
 
 @dataclasses.dataclass(frozen=True)
 class Residual(Functor):
-    """``x + alpha * residual``; alpha is a number, or the name of an operand.
+    """The residual connection: ``x + alpha * residual``.
 
-    ``save="stream"`` also returns the sum under that name, rounded to the residual's dtype; the
-    chain goes on with the rounded value, so the result is exactly the norm of the stream.
+    Args:
+        residual: The name of an operand: a floating tensor that broadcasts against x, or a number.
+        alpha: A finite number, a constant of the declaration; or the name of an operand, as
+            residual. Tensors have gradients.
+        save: The name under which the op also returns the sum, of x's shape and rounded to the
+            residual's dtype (to x's where the residual is a number); in a LOAD alone. The chain
+            goes on with the rounded value, so that the result is exactly the norm of the stream.
+
+    Raises:
+        TypeError, ValueError: A name cannot be that of an operand or of a result, or alpha is no
+            finite number.
 
     >>> import torch, fusedops as fo
     >>> op = fo.LayerNorm(load=[fo.Residual("r", save="stream")])

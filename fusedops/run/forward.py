@@ -380,9 +380,8 @@ def _operator(bound: Bound, write: ArgumentWriter, gradient: bool) -> str:
         write.number(rounded(op.constants[name], write.compute))
     kinds = [write.operand(name) for name in op.row_operands]
     if gradient:
-        kinds += [
-            write.output_gradient(k) for k, one in op.statistics.items() if one.differentiable
-        ]
+        able = [name for name, one in op.statistics.items() if one.differentiable]
+        kinds += [write.output_gradient(name) for name in able]
     if not op.numbers and not kinds:
         write.constant(0)
     return (op.gradient_cpp if gradient else op.cpp)(write.compute, *kinds)
