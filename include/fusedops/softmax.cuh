@@ -75,7 +75,7 @@ struct SoftmaxGradientOfResult : SoftmaxGradient<Compute_, kLog, false> {
   template <class AnyRow>
   FUSEDOPS_HD typename Base::Finish finish(const Row&, typename Base::Partial all, const AnyRow&,
                                            int64_t) const {
-    return {all.sum, 0};
+    return {all.sum, Compute(0)};  // it has no sink
   }
 };
 
