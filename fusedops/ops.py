@@ -136,7 +136,7 @@ class Softmax(RowOp):
     def reference_of_nothing(self, value: Tensor, *operands: Tensor) -> dict[str, Tensor]:
         rows = value.shape[:-1]
         for sink in operands:
-            return {"lse": sink.expand(*rows, 1)[..., 0]}
+            return {"lse": sink.expand(*rows, 1)[..., 0].clone()}
         return {"lse": value.new_full(rows, -torch.inf)}
 
     def cpp(self, compute: str, *operands: str) -> str:

@@ -314,6 +314,21 @@ def test_without_elements(device):
     assert not gamma.grad.any()
 
 
+def test_rows_without_columns(device):
+    """Their lse is the sink, whose gradient an eager call alone has."""
+    sunk = fo.Softmax(lse=True, sink="s")
+    s = randn(3, 1, device=device).requires_grad_()
+    x = randn(3, 0, device=device).requires_grad_()
+    compiled = torch.compile(lambda x, s: sunk(x, s=s), backend="aot_eager", fullgraph=True)
+    y, lse = compiled(x, s)
+    assert torch.equal(lse, s[:, 0])
+    assert torch.autograd.grad(y.sum(), x, retain_graph=True)[0].shape == (3, 0)
+    with pytest.raises(
+        fo.UnsupportedError, match="rows without columns, of which s has a gradient"
+    ):
+        torch.autograd.grad(lse.sum(), s)
+
+
 REFUSED = {
     "out": (lambda op, x: op(x, out=torch.empty_like(x)), "out="),
     "generator": (lambda op, x: op(x, p=0.5, generator=torch.Generator()), "manual_seed"),

@@ -3,6 +3,7 @@
 """What an operator says of itself, and that nothing else has to know it by name."""
 
 import pytest
+import torch
 
 import fusedops as fo
 from fusedops.declare.operator import own_operators
@@ -54,6 +55,29 @@ def test_what_an_operator_leaves_out_is_named(members, match):
     kind = type("Lacking", (fo.LayerNorm,), members)
     with pytest.raises(TypeError, match=match):
         kind()
+
+
+class Broken(fo.RMSNorm):
+    """An operator whose text does not compile, beside a functor whose text does."""
+
+    header = gradient_header = ""
+    definition = """
+namespace broken {
+template <class Compute_>
+struct Forward : fusedops::RmsNorm<nonsense> {};
+}  // namespace broken
+"""
+
+    def cpp(self, compute, *operands):
+        return f"broken::Forward<{compute}>"
+
+
+def test_a_compilers_error_names_the_operator(tmp_path, monkeypatch):
+    monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path / "cache"))
+    right = fo.cpp_functor("right", forward="v * a", operands=["a"])
+    with pytest.raises(fo.CompileError) as caught:
+        Broken(load=[right("a")])(torch.zeros(2, 3), a=1.0)
+    assert caught.value.culprit == "the operator Broken"
 
 
 @pytest.mark.parametrize("kind", [fo.LayerNorm, fo.RMSNorm])

@@ -22,21 +22,30 @@ _ERROR = re.compile(r"\berror\b")
 
 
 def culprit(
-    log: str, source: str, members: Members, sides: Mapping[str, Sequence[Functor]]
+    log: str,
+    source: str,
+    members: Members,
+    sides: Mapping[str, Sequence[Functor]],
+    operator: tuple[str, str] = ("", ""),
 ) -> str | None:
-    """The functor or operand that the first compiler error is about, as text; None if unknown.
+    """The functor, operator or operand that the first compiler error is about, as text.
+
+    None if it is unknown, or code of fusedops.
 
     Args:
         log: Output of NVRTC, GCC or Clang.
         source: The source text that was compiled.
         members: The members of the kernel's argument, each a line of the source.
         sides: The functors in order, by where they stand: "load" and "store".
+        operator: Name of the operator, and its C++ text if no header holds it.
     """
     lines = source.splitlines()
     for file, number in _places(log):
         if re.fullmatch(r"(.*/)?kernel\.(cu|cpp)", file):
             line = lines[number - 1] if 0 < number <= len(lines) else ""
             found = _of_member(line, members, sides) or _of_definition(source, number, sides)
+            if found is None and _holds(source, number, operator[1]):
+                found = f"the operator {operator[0]}"
         else:
             found = _of_header(file, sides)
         if found is not None:
@@ -65,13 +74,16 @@ def _places(log: str) -> Iterator[tuple[str, int]]:
 def _of_definition(source: str, line: int, sides: Mapping[str, Sequence[Functor]]) -> str | None:
     for side, chain in sides.items():
         for place, functor in enumerate(chain):
-            begin = source.find(functor.definition) if functor.definition else -1
-            if begin < 0:
-                continue
-            first = source.count("\n", 0, begin) + 1
-            if first <= line <= first + functor.definition.count("\n"):
+            if _holds(source, line, functor.definition):
                 return _named(side, place, functor)
     return None
+
+
+def _holds(source: str, line: int, text: str) -> bool:
+    """Whether a line of the source, counted from 1, is one of this text in it."""
+    begin = source.find(text) if text else -1
+    first = source.count("\n", 0, max(begin, 0)) + 1
+    return begin >= 0 and first <= line <= first + text.count("\n")
 
 
 def _of_member(line: str, members: Members, sides: Mapping[str, Sequence[Functor]]) -> str | None:

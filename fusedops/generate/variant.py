@@ -129,7 +129,9 @@ class Variant(NamedTuple):
                 from fusedops.generate.compiler_errors import culprit
 
             sides = {"load": self.load, "store": self.store}
-            error.culprit = culprit(error.log, self.source, self.members, sides)
+            of_functors = {functor.definition for functor in (*self.load, *self.store)}
+            own = next((text for text in self.definitions if text not in of_functors), "")
+            error.culprit = culprit(error.log, self.source, self.members, sides, (self.op, own))
         return error
 
     def kernel(self) -> _runtime.Kernel:

@@ -42,7 +42,7 @@ class Signature:
             Tensors are texts.
         options: The options of the call by name; dtypes and tensors are texts.
         wanted: The names whose gradients a backward pass computes; empty for a call.
-        joining: The saved streams that have a gradient in a backward pass; empty for a call.
+        joining: The results besides y that have a gradient in a backward pass; empty for a call.
     """
 
     op: str

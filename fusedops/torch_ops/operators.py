@@ -134,6 +134,7 @@ def _backward(*arguments: Any) -> list[Tensor]:
     known = dict(zip(call.names, tensors, strict=True))
     x_shape = known["x"].shape if "x" in known else shapes["x"][1]
     if x_shape.numel() == 0:
+        _check_nothing(called, call, incoming, x_shape)
         found = _like(call.wanted, known, shapes)
         return [kept.new_zeros(shape, dtype=one) for one, shape in found]
     present = [*known, *shapes]
@@ -163,6 +164,23 @@ def _memory(tensors: Sequence[Tensor], dim: Sequence[int] = ()) -> list[Tensor]:
     return [t.contiguous() for t in plain] if len(dim) > 1 else plain
 
 
+def _check_nothing(
+    op: Runnable, call: _Backward, incoming: Mapping[str, Tensor], x_shape: Sequence[int]
+) -> None:
+    """Refuse what is not zero among the gradients of a call without elements.
+
+    Rows without columns have statistics, which know the operator's own operands; only an eager call
+    has autograd at hand for them.
+    """
+    given = [one for name, one in incoming.items() if name in op.statistics]
+    if {*op.row_operands} & {*call.wanted} and any(bool(one.any()) for one in given):
+        raise UnsupportedError(
+            f"{op.name}: x of shape {tuple(x_shape)} has rows without columns, of which "
+            f"{', '.join(op.row_operands)} has a gradient in eager calls alone; leave out the op "
+            "where there are no columns, or call it outside of torch.compile"
+        )
+
+
 def _drawn(draw: Tensor | None) -> Any:
     """What `generator` is given: numbers on a CPU, where they are at hand."""
     if draw is None or draw.device.type != "cpu":
@@ -176,7 +194,7 @@ def _nothing(bound: Bound) -> list[Tensor]:
     known = run(bound) if bound.columns == 0 else {}
     return [
         known[name]
-        if name in known
+        if name in known and name in bound.op.statistics
         else bound.x.new_full(bound.output_shape(name), torch.nan, dtype=bound.output_dtype(name))
         for name in bound.outputs
     ]
