@@ -239,7 +239,7 @@ def _why(info: ForwardInfo | None, target: Target) -> str:
     ]
     in_shared = dataclasses.replace(tile, storage="shared", staged_bytes=0).shared_bytes
     shared_limit = 0 if target.gpu is None else target.gpu.shared_limit
-    limit = shared_limit - reserved_shared(tile.threads, tile.compute_bytes)
+    limit = shared_limit - reserved_shared(tile.threads_per_block, tile.compute_bytes)
     if tile.staged_bytes:
         parts.append(f"rows go through {tile.shared_bytes} bytes of shared memory, as they are")
     if tile.chunks == 1:

@@ -127,7 +127,7 @@ def _shared_memory_checks(tile: Schedule, members: Members) -> str:
         taken = f"fusedops::InShared::chunk_bytes<{tile.cpp}, {compute}>()"
         checks.append((f"{taken} == {of_chunk}", "row/storage.cuh"))
     if tile.shared_bytes or any(one.sums == "shared" for one in members):
-        reserved = reserved_shared(tile.threads, tile.compute_bytes) - RESERVED_SHARED
+        reserved = reserved_shared(tile.threads_per_block, tile.compute_bytes) - RESERVED_SHARED
         parts = f"fusedops::detail::Parts<{tile.cpp}, decltype(Arguments::op)>::kShared"
         checks.append((f"{parts} <= {reserved}", "row/combine.cuh"))
     return "".join(

@@ -75,7 +75,8 @@ def choose_gradient(
     config = found.config
     where = {"register": "registers", "shared": "shared"}.get(storage or "", config.sum_storage)
     taken = len(sums) * config.rows_per_block * tile.capacity * row.compute_bytes
-    free = gpu.shared_limit - reserved_shared(tile.threads, row.compute_bytes)
+    threads = tile.threads * config.rows_per_block
+    free = gpu.shared_limit - reserved_shared(threads, row.compute_bytes)
     if not read_once or (where == "shared" and taken > free):
         where = "memory"
     return Schedule(

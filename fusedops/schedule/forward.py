@@ -54,7 +54,6 @@ def choose(
     columns, compute_bytes = row.columns, row.compute_bytes
     tile = row_tile(row, gpu.cluster_limit)
     cluster = cluster_of(tile.chunks, gpu.cluster_limit)
-    free = gpu.shared_limit - reserved_shared(tile.threads, compute_bytes)
 
     def made(kind: str) -> Schedule:
         blocks = cluster if kind == "cluster" else 1
@@ -78,6 +77,7 @@ def choose(
     if storage == "host":
         raise ValueError("'host' is the schedule of a CPU")
     in_shared = dataclasses.replace(made("shared"), staged_bytes=0)
+    free = gpu.shared_limit - reserved_shared(in_shared.threads_per_block, compute_bytes)
     fits = in_shared.shared_bytes <= free
     many = "cluster" if cluster > 1 else "shared" if fits else "streaming"
     kind = storage or ("register" if tile.chunks == 1 else many)
@@ -132,7 +132,7 @@ def staged(
     if not (schedule.staged_bytes or misaligned) or not schedule.one_tile or few_threads:
         return plain
     through = dataclasses.replace(schedule, staged_bytes=element_bytes)
-    free = shared_limit - reserved_shared(schedule.threads, schedule.compute_bytes)
+    free = shared_limit - reserved_shared(schedule.threads_per_block, schedule.compute_bytes)
     return through if through.shared_bytes <= free else plain
 
 

@@ -79,7 +79,8 @@ def piece_columns(tile: Schedule, repeats: int) -> int:
     """Columns of one piece of a row, where neighbouring columns share an element of a gradient.
 
     A row leaves one sum for each piece (row/channel_target.cuh). A piece is what neighbouring lanes
-    hold of a pack, and lies within the columns that share an element.
+    hold of a pack, and lies within the columns that share an element and within a chunk, so that
+    all of its lanes have the pack or none has.
 
     Args:
         tile: The schedule of the row on a GPU.
@@ -90,7 +91,8 @@ def piece_columns(tile: Schedule, repeats: int) -> int:
     width = math.gcd(repeats, tile.width)
     if width < tile.width:
         return width
-    return width * math.gcd(repeats // width, tile.threads, 32)
+    of_chunk = 0 if tile.chunks == 1 else tile.chunk // width
+    return width * math.gcd(repeats // width, of_chunk, tile.threads, 32)
 
 
 class Slices(NamedTuple):

@@ -184,6 +184,6 @@ def check_cluster(columns: int, chunks: int, cluster: int) -> None:
 def reserved_shared(threads: int, compute_bytes: int) -> int:
     """Shared memory in bytes that a block needs beside its rows and sums.
 
-    `threads` is the number of threads per row.
+    `threads` is the number of threads per block.
     """
     return RESERVED_SHARED + KEPT_PARTS * ceil_div(threads, 32) * PART_NUMBERS * compute_bytes

@@ -72,7 +72,7 @@ class Kernel(NamedTuple):
             return True
         own = config.rows_per_block * tile.capacity * features.compute_bytes
         if config.sum_storage == "shared":
-            free = gpu.shared_limit - reserved_shared(tile.threads, features.compute_bytes)
+            free = gpu.shared_limit - reserved_shared(threads, features.compute_bytes)
             return features.sums * own <= free
         combined = config.sum_storage == "registers" and config.rows_per_block > 1
         return not combined or own <= STATIC_SHARED
