@@ -106,6 +106,8 @@ class Backward:
         self.maps = self.geometry.placed[len(parts) :]
         self.tile, self.kind, width = self._schedule()
         self.width = width
+        columns = max(self.geometry.columns, 1)
+        self.most_columns = 0 if self.tile else schedule.host_columns(self.kind, columns)
         views = {
             name: view_of(part, place, width)
             for (name, part), place in zip(parts.items(), places, strict=True)
@@ -329,6 +331,7 @@ class Backward:
             definitions=self.op.definitions,
             entry=entry,
             translated=self.target.translated,
+            most_columns=self.most_columns if entry == "gradient" else 0,
         )
 
     def _target(self, write: ArgumentWriter, one: Occurrence) -> tuple[str, str]:

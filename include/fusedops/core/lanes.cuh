@@ -10,6 +10,12 @@
 
 namespace fusedops {
 
+/// A number of columns as a type: an argument by which a lambda's width is a constant.
+template <int kWidth>
+struct Width {
+  static constexpr int value = kWidth;
+};
+
 template <int kLanes>
 struct Lanes {
   static_assert(kLanes >= 1 && kLanes <= 32 && (kLanes & (kLanes - 1)) == 0,

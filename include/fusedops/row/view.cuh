@@ -74,7 +74,7 @@ struct View {
         FUSEDOPS_UNROLL
         for (int j = 0; j < N / kStep; ++j) unpack<kStep>(values.at, j * kStep, pack[j]);
       } else {
-        FUSEDOPS_UNROLL
+        FUSEDOPS_VECTOR
         for (int i = 0; i < N; ++i) {
           values.at[i] = convert<Compute>(read_input<1>(base + (col + i) * column_stride).at[0]);
         }
@@ -121,8 +121,11 @@ struct View {
       for (int j = 0; j < N / kStep; ++j) {
         unpack<kStep>(value, j * kStep, read_back<kStep>(base + col + j * kStep));
       }
+    } else if constexpr (kColumn == Column::kContiguous) {
+      FUSEDOPS_VECTOR
+      for (int i = 0; i < N; ++i) value[i] = convert<Compute>(base[col + i]);
     } else {
-      FUSEDOPS_UNROLL
+      FUSEDOPS_VECTOR
       for (int i = 0; i < N; ++i) {
         value[i] = convert<Compute>(read_back<1>(base + (col + i) * column_stride).at[0]);
       }
@@ -146,7 +149,7 @@ struct View {
         fusedops::write<kStep>(base + col + j * kStep, pack);
       }
     } else {
-      FUSEDOPS_UNROLL
+      FUSEDOPS_VECTOR
       for (int i = 0; i < N; ++i) base[(col + i) * column_stride] = convert<T>(value[i]);
     }
   }
@@ -154,7 +157,7 @@ struct View {
   /// What write() and read_again() would make of the values.
   template <int N, class Compute>
   FUSEDOPS_HD void round(Compute (&value)[N]) const {
-    FUSEDOPS_UNROLL
+    FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) value[i] = convert<Compute>(convert<T>(value[i]));
   }
 
@@ -199,7 +202,7 @@ struct Unread {
   }
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void read(Compute (&value)[N], const Row&, int64_t) const {
-    FUSEDOPS_UNROLL
+    FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) value[i] = Compute(0);
   }
   template <int N, class Compute, class Row>
