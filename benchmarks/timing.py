@@ -21,6 +21,7 @@ ROTATED_BYTES = 300e6  # Five times the L2 of an H200, the largest there is.
 HOLD = 1.5  # Of the time that the host took once.
 MOST_CLOCK = 2e9  # Cycles a second, a little above what an H200 does.
 MOST_QUEUED = 8  # Rounds; a queue holds 1024 launches, and a round of a chain has up to 100.
+LEAST_SAMPLE = 15e-3  # Seconds of a sample of which the least counts.
 SAMPLE_SECONDS = 4e-3  # Far above the resolution of a CUDA event (0.5 us).
 WARM_SECONDS = 20e-3  # After an idle moment an H200 takes so long to come up to its clocks.
 
@@ -125,23 +126,19 @@ def _bursts(calls: Sequence[Call], device: torch.device) -> Iterator[list[float]
             yield row
 
 
-def wall_seconds(calls: Sequence[Call], device: torch.device) -> list[float]:
-    """Seconds until each call's result is there, sampled in turn; at least 0.2 s a sample."""
+def least_seconds(calls: Sequence[Call], clock: Callable[[], float]) -> list[float]:
+    """The least seconds of each call by a clock, of samples in turn; for a CPU that others use."""
     for call in calls:
         call()
-    samples = []
+    least = [math.inf] * len(calls)
     for _ in range(SAMPLES):
-        row = []
-        for call in calls:
-            synchronize(device)
-            begin, count = time.perf_counter(), 0
-            while (seconds := time.perf_counter() - begin) < 0.2 or count == 0:
+        for at, call in enumerate(calls):
+            begin, count = clock(), 0
+            while (seconds := clock() - begin) < LEAST_SAMPLE or count == 0:
                 call()
-                synchronize(device)
                 count += 1
-            row.append(seconds / count)
-        samples.append(row)
-    return [statistics.median(column) for column in zip(*samples, strict=True)]
+            least[at] = min(least[at], seconds / count)
+    return least
 
 
 def once_seconds(call: Call, device: torch.device) -> float:

@@ -69,7 +69,8 @@ FUSEDOPS_HD Pack<T, W> read_back(const T* from) {
 #endif
 }
 
-/// Asks the L2 cache for what a later read_input() of W elements wants: once for each line of it.
+/// Asks the L2 cache (a CPU: all caches) for what a later read_input() of W elements wants: once for
+/// each line of it.
 template <int W, class T>
 FUSEDOPS_HD void prefetch(const T* from) {
 #if defined(FUSEDOPS_ON_DEVICE)
@@ -78,7 +79,10 @@ FUSEDOPS_HD void prefetch(const T* from) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
   }
 #else
-  (void)from;  // a host sees to it by itself
+  constexpr int kLine = 64;
+  for (int at = 0; at < static_cast<int>(sizeof(T)) * W; at += kLine) {
+    __builtin_prefetch(reinterpret_cast<const char*>(from) + at);
+  }
 #endif
 }
 

@@ -74,9 +74,12 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
   };
   const auto fetch = [&](int64_t at, const Row& row, int64_t chunk, auto& sinks,
                          const Visit& visit) {
+    const bool ends = chunk + 1 >= chunks;
+    const int64_t later = smaller<int64_t>(row.row + 1, rows.count - 1);
+    const HostAhead<Row> ahead{ends ? rows.index(later) : row, ends ? 0 : (chunk + 1) * Schedule::kChunk};
     host_through_store<Op, kMasks>(values[at], gradients[at], load, along, known_of(row), store,
-                                   row, chunk * Schedule::kChunk, bounds_of(load, row, cols), sinks,
-                                   lane, visit);
+                                   row, chunk * Schedule::kChunk, bounds_of(load, row, cols), ahead,
+                                   sinks, lane, visit);
   };
   for (int64_t slice = first; slice < last; ++slice) {
     Sinks<RowTile, LoadTargets> load_sinks(load_targets);

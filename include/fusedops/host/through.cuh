@@ -106,6 +106,14 @@ FUSEDOPS_HD void host_load_cut(Tile& value, Tile& gradient, const LoadT& load, c
   }
 }
 
+/// The columns that come next: a row, and its column that has the place of the tile's first. A
+/// processor fetches ahead by itself within a page of memory, and rows begin new ones.
+template <class Row>
+struct HostAhead {
+  Row row;
+  int64_t col;
+};
+
 /// Loads the values of a tile and, beside them, the gradient of what was stored, but for the pack
 /// that host_load_cut has loaded, and takes both back through the STORE (row/through.cuh), a pack at
 /// a time. Beyond the row both tiles become zero.
@@ -114,13 +122,17 @@ template <class Op, bool kMasks, class Tile, class LoadT, class Along, class Sto
 FUSEDOPS_HD void host_through_store(Tile& value, Tile& gradient, const LoadT& load,
                                     const Along& along, const typename Op::Row& known,
                                     const StoreT& store, const Row& row, int64_t col,
-                                    Columns bounds, Sinks& sinks, const Lane& lane,
-                                    const Visit& visit) {
+                                    Columns bounds, const HostAhead<Row>& ahead, Sinks& sinks,
+                                    const Lane& lane, const Visit& visit) {
   using Compute = typename Op::Compute;
   constexpr int N = Tile::kPack;
   const int left = value.left;
   int place = 0;
   for (; place + N <= left; place += N) {
+    if constexpr (!Tile::kAlways) {  // short rows share pages
+      load.template prefetch<N>(ahead.row, ahead.col + place);
+      along.view.template prefetch<N>(ahead.row, ahead.col + place);
+    }
     Compute v[N], g[N];  // in registers
     detail::load_wanted<N, true>(load, v, row, col + place, bounds, Op::padding_value());
     detail::load_wanted<N, false>(along, g, row, col + place, bounds, Compute(0));

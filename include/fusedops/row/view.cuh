@@ -94,7 +94,7 @@ struct View {
   /// Announces that these columns are read soon.
   template <int N, class Row>
   FUSEDOPS_HD void prefetch(const Row& row, int64_t col) const {
-    if constexpr (kColumn == Column::kContiguous && W != kAnyWidth) {
+    if constexpr (kColumn == Column::kContiguous) {
       fusedops::prefetch<N>(data + rows(row) + col);
     }
   }
