@@ -215,7 +215,8 @@ def _why(info: Info | None, target: Target) -> str:
     if tile is None:
         if info.schedule == "streaming":
             return f"{forced}rows are read twice (the buffer has room for {HOST_BUFFERED} columns)"
-        return f"{forced}rows stay in a buffer (of {HOST_BUFFERED} columns) until they are written"
+        most = info.variant.most_columns
+        return f"{forced}rows stay in a buffer (of {most} columns) until they are written"
     parts = [
         f"{forced}{tile.threads} threads x {tile.packs} packs x {tile.width} columns",
         f"{tile.chunks} chunk{'s' * (tile.chunks > 1)} a row",

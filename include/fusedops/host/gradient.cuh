@@ -76,7 +76,8 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
                          const Visit& visit) {
     const bool ends = chunk + 1 >= chunks;
     const int64_t later = smaller<int64_t>(row.row + 1, rows.count - 1);
-    const HostAhead<Row> ahead{ends ? rows.index(later) : row, ends ? 0 : (chunk + 1) * Schedule::kChunk};
+    const HostAhead<Row> ahead{ends ? rows.index(later) : row,
+                               ends ? 0 : (chunk + 1) * Schedule::kChunk};
     host_through_store<Op, kMasks>(values[at], gradients[at], load, along, known_of(row), store,
                                    row, chunk * Schedule::kChunk, bounds_of(load, row, cols), ahead,
                                    sinks, lane, visit);

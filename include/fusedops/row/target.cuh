@@ -54,6 +54,9 @@ struct ByColumn {
   template <class Tile>
   struct Sum {
     Compute at[kInRegisters ? Tile::kPacks : 1][kInRegisters ? Tile::kWidth : 1] = {};
+#if !defined(FUSEDOPS_CUDA)
+    bool begins = false;
+#endif
   };
 
   template <class Tile, class Lane>
@@ -78,7 +81,13 @@ struct ByColumn {
       lane.put(offset, pack, first, total);
     } else {
       Compute* at = memory.value + visit.slice * cols + col;
-      if (visit.begins(kPartial ? 0 : group)) {
+#if defined(FUSEDOPS_CUDA)
+      const bool begins = visit.begins(kPartial ? 0 : group);
+#else
+      if (col == 0) sum.begins = visit.begins(kPartial ? 0 : group);  // once a row: a division
+      const bool begins = sum.begins;
+#endif
+      if (begins) {
         FUSEDOPS_VECTOR
         for (int i = 0; i < N; ++i) at[i] = gradient[i];
       } else {
