@@ -8,11 +8,11 @@
 namespace fusedops::runtime {
 namespace {
 
-// A dtype in the key: dtypes are never freed.
+// A dtype as a word of the key: dtypes are never freed.
 int64_t address(PyObject* dtype) { return static_cast<int64_t>(reinterpret_cast<intptr_t>(dtype)); }
 
-// dim= and normalized_shape=: an int or a sequence of them. One int and a sequence of one mean the
-// same, so they have the same key.
+// dim= and normalized_shape=: an int or a sequence of ints. An int and a sequence of one int mean
+// the same, so they have the same key.
 bool add_ints(PyObject* object, Key* key) {
   if (!object) {
     key->add(-1);
@@ -36,7 +36,7 @@ bool add_ints(PyObject* object, Key* key) {
   return true;
 }
 
-// An int of any 64 bits, of either sign.
+// Reads an int that fits 64 bits, signed or unsigned.
 bool read_bits(PyObject* object, uint64_t* bits) {
   if (!PyLong_Check(object) || PyBool_Check(object)) return false;
   int overflow = 0;
@@ -48,7 +48,7 @@ bool read_bits(PyObject* object, uint64_t* bits) {
   return fits;
 }
 
-// out=: a tensor, or one for each output; None leaves an output to be allocated.
+// out=: a tensor, or a sequence of one per output; an output that is None is allocated.
 bool read_out(PyObject* object, Arguments* arguments) {
   arguments->num_out = 0;
   if (!object) return true;
@@ -65,15 +65,15 @@ bool read_out(PyObject* object, Arguments* arguments) {
   return true;
 }
 
-// generator= as the draw itself: (seed, offset).
+// generator= as a pair (seed, offset).
 bool read_draw(PyObject* object, Draw* draw) {
   if (!PyTuple_CheckExact(object) || PyTuple_GET_SIZE(object) != 2) return false;
-  // A negative offset is a large one here.
+  // A negative offset is a large number here, which is refused.
   return read_bits(PyTuple_GET_ITEM(object, 0), &draw->seed) &&
          read_bits(PyTuple_GET_ITEM(object, 1), &draw->offset) && draw->offset < Draw::kOffsets;
 }
 
-// generator= as a tensor that holds the draw: two neighbouring int64.
+// generator= as a tensor of two contiguous int64, seed and offset.
 bool read_draw_in_memory(const Torch& torch, PyObject* object, Arguments* arguments) {
   View& view = arguments->draw_in;
   if (Py_TYPE(object) != torch.tensor) return false;
@@ -93,8 +93,8 @@ bool read_draw_in_memory(const Torch& torch, PyObject* object, Arguments* argume
   return draw.offset < Draw::kOffsets;
 }
 
-// Where the value of a keyword goes; null if nothing has that name. The comparison is by address:
-// all names here are interned.
+// The member of `arguments` for a keyword; null if the name is unknown. Names are interned, so they
+// are compared by address.
 PyObject** find(const std::vector<Slot>& slots, PyObject* name, Arguments* arguments) {
   for (size_t i = 0; i < slots.size(); ++i) {
     if (slots[i].name.ptr() == name) return &arguments->slots[i + 1];
@@ -125,13 +125,13 @@ bool match(const std::vector<Slot>& slots, PyObject* x, PyObject* const* values,
   const Py_ssize_t count = keywords ? PyTuple_GET_SIZE(keywords) : 0;
   for (Py_ssize_t i = 0; i < count; ++i) {
     PyObject* name = PyTuple_GET_ITEM(keywords, i);
-    // Operands mostly come in the order of the declaration.
+    // Operands usually come in the order of the declaration.
     const auto guess = static_cast<size_t>(i);
     PyObject** place = guess < slots.size() && slots[guess].name.ptr() == name
                            ? &arguments->slots[guess + 1]
                            : find(slots, name, arguments);
     if (!place) {
-      // Names from code are interned; those of a dictionary, as in op(x, **names), need not be.
+      // Names in code are interned; those of a dictionary, as in op(x, **names), may not be.
       PyObject* interned = Py_NewRef(name);
       PyUnicode_InternInPlace(&interned);
       place = find(slots, interned, arguments);
@@ -181,7 +181,7 @@ bool read_number(PyObject* object, const Slot& slot, Value* value) {
   } else {
     return false;
   }
-  // Written so that a NaN is refused too.
+  // Written so that NaN is refused as well.
   return !(slot.flags & Slot::kProbability) || (value->real >= 0 && value->real <= 1);
 }
 

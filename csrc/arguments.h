@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The keyword arguments of a call: which belongs to which operand or option, and what an option
-// may be.
+// The keyword arguments of a call: which operand or option each one is, and which values options
+// take.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@
 
 namespace fusedops::runtime {
 
-/// An operand's name and what it may be.
+/// The name of an operand and the kinds of values that it takes.
 struct Slot {
   enum Flags : int { kProbability = 1, kNumber = 2, kTensor = 4, kDescribed = 8 };
   py::object name;  // interned
@@ -27,9 +27,9 @@ struct Arguments {
   PyObject* slots[kMaxSlots];  // slot 0 is x
   PyObject* options[kOptions];
   bool training;
-  bool drawn;    // generator= was the draw itself
-  Draw draw;     // which is this
-  View draw_in;  // and lies here, where `draw.memory` is set
+  bool drawn;    // whether generator= was a seed and offset
+  Draw draw;     // these
+  View draw_in;  // the tensor that holds them, where `draw.memory` is set
   int num_out;
   PyObject* out[kMaxOut];
 };
@@ -37,25 +37,26 @@ struct Arguments {
 /// The names of the options, interned, in the order of Arguments::Option.
 PyObject* const* option_names();
 
-/// Sorts the keywords into `arguments`; false if one is unknown.
+/// Assigns the keywords to the members of `arguments`; false if one is unknown.
 bool match(const std::vector<Slot>& slots, PyObject* x, PyObject* const* values, PyObject* keywords,
            Arguments* arguments);
 
-/// Reads the options and adds them to the key; false if one is not what it may be.
+/// Reads the options and adds them to the key; false if one has an unexpected type or value.
 bool read_options(const Torch& torch, Arguments* arguments, Key* key);
 
-/// Reads a number that a slot allows; false if it is none, or no probability where one is wanted.
+/// Reads a number for a slot; false if it is not a number, or not a probability where the slot
+/// takes one.
 bool read_number(PyObject* object, const Slot& slot, Value* value);
 
-/// Reads the description of a tensor that is not there, `(dtype, shape)`, and adds it to the key;
-/// false if it is none.
+/// Reads `(dtype, shape)`, which describes a tensor that is absent, and adds it to the key; false
+/// if the object is not of that form.
 bool read_description(const Torch& torch, PyObject* object, Key* key);
 
-/// The options that were given as a dict, null if none were; null with a Python exception set where
-/// there is no memory.
+/// The given options as a dict, or null if there are none; null with a Python exception set where
+/// memory is exhausted.
 PyObject* given_options(const Arguments& arguments);
 
-/// All that came, sorted by name, for Python to judge: the unknown are among the operands.
+/// All keywords by name, for an error message of Python; unknown ones are among the operands.
 void collect(PyObject* const* values, PyObject* keywords, py::dict* operands, py::dict* options);
 
 }  // namespace fusedops::runtime

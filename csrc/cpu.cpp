@@ -15,7 +15,7 @@ namespace {
 
 enum Register { kEax, kEbx, kEcx, kEdx };
 
-// The register state that the operating system has to save for the instructions to be usable.
+// The register state that the operating system must save for the instructions to be usable.
 enum State : uint32_t { kNone = 0, kYmm = 0x6, kZmm = 0xe6 };
 
 struct Feature {
@@ -27,8 +27,8 @@ struct Feature {
   State state;
 };
 
-// What jit/levels.py chooses a level by, no more, in the names of /proc/cpuinfo (abm is lzcnt).
-// Intel SDM volume 2A, CPUID; AMD APM volume 3, appendix D.
+// The instruction sets by which jit/levels.py chooses a level, in the names of /proc/cpuinfo (abm
+// is lzcnt). Intel SDM volume 2A, CPUID; AMD APM volume 3, appendix D.
 constexpr Feature kFeatures[] = {
     {"fma", 1, 0, kEcx, 12, kYmm},      {"movbe", 1, 0, kEcx, 22, kNone},
     {"f16c", 1, 0, kEcx, 29, kYmm},     {"bmi1", 7, 0, kEbx, 3, kNone},
@@ -42,7 +42,7 @@ uint32_t saved_state() {
   uint32_t a = 0, b = 0, c = 0, d = 0;
   __get_cpuid(1, &a, &b, &c, &d);
   if (!(c >> 27 & 1)) return 0;
-  // xgetbv as bytes: its intrinsic needs a compiler flag that would reach the whole file.
+  // xgetbv is written as bytes: its intrinsic needs a compiler flag for the whole file.
   uint32_t low = 0, high = 0;
   asm volatile(".byte 0x0f, 0x01, 0xd0" : "=a"(low), "=d"(high) : "c"(0));
   return low;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What this processor can do, by the names that /proc/cpuinfo uses.
+// The instruction sets of this processor, by the names of /proc/cpuinfo.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace fusedops::runtime {
 
-/// Instruction sets that the processor has and the operating system has switched on.
+/// Instruction sets that the processor has and the operating system has enabled.
 std::vector<std::string> cpu_features();
 
 }  // namespace fusedops::runtime

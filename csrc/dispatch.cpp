@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dispatch.h"
 
-#include <cstring>
 #include <iterator>
 #include <stdexcept>
 #include <string>
@@ -18,7 +17,7 @@ namespace {
 int64_t salt = 0;
 PyObject* last = nullptr;
 
-// One call: what came, and what the gate made of it.
+// One call: its arguments, and the values that the gate read from them.
 struct Call {
   const Torch& torch = Torch::get();
   Arguments arguments;
@@ -27,8 +26,8 @@ struct Call {
   Key key;
 };
 
-// Slots of the same key word: what stands there when it is no tensor. A probability stands for its
-// class alone, since p = 0 and training=False drop the functor.
+// The word of the key for a slot that is not a tensor. Of a probability only its class is part of
+// the key, since p = 0 and training=False remove the functor.
 enum KeyKind : int64_t {
   kKeyAbsent = 0,
   kKeyReal = 2,
@@ -38,23 +37,22 @@ enum KeyKind : int64_t {
   kKeyDescribed = 6,
 };
 
-const char* read_tensor(Call* call, PyObject* object, bool grad_mode, Value* value) {
-  const char* reason = check_tensor(call->torch, object, grad_mode, &value->view);
+Reason read_tensor(Call* call, PyObject* object, bool grad_mode, Value* value) {
+  const Reason reason = check_tensor(call->torch, object, grad_mode, &value->view);
   if (reason) return reason;
   value->kind = Value::kTensor;
   const dlpack::Device& wanted = call->values[0].view.device;
   const dlpack::Device& device = value->view.device;
-  if (device.type != wanted.type || device.index != wanted.index) return "device";
+  if (device.type != wanted.type || device.index != wanted.index) return kDevice;
   call->key.add_tensor(value->view);
-  return nullptr;
+  return kNone;
 }
 
-const char* read_operand(Call* call, const Slot& slot, PyObject* object, bool grad_mode,
-                         Value* value) {
+Reason read_operand(Call* call, const Slot& slot, PyObject* object, bool grad_mode, Value* value) {
   if (!object) {
     value->kind = Value::kAbsent;
     call->key.add(kKeyAbsent);
-    return nullptr;
+    return kNone;
   }
   if ((slot.flags & Slot::kNumber) && read_number(object, slot, value)) {
     if (slot.flags & Slot::kProbability) {
@@ -63,18 +61,18 @@ const char* read_operand(Call* call, const Slot& slot, PyObject* object, bool gr
     } else {
       call->key.add(value->kind == Value::kReal ? kKeyReal : kKeyInteger);
     }
-    return nullptr;
+    return kNone;
   }
   if ((slot.flags & Slot::kDescribed) && PyTuple_Check(object)) {
     value->kind = Value::kAbsent;
     call->key.add(kKeyDescribed);
-    return read_description(call->torch, object, &call->key) ? nullptr : "arguments";
+    return read_description(call->torch, object, &call->key) ? kNone : kArguments;
   }
-  if (!(slot.flags & Slot::kTensor)) return "arguments";
+  if (!(slot.flags & Slot::kTensor)) return kArguments;
   return read_tensor(call, object, grad_mode, value);
 }
 
-const char* read_out(Call* call, size_t num_slots, bool grad_mode) {
+Reason read_out(Call* call, size_t num_slots, bool grad_mode) {
   const Arguments& arguments = call->arguments;
   for (int i = 0; i < arguments.num_out; ++i) {
     Value& value = call->out[i];
@@ -83,49 +81,49 @@ const char* read_out(Call* call, size_t num_slots, bool grad_mode) {
       call->key.add(kKeyAbsent);
       continue;
     }
-    if (const char* reason = read_tensor(call, arguments.out[i], grad_mode, &value)) return reason;
-    if (const char* reason = check_self_overlap(value.view)) return reason;
+    if (const Reason reason = read_tensor(call, arguments.out[i], grad_mode, &value)) return reason;
+    if (const Reason reason = check_self_overlap(value.view)) return reason;
     for (size_t s = 0; s <= num_slots; ++s) {
       if (call->values[s].kind != Value::kTensor) continue;
-      if (check_overlap(value.view, call->values[s].view)) return "overlap";
+      if (check_overlap(value.view, call->values[s].view)) return kOverlap;
     }
     for (int j = 0; j < i; ++j) {
       if (call->out[j].kind != Value::kTensor) continue;
-      if (check_overlap(value.view, call->out[j].view)) return "overlap";
+      if (check_overlap(value.view, call->out[j].view)) return kOverlap;
     }
   }
-  return nullptr;
+  return kNone;
 }
 
-// The gate and the key in one pass; the reason why the call must not go on, or null.
-const char* read(const State& state, PyObject* x, PyObject* const* keyword_values,
-                 PyObject* keywords, Call* call) {
+// The gate and the key in one pass; returns the reason why Python must take over, or kNone.
+Reason read(const State& state, PyObject* x, PyObject* const* keyword_values, PyObject* keywords,
+            Call* call) {
   bool grad_mode = true;
-  if (const char* reason = check_state(call->torch, &grad_mode)) return reason;
+  if (const Reason reason = check_state(call->torch, &grad_mode)) return reason;
   Arguments& arguments = call->arguments;
-  if (!match(state.slots, x, keyword_values, keywords, &arguments)) return "arguments";
+  if (!match(state.slots, x, keyword_values, keywords, &arguments)) return kArguments;
   call->key.add(salt);
-  if (!read_options(call->torch, &arguments, &call->key)) return "arguments";
+  if (!read_options(call->torch, &arguments, &call->key)) return kArguments;
   Value& first = call->values[0];
-  if (const char* reason = check_tensor(call->torch, x, grad_mode, &first.view)) return reason;
+  if (const Reason reason = check_tensor(call->torch, x, grad_mode, &first.view)) return reason;
   first.kind = Value::kTensor;
   if (arguments.draw.memory) {
     const dlpack::Device& draw = arguments.draw_in.device;
     const dlpack::Device& wanted = first.view.device;
-    if (draw.type != wanted.type || draw.index != wanted.index) return "device";
+    if (draw.type != wanted.type || draw.index != wanted.index) return kDevice;
   }
   call->key.add(static_cast<int64_t>(first.view.device.type) << 32 | first.view.device.index);
   call->key.add_tensor(first.view);
   for (size_t i = 0; i < state.slots.size(); ++i) {
-    const char* reason =
+    const Reason reason =
         read_operand(call, state.slots[i], arguments.slots[i + 1], grad_mode, &call->values[i + 1]);
     if (reason) return reason;
   }
   return read_out(call, state.slots.size(), grad_mode);
 }
 
-// Under torch.compile an op is a break in the graph, and Dynamo's hook would compile the Python
-// that we call next: code about shapes, specialised to the shapes of one call.
+// Under torch.compile an op is a graph break, after which Dynamo's hook would compile the Python
+// code that is called from here: code about shapes, specialized to the shapes of one call.
 class WithoutDynamo {
  public:
   explicit WithoutDynamo(const Torch& torch) : set_(torch.set_eval_frame) {
@@ -142,7 +140,7 @@ class WithoutDynamo {
 
  private:
   void restore() {
-    const py::error_scope raised;  // an exception on its way stays as it is
+    const py::error_scope raised;  // keeps an exception that is set
     Py_XDECREF(PyObject_CallOneArg(set_, before_));
     if (PyErr_Occurred()) PyErr_WriteUnraisable(set_);
   }
@@ -151,19 +149,20 @@ class WithoutDynamo {
   PyObject* before_ = nullptr;
 };
 
-py::object call_slow(const State& state, const char* reason, PyObject* x,
+py::object call_slow(const State& state, Reason reason, PyObject* x,
                      PyObject* const* keyword_values, PyObject* keywords) {
   py::dict operands, options;
   collect(keyword_values, keywords, &operands, &options);
   const WithoutDynamo eager(Torch::get());
-  return state.slow(reason, py::handle(x), operands, options);
+  return state.slow(member_of(reason), py::handle(x), operands, options);
 }
 
-// Hands on what match() has sorted, without building dicts that the callee would take apart again.
+// Passes on the result of match(), without dicts that the callee would have to unpack again.
 PyObject* call_grad(const State& state, const Arguments& arguments) {
   PyObject* options = given_options(arguments);
   if (!options && PyErr_Occurred()) return nullptr;
-  // The first place is the callee's, to put a `self` in front.
+  // The first element is for the callee, which may put a `self` there
+  // (PY_VECTORCALL_ARGUMENTS_OFFSET).
   PyObject* values[Arguments::kMaxSlots + 2];
   values[1] = options ? options : Py_None;
   const size_t slots = state.slots.size() + 1;
@@ -177,8 +176,8 @@ PyObject* call_grad(const State& state, const Arguments& arguments) {
   return result;
 }
 
-// Takes numbers from the generator; false where it answers None: a graph is being captured, so they
-// have to be drawn on the device, each time that it is replayed.
+// Draws from the generator; false where it returns None: a graph is being captured, so the numbers
+// must be drawn on the device at each replay.
 bool call_draw(const State& state, const Call& call, int count, Draw* draw) {
   const dlpack::Device& device = call.values[0].view.device;
   static PyObject* const cpu = PyUnicode_InternFromString("cpu");
@@ -195,14 +194,14 @@ bool call_draw(const State& state, const Call& call, int count, Draw* draw) {
   if (!PyTuple_Check(pair.ptr()) || PyTuple_GET_SIZE(pair.ptr()) != 2) {
     throw py::type_error("Dispatcher: draw must return (seed, offset) or None");
   }
-  // Masked: a seed may be any 64 bits, of either sign.
+  // Masked, since a seed may be any 64 bits, signed or unsigned.
   draw->seed = PyLong_AsUnsignedLongLongMask(PyTuple_GET_ITEM(pair.ptr(), 0));
   draw->offset = PyLong_AsUnsignedLongLongMask(PyTuple_GET_ITEM(pair.ptr(), 1));
   if (PyErr_Occurred()) throw py::error_already_set();
   return true;
 }
 
-// Takes the references. A namedtuple is filled as a tuple: its own __new__ is Python code.
+// Takes over the references. A namedtuple is filled as a tuple: its own __new__ is Python code.
 PyObject* pack(const State& state, PyObject** tensors, size_t count) {
   if (!state.result) return tensors[0];
   PyObject* fields = PyTuple_New(static_cast<Py_ssize_t>(count));
@@ -236,7 +235,7 @@ void check_plan(const State& state, const Call& call, const Plan& plan) {
   }
 }
 
-// Autograd counts the writes to a tensor, to notice that what it saved has changed.
+// Autograd counts the writes to a tensor, by which it detects changes of saved tensors.
 void count_writes(const Call& call) {
   const Arguments& arguments = call.arguments;
   py::list written;
@@ -254,11 +253,11 @@ PyObject* run(Dispatcher* self, const Call& call, py::object plan_object, Plan* 
   if (plan->draws() && arguments.drawn &&
       draw.offset > Draw::kOffsets - static_cast<uint64_t>(plan->draws())) {
     PyObject* x = arguments.slots[0];
-    return call_slow(state, "arguments", x, keyword_values, keywords).release().ptr();
+    return call_slow(state, kArguments, x, keyword_values, keywords).release().ptr();
   }
   if (plan->draws() && !arguments.drawn && !call_draw(state, call, plan->draws(), &draw)) {
     PyObject* x = arguments.slots[0];
-    return call_slow(state, "capture", x, keyword_values, keywords).release().ptr();
+    return call_slow(state, kCapture, x, keyword_values, keywords).release().ptr();
   }
   PyObject* tensors[Plan::kMaxOutputs];
   if (arguments.num_out) count_writes(call);
@@ -275,9 +274,9 @@ PyObject* dispatch(Dispatcher* self, PyObject* x, PyObject* const* keyword_value
                    PyObject* keywords) {
   const State& state = *self->state;
   Call call;
-  if (const char* reason = read(state, x, keyword_values, keywords, &call)) {
-    // The gate looks at names and options before it looks at tensors: both are known to be right.
-    if (state.grad && std::strcmp(reason, "grad") == 0) return call_grad(state, call.arguments);
+  if (const Reason reason = read(state, x, keyword_values, keywords, &call)) {
+    // The gate checks names and options before tensors, so both are valid here.
+    if (state.grad && reason == kGrad) return call_grad(state, call.arguments);
     return call_slow(state, reason, x, keyword_values, keywords).release().ptr();
   }
   const uint64_t hash = call.key.hash();
@@ -288,7 +287,7 @@ PyObject* dispatch(Dispatcher* self, PyObject* x, PyObject* const* keyword_value
                keywords);
   }
   ++self->misses;
-  py::object answer = call_slow(state, "miss", x, keyword_values, keywords);
+  py::object answer = call_slow(state, kMiss, x, keyword_values, keywords);
   if (!py::isinstance<Plan>(answer)) return answer.release().ptr();
   plan = answer.cast<Plan*>();
   check_plan(state, call, *plan);

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The hot path, from the keyword arguments to the launch: match, gate, key, look up, run. A raw
-// CPython type with a vectorcall, since a binding layer would cost as much as the path itself.
+// The hot path, from the keyword arguments to the launch: match, gate, key, look up, run. It is a
+// plain CPython type with a vectorcall, since a binding layer would cost as much as the path
+// itself.
 #pragma once
 
 #include <string>
@@ -14,7 +15,8 @@
 
 namespace fusedops::runtime {
 
-/// What a dispatcher was made from, and what it has learnt. Built by tp_new, filled by tp_init.
+/// The arguments that a dispatcher was made from, and its plans. Created by tp_new, filled by
+/// tp_init.
 struct State {
   std::string name;
   std::vector<Slot> slots;
@@ -41,14 +43,14 @@ PyObject* vectorcall(PyObject* object, PyObject* const* args, size_t nargsf, PyO
 /// The Python type `Dispatcher` (dispatcher_type.cpp). Throws py::error_already_set.
 py::object make_dispatcher_type(const py::module_& module);
 
-/// Has instances of a Python class that defines __call__ be called by `vectorcall` all the same:
-/// that method is for tracers, which read Python.
+/// Makes calls of a Python class's instances use `vectorcall` although the class defines __call__:
+/// that method is for tracers, which read Python code.
 void call_at_once(const py::handle& type);
 
-/// A number that is part of every key; test hooks change it to part their plans from the others.
+/// A number that is part of every key. Test hooks change it so that their plans are separate.
 void set_salt(int64_t salt);
 
-/// The plan that launched last in this process, or None.
+/// The last plan in this process that launched a kernel, or None.
 py::object last_plan();
 
 }  // namespace fusedops::runtime

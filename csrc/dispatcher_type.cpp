@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The Python type around a dispatcher: how it is made, read, collected and destroyed.
+// The Python type of a dispatcher: creation, attributes, garbage collection, destruction.
 #include <pybind11/pybind11.h>
 #include <structmember.h>
 
@@ -15,8 +15,8 @@ namespace fusedops::runtime {
 namespace {
 
 PyObject* create(PyTypeObject* type, PyObject*, PyObject*) {
-  // A class that Python derives inherits the flag only from Python 3.12 on; without it, every call
-  // would pack its keywords into a dict. One that has a __call__ of its own is left alone.
+  // A subclass defined in Python inherits this flag only from Python 3.12 on; without it every call
+  // packs its keywords into a dict. Classes with a __call__ of their own are not changed.
   if (type->tp_call == PyVectorcall_Call) type->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;
   PyObject* object = type->tp_alloc(type, 0);
   if (!object) return nullptr;
@@ -28,7 +28,7 @@ PyObject* create(PyTypeObject* type, PyObject*, PyObject*) {
   return PyErr_NoMemory();
 }
 
-// tuple itself, or what collections.namedtuple makes.
+// Whether an object is the type tuple, or one made by collections.namedtuple.
 bool is_tuple_type(const py::handle object) {
   if (!PyType_Check(object.ptr())) return false;
   auto* type = reinterpret_cast<PyTypeObject*>(object.ptr());
@@ -105,7 +105,7 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
 int clear(PyObject* object) {
   State* state = cast(object)->state;
   if (!state) return 0;
-  // Moved out first: dropping them can run Python, which may come back here.
+  // Moved out first: destroying them can run Python code that calls this again.
   const py::object slow = std::move(state->slow);
   const py::object draw = std::move(state->draw);
   const py::object result = std::move(state->result);

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The part of DLPack 1.x that the runtime speaks: a view of a tensor, and the exchange API that
-// torch publishes as `torch.Tensor.__dlpack_c_exchange_api__`. The layouts are those of
+// The part of DLPack 1.x that the runtime uses: a view of a tensor, and the exchange API that torch
+// publishes as `torch.Tensor.__dlpack_c_exchange_api__`. The layouts are those of
 // https://github.com/dmlc/dlpack (include/dlpack/dlpack.h, version 1.3); only a new major version
 // may change them.
 #pragma once
@@ -38,7 +38,7 @@ struct DataType {
   uint16_t lanes;
 };
 
-/// A view: whoever handed it out owns the data, the shape and the strides.
+/// A view; the data, the shape and the strides belong to the tensor.
 struct Tensor {
   void* data;
   Device device;
@@ -60,7 +60,7 @@ struct ExchangeHeader {
 };
 
 /// Each function returns 0, or -1 with a Python exception set. The three `managed` entries are not
-/// used here (Torch::empty says why) and only keep their places.
+/// used (Torch::empty says why).
 struct ExchangeApi {
   ExchangeHeader header;
   void (*managed_allocate)();

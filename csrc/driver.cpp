@@ -29,7 +29,7 @@ Driver open() {
                              "; install the driver, or use tensors on the CPU");
   }
   Driver driver{};
-  // First what the others' errors need. The suffixes are the current ABI of these names in cuda.h.
+  // Those that error messages need come first. The suffixes are those of these names in cuda.h.
   find(library, "cuGetErrorName", driver.GetErrorName);
   find(library, "cuGetErrorString", driver.GetErrorString);
   find(library, "cuInit", driver.Init);
@@ -56,7 +56,7 @@ Driver open() {
 }  // namespace
 
 const Driver& Driver::get() {
-  // A throwing open leaves the static uninitialised, so the next call tries again.
+  // Where open() throws, the static stays uninitialized and the next call tries again.
   static const Driver driver = open();
   return driver;
 }
@@ -110,6 +110,7 @@ Properties properties(int index) {
           attribute(kCapabilityMinor),
           attribute(kMultiprocessors),
           attribute(kSharedPerBlockOptin),
+          attribute(kThreadsPerMultiprocessor),
           attribute(kL2Bytes),
           attribute(kMaxRegistersPerBlock)};
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The CUDA driver, found with dlopen at first use: the module links and loads without it.
+// The CUDA driver, loaded with dlopen at first use, so that the module links and loads without it.
 #pragma once
 
 #include <string>
@@ -23,6 +23,7 @@ enum DeviceAttribute : int {
   kMaxRegistersPerBlock = 12,
   kMultiprocessors = 16,
   kL2Bytes = 38,
+  kThreadsPerMultiprocessor = 39,
   kCapabilityMajor = 75,
   kCapabilityMinor = 76,
   kSharedPerBlockOptin = 97,
@@ -51,7 +52,7 @@ struct LaunchConfig {
 static_assert(sizeof(LaunchAttribute) == 72 && sizeof(LaunchConfig) == 56, "as in cuda.h");
 constexpr int kProgrammaticSerialization = 6;  // CUlaunchAttributeID
 
-/// The entry points in use, named as in cuda.h without `cu`.
+/// The entry points that are used, named as in cuda.h without `cu`.
 struct Driver {
   Result (*Init)(unsigned flags);
   Result (*DriverGetVersion)(int* version);
@@ -76,35 +77,36 @@ struct Driver {
   Result (*LaunchKernelEx)(const LaunchConfig* config, Function function, void** arguments,
                            void** extra);
 
-  /// Throws std::runtime_error with the reason and the cure where there is no usable driver.
+  /// Throws std::runtime_error with the reason and the remedy where there is no usable driver.
   static const Driver& get();
 
-  /// Throws std::runtime_error naming the CUDA error unless `result` is success.
+  /// Throws std::runtime_error with the name of the CUDA error unless `result` is success.
   void check(Result result, const std::string& what) const;
 };
 
-/// 0 where there is no driver, or no device.
+/// The number of CUDA devices; 0 without a driver.
 int device_count();
 
 /// The driver's CUDA version as 1000 * major + 10 * minor; 0 without a driver.
 int driver_version();
 
-/// What a device can do.
+/// Properties of a device.
 struct Properties {
   std::string name;
   int capability_major;
   int capability_minor;
   int multiprocessors;
   int shared_per_block_optin;
+  int threads_per_multiprocessor;
   int l2_bytes;
   int registers_per_block;
 };
 Properties properties(int index);
 
-/// The device's primary context, which torch uses too; retained once, for the process.
+/// The device's primary context, which torch uses as well; retained once, for the whole process.
 Context primary_context(int index);
 
-/// Makes the device's primary context current for a scope, if it is not already.
+/// Makes the device's primary context current for a scope, if it is not yet.
 class Scope {
  public:
   /// Whether the device's primary context is current already.

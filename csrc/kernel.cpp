@@ -10,15 +10,15 @@
 namespace fusedops::runtime {
 namespace {
 
-// What a kernel may surely use without asking: of the 48 KiB that static and dynamic shared memory
-// have together, 18 KiB are left to the static part, the parts of a row of doubles.
+// Bytes of dynamic shared memory that need no opt-in: of the 48 KiB for static and dynamic shared
+// memory together, 18 KiB are left for the static part, the partial results of a row of doubles.
 constexpr unsigned kDefaultShared = 30 * 1024;
 
-// Blocks of a cluster that every device with clusters takes.
+// The largest cluster size that every device with clusters supports.
 constexpr int kPortableCluster = 8;
 
-// Kernels that wait for those before them (core/dependency.cuh), as ours for sm_90 and newer do, may
-// start before these have ended. Earlier drivers do not capture such launches.
+// Kernels that wait for the previous one themselves (core/dependency.cuh), as those for sm_90 and
+// later do, may start before it has ended. Drivers before this one do not capture such launches.
 constexpr int kWaitingPtx = 90;
 constexpr int kCapturingDriver = 12030;
 
@@ -26,7 +26,7 @@ constexpr int kCapturingDriver = 12030;
 constexpr int kInvalidImage = 200, kNoBinaryForGpu = 209, kInvalidPtx = 218, kUnsupportedPtx = 222,
               kJitCompilerNotFound = 221;
 
-// What a user can do where the driver refuses an image.
+// The remedy where the driver refuses an image.
 std::string load_cure(cuda::Result result) {
   const int version = cuda::driver_version();
   const std::string driver = "; the driver supports CUDA " + std::to_string(version / 1000) + "." +
@@ -59,7 +59,7 @@ void check_loaded(const cuda::Driver& driver, cuda::Result result, const std::st
   }
 }
 
-// Loading code is forbidden while this thread captures a graph in the default mode.
+// Loading code is an error while this thread captures a graph in the default capture mode.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const cuda::Driver& driver) : driver_(driver) {
@@ -149,7 +149,7 @@ void Kernel::launch(cuda::Stream stream, unsigned grid, unsigned block, unsigned
   const cuda::LaunchAttribute early{cuda::kProgrammaticSerialization, 0, 1, {}};
   const cuda::LaunchConfig config{grid, 1,      1,      block,  1,
                                   1,    shared, stream, &early, waits_ ? 1u : 0u};
-  // A CUkernel may stand in place of a CUfunction: it then runs in the current context.
+  // A CUkernel may be passed as a CUfunction: it then runs in the current context.
   const cuda::Result result =
       driver.LaunchKernelEx(&config, reinterpret_cast<cuda::Function>(cuda_), arguments, nullptr);
   if (result == cuda::kSuccess) return;

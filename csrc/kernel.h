@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A loaded kernel, for the host or for CUDA devices.
+// A loaded kernel, for the CPU or for CUDA devices.
 #pragma once
 
 #include <atomic>
@@ -15,12 +15,12 @@
 
 namespace fusedops::runtime {
 
-/// One function of one binary. A CUDA kernel stays loaded for the process (a captured graph may
-/// still replay it); a host library is closed with its last plan.
+/// One function of one binary. A CUDA kernel stays loaded until the process ends, since a captured
+/// graph may still replay it; a library for the CPU is closed with its last plan.
 class Kernel {
  public:
-  /// From the bytes of a cubin. `waits`: compiled for sm_90 or newer, it waits by itself for what
-  /// was launched before it. Throws std::runtime_error.
+  /// From the bytes of a cubin. `waits`: compiled for sm_90 or later, the kernel itself waits for
+  /// the previous one (programmatic dependent launch). Throws std::runtime_error.
   static std::shared_ptr<Kernel> load_cuda(std::string image, const std::string& symbol,
                                            bool waits);
 
@@ -35,8 +35,8 @@ class Kernel {
   HostKernel host() const { return host_; }
   const std::string& symbol() const { return symbol_; }
 
-  /// Loads the kernel on a device and allows it this much shared memory; cheap when already done.
-  /// The device's context must be current.
+  /// Loads the kernel on a device and allows it `shared` bytes of dynamic shared memory; cheap if
+  /// that was done before. The device's context must be current.
   void prepare(int index, unsigned shared);
 
   /// Launches on `stream`; the device's context must be current. `words` is the only argument.
@@ -50,10 +50,10 @@ class Kernel {
   HostKernel host_ = nullptr;
   void* library_ = nullptr;
   cuda::Kernel cuda_ = nullptr;
-  bool may_wait_ = false;            // by itself for what was launched before it
-  std::atomic<bool> waits_ = false;  // as this device's machine code does
+  bool may_wait_ = false;            // `waits` of load_cuda
+  std::atomic<bool> waits_ = false;  // whether the loaded machine code waits
   std::mutex mutex_;
-  std::vector<int64_t> shared_;  // per device: bytes allowed so far; -1: not loaded there
+  std::vector<int64_t> shared_;  // per device: bytes allowed so far; -1: not loaded
 };
 
 }  // namespace fusedops::runtime

@@ -10,7 +10,7 @@
 namespace fusedops::runtime {
 namespace {
 
-// 2 to the power of this, at most 16 bytes: the widest access that a kernel makes.
+// The logarithm of the alignment in bytes, which is at most 16: the widest access of a kernel.
 int alignment(const char* data) { return __builtin_ctzll(reinterpret_cast<uintptr_t>(data) | 16); }
 
 }  // namespace
@@ -24,7 +24,7 @@ void Key::add_tensor(const View& view) {
 }
 
 uint64_t Key::hash() const {
-  // Multiply and fold, word by word; the constant is 2^64 / golden ratio.
+  // Multiplies and folds each word; the constant is 2^64 / golden ratio.
   uint64_t hash = static_cast<uint64_t>(size_);
   for (int i = 0; i < size_; ++i) {
     hash = (hash ^ static_cast<uint64_t>(words_[i])) * 0x9e3779b97f4a7c15;
@@ -52,7 +52,7 @@ void PlanTable::insert(const Key& key, uint64_t hash, py::object object, Plan* p
 }
 
 void PlanTable::clear() {
-  // Emptied first: dropping a plan can run Python, which may come back here.
+  // The table is emptied first: destroying a plan can run Python code that calls this again.
   decltype(entries_) dropped;
   dropped.swap(entries_);
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The key under which a plan is found again, and the table of plans.
+// The key of a call, and the table of plans by key.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace fusedops::runtime {
 
-/// A string of 64-bit words, on the stack. Every part says how long it is, so two different calls
+/// A sequence of 64-bit words, on the stack. Every part includes its length, so two different calls
 /// never have the same words.
 class Key {
  public:
@@ -22,7 +22,7 @@ class Key {
     words_[size_++] = word;
   }
 
-  /// Kind, dtype, rank, alignment, shape, strides; not the device, which all tensors share.
+  /// Adds kind, dtype, rank, alignment, shape and strides; not the device, which all tensors share.
   void add_tensor(const View& view);
 
   uint64_t hash() const;
@@ -36,13 +36,13 @@ class Key {
   int64_t words_[kCapacity];
 };
 
-/// The plans of one dispatcher. They keep Python objects: use with the GIL.
+/// The plans of one dispatcher. They hold Python objects, so all members need the GIL.
 class PlanTable {
  public:
-  /// The Python object of the plan and, in `plan`, the plan; null where there is none.
+  /// Returns the Python object of the plan and sets `plan`; null where there is none.
   PyObject* find(const Key& key, uint64_t hash, Plan** plan) const;
 
-  /// Keeps a reference to `object`, which is the plan's.
+  /// Keeps a reference to `object`, the Python object of the plan.
   void insert(const Key& key, uint64_t hash, py::object object, Plan* plan);
 
   void clear();
@@ -50,7 +50,7 @@ class PlanTable {
   int visit(visitproc visit, void* argument) const;
 
  private:
-  // Shapes may go on changing for ever; a plan costs some 50 us to make again.
+  // A bound for programs whose shapes keep changing; making a plan again costs some 50 us.
   static constexpr size_t kMaxPlans = 8192;
 
   struct Entry {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The Python module fusedops._runtime: binds, and nothing else.
+// The Python module fusedops._runtime: bindings only.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -16,6 +16,7 @@
 #include "cpu.h"
 #include "dispatch.h"
 #include "driver.h"
+#include "gate.h"
 #include "kernel.h"
 #include "plan.h"
 #include "threads.h"
@@ -34,6 +35,7 @@ py::dict device(int index) {
   properties["capability"] = py::make_tuple(found.capability_major, found.capability_minor);
   properties["multiprocessors"] = found.multiprocessors;
   properties["shared_per_block_optin"] = found.shared_per_block_optin;
+  properties["threads_per_multiprocessor"] = found.threads_per_multiprocessor;
   properties["l2_bytes"] = found.l2_bytes;
   properties["registers_per_block"] = found.registers_per_block;
   return properties;
@@ -62,8 +64,8 @@ void bind_slot_flags(py::module_& module) {
   module.attr("SLOT_DESCRIBED") = static_cast<int>(Slot::kDescribed);
 }
 
-// One launch of several, as Python gives it: kernel, words, patches, rows, grain, grid, block,
-// shared.
+// A further launch of a plan, as Python passes it: kernel, words, patches, rows, grain, grid,
+// block, shared.
 using StageTuple = std::tuple<std::shared_ptr<runtime::Kernel>, py::bytes, py::list, int64_t,
                               int64_t, unsigned, unsigned, unsigned>;
 
@@ -106,6 +108,7 @@ PYBIND11_MODULE(_runtime, module) {
            py::arg("returned") = py::none())
       .def_readonly("info", &runtime::Plan::info);
 
+  module.attr("Reason") = runtime::make_reason_type(module);
   module.attr("Dispatcher") = runtime::make_dispatcher_type(module);
   module.def("call_at_once", &runtime::call_at_once, py::arg("type"));
   module.def("set_salt", &runtime::set_salt, py::arg("salt"));

@@ -10,7 +10,7 @@
 namespace fusedops::runtime {
 namespace {
 
-// Others may run Python while a kernel runs, or while a launch waits for room in the queue.
+// Releases the GIL while a kernel runs, or while a launch waits for room in the queue.
 class WithoutGil {
  public:
   WithoutGil() : state_(PyEval_SaveThread()) {}

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A plan: all that is known of a call before its pointers and numbers are. Running one allocates
-// the outputs, and for each stage rewrites the words that change and launches.
+// A plan: all that can be computed of a call before its pointers and numbers are known. Running it
+// allocates the outputs; for each stage it writes the words that change, and launches the kernel.
 #pragma once
 
 #include <cstdint>
@@ -13,28 +13,29 @@
 
 namespace fusedops::runtime {
 
-/// One output, as the two ways to allocate it take it (Torch::empty).
+/// One output, as the two functions that allocate it take it (Torch::empty).
 struct Output {
   py::tuple strided;  // shape, strides, dtype
   py::tuple shape;    // the shape
-  py::dict options;   // dtype, and device from the first run on
+  py::dict options;   // dtype, and from the first run on the device
 };
 
 class Plan {
  public:
   static constexpr size_t kMaxOutputs = 64;
 
-  /// The first `returned` outputs are the caller's. The others are scratch, which lives until the
-  /// last stage is launched: torch's allocator hands it to later work of the same stream only.
-  /// Throws ValueError where the parts do not fit together.
+  /// The first `returned` outputs are returned to the caller. The others are scratch memory, which
+  /// is freed when the last stage is launched: torch's allocator gives it to later work of the same
+  /// stream only. Throws ValueError where the arguments are inconsistent.
   Plan(std::vector<Stage> stages, const py::list& outputs, size_t returned, int draws,
        py::object info);
 
-  /// Throws ValueError if a patch asks these values for something that they are not.
+  /// Throws ValueError if a value does not have the kind that a patch needs.
   void check(const Value* values, int count) const;
 
-  /// Allocates what `out` does not give. `tensors` has room for kMaxOutputs, and gets a new
-  /// reference for each output that is returned. Throws py::error_already_set, std::runtime_error.
+  /// Allocates the outputs that `out` does not contain, and launches. `tensors`, of kMaxOutputs
+  /// elements, gets a new reference for each returned output. Throws py::error_already_set,
+  /// std::runtime_error.
   void run(const Torch& torch, const Value* values, PyObject* const* out, const Value* out_values,
            Draw draw, PyObject** tensors);
 
@@ -49,12 +50,12 @@ class Plan {
   PyObject* allocate(const Torch& torch, const Output& output, dlpack::Device device) const;
   void launch(const Torch& torch, const Value* values, char* const* outputs, Draw draw) const;
 
-  std::vector<Stage> stages_;  // those that launch
+  std::vector<Stage> stages_;  // only those that launch a kernel
   std::vector<Output> outputs_;
   size_t returned_;
   int draws_;
-  bool parallel_ = false;  // some stage can use more than one thread
-  bool placed_ = false;    // the outputs' options hold the device
+  bool parallel_ = false;  // whether some stage can use more than one thread
+  bool placed_ = false;    // whether the outputs' options include the device
 };
 
 }  // namespace fusedops::runtime

@@ -17,7 +17,7 @@ void store(uint64_t* word, T value) {
   std::memcpy(word, &value, sizeof(T));
 }
 
-// Half a unit rounds to even, as Python's round() does.
+// Ties round to even, as in Python's round().
 uint32_t threshold(double p) {
   if (p >= 1) return 65536;
   return static_cast<uint32_t>(std::clamp(std::nearbyint(p * 65536), 1.0, 65535.0));

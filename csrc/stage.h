@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A stage of a plan: one launch, and the words of its argument that each call rewrites.
+// A stage of a plan: one launch, and the words of its argument that each call changes
+// (relocations).
 #pragma once
 
 #include <cstddef>
@@ -15,29 +16,29 @@
 
 namespace fusedops::runtime {
 
-/// One value of a call as the gate understood it. Slot 0 is x, slot i the i-th operand.
+/// One value of a call, as the gate read it. Slot 0 is x, slot i the i-th operand.
 struct Value {
   enum Kind : uint8_t { kAbsent, kTensor, kReal, kInteger };
-  Kind kind;        // kAbsent also for a tensor that is described only
+  Kind kind;        // kAbsent also for a tensor that is only described
   View view;        // kTensor
   double real;      // kReal, kInteger
   int64_t integer;  // kInteger
 };
 
-/// Rewrites one word of the kernel's argument at each call. `source` is a slot, an output
-/// (kOutput), nothing (kSeed, kDraw), or a number to add (kOffset).
+/// Writes one 8-byte word of the kernel's argument at each call. `source` is a slot, the number of
+/// an output (kOutput), unused (kSeed, kDraw), or a number to add (kOffset).
 struct Patch {
   enum Kind : int {
-    kPointer,      // the slot's data
-    kOutput,       // the output's data
-    kFloat32,      // the slot's number; the upper half of the word stays
+    kPointer,      // the address of the slot's data
+    kOutput,       // the address of the output's data
+    kFloat32,      // the slot's number; the upper half of the word is not changed
     kFloat64,      //
     kInt64,        //
-    kThreshold,    // of the probability p: round(p * 65536) in 1..65535, 65536 for p = 1 (32 bits)
+    kThreshold,    // round(p * 65536) in 1..65535, 65536 for p = 1 (32 bits), p the slot's number
     kKeepScale32,  // 65536 / (65536 - threshold), 0 for p = 1
     kKeepScale64,  //
-    kSeed,         // of the draw
-    kOffset,       // of the draw, plus the slot number `source`
+    kSeed,         // the seed of the draw
+    kOffset,       // the offset of the draw, plus `source`, the number of the dropout
     kDraw,         // the address of a draw that lies in memory
     kKinds,
   };
@@ -46,10 +47,10 @@ struct Patch {
   int64_t source;
 };
 
-/// What the random numbers of one call start from: two numbers, or the address of two that a kernel
-/// reads when it runs. The numbers are those at the address where the host can read it.
+/// Seed and offset of the random numbers of one call, or their address, from which the kernel reads
+/// them when it runs. Where the host can read that address, the numbers are set as well.
 struct Draw {
-  /// Streams, an offset plus a slot each: a counter has 48 bits for them.
+  /// Offsets, with the slot added, are below this: a counter has 48 bits for them.
   static constexpr uint64_t kOffsets = uint64_t{1} << 48;
 
   uint64_t seed = 0;
@@ -59,23 +60,23 @@ struct Draw {
 
 class Stage {
  public:
-  /// The classic limit of a kernel's arguments, which every device and driver takes.
+  /// The limit of a kernel's arguments that every device and driver supports: 4096 bytes.
   static constexpr size_t kMaxWords = 4096 / sizeof(uint64_t);
 
-  /// Throws ValueError where the parts do not fit together.
+  /// Throws ValueError where the arguments are inconsistent.
   Stage(std::shared_ptr<Kernel> kernel, const std::string& words, const py::list& patches,
         int64_t rows, int64_t grain, unsigned grid, unsigned block, unsigned shared);
 
-  /// Throws ValueError if a patch names none of so many outputs.
+  /// Throws ValueError if a patch names an output that is not among `count`.
   void check_outputs(size_t count) const;
 
-  /// Throws ValueError if a patch asks these values for something that they are not.
+  /// Throws ValueError if a value does not have the kind that a patch needs.
   void check_values(const Value* values, int count) const;
 
-  /// Fills in the argument of one call; `words` has room for kMaxWords.
+  /// Writes the argument of one call to `words`, of kMaxWords elements.
   void write(const Value* values, char* const* outputs, Draw draw, uint64_t* words) const;
 
-  /// Run the kernel; neither needs the GIL. The device's context must be current.
+  /// Run the kernel, without need of the GIL. The device's context must be current.
   void run_host(const uint64_t* words, int threads) const;
   void launch_cuda(int device, cuda::Stream stream, uint64_t* words) const;
 

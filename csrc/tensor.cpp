@@ -120,8 +120,8 @@ const char* dtype_name(dlpack::DataType type) {
 }  // namespace
 
 const Torch& Torch::get() {
-  // The GIL guards this. A static's own guard would not do: looking up may give up the GIL, and
-  // another thread would then wait for the guard with the GIL in its hand.
+  // The GIL guards this. The guard of a static would deadlock: the lookup may release the GIL, and
+  // another thread would then wait for the guard while it holds the GIL.
   static const Torch* torch = nullptr;
   if (!torch) torch = new Torch(look_up());
   return *torch;

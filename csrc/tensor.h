@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Everything that the runtime knows of torch: the DLPack exchange API, by which a tensor is seen
-// from C++ without torch's headers, and the Python objects that the hot path calls. All of it is
-// looked up once, when the first dispatcher is made.
+// The runtime's interface to torch: the DLPack exchange API, which describes a tensor to C++
+// without torch's headers, and the Python objects that the hot path calls. All are looked up once,
+// when the first dispatcher is made.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -15,7 +15,7 @@ namespace fusedops::runtime {
 namespace py = pybind11;
 using View = dlpack::Tensor;
 
-/// Handles into torch; every member lives as long as the process.
+/// Objects of torch; every member lives as long as the process.
 struct Torch {
   const dlpack::ExchangeApi* exchange;
 
@@ -35,24 +35,24 @@ struct Torch {
   PyObject* tracing_state;
   PyObject* num_threads;
 
-  PyObject* function_modes;    // how many, and
-  PyObject* function_mode_at;  // which; null in a torch that lacks them, as is
-  PyObject* device_context;    // the mode of torch.set_default_device
+  PyObject* function_modes;    // the number of active modes; null in a torch that lacks it, as are
+  PyObject* function_mode_at;  // the mode at a position,
+  PyObject* device_context;    // and the type of the mode of torch.set_default_device
   PyObject* increment_version;
 
   /// Dynamo's hook into Python frames; null in a torch that lacks it.
   PyObject* set_eval_frame;
 
-  PyObject* compiler;  // module dictionaries, read for one name each
+  PyObject* compiler;  // module dictionaries, and the name that is read in each
   PyObject* compiling;
   PyObject* forward_ad;
   PyObject* dual_level;
 
-  /// Allocation. The exchange API could allocate too, but what it returns wraps foreign memory:
-  /// `record_stream` on it is silently ignored and its storage cannot be resized. torch.empty costs
-  /// 1.8 us; the functions that Inductor's generated code calls cost 0.6 us and skip the
-  /// dispatcher, which the gate has shown to have nothing to add. They take (shape, strides,
-  /// dtype); the CUDA one allocates on the current device. Null in a torch that lacks them.
+  /// Allocation. The exchange API could allocate as well, but its tensors wrap foreign memory:
+  /// `record_stream` is silently ignored and the storage cannot be resized. torch.empty costs 1.8
+  /// us; the functions that Inductor's generated code calls cost 0.6 us and skip torch's
+  /// dispatcher, which the gate has shown to be without effect. They take (shape, strides, dtype);
+  /// the CUDA one allocates on the current device. Null in a torch that lacks them.
   PyObject* empty;
   PyObject* empty_cpu;
   PyObject* empty_cuda;
@@ -71,10 +71,10 @@ inline bool view_tensor(const Torch& torch, PyObject* tensor, View* view) {
 
 inline char* data_of(const View& view) { return static_cast<char*>(view.data) + view.byte_offset; }
 
-/// Elements; zero if any dimension is.
+/// The number of elements; zero if any dimension is zero.
 int64_t elements(const View& view);
 
-/// The bytes [first, last) that a tensor with non-negative strides can touch.
+/// The bytes [first, last) that a tensor with non-negative strides can access.
 struct Range {
   const char* first;
   const char* last;

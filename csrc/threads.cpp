@@ -17,8 +17,8 @@
 namespace fusedops::runtime {
 namespace {
 
-// How long an idle worker looks for the next job before it sleeps. Waking a sleeper takes some
-// 50 us; a longer spin would take the core from torch's own threads.
+// How long an idle worker spins for the next job before it sleeps. Waking it takes some 50 us;
+// longer spinning would take the core from torch's threads.
 constexpr std::chrono::microseconds kSpin{20};
 
 void pause() {
@@ -29,7 +29,7 @@ void pause() {
 #endif
 }
 
-// Rows of our own pool are handed out as threads come for them: a sleeper may wake late.
+// In the pool threads take rows dynamically, since a sleeping worker may wake late.
 struct Job {
   HostKernel kernel;
   const void* words;
@@ -50,7 +50,7 @@ class Pool {
  public:
   bool try_lock() { return busy_.try_lock(); }
 
-  // Called with the lock, and gives it back.
+  // Called with the lock held; releases it.
   void run(Job* job, int helpers) {
     grow(helpers);
     const uint64_t places = std::min(helpers, workers_);
@@ -59,7 +59,8 @@ class Pool {
     gate_.store((gate_.load(std::memory_order_relaxed) | kPlaces) + 1 + places);
     wake();
     job->work();
-    // Whoever has not come in by now stays out: nobody waits for a sleeper to wake.
+    // Closes the gate: a worker that has not taken a place by now takes none, so that the caller
+    // does not wait for a sleeper to wake.
     const uint64_t came = places - (gate_.fetch_and(~kPlaces) & kPlaces);
     for (int spins = 0; finished_.load(std::memory_order_acquire) != came; ++spins) {
       spins < 1000 ? pause() : std::this_thread::yield();
@@ -68,20 +69,21 @@ class Pool {
   }
 
  private:
-  // The gate holds the job's number and below it the places that are free. A worker comes in by
-  // taking a place from that very number, so it never meets a job whose caller has left.
+  // The gate holds the number of the job and, in the lower bits, the number of free places. A
+  // worker takes a place by compare-and-swap of both, so it never runs a job whose caller has
+  // returned.
   static constexpr uint64_t kPlaces = 0xffff;
 
   void grow(int helpers) {
     if (workers_ >= helpers) return;
-    // Signals are for the threads that Python knows.
+    // Workers block all signals, which the threads of Python handle.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
       for (; workers_ < helpers; ++workers_) std::thread([this] { serve(); }).detach();
     } catch (const std::system_error&) {
-      // No more threads to be had: fewer do the same work.
+      // The system has no more threads: fewer do the same work.
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
@@ -90,7 +92,7 @@ class Pool {
     if (sleepers_.load() == 0) return;
     {
       std::lock_guard<std::mutex> lock(sleep_);
-    }  // until the last one really waits
+    }  // every sleeper that was counted now waits
     alarm_.notify_all();
   }
 
@@ -108,7 +110,7 @@ class Pool {
     }
   }
 
-  // The gate as soon as its job is another than that of `seen`.
+  // Waits for a job other than that of `seen`; returns the gate.
   uint64_t await(uint64_t seen) {
     const auto fresh = [&] { return (gate_.load() | kPlaces) != (seen | kPlaces); };
     const auto end = std::chrono::steady_clock::now() + kSpin;
@@ -135,20 +137,21 @@ class Pool {
   std::condition_variable alarm_;
 };
 
-// Never destroyed: detached workers wait in it until the process ends.
+// Never destroyed, since detached workers wait in it until the process ends.
 std::atomic<Pool*> pool{nullptr};
 
 std::atomic<bool> own_threads{false};
 std::atomic<bool> forked{false};
 
-// A child has its parent's memory but none of its threads, and perhaps locks that nobody holds.
+// A forked child has its parent's memory but none of its threads, and perhaps locks that no thread
+// of it holds.
 const int at_fork = pthread_atfork(nullptr, nullptr, [] {
   pool.store(nullptr);
   forked.store(true);
 });
 
-// torch's OpenMP team: libgomp's entry point for a parallel region (libgomp/libgomp_g.h; LLVM's
-// runtime has it too), and what a member asks for its share.
+// torch's OpenMP team: the entry point of libgomp for a parallel region (libgomp/libgomp_g.h;
+// LLVM's runtime has it as well), and the functions by which a member finds its share.
 struct Team {
   void (*parallel)(void (*work)(void*), void* data, unsigned threads, unsigned flags);
   int (*number)();
@@ -160,7 +163,7 @@ void find(Function*& function, const char* name) {
   function = reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
 }
 
-// torch loads its OpenMP runtime for all to see. Looked up at first use, when torch is there.
+// torch loads its OpenMP runtime with global symbols. Looked up at first use, when torch is loaded.
 const Team* find_team() {
   static const Team team = [] {
     Team found{};
@@ -173,7 +176,7 @@ const Team* find_team() {
   return !whole || own_threads.load() || forked.load() ? nullptr : &team;
 }
 
-// Each member takes its share of the rows, the same one at every call: they are still in its cache
+// Each member processes the same share of the rows at every call, so that they are in its cache
 // when the next call has the same tensors.
 struct Shares {
   HostKernel kernel;
@@ -206,8 +209,8 @@ void run_rows(HostKernel kernel, const void* words, int64_t rows, int64_t grain,
   const int useful = static_cast<int>(std::min<int64_t>({pieces, threads, 1024}));
   if (useful <= 1) return kernel(words, 0, rows);
   if (const Team* team = find_team()) {
-    // All of the team, though some find no rows: a team of another size is made anew by libgomp,
-    // thread by thread, which took a millisecond of 16 threads.
+    // The whole team runs, even where some members find no rows: libgomp would create a team of
+    // another size anew, which took a millisecond for 16 threads.
     Shares shares{kernel, words, rows, team};
     const auto work = [](void* data) { static_cast<Shares*>(data)->work(); };
     return team->parallel(work, &shares, static_cast<unsigned>(std::min(threads, 1024)), 0);

@@ -9,7 +9,8 @@ Declare what happens before and after a row reduction; get one kernel that moves
 >>> attention_softmax(torch.zeros(1, 2), scale=0.125, padding=torch.tensor([False, True]))
 tensor([[1., 0.]])
 
-May import: version, renamed, errors, functors, declare, row_op, ops, exporting, nn.
+May import: version, renamed, errors, functors, declare, row_op, ops, group_norm, exporting,
+nn.
 """
 
 import importlib
@@ -20,30 +21,23 @@ from typing import TYPE_CHECKING, Any
 from fusedops import renamed
 from fusedops.version import __version__ as __version__
 
-__all__ = [
-    "Affine",
-    "Alibi",
-    "Bias",
-    "Cast",
-    "Causal",
+#: The public names beside those of the functors, which `fusedops.functors.library` lists.
+_NAMES = [
     "CompileError",
     "CompilerNotFound",
-    "Dropout",
     "Exported",
     "Functor",
     "FusedOpsError",
+    "GroupNorm",
+    "InstanceNorm",
+    "L2Norm",
     "LayerNorm",
-    "Lengths",
     "LogSoftmax",
-    "Mask",
     "MissingVariantError",
     "RMSNorm",
-    "Residual",
     "RowOp",
-    "Scale",
     "Softmax",
     "UnsupportedError",
-    "Window",
     "cpp_functor",
     "export",
     "functor",
@@ -64,51 +58,62 @@ def _is_command() -> bool:
 
 
 if TYPE_CHECKING:
-    from fusedops.exporting import Exported, export
-    from fusedops.functors import cpp_functor, functor
+    from fusedops.exporting import Exported as Exported
+    from fusedops.exporting import export as export
+    from fusedops.functors import cpp_functor as cpp_functor
+    from fusedops.functors import functor as functor
 
 renamed.install()
 
 # Elsewhere at once: saved programs of torch need the operators that this registers.
 if TYPE_CHECKING or not _is_command():
-    from fusedops import nn
-    from fusedops.errors import (
-        CompileError,
-        CompilerNotFound,
-        FusedOpsError,
-        MissingVariantError,
-        UnsupportedError,
-    )
-    from fusedops.functors import (
-        Affine,
-        Alibi,
-        Bias,
-        Cast,
-        Causal,
-        Dropout,
-        Functor,
-        Lengths,
-        Mask,
-        Residual,
-        Scale,
-        Window,
-    )
-    from fusedops.ops import LayerNorm, LogSoftmax, RMSNorm, Softmax
-    from fusedops.row_op import RowOp
+    from fusedops import nn as nn
+    from fusedops.errors import CompileError as CompileError
+    from fusedops.errors import CompilerNotFound as CompilerNotFound
+    from fusedops.errors import FusedOpsError as FusedOpsError
+    from fusedops.errors import MissingVariantError as MissingVariantError
+    from fusedops.errors import UnsupportedError as UnsupportedError
+    from fusedops.functors import Functor as Functor
+    from fusedops.functors import library as _library
+    from fusedops.functors.library import *
+    from fusedops.group_norm import GroupNorm as GroupNorm
+    from fusedops.group_norm import InstanceNorm as InstanceNorm
+    from fusedops.ops import L2Norm as L2Norm
+    from fusedops.ops import LayerNorm as LayerNorm
+    from fusedops.ops import LogSoftmax as LogSoftmax
+    from fusedops.ops import RMSNorm as RMSNorm
+    from fusedops.ops import Softmax as Softmax
+    from fusedops.row_op import RowOp as RowOp
+
+    if not TYPE_CHECKING:  # type checkers follow the imports, but cannot compute a list
+        __all__ = [*_NAMES, *_library.__all__]
+
+
+def _public() -> list[str]:
+    """The public names. In the process of a command, where there is no list yet, this makes it."""
+    if "__all__" not in globals():
+        library = importlib.import_module("fusedops.functors.library")
+        globals()["__all__"] = [*_NAMES, *library.__all__]
+    public: list[str] = globals()["__all__"]
+    return public
 
 
 def __getattr__(name: str) -> Any:
     """What few programs use; in the process of a command, everything."""
-    if name not in __all__:
+    if name == "__all__":
+        return _public()
+    known = globals().get("__all__", _NAMES)
+    # Functors are classes: torch need not be imported for other names, such as those of modules.
+    if name not in known and not (name[:1].isupper() and name in _public()):
         said = f"module {__name__!r} has no attribute {name!r}"
         if name.startswith("_"):  # asked for by Python and its tools, not by people
             raise AttributeError(said)
         from fusedops.declare.hints import nearest
 
-        raise AttributeError(f"{said}{nearest(name, __all__)}")
+        raise AttributeError(f"{said}{nearest(name, known)}")
     if name == "nn":
         return importlib.import_module("fusedops.nn")
-    for home in ("errors", "functors", "ops", "row_op", "exporting"):
+    for home in ("errors", "functors", "ops", "group_norm", "row_op", "exporting"):
         module = importlib.import_module(f"fusedops.{home}")
         if hasattr(module, name):
             globals()[name] = found = getattr(module, name)
@@ -118,4 +123,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """The public names; packages and modules of the implementation are attributes as well."""
-    return sorted([name for name in globals() if name.startswith("__")] + __all__)
+    return sorted({name for name in globals() if name.startswith("__")} | {"__all__", *_public()})

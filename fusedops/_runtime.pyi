@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compiled runtime (csrc/): finds the plan for these tensors and launches it."""
 
+import enum
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, TypeAlias, TypedDict
 
 import torch
 
@@ -12,6 +13,7 @@ class DeviceProperties(TypedDict):
     capability: tuple[int, int]
     multiprocessors: int
     shared_per_block_optin: int
+    threads_per_multiprocessor: int
     l2_bytes: int
     registers_per_block: int
 
@@ -46,25 +48,24 @@ DRAW: int  # the address of a draw that lies in memory; `source` unused
 # A launch: kernel, words, patches, rows, grain, grid, block, shared, as Plan has them.
 Stage: TypeAlias = tuple[Kernel | None, bytes, list[tuple[int, int, int]], int, int, int, int, int]
 
-# Why a call is left to Python: there is no plan yet, dropouts have to draw within a graph that is
-# being captured, or what csrc/gate.h and csrc/dispatch.cpp say.
-Reason: TypeAlias = Literal[
-    "miss",
-    "capture",
-    "arguments",
-    "conj",
-    "device",
-    "dual",
-    "functorch",
-    "grad",
-    "layout",
-    "mode",
-    "neg",
-    "overlap",
-    "storage",
-    "subclass",
-    "tracing",
-]
+class Reason(str, enum.Enum):
+    """Why a call is left to Python; csrc/gate.h says what each means."""
+
+    MODE = "mode"
+    FUNCTORCH = "functorch"
+    DUAL = "dual"
+    TRACING = "tracing"
+    ARGUMENTS = "arguments"
+    SUBCLASS = "subclass"
+    LAYOUT = "layout"
+    DEVICE = "device"
+    NEG = "neg"
+    CONJ = "conj"
+    GRAD = "grad"
+    STORAGE = "storage"
+    OVERLAP = "overlap"
+    MISS = "miss"
+    CAPTURE = "capture"
 
 # What a slot may be given, one bit each.
 SLOT_PROBABILITY: int  # a dropout's probability
@@ -121,10 +122,10 @@ class Dispatcher:
         name: What errors call the op.
         slots: ``(operand name, flags)``, at most 95; the flags are those of ``SLOT_...``. A
             description is part of the key, and no patch can use it.
-        slow: ``slow(reason, x, operands, options)``. Reason "miss" may answer with a Plan, which is
+        slow: ``slow(reason, x, operands, options)``. `Reason.MISS` may answer with a Plan, which is
             kept and run; any other answer to any reason is the call's result.
         draw: ``draw(device_type, device_index, generator, count) -> (seed, offset)``, or None where
-            numbers can only be drawn on the device: `slow` is then asked, with reason "capture".
+            numbers can only be drawn on the device: `slow` is then asked, with `Reason.CAPTURE`.
         result: A namedtuple type with a field for each output that is returned, ``tuple`` for a
             plain one, or None for a single tensor.
         grad: ``grad(options, x, *values)``, called instead of `slow` where grad mode is on and a

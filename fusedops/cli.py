@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The command line, put together: one more command is one more module in `COMMANDS`.
+"""The command line, put together from the modules of `commands`.
 
 May import: jit, commands.
 """
@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from fusedops.commands import build, cache, demo, doctor, export, record
+from fusedops.commands import build, cache, demo, doctor, export, record, tune
 from fusedops.jit import env
-
-COMMANDS = (demo, doctor, build, record, cache, export)  # as --help lists them
 
 app = typer.Typer(
     help="Fused row ops for torch: softmax and norms with their neighbours in one kernel.",
@@ -26,7 +24,7 @@ app = typer.Typer(
 )
 
 
-def _prints(folder: Callable[[], Path]) -> Callable[[bool], None]:
+def _prints(name: str, folder: Callable[[], Path], about: str) -> Any:
     """An option that prints a folder and nothing else, for `$(...)` in a build's script."""
 
     def say(asked: bool) -> None:
@@ -34,35 +32,32 @@ def _prints(folder: Callable[[], Path]) -> Callable[[bool], None]:
             typer.echo(folder())
             raise typer.Exit
 
-    return say
+    return typer.Option(name, callback=say, is_eager=True, help=f"Print the folder of the {about}.")
 
 
 @app.callback()
 def root(
     include: Annotated[
-        bool,
-        typer.Option(
-            "--include",
-            callback=_prints(env.include_dir),
-            is_eager=True,
-            help="Print the folder of the C++ headers, for a compiler's -I.",
-        ),
+        bool, _prints("--include", env.include_dir, "C++ headers, for a compiler's -I")
     ] = False,
     cmakedir: Annotated[
-        bool,
-        typer.Option(
-            "--cmakedir",
-            callback=_prints(env.cmake_dir),
-            is_eager=True,
-            help="Print the folder of the CMake package, for fusedops_DIR.",
-        ),
+        bool, _prints("--cmakedir", env.cmake_dir, "CMake package, for fusedops_DIR")
     ] = False,
 ) -> None:
     """What stands before a command."""
 
 
-for _command in COMMANDS:
-    _command.add(app)
+# As --help lists them.
+app.command()(demo.demo)
+app.command()(doctor.doctor)
+app.command(epilog=build.EXAMPLES)(build.build)
+app.command(
+    epilog=record.EXAMPLE,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)(record.record)
+app.command(epilog=tune.EXAMPLE)(tune.tune)
+app.add_typer(cache.app, name="cache")
+app.command(epilog=export.EXAMPLE)(export.export)
 
 
 def main() -> None:

@@ -32,9 +32,6 @@ ADD_NORM = fo.LayerNorm(
 )
 
 
-Dropping = Callable[[Tensor, float], Tensor]
-
-
 def torch_attention(
     x: Tensor,
     *,
@@ -42,11 +39,10 @@ def torch_attention(
     pair_bias: Tensor,
     padding: Tensor,
     p: float,
-    dropout: Dropping = functional.dropout,
 ) -> Tensor:
     """ATTENTION as a chain of torch calls in x's dtype."""
     scores = (x * scale + pair_bias).masked_fill(padding, float("-inf"))
-    return dropout(torch.softmax(scores, -1), p)
+    return functional.dropout(torch.softmax(scores, -1), p)
 
 
 def torch_add_norm(
@@ -57,10 +53,9 @@ def torch_add_norm(
     residual: Tensor,
     gamma: Tensor,
     beta: Tensor,
-    dropout: Dropping = functional.dropout,
 ) -> tuple[Tensor, Tensor]:
     """ADD_NORM as a chain of torch calls in x's dtype."""
-    stream = dropout(x + bias, p) + residual
+    stream = functional.dropout(x + bias, p) + residual
     return functional.layer_norm(stream, stream.shape[-1:], gamma, beta), stream
 
 
@@ -74,13 +69,13 @@ class Case:
     x: Tensor
     operands: dict[str, Any]
 
-    def fused(self, **options: Any) -> Any:
+    def fused(self) -> Any:
         """One call of the op."""
-        return self.op(self.x, **self.operands, **options)
+        return self.op(self.x, **self.operands)
 
-    def unfused(self, **options: Any) -> Any:
-        """One call of the torch chain, with torch's own dropout unless told otherwise."""
-        return self.chain(self.x, **self.operands, **options)
+    def unfused(self) -> Any:
+        """One call of the torch chain, with torch's own dropout."""
+        return self.chain(self.x, **self.operands)
 
     @property
     def title(self) -> str:

@@ -1,26 +1,44 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The fused row ops: softmax, log-softmax, LayerNorm and RMSNorm with functors around them.
+"""The fused row ops: softmax, log-softmax and norms with functors around them.
 
 May import: errors, functors, declare, row_op.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from fusedops.declare.text import add_op
+from fusedops.declare.operator import Statistic
 from fusedops.errors import shortened
-from fusedops.functors import Functor, is_finite
+from fusedops.functors import Functor, check_name, is_finite
 from fusedops.row_op import RowOp
 
-__all__ = ["LayerNorm", "LogSoftmax", "RMSNorm", "Softmax"]
+__all__ = ["L2Norm", "LayerNorm", "LogSoftmax", "RMSNorm", "Softmax"]
 
 
-@add_op
+def _flag(op: RowOp, name: str, value: object) -> bool:
+    """An argument of a declaration that is True or False; raises TypeError for anything else."""
+    if value not in (True, False):
+        kind = type(op).__name__
+        raise TypeError(f"{kind}: {name} must be True or False, got {shortened(value)}")
+    return bool(value)
+
+
+def _eps(op: RowOp, value: float) -> float:
+    """The eps of a norm; raises ValueError for what is none."""
+    if not is_finite(value) or value < 0:
+        kind = type(op).__name__
+        raise ValueError(f"{kind}: eps must be a finite number >= 0, got {shortened(value)}")
+    return float(value)
+
+
 class Softmax(RowOp):
     """``y_i = exp(v_i - max v) / sum_j exp(v_j - max v)`` over each row of ``v = load(x)``.
 
@@ -31,22 +49,37 @@ class Softmax(RowOp):
         store: The functors applied to the result before it is written, in order; none by default.
         empty_row: What a row whose maximum is -inf gives, say a fully masked one: ``"zero"``, the
             default, gives zeros, and ``"nan"`` gives torch's answer, NaN.
+        lse: Whether a call also returns ``lse = log(sum_j exp(v_j))``, one number for each row, of
+            x's shape without the reduced dimension, in float32 (float64 if x or y is float64). It
+            is differentiable; -inf for an empty row, which has no gradient, and NaN for a row that
+            holds NaN or +inf. False by default.
+        sink: The name of an operand that is one more logit of each row, s, as attention sinks are:
+            it takes part in maximum and sum (and so in lse), and has no column in y. A call gives
+            it as a number, or as a tensor that broadcasts against x and has size 1 in the reduced
+            dimension: shape (heads, 1, 1) for an x of shape (batch, heads, queries, keys). It has a
+            gradient. A sink of -inf is as none. None, the default, for no sink.
 
     Raises:
-        TypeError: load or store holds something that is no functor, or an argument is unknown.
+        TypeError: load or store holds something that is no functor, lse is no bool, sink is no
+            name, or an argument is unknown.
         ValueError: empty_row is something else, or a functor has no meaning where it stands.
 
     >>> import torch, fusedops as fo
     >>> op = fo.Softmax(load=[fo.Scale("scale"), fo.Mask("m")])
     >>> op(torch.zeros(1, 3), scale=0.5, m=torch.tensor([False, False, True]))
     tensor([[0.5000, 0.5000, 0.0000]])
+    >>> fo.Softmax(lse=True, sink="s")(torch.zeros(1, 3), s=0.0)
+    SoftmaxResult(y=tensor([[0.2500, 0.2500, 0.2500]]), lse=tensor([1.3863]))
     """
 
     header = "op/softmax.cuh"
     gradient_header = "op/softmax_gradient.cuh"
     kept = 2
-    normalizes = False
+    statistics: ClassVar[Mapping[str, Statistic]] = {
+        "lse": Statistic("lse", option="lse", differentiable=True)
+    }
     masks = True
+    gradient_schedule = "softmax"
 
     def __init__(
         self,
@@ -54,14 +87,31 @@ class Softmax(RowOp):
         store: Iterable[Functor] = (),
         *,
         empty_row: str = "zero",
+        lse: bool = False,
+        sink: str | None = None,
     ) -> None:
+        name = type(self).__name__
         if empty_row not in ("zero", "nan"):
-            raise ValueError(
-                f"{type(self).__name__}: empty_row must be 'zero' or 'nan', got {empty_row!r}"
-            )
-        super().__init__(load, store, empty_row=empty_row)
+            raise ValueError(f"{name}: empty_row must be 'zero' or 'nan', got {empty_row!r}")
+        constants: dict[str, Any] = {"empty_row": empty_row}
+        if _flag(self, "lse", lse):
+            constants["lse"] = True
+        if sink is not None:
+            check_name(self, "sink", sink)
+            constants["sink"] = sink
+        super().__init__(load, store, **constants)
 
-    def reference(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    @property
+    def row_operands(self) -> tuple[str, ...]:
+        return (self.constants["sink"],) if "sink" in self.constants else ()
+
+    def reads(self, wanted: Collection[str]) -> tuple[str, ...]:
+        return tuple(name for name in self.row_operands if name in wanted)
+
+    def reference(self, value: Tensor, *operands: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        columns = value.shape[-1]
+        sinks = [sink.expand(*value.shape[:-1], 1) for sink in operands]
+        value = torch.cat([value, *sinks], -1) if sinks else value
         gone = value == -torch.inf
         empty = gone.all(-1, keepdim=True)
         # What has left the row has no gradient and hands none on, by selection: on its way in, and
@@ -69,6 +119,11 @@ class Softmax(RowOp):
         safe = value.masked_fill(gone, -torch.inf).masked_fill(empty, 0.0)
         result = torch.log_softmax(safe, -1) if self.logarithmic else torch.softmax(safe, -1)
         result = torch.where(gone, result.detach(), result)
+        statistics = {}
+        if self.constants.get("lse"):
+            largest = safe.detach().amax(-1, keepdim=True)
+            lse = largest + (safe - largest).exp().sum(-1, keepdim=True).log()
+            statistics["lse"] = lse.masked_fill(empty, -torch.inf)[..., 0]
         filler = (
             torch.nan
             if self.constants["empty_row"] == "nan"
@@ -76,23 +131,50 @@ class Softmax(RowOp):
             if self.logarithmic
             else 0.0
         )
-        return result.masked_fill(empty, filler), {}
+        return result.masked_fill(empty, filler)[..., :columns], statistics
 
-    def cpp(self, compute: str) -> str:
+    def reference_of_nothing(self, value: Tensor, *operands: Tensor) -> dict[str, Tensor]:
+        rows = value.shape[:-1]
+        for sink in operands:
+            return {"lse": sink.expand(*rows, 1)[..., 0].clone()}
+        return {"lse": value.new_full(rows, -torch.inf)}
+
+    def cpp(self, compute: str, *operands: str) -> str:
         log = str(self.logarithmic).lower()
         nan = str(self.constants["empty_row"] == "nan").lower()
-        return f"Softmax<{compute}, {log}, {nan}>"
+        options = (str("lse" in self.constants).lower(),) if len(self.constants) > 1 else ()
+        return f"Softmax<{', '.join((compute, log, nan, *options, *operands))}>"
 
-    def gradient_cpp(self, compute: str) -> str:
-        return self.cpp(compute).replace("Softmax", "SoftmaxGradient")
+    def gradient_cpp(self, compute: str, *operands: str) -> str:
+        *sink, of_lse = operands
+        if not sink:
+            operands = () if of_lse == "Absent" else ("NoOperand", of_lse)
+        return self.cpp(compute, *operands).replace("Softmax", "SoftmaxGradient", 1)
+
+    def gradient_sizes(
+        self, value: Tensor, result: Tensor, upstream: Tensor, statistics: Mapping[str, Tensor]
+    ) -> Tensor | None:
+        if self.logarithmic:
+            share = result.exp()
+            sizes = upstream + share * upstream.square().sum(-1, keepdim=True).sqrt()
+        else:
+            share = result
+            sizes = share * (upstream + (share * upstream).sum(-1, keepdim=True))
+        for of_lse in statistics.values():
+            sizes = sizes + share * of_lse[..., None]
+        return sizes
+
+    def statistic_sizes(self, name: str, value: Tensor, statistic: Tensor) -> Tensor:
+        # Maximum and logarithm of the sum, which is at most the number of terms.
+        return statistic.abs() + math.log(value.shape[-1] + 1) + 1
 
 
-@add_op
 class LogSoftmax(Softmax):
     """``y_i = v_i - max v - log(sum_j exp(v_j - max v))`` over each row of ``v = load(x)``.
 
     The arguments are those of `Softmax`, but a row whose maximum is -inf gives -inf by default, and
-    NaN, torch's answer, with ``empty_row="nan"``. `RowOp` describes what a call takes.
+    NaN, torch's answer, with ``empty_row="nan"``. A sink is part of the logarithm's sum. `RowOp`
+    describes what a call takes.
 
     >>> import torch, fusedops as fo
     >>> fo.LogSoftmax()(torch.zeros(1, 2))
@@ -102,7 +184,6 @@ class LogSoftmax(Softmax):
     logarithmic = True
 
 
-@add_op
 class LayerNorm(RowOp):
     """``y = (v - mean) / sqrt(variance + eps)`` over each row of ``v = load(x)``.
 
@@ -129,9 +210,15 @@ class LayerNorm(RowOp):
     header = "op/norm.cuh"
     gradient_header = "op/norm_gradient.cuh"
     kept = 3
-    normalizes = True
-    masks = False
+    numbers = ("eps",)
+    statistics: ClassVar[Mapping[str, Statistic]] = {
+        "mean": Statistic("mean"),
+        "rstd": Statistic("rstd"),
+    }
+    several_dims = True
     centred = True
+    #: What a derived class's declaration says of the rows, before eps and stats.
+    sizes: Mapping[str, int] = MappingProxyType({})
 
     def __init__(
         self,
@@ -141,29 +228,32 @@ class LayerNorm(RowOp):
         eps: float = 1e-5,
         stats: bool = False,
     ) -> None:
-        if not is_finite(eps) or eps < 0:
-            raise ValueError(
-                f"{type(self).__name__}: eps must be a finite number >= 0, got {shortened(eps)}"
-            )
-        if stats not in (True, False):
-            raise TypeError(
-                f"{type(self).__name__}: stats must be True or False, got {shortened(stats)}"
-            )
-        super().__init__(load, store, eps=float(eps), stats=bool(stats))
+        super().__init__(
+            load, store, **self.sizes, eps=_eps(self, eps), stats=_flag(self, "stats", stats)
+        )
 
-    def reference(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def reference(self, value: Tensor, *operands: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         eps = float(self.constants["eps"])
         result, mean, rstd = torch.native_layer_norm(value, value.shape[-1:], None, None, eps)
-        return result, {"mean": mean[..., 0].detach(), "rstd": rstd[..., 0].detach()}
+        return result, {"mean": mean[..., 0], "rstd": rstd[..., 0]}
 
-    def cpp(self, compute: str) -> str:
+    def cpp(self, compute: str, *operands: str) -> str:
         return f"LayerNorm<{compute}>"
 
-    def gradient_cpp(self, compute: str) -> str:
+    def gradient_cpp(self, compute: str, *operands: str) -> str:
         return f"LayerNormGradient<{compute}>"
 
+    def gradient_sizes(
+        self, value: Tensor, result: Tensor, upstream: Tensor, statistics: Mapping[str, Tensor]
+    ) -> Tensor | None:
+        rstd = self.reference(value)[1]["rstd"][..., None]
+        along = result.abs() * (upstream * result.abs()).mean(-1, keepdim=True)
+        return rstd * (upstream + upstream.mean(-1, keepdim=True) + along)
 
-@add_op
+    def statistic_sizes(self, name: str, value: Tensor, statistic: Tensor) -> Tensor:
+        return value.abs().amax(-1) if name == "mean" else statistic.abs()
+
+
 class RMSNorm(LayerNorm):
     """``y = v / sqrt(mean(v * v) + eps)`` over each row of ``v = load(x)``.
 
@@ -189,13 +279,73 @@ class RMSNorm(LayerNorm):
     ) -> None:
         super().__init__(load, store, eps=eps, stats=stats)
 
-    def reference(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def reference(self, value: Tensor, *operands: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         rstd = torch.rsqrt(value.square().mean(-1, keepdim=True) + float(self.constants["eps"]))
-        kept = rstd[..., 0].detach()
-        return value * rstd, {"mean": torch.zeros_like(kept), "rstd": kept}
+        of_rows = rstd[..., 0]
+        return value * rstd, {"mean": torch.zeros_like(of_rows), "rstd": of_rows}
 
-    def cpp(self, compute: str) -> str:
+    def cpp(self, compute: str, *operands: str) -> str:
         return f"RmsNorm<{compute}>"
 
-    def gradient_cpp(self, compute: str) -> str:
+    def gradient_cpp(self, compute: str, *operands: str) -> str:
         return f"RmsNormGradient<{compute}>"
+
+
+class L2Norm(RowOp):
+    """``y = v / max(sqrt(sum(v * v)), eps)`` over each row of ``v = load(x)``.
+
+    As torch.nn.functional.normalize, but a row is NaN where its squares overflow or where it holds
+    NaN or Inf. The shapes, dtypes, operands and options of a call ``op(x, ...)`` are described at
+    `RowOp`.
+
+    Args:
+        load: The functors applied to x before the reduction, in order; none by default.
+        store: The functors applied to the result before it is written, in order; none by default.
+        eps: The least number that a row is divided by, finite and >= 0; 1e-12 by default.
+        stats: Whether a call also returns ``norm = sqrt(sum(v * v))``, one number for each row, in
+            float32 (float64 if x or y is float64), which has no gradient; False by default.
+
+    Raises:
+        TypeError: load or store holds something that is no functor, stats is no bool, or an
+            argument is unknown.
+        ValueError: eps is out of its range, or a functor has no meaning where it stands.
+
+    >>> import torch, fusedops as fo
+    >>> fo.L2Norm()(torch.tensor([[3.0, 4.0]]))
+    tensor([[0.6000, 0.8000]])
+    """
+
+    header = "op/l2_norm.cuh"
+    gradient_header = "op/l2_norm_gradient.cuh"
+    kept = 2
+    numbers = ("eps",)
+    statistics: ClassVar[Mapping[str, Statistic]] = {"norm": Statistic("norm")}
+    several_dims = True
+
+    def __init__(
+        self,
+        load: Iterable[Functor] = (),
+        store: Iterable[Functor] = (),
+        *,
+        eps: float = 1e-12,
+        stats: bool = False,
+    ) -> None:
+        super().__init__(load, store, eps=_eps(self, eps), stats=_flag(self, "stats", stats))
+
+    def reference(self, value: Tensor, *operands: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        norm = torch.linalg.vector_norm(value, dim=-1, keepdim=True)
+        norm = norm + (norm - norm).detach()  # NaN where it is infinite
+        return value / norm.clamp_min(self.constants["eps"]), {"norm": norm[..., 0]}
+
+    def cpp(self, compute: str, *operands: str) -> str:
+        return f"L2Norm<{compute}>"
+
+    def gradient_cpp(self, compute: str, *operands: str) -> str:
+        return f"L2NormGradient<{compute}>"
+
+    def gradient_sizes(
+        self, value: Tensor, result: Tensor, upstream: Tensor, statistics: Mapping[str, Tensor]
+    ) -> Tensor | None:
+        along = result.abs() * (upstream * result.abs()).sum(-1, keepdim=True)
+        norm: Tensor = torch.linalg.vector_norm(value, dim=-1, keepdim=True)
+        return (upstream + along) / norm.clamp_min(float(self.constants["eps"]))

@@ -14,12 +14,13 @@ import functools
 import inspect
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fusedops import _runtime
+from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound, bind, find_reduced
 from fusedops.bind.generator import draw, draw_in_memory
 from fusedops.bind.layouts import check_layouts
@@ -39,9 +40,6 @@ from fusedops.run.refusal import refuse, refuse_classes
 from fusedops.run.runnable import Runnable
 from fusedops.torch_ops.tracing import call_operator
 
-if TYPE_CHECKING:
-    from fusedops._runtime import Reason
-
 __all__ = ["RowOp", "declared"]
 
 #: The kinds of values that a call may pass for an operand of each role, as flags of the runtime.
@@ -50,10 +48,11 @@ _FLAGS = {
     Role.FLAGS: _runtime.SLOT_TENSOR,
     Role.COUNT: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR,
     Role.PROBABILITY: _runtime.SLOT_PROBABILITY | _runtime.SLOT_NUMBER,
+    Role.ROW: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR,
 }
 
 #: The gate's reasons for calls in which a torch mode or a tensor's class takes part, as in tracing.
-_DISPATCHED = ("mode", "subclass", "storage")
+_DISPATCHED = (Reason.MODE, Reason.SUBCLASS, Reason.STORAGE)
 
 
 #: All live ops of this process by their `id`, so that equal declarations count separately.
@@ -84,11 +83,12 @@ class RowOp(Runnable):
     given by position: a float16, bfloat16, float32 or float64 tensor of one or more dimensions, of
     any shape and strides.
 
-    Every operand that the functors of the declaration name is given by keyword, under that name;
-    none may be left out. A tensor is on x's device and broadcasts against x. What an operand takes
-    depends on its functor:
+    Every operand that the declaration names, in a functor or for the operator itself, is given by
+    keyword, under that name; none may be left out. A tensor is on x's device and broadcasts against
+    x. What an operand takes depends on who names it:
 
     - a value: a floating-point tensor, or a real number;
+    - a number a row, as a sink: such a tensor of size 1 in the reduced dimension, or a real number;
     - a mask: a bool tensor;
     - a count of columns: an int32 or int64 tensor of size 1 in the reduced dimension, or an int;
     - a probability: a number in [0, 1].
@@ -110,8 +110,8 @@ class RowOp(Runnable):
       of torch): Where dropout takes its random numbers from (docs/dropout.md).
 
     A call returns y, a tensor of x's shape. If the declaration has more outputs it returns a named
-    tuple: y, the saved streams, which have x's shape, and the statistics mean and rstd, which have
-    x's shape without the reduced dimensions.
+    tuple: y, the saved streams, which have x's shape, and the statistics of the operator, which
+    have x's shape without the reduced dimensions.
 
     A call raises TypeError or ValueError for an argument that does not fit, and says how to mend
     it; UnsupportedError for tensors or modes that a fused kernel cannot take; CompileError or
@@ -155,7 +155,7 @@ class RowOp(Runnable):
             self._slow,
             drawing,
             several,
-            functools.partial(differentiate, self),
+            self._differentiate,
         )
         self.trained = _runtime.Dispatcher(name, self._kinds, self._slow_trained, drawing, tuple)
         self.recipes = {}
@@ -184,7 +184,25 @@ class RowOp(Runnable):
             return _runtime.Dispatcher.__call__(self, x, **arguments)  # super() of a class's own
         operands = {key: value for key, value in arguments.items() if key not in OPTIONS}
         options = {key: value for key, value in arguments.items() if key in OPTIONS}
+        return self._traced(x, operands, options)
+
+    def _traced(self, x: Any, operands: dict[str, Any], options: dict[str, Any]) -> Any:
+        """Run a call as an operator of torch, where torch traces or a mode takes part."""
         return call_operator(self, x, operands, options)
+
+    def _differentiate(self, options: dict[str, Any] | None, x: Tensor, *values: Any) -> Any:
+        """Run a call that needs gradients; `values` are the operands in the order of `slots`."""
+        return differentiate(self, options, x, *values)
+
+    def over_rows(
+        self, x: Tensor, arguments: dict[str, Any]
+    ) -> tuple[RowOp, Tensor, dict[str, Any]]:
+        """The call that is run: itself, unless the op sees x in other dimensions than the caller.
+
+        Returns:
+            An op that reduces dimensions of its x, that x, and operands and options, mixed.
+        """
+        return self, x, arguments
 
     def unfused(self, x: Tensor, /, **arguments: Any) -> Any:
         """Compute a call as a chain of torch operations instead of one fused kernel.
@@ -265,7 +283,7 @@ class RowOp(Runnable):
         self, reason: Reason, x: Any, operands: dict[str, Any], options: dict[str, Any]
     ) -> Any:
         """Handle a call that the C++ path cannot: return a new plan or the result, or raise."""
-        if reason == "capture":
+        if reason is Reason.CAPTURE:
             drawn = draw_in_memory(
                 x.device, self.dropouts, options.get("generator"), type(self).__name__
             )
@@ -273,7 +291,7 @@ class RowOp(Runnable):
         if _stands_for_an_operator(reason, x):
             check_layouts(self.name, {"x": x, **operands, "out": options.get("out")})
             try:
-                return call_operator(self, x, operands, options)
+                return self._traced(x, operands, options)
             except UnsupportedError:
                 raise
             except (NotImplementedError, TypeError, AssertionError) as error:
@@ -281,7 +299,7 @@ class RowOp(Runnable):
                 if str(error).startswith(f"{self.name}: "):
                     raise
                 refuse_classes(self, {"x": x, **operands}, error)
-        if reason != "miss":
+        if reason is not Reason.MISS:
             refuse(self, reason, x, operands, options)
             return self._in_plain_types(bind(self, x, operands, options), operands, options)
         return make_plan(self, bind(self, x, operands, options))
@@ -290,11 +308,11 @@ class RowOp(Runnable):
         self, reason: Reason, x: Any, operands: dict[str, Any], options: dict[str, Any]
     ) -> Any:
         """Do what `_slow` does for a call whose row statistics are saved for the backward pass."""
-        if reason != "miss":
+        if reason is not Reason.MISS:
             refuse(self, reason, x, operands, options)
             bound = bind(self, x, operands, options)
             plain = {"dim": bound.reduced, "dtype": bound.dtype, "generator": bound.generator}
-            return self.trained(x, **bound.operands, training=bool(bound.slots), **plain)
+            return self.trained(x, **bound.operands, training=bool(bound.dropout_slots), **plain)
         return make_plan(self, bind(self, x, operands, options)._replace(keep=True))
 
     @functools.cached_property
@@ -305,7 +323,7 @@ class RowOp(Runnable):
     def _slow_direct(
         self, reason: Reason, x: Any, operands: dict[str, Any], options: dict[str, Any]
     ) -> Any:
-        if reason != "miss":
+        if reason is not Reason.MISS:
             refuse(self, reason, x, operands, options)
             raise TypeError(f"{self.name}: the runtime cannot read these arguments: {options}")
         return make_plan(self, bind(self, x, operands, options))
@@ -347,9 +365,11 @@ _runtime.call_at_once(RowOp)
 
 def _stands_for_an_operator(reason: Reason, x: Any) -> bool:
     """Whether a call that the gate stopped for this reason is one for torch's dispatcher."""
-    if reason == "tracing":
+    if reason is Reason.TRACING:
         return torch._C._get_tracing_state() is None  # torch.jit.trace has no lists of names
-    return reason in _DISPATCHED or (reason == "device" and isinstance(x, Tensor) and x.is_meta)
+    return reason in _DISPATCHED or (
+        reason is Reason.DEVICE and isinstance(x, Tensor) and x.is_meta
+    )
 
 
 def _rebuild(

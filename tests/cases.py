@@ -4,6 +4,7 @@
 
 import contextlib
 import functools
+import math
 from collections.abc import Mapping
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from gradients import check_double, check_gradient, differentiate
 from philox import drawn
 from references import Chain, check, evaluate
+from steps import STEPS
 
 import fusedops as fo
 from fusedops import testing
@@ -22,6 +24,7 @@ SOFTMAX = Chain("softmax")
 LOG_SOFTMAX = Chain("log_softmax")
 LAYER_NORM = Chain("layer_norm", store=(("affine", "gamma", "beta"),), eps=1e-5)
 RMS_NORM = Chain("rms_norm", store=(("affine", "gamma", None),), eps=1e-6)
+L2_NORM = Chain("l2_norm", eps=1e-12)
 
 #: Each operator in its plainest form, norms with their parameters.
 OPERATORS = {chain.op: chain for chain in (SOFTMAX, LOG_SOFTMAX, LAYER_NORM, RMS_NORM)}
@@ -42,30 +45,8 @@ ADD_NORM = Chain(
 
 def functor(word, *arguments):
     """The functor that says what a step says."""
-    if word == "causal":
-        align, offset = arguments
-        return fo.Causal(align=align, offset=offset)
-    if word == "window":
-        left, right, align, offset = arguments
-        return fo.Window(left, right, align=align, offset=offset)
-    if word == "alibi":
-        slopes, align, offset = arguments
-        return fo.Alibi(slopes, align=align, offset=offset)
-    if word == "residual":
-        name, alpha, save = arguments
-        return fo.Residual(name, alpha=alpha, save=save)
-    if word == "keep":
-        return fo.Mask(*arguments, keep=True)
-    kinds = {
-        "scale": fo.Scale,
-        "bias": fo.Bias,
-        "mask": fo.Mask,
-        "lengths": fo.Lengths,
-        "dropout": fo.Dropout,
-        "affine": fo.Affine,
-        "cast": fo.Cast,
-    }
-    return kinds[word](*arguments)
+    step = STEPS[word]
+    return step.declare(getattr(fo, step.functor), *arguments)
 
 
 def thorough(*values):
@@ -81,11 +62,12 @@ def declare(chain):
         "log_softmax": fo.LogSoftmax,
         "layer_norm": fo.LayerNorm,
         "rms_norm": fo.RMSNorm,
+        "l2_norm": fo.L2Norm,
     }
     if chain.op.endswith("norm"):
         options = {"eps": chain.eps, "stats": chain.stats}
     else:
-        options = {"empty_row": chain.empty_row}
+        options = {"empty_row": chain.empty_row, "lse": chain.lse, "sink": chain.sink}
     load = [functor(*step) for step in chain.load]
     store = [functor(*step) for step in chain.store]
     return kinds[chain.op](load=load, store=store, **options)
@@ -172,10 +154,15 @@ def compare(chain, x, operands, got: Mapping, *, seed=1, training=True, dtype=No
     assert list(got) == list(ref), f"outputs are {list(got)}, not {list(ref)}"
     assert got["y"].dtype == (dtype or x.dtype)
     for name in got:
-        if name in ("mean", "rstd"):
+        if name in ("mean", "rstd", "norm"):
             assert got[name].dtype == compute
             # A mean of numbers that cancel is as uncertain as the largest of them.
             floor = x.abs().amax(-1) if name == "mean" else ref[name]
+            check(got[name], ref[name], near[name], floor=floor, what=name)
+        elif name == "lse":
+            assert got[name].dtype == compute
+            # Maximum and logarithm of the sum, which may cancel: of at most so many terms.
+            floor = ref[name].abs() + math.log(x.shape[-1] + 1)
             check(got[name], ref[name], near[name], floor=floor, what=name)
         else:
             check(got[name], ref[name], near[name], what=name, peak=peak if name == "y" else ())
@@ -211,7 +198,7 @@ def floating(operands):
 
 
 def upstream_of(chain, x, operands, dtype=None, seed=90):
-    """Random gradients of y and of every saved stream, by name."""
+    """Random gradients of y, of every saved stream and of lse, by name."""
     result = {"y": randn(*x.shape, dtype=dtype or x.dtype, device=x.device, seed=seed)}
     for word, *arguments in chain.load:
         if word == "residual" and arguments[2] is not None:
@@ -219,6 +206,9 @@ def upstream_of(chain, x, operands, dtype=None, seed=90):
             kept = kept.dtype if isinstance(kept, torch.Tensor) else x.dtype
             seed += 1
             result[arguments[2]] = randn(*x.shape, dtype=kept, device=x.device, seed=seed)
+    if chain.lse:
+        compute = torch.float64 if torch.float64 in (x.dtype, dtype) else torch.float32
+        result["lse"] = randn(*x.shape[:-1], dtype=compute, device=x.device, seed=seed + 1)
     return result
 
 

@@ -171,6 +171,7 @@ def softcap(x, cap):
 
 
 CAPPED = fo.LogSoftmax(load=[softcap("cap"), fo.Causal()], store=[fo.Dropout("p")])
+SUNK = fo.Softmax(load=[fo.Scale("scale"), fo.Causal()], lse=True, sink="sink")
 RMS = fo.RMSNorm(load=[softcap("cap")], store=[fo.Affine("gamma")], stats=True)
 
 
@@ -195,6 +196,18 @@ def rms(device):
     return RMS, x, {"cap": 5.0, "gamma": randn(65, device=device)}
 
 
+def sunk(device):
+    """An operand of the operator itself, which rows share, and a gradient of the logsumexp."""
+    x = randn(2, 4, 24, 100, dtype=torch.float16, device=device)
+    return SUNK, x, {"scale": 0.25, "sink": randn(4, 1, 1, device=device, seed=1)}
+
+
+def sunk_of_rows(device):
+    x = randn(300, 101, device=device)
+    op = fo.LogSoftmax(lse=True, sink="sink")
+    return op, x, {"sink": randn(1, device=device, seed=1)}
+
+
 CASES = {
     "add_norm": lambda device: add_norm(300, 1001, device),
     "add_norm_wide": lambda device: add_norm(300, 1024, device),
@@ -202,6 +215,8 @@ CASES = {
     "attention": attention,
     "attention_plain": lambda device: attention(device, torch.float16, 0.0),
     "capped": capped,
+    "sunk": sunk,
+    "sunk_of_rows": sunk_of_rows,
     "rms": rms,
 }
 

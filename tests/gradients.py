@@ -2,17 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the gradients of a chain are, written by hand, and how far from them a result may be.
 
-Nothing here comes from fusedops. `differentiate` walks back what `references.evaluate` walked, with
-a derivative for every word. In float64 that is the truth; in float32, through torch's own backward
-of softmax and the norms, it gives the error that an unfused chain makes.
+Nothing here comes from fusedops. `differentiate` walks back what `references.evaluate` walked;
+`steps` has a derivative for every word. In float64 that is the truth; in float32, through torch's
+own backward of softmax and the norms, it gives the error that an unfused chain makes.
 """
 
 import math
 from dataclasses import dataclass
 
 import torch
-from philox import keep_scale
-from references import TORCH, check, distance, evaluate
+from references import TORCH, check, evaluate
+from steps import STEPS
 
 #: How far two double chains may be apart, of the largest number that takes part.
 DOUBLE = 1e-12
@@ -43,6 +43,56 @@ class Gradient:
         return Gradient(torch.where(kept, self.each, 0), torch.where(kept, self.scale, 0))
 
 
+class Way:
+    """What the steps of a chain may ask on the way back, and where operands' gradients go.
+
+    Attributes:
+        x, operands, upstream, compute: As `differentiate` was given them.
+        kept: The elements that have gradients, or None for all.
+        centre: What each row's mean makes of the uncertainty of the result.
+        result: The gradients of operands by name.
+    """
+
+    def __init__(self, x, operands, upstream, compute, centre):
+        self.x, self.operands, self.compute, self.centre = x, operands, compute, centre
+        self.upstream = {name: g for name, g in upstream.items() if g is not None}
+        self.kept = None
+        self.result = {}
+
+    def operand(self, name):
+        """A floating operand in the compute type."""
+        value = self.operands[name]
+        return value.to(self.compute) if isinstance(value, torch.Tensor) else value
+
+    def arriving(self, name):
+        """The gradient of an output, zero if it has none."""
+        g = self.upstream.get(name)
+        g = torch.zeros(self.x.shape, device=self.x.device) if g is None else g
+        return Gradient(g.to(self.compute), g.to(self.compute).abs())
+
+    def join(self, name, g):
+        """Add a stream's own gradient: it holds what a mask takes out of the row later on."""
+        self.kept = None
+        return g + self.arriving(name)
+
+    def give(self, name, gradient):
+        """Take the gradient of an operand."""
+        if not isinstance(self.operands.get(name), torch.Tensor):
+            return
+        if self.kept is not None:
+            gradient = gradient.select(self.kept)
+        self.result[name] = self.result[name] + gradient if name in self.result else gradient
+
+    def back(self, g, steps, kept):
+        """Through the steps, last first; nothing gets a gradient from what is not kept."""
+        self.kept = kept
+        for step in reversed(steps):
+            if self.kept is not None:
+                g = g.select(self.kept)
+            g = STEPS[step.word].back(self, g, step, *step.arguments)
+        return g if self.kept is None else g.select(self.kept)
+
+
 def differentiate(chain, x, operands, upstream, compute, draw=None, saved=None):
     """The gradients of x and of every floating tensor operand, by name.
 
@@ -51,62 +101,6 @@ def differentiate(chain, x, operands, upstream, compute, draw=None, saved=None):
     """
     tape = {}
     evaluate(chain, x, operands, compute, draw, saved, tape=tape)
-    result = {}
-
-    def operand(name):
-        value = operands[name]
-        return value.to(compute) if isinstance(value, torch.Tensor) else value
-
-    def give(name, gradient, kept):
-        if not isinstance(operands.get(name), torch.Tensor):
-            return
-        if kept is not None:
-            gradient = gradient.select(kept)
-        result[name] = result[name] + gradient if name in result else gradient
-
-    def arriving(name):
-        g = upstream.get(name)
-        g = torch.zeros(x.shape, device=x.device) if g is None else g
-        return Gradient(g.to(compute), g.to(compute).abs())
-
-    def back(g, steps, kept):
-        """Through the steps, last first; nothing gets a gradient from what is not kept."""
-        for word, arguments, saw, survivors in reversed(steps):
-            if kept is not None:
-                g = g.select(kept)
-            if word == "scale":
-                give(arguments[0], g.times(saw), kept)
-                g = g.times(operand(arguments[0]))
-            elif word == "bias":
-                give(arguments[0], g, kept)
-            elif word == "alibi":
-                slopes, *position = arguments
-                give(slopes, g.times(-distance(x, *position)), kept)
-            elif word == "dropout":
-                if survivors is not None:
-                    g = g.select(survivors).times(keep_scale(operands[arguments[0]]))
-            elif word == "residual":
-                name, alpha, save = arguments
-                if upstream.get(save) is not None:
-                    # The stream holds what a mask takes out of the row later on.
-                    g, kept = g + arriving(save), None
-                value = operand(alpha) if isinstance(alpha, str) else alpha
-                give(name, g.times(value), kept)
-                if isinstance(alpha, str):
-                    give(alpha, g.times(operand(name)), kept)
-            elif word == "affine":
-                gamma, beta = arguments
-                if beta is not None:
-                    give(beta, g, kept)
-                if gamma is not None:
-                    give(gamma, Gradient(g.each * saw, g.scale * (saw.abs() + centre)), kept)
-                    g = g.times(operand(gamma))
-            elif word == "cast":
-                g = Gradient(g.each.to(arguments[0]).to(compute), g.scale)
-            else:
-                assert word in ("mask", "keep", "causal", "window", "lengths"), word
-        return g if kept is None else g.select(kept)
-
     v, y = tape["reduced"], tape["result"]
     # A LayerNorm's result is made again with a mean that has roundings of its own, of the size of
     # the row's deviations. It shows where the result is near zero; the forward pass is allowed more
@@ -115,15 +109,45 @@ def differentiate(chain, x, operands, upstream, compute, draw=None, saved=None):
     row = (v != -torch.inf) if chain.op.endswith("softmax") else None
     # A logarithm of -inf is a constant, and so is what the store makes of it; a probability of zero
     # is one as well, but the store's operands still act on it.
-    g = back(arriving("y"), tape["store"], row if chain.op == "log_softmax" else None)
+    way = Way(x, operands, upstream, compute, centre)
+    g = way.back(way.arriving("y"), tape["store"], row if chain.op == "log_softmax" else None)
     g = g if row is None else g.select(row)
+    of_lse = upstream["lse"].to(compute)[..., None] if "lse" in upstream else None
+    sink = tape["sink"]
     if compute == torch.float64:
-        g = FORMULAS[chain.op](chain, v, y, g)
+        g, of_sink = reduced_backward(chain, v, y, g, sink, of_lse)
     else:
-        g = Gradient(_torch_backward(chain, v, g.each), g.scale)
+        through, at_sink = _torch_backward(chain, v, g.each, sink, of_lse)
+        g, of_sink = Gradient(through, g.scale), Gradient(at_sink, at_sink)
     g = g if row is None else g.select(row)
-    result["x"] = back(g, tape["load"], row)
-    return result
+    if sink is not None:
+        way.kept = sink != -torch.inf
+        way.give(chain.sink, of_sink)
+    way.result["x"] = way.back(g, tape["load"], row)
+    return way.result
+
+
+def reduced_backward(chain, v, y, g, sink, of_lse):
+    """The gradients of what is reduced and of the sink, from those of the result and of lse.
+
+    With p the probabilities, those of the sink and of masked elements included, lse has the
+    gradient p; and every p_j has -p_j * p_sink at the sink.
+    """
+    result = FORMULAS[chain.op](chain, v, y, g)
+    if of_lse is None and sink is None:
+        return result, None
+    of_lse = torch.zeros_like(y[..., :1]) if of_lse is None else of_lse
+    p = torch.exp(y) if chain.op == "log_softmax" else y
+    result = result + Gradient(p * of_lse, REMADE * p * of_lse.abs())
+    if sink is None:
+        return result, None
+    top = torch.maximum(v.amax(-1, keepdim=True), sink)
+    total = torch.exp(v - top).sum(-1, keepdim=True) + torch.exp(sink - top)
+    at_sink = torch.exp(sink - top) / total
+    weight = 1 if chain.op == "log_softmax" else y
+    sum_of = (weight * g.each).sum(-1, keepdim=True)
+    size = (weight * g.scale).sum(-1, keepdim=True)
+    return result, Gradient(at_sink * (of_lse - sum_of), REMADE * at_sink * (of_lse.abs() + size))
 
 
 #: Roundings of a probability that is made again from v and two kept numbers, in shares of those
@@ -161,19 +185,34 @@ def rms_norm_backward(chain, v, y, g):
     return Gradient(rstd * (g.each - y * along), rstd * scale)
 
 
+def l2_norm_backward(chain, v, y, g):
+    norm = v.square().sum(-1, keepdim=True).sqrt()
+    whole = norm >= chain.eps
+    along = torch.where(whole, (g.each * y).sum(-1, keepdim=True), 0)
+    scale = g.scale + y.abs() * torch.where(whole, (g.scale * y.abs()).sum(-1, keepdim=True), 0)
+    divisor = norm.clamp(min=chain.eps)
+    return Gradient((g.each - y * along) / divisor, scale / divisor)
+
+
 FORMULAS = {
     "softmax": softmax_backward,
     "log_softmax": log_softmax_backward,
     "layer_norm": layer_norm_backward,
     "rms_norm": rms_norm_backward,
+    "l2_norm": l2_norm_backward,
 }
 
 
-def _torch_backward(chain, v, g):
-    v = v.detach().requires_grad_()
+def _torch_backward(chain, v, g, sink, of_lse):
+    leaves = [v.detach().requires_grad_()]
+    leaves += [] if sink is None else [sink.detach().requires_grad_()]
+    outputs = {}
     with torch.enable_grad():
-        y = TORCH[chain.op](v, chain, {})
-    return torch.autograd.grad(y, v, g)[0]
+        y = TORCH[chain.op](leaves[0], chain, outputs, *leaves[1:])
+    results = [y] if of_lse is None else [y, outputs["lse"]]
+    arriving = [g] if of_lse is None else [g, of_lse[..., 0]]
+    found = torch.autograd.grad(results, leaves, arriving)
+    return found if sink is not None else (*found, torch.zeros(()))
 
 
 def sum_to(each, shape):

@@ -57,6 +57,69 @@ class Mutation:
 
 MUTATIONS = [
     Mutation(
+        "a row below eps whose gradient knows its norm",
+        "include/fusedops/op/l2_norm_gradient.cuh",
+        "known.share * all.along",
+        "all.along",
+        "test_l2_norm.py::test_rows_below_eps[cpu]",
+    ),
+    Mutation(
+        "squares of an L2Norm that overflow to zero",
+        "include/fusedops/op/l2_norm.cuh",
+        "factor + (part.squares - part.squares)",
+        "factor",
+        "test_l2_norm.py::test_a_row_that_diverges_is_nan[cpu-1e+30]",
+    ),
+    Mutation(
+        "a sink of the wrong sign",
+        "include/fusedops/op/softmax_gradient.cuh",
+        "-(kLog ? exponential(y) : y) * finish.sum",
+        "(kLog ? exponential(y) : y) * finish.sum",
+        "test_lse_and_sink.py::test_the_gradient_of_one_operand_alone[cpu-s]",
+    ),
+    Mutation(
+        "a sink whose share is the logarithm",
+        "include/fusedops/op/softmax_gradient.cuh",
+        "-(kLog ? exponential(y) : y) * finish.sum",
+        "-y * finish.sum",
+        "test_lse_and_sink.py::test_the_gradient_of_one_operand_alone[cpu-s]",
+    ),
+    Mutation(
+        "a gradient of lse that is added to the sum",
+        "include/fusedops/op/softmax_gradient.cuh",
+        "finish.sum -= number_of",
+        "finish.sum += number_of",
+        "test_lse_and_sink.py::test_the_gradient_of_one_output_alone[cpu-lse-softmax]",
+    ),
+    Mutation(
+        "a sink that takes no part in the sum",
+        "include/fusedops/op/softmax.cuh",
+        "row), 1});",
+        "row), 0});",
+        "test_lse_and_sink.py::test_one_without_the_other[cpu-softmax-sink]",
+    ),
+    Mutation(
+        "an lse without the maximum",
+        "include/fusedops/op/softmax.cuh",
+        "return base + logarithm(all.sum);",
+        "return logarithm(all.sum);",
+        "test_lse_and_sink.py::test_one_without_the_other[cpu-softmax-lse]",
+    ),
+    Mutation(
+        "a gradient of no sink",
+        "include/fusedops/op/softmax_gradient.cuh",
+        "sink == -infinity<Compute>() ? Compute(0) : -",
+        "-",
+        "test_lse_and_sink.py::test_a_sink_of_minus_infinity_is_none[cpu-softmax]",
+    ),
+    Mutation(
+        "a sink's gradient that goes on into the next sink's",
+        "include/fusedops/row/target.cuh",
+        "const Compute all[1] = {sum.at};\n    sum.at = 0;",
+        "const Compute all[1] = {sum.at};",
+        "test_lse_and_sink.py::test_sinks_of_every_shape[cpu-softmax-3x1x1]",
+    ),
+    Mutation(
         "naive variance",
         "include/fusedops/op/norm.cuh",
         "[mean](Compute x) { return difference(x, mean) * difference(x, mean); }",
@@ -80,8 +143,8 @@ MUTATIONS = [
     Mutation(
         "half statistics",
         "include/fusedops/op/norm.cuh",
-        "    return {row.mean, rstd, -row.low * rstd};",
-        "    return {row.mean, convert<Compute>(convert<half>(rstd)), -row.low * rstd};",
+        "    return {part.mean, rstd, -part.low * rstd};",
+        "    return {part.mean, convert<Compute>(convert<half>(rstd)), -part.low * rstd};",
         "test_forward.py::test_every_size[cpu-layer_norm-torch.float32-1000]",
     ),
     Mutation(
@@ -109,15 +172,15 @@ MUTATIONS = [
     Mutation(
         "a dropped tail of what is loaded",
         "include/fusedops/row/fetch.cuh",
-        "    if (done < count) load_tail<",
-        "    if (false) load_tail<",
+        "    if (done < count) walk_tail<",
+        "    if (false) walk_tail<",
         "test_forward.py::test_every_size[cpu-softmax-torch.float32-33]",
     ),
     Mutation(
         "a dropped tail of what is stored",
         "include/fusedops/row/fetch.cuh",
-        "    if (done < count) store_tail<",
-        "    if (false) store_tail<",
+        "    detail::store_tail<N>(store, pack,",
+        "    if (false) detail::store_tail<N>(store, pack,",
         "test_forward.py::test_every_size[cpu-softmax-torch.float32-33]",
     ),
     Mutation(
@@ -319,8 +382,8 @@ MUTATIONS = [
     Mutation(
         "a sum over columns that goes on in the next row",
         "include/fusedops/row/target.cuh",
-        "    sum.at = 0;\n",
-        "",
+        "    const Compute all[1] = {lane.sum(sum.at)};\n    sum.at = 0;\n",
+        "    const Compute all[1] = {lane.sum(sum.at)};\n",
         "test_gradient_operands.py::test_several_patterns_at_once[cpu-0]",
     ),
     Mutation(
@@ -347,14 +410,14 @@ MUTATIONS = [
     Mutation(
         "one mask for all dropouts",
         "fusedops/run/forward.py",
-        "write.dropout_slot = bound.slots.get((side, position), -1)",
+        "write.dropout_slot = bound.dropout_slots.get((side, index), -1)",
         "write.dropout_slot = 0",
         "test_gradients.py::test_each_functor_alone[cpu-layer_norm-dropout]",
     ),
     Mutation(
         "gradients of survivors of dropout not scaled",
         "include/fusedops/functor/dropout.cuh",
-        "    (*this)(g, row, col);  // the same elements, the same scale\n",
+        "    (*this)(g, row, col);  // the same mask and scale\n",
         "    (*this)(g, row, col);\n    for (int i = 0; i < N; ++i) g[i] /= Compute(scale);\n",
         "test_gradients.py::test_residual_layer_norm[cpu-float32]",
     ),
@@ -371,6 +434,27 @@ MUTATIONS = [
         "by_row = place.column_stride == 0 and columns > 1",
         "by_row = False",
         "test_gradient_operands.py::test_several_patterns_at_once[cpu-0]",
+    ),
+    Mutation(
+        "an element of several columns read for one column more",
+        "include/fusedops/row/repeated.cuh",
+        "        left = repeats.size;",
+        "        left = repeats.size + 1;",
+        "test_channels.py::test_a_norm_with_a_number_for_each_channel[cpu-parts of packs]",
+    ),
+    Mutation(
+        "an element of several columns whose gradient is that of the last pack",
+        "include/fusedops/row/channel_target.cuh",
+        "seen == 0 ? sum : at[element] + sum",
+        "sum",
+        "test_channels.py::test_a_norm_with_a_number_for_each_channel[cpu-odd]",
+    ),
+    Mutation(
+        "an element of several columns read as one for each",
+        "fusedops/bind/geometry.py",
+        "        return step, repeats\n",
+        "        return step, 1\n",
+        "test_geometry.py::test_every_operand_is_addressed_right",
     ),
     Mutation(
         "rows apart that share and are not summed",
@@ -539,7 +623,7 @@ MUTATIONS = [
     Mutation(
         "a LOAD of a user's own that is loaded twice",
         "include/fusedops/dispatch/plain.cuh",
-        "if constexpr (kAgain) {",
+        "if constexpr (kRevisit) {",
         "if constexpr (false) {",
         "test_foreign.py::test_what_a_plain_load_says_of_itself",
     ),

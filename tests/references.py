@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import mpmath
 import numpy as np
 import torch
-from philox import keep_mask, keep_scale
+from steps import STEPS
 from torch.nn import functional
 
 
@@ -21,10 +21,8 @@ from torch.nn import functional
 class Chain:
     """An op with steps before and after it.
 
-    A step is a word, the operand's name and what else it needs: ("scale", s), ("bias", b),
-    ("mask", m) and ("keep", m), ("causal", align, offset), ("window", left, right, align, offset),
-    ("lengths", n), ("alibi", slopes, align, offset), ("dropout", p), ("residual", r, alpha, save),
-    ("affine", gamma, beta), ("cast", dtype).
+    A step is a word and its arguments, names of operands among them: ("scale", "s"), say, or
+    ("residual", "r", alpha, save). The words and their arguments are the classes in `steps`.
     """
 
     op: str
@@ -33,15 +31,54 @@ class Chain:
     empty_row: str = "zero"
     eps: float = 0.0
     stats: bool = False
+    lse: bool = False
+    sink: str | None = None
 
 
-class Step(NamedTuple):
+class Taken(NamedTuple):
     """A step that was taken, with the value it saw; for a dropout the elements that it kept."""
 
     word: str
     arguments: list[Any]
     saw: torch.Tensor
-    kept: torch.Tensor | None = None
+    survivors: torch.Tensor | None = None
+
+
+class Walk:
+    """What the steps of a chain may ask of an evaluation, and what they leave for others.
+
+    Attributes:
+        x, operands, compute, draw: As `evaluate` was given them.
+        outputs: The saved values, before they are rounded.
+        slots: Counts the dropouts.
+        seen: The values that steps round.
+        survivors: The elements that a dropout keeps; it sets this.
+    """
+
+    def __init__(self, chain, x, operands, compute, draw, saved):
+        self.x, self.operands, self.compute, self.draw = x, operands, compute, draw
+        self.outputs = {}
+        self.slots = iter(range(len(chain.load) + len(chain.store)))
+        self.seen = []
+        self.survivors = None
+        self._saved = saved
+
+    def operand(self, name):
+        """A floating operand in the compute type."""
+        value = self.operands[name]
+        return value.to(self.compute) if isinstance(value, torch.Tensor) else value
+
+    def save(self, name, value):
+        """Note an output; the chain goes on from what the op under test saved."""
+        self.outputs[name] = value
+        return self._saved[name].to(self.compute)
+
+    def take(self, v, word, arguments):
+        """One step: what it makes of v, and the record of it."""
+        self.seen.append(v)
+        self.survivors = None
+        made = STEPS[word].value(self, v, *arguments)
+        return made, Taken(word, arguments, v, self.survivors)
 
 
 def evaluate(chain, x, operands, compute, draw=None, saved=None, peak=None, tape=None):
@@ -60,114 +97,57 @@ def evaluate(chain, x, operands, compute, draw=None, saved=None, peak=None, tape
             value that each one saw and the elements that a dropout keeps, the "reduced" value and
             its "result".
     """
-    outputs = {}
-    slots = iter(range(len(chain.load) + len(chain.store)))
-    masked = torch.zeros((), dtype=torch.bool, device=x.device)
-
-    def operand(name):
-        value = operands[name]
-        return value.to(compute) if isinstance(value, torch.Tensor) else value
-
-    seen = []
+    walk = Walk(chain, x, operands, compute, draw, saved)
     tape = {} if tape is None else tape
-
-    def walk(v, side):
-        nonlocal masked
-        steps = tape[side] = []
+    kept = torch.ones((), dtype=torch.bool, device=x.device)
+    for side in ("load", "store"):
+        tape[side] = []
+        if side == "load":
+            v = x.to(compute)
+        else:
+            reduce = FORMULAS[chain.op] if compute == torch.float64 else TORCH[chain.op]
+            tape["reduced"] = v.masked_fill(~kept, -torch.inf)
+            tape["sink"] = of_rows(walk.operand(chain.sink), v) if chain.sink else None
+            v = tape["result"] = reduce(tape["reduced"], chain, walk.outputs, tape["sink"])
+            walk.seen = [] if peak is None else peak
         for word, *arguments in getattr(chain, side):
-            seen.append(v)
-            steps.append(Step(word, arguments, v))
-            if word == "scale":
-                v = v * operand(arguments[0])
-            elif word == "bias":
-                v = v + operand(arguments[0])
-            elif word == "mask":
-                masked = masked | operands[arguments[0]]
-            elif word == "keep":
-                masked = masked | ~operands[arguments[0]]
-            elif word == "causal":
-                masked = masked | ~lower_triangle(x, *arguments)
-            elif word == "window":
-                masked = masked | ~band(x, *arguments)
-            elif word == "alibi":
-                slopes, *position = arguments
-                v = v - operand(slopes) * distance(x, *position).to(compute)
-            elif word == "lengths":
-                columns = torch.arange(x.shape[-1], device=x.device)
-                masked = masked | (columns >= operands[arguments[0]])
-            elif word == "dropout":
-                slot = next(slots)
-                if draw is not None:
-                    p = operands[arguments[0]]
-                    kept = keep_mask(x.shape, *draw, p, slot, device=x.device)
-                    steps[-1] = Step(word, arguments, v, kept)
-                    v = torch.where(kept, v * keep_scale(p), 0)
-            elif word == "residual":
-                name, alpha, save = arguments
-                v = v + (operand(alpha) if isinstance(alpha, str) else alpha) * operand(name)
-                if save is not None:
-                    outputs[save] = v
-                    v = saved[save].to(compute)
-            elif word == "affine":
-                gamma, beta = arguments
-                v = v if gamma is None else v * operand(gamma)
-                if beta is not None:
-                    seen.append(v)
-                    v = v + operand(beta)
-            elif word == "cast":
-                v = v.to(arguments[0]).to(compute)
-            else:
-                raise AssertionError(f"no such step: {word}")
-        return v
-
-    v = walk(x.to(compute), "load")
-    reduce = FORMULAS[chain.op] if compute == torch.float64 else TORCH[chain.op]
-    tape["reduced"] = v.masked_fill(masked, -torch.inf)
-    tape["result"] = reduce(tape["reduced"], chain, outputs)
-    seen = [] if peak is None else peak
-    return {"y": walk(tape["result"], "store"), **outputs}
+            v, step = walk.take(v, word, arguments)
+            tape[side].append(step)
+            stays = STEPS[word].kept(walk, *arguments)
+            kept = kept if stays is None else kept & stays
+    return {"y": v, **walk.outputs}
 
 
-def lower_triangle(x, align, offset):
-    """True where the column is at most the row (plus `offset`), from either corner."""
-    rows, columns = x.shape[-2:]
-    row = torch.arange(rows, device=x.device)[:, None]
-    column = torch.arange(columns, device=x.device)
-    return column <= row + offset + (columns - rows if align == "bottom-right" else 0)
+def of_rows(sink, v):
+    """A sink as one more column: a number for each row."""
+    return torch.as_tensor(sink, dtype=v.dtype, device=v.device).expand(*v.shape[:-1], 1)
 
 
-def band(x, left, right, align, offset):
-    """True from `left` columns before the diagonal to `right` columns after it."""
-    kept = torch.ones(x.shape[-2:], dtype=torch.bool, device=x.device)
-    if right is not None:
-        kept &= lower_triangle(x, align, offset + right)
-    if left is not None:
-        kept &= ~lower_triangle(x, align, offset - left - 1)
-    return kept
-
-
-def distance(x, align, offset):
-    """How far each column is from the diagonal (plus `offset`), from either corner."""
-    rows, columns = x.shape[-2:]
-    first = offset + (columns - rows if align == "bottom-right" else 0)
-    on_diagonal = torch.arange(first, first + rows, device=x.device)
-    return (on_diagonal[:, None] - torch.arange(columns, device=x.device)).abs()
-
-
-def softmax_formula(v, chain, outputs):
+def top_and_total(v, chain, outputs, sink):
+    """The largest logit of each row, and the sum of exponentials below it; the sink is a logit."""
     top = v.amax(-1, keepdim=True)
-    e = torch.exp(v - top)
-    y = e / e.sum(-1, keepdim=True)
+    top = top if sink is None else torch.maximum(top, sink)
+    total = torch.exp(v - top).sum(-1, keepdim=True)
+    total = total if sink is None else total + torch.exp(sink - top)
+    if chain.lse:
+        lse = torch.where(top == -torch.inf, -torch.inf, top + total.log())
+        outputs["lse"] = lse[..., 0]
+    return top, total
+
+
+def softmax_formula(v, chain, outputs, sink=None):
+    top, total = top_and_total(v, chain, outputs, sink)
+    y = torch.exp(v - top) / total
     return y if chain.empty_row == "nan" else torch.where(top == -torch.inf, 0.0, y)
 
 
-def log_softmax_formula(v, chain, outputs):
-    top = v.amax(-1, keepdim=True)
-    y = v - top - torch.exp(v - top).sum(-1, keepdim=True).log()
+def log_softmax_formula(v, chain, outputs, sink=None):
+    top, total = top_and_total(v, chain, outputs, sink)
+    y = v - top - total.log()
     return y if chain.empty_row == "nan" else torch.where(top == -torch.inf, -torch.inf, y)
 
 
-def layer_norm_formula(v, chain, outputs):
+def layer_norm_formula(v, chain, outputs, sink=None):
     mean = v.mean(-1, keepdim=True)
     rstd = 1 / torch.sqrt((v - mean).square().mean(-1, keepdim=True) + chain.eps)
     if chain.stats:
@@ -175,7 +155,7 @@ def layer_norm_formula(v, chain, outputs):
     return (v - mean) * rstd
 
 
-def rms_norm_formula(v, chain, outputs):
+def rms_norm_formula(v, chain, outputs, sink=None):
     rstd = 1 / torch.sqrt(v.square().mean(-1, keepdim=True) + chain.eps)
     if chain.stats:
         # The mean is that which is subtracted: none.
@@ -183,38 +163,61 @@ def rms_norm_formula(v, chain, outputs):
     return v * rstd
 
 
+def l2_norm_formula(v, chain, outputs, sink=None):
+    norm = v.square().sum(-1, keepdim=True).sqrt()
+    if chain.stats:
+        outputs.update(norm=norm[..., 0])
+    return v / norm.clamp(min=chain.eps)
+
+
 FORMULAS = {
     "softmax": softmax_formula,
     "log_softmax": log_softmax_formula,
     "layer_norm": layer_norm_formula,
     "rms_norm": rms_norm_formula,
+    "l2_norm": l2_norm_formula,
 }
 
 
-def softmax_torch(v, chain, outputs):
-    y = torch.softmax(v, -1)
-    empty = (v == -torch.inf).all(-1, keepdim=True)
+def logits_torch(v, chain, outputs, sink):
+    """The logits with the sink among them, and which rows have none; lse is an output."""
+    columns = v.shape[-1]
+    v = v if sink is None else torch.cat([v, sink], -1)
+    if chain.lse:
+        outputs["lse"] = torch.logsumexp(v, -1)
+    return v, (v == -torch.inf).all(-1, keepdim=True), columns
+
+
+def softmax_torch(v, chain, outputs, sink=None):
+    v, empty, columns = logits_torch(v, chain, outputs, sink)
+    y = torch.softmax(v, -1)[..., :columns]
     return y if chain.empty_row == "nan" else torch.where(empty, 0.0, y)
 
 
-def log_softmax_torch(v, chain, outputs):
-    y = torch.log_softmax(v, -1)
-    empty = (v == -torch.inf).all(-1, keepdim=True)
+def log_softmax_torch(v, chain, outputs, sink=None):
+    v, empty, columns = logits_torch(v, chain, outputs, sink)
+    y = torch.log_softmax(v, -1)[..., :columns]
     return y if chain.empty_row == "nan" else torch.where(empty, -torch.inf, y)
 
 
-def layer_norm_torch(v, chain, outputs):
+def layer_norm_torch(v, chain, outputs, sink=None):
     y, mean, rstd = torch.native_layer_norm(v, v.shape[-1:], None, None, chain.eps)
     if chain.stats:
         outputs.update(mean=mean[..., 0], rstd=rstd[..., 0])
     return y
 
 
-def rms_norm_torch(v, chain, outputs):
+def rms_norm_torch(v, chain, outputs, sink=None):
     if chain.stats:
         rstd = torch.rsqrt(v.square().mean(-1) + chain.eps)
         outputs.update(mean=torch.zeros_like(rstd), rstd=rstd)
     return functional.rms_norm(v, v.shape[-1:], eps=chain.eps)
+
+
+def l2_norm_torch(v, chain, outputs, sink=None):
+    if chain.stats:
+        outputs.update(norm=torch.linalg.vector_norm(v, dim=-1))
+    return functional.normalize(v, dim=-1, eps=chain.eps)
 
 
 TORCH = {
@@ -222,6 +225,7 @@ TORCH = {
     "log_softmax": log_softmax_torch,
     "layer_norm": layer_norm_torch,
     "rms_norm": rms_norm_torch,
+    "l2_norm": l2_norm_torch,
 }
 
 
@@ -241,6 +245,8 @@ def precise(op, v, eps=0.0):
             shifted = v - v.max(-1, keepdims=True)
             total = exp(shifted).sum(-1, keepdims=True)
             y = exp(shifted) / total if op == "softmax" else shifted - log(total)
+        elif op == "l2_norm":
+            y = v / np.maximum(sqrt((v * v).sum(-1, keepdims=True)), mpmath.mpf(eps))
         else:
             centred = v - v.mean(-1, keepdims=True) if op == "layer_norm" else v
             y = centred / sqrt((centred * centred).mean(-1, keepdims=True) + mpmath.mpf(eps))

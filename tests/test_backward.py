@@ -217,7 +217,8 @@ def run_backward(library, case, side, given, x, upstream, stream=None):
 
 
 def _sides(case):
-    sides = ["alone"] if case in SINGLE else []
+    # A mask has no gradient of its own: the chain clears the gradients of masked elements.
+    sides = ["alone"] if case in SINGLE and not case.masks else []
     # A saved stream, too, belongs to a LOAD.
     return (
         [*sides, "load"]

@@ -14,6 +14,9 @@ from rich.console import Console
 from fusedops.bind.bind import bind
 from fusedops.generate.target import Target
 from fusedops.run import forward as plan
+from fusedops.schedule.tuning_file import read as read_tuning
+from fusedops.schedule.tuning_file import text_of
+from fusedops.tuning.problem import kernel_of
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 sys.path.append(str(FOLDER))  # Last: its modules go by short names.
@@ -26,6 +29,7 @@ import run  # noqa: E402
 import summary  # noqa: E402
 import targets  # noqa: E402
 import traffic  # noqa: E402
+import tune  # noqa: E402
 import warm  # noqa: E402
 from points import AWKWARD, COLUMNS, DTYPES, FEW_ROWS, OPS, Point, Selection, rows_of  # noqa: E402
 from results import Result  # noqa: E402
@@ -316,3 +320,27 @@ def test_counters_are_told_by_kernel(monkeypatch):
 
 def _quoted(cells):
     return ",".join(f'"{cell}"' for cell in cells)
+
+
+class TestTune:
+    def test_a_new_architecture_begins_with_the_rows_that_serve_it(self, tmp_path):
+        target = Target.named("sm_100")
+        content = tune.content_of(target, tmp_path / "sm_100.json")
+        found = read_tuning(text_of(content), "sm_100.json", total=True)
+        assert found.arch == "sm_100"
+        assert found.device.l2_bytes == target.gpu.l2_bytes
+        (size,) = {
+            row["set"]["prefetch_bytes"]
+            for row in content["forward"]
+            if row["set"].get("prefetch_bytes", 0) > 1 << 21
+        }
+        assert size == (4 << 20) * 126 // 60, "as far as by the file that serves it now"
+        (tmp_path / "sm_100.json").write_text(text_of({**content, "forward": []}))
+        assert tune.content_of(target, tmp_path / "sm_100.json")["forward"] == []
+
+    def test_every_point_has_a_kernel(self):
+        for of_shape in Selection(dtypes=("float16",), columns=(256, 50257)).sweep():
+            for point in of_shape:
+                kernel = kernel_of(tune.call(point), point.direction, Target.named("sm_90"))
+                assert kernel.features.columns == point.columns
+                assert kernel.kind == point.direction

@@ -10,6 +10,7 @@ import torch
 import fusedops as fo
 from fusedops.errors import CompileError
 from fusedops.generate.compiler_errors import culprit
+from fusedops.generate.members import Member
 from fusedops.generate.target import Target
 from fusedops.run import forward as plan
 
@@ -45,19 +46,23 @@ def test_a_functor_of_a_users_own_is_named(arch, side):
 
 
 SIDES = {"load": (fo.Scale("s"), right("a")), "store": (fo.Bias("b"),)}
+MEMBERS = (
+    Member("int64_t", "cols"),
+    Member("View<half, 1>", "x"),
+    Member("Scale<Value<float>>", "load0", "functor", "load", 0),
+    Member("Bias<View<half, 0>>", "store0", "functor", "store", 0),
+    Member("Each<1, 0, View<half, 0>>", "of_load1_0", "target", "load", 1),
+)
 SOURCE = "\n".join(
     [
         "#include <fusedops/functor/scale.cuh>",
         right("a").definition,
         "struct Arguments {",
-        "  alignas(8) int64_t cols;",
-        "  alignas(8) View<half, 1> x;",
-        "  alignas(8) Scale<Value<float>> load0;",
-        "  alignas(8) Bias<View<half, 0>> store0;",
+        *(member.field for member in MEMBERS),
         "};",
     ]
 )
-LAST = SOURCE.count("\n") + 1
+LAST = SOURCE.count("\n")  # the line before the target's
 INSIDE = SOURCE.splitlines().index("struct Arguments {") - 3
 
 
@@ -66,6 +71,7 @@ INSIDE = SOURCE.splitlines().index("struct Arguments {") - 3
     [
         (f"kernel.cu({INSIDE}): error: x", "right('a'), load[1]"),
         (f"kernel.cpp:{INSIDE}:7: error: x", "right('a'), load[1]"),
+        (f"kernel.cu({LAST}): error: x", "right('a'), load[1]"),
         (f"kernel.cu({LAST - 1}): error: x", "Bias(bias='b'), store[0]"),
         (f"kernel.cu({LAST - 2}): error: x", "Scale(scale='s'), load[0]"),
         (f"kernel.cu({LAST - 3}): error: x", "operand 'x'"),
@@ -89,7 +95,7 @@ INSIDE = SOURCE.splitlines().index("struct Arguments {") - 3
     ],
 )
 def test_the_first_error_decides(log, found):
-    assert culprit(log, SOURCE, SIDES) == found
+    assert culprit(log, SOURCE, MEMBERS, SIDES) == found
 
 
 def test_a_python_functor_is_named_with_its_place():
@@ -98,7 +104,7 @@ def test_a_python_functor_is_named_with_its_place():
         return x / 2
 
     source = halved().definition
-    said = culprit("kernel.cu(2): error: x", source, {"load": (halved(),)})
+    said = culprit("kernel.cu(2): error: x", source, (), {"load": (halved(),)})
     assert re.fullmatch(r"halved\(\), load\[0\], of .*test_blame\.py:\d+", said)
 
 

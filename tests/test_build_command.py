@@ -86,7 +86,7 @@ class TestTheCommands:
             "fusedops.prebuild.build_all.ProcessPoolExecutor",
             lambda count, *_: ThreadPoolExecutor(1),
         )
-        monkeypatch.setattr(store, "_private", {})
+        monkeypatch.setattr(store, "_unkept", {})
         store._say.cache_clear()
 
     @pytest.mark.filterwarnings("ignore:the cache folder:RuntimeWarning")

@@ -215,6 +215,11 @@ CALLS = {
         torch.randn(6, 8),
         {"p": 0.5, "generator": draw_in_memory(torch.device("cpu"), 1)},
     ),
+    "lse and sink": lambda: (
+        fo.Softmax(lse=True, sink="s"),
+        torch.randn(2, 3, 4, 8),
+        {"s": torch.randn(3, 1, 1)},
+    ),
     "add_norm": lambda: (
         ADD_NORM,
         torch.randn(6, 8, dtype=torch.bfloat16),
@@ -228,7 +233,7 @@ CALLS = {
     ),
 }
 #: Those of them that the default run tries, and the others.
-USUAL = ("strided", "attention", "add_norm")
+USUAL = ("strided", "attention", "add_norm", "lse and sink")
 UNUSUAL = [name for name in CALLS if name not in USUAL]
 
 

@@ -65,7 +65,7 @@ class UndeclaredSoftmax(fo.RowOp):
     """A softmax as an operator of somebody else's."""
 
     header, gradient_header = fo.Softmax.header, fo.Softmax.gradient_header
-    kept, normalizes, masks = fo.Softmax.kept, False, True
+    kept, masks, gradient_schedule = fo.Softmax.kept, True, "softmax"
 
     def reference(self, value):
         return torch.softmax(value, -1), {}

@@ -91,6 +91,10 @@ DECLARED = {
     "softmax": lambda: (fo.Softmax(), {}),
     "empty rows": lambda: (fo.Softmax(empty_row="nan"), {}),
     "log-softmax": lambda: (fo.LogSoftmax(load=[fo.Causal("bottom-right", 1)]), {}),
+    "lse and sink": lambda: (
+        fo.Softmax(load=[fo.Mask("m")], lse=True, sink="s"),
+        {"m": randn(3, 8, seed=1) > 1, "s": randn(3, 1, seed=2)},
+    ),
     "layer norm": lambda: (
         fo.LayerNorm(store=[fo.Affine("gamma", "beta")], stats=True),
         {"gamma": randn(8, seed=1), "beta": 0.5},
@@ -141,8 +145,10 @@ def test_operators_are_what_torch_asks_of_them(name, device):
     x = randn(2, 3, 8, device=device)
     leaves = {key: t.requires_grad_() for key, t in floating(tensors).items()}
     with Calls() as calls:
-        y = named(op(x.requires_grad_(), **{**tensors, **leaves}))["y"]
-        y.backward(randn(*y.shape, device=device, seed=9))
+        outputs = named(op(x.requires_grad_(), **{**tensors, **leaves}))
+        given = [outputs[name] for name in ("y", *(n for n in op.joining if n in op.statistics))]
+        arriving = [randn(*one.shape, device=device, seed=9) for one in given]
+        torch.autograd.backward(given, arriving)
     dropping = {"draw"} if "p" in operands else set()
     assert {one._opname for one in calls.of} == {"forward", "backward"} | dropping
     for function, args in calls.of.items():
@@ -306,6 +312,21 @@ def test_without_elements(device):
     assert y.shape == (0, 8)
     y.backward(torch.zeros_like(y))
     assert not gamma.grad.any()
+
+
+def test_rows_without_columns(device):
+    """Their lse is the sink, whose gradient an eager call alone has."""
+    sunk = fo.Softmax(lse=True, sink="s")
+    s = randn(3, 1, device=device).requires_grad_()
+    x = randn(3, 0, device=device).requires_grad_()
+    compiled = torch.compile(lambda x, s: sunk(x, s=s), backend="aot_eager", fullgraph=True)
+    y, lse = compiled(x, s)
+    assert torch.equal(lse, s[:, 0])
+    assert torch.autograd.grad(y.sum(), x, retain_graph=True)[0].shape == (3, 0)
+    with pytest.raises(
+        fo.UnsupportedError, match="rows without columns, of which s has a gradient"
+    ):
+        torch.autograd.grad(lse.sum(), s)
 
 
 REFUSED = {

@@ -86,7 +86,7 @@ extern "C" __global__ void forward(Op op, Full x, OnePlus f, Full y, Full kept, 
 }}
 extern "C" __global__ void backward(Gradient op, Full x, OnePlus f, Full dy, Full kept, Full dx,
                                     Each<0, 0, Full> of_gain, Slices slices, Rows rows) {{
-  gradient_kernel<{schedule}, Ask::kEachThread>(op, load(x, f), dy, store(Absent{{}}), kept, dx,
+  gradient_kernel<{schedule}, Prefetch::kPerThread>(op, load(x, f), dy, store(Absent{{}}), kept, dx,
                                                 targets(of_gain), targets(), slices, rows, 8192);
 }}
 """
@@ -124,16 +124,16 @@ struct Saver {{
 }};
 extern "C" __global__ void saved(Gradient op, Full x, Saver f, Full dy, Full kept, Full dx,
                                  Slices slices, Rows rows) {{
-  gradient_kernel<{schedule}, Ask::{ask}>(op, load(x, f), dy, store(Absent{{}}), kept, dx,
+  gradient_kernel<{schedule}, Prefetch::{prefetch}>(op, load(x, f), dy, store(Absent{{}}), kept, dx,
                                           targets(), targets(), slices, rows, 8192);
 }}
 """
 
 
-@pytest.mark.parametrize("ask", ["kEachThread", "kAtOnce", "kByLine"])
-def test_a_functor_that_saves_may_do_without_prefetch(ask):
+@pytest.mark.parametrize("prefetch", ["kPerThread", "kBulk", "kPerLine"])
+def test_a_functor_that_saves_may_do_without_prefetch(prefetch):
     given = {"functor": FUNCTOR, "operator": OPERATOR, "schedule": SCHEDULES["registers"]}
-    nvrtc.compile_cuda((KERNELS + SAVER).format(**given, ask=ask), "sm_90")
+    nvrtc.compile_cuda((KERNELS + SAVER).format(**given, prefetch=prefetch), "sm_90")
 
 
 HOST = """\
@@ -169,7 +169,11 @@ WITHOUT = {
     "rebuild known": (r"void rebuild\(", "void again(", "void rebuild(const Partial& part"),
     "combine": (r"combine\(", "combines(", "Partial combine(Group group, Partial part) const"),
     "merge": (r"merge\(", "merged(", "Partial merge(Partial a, Partial b) const"),
-    "finish": (r"finish\(Partial row, int64_t\)", "finish(Partial row)", "finish(Partial row, int"),
+    "finish": (
+        r"finish\(Partial part, const Row&, int64_t\)",
+        "finish(Partial part, int64_t)",
+        "finish(Partial part, const Row& row, int64_t cols) const",
+    ),
     "of": (r"Finish of\(", "Finish off(", "Finish::of(Partial part) const"),
     "element": (r"operator\(\)\(Compute x\)", "apply(Compute x)", "from Compute to Compute"),
     "size": (r"Compute squares;", "char squares;", "a multiple of 4 bytes"),
@@ -183,7 +187,11 @@ GRADIENT_WITHOUT = {
     "row": (r"Row row\(", "Row of_row(", "static Row row(const Compute (&kept)[kKept])"),
     "result": (r"result\(Compute v\)", "y(Compute v)", "Compute Row::result(Compute v) const"),
     "reduce": (r"const Tile& g", "Tile& g", "reduce(Group group, const Tile& y, const Tile& g)"),
-    "finish": (r"finish\(const Row& row, ", "finish(Row& row, ", "finish(const Row& row, Partial"),
+    "finish": (
+        r"finish\(const Row& known, ",
+        "finish(Row& known, ",
+        "finish(const Row& known, Partial all, const AnyRow& row, int64_t cols) const",
+    ),
     "element": (r"operator\(\)", "apply", "Finish::operator()(Compute y, Compute g) const"),
 }
 

@@ -49,11 +49,9 @@ def test_demo_shows_the_chains(printed, op):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("op", OPS)
-def test_demo_builds_cold_and_from_the_cache(printed, op):
-    cold, cached = re.search(
-        r"([\d.]+) s +│ +([\d.]+) ms", row(printed, "from the cache", op)
-    ).groups()
-    assert float(cold) > float(cached) / 1e3 > 0
+def test_demo_builds(printed, op):
+    (seconds,) = re.findall(r"│ (\d+\.\d\d) ", row(printed, "build", op))
+    assert float(seconds) > 0
 
 
 @pytest.mark.thorough

@@ -5,8 +5,14 @@
 What the walk-through of docs/functors.md makes, `LayerScale`, is then held to torch on each device.
 """
 
+import copy
+import importlib
+import json
+import pickle
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -132,8 +138,8 @@ def test_a_functor_may_bring_its_cpp(layer_scale, device):
         headers = ("row/view.cuh",)
         definition = block[block.index("namespace") :].replace("LayerScale", "OwnScale")
 
-        def spell(self, write):
-            return super().spell(write).replace("LayerScale", "OwnScale")
+        def emit(self, writer):
+            return super().emit(writer).replace("LayerScale", "OwnScale")
 
     assert tuple(includes) == OwnScale.headers
     gamma = randn(24, device=device, seed=1)
@@ -150,6 +156,104 @@ def test_a_functor_may_bring_its_cpp(layer_scale, device):
     torch.testing.assert_close(got, torch.softmax(x + gamma, -1))
 
 
+@pytest.fixture(scope="module")
+def squared_relu(tmp_path_factory):
+    """The operator of docs/operators.md, in a module that can be imported as that page says."""
+    text = (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
+    (block,) = [body for _, body in FENCED.findall(text) if "class SquaredReLU" in body]
+    folder = tmp_path_factory.mktemp("operators")
+    (folder / "squared_relu.py").write_text(block)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        yield importlib.import_module("squared_relu")
+    sys.modules.pop("squared_relu")
+
+
+def of_rows(shape, device, seed=1):
+    return randn(*shape, device=device, seed=seed).abs() + 0.1
+
+
+@pytest.mark.parametrize(
+    ("total", "dtype"), [(True, torch.float32), (False, torch.float16)], ids=["total", "alone"]
+)
+def test_an_operator_of_another_module(total, dtype, squared_relu, device):
+    """With functors, masks, a residual and an operand of its own that rows share."""
+    load = [fo.Residual("r", save="stream"), fo.Mask("m"), fo.Scale("s")]
+    op = squared_relu.SquaredReLU(load=load, store=[fo.Scale("g")], rest="rest", total=total)
+    x = randn(4, 3, 30, dtype=dtype, device=device)
+    operands = {
+        "r": randn(3, 30, dtype=dtype, device=device, seed=2),
+        "m": randn(4, 3, 30, device=device, seed=3) > 1,
+        "s": 0.5,
+        "g": randn(30, device=device, seed=4),
+        "rest": of_rows((3, 1), device),
+    }
+    assert check(op, x, **operands).passed
+    assert op == copy.copy(op) == pickle.loads(pickle.dumps(op))
+    assert "SquaredReLU" in str(op.explain(x, **operands))
+
+
+@pytest.mark.parametrize("columns", [1, 5000, pytest.param(20000, marks=pytest.mark.thorough)])
+def test_it_has_the_schedules_of_the_others(columns, squared_relu, device):
+    op = squared_relu.SquaredReLU(rest="rest", total=True)
+    assert check(op, randn(3, columns, device=device), rest=of_rows((3, 1), device)).passed
+
+
+def test_its_gradients_are_those_of_torch(squared_relu, device):
+    """In double, with random gradients of both outputs, by a formula that is not the class's."""
+    op = squared_relu.SquaredReLU(rest="rest", total=True, eps=0.25)
+    x = randn(2, 3, 8, 12, dtype=torch.float64, device=device)
+    rest = randn(3, 1, 1, dtype=torch.float64, device=device, seed=1).abs()
+    dy, of_total = torch.randn_like(x), torch.randn_like(x[..., 0])
+    leaves = [x.requires_grad_(), rest.requires_grad_()]
+    y, total = op(x, rest=rest)
+    squares = x.clamp(min=0) ** 2
+    wanted = 0.25 + rest[..., 0] + squares.sum(-1)
+    torch.testing.assert_close(total, wanted)
+    torch.testing.assert_close(y, squares / wanted[..., None])
+    got = torch.autograd.grad([y, total], leaves, [dy, of_total])
+    want = torch.autograd.grad([squares / wanted[..., None], wanted], leaves, [dy, of_total])
+    torch.testing.assert_close(got, want)
+
+
+LOADED = """
+import sys, torch
+import fusedops as fo
+program = torch.export.load("program.pt2")
+x, rest, want = torch.load("io.pt")
+try:
+    program.module()(x, rest)
+except fo.UnsupportedError as error:
+    print(error)
+sys.path.insert(0, sys.argv[1])
+import squared_relu
+print(torch.equal(program.module()(x, rest), want))
+"""
+
+
+@pytest.mark.thorough
+def test_a_saved_program_says_what_to_import(squared_relu, tmp_path):
+    class Weights(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.op = squared_relu.SquaredReLU(rest="rest")
+
+        def forward(self, x, rest):
+            return self.op(x, rest=rest)
+
+    x, rest = randn(3, 4, 8), of_rows((4, 1), "cpu")
+    program = torch.export.export(Weights(), (x, rest), strict=False)
+    torch.export.save(program, tmp_path / "program.pt2")
+    torch.save((x, rest, Weights()(x, rest)), tmp_path / "io.pt")
+    folder = str(Path(squared_relu.__file__).parent)
+    command = [sys.executable, "-c", LOADED, folder]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    told, equal = done.stdout.splitlines()
+    assert "SquaredReLU: this program uses 'SquaredReLU' of the module 'squared_relu'" in told
+    assert "import squared_relu before the program is run" in told
+    assert equal == "True"
+
+
 def slugs(page):
     """What links call the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
@@ -158,7 +262,7 @@ def slugs(page):
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.name)
 def test_links(page):
-    text = page.read_text(encoding="utf-8")
+    text = FENCED.sub("", page.read_text(encoding="utf-8"))  # a lambda of C++ looks like a link
     for target, heading in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", text):
         linked = page.parent / target if target else page
         assert linked.exists(), target
@@ -179,15 +283,16 @@ def test_every_functor_has_its_line():
 
 def test_the_thresholds_are_those_of_the_code():
     """A fact that a threshold rests on is written down for that threshold."""
-    from fusedops.schedule import forward as schedule
     from fusedops.schedule import forward_tile as row_tile
+    from fusedops.schedule import lookup
 
     text = (ROOT / "docs" / "measured-facts.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+|more) \| (\d+) \|", text, re.MULTILINE)
     assert [(None if most == "more" else int(most), int(values)) for most, values in rows] == list(
         row_tile.VALUES
     )
-    assert f"blocks of {schedule.SMALL_BLOCK} threads" in text
+    last = json.loads((lookup.FOLDER / "sm_90.json").read_text("utf-8"))["forward"][-1]
+    assert f"blocks of {last['set']['threads_per_block']} threads" in text
 
 
 def headwords():

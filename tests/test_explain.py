@@ -15,7 +15,7 @@ from fusedops.explain.forward import explain
 from fusedops.generate.target import Target
 from fusedops.run.forward import describe
 
-H200 = Target("sm_90", 232448, 132)
+H200 = Target.named("sm_90")
 
 
 def on_gpu(op, x, **arguments):
@@ -186,7 +186,7 @@ class TestOnAGpu:
     def test_the_tile(self):
         told = on_gpu(declare(SOFTMAX), randn(8, 4096, dtype=torch.float16))
         tile = told.tile
-        assert told.schedule == tile.kind == "register"
+        assert told.schedule == tile.storage == "register"
         assert tile.threads * tile.packs * tile.width * tile.chunks == 4096
         assert f"{tile.threads} threads x {tile.packs} packs x {tile.width} columns" in told.why
 

@@ -115,14 +115,14 @@ def test_what_cannot_be_is_an_error(library):
 
 
 def test_rows_are_cut_as_the_op_cuts_them(tmp_path):
-    """exported::cut against slices.cut, on CPUs and GPUs."""
+    """cut_rows of row/slices.cuh against slices.cut, on CPUs and GPUs."""
     source = tmp_path / "cut.cpp"
     source.write_text(
         "#include <fusedops/host/call.cuh>\n"
         'extern "C" void cut(int64_t rows, int64_t most, int64_t fewest, int64_t lanes,\n'
         "                    fusedops::Slices* to) {\n"
         "  if (fewest) most = fusedops::exported::host_slices(rows, fewest);\n"
-        "  *to = fusedops::exported::cut(rows, most, lanes);\n}\n"
+        "  *to = fusedops::cut_rows(rows, most, 1, lanes);\n}\n"
     )
     include = f"-I{env.include_dir()}"
     compile_("g++", "-std=c++17", "-shared", "-fPIC", include, source, "-o", tmp_path / "cut.so")

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import fusedops as fo
 from fusedops import cli
-from fusedops.exporting.signature import signature
+from fusedops.commands.words import signature
 from fusedops.jit import host
 
 
@@ -149,7 +149,7 @@ def test_what_the_command_refuses(words, message):
         ("x", "must be NAME=DTYPE:SIZES"),
         ("x=half", "must be NAME=DTYPE:SIZES"),
         ("x=float17:8", "a dtype must be one of float16"),
-        ("x=float16:8x8", "numbers with commas"),
+        ("x=float16:8x8", "DTYPE:SIZES, got 'float16:8x8'"),
         ("x=float16:8,8@8", "2 sizes and 1 strides"),
         ("2=1", "must be NAME=DTYPE:SIZES"),
     ],
@@ -160,10 +160,10 @@ def test_what_a_signature_is_not(word, message):
 
 
 def test_a_signature():
-    found = signature(["x=torch.float16:2,3@1,2", "s=float32:", "n=7", "p=0.5"])
+    found = signature(["x=torch.float16:2,3@1,2", "s=float32:", "n=-7", "p=0.5"])
     assert found["x"].stride() == (1, 2)
     assert found["x"].dtype is torch.float16
     assert found["s"].shape == ()
-    assert (found["n"], found["p"]) == (7, 0.5)
+    assert (found["n"], found["p"]) == (-7, 0.5)
     with pytest.raises(ValueError, match="'n' is given twice"):
         signature(["n=1", "n=2"])

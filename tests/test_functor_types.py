@@ -116,6 +116,7 @@ def test_a_range_is_that_of_its_type():
     assert range_of("sub", {"other": 1, "alpha": 3}, {"self": truth}, torch.int64) == Range(6, True)
     assert range_of("add", {"other": -1}, {"self": truth}, torch.uint8) is None
     assert range_of("pow", {"exponent": 3}, {"self": hundred}, torch.int64) == Range(10**6)
+    assert range_of("fill", {}, {"self": truth, "value": hundred}, torch.int64) == hundred
     assert range_of("pow", {"exponent": 4}, {"self": hundred}, torch.int64) is None
     assert (
         range_of("where", {}, {"condition": truth, "self": hundred, "other": None}, torch.int64)

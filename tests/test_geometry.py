@@ -47,7 +47,9 @@ def visited(geometry, placed):
     """The addresses that a kernel computes from a place, as [visited row, column]."""
     coordinates = np.unravel_index(np.arange(geometry.rows), geometry.sizes)
     row = sum(i * step for i, step in zip(coordinates, placed.row_strides, strict=True))
-    return np.asarray(row)[:, None] + np.arange(geometry.columns) * placed.column_stride
+    return np.asarray(row)[:, None] + (
+        np.arange(geometry.columns) // placed.repeats * placed.column_stride
+    )
 
 
 @st.composite
@@ -129,15 +131,15 @@ def test_several_reduced_dimensions_are_one_column():
     transposed = ((5, 3, 4), (12, 1, 3))
     geometry = place((5, 3, 4), (1, 2), [x, transposed, ((4,), (1,)), ((), ())], [4] * 4)
     assert geometry.columns == 12
-    assert geometry.placed[0] == ((12,), 1)
+    assert geometry.placed[0] == ((12,), 1, 1)
     assert geometry.placed[1] is None, "its columns are not a single step apart"
     assert geometry.placed[2] is None, "broadcast within the row"
-    assert geometry.placed[3] == ((0,), 0)
+    assert geometry.placed[3] == ((0,), 0, 1)
 
 
 def test_a_reduced_dimension_need_not_be_the_last():
     x = contiguous((2, 6, 5))
-    assert place((2, 6, 5), (1,), [x], [4]).placed == (((30, 1), 5),)
+    assert place((2, 6, 5), (1,), [x], [4]).placed == (((30, 1), 5, 1),)
 
 
 def test_one_column_counts_as_dense_where_the_dimension_exists():

@@ -36,8 +36,15 @@ from fusedops.run.saved_tensors import joining_name, saved_name
 from fusedops.schedule import backward as gradient_schedule
 from fusedops.schedule import backward_tile as gradient_tile
 from fusedops.schedule import forward as schedule
+from fusedops.schedule.architectures import GPUS
 
 PROCESSORS = 132
+
+
+def choose(row, family, sums, clusters=16, storage=None):
+    """The schedule of a backward pass on an H200, or on one with smaller clusters."""
+    gpu = GPUS["sm_90"]._replace(cluster_limit=clusters, bulk_copies=clusters > 1)
+    return gradient_schedule.choose_gradient(row, "sm_90", gpu, family, sums, storage)
 
 
 def backward_of(op, x, operands, arch, storage=None, options=None):
@@ -48,7 +55,7 @@ def backward_of(op, x, operands, arch, storage=None, options=None):
         if isinstance(value, torch.Tensor) and value.is_floating_point()
     }
     gradient = Gradient(op, frozenset({"x", *floating}), frozenset(op.saves))
-    bound = bind(op, x, operands, {})._replace(keep=True)
+    bound = bind(op, x, operands, options or {})._replace(keep=True)
 
     def output(name):
         return tensor(*bound.output_shape(name), dtype=bound.output_dtype(name))
@@ -58,7 +65,7 @@ def backward_of(op, x, operands, arch, storage=None, options=None):
         given[joining_name(name)] = output(name)
         if name in gradient.needed.streams:
             given[saved_name(name)] = output(name)
-    target = Target(arch, ARCHS[arch], PROCESSORS)
+    target = Target.named(arch, PROCESSORS)
     if storage is None:
         return gradient.describe(output("y"), given, options or {}, target)
     with testing.force_schedule(storage):
@@ -74,7 +81,7 @@ def check_compiles(backward):
         usage = r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
         assert re.findall(usage, log) == [("0", "0", "0")], log
         registers = int(re.search(r"Used (\d+) registers", log)[1])
-        assert registers * variant.tile.block <= 65536, log
+        assert registers * variant.tile.threads_per_block <= 65536, log
 
 
 @pytest.mark.thorough
@@ -83,7 +90,7 @@ def check_compiles(backward):
     covering(2, ARCHS, OPERATORS, STORAGES, ["odd", "exact", "long"], DTYPES, [True, False]),
 )
 def test_every_operator_compiles(arch, operator, storage, size, dtype, aligned):
-    if storage == "cluster" and arch not in schedule.CLUSTERS:
+    if storage == "cluster" and GPUS[arch].cluster_limit == 1:
         pytest.skip(f"{arch} has no clusters")
     held = "cluster" if storage == "cluster" else "register"
     op, columns = declare(OPERATORS[operator]), COLUMNS[held][size]
@@ -154,23 +161,24 @@ def test_the_tiles_of_a_row_cover_it(
     for columns in [*range(1, 2050), *some, *uneven]:
         limit = ARCHS["sm_90"]
         row = schedule.Row(columns, element_bytes, compute_bytes, dropout)
-        tile = gradient_schedule.choose_gradient(row, limit, clusters, declared, sums)
+        tile = choose(row, declared, sums, clusters)
         chunk = tile.chunk
         at = f"{columns} columns: {tile}"
         assert tile.chunks == -(-columns // chunk), at
         assert not tile.exact or columns == max(tile.cluster, tile.chunks) * chunk, at
         assert tile.exact or tile.chunks > 1 or columns < chunk, at
-        assert chunk <= tile.tile, at
+        assert chunk <= tile.tile.capacity, at
         assert chunk % tile.width == 0, at
-        assert chunk == tile.tile or (tile.chunks > 1 and not tile.exact), at
-        assert tile.rows == 1 or tile.threads <= 32, at
-        assert tile.block <= 512, at
+        assert chunk == tile.tile.capacity or (tile.chunks > 1 and not tile.exact), at
+        assert tile.rows_per_block == 1 or tile.threads <= 32, at
+        assert tile.threads_per_block <= 512, at
         of_last = columns - (max(tile.cluster, tile.chunks) - 1) * chunk
         assert tile.full * tile.threads * tile.width <= max(min(of_last, chunk), 0), at
-        assert tile.block % 32 == 0, at
+        assert tile.threads_per_block % 32 == 0, at
         assert tile.width <= columns, at
-        if tile.sums == "shared":
-            assert len(sums) * tile.block * tile.packs * tile.width * compute_bytes <= limit, at
+        if tile.launch.sum_storage == "shared":
+            elements = tile.threads_per_block * tile.packs * tile.width
+            assert len(sums) * elements * compute_bytes <= limit, at
 
 
 @pytest.mark.parametrize("clusters", [8, 16])
@@ -178,7 +186,7 @@ def test_the_tiles_of_a_row_cover_it(
 def test_rows_that_a_cluster_can_hold_are_read_once(declared, clusters):
     for columns, element_bytes in itertools.product((12289, 32769, 50257, 65535, 65536), (2, 4)):
         row = schedule.Row(columns, element_bytes, 4)
-        tile = gradient_schedule.choose_gradient(row, ARCHS["sm_90"], clusters, declared, ())
+        tile = choose(row, declared, (), clusters)
         assert tile.one_tile, f"{columns} columns: {tile}"
 
 
@@ -202,8 +210,8 @@ def test_rows_that_a_cluster_can_hold_are_read_once(declared, clusters):
 def test_what_is_under_way_together(columns, element_bytes, sums, together):
     row = schedule.Row(columns, element_bytes, 4)
     declared = "norm" if sums else "plain"
-    tile = gradient_schedule.choose_gradient(row, ARCHS["sm_90"], 16, declared, (1,) * sums)
-    assert tile.gathers == together
+    tile = choose(row, declared, (1,) * sums)
+    assert tile.launch.eager_operands == together
 
 
 @pytest.mark.parametrize(
@@ -220,14 +228,14 @@ def test_what_is_under_way_together(columns, element_bytes, sums, together):
 )
 def test_how_many_blocks_of_a_long_softmax_find_room(columns, element_bytes, blocks, visits):
     row = schedule.Row(columns, element_bytes, 4)
-    tile = gradient_schedule.choose_gradient(row, ARCHS["sm_90"], 16, "plain", ())
-    assert (tile.blocks, tile.visits) == (blocks, visits)
+    tile = choose(row, "plain", ())
+    assert (tile.min_blocks_per_sm, tile.launch.persistent) == (blocks, visits)
 
 
 def test_a_block_that_is_alone_visits_no_rows_that_share_nothing():
     row = schedule.Row(151936, 2, 4)
-    tile = gradient_schedule.choose_gradient(row, ARCHS["sm_90"], 16, "norm", ())
-    assert (tile.blocks, tile.visits) == (1, False)
+    tile = choose(row, "norm", ())
+    assert (tile.min_blocks_per_sm, tile.launch.persistent) == (1, False)
 
 
 @pytest.mark.parametrize(
@@ -244,8 +252,8 @@ def test_rows_that_share_a_block_leave_one_part(op, columns, dtype, block, arch)
     op = declare(OPERATORS[op])
     given = {name: g.to(dtype) for name, g in parameters(op, columns).items()}
     backward = backward_of(op, tensor(4096, columns, dtype=dtype), given, arch)
-    assert backward.tile.block == block
-    rows = backward.tile.rows
+    assert backward.tile.threads_per_block == block
+    rows = backward.tile.rows_per_block
     assert rows > 1
     for _, parts in backward.parts_of.values():
         assert parts * rows == backward.slices.total
@@ -263,9 +271,10 @@ def test_sums_in_registers_find_room_to_be_combined():
         (None, "register"),
     ):
         row = schedule.Row(columns, element_bytes, compute_bytes)
-        tile = gradient_schedule.choose_gradient(row, ARCHS["sm_90"], 16, of, sums, forced)
-        combined = tile.block * tile.packs * tile.width * compute_bytes
-        assert tile.rows == 1 or tile.sums != "registers" or combined <= 48 << 10, (columns, tile)
+        tile = choose(row, of, sums, storage=forced)
+        combined = tile.threads_per_block * tile.packs * tile.width * compute_bytes
+        alone = tile.rows_per_block == 1 or tile.launch.sum_storage != "registers"
+        assert alone or combined <= 48 << 10, (columns, tile)
 
 
 @pytest.mark.parametrize("arch", ["sm_90", *thorough("sm_100", "sm_120")])
@@ -273,8 +282,8 @@ def test_rows_that_are_asked_for_by_line(arch):
     op = declare(OPERATORS["layer_norm"])
     given = {name: g.half() for name, g in parameters(op, 8192).items()}
     backward = backward_of(op, tensor(8, 8192, dtype=torch.float16), given, arch)
-    assert backward.tile.asks == "by line"
-    assert "Ask::kByLine, true" in backward.first[0].source
+    assert backward.tile.launch.prefetch == "per_line"
+    assert "Prefetch::kPerLine, true" in backward.first[0].source
     check_compiles(backward)
 
 
@@ -284,10 +293,7 @@ def test_what_is_wanted_does_not_change_the_tile(clusters, element_bytes):
     """Else dx would depend on which other gradients are asked for."""
     for columns in (256, 257, 1023, 2048, 8192, 12289, 30522, 50257, 65536, 128256, 151936):
         row = schedule.Row(columns, element_bytes, 4)
-        tiles = [
-            gradient_schedule.choose_gradient(row, ARCHS["sm_90"], clusters, "norm", sums)
-            for sums in ((), (1,), (1, 1))
-        ]
+        tiles = [choose(row, "norm", sums, clusters) for sums in ((), (1,), (1, 1))]
         cuts = {(t.threads, t.packs, t.width, t.chunks, t.chunk) for t in tiles}
         assert len(cuts) == 1, columns
 
@@ -297,7 +303,7 @@ def tile_of(op, x, operands, wanted=None):
     bound = bind(op, x, operands, {})._replace(keep=True)
     given = {KEPT: tensor(*bound.output_shape(KEPT)), "x": x, **operands}
     given |= {saved_name(name): x for name in op.saves}
-    target = Target("sm_90", ARCHS["sm_90"], PROCESSORS)
+    target = Target.named("sm_90", PROCESSORS)
     tile = gradient.describe(x, given, {}, target).tile
     return tile.threads, tile.packs, tile.width, tile.chunks
 

@@ -12,6 +12,7 @@ from cases import (
     ATTENTION,
     FLOATS,
     OPERATORS,
+    compare,
     declare,
     gradients_of,
     parameters,
@@ -22,6 +23,7 @@ from cases import (
     verify_gradients,
 )
 from references import Chain
+from steps import STEPS, examples
 from test_forward import COLUMNS, HELD, SHARED_BY_BLOCKS, add_norm_case, attention_case
 
 SHAPE = (2, 3, 5, 8)
@@ -39,15 +41,8 @@ SHAPES = [
     (2, 1, 5, 8),
 ]
 
-MASKS = ("mask", "keep", "causal", "window", "lengths")
-PLAIN = ("scale", "bias", "dropout", "residual", "alpha", "affine", "gamma", "beta", "cast")
-STORE = PLAIN
-LOAD = {
-    "softmax": (*PLAIN, "save", "alibi", *MASKS),
-    "log_softmax": (*PLAIN, "save", "alibi", *MASKS),
-    "layer_norm": (*PLAIN, "save"),
-    "rms_norm": (*PLAIN, "save"),
-}
+STORE = examples("softmax", "store")
+LOAD = {op: examples(op, "load") for op in ("softmax", "log_softmax", "layer_norm", "rms_norm")}
 EPS = {"softmax": 0.0, "log_softmax": 0.0, "layer_norm": 1e-5, "rms_norm": 1e-6}
 
 
@@ -74,47 +69,23 @@ class Making:
         return self.named(randn(*shape, device=self.device, seed=len(self.operands)) < share)
 
     def step(self, word):
-        match word:
-            case "scale" | "bias":
-                return word, self.value()
-            case "alpha":
-                return "residual", self.value(), self.value(), None
-            case "residual":
-                return "residual", self.value(), -0.5, None
-            case "save":
-                return "residual", self.value(), 1.0, f"stream{len(self.operands)}"
-            case "affine":
-                return "affine", self.value(), self.value()
-            case "gamma":
-                return "affine", self.value(), None
-            case "beta":
-                return "affine", None, self.value()
-            case "dropout":
-                return "dropout", self.named(0.3)
-            case "cast":
-                return "cast", torch.float16
-            case "mask":
-                return "mask", self.flags(-0.6)
-            case "keep":
-                return "keep", self.flags(0.9)
-            case "lengths":
-                n = torch.tensor([5, 8, 3, 0, 7], device=self.device)
-                return "lengths", self.named(n[:, None])
-            case "causal":
-                return "causal", "bottom-right", 1
-            case "window":
-                return "window", 3, 2, "top-left", 0
-            case "alibi":
-                return "alibi", self.value(), "top-left", 1
+        """The step of an example's name, with operands for it."""
+        for known in STEPS.values():
+            if word in known.examples:
+                return known.word, *known.examples[word](self)
+        raise KeyError(word)
 
 
 def verify_words(op, load, store, device):
-    """The gradients of a chain of these words, in double."""
+    """The values and the gradients of a chain of these examples, in double."""
     making = Making(device)
     steps = [tuple(making.step(word) for word in words) for words in (load, store)]
     chain = Chain(op, *steps, eps=EPS[op])
     x = randn(*SHAPE, dtype=torch.float64, device=device, seed=9)
-    verify_gradients(chain, x, making.operands, unfused=True)
+    upstream = upstream_of(chain, x, making.operands)
+    outputs, _ = gradients_of(declare(chain), x, making.operands, upstream)
+    compare(chain, x, making.operands, {name: one.detach() for name, one in outputs.items()})
+    verify_gradients(chain, x, making.operands, upstream, unfused=True)
 
 
 def _alone():

@@ -11,7 +11,7 @@ import torch
 from cases import ADD_NORM, ATTENTION, declare, floating, named, randn, same_bits, upstream_of
 from test_forward import FLAGSHIPS, add_norm_case, attention_case, flagship_case
 from test_gradient_variants import backward_of
-from test_variants import ARCHS, flagship_inputs
+from test_variants import flagship_inputs
 
 import fusedops as fo
 from fusedops import row_op
@@ -43,7 +43,7 @@ def test_kernels_that_read_their_draw_compile_without_spills(name):
     x, operands = flagship_inputs(op, 3, 1024, torch.float16)
     draw = torch.zeros(2, dtype=torch.int64)
     bound = bind(op, x, operands, {})._replace(generator=draw)
-    forward = plan.describe(bound, Target("sm_90", ARCHS["sm_90"]))
+    forward = plan.describe(bound, Target.named("sm_90"))
     assert "DropoutFrom<" in forward.variant.source
     test_variants.check_compiles(forward)
     backward = backward_of(op, x, operands, "sm_90", options={"generator": draw})

@@ -84,7 +84,8 @@ def test_one_wheel_has_all(wheel):
     for folder in ("include", "share"):
         expected = {f"fusedops/{folder}/{name}" for name in files(ROOT / folder)}
         assert expected <= names
-    modules = {name for name in files(ROOT / "fusedops") if name.endswith((".py", ".typed"))}
+    kinds = (".py", ".typed", ".json")
+    modules = {name for name in files(ROOT / "fusedops") if name.endswith(kinds)}
     assert {f"fusedops/{name}" for name in modules} <= names
     (runtime,) = [name for name in names if name.endswith(".so")]
     assert runtime.startswith("fusedops/_runtime.")

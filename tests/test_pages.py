@@ -167,6 +167,36 @@ def test_threads_of_a_cpu_in_cuda_code(tmp_path):
     assert (done.returncode, done.stdout) == (0, "right\n")
 
 
+STREAMS = """\
+#include <fusedops/softmax.cuh>
+using namespace fusedops;
+struct Owner {
+  cudaStream_t stream;
+  operator cudaStream_t() const { return stream; }
+};
+template <class Where>
+auto go(Where where, const float* x, float* y) {
+  return dispatch_softmax<float>(where, load(direct(x, 8)), store(direct(y, 8)), 8, cols<8, 8>(8));
+}
+cudaError_t all(const float* x, float* y, Owner owner, cudaStream_t stream) {
+  const cudaError_t found[] = {go(stream, x, y), go(owner, x, y), go(nullptr, x, y), go(0, x, y),
+                               go(NULL, x, y), go(cudaStreamPerThread, x, y)};
+  const Status on_cpu[] = {
+      go(Threads{2}, x, y),
+      dispatch_softmax<float>({2}, load(direct(x, 8)), store(direct(y, 8)), 8, cols<8, 8>(8))};
+  return on_cpu[0] == on_cpu[1] ? found[0] : found[1];
+}
+"""
+
+
+def test_what_stands_for_a_stream(tmp_path):
+    """What converts to a cudaStream_t, a null pointer or 0; else threads, in braces as well."""
+    source = tmp_path / "streams.cu"
+    source.write_text(STREAMS)
+    flags = ("-std=c++17", "-Werror", "all-warnings", "-arch=sm_90", "-ptx", "-Xcicc", "-O0")
+    run([find_nvcc(), *flags, f"-I{env.include_dir()}", source, "-o", tmp_path / "streams.ptx"])
+
+
 def test_the_host_part_needs_no_cuda(tmp_path):
     source = tmp_path / "host.cpp"
     text = PLAIN.format(type="int64_t").replace("cudaError_t", "Status")

@@ -15,6 +15,7 @@ TORCH64 = {
     "log_softmax": lambda v: torch.log_softmax(v, -1),
     "layer_norm": lambda v: functional.layer_norm(v, v.shape[-1:], eps=EPS),
     "rms_norm": lambda v: functional.rms_norm(v, v.shape[-1:], eps=EPS),
+    "l2_norm": lambda v: functional.normalize(v, dim=-1, eps=EPS),
 }
 
 

@@ -147,9 +147,11 @@ class TestEqualTraffic:
             forward, backward = schedules(kind(), arch, columns, dtype)
             for op in ops:
                 found = schedules(op, arch, columns, dtype)
-                asks = found[1].asks
-                assert found == (forward, dataclasses.replace(backward, asks=asks)), (columns, op)
-                assert asks in (backward.asks, "never")
+                prefetch = found[1].launch.prefetch
+                launch = backward.launch._replace(prefetch=prefetch)
+                expected = dataclasses.replace(backward, launch=launch)
+                assert found == (forward, expected), (columns, op)
+                assert prefetch in (backward.launch.prefetch, "never")
 
     def test_numbers_beside_what_moves_something(self, arch, kind, dtype):
         ops = [kind(load=load, store=[fo.Affine("a", "b")]) for load in ([], *NOTHING.values())]

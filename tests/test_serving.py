@@ -18,8 +18,9 @@ from fusedops.generate.target import Target
 from fusedops.prebuild.signature import of_call
 from fusedops.run import fallback_arch as serving
 from fusedops.run import forward as plan
+from fusedops.schedule.architectures import Gpu
 
-NEWER = Target("sm_139", 232448, 200)  # of no GPU that is known
+NEWER = Target("sm_139", Gpu(232448, 200, 2048, 60 << 20))  # of no GPU that is known
 
 
 @pytest.fixture(autouse=True)
@@ -45,11 +46,12 @@ def serve(monkeypatch, own, columns=1000):
 
 
 def test_a_gpu_newer_than_the_compiler_runs_ptx(monkeypatch):
-    said = r"on sm_139 runs what was built for sm_120, translated .* PTX; .*knows sm_"
+    said = r"on sm_139 runs what was built for sm_121, translated .* PTX; .*knows sm_"
     with pytest.warns(RuntimeWarning, match=said):
         target, image = serve(monkeypatch, NEWER)
-    assert target == Target("sm_120", 101376, 200, translated=True, most_blocks=8)
-    assert b".target sm_120" in image
+    gpu = Gpu(101376, 200, 2048, 60 << 20, cluster_limit=8, bulk_copies=True)
+    assert target == Target("sm_121", gpu, translated=True)
+    assert b".target sm_121" in image
     with warnings.catch_warnings():  # once is enough
         warnings.simplefilter("error")
         serve(monkeypatch, NEWER, columns=1001)
@@ -96,9 +98,9 @@ def test_an_architecture_that_is_too_old_is_refused_by_name(arch):
 
 
 def test_within_a_generation_machine_code_runs(monkeypatch):
-    with pytest.warns(RuntimeWarning, match="on sm_129 runs what was built for sm_120, as machine"):
+    with pytest.warns(RuntimeWarning, match="on sm_129 runs what was built for sm_121, as machine"):
         target, image = serve(monkeypatch, NEWER._replace(arch="sm_129"))
-    assert target.arch == "sm_120"
+    assert target.arch == "sm_121"
     assert image.startswith(b"\x7fELF")
 
 
@@ -109,7 +111,9 @@ def test_a_cache_that_was_filled_for_an_older_gpu_serves_offline(monkeypatch):
     monkeypatch.setenv("FUSEDOPS_OFFLINE", "1")
     with pytest.warns(RuntimeWarning, match="on sm_100 runs what was built for sm_80, translated"):
         target, image = serve(monkeypatch, Target.named("sm_100"))
-    assert target == Target("sm_80", 166912, 148, translated=True)
+    # What the device has, less what kernels of sm_80 cannot use.
+    gpu = Gpu(166912, 148, 2048, 126 << 20)
+    assert target == Target("sm_80", gpu, translated=True)
     assert image == built.read("kernel.ptx")
 
 
@@ -151,7 +155,7 @@ def test_other_errors_are_not_worked_around(monkeypatch):
 def test_what_is_translated_keeps_to_the_clusters_of_the_gpu():
     """A kernel of sm_90 may have clusters of 16 blocks, for which not every later GPU has room."""
     blocks = {
-        own: {target.arch: target.cluster_limit for target in Target.named(own).older()}
+        own: {target.arch: target.gpu.cluster_limit for target in Target.named(own).older()}
         for own in ("sm_90", "sm_100", "sm_120")
     }
     assert blocks["sm_120"] == {

@@ -15,8 +15,10 @@ import fusedops as fo
 from fusedops.bind.bind import bind
 from fusedops.functors import Functor
 from fusedops.generate.target import Target
+from fusedops.jit import nvrtc
 from fusedops.run import forward as plan
-from fusedops.schedule import forward as schedule
+from fusedops.schedule import row_schedule as schedule
+from fusedops.schedule.architectures import GPUS
 
 HALF, FLOAT = torch.float16, torch.float32
 WORDS = [1, 2, 3, 5, 7]  # elements of 16 bits that a row is away from an aligned word
@@ -49,8 +51,8 @@ struct FirstColumns {
 }  // namespace fusedops
 """
 
-    def spell(self, write):
-        write.constant(self.count)
+    def emit(self, writer):
+        writer.constant(self.count)
         return "FirstColumns"
 
     def apply(self, x, chain):
@@ -58,7 +60,7 @@ struct FirstColumns {
 
 
 def staged(op, x, arch="sm_90", **operands):
-    return described(op, x, operands, arch).tile.staged
+    return described(op, x, operands, arch).tile.staged_bytes
 
 
 def moved(x, shift):
@@ -105,7 +107,21 @@ class TestWhichAre:
         for columns, dtype in ((1024, torch.float64), (1022, FLOAT), (255, torch.float64)):
             x = tensor(4, columns, dtype=dtype)
             bound = bind(fo.Softmax(), x, {}, {"dtype": HALF})
-            assert plan.describe(bound, Target.named("sm_90")).tile.staged == 0
+            assert plan.describe(bound, Target.named("sm_90")).tile.staged_bytes == 0
+
+    @pytest.mark.parametrize(
+        ("name", "value", "columns", "arch", "header"),
+        [
+            ("STAGED_WORD", 32, 12289, "sm_90", "row/staging.cuh"),
+            ("KEPT_PARTS", 1, 30522, "sm_80", "row/combine.cuh"),
+        ],
+    )
+    def test_shared_memory_is_asserted(self, monkeypatch, name, value, columns, arch, header):
+        """Source that reserves other bytes than its headers use does not compile."""
+        variant = described(fo.Softmax(), tensor(4, columns, dtype=HALF), {}, arch).variant
+        monkeypatch.setattr(schedule, name, value)
+        with pytest.raises(fo.CompileError, match=f"{header} disagree"):
+            nvrtc.compile_cuda(variant.source, arch)
 
     def test_what_leaves_columns_out_compiles(self):
         """A functor of C++ may say which columns it leaves, unknown to Python."""
@@ -116,15 +132,17 @@ class TestWhichAre:
     @pytest.mark.parametrize("arch", ARCHS)
     def test_where_there_are_bulk_copies(self, arch):
         x = tensor(4, 12289, dtype=HALF)
-        assert (staged(fo.Softmax(), x, arch) > 0) == (arch in schedule.CLUSTERS)
+        assert (staged(fo.Softmax(), x, arch) > 0) == GPUS[arch].bulk_copies
 
     def test_it_fits_the_shared_memory(self):
         for arch, columns, dtype in itertools.product(
-            schedule.CLUSTERS.keys() & ARCHS, [4097, 16385, 50257, 131071, 262143], [HALF, FLOAT]
+            [arch for arch in ARCHS if GPUS[arch].bulk_copies],
+            [4097, 16385, 50257, 131071, 262143],
+            [HALF, FLOAT],
         ):
             tile = described(fo.Softmax(), tensor(2, columns, dtype=dtype), {}, arch).tile
             reserved = schedule.reserved_shared(tile.threads, tile.compute_bytes)
-            assert not tile.staged or tile.shared <= ARCHS[arch] - reserved
+            assert not tile.staged_bytes or tile.shared_bytes <= ARCHS[arch] - reserved
 
 
 @pytest.mark.gpu

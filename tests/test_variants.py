@@ -20,6 +20,7 @@ from fusedops.bind.bind import bind
 from fusedops.jit import compile_cuda
 from fusedops.run import forward as plan
 from fusedops.schedule import forward as schedule
+from fusedops.schedule.architectures import GPUS
 
 #: Shared memory that a block can opt in to, by architecture: A100, H100 and H200, B200, RTX 5090.
 ARCHS = {"sm_80": 166912, "sm_90": 232448, "sm_100": 232448, "sm_120": 101376}
@@ -57,6 +58,12 @@ def only_on_sm_90(rows):
     ]
 
 
+def choose(row, clusters=16):
+    """The schedule of a forward pass on an H200, or on one with smaller clusters."""
+    gpu = GPUS["sm_90"]._replace(cluster_limit=clusters, bulk_copies=clusters > 1)
+    return schedule.choose(row, "sm_90", gpu)
+
+
 def tensor(*shape, dtype=torch.float32, misaligned=False):
     """Memory without content: a kernel is generated from shapes, strides, dtypes and alignment."""
     count = torch.Size(shape).numel()
@@ -66,8 +73,8 @@ def tensor(*shape, dtype=torch.float32, misaligned=False):
 def described(op, x, operands, arch, storage=None):
     """What a call on a device of this architecture would run."""
     bound = bind(op, x, operands, {})
-    target = plan.Target(arch, ARCHS[arch])
-    if storage == "cluster" and arch not in schedule.CLUSTERS:
+    target = plan.Target.named(arch)
+    if storage == "cluster" and GPUS[arch].cluster_limit == 1:
         with testing.force_schedule(storage), pytest.raises(ValueError, match="no cluster"):
             plan.describe(bound, target)
         pytest.skip(f"{arch} has no clusters")
@@ -84,7 +91,7 @@ def check_compiles(info):
     usage = r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
     assert re.findall(usage, log) == [("0", "0", "0")], log
     registers = int(re.search(r"Used (\d+) registers", log)[1])
-    assert registers * info.tile.block <= 65536, log
+    assert registers * info.tile.threads_per_block <= 65536, log
 
 
 def parameters(op, columns):
@@ -114,7 +121,7 @@ def test_long_rows_have_the_room_that_was_asked_for(op, columns):
     info = described(chain, x, parameters(chain, columns), "sm_90")
     _, log = compile_cuda(info.variant.source, "sm_90", ["--ptxas-options=-v"])
     registers = int(re.search(r"Used (\d+) registers", log)[1])
-    assert 2 * registers * info.tile.block <= 65536, log
+    assert 2 * registers * info.tile.threads_per_block <= 65536, log
 
 
 @pytest.mark.parametrize("arch", ["sm_90", *thorough("sm_100", "sm_120")])
@@ -127,10 +134,10 @@ def test_a_block_that_tells_its_cluster(op, columns, arch):
     chain = declare(OPERATORS[op])
     given = {name: g.half() for name, g in parameters(chain, columns).items()}
     info = described(chain, tensor(8, columns, dtype=torch.float16), given, arch)
-    clusters = schedule.CLUSTERS[arch] >= info.tile.chunks
-    assert info.tile.leads == (info.tile.cluster > 1)
-    assert info.tile.leads == clusters
-    assert (", true>(a.op" in info.variant.source) == info.tile.leads
+    clusters = GPUS[arch].cluster_limit >= info.tile.chunks
+    assert info.tile.launch.relay_handshake == (info.tile.cluster > 1)
+    assert info.tile.launch.relay_handshake == clusters
+    assert (", true>(a.op" in info.variant.source) == info.tile.launch.relay_handshake
     check_compiles(info)
 
 
@@ -149,7 +156,7 @@ def test_a_block_that_tells_its_cluster(op, columns, arch):
 )
 def test_elsewhere_each_block_waits(columns, element_bytes, streams, centred):
     row = schedule.Row(columns, element_bytes, 4, streams=streams, centred=centred)
-    assert not schedule.choose(row, ARCHS["sm_90"], 16).leads
+    assert not choose(row).launch.relay_handshake
 
 
 def values(columns, dtype):
@@ -316,33 +323,33 @@ def test_the_tiles_of_a_row_cover_it(element_bytes, compute_bytes, declared, clu
             streams=streams,
             centred=declared == "centred",
         )
-        tile = schedule.choose(row, ARCHS["sm_90"], clusters)
+        tile = choose(row, clusters)
         chunk = tile.chunk
         at = f"{columns} columns: {tile}"
         assert tile.chunks == -(-columns // chunk), at  # row_kernel counts them like this
         shared_by = max(tile.cluster, tile.chunks)  # tiles, those that stay empty included
         assert not tile.exact or columns == shared_by * chunk, at
         assert tile.exact or tile.chunks > 1 or columns < chunk, at
-        assert chunk <= tile.tile, at
+        assert chunk <= tile.tile.capacity, at
         assert chunk % tile.width == 0, at
-        assert chunk == tile.tile or (tile.chunks > 1 and not tile.exact), at
+        assert chunk == tile.tile.capacity or (tile.chunks > 1 and not tile.exact), at
         assert 1 <= tile.threads <= 512, at
         assert tile.threads % 32 == 0 or tile.threads in (1, 2, 4, 8, 16), at
-        assert tile.rows == 1 or tile.threads <= 32, (
+        assert tile.rows_per_block == 1 or tile.threads <= 32, (
             at
         )  # several warps have the block to themselves
-        assert tile.block <= 512, at
+        assert tile.threads_per_block <= 512, at
         # What every thread surely has, in every block of a cluster.
         of_last = columns - (max(tile.cluster, tile.chunks) - 1) * chunk
         assert tile.full * tile.threads * tile.width <= max(min(of_last, chunk), 0), at
         assert tile.pieces == (columns % tile.width > 0), at
         assert tile.cluster in (1, 2, 4, 8, 16), at
         assert tile.cluster <= clusters, at
-        assert tile.block % 32 == 0, at  # every lane of a warp takes part in a shuffle
+        assert tile.threads_per_block % 32 == 0, at  # every lane of a warp takes part in a shuffle
         assert tile.width & (tile.width - 1) == 0, at
         assert tile.width <= columns, at
         assert tile.packs * tile.width * compute_bytes <= 4 * MOST_REGISTERS, at
-        assert tile.shared <= ARCHS["sm_90"], at
+        assert tile.shared_bytes <= ARCHS["sm_90"], at
         # Some threads hold nothing where a power of two is called for; fewer than half of them.
         assert tile.threads < 2 * -(-columns // tile.width), at
 
@@ -354,7 +361,7 @@ def test_odd_and_centred_rows_stay_in_one_tile(streams, clusters):
     for columns, element_bytes in itertools.product((4097, 50257, 65537, 131071, 131072), (2, 4)):
         for centred in (False, True):
             row = schedule.Row(columns, element_bytes, 4, streams=streams, centred=centred)
-            tile = schedule.choose(row, ARCHS["sm_90"], clusters)
+            tile = choose(row, clusters)
             assert tile.one_tile, f"{columns} columns: {tile}"
             assert tile.chunk % tile.width == 0
             assert tile.full * tile.threads * tile.width <= tile.chunk
@@ -363,10 +370,8 @@ def test_odd_and_centred_rows_stay_in_one_tile(streams, clusters):
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_storage_follows_what_holds_the_row(arch):
-    clusters = schedule.CLUSTERS.get(arch, 1)
     kinds = [
-        schedule.choose(schedule.Row(columns, 2, 4), ARCHS[arch], clusters).kind
-        for columns in COUNTS
+        schedule.choose(schedule.Row(columns, 2, 4), arch, GPUS[arch]).storage for columns in COUNTS
     ]
     order = [kind for kind, _ in itertools.groupby(kinds)]
     assert order == ["register", "shared" if arch == "sm_80" else "cluster", "streaming"]
@@ -388,10 +393,10 @@ def test_the_tile_depends_on_columns_dtypes_and_dropout_alone(columns, dropout, 
         tensor(1, columns, dtype=torch.float16).expand(5, columns),
     ]
     tiles = set()
-    archs = [arch for arch in ARCHS if (arch in schedule.CLUSTERS) == clusters]
+    archs = [arch for arch in ARCHS if (GPUS[arch].cluster_limit > 1) == clusters]
     for x, arch, storage in itertools.product(layouts, archs, [None, "streaming"]):
         tile = described(op, x, operands, arch, storage).tile
-        tiles.add((tile.threads, tile.packs, tile.width, tile.rows, tile.chunks))
+        tiles.add((tile.threads, tile.packs, tile.width, tile.rows_per_block, tile.chunks))
     assert len(tiles) == 1
 
 

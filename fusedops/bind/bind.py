@@ -30,7 +30,7 @@ from fusedops.declare.chains import OPTIONS
 from fusedops.declare.declaration import Declaration
 from fusedops.declare.hints import for_call
 from fusedops.errors import shortened
-from fusedops.functors import Dropout, Functor, Role
+from fusedops.functors import Functor, Role
 
 __all__ = [
     "FLOATING",
@@ -40,6 +40,7 @@ __all__ = [
     "check_device",
     "check_names",
     "check_number",
+    "check_tensor",
     "drops",
     "find_reduced",
 ]
@@ -64,7 +65,8 @@ class Bound(NamedTuple):
         compute: The dtype of the arithmetic, float32 or float64.
         operands: The tensors and plain numbers that the call gives, by operand name.
         load, store: The functors that act, in order, without dropouts that drop nothing.
-        slots: Each acting `Dropout`'s number in the declaration, by (side, index in load or store).
+        dropout_slots: The number, among the functors of the declaration that draw, of each one that
+            acts, by (side, index in load or store).
         out: The preallocated outputs, by output name.
         generator: The generator for dropout, or a drawn (seed, offset): a pair or a tensor.
         keep: Whether the call also writes row statistics, for the backward pass (`KEPT`).
@@ -79,7 +81,7 @@ class Bound(NamedTuple):
     operands: Mapping[str, Any]
     load: tuple[Functor, ...]
     store: tuple[Functor, ...]
-    slots: Mapping[tuple[str, int], int]
+    dropout_slots: Mapping[tuple[str, int], int]
     out: Mapping[str, Tensor]
     generator: torch.Generator | tuple[int, int] | Tensor | None
     keep: bool = False
@@ -93,18 +95,22 @@ class Bound(NamedTuple):
         """The dtype of the output of this name."""
         if name == "y":
             return self.dtype
-        if name in ("mean", "rstd", KEPT):
+        if name in self.op.statistics or name == KEPT:
             return self.compute
-        residual = self.operands[self.op.saves[name]]
-        return residual.dtype if isinstance(residual, Tensor) else self.x.dtype
+        like = self.op.saves[name]
+        operand = None if like is None else self.operands[like]
+        return operand.dtype if isinstance(operand, Tensor) else self.x.dtype
 
     def output_shape(self, name: str) -> tuple[int, ...]:
         """The shape of an output: x's, and for statistics x's without the reduced dimensions."""
-        shape = tuple(self.x.shape)
-        if name not in ("mean", "rstd", KEPT):
-            return shape
-        rows = tuple(size for dim, size in enumerate(shape) if dim not in self.reduced)
-        return (*rows, self.op.kept) if name == KEPT else rows
+        if name == KEPT:
+            return (*self.row_shape, self.op.kept)
+        return self.row_shape if name in self.op.statistics else tuple(self.x.shape)
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape of a statistic: x's without the reduced dimensions."""
+        return tuple(size for dim, size in enumerate(self.x.shape) if dim not in self.reduced)
 
 
 def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[str, Any]) -> Bound:
@@ -155,7 +161,7 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
         key, role = operand.name, operand.role
         value = operands[key]
         if isinstance(value, Tensor):
-            _check_tensor(name, key, role, value, x, reduced)
+            check_tensor(name, key, role, value, x, reduced)
         else:
             value = read_number(name, key, role, value)
         values[key] = value
@@ -176,7 +182,7 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
         operands=values,
         load=load,
         store=store,
-        slots=slots,
+        dropout_slots=slots,
         out={},
         generator=generator,
     )
@@ -219,7 +225,7 @@ def find_reduced(
             f"{name}: x must have at least one dimension, got a 0-d tensor; use x[None]"
         )
     if shape is not None:
-        if not op.normalizes:
+        if not op.several_dims:
             raise TypeError(f"{name}: normalized_shape is an option of norms; use dim=")
         if dim is not None:
             raise TypeError(f"{name}: give dim or normalized_shape, not both")
@@ -233,7 +239,7 @@ def find_reduced(
     if dim is None:
         return (len(sizes) - 1,)
     dims = read_ints(name, "dim", dim)
-    if len(dims) != 1 and not op.normalizes:
+    if len(dims) != 1 and not op.several_dims:
         raise TypeError(f"{name}: dim must be one int, got {shortened(dim)}")
     for one in dims:
         if not -len(sizes) <= one < len(sizes):
@@ -246,18 +252,20 @@ def find_reduced(
     return result
 
 
-def _check_tensor(
+def check_tensor(
     name: str, key: str, role: Role, value: Tensor, x: Tensor, reduced: tuple[int, ...]
 ) -> None:
+    """Raise TypeError or ValueError for a tensor operand that does not fit its role or x."""
     if role is Role.PROBABILITY:
         raise TypeError(
             f"{name}: operand {key!r} must be {role.value}, got a tensor; use {key}.item()"
         )
     check_device(name, key, value, x)
-    allowed = FLOATING if role is Role.VALUE else _FLAGS if role is Role.FLAGS else _COUNTS
+    allowed = {Role.FLAGS: _FLAGS, Role.COUNT: _COUNTS}.get(role, FLOATING)
     if value.dtype not in allowed:
         cure = {
             Role.VALUE: f"convert it, for example with {key}.to(x.dtype)",
+            Role.ROW: f"convert it, for example with {key}.to(x.dtype)",
             Role.FLAGS: f"write {key} != 0 (True is masked out) or {key} == 0, whichever is meant",
             Role.COUNT: f"convert it with {key}.long()",
         }[role]
@@ -276,12 +284,13 @@ def _check_tensor(
             f"of shape {tuple(x.shape)}: {detail}; add or expand dimensions, as torch's "
             "broadcasting wants"
         )
-    if role is Role.COUNT:
+    if role in (Role.COUNT, Role.ROW):
         own = (1,) * (x.dim() - value.dim()) + tuple(value.shape)
         if any(own[dim] != 1 for dim in reduced):
+            what = "counts columns a row" if role is Role.COUNT else "has one number a row"
             raise ValueError(
-                f"{name}: operand {key!r} counts columns a row, so it must have size 1 in the "
-                f"reduced dimension, got shape {tuple(value.shape)}; use {key}[..., None]"
+                f"{name}: operand {key!r} {what}, so it must have size 1 in the reduced dimension, "
+                f"got shape {tuple(value.shape)}; use {key}[..., None]"
             )
 
 
@@ -320,8 +329,8 @@ def _acting(
     for side, functors in (("load", op.load), ("store", op.store)):
         acting: list[Functor] = []
         for functor in functors:
-            if isinstance(functor, Dropout):
-                if training and values[functor.p] > 0:
+            if functor.draws is not None:
+                if training and values[functor.draws] > 0:
                     slots[side, len(acting)] = number
                     acting.append(functor)
                 number += 1

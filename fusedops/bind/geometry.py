@@ -31,7 +31,7 @@ class Virtual(NamedTuple):
 
 
 #: A tensor's shape and strides (in elements), or a `Virtual`.
-Operand: TypeAlias = "tuple[Sequence[int], Sequence[int]] | Virtual"
+Strided: TypeAlias = "tuple[Sequence[int], Sequence[int]] | Virtual"
 
 
 class Placed(NamedTuple):
@@ -40,10 +40,14 @@ class Placed(NamedTuple):
     Attributes:
         row_strides: The stride along each row dimension of the `Geometry`, outermost first.
         column_stride: The stride from one element of a row to the next.
+        repeats: The number of neighbouring columns that share each element, such as height times
+            width where an image's channels have one number each. Column c reads the element at
+            ``c // repeats * column_stride``.
     """
 
     row_strides: tuple[int, ...]
     column_stride: int
+    repeats: int = 1
 
 
 class Geometry(NamedTuple):
@@ -55,7 +59,8 @@ class Geometry(NamedTuple):
         sizes: The sizes of the row dimensions after merging, outermost first; never empty, and
             their product is `rows`.
         placed: The strides of each operand, in the order given; None for an operand whose reduced
-            dimensions do not merge into one column dimension, so that it has to be copied first.
+            dimensions do not merge into one column dimension, after leaving out the innermost ones
+            over which it is broadcast, so that it has to be copied first.
         order: The row dimensions of x, without those of size 1, in the order in which they are
             visited, outermost first.
     """
@@ -110,7 +115,7 @@ def mismatch(shape: Sequence[int], operand: Sequence[int]) -> Mismatch | None:
 def place(
     shape: Sequence[int],
     reduced: Sequence[int],
-    operands: Sequence[Operand],
+    operands: Sequence[Strided],
     element_bytes: Sequence[int],
     summed: Sequence[int] = (),
 ) -> Geometry:
@@ -132,18 +137,20 @@ def place(
         ValueError: More than `MAX_ROW_DIMS` row dimensions are left after merging.
 
     >>> place((4, 3, 8), (2,), [((4, 3, 8), (24, 8, 1)), ((3, 1), (1, 1))], [4, 4]).placed
-    (Placed(row_strides=(24, 8), column_stride=1), Placed(row_strides=(0, 1), column_stride=0))
+    (Placed(row_strides=(24, 8), column_stride=1, repeats=1), \
+Placed(row_strides=(0, 1), column_stride=0, repeats=1))
     """
     strides = [_expanded(shape, operand) for operand in operands]
     columns = prod([shape[dim] for dim in reduced])
-    column_strides: list[int | None]
+    along: list[tuple[int, int] | None]
     if len(reduced) == 1 and columns != 1:  # nearly always: nothing to merge
-        column_strides = [own[reduced[0]] for own in strides]
+        along = [(own[reduced[0]], 1) for own in strides]
     else:
-        column_strides = [
+        along = [
             _column_stride(shape, reduced, own, operand)
             for own, operand in zip(strides, operands, strict=True)
         ]
+    column_strides = [None if one is None else one[0] for one in along]
 
     steps = list(zip(*strides, strict=True)) or [()] * len(shape)
     groups = [
@@ -170,15 +177,15 @@ def place(
         tuple([group.size for group in groups]),
         tuple(
             [
-                None if column is None else Placed(row, column)
-                for row, column in zip(row_strides, column_strides, strict=True)
+                None if column is None else Placed(row, *column)
+                for row, column in zip(row_strides, along, strict=True)
             ]
         ),
         tuple([dim for group in groups for dim in group.dims]),
     )
 
 
-def _expanded(shape: Sequence[int], operand: Operand) -> Sequence[int]:
+def _expanded(shape: Sequence[int], operand: Strided) -> Sequence[int]:
     """The operand's stride along each of x's dimensions, 0 where it is broadcast."""
     if isinstance(operand, Virtual):
         return operand.strides
@@ -190,13 +197,20 @@ def _expanded(shape: Sequence[int], operand: Operand) -> Sequence[int]:
 
 
 def _column_stride(
-    shape: Sequence[int], reduced: Sequence[int], strides: Sequence[int], operand: Operand
-) -> int | None:
-    """The stride between neighbours in a row; None where no single stride visits them in order."""
+    shape: Sequence[int], reduced: Sequence[int], strides: Sequence[int], operand: Strided
+) -> tuple[int, int] | None:
+    """The stride from one element of a row to the next, and how many columns share each element.
+
+    None where no single stride visits the elements in order.
+    """
     step = None
     reach = 0
+    repeats = 1
     for dim in reversed(reduced):
         if shape[dim] == 1:
+            continue
+        if step is None and strides[dim] == 0:
+            repeats *= shape[dim]
             continue
         if step is None:
             step = strides[dim]
@@ -204,12 +218,14 @@ def _column_stride(
             return None
         reach = strides[dim] * shape[dim]
     if step is not None:
-        return step
+        return step, repeats
+    if repeats > 1:  # one element a row
+        return 0, 1
     # One column: any step will do. A tensor that has the dimension counts as dense, like its
     # siblings with more columns, so that it shares their variant.
     if isinstance(operand, Virtual):
-        return strides[reduced[-1]]
-    return int(len(operand[0]) >= len(shape) - reduced[-1])
+        return strides[reduced[-1]], 1
+    return int(len(operand[0]) >= len(shape) - reduced[-1]), 1
 
 
 def _merged(groups: list[_Group]) -> list[_Group]:
@@ -228,7 +244,7 @@ def _ordered(
     groups: list[_Group],
     columns: int,
     column_strides: Sequence[int | None],
-    operands: Sequence[Operand],
+    operands: Sequence[Strided],
     element_bytes: Sequence[int],
     summed: Sequence[int],
 ) -> list[_Group]:

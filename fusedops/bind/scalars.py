@@ -151,7 +151,7 @@ def read_number(name: str, key: str, role: Role, value: Any) -> float:
         TypeError: It is no number, or none of this role.
         ValueError: It does not fit 64 bits, or is no probability.
     """
-    if type(value) is float and role is Role.VALUE:
+    if type(value) is float and role in (Role.VALUE, Role.ROW):
         return value  # at once: what follows is slow to ask
     if role is Role.FLAGS or isinstance(value, bool) or not isinstance(value, numbers.Real):
         cure = f"; make a tensor with torch.as_tensor({key})" if hasattr(value, "__len__") else ""

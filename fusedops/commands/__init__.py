@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of the command line, a module each, with a function ``add`` that adds it to the app.
+"""The commands of the command line, a module each; `cli` puts them together.
 
 A command reads its arguments and prints; what it does lives elsewhere in the package. It imports
 what it needs when it runs: none may keep another from starting, and torch takes seconds.
 
-May import: errors, jit, generate, prebuild, ops, exporting, demo, doctor.
+May import: errors, jit, bind, generate, prebuild, row_op, ops, exporting, demo, doctor, tuning.
 """

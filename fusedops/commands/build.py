@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fusedops.prebuild.build_all import Outcome
     from fusedops.prebuild.signature import Signature
 
-__all__ = ["add"]
+__all__ = ["build"]
 
 EXAMPLES = (
     "fusedops build fusedops.flagship:ADD_NORM --arch sm_80,sm_90,sm_100 --dtype float16,bfloat16 "
@@ -82,6 +82,7 @@ def build(
     from rich.table import Table
 
     import fusedops.ops  # noqa: F401 (texts of declarations name them)
+    from fusedops.commands.words import import_here
     from fusedops.errors import FusedOpsError
     from fusedops.generate.target import Target
     from fusedops.jit import env
@@ -96,7 +97,8 @@ def build(
         if env.offline():
             raise ValueError("FUSEDOPS_OFFLINE=1 forbids to compile; unset it")
         wanted = _signatures(op, operand or [], dtype, result, dim, calls or [], call or [])
-        _import(modules or [])
+        for module in modules or []:
+            import_here(module)
         named = [Target.named(name, multiprocessors) for name in _names(arch)]
         targets = list(dict.fromkeys(named))  # "cpu" may be named by its level, too
         plans: list[tuple[Target, list[Variant]]] = [
@@ -131,11 +133,6 @@ def build(
         raise typer.Exit(1)
 
 
-def add(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(epilog=EXAMPLES)(build)
-
-
 def _signatures(
     op: str | None,
     operand: list[str],
@@ -150,7 +147,7 @@ def _signatures(
     Raises:
         ValueError: Nothing, or what is none.
     """
-    from fusedops.exporting import signature as words
+    from fusedops.commands import words
     from fusedops.prebuild.signature import Signature, of_call
 
     found = [Signature.parse(line) for line in call]
@@ -171,8 +168,6 @@ def _signatures(
         if given:
             words.read_dtype(name)
         values = words.signature(word.replace("=T:", f"={name}:") for word in operand)
-        if "x" not in values:
-            raise ValueError("--operand must give x, as in x=float16:8,1024")
         options: dict[str, object] = {}
         if dim is not None:
             options["dim"] = words.ints(dim)
@@ -185,20 +180,6 @@ def _signatures(
 def _names(text: str) -> list[str]:
     """Names with commas between them, each once."""
     return list(dict.fromkeys(name.strip() for name in text.split(",")))
-
-
-def _import(modules: list[str]) -> None:
-    import importlib
-    import sys
-
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        for module in modules:
-            importlib.import_module(module)
-    except ImportError as error:
-        raise ValueError(f"--import: {error}") from error
-    finally:
-        sys.path.pop(0)
 
 
 def _counts(outcomes: list[Outcome]) -> list[str]:

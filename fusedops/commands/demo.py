@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["add"]
+__all__ = ["demo"]
 
 
 def demo(
@@ -26,8 +26,3 @@ def demo(
     except RuntimeError as error:
         raise typer.BadParameter(str(error), param_hint="--device") from None
     run(place, Console())
-
-
-def add(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command()(demo)

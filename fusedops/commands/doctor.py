@@ -11,9 +11,15 @@ import typer
 
 from fusedops.commands.output import make_console
 
-__all__ = ["add"]
+__all__ = ["doctor"]
 
+#: By the worst verdict: how the verdict is printed, and what is said of the whole.
 STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
+SAID = {
+    "ok": "All is well.",
+    "warning": "fusedops works; see the warnings.",
+    "problem": "fusedops does not work here, or not all of it: see the problems.",
+}
 
 
 def doctor(
@@ -23,38 +29,20 @@ def doctor(
     from rich.table import Table
     from rich.text import Text
 
-    from fusedops.doctor import Verdict, examine
+    from fusedops.doctor import examine
 
-    console = make_console()
+    checks = [
+        {"name": one.name, "found": one.found, "verdict": one.verdict.value, "cure": one.cure}
+        for one in examine()
+    ]
+    worst = max((one["verdict"] for one in checks), key=[*SAID].index)
     if as_json:
-        findings = [*examine()]
-    else:
-        with console.status("looking"):
-            findings = [*examine()]
-    verdicts = [one.verdict for one in findings]
-    worst = next((v for v in (Verdict.PROBLEM, Verdict.WARNING) if v in verdicts), Verdict.OK)
-    if as_json:
-        checks = [
-            {"name": one.name, "found": one.found, "verdict": one.verdict.value, "cure": one.cure}
-            for one in findings
-        ]
-        typer.echo(json.dumps({"verdict": worst.value, "checks": checks}, indent=1))
+        typer.echo(json.dumps({"verdict": worst, "checks": checks}, indent=1))
     else:
         table = Table("", "found", "verdict", "cure")
-        for one in findings:
-            verdict = Text(one.verdict.value, STYLES[one.verdict.value])
-            table.add_row(one.name, Text(one.found, overflow="fold"), verdict, Text(one.cure))
-        console.print(table)
-        console.print(
-            {
-                Verdict.OK: "All is well.",
-                Verdict.WARNING: "fusedops works; see the warnings.",
-                Verdict.PROBLEM: "fusedops does not work here, or not all of it: see the problems.",
-            }[worst]
-        )
-    raise typer.Exit(int(worst is Verdict.PROBLEM))
-
-
-def add(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command()(doctor)
+        for one in checks:
+            verdict = Text(one["verdict"], STYLES[one["verdict"]])
+            found = Text(one["found"], overflow="fold")
+            table.add_row(one["name"], found, verdict, Text(one["cure"]))
+        make_console().print(table, SAID[worst])
+    raise typer.Exit(int(worst == "problem"))

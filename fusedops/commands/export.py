@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["add"]
+__all__ = ["export"]
 
 EXAMPLE = (
     "fusedops export fusedops.flagship:ATTENTION --arch sm_90 --operand "
@@ -50,18 +50,16 @@ def export(
     ] = None,
 ) -> None:
     """Writes an op and its gradients as one header for programs without Python and torch."""
+    from fusedops.commands import words
     from fusedops.errors import UnsupportedError
     from fusedops.exporting import export as export_op
-    from fusedops.exporting import signature
 
     wanted: bool | list[str] = backward == "all"
     if backward not in ("all", "none"):
         wanted = backward.split(",")
     try:
-        found = signature.declaration(op)
-        given = signature.signature(operand)
-        if "x" not in given:
-            raise ValueError("--operand must give x, as in x=float16:8,1024")
+        found = words.declaration(op)
+        given = words.signature(operand)
         result = export_op(
             found,
             given.pop("x"),
@@ -70,8 +68,8 @@ def export(
             arch=arch,
             backward=wanted,
             multiprocessors=multiprocessors,
-            dim=None if dim is None else signature.ints(dim),
-            dtype=None if dtype is None else signature.read_dtype(dtype),
+            dim=None if dim is None else words.ints(dim),
+            dtype=None if dtype is None else words.read_dtype(dtype),
             training=training,
             **given,
         )
@@ -79,8 +77,3 @@ def export(
         raise typer.BadParameter(str(error)) from None
     if output is None:
         typer.echo(result.text, nl=False)
-
-
-def add(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(epilog=EXAMPLE)(export)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["add"]
+__all__ = ["record"]
 
 EXAMPLE = "fusedops record --output calls.jsonl python train.py --steps 2"
 
@@ -52,11 +52,3 @@ def record(
     if calls:
         typer.echo(f"build for them: fusedops build --calls {output} --arch ...", err=True)
     raise typer.Exit(done.returncode if done.returncode >= 0 else 128 - done.returncode)
-
-
-def add(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(
-        epilog=EXAMPLE,
-        context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-    )(record)

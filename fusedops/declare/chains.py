@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from fusedops.errors import shortened
-from fusedops.functors import Functor, Operand, Residual
+from fusedops.functors import Functor, Operand, Role, check_stream
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -27,11 +27,19 @@ if TYPE_CHECKING:
 
         @property
         def masks(self) -> bool:
-            """Whether the op may leave masked elements out of a row, as a softmax may."""
+            """Whether elements may be masked, as in a softmax."""
 
         @property
-        def normalizes(self) -> bool:
-            """Whether the op is a norm."""
+        def several_dims(self) -> bool:
+            """Whether a row may have several dimensions, as in a norm."""
+
+        @property
+        def statistics(self) -> Mapping[str, Any]:
+            """The numbers of a row that a call can return, by the output's name."""
+
+        @property
+        def row_operands(self) -> tuple[str, ...]:
+            """The names of the operands of the operator itself."""
 
 
 __all__ = ["OPTIONS", "check_chain", "operands_of"]
@@ -39,8 +47,9 @@ __all__ = ["OPTIONS", "check_chain", "operands_of"]
 #: The keywords of a call that are options, not operands.
 OPTIONS = ("dim", "normalized_shape", "dtype", "out", "training", "generator")
 
-#: Names that no operand and no saved stream may have: results, options and x use them.
-_RESERVED = (*OPTIONS, "y", "mean", "rstd", "x", "self")
+#: Names that no operand and no saved stream may have: results, options and x use them. So are
+#: those of the operator's statistics.
+_RESERVED = (*OPTIONS, "y", "x", "self")
 
 
 def check_chain(op: Declaration, side: str, functors: Iterable[Functor]) -> tuple[Functor, ...]:
@@ -84,12 +93,32 @@ def check_chain(op: Declaration, side: str, functors: Iterable[Functor]) -> tupl
                 f"{name}: {functor!r} cannot stand here: it compares queries with keys, which only "
                 "a softmax's input has; it belongs in the load of Softmax or LogSoftmax"
             )
-        if isinstance(functor, Residual) and functor.save is not None and side == "store":
+        if functor.saves is not None and side == "store":
             raise ValueError(
                 f"{name}: {functor!r} cannot save in store: the value there is the output itself; "
                 "save= belongs in load"
             )
+        _check_traits(functor)
     return chain
+
+
+def _check_traits(functor: Functor) -> None:
+    """Raise TypeError or ValueError where a functor's traits do not fit its operands."""
+    kind, roles = type(functor).__name__, {one.name: one.role for one in functor.operands()}
+    stream, draws = functor.saves, functor.draws
+    if stream is not None:
+        check_stream(functor, "saves", stream.name)
+        if stream.like is not None and roles.get(stream.like) is not Role.VALUE:
+            raise ValueError(
+                f"{kind}: saves a stream like {stream.like!r}, which is none of its operands of "
+                f"Role.VALUE; name one of them, or None for x's dtype"
+            )
+    drawing = [name for name, role in roles.items() if role is Role.PROBABILITY]
+    if drawing != ([] if draws is None else [draws]):
+        raise ValueError(
+            f"{kind}: draws is {draws!r}, but its operands of Role.PROBABILITY are {drawing}; a "
+            "functor that draws has one such operand and returns its name from draws"
+        )
 
 
 def _sequence(op: Declaration, side: str, functors: Any) -> tuple[Any, ...]:
@@ -114,26 +143,33 @@ def _of_row(op: Declaration, given: Any) -> str:
     several = isinstance(given, (tuple, list)) and given
     if not all(isinstance(one, int) for one in (given if several else [given])):
         return ""
-    option = "normalized_shape" if op.normalizes else "dim"
+    option = "normalized_shape" if op.several_dims else "dim"
     value = tuple(given) if several else given
     return f"; the call says what a row is: {type(op).__name__}()(x, {option}={shortened(value)})"
 
 
 def operands_of(op: Declaration) -> tuple[Operand, ...]:
-    """The operands that the functors of both sides name, in order of first use, each once.
+    """The operands that functors and operator name, in order of first use, each once.
 
     Raises:
         ValueError: A name is reserved for the call, or stands for operands of two roles.
     """
     name = type(op).__name__
+    reserved = (*_RESERVED, *op.statistics)
     found: dict[str, Operand] = {}
-    for functor in (*op.load, *op.store):
-        saved = functor.save if isinstance(functor, Residual) else None
-        for operand in functor.operands():
-            if operand.name in _RESERVED:
+    own = tuple(Operand(one, Role.ROW) for one in op.row_operands)
+    users: list[tuple[Functor | None, tuple[Operand, ...]]] = [
+        *((functor, functor.operands()) for functor in op.load),
+        (None, own),
+        *((functor, functor.operands()) for functor in op.store),
+    ]
+    for functor, operands in users:
+        stream = None if functor is None else functor.saves
+        for operand in operands:
+            if operand.name in reserved:
                 raise ValueError(
-                    f"{name}: {functor!r} names its operand {operand.name!r}, which the call "
-                    f"itself uses; choose another name than {', '.join(_RESERVED)}"
+                    f"{name}: {functor or 'it'!r} names its operand {operand.name!r}, which the "
+                    f"call itself uses; choose another name than {', '.join(reserved)}"
                 )
             known = found.setdefault(operand.name, operand)
             if known.role is not operand.role:
@@ -141,6 +177,8 @@ def operands_of(op: Declaration) -> tuple[Operand, ...]:
                     f"{name}: operand {operand.name!r} is named twice, as {known.role.value} and "
                     f"as {operand.role.value}; use two names"
                 )
-        if saved in _RESERVED and saved is not None:
-            raise ValueError(f"{name}: {functor!r}: save={saved!r} is taken; choose another name")
+        if stream is not None and stream.name in reserved:
+            raise ValueError(
+                f"{name}: {functor!r}: save={stream.name!r} is taken; choose another name"
+            )
     return tuple(found.values())

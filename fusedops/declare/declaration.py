@@ -11,18 +11,19 @@ from __future__ import annotations
 import collections
 import functools
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
 from fusedops.declare.chains import check_chain, operands_of
+from fusedops.declare.operator import Operator
 from fusedops.errors import UnsupportedError
-from fusedops.functors import Dropout, Functor, Residual, Role
+from fusedops.functors import Functor, Role
 
 __all__ = ["Declaration"]
 
 
-class Declaration:
+class Declaration(Operator):
     """A reduction over rows, with a LOAD before it and a STORE after it.
 
     Attributes:
@@ -31,53 +32,40 @@ class Declaration:
         operands: The operands that a call is given, in order of first use, each once.
         slots: The number of each operand by its name, counted from 1; x is number 0.
         outputs: The names of the results: "y", then the saved streams, then the statistics.
-        saves: The name of the residual operand behind each saved stream, by the stream's name.
-        dropouts: The number of `Dropout` functors.
-        probabilities: The name of each dropout's probability operand, LOAD before STORE.
+        joining: The results besides y that can have a gradient, in order: the saved streams, then
+            the differentiable statistics.
+        saves: The operand whose dtype each saved stream has, or None, by the stream's name.
+        dropouts: The number of functors that draw, such as `Dropout`.
+        probabilities: The probability operand of each of those, LOAD before STORE.
         counted: The names of the operands that count columns, such as those of `Lengths`.
         causal: Whether some functor depends on the query index of a row.
         forward_only: The functors that have no derivative.
-        header: The C++ header of the operator, below include/.
-        gradient_header: The C++ header of the operator's gradient, below include/.
-        kept: The row statistics that the backward pass reads, in numbers a row.
-        normalizes: Whether the op is a norm.
-        masks: Whether the op may leave masked elements out of a row, as a softmax may.
-        centred: Whether the op subtracts a row's mean.
-        logarithmic: Whether the result is a logarithm.
         text: The declaration as a line of text (`declare.text.spell`); set when the declaration
             becomes an op that can be called.
     """
 
     text: str
 
-    header: ClassVar[str]
-    gradient_header: ClassVar[str]
-    #: The row statistics that the backward pass reads, in numbers a row; kKept in the C++.
-    kept: ClassVar[int]
-    normalizes: ClassVar[bool]
-    masks: ClassVar[bool]
-    #: Whether the op subtracts a row's mean.
-    centred: ClassVar[bool] = False
-    #: Whether the result is a logarithm.
-    logarithmic: ClassVar[bool] = False
-
     def __init__(
         self, load: Iterable[Functor] = (), store: Iterable[Functor] = (), **constants: Any
     ) -> None:
+        self.constants = constants
+        self.check_contract()
         self.load = check_chain(self, "load", load)
         self.store = check_chain(self, "store", store)
-        self.constants = constants
         self.operands = operands_of(self)
         self.slots = {operand.name: slot for slot, operand in enumerate(self.operands, 1)}
-        saving = [f for f in self.load if isinstance(f, Residual) and f.save is not None]
-        self.saves = {str(f.save): f.residual for f in saving}
-        if len(self.saves) != len(saving):
-            names = [f.save for f in saving]
+        streams = [f.saves for f in self.load if f.saves is not None]
+        self.saves = {stream.name: stream.like for stream in streams}
+        if len(self.saves) != len(streams):
+            names = [stream.name for stream in streams]
             raise ValueError(f"{type(self).__name__}: save= names must differ, got {names}")
-        statistics = ("mean", "rstd") if constants.get("stats") else ()
-        self.outputs: tuple[str, ...] = ("y", *self.saves, *statistics)
+        returned = [name for name, one in self.statistics.items() if constants.get(one.option)]
+        self.outputs: tuple[str, ...] = ("y", *self.saves, *returned)
+        differentiable = [name for name in returned if self.statistics[name].differentiable]
+        self.joining: tuple[str, ...] = (*self.saves, *differentiable)
         chains = (*self.load, *self.store)
-        self.probabilities = [str(f.p) for f in chains if isinstance(f, Dropout)]
+        self.probabilities = [f.draws for f in chains if f.draws is not None]
         self.dropouts = len(self.probabilities)
         self.counted = [operand.name for operand in self.operands if operand.role is Role.COUNT]
         self.causal = any(f.needs_query for f in self.load)
@@ -87,28 +75,6 @@ class Declaration:
     def name(self) -> str:
         """The name of the op in error messages, its class's name."""
         return type(self).__name__
-
-    def reference(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the reduction over the last dimension of `value` with torch operations.
-
-        Returns:
-            The result, of value's shape, and the statistics by name, which have no gradients and
-            the shape of value without its last dimension.
-        """
-        raise NotImplementedError
-
-    def cpp(self, compute: str) -> str:
-        """The C++ type of the operator for the C++ compute type, "float" or "double"."""
-        raise NotImplementedError
-
-    def gradient_cpp(self, compute: str) -> str:
-        """The C++ type of the operator's gradient for that C++ compute type."""
-        raise NotImplementedError
-
-    @property
-    def eps(self) -> float | None:
-        """The number that a norm adds to the variance or mean square; None for a softmax."""
-        return self.constants.get("eps")
 
     def check_differentiable(self) -> None:
         """Raise UnsupportedError if a functor, and so the op, has no derivative."""
@@ -125,8 +91,9 @@ class Declaration:
 
     @functools.cached_property
     def definitions(self) -> tuple[str, ...]:
-        """The C++ source of functors that are not defined in fusedops' headers, in order."""
-        return tuple(f.definition for f in (*self.load, *self.store) if f.definition)
+        """The C++ text of operator and functors that no header of fusedops holds, in order."""
+        texts = (self.definition, *(f.definition for f in (*self.load, *self.store)))
+        return tuple(text for text in texts if text)
 
     @functools.cached_property
     def result_type(self) -> Any:

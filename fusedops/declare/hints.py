@@ -55,7 +55,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def for_call(op: Declaration, name: str, options: Iterable[str]) -> str:
     """A suggestion for a keyword that a call of `op` does not take; empty if none is near."""
     kind = op.name
-    if name in op.constants:
+    if op.constants.get(name) in op.row_operands:
+        return f"; the declaration names it {op.constants[name]!r}: pass {op.constants[name]}=..."
+    if name in op.constants or name in inspect.signature(type(op)).parameters:
         return f"; {name} belongs to the declaration: {kind}({name}=...)"
     if name == "x":
         return "; x is given once, and by its position"

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A declaration as text, and back: how an operator of torch knows which op it runs.
 
-The text is the declaration as it prints. Functors that fusedops does not come with follow after a
-``#``: where their class is, and a digest of the C++ that they mean. Reading evaluates, imports and
-unpickles nothing: what is not a known class with plain values is refused.
+The text is the declaration as it prints. Where the operator or a functor is not part of fusedops,
+the places of all classes follow after a ``#``, with a digest of the C++ that each means. Reading
+evaluates, imports and unpickles nothing: what is not a known class with plain values is refused.
 """
 
 from __future__ import annotations
@@ -15,37 +15,27 @@ import hashlib
 import sys
 import weakref
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from fusedops import functors
 from fusedops.declare.declaration import Declaration
+from fusedops.declare.operator import own_operators
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Functor
 
-__all__ = ["add_op", "modules", "read", "spell"]
+__all__ = ["modules", "read", "spell"]
 
 #: The live ops of this process by their text; a text whose op no longer exists is parsed.
 _spelled: weakref.WeakValueDictionary[str, Declaration] = weakref.WeakValueDictionary()
-
-#: The ops that are part of fusedops, by class name, as far as `add_op` has registered them.
-_ops: dict[str, type[Declaration]] = {}
 
 #: Classes that are not part of fusedops, by their places in a text. A class made in a function
 #: cannot be found in its module.
 _classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
 
-_Op = TypeVar("_Op", bound=Declaration)
-
 _OWN = "-"
 _MARK = "  # "
-
-
-def add_op(kind: type[_Op]) -> type[_Op]:
-    """Register a class as an op of fusedops, which a text names without a module; return it."""
-    _ops[kind.__name__] = kind
-    return kind
 
 
 def spell(op: Declaration) -> str:
@@ -55,10 +45,9 @@ def spell(op: Declaration) -> str:
     >>> spell(fo.Softmax(load=[fo.Scale("s")]))
     "Softmax(load=[Scale(scale='s')], empty_row='zero')"
     """
-    own = _ops.get(type(op).__name__) is type(op)
-    places = [_OWN if own else f"{type(op).__module__}:{type(op).__qualname__}"]
-    places += [_OWN if _is_own(type(one)) else _place(one) for one in (*op.load, *op.store)]
-    kinds = (type(op), *map(type, (*op.load, *op.store)))
+    said: tuple[Functor | Declaration, ...] = (op, *op.load, *op.store)
+    places = list(map(_place, said))
+    kinds = [type(one) for one in said]
     _classes.update((one, kind) for one, kind in zip(places, kinds, strict=True) if one != _OWN)
     text = op.declaration + (_MARK + " ".join(places) if {*places} != {_OWN} else "")
     _spelled.setdefault(text, op)
@@ -98,15 +87,15 @@ def _read(text: str) -> Declaration:
         raise _no_declaration(text) from error
     if not isinstance(made, Declaration):
         raise _no_declaration(text)
-    called = (*made.load, *made.store)
-    wanted = places.split()[1:] or [_OWN] * len(called)
+    called: tuple[Functor | Declaration, ...] = (made, *made.load, *made.store)
+    wanted = places.split() or [_OWN] * len(called)
     if len(wanted) != len(called):
         raise _no_declaration(text)
-    for functor, place in zip(called, wanted, strict=True):
-        if place != (_OWN if _is_own(type(functor)) else _place(functor)):
+    for one, place in zip(called, wanted, strict=True):
+        if place != _place(one):
             raise UnsupportedError(
-                f"{type(functor).__name__}: the functor of that name computes something else than "
-                f"where {body} was traced; trace or export the program again"
+                f"{type(one).__name__}: the {_kind_of(type(one))} of that name computes something "
+                f"else than where {body} was traced; trace or export the program again"
             )
     return made
 
@@ -146,8 +135,8 @@ def _class(name: str, order: Iterator[str], text: str) -> Any:
     place = next(order, _OWN)
     if place != _OWN:
         return _find(name, place)
-    kind = _ops.get(name) or getattr(functors, name, None)
-    if isinstance(kind, type) and (name in _ops or _is_own(kind)):
+    kind = own_operators.get(name) or getattr(functors, name, None)
+    if isinstance(kind, type) and _is_own(kind):
         return kind
     raise UnsupportedError(f"{text!r}: fusedops has no {name}")
 
@@ -170,17 +159,28 @@ def _find(name: str, place: str) -> Any:
             f"define {name} at its top level"
         )
     raise UnsupportedError(
-        f"{name}: this program uses a functor {path!r} of the module {module!r}, which is not "
-        f"there; {cure}"
+        f"{name}: this program uses {path!r} of the module {module!r}, which is not there; {cure}"
     )
 
 
 def _is_own(kind: type) -> bool:
-    return getattr(functors, kind.__name__, None) is kind
+    return kind in (own_operators.get(kind.__name__), getattr(functors, kind.__name__, None))
 
 
-def _place(functor: Functor) -> str:
-    """A functor's place in a text: its module and class, and a digest of its C++ source."""
-    kind = type(functor)
-    digest = hashlib.sha256(f"{functor.headers} {functor.definition}".encode()).hexdigest()
+def _kind_of(kind: type) -> str:
+    return "operator" if issubclass(kind, Declaration) else "functor"
+
+
+def _place(one: Functor | Declaration) -> str:
+    """Where the class of a functor or an operator is, and a digest of its C++ source.
+
+    `_OWN` for one that is part of fusedops.
+    """
+    kind = type(one)
+    if _is_own(kind):
+        return _OWN
+    headers = one.headers
+    if isinstance(one, Declaration):
+        headers = (*one.headers(), *one.headers(gradient=True))
+    digest = hashlib.sha256(f"{headers} {one.definition}".encode()).hexdigest()
     return f"{kind.__module__}:{kind.__qualname__}@{digest[:16]}"

@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 from pathlib import Path
 
-from fusedops.doctor.environment import is_offline
 from fusedops.doctor.finding import Finding, Verdict
+from fusedops.doctor.machine import is_offline
 from fusedops.jit import env, inventory, lock, trust
 from fusedops.jit.cache import TEMPORARY
 from fusedops.jit.scratch import scratch
@@ -28,31 +27,27 @@ def check_cache() -> Finding:
     if root is None:
         return Finding("cache", env.no_cache_dir(), bad, CURE)
     try:
-        status = root.stat()
-    except FileNotFoundError:
-        return _missing(root, bad)
+        if not root.exists():
+            return _missing(root, bad)
+        reason = trust.distrust_cache(root) if root.is_dir() else "it is no folder"
+        if not reason and not os.access(root, os.R_OK | os.X_OK):
+            reason = "it cannot be read"
     except OSError as error:
-        return Finding("cache", f"{root}: {error.strerror}", bad, CURE)
-    mode = stat.S_IMODE(status.st_mode)
-    found = f"{root}, of user {status.st_uid}, mode {mode:o}"
-    if not stat.S_ISDIR(status.st_mode):
-        return Finding("cache", f"{root} is no folder", bad, CURE)
-    if reason := trust.distrust_cache(root):
-        return Finding("cache", f"{found}; it is not used: {reason}", bad, "mend that, or " + CURE)
-    if not os.access(root, os.R_OK | os.X_OK):
-        return Finding("cache", f"{found}; it cannot be read", bad, CURE)
-    if os.statvfs(root).f_flag & os.ST_NOEXEC:
-        said = f"{found}; mounted noexec, so kernels for CPUs are loaded from memory"
-        return Finding("cache", said, Verdict.WARNING, CURE)
-    if not os.access(root, os.W_OK):
-        said = f"{found}; only readable, so what is missing is built anew in each process"
-        return Finding("cache", said, Verdict.WARNING, CURE)
+        reason = error.strerror
+    if reason:
+        return Finding("cache", f"{root} is not used: {reason}", bad, f"mend that, or {CURE}")
     free = shutil.disk_usage(root).free
-    found += f", {free / 2**30:.1f} GiB free"
-    if free < ROOM:
-        return Finding("cache", found, Verdict.WARNING, "make room, or " + CURE)
-    if reason := _probe(root):
-        return Finding("cache", f"{found}; {reason}", Verdict.WARNING, CURE)
+    if os.statvfs(root).f_flag & os.ST_NOEXEC:
+        reason = "mounted noexec, so kernels for CPUs are loaded from memory"
+    elif not os.access(root, os.W_OK):
+        reason = "only readable, so what is missing is built anew in each process"
+    elif free < ROOM:
+        reason = "too little room"
+    else:
+        reason = _probe(root)
+    found = f"{root}, {free / 2**30:.1f} GiB free"
+    if reason:
+        return Finding("cache", f"{found}; {reason}", Verdict.WARNING, f"mend that, or {CURE}")
     return Finding("cache", f"{found}, locks work")
 
 
@@ -62,34 +57,32 @@ def check_entries() -> Finding:
     try:
         if root is None or not root.is_dir():
             return Finding("entries", "none yet")
-        items = [*inventory.items(root)]
-        damaged = [item for item in items if item.damage]
-        refused = [item for item in items if item.refusal]
-        left = [*inventory.leftovers(root)]
+        items, left = [*inventory.items(root)], [*inventory.leftovers(root)]
     except OSError as error:
         return Finding("entries", f"cannot be read: {error.strerror}", Verdict.WARNING, CURE)
+    damaged = [item for item in items if item.damaged]
+    refused = [item for item in items if item.fault and not item.damaged]
     found = f"{len(items)}, {sum(item.size for item in items) / 2**20:.1f} MiB"
     if left:
-        found += f"; leftovers: {len(left)}, {sum(one.size for one in left) / 2**20:.1f} MiB"
+        found += f"; leftovers: {len(left)}"
     if refused:
-        found += f"; {len(refused)} not used, such as {refused[0].name}: {refused[0].refusal}"
+        found += f"; {len(refused)} not used, such as {refused[0].folder.name}: {refused[0].fault}"
     if damaged:
-        found += f"; {len(damaged)} damaged, such as {damaged[0].name}"
+        found += f"; {len(damaged)} damaged, such as {damaged[0].folder.name}"
         return Finding("entries", found, Verdict.WARNING, "fusedops cache clear --damaged")
     if refused:
-        return Finding("entries", found, Verdict.WARNING, "mend that, or " + CURE)
+        return Finding("entries", found, Verdict.WARNING, f"mend that, or {CURE}")
     return Finding("entries", found)
 
 
 def _missing(root: Path, bad: Verdict) -> Finding:
     """The first build makes it, if it can."""
     above = next(folder for folder in root.parents if folder.exists())
+    reason = trust.distrust_above(above / root.name)
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        said = f"{root} is not there and cannot be made in {above}"
-        return Finding("cache", said, bad, CURE)
-    if reason := trust.distrust_above(above / root.name):
-        said = f"{root} is not there, and would not be used: {reason}"
-        return Finding("cache", said, bad, "mend that, or " + CURE)
+        reason = f"it cannot be made in {above}"
+    if reason:
+        return Finding("cache", f"{root} is not there: {reason}", bad, f"mend that, or {CURE}")
     if bad is Verdict.PROBLEM:
         cure = "FUSEDOPS_OFFLINE=1 needs a filled cache: unset it, or name the folder"
         return Finding("cache", f"{root} is not there", bad, cure)

@@ -15,28 +15,29 @@ from fusedops.generate.target import Target
 from fusedops.run import forward
 from fusedops.run.backward import Backward
 from fusedops.run.gradient import Gradient, described
+from fusedops.run.operand_gradients import Occurrence
 
-__all__ = ["Wanted", "wanted"]
+__all__ = ["GradCall", "grad_call"]
 
 
 _PLACES = {"registers": "registers", "shared": "shared memory", "memory": "memory"}
 
 
-class Wanted:
+class GradCall:
     """A call in grad mode of which some tensors require grad.
 
     Attributes:
         bound: The checked call.
         names: The names of the tensors that require grad, operands or "x".
         refused: Why the fused call raises, or None if it does not.
-        gradient: The backward pass for these names, with a gradient for every saved stream.
+        gradient: The backward pass for these names, with a gradient for every output.
     """
 
     def __init__(self, bound: Bound, names: frozenset[str], refused: str | None) -> None:
         self.bound = bound
         self.names = names
         self.refused = refused
-        self.gradient = Gradient(bound.op, names, frozenset(bound.op.saves))
+        self.gradient = Gradient(bound.op, names, frozenset(bound.op.joining))
 
     def kept(self) -> tuple[Kept, ...]:
         """The saved tensors: row statistics, inputs and saved streams that the backward reads."""
@@ -68,7 +69,10 @@ class Wanted:
         if told.tile is not None:
             tile = told.tile
             parts.append(f"{tile.threads} threads x {tile.packs} packs x {tile.width} columns")
-            parts.append(f"{tile.rows} row{'s' * (tile.rows > 1)} a block")
+            rows = tile.rows_per_block
+            parts.append(f"{rows} row{'s' * (rows > 1)} a block")
+            if tile.tuned:
+                parts.append(f"launch configuration tuned on this device, from {tile.tuned}")
         for one, share in told.sharing.items():
             if share.kind == "each":
                 continue
@@ -76,10 +80,15 @@ class Wanted:
                 parts.append(f"{one.name}: written whole and summed by torch, since the rows that")
                 parts[-1] += " share it are no neighbours"
                 continue
-            over = "columns" if share.kind == "row" else "rows"
+            if one.side == "op" and share.group == 1:
+                continue
+            if share.kind == "channel":
+                parts.append(f"{one.name}: {_of_channels(told, one)}")
+                continue
+            over = "columns" if share.kind == "row" and one.side != "op" else "rows"
             where = ""
             if share.kind == "column" and told.tile is not None:
-                where = f" in {_PLACES[told.tile.sums]}"
+                where = f" in {_PLACES[told.tile.launch.sum_storage]}"
             later = ", the parts added up by the second" * told.partial(share)
             parts.append(f"{one.name}: summed over {over}{where}{later}")
         for found in filter(None, (variant.cached() for variant in told.variants)):
@@ -93,7 +102,17 @@ class Wanted:
         return None if told.apart else told
 
 
-def wanted(bound: Bound) -> Wanted | None:
+def _of_channels(told: Backward, one: Occurrence) -> str:
+    """How a gradient is made each of whose elements neighbouring columns share."""
+    (_, output), _ = told.parts_of[one]
+    dtype, (rows, pieces) = told.outputs[output]
+    return (
+        f"each row leaves {pieces} sum{'s' * (pieces > 1)} over pieces of its columns "
+        f"({rows * pieces * dtype.itemsize} bytes in all), added up by the second"
+    )
+
+
+def grad_call(bound: Bound) -> GradCall | None:
     """What gradients a call needs; None outside grad mode, for an empty x, or if it needs none."""
     if not torch.is_grad_enabled() or bound.x.numel() == 0:
         return None
@@ -106,4 +125,4 @@ def wanted(bound: Bound) -> Wanted | None:
         refused = "out= does not go with gradients"
     elif bound.op.forward_only:
         refused = f"{bound.op.forward_only[0]!r} has no derivative"
-    return Wanted(bound, frozenset(names), refused)
+    return GradCall(bound, frozenset(names), refused)

@@ -15,18 +15,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusedops._runtime import Reason
+from fusedops.bind.arranged import arranged, order
 from fusedops.bind.bind import Bound, bind
 from fusedops.bind.geometry import SHARED_BYTES
-from fusedops.explain.backward import Wanted, wanted
+from fusedops.explain.backward import GradCall, grad_call
 from fusedops.explain.report import CEILINGS, Cached, Explanation, Place
-from fusedops.functors import Causal, Dropout, Functor, Lengths, Window
+from fusedops.functors import Functor
 from fusedops.generate.target import Target, device_info
 from fusedops.generate.views import View
 from fusedops.reference.dropout_mask import threshold
 from fusedops.run import contiguous, forward
-from fusedops.run.forward import Info
+from fusedops.run.forward import ForwardInfo
 from fusedops.run.refusal import refuse
-from fusedops.schedule.forward import HOST_BUFFERED, Schedule, reserved_shared
+from fusedops.schedule import override
+from fusedops.schedule.forward import HOST_BUFFERED
+from fusedops.schedule.row_schedule import Schedule, reserved_shared
 
 __all__ = ["explain"]
 
@@ -47,12 +51,12 @@ def explain(bound: Bound, target: Target | None = None) -> Explanation:
         ValueError: A schedule that a test forces cannot hold the row.
     """
     if bound.x.device.type not in ("cpu", "cuda"):
-        refuse(bound.op, "device", bound.x, bound.operands, _options(bound))
+        refuse(bound.op, Reason.DEVICE, bound.x, bound.operands, _options(bound))
     here = target is None
     target = target or Target.of(bound.x.device)
     device = _device_name(bound.x.device) if here else target.arch
     launches = bound.x.numel() > 0
-    gradients = wanted(bound)
+    gradients = grad_call(bound)
     trains = gradients is not None and not gradients.refused
     described = bound._replace(keep=trains)
     copies: tuple[str, ...] = ()
@@ -60,7 +64,7 @@ def explain(bound: Bound, target: Target | None = None) -> Explanation:
     if launches and forward.columns_apart(bound):
         described, copies, copied = _with_copies(bound)
         described = described._replace(keep=trains)
-    info = forward.choose(described, target) if launches else None
+    info = forward.resolve(described, target) if launches else None
     operands = {
         name: _place(described, name, info)
         for name, value in {"x": bound.x, **bound.operands}.items()
@@ -79,7 +83,7 @@ def explain(bound: Bound, target: Target | None = None) -> Explanation:
         load=bound.load,
         store=bound.store,
         left_out=_left_out(bound),
-        rows=math.prod(bound.output_shape("mean")),
+        rows=math.prod(bound.row_shape),
         columns=bound.columns,
         visited=_visited(described, info),
         schedule=None if info is None else info.schedule,
@@ -100,7 +104,7 @@ def explain(bound: Bound, target: Target | None = None) -> Explanation:
     )
 
 
-def _place(bound: Bound, name: str, info: Info | None, *, out: bool = False) -> Place:
+def _place(bound: Bound, name: str, info: ForwardInfo | None, *, out: bool = False) -> Place:
     tensor: Tensor | None
     if out:
         tensor = bound.out.get(name)
@@ -130,7 +134,9 @@ def _touched(tensor: Tensor) -> int:
 
 
 def _columns_lie(view: View) -> str:
-    step = view.placed.column_stride
+    step, repeats = view.placed.column_stride, view.placed.repeats
+    if repeats > 1:
+        return f"one value for each {repeats} neighbouring columns"
     return {0: "one value a row", 1: "contiguous columns"}.get(
         step, f"strided columns, {step} elements apart"
     )
@@ -165,6 +171,11 @@ def _width(
 ) -> tuple[int | None, str]:
     if tile is None:
         return None, "vectors of the compiler's choice"
+    if view.placed.repeats > 1:
+        shared = f"a pack of {tile.width} columns shares it"
+        if view.width < tile.width:
+            shared = f"{view.width} column{'s' * (view.width > 1)} of a pack share it for certain"
+        return 1, f"1 at a time: {shared}"
     if view.placed.column_stride != 1:
         return 1, "1 at a time: " + (
             "the columns are not contiguous" if view.placed.column_stride else "it is one value"
@@ -184,7 +195,7 @@ def _width(
     return width, f"{text}: {' and '.join(limits)}"
 
 
-def _visited(bound: Bound, info: Info | None) -> tuple[tuple[int, ...], str]:
+def _visited(bound: Bound, info: ForwardInfo | None) -> tuple[tuple[int, ...], str]:
     if info is None:
         return (), "none is visited"
     geometry = info.geometry
@@ -207,43 +218,48 @@ def _visited(bound: Bound, info: Info | None) -> tuple[tuple[int, ...], str]:
     )
 
 
-def _why(info: Info | None, target: Target) -> str:
+def _why(info: ForwardInfo | None, target: Target) -> str:
     if info is None:
         return "nothing is launched: x has no elements"
     columns, tile = info.geometry.columns, info.tile
-    forced = "forced by fusedops.testing; " if forward.forced else ""
+    forced = "forced by fusedops.testing; " if override.current() != override.Override() else ""
     if tile is None:
         if info.schedule == "streaming":
             return f"{forced}rows are read twice (the buffer has room for {HOST_BUFFERED} columns)"
         most = info.variant.most_columns
         return f"{forced}rows stay in a buffer (of {most} columns) until they are written"
+    rows = tile.rows_per_block
     parts = [
         f"{forced}{tile.threads} threads x {tile.packs} packs x {tile.width} columns",
         f"{tile.chunks} chunk{'s' * (tile.chunks > 1)} a row",
-        f"{tile.rows} row{'s' * (tile.rows > 1)} a block of {tile.block} threads",
+        f"{rows} row{'s' * (rows > 1)} a block of {tile.threads_per_block} threads",
         f"{tile.packs * tile.width} values a thread for {columns} columns",
         "every pack is full"
         if tile.exact
-        else f"the tile of {tile.chunks * tile.tile} is not full",
+        else f"the tile of {tile.chunks * tile.tile.capacity} is not full",
     ]
-    in_shared = dataclasses.replace(tile, kind="shared").shared
-    limit = (target.shared_limit or 0) - reserved_shared(tile.threads, tile.compute_bytes)
-    if tile.staged:
-        parts.append(f"rows go through {tile.shared} bytes of shared memory, as they are")
+    in_shared = dataclasses.replace(tile, storage="shared", staged_bytes=0).shared_bytes
+    shared_limit = 0 if target.gpu is None else target.gpu.shared_limit
+    limit = shared_limit - reserved_shared(tile.threads, tile.compute_bytes)
+    if tile.staged_bytes:
+        parts.append(f"rows go through {tile.shared_bytes} bytes of shared memory, as they are")
     if tile.chunks == 1:
         parts.append("the row fits the registers")
-    elif tile.kind == "cluster":
+    elif tile.storage == "cluster":
         share = "one each" if tile.one_tile else "some each, read twice"
         parts.append(f"{tile.cluster} blocks of a cluster share the chunks, {share}")
     else:
         fits = "fits" if in_shared <= limit else "does not fit"
         parts.append(f"the row of {in_shared} bytes {fits} the block's {limit} of shared memory")
-    if tile.asks != "never":
-        parts.append(f"the L2 cache is asked for rows {tile.ahead} ahead")
+    if tile.launch.prefetch != "never":
+        distance = tile.launch.prefetch_distance
+        parts.append(f"rows are prefetched into the L2 cache {distance} ahead")
+    if tile.tuned:
+        parts.append(f"launch configuration tuned on this device, from {tile.tuned}")
     return "; ".join(parts)
 
 
-def _variant(info: Info | None) -> tuple[Cached | None, str, tuple[str, ...]]:
+def _variant(info: ForwardInfo | None) -> tuple[Cached | None, str, tuple[str, ...]]:
     """The variant's state, its name and place in words, and remarks on how it was built."""
     if info is None:
         return None, "none is needed", ()
@@ -261,10 +277,10 @@ def _variant(info: Info | None) -> tuple[Cached | None, str, tuple[str, ...]]:
 def _dropouts(bound: Bound) -> tuple[str, ...]:
     chains = {"load": bound.load, "store": bound.store}
     texts = []
-    for (side, place), slot in bound.slots.items():
+    for (side, place), slot in bound.dropout_slots.items():
         functor = chains[side][place]
-        assert isinstance(functor, Dropout)
-        p = bound.operands[functor.p]
+        assert functor.draws is not None
+        p = bound.operands[functor.draws]
         texts.append(
             f"slot {slot}, {functor!r} in {side.upper()}: drops {threshold(p)} in 65536 elements"
         )
@@ -272,21 +288,18 @@ def _dropouts(bound: Bound) -> tuple[str, ...]:
 
 
 def _left_out(bound: Bound) -> tuple[Functor, ...]:
-    acting = [functor for functor in (*bound.load, *bound.store) if isinstance(functor, Dropout)]
-    declared = [f for f in (*bound.op.load, *bound.op.store) if isinstance(f, Dropout)]
-    for functor in acting:
-        declared.remove(functor)
-    return tuple(declared)
+    acting, declared = (*bound.load, *bound.store), (*bound.op.load, *bound.op.store)
+    return tuple(f for f in declared if f.draws is not None and not any(f is g for g in acting))
 
 
 def _notes(
-    bound: Bound, acting: Sequence[Functor], info: Info | None, gradients: Wanted | None
+    bound: Bound, acting: Sequence[Functor], info: ForwardInfo | None, gradients: GradCall | None
 ) -> tuple[str, ...]:
     notes = []
     last = max((i for i, f in enumerate(bound.load) if not f.masks), default=-1)
     if any(functor.masks for functor in bound.load[: max(last, 0)]):
         notes.append("masks are applied last, whatever stands after them")
-    if any(isinstance(functor, (Causal, Lengths, Window)) for functor in acting):
+    if any(functor.bounds for functor in acting):
         notes.append("columns that indices mask out are not loaded: the bytes are an upper bound")
     if info is not None and info.schedule == "streaming":
         notes.append("the row is read twice: the second time from a cache, where it is still there")
@@ -301,7 +314,7 @@ def _with_copies(bound: Bound) -> tuple[Bound, tuple[str, ...], int]:
     The bytes are those that copying moves.
     """
     x = bound.x
-    back = [contiguous.order(bound).index(dim) for dim in range(x.dim())]
+    there = order(x.dim(), bound.reduced)
     names: list[str] = []
     moved = 0
 
@@ -309,7 +322,7 @@ def _with_copies(bound: Bound) -> tuple[Bound, tuple[str, ...], int]:
         nonlocal moved
         if not isinstance(value, Tensor):
             return value
-        seen = contiguous.seen(bound, value)
+        seen = arranged(value, x.shape, bound.reduced)
         if not seen.is_contiguous():
             names.append(f"{name!r} to {tuple(seen.shape)}, dense")
             moved += (_touched(value) + seen.numel()) * value.element_size()
@@ -319,7 +332,7 @@ def _with_copies(bound: Bound) -> tuple[Bound, tuple[str, ...], int]:
     operands = {name: copied(name, value) for name, value in bound.operands.items()}
     for name in bound.op.outputs:
         shape = bound.output_shape(name)
-        turned = len(shape) == x.dim() and back != sorted(back)
+        turned = len(shape) == x.dim() and there != sorted(there)
         if turned or name in bound.out:
             names.append(f"the output {name!r} back to {shape}")
             times = 2 * (int(turned) + int(name in bound.out))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import torch
 
 from fusedops.functors import Functor
-from fusedops.schedule.forward import Schedule
+from fusedops.schedule.row_schedule import Schedule
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration

@@ -103,12 +103,13 @@ def export(
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", own) or "__" in own:
         raise ValueError(f"export: name must be an identifier of C++ without '__', got {name!r}")
     target = target_of(arch, x.device, multiprocessors)
-    gpu = target.shared_limit is not None
+    gpu = target.gpu is not None
     if path is not None and Path(path).suffix != (".cuh" if gpu else ".h"):
         raise ValueError(
             f"export: path must end in {'.cuh' if gpu else '.h'} for {target.arch}, got {path}"
         )
-    bound = exported_call(op, x, arguments)
+    rows, x, arguments = op.over_rows(x, arguments)
+    bound = exported_call(rows, x, arguments)
     gradient = gradient_of(bound, backward)
     passes = [forward_pass(bound._replace(keep=gradient is not None), target)]
     if gradient is not None:
@@ -163,7 +164,7 @@ def _workspace(name: str, one: Pass) -> str:
 
 def _head(name: str, op: RowOp, target: Target, passes: list[Pass]) -> str:
     """What a reader of the header wants to know before its functions."""
-    gpu = target.shared_limit is not None
+    gpu = target.gpu is not None
     compiled = f'{shlex.join(command(target))} -I"$(fusedops --include)"'
     lines = [
         f"{name}: made by fusedops {__version__} (fusedops export); do not edit.",

@@ -55,7 +55,7 @@ def exported_call(op: RowOp, x: Any, arguments: Mapping[str, Any]) -> Bound:
 def gradient_of(bound: Bound, wanted: Collection[str] | bool) -> Gradient | None:
     """The gradients that are exported: all that there can be, those of these names, or none.
 
-    Saved streams have gradients that come in; all of them.
+    Saved streams and differentiable statistics have gradients that come in; all of them.
 
     Raises:
         ValueError: A name that has no gradient.
@@ -83,7 +83,7 @@ def gradient_of(bound: Bound, wanted: Collection[str] | bool) -> Gradient | None
             )
     if not names:
         return None
-    return Gradient(op, frozenset(names), frozenset(op.saves))
+    return Gradient(op, frozenset(names), frozenset(op.joining))
 
 
 def _meta(value: Any) -> Any:

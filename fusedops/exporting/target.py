@@ -39,14 +39,16 @@ def target_of(arch: str | None, device: torch.device, multiprocessors: int | Non
         except ValueError as error:
             raise ValueError(f"export: {error}") from None
     target = Target.of(device)
-    if multiprocessors is None or target.shared_limit is None:
+    if target.gpu is not None:  # the text shall not depend on what has been tuned on this machine
+        target = target._replace(gpu=target.gpu._replace(name=""))
+    if multiprocessors is None or target.gpu is None:
         return target
-    return target._replace(multiprocessors=multiprocessors)
+    return target._replace(gpu=target.gpu._replace(multiprocessors=multiprocessors))
 
 
 def command(target: Target) -> tuple[str, ...]:
     """The compiler and the flags under which the bits are those of the op, without include path."""
-    if target.shared_limit is None:
+    if target.gpu is None:
         kept = [flag for flag in host.flags(target.arch) if flag not in _LIBRARY]
         return ("g++", *kept, *host.GCC)
     # NVRTC's other flags say what nvcc does anyway; it builds for the one architecture alone.

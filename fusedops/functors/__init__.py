@@ -3,7 +3,7 @@
 """The functors: what can stand before and after a row reduction.
 
 Each class is a declaration, a value that holds names and constants. ``apply`` (for masks:
-``masked``) is its meaning in torch, which ``op.unfused`` runs; ``spell`` names the C++ struct of
+``masked``) is its meaning in torch, which ``op.unfused`` runs; ``emit`` names the C++ struct of
 the same name in ``include/fusedops/functor/`` and lists the struct's members in order.
 
 May import: errors.
@@ -12,39 +12,15 @@ May import: errors.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fusedops.functors.alibi import Alibi
-from fusedops.functors.arithmetic import Affine, Bias, Cast, Scale
-from fusedops.functors.base import Functor, Operand, Reads, Role, check_name, is_finite, rounded
-from fusedops.functors.dropout import Dropout
-from fusedops.functors.masks import Causal, Lengths, Mask, Window
-from fusedops.functors.residual import Residual
+from fusedops.functors import base, library
+from fusedops.functors.base import *
+from fusedops.functors.library import *
 
 if TYPE_CHECKING:
-    from fusedops.functors.cpp import cpp_functor
-    from fusedops.functors.user import functor
-
-__all__ = [
-    "Affine",
-    "Alibi",
-    "Bias",
-    "Cast",
-    "Causal",
-    "Dropout",
-    "Functor",
-    "Lengths",
-    "Mask",
-    "Operand",
-    "Reads",
-    "Residual",
-    "Role",
-    "Scale",
-    "Window",
-    "check_name",
-    "cpp_functor",
-    "functor",
-    "is_finite",
-    "rounded",
-]
+    from fusedops.functors.cpp import cpp_functor as cpp_functor
+    from fusedops.functors.user import functor as functor
+else:
+    __all__ = [*base.__all__, *library.__all__, "cpp_functor", "functor"]
 
 
 def __getattr__(name: str) -> Any:

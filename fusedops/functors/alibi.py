@@ -21,15 +21,24 @@ __all__ = ["Alibi"]
 
 @dataclasses.dataclass(frozen=True)
 class Alibi(Positioned):
-    """``x - slope * |q' - k|``: the farther key k is from query q, the less it counts.
+    """Attention with linear biases: ``x - slope * |q' - k|`` for query q and key k.
 
-    The slopes are a floating tensor that broadcasts against x, or a number: one a head is shape
-    (heads, 1, 1) for x of shape (batch, heads, queries, keys). ``q' = q + offset``, and
-    ``+ keys - queries`` with ``align="bottom-right"``. No tensor of x's size is read for it.
+    ``q' = q + offset``, and ``q + offset + keys - queries`` with ``align="bottom-right"``. Queries
+    are x's last dimension that is not reduced, keys are the columns. No tensor of x's size is read.
 
     Press, Smith and Lewis, "Train Short, Test Long" (2022), in the symmetric form for attention in
     both directions. Beside `Causal` it gives the paper's own probabilities: the two forms differ by
     a constant a row.
+
+    Args:
+        slopes: The name of an operand: a floating tensor that broadcasts against x, or a number.
+            One slope a head has shape (heads, 1, 1) for x of shape (batch, heads, queries, keys).
+            A tensor has a gradient.
+        align, offset: As for `Causal`.
+
+    Raises:
+        TypeError, ValueError: slopes cannot be the name of an operand, or align or offset is
+            refused as by `Causal`.
 
     >>> import torch, fusedops as fo
     >>> fo.Softmax(load=[fo.Alibi("slopes")])(torch.zeros(2, 2), slopes=1.0)
@@ -55,8 +64,8 @@ class Alibi(Positioned):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, ())  # the distance is the gradient's only factor
 
-    def spell(self, write: Writer) -> str:
-        slopes = write.operand(self.slopes)
-        write.query_map()
-        write.constant(self.shift(write.queries, write.columns))
-        return f"Alibi<{slopes}, RowMap<{write.rank}>>"
+    def emit(self, writer: Writer) -> str:
+        slopes = writer.operand(self.slopes)
+        writer.query_map()
+        writer.constant(self.shift(writer.queries, writer.columns))
+        return f"Alibi<{slopes}, RowMap<{writer.rank}>>"

@@ -21,10 +21,15 @@ __all__ = ["Affine", "Bias", "Cast", "Scale"]
 
 @dataclasses.dataclass(frozen=True)
 class Scale(Functor):
-    """``x * scale``; the scale is a number or a tensor that broadcasts against x.
+    """Multiply: ``x * scale``. Masked elements stay masked whatever the scale.
 
-    A number is an argument of the kernel (a new one builds nothing); a 0-d tensor is read on the
-    device. Masked elements stay masked whatever the scale.
+    Args:
+        scale: The name of an operand: a floating tensor of any dtype that broadcasts against x, or
+            a number. A number is an argument of the kernel, so a new one builds nothing; a 0-d
+            tensor is read on the device. Both x and a tensor have gradients.
+
+    Raises:
+        TypeError, ValueError: scale cannot be the name of an operand.
 
     >>> import torch, fusedops as fo
     >>> fo.Softmax(load=[fo.Scale("scale")])(torch.zeros(2, 4), scale=0.5)[0]
@@ -46,13 +51,20 @@ class Scale(Functor):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(self.scale in wanted, (self.scale,))
 
-    def spell(self, write: Writer) -> str:
-        return f"Scale<{write.operand(self.scale)}>"
+    def emit(self, writer: Writer) -> str:
+        return f"Scale<{writer.operand(self.scale)}>"
 
 
 @dataclasses.dataclass(frozen=True)
 class Bias(Functor):
-    """``x + bias``; the bias is a tensor that broadcasts against x, or a number.
+    """Add: ``x + bias``.
+
+    Args:
+        bias: The name of an operand: a floating tensor of any dtype that broadcasts against x, or a
+            number. Both x and a tensor have gradients.
+
+    Raises:
+        TypeError, ValueError: bias cannot be the name of an operand.
 
     >>> import torch, fusedops as fo
     >>> fo.LayerNorm(load=[fo.Bias("b")])(torch.zeros(1, 2), b=torch.tensor([1.0, 3.0]))
@@ -74,13 +86,20 @@ class Bias(Functor):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, ())
 
-    def spell(self, write: Writer) -> str:
-        return f"Bias<{write.operand(self.bias)}>"
+    def emit(self, writer: Writer) -> str:
+        return f"Bias<{writer.operand(self.bias)}>"
 
 
 @dataclasses.dataclass(frozen=True)
 class Affine(Functor):
-    """``x * gamma + beta``; either may be left out. Both broadcast against x.
+    """Multiply and add: ``x * gamma + beta``, of which one may be left out.
+
+    Args:
+        gamma, beta: The names of operands, or None: floating tensors of any dtype that broadcast
+            against x, in norms of shape (columns,) as a rule, or numbers. Tensors have gradients.
+
+    Raises:
+        TypeError, ValueError: gamma or beta cannot be the name of an operand, or both are None.
 
     >>> import torch, fusedops as fo
     >>> op = fo.LayerNorm(store=[fo.Affine("gamma", "beta")])
@@ -110,6 +129,13 @@ class Affine(Functor):
             x = x * chain.value(self.gamma)
         return x if self.beta is None else x + chain.value(self.beta)
 
+    @property
+    def channel_operands(self) -> tuple[str, ...]:
+        return tuple(name for name in (self.gamma, self.beta) if name is not None)
+
+    def intermediates(self, x: Tensor, chain: Chain) -> tuple[Tensor, ...]:
+        return () if self.gamma is None else (x * chain.value(self.gamma),)
+
     def gradients(self) -> tuple[str | None, ...]:
         return (self.gamma, self.beta)
 
@@ -117,15 +143,23 @@ class Affine(Functor):
         gamma = () if self.gamma is None else (self.gamma,)
         return Reads(self.gamma in wanted, gamma)
 
-    def spell(self, write: Writer) -> str:
-        gamma = write.absent() if self.gamma is None else write.operand(self.gamma)
-        beta = write.absent() if self.beta is None else write.operand(self.beta)
+    def emit(self, writer: Writer) -> str:
+        gamma = writer.absent() if self.gamma is None else writer.operand(self.gamma)
+        beta = writer.absent() if self.beta is None else writer.operand(self.beta)
         return f"Affine<{gamma}, {beta}>"
 
 
 @dataclasses.dataclass(frozen=True)
 class Cast(Functor):
-    """Rounds to a floating dtype and goes on, as ``x.to(dtype)`` within a chain does.
+    """Round to a floating dtype, as ``x.to(dtype)`` does; the chain goes on in the compute type.
+
+    The gradient is rounded to it as well, as torch's is.
+
+    Args:
+        dtype: torch.float16, torch.bfloat16, torch.float32 or torch.float64.
+
+    Raises:
+        TypeError: dtype is another.
 
     >>> import torch, fusedops as fo
     >>> fo.LayerNorm(load=[fo.Cast(torch.float16)])(torch.tensor([[0.0, 1.0]]))
@@ -134,6 +168,7 @@ class Cast(Functor):
 
     dtype: torch.dtype
     header: ClassVar[str] = "cast.cuh"
+    rounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         known = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -148,6 +183,6 @@ class Cast(Functor):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, ())
 
-    def spell(self, write: Writer) -> str:
-        write.constant(0)
-        return f"Cast<{write.storage(self.dtype)}>"
+    def emit(self, writer: Writer) -> str:
+        writer.constant(0)
+        return f"Cast<{writer.storage(self.dtype)}>"

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What all functors are, and what their operands may be."""
+"""The base class of all functors, their operands, and checks of what they are declared with."""
 
 from __future__ import annotations
 
@@ -17,59 +17,135 @@ from torch import Tensor
 if TYPE_CHECKING:
     from fusedops.functors.protocols import Chain, Writer
 
-__all__ = ["Functor", "Operand", "Reads", "Role", "check_name", "is_finite", "rounded"]
+__all__ = [
+    "Functor",
+    "Operand",
+    "Reads",
+    "Role",
+    "Stream",
+    "check_name",
+    "check_stream",
+    "is_finite",
+    "rounded",
+]
 
 
 class Role(enum.Enum):
-    """What an operand is, which decides what may be passed for it."""
+    """The role of an operand, which decides what a call may pass for it."""
 
     VALUE = "a floating-point tensor or a number"
     FLAGS = "a bool tensor"
     COUNT = "an int32 or int64 tensor or an int"
     PROBABILITY = "a float in [0, 1]"
+    ROW = "a floating-point tensor of one number a row, or a number"
 
 
 @dataclasses.dataclass(frozen=True)
 class Operand:
-    """A name that the call must give a value to."""
+    """An operand of a functor: the call must give it a value.
+
+    Attributes:
+        name: The keyword under which the call gives the value.
+        role: The kind of value.
+    """
 
     name: str
     role: Role
 
 
 class Reads(NamedTuple):
-    """What a functor's gradient reads.
+    """The values that the gradient of a functor reads.
 
     Attributes:
-        input: Whether it needs the value that the functor saw.
-        operands: The operands that it fetches.
+        input: Whether it reads the value that the functor got in the forward pass.
+        operands: The names of the operands that it reads.
     """
 
     input: bool
     operands: tuple[str, ...]
 
 
+class Stream(NamedTuple):
+    """A saved stream: an output of x's shape that a functor of a LOAD writes.
+
+    Attributes:
+        name: The name of the output, a field of the op's result.
+        like: The operand whose dtype the stream has where the call gives a tensor for it. Where the
+            call gives a number, and where `like` is None, the stream has the dtype of x.
+    """
+
+    name: str
+    like: str | None = None
+
+
 class Functor:
     """Base of all functors: derive from it to write one of your own (docs/functors.md).
 
     A functor is a frozen dataclass with the names of its operands. It says what it is in torch
-    (`apply`) and which C++ struct does the same (`spell`, with `header` or `definition`).
+    (`apply`) and which C++ struct does the same (`emit`, with `header` or `definition`). What else
+    the rest of the package has to know of a functor is a trait: one of the attributes and
+    properties below. No code outside this package asks for the class of a functor.
+
+    Attributes:
+        header: Path of the C++ struct's header, below include/fusedops/functor/. A functor whose
+            struct is in no such header has `headers` and a `definition` instead.
+        masks: Whether the functor removes elements from the row (kMasks in C++). It may then stand
+            in the LOAD of softmax and log-softmax alone, and has `masked` in place of `apply`.
+        bounds: Whether its C++ struct has `columns` or `any`, which tell from indices that columns
+            are masked. What lies outside is not loaded, and `explain` says so.
+        needs_query: Whether the functor compares the number of a query with that of a key. It may
+            then stand in the LOAD of softmax and log-softmax alone.
+        rounds: Whether the functor rounds to fewer digits than the compute type has. A result then
+            depends on which side of a rounding a value falls: `testing.check` allows both sides.
+        differentiable: Whether the C++ struct has a `backward`. An op with a functor that has none
+            runs forward only.
     """
 
-    #: The header of the C++ struct, under include/fusedops/functor/.
     header: ClassVar[str]
-    #: Takes elements out of the row: stands in the LOAD of softmax and log-softmax alone.
     masks: ClassVar[bool] = False
-    #: Draws random numbers, eight elements at a time: a pack is that wide.
-    draws: ClassVar[bool] = False
-    #: Has a gradient; an op with a functor that has none runs forward only.
-    differentiable: ClassVar[bool] = True
-    #: Asks which query a row is: likewise.
+    bounds: ClassVar[bool] = False
     needs_query: ClassVar[bool] = False
+    rounds: ClassVar[bool] = False
+    differentiable: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "spell" in vars(cls):
+            raise TypeError(
+                f"{cls.__name__}: spell(write) is called emit(writer) now; rename the method"
+            )
+
+    @property
+    def saves(self) -> Stream | None:
+        """The stream that the functor saves (kSaves in C++), or None; in a LOAD alone.
+
+        `apply` then returns ``chain.save(name, value)``, which rounds to the stream's dtype, and
+        `emit` calls ``writer.output(name)`` and ``writer.output_gradient(name)``.
+        """
+        return None
+
+    @property
+    def draws(self) -> str | None:
+        """The probability operand of a functor that draws random numbers, or None.
+
+        A call that gives 0 for it, or ``training=False``, runs without the functor. All others have
+        a part of the random stream of its own for it: `apply` gets the elements that are kept from
+        ``chain.dropout(self)``, and `emit` the C++ ``Dropout`` from ``writer.dropout(name)``.
+        """
+        return None
+
+    @property
+    def channel_operands(self) -> tuple[str, ...]:
+        """The operands of which GroupNorm and InstanceNorm take one number for each channel.
+
+        There a tensor of one dimension for such an operand has shape (C,), as torch's weight and
+        bias; for any other operand it broadcasts against x.
+        """
+        return ()
 
     @property
     def headers(self) -> tuple[str, ...]:
-        """The headers of its C++, under include/fusedops/."""
+        """Paths of the headers that the C++ struct needs, below include/fusedops/."""
         if not hasattr(self, "header"):
             raise NotImplementedError(
                 f"{type(self).__name__}: give it a header, the file of its C++ struct under "
@@ -79,38 +155,70 @@ class Functor:
 
     @property
     def definition(self) -> str:
-        """C++ text that the headers do not hold: that of a functor of the user's own."""
+        """C++ text of the struct where it is in no header; empty for a functor of the library."""
         return ""
 
     def operands(self) -> tuple[Operand, ...]:
-        """The operands that a call gives, in the order of the C++ struct's members."""
+        """The operands that a call gives values to, in the order of the C++ struct's members."""
         return ()
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
-        """The functor in torch; x and all operands have the reduced dimensions last, flattened."""
+        """Compute the functor in torch, which defines what it means.
+
+        Args:
+            x: The value, of shape (..., columns) in the compute type: the reduced dimensions are
+                the last and flattened to one.
+            chain: Gives the operands, arranged likewise, and facts about the call.
+
+        Returns:
+            A tensor of the shape and dtype of x.
+        """
         raise NotImplementedError(f"{type(self).__name__}: apply(x, chain), its meaning in torch")
 
     def masked(self, chain: Chain) -> Tensor:
-        """For functors that mask, in place of `apply`: the elements that leave the row."""
+        """Return the masked elements, in place of `apply`, for functors with `masks`.
+
+        Returns:
+            A bool tensor that broadcasts against the value of shape (..., columns); True where the
+            element leaves the row.
+        """
         raise NotImplementedError(f"{type(self).__name__}: masked(chain), what leaves the row")
 
+    def intermediates(self, x: Tensor, chain: Chain) -> tuple[Tensor, ...]:
+        """Values that `apply` rounds on the way to its result, if they may be larger than it.
+
+        Where a sum cancels, its result is as uncertain as its terms: `testing.check` allows errors
+        relative to these. x and the result of `apply` are always taken into account.
+        """
+        return ()
+
     def gradients(self) -> tuple[str | None, ...]:
-        """The operands that have gradients, each in the place of its number in the C++ struct."""
+        """The operands that have gradients: entry k is that of ``sink.add<k>`` in the C++ struct.
+
+        None stands for an operand without a gradient. By default those of `Role.VALUE` have one.
+        """
         return tuple(
             operand.name if operand.role is Role.VALUE else None for operand in self.operands()
         )
 
     def reads(self, wanted: Collection[str]) -> Reads:
-        """What the C++ ``backward`` reads when the gradients of these operands are asked for.
+        """The values that the C++ ``backward`` reads for the gradients of some operands.
 
-        All there is, unless a functor knows better. What is not listed is not kept for the
-        backward pass: fetched there, an operand is zero, and so is the gradient that it goes into.
+        By default all values. What is not listed is not saved for the backward pass: an operand
+        that is fetched there all the same is zero, which gives a wrong gradient without an error.
+
+        Args:
+            wanted: The names of the operands whose gradients are computed, and "x" for that of x.
         """
         return Reads(True, tuple(operand.name for operand in self.operands()))
 
-    def spell(self, write: Writer) -> str:
-        """The C++ type; calls on ``write`` append its members, in their order."""
-        raise NotImplementedError(f"{type(self).__name__}: spell(write), its type in C++")
+    def emit(self, writer: Writer) -> str:
+        """Write the functor into the argument of a kernel; return its C++ type.
+
+        Each call on ``writer`` appends one member of the struct, in their order, and returns the
+        member's type. A struct without members calls ``writer.constant(0)``.
+        """
+        raise NotImplementedError(f"{type(self).__name__}: emit(writer), its type in C++")
 
 
 def check_name(functor: object, field: str, name: object) -> None:
@@ -125,6 +233,18 @@ def check_name(functor: object, field: str, name: object) -> None:
         raise ValueError(f"{kind}: {field} must be usable as a keyword argument, got {name!r}")
 
 
+def check_stream(functor: object, field: str, name: object) -> None:
+    """Raise TypeError or ValueError if a saved stream cannot have this name."""
+    check_name(functor, field, name)
+    name = str(name)
+    if name.startswith("_") or hasattr(tuple, name):
+        raise ValueError(
+            f"{type(functor).__name__}: {field} names a field of the result, a named tuple, so it "
+            "must neither begin with an underscore nor be a method of tuples (count, index), got "
+            f"{name!r}"
+        )
+
+
 def is_finite(value: object) -> bool:
     """Whether a constant is a number that a double can hold."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -136,5 +256,5 @@ def is_finite(value: object) -> bool:
 
 
 def rounded(value: float, compute: str) -> float:
-    """A constant in the compute type; infinite, as in torch, where float has no room for it."""
+    """A constant rounded to the compute type; infinite, as in torch, beyond the largest float."""
     return ctypes.c_float(value).value if compute == "float" else value

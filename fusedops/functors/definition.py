@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The C++ struct of a functor that a user gave: from expressions to text.
+"""Write the C++ struct of a functor of the user's own, from expressions over one element.
 
 The struct follows include/fusedops/functor/contract.cuh as those in that folder do. Everything that
 leads to a gradient which nobody asks for has no other use, so a compiler leaves it out.
@@ -33,7 +33,7 @@ class Step(NamedTuple):
 
 
 class Program(NamedTuple):
-    """What a functor computes of an element.
+    """The computation of a functor for one element, forward and backward.
 
     Attributes:
         operands: What expressions call the operands, in order.
@@ -49,7 +49,7 @@ class Program(NamedTuple):
     gradients: tuple[str, ...]
 
     def leading_to(self, results: Sequence[str]) -> list[Step]:
-        """The steps that these results take."""
+        """The steps on which these results depend, in order."""
         needed = names(*results)
         steps = []
         for step in reversed(self.steps):
@@ -59,7 +59,7 @@ class Program(NamedTuple):
         return steps[::-1]
 
     def reads(self, results: Sequence[str]) -> set[str]:
-        """The names that these results are made of in the end: v, g and operands."""
+        """The inputs on which these results depend: v, g and operands, by name."""
         return names(*results, *(step.text for step in self.leading_to(results)))
 
     def gradient_reads(self, wanted: Collection[int]) -> set[str]:
@@ -81,7 +81,7 @@ class Definition(NamedTuple):
 
 
 def define(title: str, program: Program) -> Definition:
-    """Make the struct; its name tells it from every struct with another text."""
+    """Write the struct of a program; its name has a digest of its text, and so is unique."""
     members = [f"Operand{k} operand{k};" for k in range(len(program.operands))]
     template = ", ".join(f"class Operand{k}" for k in range(len(program.operands)))
     forward = _function(
@@ -137,7 +137,7 @@ def _function(
     arrays: Sequence[str] = (),
     after: Sequence[str] = (),
 ) -> list[str]:
-    """A member that turns each of N elements into results."""
+    """The text of a member function that applies the program to each of N elements."""
     used = program.reads(results)
     fetches, locals_ = [], []
     for name, array in ((VALUE, "value"), (GRADIENT, "gradient")):

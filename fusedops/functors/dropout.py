@@ -21,11 +21,18 @@ __all__ = ["Dropout"]
 
 @dataclasses.dataclass(frozen=True)
 class Dropout(Functor):
-    """Zeroes elements with probability p and scales the others so that the expectation is exact.
+    """Zero each element with probability p; multiply the others so that the expectation is exact.
 
-    Which elements is a function of seed, offset, row and column alone (docs/dropout.md): the same
-    on every device, and nothing is stored. ``torch.manual_seed`` and ``generator=`` decide seed and
-    offset. p = 0 and ``training=False`` leave the functor out; p = 1 gives zeros.
+    Which elements are zeroed is a function of seed, offset, row and column alone (docs/dropout.md):
+    the same on every device, and no mask is stored. ``torch.manual_seed`` and the option
+    ``generator=`` of a call determine seed and offset. A call with p = 0 or ``training=False`` runs
+    without the functor; p = 1 gives zeros.
+
+    Args:
+        p: The name of an operand: a float in [0, 1].
+
+    Raises:
+        TypeError, ValueError: p cannot be the name of an operand.
 
     >>> import torch, fusedops as fo
     >>> op = fo.LayerNorm(store=[fo.Dropout("p")])
@@ -36,13 +43,16 @@ class Dropout(Functor):
 
     p: str
     header: ClassVar[str] = "dropout.cuh"
-    draws: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_name(self, "p", self.p)
 
     def operands(self) -> tuple[Operand, ...]:
         return (Operand(self.p, Role.PROBABILITY),)
+
+    @property
+    def draws(self) -> str:
+        return self.p
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         kept, scale = chain.dropout(self)
@@ -51,5 +61,5 @@ class Dropout(Functor):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, (self.p,))
 
-    def spell(self, write: Writer) -> str:
-        return write.dropout(self.p)
+    def emit(self, writer: Writer) -> str:
+        return writer.dropout(self.p)

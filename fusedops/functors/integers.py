@@ -20,7 +20,7 @@ __all__ = ["Range", "is_integer", "range_of"]
 _EXACT = 1 << 24
 
 #: The result is a number that was given.
-_CONSTANT = frozenset(["fill", "full", "full_like", "new_full", "scalar_tensor"])
+_CONSTANT = frozenset(["full", "full_like", "new_full", "scalar_tensor"])
 
 #: The result is -1, 0 or 1.
 _SMALL = frozenset(
@@ -34,7 +34,7 @@ _SMALL = frozenset(
 _SELECTS = frozenset(
     [
         *("where", "masked_fill", "maximum", "minimum", "clamp", "clamp_min", "clamp_max"),
-        *("neg", "abs", "relu"),
+        *("neg", "abs", "relu", "fill"),
         *("_to_copy", "clone", "lift_fresh", "lift_fresh_copy", "positive"),
     ]
 )
@@ -44,19 +44,19 @@ _MAKES_NEGATIVE = ("neg", "sub", "rsub", "sign", "sgn")
 
 
 class Range(NamedTuple):
-    """What integers of a tensor may be: at most this large, and negative or not."""
+    """The range of the integers in a tensor: the largest magnitude, and whether any is negative."""
 
     most: float
     signed: bool = False
 
     @classmethod
     def of(cls, number: float) -> Range:
-        """That of one number."""
+        """The range of one number."""
         return cls(abs(number), number < 0)
 
 
 def is_integer(dtype: torch.dtype) -> bool:
-    """Whether it counts: truth values do not."""
+    """Whether a dtype holds integers; truth values are none."""
     return not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
 
 
@@ -66,7 +66,7 @@ def range_of(
     tensors: Mapping[str, Range | None],
     dtype: torch.dtype,
 ) -> Range | None:
-    """What the results of an operation may be; None where a float may not compute them exactly.
+    """The range of an operation's results; None where a float may not compute them exactly.
 
     Args:
         name: The operation's.
@@ -77,7 +77,7 @@ def range_of(
     scale, power = numbers.get("alpha", 1), numbers.get("exponent", 0)
     plain = [Range.of(v) for key, v in numbers.items() if key not in ("alpha", "exponent")]
     makes = name in _CONSTANT or name in _SMALL
-    choosing = ("condition", "mask")
+    choosing = ("condition", "mask", *(["self"] if name == "fill" else []))
     known = [one for key, one in tensors.items() if not makes and key not in choosing]
     given = [*plain, *(one for one in known if one is not None)]
     if len(given) < len(plain) + len(known) or any(

@@ -38,7 +38,7 @@ _CURE = (
 
 
 class _Number(float):
-    """A number that an operation was given; its text is C++."""
+    """A number that is an argument of an operation, with its C++ text."""
 
     def __str__(self) -> str:
         return literal(self)
@@ -48,7 +48,7 @@ class _Number(float):
 
 
 class _Memory:
-    """What an element of some memory holds: the text of a value, truth values or not.
+    """The contents of one element of a tensor's memory: the C++ text of the value, and its kind.
 
     Of integers also the range; truth values are such, floating point is none. What was moved away
     has no text; torch's formulas move some tensors whose values nothing uses.
@@ -116,7 +116,7 @@ class _Lowering:
         return _Memory(literal(number), given=True, integers=integers)
 
     def call(self, node: fx.Node, memory: dict[fx.Node, Any]) -> Any:
-        """What an operation's result holds."""
+        """The contents of the result of an operation."""
         if node.target is operator.getitem:
             return memory[node.args[0]][node.args[1]]  # type: ignore[index]
         target = node.target
@@ -220,7 +220,7 @@ class _Lowering:
         return number
 
     def check(self, target: Any, node: fx.Node, name: str) -> None:
-        """Refuse what is not about one element at a time."""
+        """Refuse an operation that does not work on one element at a time."""
         called = f"{target.overloadpacket} ({target})"
         if torch.Tag.nondeterministic_seeded in target.tags:
             self.refuse(called, "draws random numbers; the functor for that is fusedops.Dropout")
@@ -258,7 +258,7 @@ class _Lowering:
 
 
 class _Recorded(dict[str, Any]):
-    """A mapping that knows what was asked for."""
+    """A mapping that records which keys were read."""
 
     def __init__(self, content: dict[str, Any]) -> None:
         super().__init__(content)
@@ -274,7 +274,7 @@ class _Recorded(dict[str, Any]):
 
 
 def _bound(target: Any, node: fx.Node) -> dict[str, Any]:
-    """An operation's arguments by name, defaults included."""
+    """The arguments of an operation by name, defaults included."""
     schema = target._schema.arguments
     given = {argument.name: argument.default_value for argument in schema}
     given.update(zip(given, node.args, strict=False))

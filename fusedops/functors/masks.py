@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Functors that take elements out of a row."""
+"""Masks: functors that remove elements from a row."""
 
 from __future__ import annotations
 
@@ -24,8 +24,14 @@ __all__ = ["Causal", "Lengths", "Mask", "Window"]
 class Mask(Functor):
     """``x.masked_fill(mask, -inf)``, by selection: what lies under the mask cannot leak.
 
-    ``keep=False``: True is masked out. ``keep=True``: True takes part, the attention convention.
-    The mask is a bool tensor that broadcasts against x, in the last dimension as well.
+    Args:
+        mask: The name of an operand: a bool tensor that broadcasts against x, in the reduced
+            dimension as well.
+        keep: What True means: with False that the element is masked out, with True that it takes
+            part, the convention of attention masks in torch.
+
+    Raises:
+        TypeError, ValueError: mask cannot be the name of an operand, or keep is no bool.
 
     >>> import torch, fusedops as fo
     >>> fo.Softmax(load=[fo.Mask("m")])(torch.zeros(1, 2), m=torch.tensor([False, True]))
@@ -52,17 +58,24 @@ class Mask(Functor):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, ())  # what left the row is known before
 
-    def spell(self, write: Writer) -> str:
-        return f"Mask<{write.operand(self.mask)}, {str(self.keep).lower()}>"
+    def emit(self, writer: Writer) -> str:
+        return f"Mask<{writer.operand(self.mask)}, {str(self.keep).lower()}>"
 
 
 @dataclasses.dataclass(frozen=True)
 class Causal(Positioned):
-    """Query q sees key k when ``k <= q + offset``: ``"top-left"``, torch's ``tril(offset)``.
+    """Causal attention: query q sees key k when ``k <= q'``, where ``q' = q + offset``.
 
-    With ``"bottom-right"`` the last query sees the last key: ``k <= q + offset + keys - queries``.
-    Queries are x's last dimension that is not reduced, keys the columns. No tensor is read, and
-    what is masked out is not loaded.
+    Queries are x's last dimension that is not reduced, keys are the columns. No tensor is read, and
+    masked columns are not loaded.
+
+    Args:
+        align: With "top-left" the mask is torch's ``tril(offset)``. With "bottom-right" the last
+            query sees the last key: ``q' = q + offset + keys - queries``.
+        offset: How many keys further each query sees.
+
+    Raises:
+        TypeError, ValueError: align is another word, or offset no int within +-2**60.
 
     >>> import torch, fusedops as fo
     >>> fo.Softmax(load=[fo.Causal()])(torch.zeros(2, 2))
@@ -74,6 +87,7 @@ class Causal(Positioned):
     offset: int = 0
     header: ClassVar[str] = "causal.cuh"
     masks: ClassVar[bool] = True
+    bounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self.check_position()
@@ -84,19 +98,28 @@ class Causal(Positioned):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, ())  # what left the row is known before
 
-    def spell(self, write: Writer) -> str:
-        write.query_map()
-        write.constant(self.shift(write.queries, write.columns))
-        return f"Causal<RowMap<{write.rank}>>"
+    def emit(self, writer: Writer) -> str:
+        writer.query_map()
+        writer.constant(self.shift(writer.queries, writer.columns))
+        return f"Causal<RowMap<{writer.rank}>>"
 
 
 @dataclasses.dataclass(frozen=True)
 class Window(Positioned):
     """Sliding-window attention: query q sees key k when ``q' - left <= k <= q' + right``.
 
-    ``q' = q + offset``, and ``+ keys - queries`` with ``align="bottom-right"``. None for left or
-    right is no limit on that side: ``Window(None)`` is ``Causal()``. Queries are x's last dimension
-    that is not reduced, keys the columns. No tensor is read, and what is masked out is not loaded.
+    ``q' = q + offset``, and ``q + offset + keys - queries`` with ``align="bottom-right"``. Queries
+    are x's last dimension that is not reduced, keys are the columns. No tensor is read, and masked
+    columns are not loaded.
+
+    Args:
+        left, right: How many keys before and after q' a query sees; None is no limit on that side,
+            so that ``Window(None)`` is ``Causal()``.
+        align, offset: As for `Causal`.
+
+    Raises:
+        TypeError, ValueError: A size is negative or no int, both are None, or align or offset is
+            refused as by `Causal`.
 
     >>> import torch, fusedops as fo
     >>> fo.Softmax(load=[fo.Window(1)])(torch.zeros(3, 3))
@@ -111,6 +134,7 @@ class Window(Positioned):
     offset: int = 0
     header: ClassVar[str] = "window.cuh"
     masks: ClassVar[bool] = True
+    bounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for field in ("left", "right"):
@@ -135,7 +159,7 @@ class Window(Positioned):
         self.check_position()
 
     def sizes(self) -> tuple[int, int]:
-        """Left and right, as numbers."""
+        """The limits left and right as numbers; `FAR` stands for no limit."""
         return FAR if self.left is None else self.left, FAR if self.right is None else self.right
 
     def masked(self, chain: Chain) -> Tensor:
@@ -146,21 +170,26 @@ class Window(Positioned):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, ())  # what left the row is known before
 
-    def spell(self, write: Writer) -> str:
+    def emit(self, writer: Writer) -> str:
         left, right = self.sizes()
-        position = self.shift(write.queries, write.columns)
-        write.query_map()
-        write.constant(position - left)
-        write.constant(position + right + 1)
-        return f"Window<RowMap<{write.rank}>>"
+        position = self.shift(writer.queries, writer.columns)
+        writer.query_map()
+        writer.constant(position - left)
+        writer.constant(position + right + 1)
+        return f"Window<RowMap<{writer.rank}>>"
 
 
 @dataclasses.dataclass(frozen=True)
 class Lengths(Functor):
-    """Each row keeps its first n columns: ``k < n``.
+    """Each row keeps its first n columns: ``k < n``. Others are masked and not loaded.
 
-    n is an int, or an int32 or int64 tensor that broadcasts against x and has size 1 in the reduced
-    dimensions: for x of shape (batch, heads, queries, keys), say, shape (batch, 1, 1, 1).
+    Args:
+        lengths: The name of an operand: an int, or an int32 or int64 tensor that broadcasts against
+            x and has size 1 in the reduced dimensions. For x of shape (batch, heads, queries,
+            keys), for example, its shape is (batch, 1, 1, 1).
+
+    Raises:
+        TypeError, ValueError: lengths cannot be the name of an operand.
 
     >>> import torch, fusedops as fo
     >>> fo.Softmax(load=[fo.Lengths("n")])(torch.zeros(1, 3), n=2)
@@ -170,6 +199,7 @@ class Lengths(Functor):
     lengths: str
     header: ClassVar[str] = "lengths.cuh"
     masks: ClassVar[bool] = True
+    bounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_name(self, "lengths", self.lengths)
@@ -184,5 +214,5 @@ class Lengths(Functor):
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, ())  # what left the row is known before
 
-    def spell(self, write: Writer) -> str:
-        return f"Lengths<{write.operand(self.lengths)}>"
+    def emit(self, writer: Writer) -> str:
+        return f"Lengths<{writer.operand(self.lengths)}>"

@@ -39,12 +39,12 @@ def literal(value: float) -> str:
 
 
 def _sum(sign: str, first: str = "self", second: str = "other") -> Spelling:
-    def spell(given: Mapping[str, Any]) -> str:
+    def text_of(given: Mapping[str, Any]) -> str:
         alpha = given.get("alpha", 1)
         factor = "" if alpha == 1 else f"{literal(alpha)} * "
         return f"{given[first]} {sign} {factor}{given[second]}"
 
-    return spell
+    return text_of
 
 
 #: Exponents up to this are products; what is larger loses digits that a library's pow keeps.

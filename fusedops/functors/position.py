@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where a query stands among the keys: what functors made from indices share."""
+"""The position of a query among the keys, which functors made from indices share."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Positioned(Functor):
     needs_query: ClassVar[bool] = True
 
     def check_position(self) -> None:
-        """Raise TypeError or ValueError if align and offset say nothing."""
+        """Raise TypeError or ValueError if align or offset is none that the functor takes."""
         kind = type(self).__name__
         if self.align not in ("top-left", "bottom-right"):
             raise ValueError(
@@ -48,9 +48,9 @@ class Positioned(Functor):
             raise ValueError(f"{kind}: offset must be within +-2**60, got {shortened(self.offset)}")
 
     def shift(self, queries: int, columns: int) -> int:
-        """What is added to a query's number to get its position among the keys."""
+        """The number that is added to a query's number to get its position among the keys."""
         return self.offset + (columns - queries if self.align == "bottom-right" else 0)
 
     def ahead(self, chain: Chain) -> Tensor:
-        """How far each key lies ahead of each query, ``k - q'``, in torch."""
+        """The distance ``k - q'`` from each query to each key, of shape (queries, columns)."""
         return chain.column() - (chain.query() + self.shift(chain.queries, chain.columns))

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a functor is given: a writer of the kernel's argument, and a chain of torch calls.
+"""The objects that functors are given: a writer of a kernel's argument, a chain of torch calls.
 
 Functors are written against these two types alone, and so know neither the generator of the code
 (`generate`) nor the unfused reference (`reference`) that call them.
@@ -34,35 +34,39 @@ class Writer(Protocol):
     columns: int
 
     def operand(self, name: str) -> str:
-        """A tensor or a number given at the call."""
+        """Append an operand by its name: a tensor or a number that the call gives."""
 
     def output(self, name: str) -> str:
-        """A tensor that the kernel writes; in a gradient, one that the forward pass wrote."""
+        """Append a stream by its name: written by the forward kernel, read by the backward one."""
 
-    def joining(self, name: str) -> str:
-        """The gradient of a saved stream."""
+    def output_gradient(self, name: str) -> str:
+        """Append the gradient of a saved stream by its name; ``Absent`` if it has none."""
 
     def number(self, value: float) -> str:
-        """A constant of the declaration, in the compute type."""
+        """Append a constant of the declaration, in the compute type."""
 
     def absent(self) -> str:
-        """Stands for a member that the declaration leaves out."""
+        """Append a placeholder for a member that the declaration leaves out."""
 
     def constant(self, value: int) -> None:
-        """A 64-bit integer."""
+        """Append a 64-bit integer."""
 
     def query_map(self) -> None:
-        """The map from a row's coordinates to the number of its query."""
+        """Append a ``RowMap``, which maps the coordinates of a row to the number of its query."""
 
     def dropout(self, p: str) -> str:
-        """Seed, offset, threshold, scale and the map to the logical row; `p` names the operand."""
+        """Append a ``Dropout``: seed, offset, threshold, scale and the map to the logical row.
+
+        `p` is the name of the probability operand. Where seed and offset lie in memory, as in a
+        captured graph, the type is ``DropoutFrom``.
+        """
 
     def storage(self, dtype: torch.dtype) -> str:
         """The C++ type of a torch dtype; appends nothing."""
 
 
 class Chain(Protocol):
-    """What a functor may ask of a call while it runs as torch calls.
+    """The facts of a call that runs as a chain of torch calls, for `Functor.apply`.
 
     Tensors have the reduced dimensions last, flattened to one.
 
@@ -75,19 +79,24 @@ class Chain(Protocol):
     queries: int
 
     def tensor(self, name: str) -> Any:
-        """An operand as given, arranged; numbers as they are."""
+        """An operand: a number, or a tensor of its own dtype that broadcasts to (..., columns)."""
 
     def value(self, name: str) -> Tensor | float:
-        """A floating operand in the compute type."""
+        """A floating operand: a tensor in the compute type, or a number."""
 
     def column(self) -> Tensor:
-        """The number of each column."""
+        """The numbers of the columns, of shape (columns,)."""
 
     def query(self) -> Tensor:
-        """The number of each row's query, as a column."""
+        """The numbers of the queries, of shape (queries, 1)."""
 
     def save(self, name: str, value: Tensor) -> Tensor:
-        """Keep a value as an output; the chain goes on with what was kept."""
+        """Save a value as an output; return it rounded to the output's dtype, to go on with."""
 
     def dropout(self, functor: Any) -> tuple[Tensor, float]:
-        """The elements that a `Dropout` keeps, and their scale."""
+        """Draw the mask of a functor that draws.
+
+        Returns:
+            A bool tensor, True where the element is kept, and the number by which kept elements
+            are multiplied.
+        """

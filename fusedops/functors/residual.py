@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, ClassVar
 from torch import Tensor
 
 from fusedops.errors import shortened
-from fusedops.functors.base import Functor, Operand, Reads, Role, check_name, is_finite, rounded
+from fusedops.functors.base import (
+    Functor,
+    Operand,
+    Reads,
+    Role,
+    Stream,
+    check_name,
+    check_stream,
+    is_finite,
+    rounded,
+)
 
 if TYPE_CHECKING:
     from fusedops.functors.protocols import Chain, Writer
@@ -21,10 +31,19 @@ __all__ = ["Residual"]
 
 @dataclasses.dataclass(frozen=True)
 class Residual(Functor):
-    """``x + alpha * residual``; alpha is a number, or the name of an operand.
+    """The residual connection: ``x + alpha * residual``.
 
-    ``save="stream"`` also returns the sum under that name, rounded to the residual's dtype; the
-    chain goes on with the rounded value, so the result is exactly the norm of the stream.
+    Args:
+        residual: The name of an operand: a floating tensor that broadcasts against x, or a number.
+        alpha: A finite number, a constant of the declaration; or the name of an operand, as
+            residual. Tensors have gradients.
+        save: The name under which the op also returns the sum, of x's shape and rounded to the
+            residual's dtype (to x's where the residual is a number); in a LOAD alone. The chain
+            goes on with the rounded value, so that the result is exactly the norm of the stream.
+
+    Raises:
+        TypeError, ValueError: A name cannot be that of an operand or of a result, or alpha is no
+            finite number.
 
     >>> import torch, fusedops as fo
     >>> op = fo.LayerNorm(load=[fo.Residual("r", save="stream")])
@@ -41,13 +60,7 @@ class Residual(Functor):
     def __post_init__(self) -> None:
         check_name(self, "residual", self.residual)
         if self.save is not None:
-            check_name(self, "save", self.save)
-            if self.save.startswith("_") or hasattr(tuple, self.save):
-                raise ValueError(
-                    "Residual: save names a field of the result, a named tuple, so it must neither "
-                    "begin with an underscore nor be a method of tuples (count, index), got "
-                    f"{self.save!r}"
-                )
+            check_stream(self, "save", self.save)
         if isinstance(self.alpha, str):
             check_name(self, "alpha", self.alpha)
         elif isinstance(self.alpha, bool) or not isinstance(self.alpha, (int, float)):
@@ -60,6 +73,10 @@ class Residual(Functor):
         mine = Operand(self.residual, Role.VALUE)
         return (mine, Operand(self.alpha, Role.VALUE)) if isinstance(self.alpha, str) else (mine,)
 
+    @property
+    def saves(self) -> Stream | None:
+        return None if self.save is None else Stream(self.save, like=self.residual)
+
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         alpha = chain.value(self.alpha) if isinstance(self.alpha, str) else self.alpha
         total = x + alpha * chain.value(self.residual)
@@ -71,14 +88,14 @@ class Residual(Functor):
         skip = (self.residual,) if alpha and self.alpha in wanted else ()
         return Reads(False, (*skip, *alpha))
 
-    def spell(self, write: Writer) -> str:
-        skip = write.operand(self.residual)
+    def emit(self, writer: Writer) -> str:
+        skip = writer.operand(self.residual)
         alpha = (
-            write.operand(self.alpha)
+            writer.operand(self.alpha)
             if isinstance(self.alpha, str)
-            else write.number(rounded(self.alpha, write.compute))
+            else writer.number(rounded(self.alpha, writer.compute))
         )
         if self.save is None:
             return f"Residual<{skip}, {alpha}>"
-        stream, joining = write.output(self.save), write.joining(self.save)
+        stream, joining = writer.output(self.save), writer.output_gradient(self.save)
         return f"SavedResidual<{skip}, {alpha}, {stream}, {joining}>"

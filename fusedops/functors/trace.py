@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""From a Python function of torch operations to what it and its derivative do to one element.
+"""Trace a Python function of torch operations: it and its derivative as programs for one element.
 
 torch traces the function together with its ``torch.func.vjp``, so the derivatives are torch's own,
 with its conventions at kinks and its care for large arguments. The samples have shapes and dtypes
@@ -30,7 +30,7 @@ _SAMPLES = (((2, 3), torch.float64), ((5,), torch.float32))
 
 
 class Traced(NamedTuple):
-    """What a function was when it was traced.
+    """A function as it was traced.
 
     Attributes:
         program: What it and its derivative do to an element.
@@ -44,7 +44,7 @@ class Traced(NamedTuple):
 
 
 def trace(title: str, function: Callable[..., Tensor], operands: int) -> Traced:
-    """What ``function(x, *operands)`` computes of an element, and its gradients.
+    """Trace the value of ``function(x, *operands)`` for one element, and its gradients.
 
     Raises:
         UnsupportedError: It uses an operation that is not pointwise, or depends on values, shapes
@@ -79,7 +79,7 @@ def trace(title: str, function: Callable[..., Tensor], operands: int) -> Traced:
 def _freeze(
     title: str, function: Callable[..., Tensor], operands: int
 ) -> dict[torch.dtype, Callable[..., Tensor]]:
-    """The function's value alone, by dtype."""
+    """The value of the function as torch operations, by dtype."""
     found = {}
     for shape, dtype in _SAMPLES:
         traced = _traced(title, function, 1 + operands, shape, dtype)
@@ -94,7 +94,7 @@ def _graph(
     shape: tuple[int, ...],
     dtype: torch.dtype,
 ) -> fx.GraphModule:
-    """The function's value and gradients as operations, of the upstream gradient and its inputs."""
+    """The function's value and gradients as a graph, of the upstream gradient and the inputs."""
 
     def checked(x: Tensor, *values: Tensor) -> Tensor:
         result = function(x, *values)
@@ -116,7 +116,7 @@ def _traced(
     shape: tuple[int, ...],
     dtype: torch.dtype,
 ) -> fx.GraphModule:
-    """The operations of a function of so many samples."""
+    """The operations of a function of so many samples, as a graph."""
     # Imported here: it takes a second, and only functors of the user's own need it.
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -146,7 +146,7 @@ def _check_result(title: str, result: Any, shape: Sequence[int]) -> None:
 
 @contextlib.contextmanager
 def _plain_modes() -> Any:
-    """As if nothing were switched on around the declaration."""
+    """A context in which no mode of the surrounding program has an effect on the trace."""
     with (
         torch.inference_mode(False),
         torch.enable_grad(),
@@ -174,7 +174,7 @@ _NUMBERS = (
 
 @contextlib.contextmanager
 def _explained(title: str) -> Any:
-    """Say what torch's errors mean here; the function's own are its own."""
+    """A context that explains errors of torch's tracing; errors of the function itself pass."""
     from torch._subclasses.fake_tensor import DataDependentOutputException
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 

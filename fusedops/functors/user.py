@@ -26,7 +26,7 @@ __all__ = ["UserFunctor", "functor"]
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
 class UserFunctor(Functor):
-    """Base of the functors that `functor` and `cpp_functor` make: each of them is a class.
+    """Base of the classes of functors that `functor` and `cpp_functor` make.
 
     Attributes:
         arguments: For each parameter after x the name of an operand, or a number: a constant of the
@@ -83,10 +83,10 @@ class UserFunctor(Functor):
         fetched = zip(names, program.operands, strict=True)
         return Reads(VALUE in used, tuple(name for name, spelled in fetched if spelled in used))
 
-    def spell(self, write: Writer) -> str:
-        types = [write.operand(name) for name in self._names()]
+    def emit(self, writer: Writer) -> str:
+        types = [writer.operand(name) for name in self._names()]
         if not types:
-            write.constant(0)
+            writer.constant(0)
         return f"{self._made.name}<{', '.join(types)}>" if types else self._made.name
 
     @property
@@ -98,7 +98,7 @@ class UserFunctor(Functor):
         return self._made.text
 
     def _names(self) -> list[str]:
-        """Each operand once."""
+        """The names of the operands, each once, in order of first use."""
         return list(dict.fromkeys(one for one in self.arguments if isinstance(one, str)))
 
     def _takes_numbers(self) -> bool:
@@ -119,7 +119,7 @@ class UserFunctor(Functor):
         return trace(type(self).__name__, self._of_operands(), len(self._names()))
 
     def _of_operands(self) -> Callable[..., Tensor]:
-        """The function of x and of each operand once."""
+        """The function as one of x and of each operand once."""
         names, function = self._names(), type(self).function
         assert function is not None
 
@@ -131,7 +131,7 @@ class UserFunctor(Functor):
         return of_operands
 
     def _check_unchanged(self) -> None:
-        """Raise UnsupportedError if what the function reads from outside has changed it."""
+        """Raise UnsupportedError if a change of an outside value has changed the function."""
         if torch.compiler.is_compiling():
             return
         if self._derive().program != self._traced.program:
@@ -155,7 +155,7 @@ def make_class(
     module: str,
     attributes: Mapping[str, Any],
 ) -> type[UserFunctor]:
-    """A class of functors; its instances are pickled by its name in its module."""
+    """Make a class of functors; instances are pickled by the name of the class in its module."""
     shown = parameters.replace(return_annotation=inspect.Signature.empty)
     content = {
         "parameters": parameters,

@@ -29,6 +29,7 @@ class ArgumentWriter:
         rank: Number of row dimensions.
         queries, columns: Numbers of queries and of columns, for masks that are made from indices.
         dropout_slot: Dropout number of the functor that is emitted next; -1 if it draws nothing.
+        drawn_in_memory: Whether seed and offset are read from a tensor, as in a captured graph.
         words: The content of the argument so far, in 64-bit words.
         patches: Words to fill in at each call, as (index of the word, kind, source).
     """
@@ -45,7 +46,7 @@ class ArgumentWriter:
         query: Sequence[int],
         logical_row: Sequence[int],
         slots: Mapping[str, int],
-        joining: Mapping[str, View] | None = None,
+        output_gradients: Mapping[str, View] | None = None,
         drawn_in_memory: bool = False,
     ) -> None:
         self.compute = compute
@@ -54,11 +55,11 @@ class ArgumentWriter:
         self.queries = queries
         self._operands = operands
         self._outputs = outputs
-        self._joining = joining or {}
+        self._output_gradients = output_gradients or {}
         self._query = query
         self._logical_row = logical_row
         self._slots = slots
-        self._drawn_in_memory = drawn_in_memory
+        self.drawn_in_memory = drawn_in_memory
         self.dropout_slot = -1  # of the functor that is emitted next
         self._float_patch = _runtime.FLOAT32 if compute == "float" else _runtime.FLOAT64
         self._scale_patch = _runtime.KEEP_SCALE32 if compute == "float" else _runtime.KEEP_SCALE64
@@ -80,16 +81,22 @@ class ArgumentWriter:
         """Append a tensor the kernel writes; in a gradient, one that the forward pass wrote."""
         return self.view(self._outputs[name]) if name in self._outputs else self.unread()
 
-    def joining(self, name: str) -> str:
+    def output_gradient(self, name: str) -> str:
         """Append the gradient of a saved stream, which the backward pass adds at that place."""
-        view = self._joining.get(name)
+        view = self._output_gradients.get(name)
         return self.absent() if view is None else self.view(view)
 
     def view(self, view: View) -> str:
         """Append a tensor view: pointer, row strides and column stride, in elements."""
-        storage, (rows, step), width, patch, shared = view
+        storage, (rows, step, repeats), width, patch, shared = view
         self._patched(*patch)
         self.words += (0, step) if shared else (*rows, step)
+        if repeats > 1:
+            if width:
+                self._divider(repeats)
+            else:
+                self.words += (repeats, 0)  # on a CPU, where rows may have any number of columns
+            return f"RepeatedView<{storage}, {0 if shared else len(rows)}, {width}>"
         column = "kBroadcast" if step == 0 else "kContiguous" if step == 1 else "kStrided"
         return f"View<{storage}, {0 if shared else len(rows)}, Column::{column}, {width}>"
 
@@ -130,7 +137,7 @@ class ArgumentWriter:
         `p` is the name of its probability.
         """
         slot = self._slots[p]
-        if self._drawn_in_memory:
+        if self.drawn_in_memory:
             self._patched(_runtime.DRAW, 0)
             self.words.append(self.dropout_slot)
         else:
@@ -139,7 +146,7 @@ class ArgumentWriter:
         self._patched(_runtime.THRESHOLD, slot)
         self._patched(self._scale_patch, slot)
         self.words.extend(self._logical_row)
-        kind = "DropoutFrom" if self._drawn_in_memory else "Dropout"
+        kind = "DropoutFrom" if self.drawn_in_memory else "Dropout"
         return f"{kind}<{self.compute}, RowMap<{self.rank}>>"
 
     def rows(self, count: int, sizes: Sequence[int]) -> str:
@@ -149,11 +156,7 @@ class ArgumentWriter:
             self.words.extend(sizes[1:])
             return f"WideRowSpace<{self.rank}>"
         for size in sizes[1:]:
-            shift = (size - 1).bit_length()
-            multiplier = ((1 << 32) * ((1 << shift) - size)) // size + 1
-            word = size | multiplier << 32
-            self.words.append(word if multiplier < 1 << 31 else word - (1 << 64))
-            self.words.append(shift)
+            self._divider(size)
         return f"RowSpace<{self.rank}>"
 
     def storage(self, dtype: torch.dtype) -> str:
@@ -163,6 +166,14 @@ class ArgumentWriter:
     def pack(self) -> bytes:
         """The words as the bytes that the kernel takes, little-endian."""
         return struct.pack(f"<{len(self.words)}q", *self.words)
+
+    def _divider(self, size: int) -> None:
+        """Append a `Divider`, which divides by `size` in 32 bits."""
+        shift = (size - 1).bit_length()
+        multiplier = ((1 << 32) * ((1 << shift) - size)) // size + 1
+        word = size | multiplier << 32
+        self.words.append(word if multiplier < 1 << 31 else word - (1 << 64))
+        self.words.append(shift)
 
     def _patched(self, kind: int, source: int) -> None:
         self.patches.append((len(self.words), kind, source))

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from fusedops.functors import Functor
+from fusedops.generate.members import Members
 
 __all__ = ["culprit"]
 
@@ -18,21 +19,33 @@ _PLACE = re.compile(
     r"|at line (?P<at>\d+) of (?P<of>\S+)"
 )
 _ERROR = re.compile(r"\berror\b")
-_MEMBER = re.compile(r"\s*alignas\(8\) .* (\w+);")
 
 
-def culprit(log: str, source: str, sides: Mapping[str, Sequence[Functor]]) -> str | None:
-    """The functor or operand that the first compiler error is about, as text; None if unknown.
+def culprit(
+    log: str,
+    source: str,
+    members: Members,
+    sides: Mapping[str, Sequence[Functor]],
+    operator: tuple[str, str] = ("", ""),
+) -> str | None:
+    """The functor, operator or operand that the first compiler error is about, as text.
+
+    None if it is unknown, or code of fusedops.
 
     Args:
         log: Output of NVRTC, GCC or Clang.
         source: The source text that was compiled.
+        members: The members of the kernel's argument, each a line of the source.
         sides: The functors in order, by where they stand: "load" and "store".
+        operator: Name of the operator, and its C++ text if no header holds it.
     """
     lines = source.splitlines()
     for file, number in _places(log):
         if re.fullmatch(r"(.*/)?kernel\.(cu|cpp)", file):
-            found = _of_member(lines, number, sides) or _of_definition(source, number, sides)
+            line = lines[number - 1] if 0 < number <= len(lines) else ""
+            found = _of_member(line, members, sides) or _of_definition(source, number, sides)
+            if found is None and _holds(source, number, operator[1]):
+                found = f"the operator {operator[0]}"
         else:
             found = _of_header(file, sides)
         if found is not None:
@@ -61,27 +74,27 @@ def _places(log: str) -> Iterator[tuple[str, int]]:
 def _of_definition(source: str, line: int, sides: Mapping[str, Sequence[Functor]]) -> str | None:
     for side, chain in sides.items():
         for place, functor in enumerate(chain):
-            begin = source.find(functor.definition) if functor.definition else -1
-            if begin < 0:
-                continue
-            first = source.count("\n", 0, begin) + 1
-            if first <= line <= first + functor.definition.count("\n"):
+            if _holds(source, line, functor.definition):
                 return _named(side, place, functor)
     return None
 
 
-def _of_member(
-    lines: Sequence[str], line: int, sides: Mapping[str, Sequence[Functor]]
-) -> str | None:
-    found = _MEMBER.match(lines[line - 1]) if 0 < line <= len(lines) else None
-    if found is None:
-        return None
-    member = re.fullmatch(r"(?:of_)?(load|store)(\d+)", found[1])
-    if member is None:
-        return f"operand {found[1]!r}" if found[1] in ("x", "y") else None
-    chain = sides.get(member[1], ())
-    place = int(member[2])
-    return _named(member[1], place, chain[place]) if place < len(chain) else None
+def _holds(source: str, line: int, text: str) -> bool:
+    """Whether a line of the source, counted from 1, is one of this text in it."""
+    begin = source.find(text) if text else -1
+    first = source.count("\n", 0, max(begin, 0)) + 1
+    return begin >= 0 and first <= line <= first + text.count("\n")
+
+
+def _of_member(line: str, members: Members, sides: Mapping[str, Sequence[Functor]]) -> str | None:
+    for member in members:
+        if member.field != line:
+            continue
+        chain = sides.get(member.side, ())
+        if 0 <= member.place < len(chain):
+            return _named(member.side, member.place, chain[member.place])
+        return f"operand {member.name!r}" if member.name in ("x", "y") else None
+    return None
 
 
 def _of_header(file: str, sides: Mapping[str, Sequence[Functor]]) -> str | None:

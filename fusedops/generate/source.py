@@ -9,9 +9,11 @@ declaration. The struct's text and its content come out of the same walk, on `Ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from fusedops.schedule.forward import HOST_BUFFERED, Schedule
+from fusedops.generate.members import Members, of_side
+from fusedops.schedule.forward import HOST_BUFFERED
+from fusedops.schedule.row_schedule import RESERVED_SHARED, Schedule, reserved_shared
 
 __all__ = [
     "CUDA_LINKAGE",
@@ -25,8 +27,14 @@ __all__ = [
 CUDA_LINKAGE = 'extern "C"'
 HOST_LINKAGE = 'extern "C" __attribute__((visibility("default")))'
 
-#: Pairs of type and name, one for each member of the kernel's argument.
-Members: TypeAlias = Sequence[tuple[str, str]]
+#: C++ names of the values of `LaunchConfig.prefetch`, as in row/gradient.cuh.
+_PREFETCH = {
+    "never": "Prefetch::kNever",
+    "per_thread": "Prefetch::kPerThread",
+    "bulk": "Prefetch::kBulk",
+    "per_line": "Prefetch::kPerLine",
+    "across_rows": "Prefetch::kAcrossRows",
+}
 
 
 class Text(NamedTuple):
@@ -34,7 +42,7 @@ class Text(NamedTuple):
 
     Attributes:
         headers: Paths of the included headers, below fusedops/.
-        definitions: Source of functors that no header holds.
+        definitions: Source of operator and functors that no header holds.
         kernel: The struct `Arguments` and the function that takes one; to be put into namespace
             fusedops, or where its names are visible.
     """
@@ -61,22 +69,25 @@ def cuda_source(
 
     Args:
         entry: The kernel template: "forward", "gradient" or "sums".
-        members: Type and name of each member of the argument.
+        members: The members of the argument, in order.
         words: Size of the argument in words of 8 bytes.
         tile: The schedule, which gives the launch bounds and the cluster size.
         headers: Paths of headers to include, below fusedops/.
-        definitions: Source of functors that no header holds.
+        definitions: Source of operator and functors that no header holds.
     """
-    asks = str(tile.asks != "never").lower()
-    stages = str(tile.staged > 0).lower()
-    leads = str(tile.leads).lower()
-    ask = "Ask::k" + tile.asks.title().replace(" ", "")
-    gathers = str(tile.gathers).lower()
+    prefetch = tile.launch.prefetch
+    prefetches = str(prefetch != "never").lower()
+    stages = str(tile.staged_bytes > 0).lower()
+    relays = str(tile.launch.relay_handshake).lower()
+    eager = str(tile.launch.eager_operands).lower()
     called, header = {
-        "forward": (f"row_kernel<{tile.cpp}, {asks}, {stages}, {leads}>", "row/kernel.cuh"),
-        "gradient": (f"gradient_kernel<{tile.cpp}, {ask}, {gathers}>", "row/gradient.cuh"),
+        "forward": (f"row_kernel<{tile.cpp}, {prefetches}, {stages}, {relays}>", "row/kernel.cuh"),
+        "gradient": (
+            f"gradient_kernel<{tile.cpp}, {_PREFETCH[prefetch]}, {eager}>",
+            "row/gradient.cuh",
+        ),
         "sums": (
-            f"all_column_sums<{tile.width}, {tile.block // tile.width}>",
+            f"all_column_sums<{tile.width}, {tile.threads_per_block // tile.width}>",
             "op/column_sums.cuh",
         ),
     }[entry]
@@ -91,14 +102,37 @@ def cuda_source(
 #if defined(FUSEDOPS_BLOCKS)
 inline constexpr int kBlocks = FUSEDOPS_BLOCKS;
 #else
-inline constexpr int kBlocks = {tile.blocks};
+inline constexpr int kBlocks = {tile.min_blocks_per_sm};
 #endif
-{CUDA_LINKAGE} __global__ void __launch_bounds__({tile.block}, kBlocks){cluster}
+{CUDA_LINKAGE} __global__ void __launch_bounds__({tile.threads_per_block}, kBlocks){cluster}
 fusedops_kernel(const __grid_constant__ Arguments a) {{
   begin_after_previous();
   {called}({_wrapped(arguments)});
 }}
-""",
+{"" if entry == "sums" else _shared_memory_checks(tile, members)}""",
+    )
+
+
+def _shared_memory_checks(tile: Schedule, members: Members) -> str:
+    """Assertions that the headers use as much shared memory as the schedule reserves."""
+    checks = []
+    if tile.staged_bytes:
+        views = "decltype(Arguments::x), decltype(Arguments::y)"
+        of_row = f"fusedops::detail::Stage<{tile.cpp}, {views}>::kBytes"
+        of_rows = f"{of_row} * {tile.rows_per_block}"
+        checks.append((f"{of_rows} == {tile.shared_bytes}", "row/staging.cuh"))
+    elif tile.storage == "shared":
+        of_chunk = tile.shared_bytes // tile.chunks
+        compute = "decltype(Arguments::op)::Compute"
+        taken = f"fusedops::InShared::chunk_bytes<{tile.cpp}, {compute}>()"
+        checks.append((f"{taken} == {of_chunk}", "row/storage.cuh"))
+    if tile.shared_bytes or any(one.sums == "shared" for one in members):
+        reserved = reserved_shared(tile.threads, tile.compute_bytes) - RESERVED_SHARED
+        parts = f"fusedops::detail::Parts<{tile.cpp}, decltype(Arguments::op)>::kShared"
+        checks.append((f"{parts} <= {reserved}", "row/combine.cuh"))
+    return "".join(
+        f'static_assert({check}, "row_schedule.py and {header} disagree");\n'
+        for check, header in checks
     )
 
 
@@ -147,27 +181,26 @@ void fusedops_rows(const void* words, int64_t begin, int64_t end) {{
 def _arguments(entry: str, members: Members) -> list[str]:
     """Expressions for the kernel's arguments: LOAD and STORE each combine a view and functors."""
 
-    def of(side: str, *, first: str = "", last: str = "") -> str:
-        found = [
-            f"a.{name}{'.drawn()' if kind.startswith('DropoutFrom') else ''}"
-            for kind, name in members
-            if name.startswith(side)
-        ]
-        return ", ".join(filter(None, [first, *found, last]))
+    def functors(side: str) -> list[str]:
+        found = of_side(members, "functor", side)
+        return [f"a.{one.name}{'.drawn()' if one.drawn else ''}" for one in found]
 
-    load = f"load({of('load', first='a.x')})"
-    ahead = ["a.ahead"] if ("int64_t", "ahead") in members else []
+    def targets(*sides: str) -> str:
+        found = [one for side in sides for one in of_side(members, "target", side)]
+        return f"targets({', '.join(f'a.{one.name}' for one in found)})"
+
+    load = f"load({', '.join(['a.x', *functors('load')])})"
+    ahead = [f"a.{one.name}" for one in members if one.purpose == "distance"]
     if entry == "forward":
-        store = f"store({of('store', last='a.y')})"
+        store = f"store({', '.join([*functors('store'), 'a.y'])})"
         return ["a.op", load, store, "a.statistics", "a.rows", "a.cols", *ahead]
     if entry == "gradient":
-        store = f"store({of('store', last='Absent{}')})"
-        targets = [f"targets({of('of_load')})", f"targets({of('of_store')})"]
+        store = f"store({', '.join([*functors('store'), 'Absent{}'])})"
         return [
-            *("a.op", load, "a.upstream", store, "a.kept", "a.to", *targets),
-            *("a.slices", "a.rows", "a.cols", *ahead),
+            *("a.op", load, "a.upstream", store, "a.kept", "a.to"),
+            *(targets("load", "op"), targets("store"), "a.slices", "a.rows", "a.cols", *ahead),
         ]
-    return [f"a.{name}" for _, name in members]
+    return [f"a.{one.name}" for one in members]
 
 
 def _wrapped(arguments: Sequence[str]) -> str:
@@ -181,7 +214,7 @@ def _source(
     definitions: Sequence[str],
     function: str,
 ) -> Text:
-    fields = "\n".join(f"  alignas(8) {kind} {name};" for kind, name in members)
+    fields = "\n".join(one.field for one in members)
     size = 8 * words
     kernel = f"""\
 struct Arguments {{

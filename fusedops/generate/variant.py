@@ -16,9 +16,10 @@ import torch
 from fusedops import _runtime, jit
 from fusedops.errors import CompileError, FusedOpsError
 from fusedops.functors import Functor
+from fusedops.generate.members import Member
 from fusedops.generate.source import Text, cuda_source, host_source
 from fusedops.jit.lock import guard
-from fusedops.schedule.forward import Schedule
+from fusedops.schedule.row_schedule import Schedule
 
 __all__ = ["Variant"]
 
@@ -31,11 +32,12 @@ class Variant(NamedTuple):
 
     Attributes:
         arch: The architecture, as in `Target`.
-        schedule: The storage of rows, as `Schedule.kind`; on a CPU "host" or "streaming".
+        schedule: The storage of rows, as `Schedule.storage`; on a CPU "host" or "streaming".
         tile: The GPU schedule; None on a CPU.
-        members: Type and name of each member of the kernel's argument, in order.
+        members: The members of the kernel's argument, in order.
         words: Size of the argument in words of 8 bytes.
-        op, header, load, store, dtype, definitions: The parts of the call, without its tensors.
+        op, headers, load, store, dtype, definitions: The parts of the call, without its tensors;
+            `headers` are those of the operator.
         declaration: Text of the declaration, which error messages name.
         entry: The kernel template: "forward", "gradient" or "sums", the second stage of a gradient.
         translated: Whether the driver compiles PTX to machine code, for a GPU newer than `arch`.
@@ -45,10 +47,10 @@ class Variant(NamedTuple):
     arch: str
     schedule: str
     tile: Schedule | None
-    members: tuple[tuple[str, str], ...]
+    members: tuple[Member, ...]
     words: int
     op: str
-    header: str
+    headers: tuple[str, ...]
     load: tuple[Functor, ...]
     store: tuple[Functor, ...]
     dtype: torch.dtype
@@ -62,7 +64,7 @@ class Variant(NamedTuple):
     def key(self) -> tuple[object, ...]:
         """Identity of the variant in this process: everything that the source text is made of."""
         tile = (self.schedule, self.most_columns) if self.tile is None else self.tile.cpp
-        told = self.tile and self.tile.told
+        told = self.tile and self.tile.source_options
         arch = (self.arch, self.translated)
         return (arch, tile, told, self.entry, self.members, self.definitions)
 
@@ -90,7 +92,7 @@ class Variant(NamedTuple):
         """The C++ source in its parts."""
         functors = (*self.load, *self.store)
         of_functors = [header for functor in functors for header in functor.headers]
-        headers = ["functor/compose.cuh", *of_functors, self.header, "row/statistics.cuh"]
+        headers = ["functor/compose.cuh", *of_functors, *self.headers, "row/statistics.cuh"]
         definitions = self.definitions
         if self.entry == "sums":
             headers, definitions = [], ()
@@ -112,7 +114,7 @@ class Variant(NamedTuple):
     @property
     def order(self) -> jit.Order:
         """The order for the compilers: source, name, architecture, and text for messages."""
-        members = tuple(f"{kind} {name}" for kind, name in self.members)
+        members = tuple(f"{one.cpp} {one.name}" for one in self.members)
         return jit.Order(self.source, self.name, self.arch, self.declaration, members)
 
     def build(self) -> jit.Artifact:
@@ -129,7 +131,9 @@ class Variant(NamedTuple):
                 from fusedops.generate.compiler_errors import culprit
 
             sides = {"load": self.load, "store": self.store}
-            error.culprit = culprit(error.log, self.source, sides)
+            of_functors = {functor.definition for functor in (*self.load, *self.store)}
+            own = next((text for text in self.definitions if text not in of_functors), "")
+            error.culprit = culprit(error.log, self.source, self.members, sides, (self.op, own))
         return error
 
     def kernel(self) -> _runtime.Kernel:

@@ -44,7 +44,8 @@ class View(NamedTuple):
     Attributes:
         storage: C++ storage type of its elements.
         placed: Its row strides and column stride, in elements.
-        width: Vector width of its accesses, in elements; 0 on a CPU.
+        width: Vector width of its accesses, in elements; 0 on a CPU. Where neighbouring columns
+            share each element (`Placed.repeats`), the columns of a pack that share one for certain.
         patch: Source of its pointer at each call, as (kind, source).
         shared: Whether all rows read the same columns of it.
     """
@@ -111,6 +112,8 @@ def width_of(where: Placed, size: int, aligned: int, width: int) -> int:
         aligned: Alignment of the pointer in bytes.
         width: Vector width of the tile, in elements.
     """
+    if where.repeats > 1:
+        return math.gcd(where.repeats, width)
     if where.column_stride != 1:
         return 1
     while width > 1 and (
@@ -158,6 +161,6 @@ def kept_view(view: View, numbers: int, width: int) -> View:
         numbers: Count of numbers kept per row.
         width: Largest vector width in elements.
     """
-    place = view.placed._replace(column_stride=1)
+    place = view.placed._replace(column_stride=1, repeats=1)
     power = numbers & -numbers  # no vector accesses of three elements
     return view._replace(placed=place, width=min(width, power if power == numbers else 1))

@@ -29,9 +29,9 @@ from fusedops.jit.levels import LEVELS
 from fusedops.jit.store import (
     find,
     keep,
+    newest,
     only_builder,
-    private_store,
-    stores,
+    shared_store,
     writable_store,
 )
 
@@ -101,11 +101,9 @@ class _Backend:
 class _Job:
     """One variant to build."""
 
+    order: Order
     backend: _Backend
     request: Request
-    name: str
-    declaration: str = ""
-    signature: tuple[str, ...] = ()
 
 
 _CUDA = _Backend("kernel.cu", nvrtc.flags, nvrtc.identity, nvrtc.compile_files)
@@ -130,19 +128,17 @@ def build(
         CompilerNotFound: There is no compiler, and the cache lacks the variant.
         CompileError: The source does not compile.
     """
-    found = cached(source, name=name, arch=arch)
-    if found is not None:
-        return found
     started = time.perf_counter()
-    job = _Job(_backend(arch), _request(source, arch), name, declaration, tuple(signature))
+    job = _job(Order(source, name, arch, declaration, tuple(signature)))
+    if entry := _found(job):
+        return _artifact(entry, arch, "cache", started)
     if env.offline():
         raise MissingVariantError(
             f"{declaration or name}: its variant for {arch} must be in the cache "
             f"({env.cache_dir()}) while FUSEDOPS_OFFLINE=1, found {_unusable(job)}: run the call "
             "once without FUSEDOPS_OFFLINE=1 and with the same FUSEDOPS_CACHE_DIR"
         )
-    identity, compiler = _identity(job)
-    entry, origin = _compile(job, identity, compiler)
+    entry, origin = _compile(job)
     return _artifact(entry, arch, origin, started)
 
 
@@ -155,14 +151,16 @@ def cached(source: str, *, name: str, arch: str) -> Artifact | None:
         UnsupportedError: No such `arch`.
     """
     started = time.perf_counter()
-    job = _Job(_backend(arch), _request(source, arch), name)
-    try:
-        entry = _any_compiler(job) if env.offline() else find(_identity(job)[0])
-    except CompilerNotFound:
-        entry = _any_compiler(job)
-    if entry is None:
-        return None
-    return _artifact(entry, arch, "cache", started)
+    entry = _found(_job(Order(source, name, arch)))
+    return _artifact(entry, arch, "cache", started) if entry else None
+
+
+def _found(job: _Job) -> Entry | None:
+    """The entry that today's compiler makes; any compiler's where none may or can be used."""
+    with contextlib.suppress(CompilerNotFound):
+        if not env.offline():
+            return find(_identity(job)[0])
+    return newest(job.request.digest)
 
 
 def _artifact(
@@ -182,75 +180,68 @@ def _backend(arch: str) -> _Backend:
     raise UnsupportedError(f"arch must be sm_NN for a GPU or one of {levels}, got {arch!r}")
 
 
-def _request(source: str, arch: str) -> Request:
-    flags = _backend(arch).flags(arch)
-    return make_request(source, arch=arch, flags=flags, include_dir=env.include_dir())
+def _job(order: Order) -> _Job:
+    """A variant with the headers as they are now."""
+    backend, arch = _backend(order.arch), order.arch
+    flags, include_dir = backend.flags(arch), env.include_dir()
+    request = make_request(order.source, arch=arch, flags=flags, include_dir=include_dir)
+    return _Job(order, backend, request)
 
 
 def _identity(job: _Job) -> tuple[Identity, dict[str, str]]:
     """Which entry today's compiler makes, and that compiler."""
     compiler = job.backend.identity(job.request)
-    return Identity(job.name, job.request.digest, build_digest(job.request, compiler)), compiler
-
-
-def _any_compiler(job: _Job) -> Entry | None:
-    digest = job.request.digest
-    return next((entry for store in stores() if (entry := store.newest(digest))), None)
+    build = build_digest(job.request, compiler)
+    return Identity(job.order.name, job.request.digest, build), compiler
 
 
 def _unusable(job: _Job) -> str:
     """What there is in place of an entry that serves."""
-    for store in stores():
-        for folder, reason in store.unusable(job.request.digest):
-            return f"only {folder.name}, which is not used: {reason}"
+    shared = shared_store()
+    for folder, reason in shared.entries(job.request.digest) if shared else ():
+        return f"only {folder.name}, which is not used: {reason}"
     return "none"
 
 
-def _compile(
-    job: _Job, identity: Identity, compiler: dict[str, str]
-) -> tuple[Entry, Literal["compiled", "cache"]]:
-    shared = writable_store()
+def _compile(job: _Job) -> tuple[Entry, Literal["compiled", "cache"]]:
+    identity, compiler = _identity(job)
+    order, shared = job.order, writable_store()
     with only_builder(shared, identity):
         if entry := find(identity):
             return entry, "cache"  # another built it while this thread waited
         began = time.perf_counter()
         try:
-            built, log = job.backend.compile(job.request.source, job.request.arch)
+            built, log = job.backend.compile(order.source, order.arch)
         except CompileError as error:
             raise _kept(error, job, identity, shared) from None
         seconds = time.perf_counter() - began
-        if _request(job.request.source, job.request.arch) != job.request:
-            raise FusedOpsError(f"{job.name}: the headers changed while it compiled; call again")
+        if _job(order).request != job.request:
+            raise FusedOpsError(f"{order.name}: the headers changed while it compiled; call again")
         if env.verbose():
-            _show(job, seconds, log)
+            said = f"{order.name}: {job.backend.source} {' '.join(job.request.flags)}"
+            sys.stderr.write(f"fusedops: {said} ({seconds:.2f} s)\n{log}")
         meta = {
             "schema": SCHEMA,
-            "name": job.name,
-            "declaration": job.declaration,
-            "signature": job.signature,
-            "arch": job.request.arch,
+            "name": order.name,
+            "declaration": order.declaration,
+            "signature": order.signature,
+            "arch": order.arch,
             "compiler": compiler,
             "flags": job.request.flags,
             "seconds": round(seconds, 4),
             "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "log": log,
         }
-        files = {job.backend.source: job.request.source.encode(), **built}
+        files = {job.backend.source: order.source.encode(), **built}
         return keep(shared, identity, meta, files), "compiled"
 
 
 def _kept(error: CompileError, job: _Job, identity: Identity, shared: Store | None) -> CompileError:
     """`error` with the place where its source was kept."""
-    files = {job.backend.source: job.request.source.encode(), LOG: error.log.encode()}
+    files = {job.backend.source: job.order.source.encode(), LOG: error.log.encode()}
     kept = None
-    for store in (shared, None):
+    if shared:
         with contextlib.suppress(OSError):
-            kept = (store or private_store()).keep_failure(identity, files)
-            break
-    what = f"{job.declaration or job.name}: its kernel for {job.request.arch}"
+            kept = shared.keep_failure(identity, files)
+    what = f"{job.order.declaration or job.order.name}: its kernel for {job.order.arch}"
     return CompileError(error.command, error.log, kept, what)
-
-
-def _show(job: _Job, seconds: float, log: str) -> None:
-    flags = " ".join(job.request.flags)
-    sys.stderr.write(f"fusedops: {job.name}: {job.backend.source} {flags} ({seconds:.2f} s)\n{log}")

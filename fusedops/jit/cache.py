@@ -49,12 +49,8 @@ class Store:
 
     def newest(self, request: str) -> Entry | None:
         """The whole entry with this request digest whose compiler is newest, whichever that is."""
-        found = (entry for _, entry in self._of(request) if isinstance(entry, Entry))
+        found = (entry for _, entry in self.entries(request) if isinstance(entry, Entry))
         return max(found, key=_age, default=None)
-
-    def unusable(self, request: str) -> Iterator[tuple[Path, Damaged]]:
-        """The entries with this request digest that are not used, each with the reason."""
-        return ((folder, one) for folder, one in self._of(request) if isinstance(one, Damaged))
 
     @contextlib.contextmanager
     def lock(self, identity: Identity) -> Iterator[None]:
@@ -108,9 +104,19 @@ class Store:
             _write(folder / name, content)
         return folder / next(iter(files))
 
-    def entries(self) -> Iterator[tuple[Path, Entry | Damaged]]:
-        """Each entry's folder with the entry, or with what is wrong with it."""
-        return self._read(self._folders())
+    def entries(self, request: str = "") -> Iterator[tuple[Path, Entry | Damaged]]:
+        """Each entry's folder with the entry, or with what is wrong with it.
+
+        Of one request digest, if that is given.
+        """
+        named = request and f"-{request[:16]}-"
+        for folder in sorted(self._all()):
+            if folder.name.startswith(".") or named not in folder.name:
+                continue
+            try:
+                yield folder, read_entry(folder, request or None)
+            except Damaged as reason:
+                yield folder, reason
 
     def set_aside(self) -> list[Path]:
         """The damaged entries that are kept, oldest first."""
@@ -141,23 +147,6 @@ class Store:
             return [*self.root.iterdir()]
         except OSError:
             return []
-
-    def _folders(self) -> list[Path]:
-        return sorted(path for path in self._all() if not path.name.startswith("."))
-
-    def _of(self, request: str) -> Iterator[tuple[Path, Entry | Damaged]]:
-        """The entries that are named by this request digest, in the same form as `entries`."""
-        named = [folder for folder in self._folders() if f"-{request[:16]}-" in folder.name]
-        return self._read(named, request)
-
-    def _read(
-        self, folders: list[Path], request: str | None = None
-    ) -> Iterator[tuple[Path, Entry | Damaged]]:
-        for folder in folders:
-            try:
-                yield folder, read_entry(folder, request)
-            except Damaged as reason:
-                yield folder, reason
 
     def _set_aside(self, folder: Path) -> None:
         _renamed(folder, self.root / f"{DAMAGED}{time.time_ns()}-{folder.name}")

@@ -10,7 +10,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fusedops.errors import CompileError, CompilerNotFound
@@ -140,35 +140,34 @@ def compile_host(source: str, arch: str) -> tuple[bytes, str]:
             "-o",
             BINARY,
         ]
-        # A child forked between the making of the pipe and its closing here would keep it open, and
-        # wait for the lock of whoever waits for its end.
-        with guard:
-            compiling = subprocess.Popen(
-                command,
-                cwd=scratch,
-                env=env.compiler_environment(scratch),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            )
-        done = _ended(compiling)
-        log = done.stdout.decode(errors="replace")
-        if done.returncode < 0:
-            log += f"\nthe compiler was ended by signal {-done.returncode}"
-        if done.returncode != 0:
-            raise CompileError(command, log or f"exit status {done.returncode}")
+        status, log = _run(command, scratch)
+        if status < 0:
+            log += f"\nthe compiler was ended by signal {-status}"
+        if status != 0:
+            raise CompileError(command, log or f"exit status {status}")
         return Path(scratch, BINARY).read_bytes(), log
 
 
-def _ended(process: subprocess.Popen[bytes]) -> subprocess.CompletedProcess[bytes]:
-    """What came of it; it is killed if this is interrupted."""
+def _run(command: Sequence[str], scratch: Path | None = None) -> tuple[int, str]:
+    """The exit status of a compiler, and all that it says; it is killed if this is interrupted."""
+    # A child forked between the making of the pipe and its closing here would keep it open, and
+    # wait for the lock of whoever waits for its end.
+    with guard:
+        process = subprocess.Popen(
+            command,
+            cwd=scratch,
+            env=env.compiler_environment(scratch),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
     with process:
         try:
-            said, complained = process.communicate()
+            said, _ = process.communicate()
         except BaseException:
             process.kill()
             raise
-    return subprocess.CompletedProcess(process.args, process.returncode, said, complained or b"")
+    return process.returncode, said.decode(errors="replace")
 
 
 def _arguments(command: tuple[str, ...]) -> Iterator[str]:
@@ -195,20 +194,13 @@ def _own_flags(command: tuple[str, ...]) -> tuple[str, ...]:
 def _banner(command: tuple[str, ...]) -> str:
     """What the compiler says of itself, less paths: version, target, defaults, clang's files."""
     try:
-        with guard:  # as in compile_host
-            asked = subprocess.Popen(
-                [*command, "-v"],
-                env=env.compiler_environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
-        done = _ended(asked)
-        done.check_returncode()
-    except (OSError, subprocess.CalledProcessError) as error:
+        status, said = _run([*command, "-v"])
+    except OSError as error:
         raise CompilerNotFound(f"{shlex.join(command)} does not run: {error}") from error
+    if status != 0:
+        raise CompilerNotFound(f"{shlex.join(command)} does not run: exit status {status}")
     about = []
-    for line in (done.stdout + done.stderr).decode(errors="replace").splitlines():
+    for line in said.splitlines():
         if line.startswith(_CONFIGURED):
             defaults = " ".join(word for word in line.split() if "/" not in word)
             about.append(f"{_CONFIGURED}{_sha256(defaults.encode())}")

@@ -1,24 +1,30 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What lies in a cache folder, for people: its entries, damaged or whole, and what is left over."""
+"""What lies in a cache folder, for people: its entries, whole or not, and what is left over.
+
+What goes, goes as it came: whole, also while others use the cache. A program that has loaded a
+binary keeps it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
-import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from fusedops.jit.cache import DAMAGED, FAILED, TEMPORARY, Store
-from fusedops.jit.entry import Entry, Refused, read_damaged
+from fusedops.jit import lock
+from fusedops.jit.cache import DAMAGED, FAILED, LOCKS, TEMPORARY, Store
+from fusedops.jit.entry import Damaged, Refused, read_damaged
+from fusedops.jit.scratch import reclaim
 
-__all__ = ["Item", "Leftover", "items", "leftovers", "matching", "size"]
+__all__ = ["Item", "items", "leftovers", "remove", "size"]
 
-_ENTRY = re.compile(r"[A-Za-z0-9_]+-([0-9a-f]{16})-([0-9a-f]{8})")
+_ENTRY = re.compile(r"[A-Za-z0-9_]+-[0-9a-f]{16}-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True)
@@ -28,41 +34,31 @@ class Item:
     Attributes:
         folder: Where.
         size: Bytes.
-        modified: When it was last written to, in seconds since 1970.
-        damage: What is wrong with it, or None if it is whole as far as this user can tell.
-        refusal: Why it is not this user's to use, whole or not; None if it is.
+        fault: Why it is not used; `Refused` where it may be whole, but is not this user's alone.
         meta: Its record, empty if that cannot be read.
     """
 
     folder: Path
     size: int
-    modified: float
-    damage: str | None = None
-    refusal: str | None = None
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    fault: Damaged | None
+    meta: Mapping[str, Any]
 
     @property
-    def name(self) -> str:
-        """The folder's name: the entry's own, and the heads of its digests."""
-        return self.folder.name
+    def damaged(self) -> bool:
+        """Whether it is not whole."""
+        return self.fault is not None and not isinstance(self.fault, Refused)
 
     @property
     def arch(self) -> str:
         """What it was built for."""
-        return str(self.meta.get("arch", ""))
-
-    @property
-    def declaration(self) -> str:
-        """What it was generated from."""
-        return str(self.meta.get("declaration", ""))
+        return str(self.meta.get("arch", "?"))
 
     @property
     def compiler(self) -> str:
         """The compiler's name and version."""
         found = self.meta.get("compiler")
-        if not isinstance(found, Mapping):
-            return ""
-        return f"{found.get('name', '')} {found.get('version', '')}".strip()
+        known = found if isinstance(found, dict) else {}
+        return f"{known.get('name', '?')} {known.get('version', '')}".strip()
 
     @property
     def built(self) -> float:
@@ -70,27 +66,7 @@ class Item:
         try:
             return datetime.fromisoformat(self.meta["date"]).timestamp()
         except (KeyError, TypeError, ValueError):
-            return self.modified
-
-    @property
-    def binary(self) -> Path | None:
-        """The cubin or the shared library."""
-        name = self.meta.get("binary")
-        return self.folder / Path(name).name if isinstance(name, str) else None
-
-    @property
-    def source(self) -> Path | None:
-        """The generated source."""
-        return next(iter(sorted(self.folder.glob("kernel.c*[pu]"))), None)
-
-
-@dataclass(frozen=True)
-class Leftover:
-    """What is no entry, but was left by the cache: it can go, unless somebody is at work on it."""
-
-    path: Path
-    size: int
-    in_use: bool
+            return self.folder.stat().st_mtime
 
 
 def items(root: Path) -> Iterator[Item]:
@@ -104,45 +80,54 @@ def items(root: Path) -> Iterator[Item]:
         if not _ENTRY.fullmatch(folder.name) or folder.is_symlink() or not folder.is_dir():
             continue
         with contextlib.suppress(FileNotFoundError):  # gone meanwhile
-            known = folder, size(folder), folder.stat().st_mtime
-            if isinstance(found, Entry):
-                yield Item(*known, meta=found.meta)
-            elif isinstance(found, Refused):
-                yield Item(*known, refusal=str(found), meta=read_damaged(folder))
+            if isinstance(found, Damaged):
+                yield Item(folder, size(folder), found, read_damaged(folder))
             else:
-                yield Item(*known, damage=str(found), meta=read_damaged(folder))
+                yield Item(folder, size(folder), None, found.meta)
 
 
-def matching(root: Path, prefix: str) -> list[Item]:
-    """The entries whose folder's name begins so, or the one that has just that name."""
-    found = [item for item in items(root) if item.name.startswith(prefix)]
-    exact = [item for item in found if item.name == prefix]
-    return exact or found
-
-
-def leftovers(root: Path) -> Iterator[Leftover]:
+def leftovers(root: Path) -> list[Path]:
     """What builds that were broken off left, what was set aside, and what did not compile.
 
     Raises:
         OSError: The folder cannot be read.
     """
-    abandoned = Store(root).abandoned()
-    for path in sorted(root.iterdir()):
-        if path.is_symlink() or not path.is_dir():
-            continue
-        if path.name.startswith(TEMPORARY):
-            yield Leftover(path, size(path), in_use=path not in abandoned)
-        elif path.name.startswith(DAMAGED) or path.name == FAILED:
-            yield Leftover(path, size(path), in_use=False)
+    return [
+        path
+        for path in sorted(root.iterdir())
+        if path.name.startswith((TEMPORARY, DAMAGED)) or path.name == FAILED
+        if path.is_dir() and not path.is_symlink()
+    ]
+
+
+def remove(folder: Path) -> str | None:
+    """Delete an entry and its lock, or a leftover; or say why it stays: somebody is at work on it.
+
+    It is renamed into a temporary folder, and that is deleted.
+    """
+    store = Store(folder.parent)
+    file = store.root / LOCKS / f"{folder.name}.lock"
+    try:
+        if folder.name.startswith(TEMPORARY):
+            if folder not in store.abandoned():
+                return "another process is writing it"
+            reclaim(store.root, TEMPORARY)
+            return None
+        with contextlib.ExitStack() as held:
+            with contextlib.suppress(OSError):  # a cache without locks, or one that never locked
+                if not lock.taken(held.enter_context(lock.opened(file, os.O_CREAT)), file):
+                    return "another process is building it"
+            store.clear([folder])
+            file.unlink(missing_ok=True)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
 
 
 def size(folder: Path) -> int:
     """The bytes of the files in a folder."""
     total = 0
     for path in folder.rglob("*"):
-        try:
-            status = path.lstat()
-        except FileNotFoundError:
-            continue
-        total += status.st_size if stat.S_ISREG(status.st_mode) else 0
+        with contextlib.suppress(FileNotFoundError):
+            total += path.lstat().st_size if path.is_file() and not path.is_symlink() else 0
     return total

@@ -59,7 +59,7 @@ def identity(request: Request) -> dict[str, str]:
     return {
         "name": "nvrtc",
         "version": release,
-        "library": _fingerprint(),
+        "library": toolkit.fingerprint,
         "headers": _headers(request.foreign),
     }
 
@@ -74,11 +74,9 @@ def compile_files(source: str, arch: str) -> tuple[dict[str, bytes], str]:
         UnknownArchError: This NVRTC does not know `arch`.
         CompileError: The source does not compile.
     """
-    cubin, ptx, log = _without_spills(source, arch, [RESOURCES])
-    log = "\n".join(line for line in log.splitlines() if not _RESOURCE_LINE.match(line))
-    if arch[-1] in "af":  # of no other GPU's, so that no driver translates it
-        return {BINARY: cubin}, log
-    return {PTX: ptx, BINARY: cubin}, log
+    cubin, ptx, log = _without_spills(source, arch, ())
+    # The PTX of such an architecture is of no other GPU's, so that no driver translates it.
+    return {**({} if arch[-1] in "af" else {PTX: ptx}), BINARY: cubin}, log
 
 
 def compile_cuda(source: str, arch: str, extra: Sequence[str] = ()) -> tuple[bytes, str]:
@@ -87,20 +85,18 @@ def compile_cuda(source: str, arch: str, extra: Sequence[str] = ()) -> tuple[byt
     `extra` are further options, such as ``--ptxas-options=-v``, which puts registers and spills in
     the log.
     """
-    if RESOURCES in extra:
-        cubin, _, log = _without_spills(source, arch, extra)
-        return cubin, log
-    cubin, _, log = _without_spills(source, arch, [*extra, RESOURCES])
-    return cubin, "\n".join(line for line in log.splitlines() if not _RESOURCE_LINE.match(line))
+    cubin, _, log = _without_spills(source, arch, extra)
+    return cubin, log
 
 
-def _without_spills(source: str, arch: str, options: Sequence[str]) -> tuple[bytes, bytes, str]:
+def _without_spills(source: str, arch: str, extra: Sequence[str]) -> tuple[bytes, bytes, str]:
     """Compile; a kernel that spills registers is given room.
 
     It is compiled again with ``FUSEDOPS_BLOCKS`` one less, and so on down to 1: the blocks that a
     multiprocessor shall have room for, which the source chooses if nobody else does. (0 leaves it
     to the compiler, which then may save where it need not.) The log says what came of it.
     """
+    options = [*extra, *{RESOURCES}.difference(extra)]
     cubin, ptx, log = _compile(source, arch, options)
     wanted = _BLOCKS.search(source)
     room = most = int(wanted[1]) if wanted else 1
@@ -112,6 +108,8 @@ def _without_spills(source: str, arch: str, options: Sequence[str]) -> tuple[byt
     elif room != most:
         without = f"with room for {most}" if most else "as the compiler chooses"
         log += f"\n{SAYS}room for {room} blocks a multiprocessor: registers spill {without}\n"
+    if RESOURCES not in extra:
+        log = "\n".join(line for line in log.splitlines() if not _RESOURCE_LINE.match(line))
     return cubin, ptx, log
 
 
@@ -172,11 +170,6 @@ def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(str(toolkit.nvrtc))
     library.nvrtcGetErrorString.restype = ctypes.c_char_p
     return library
-
-
-@functools.cache
-def _fingerprint() -> str:
-    return find_toolkit().fingerprint()
 
 
 @functools.cache

@@ -1,14 +1,12 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which folder is the cache: the user's if it can be trusted and used, else one of this process.
+"""Where built variants are kept: in the user's cache folder if it can be used, else in memory.
 
 What is wrong with the user's folder is said once, as a warning; then the work goes on.
 """
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import functools
 import os
 import sys
@@ -21,23 +19,20 @@ from typing import Any
 from fusedops.jit import env, lock, trust
 from fusedops.jit.cache import LOCK_SECONDS, Store, make_folder
 from fusedops.jit.entry import Entry, Identity, record
-from fusedops.jit.scratch import anywhere
 
 __all__ = [
     "find",
     "keep",
+    "newest",
     "only_builder",
-    "private_store",
     "say_once",
     "shared_store",
-    "stores",
     "unwritable",
     "why_not_kept",
     "writable_store",
 ]
 
-_private: dict[int, Path] = {}  # by process, for a fork inherits it
-_unkept: dict[str, Entry] = {}  # what no folder would take, by the name of its own
+_unkept: dict[str, Entry] = {}  # what this process keeps for itself, by the name of its folder
 _said: dict[str, str] = {}  # the latest reason to work around the cache
 
 
@@ -72,53 +67,34 @@ def unwritable() -> str | None:
     return None
 
 
-def stores() -> list[Store]:
-    """Where an entry may be: the user's folder, then what this process had to keep for itself."""
-    shared = shared_store()
-    private = [Store(root)] if (root := _private.get(os.getpid())) else []
-    return [shared, *private] if shared else private
-
-
-def private_store() -> Store:
-    """A store of this process alone, made on first use and gone when the process ends.
-
-    Raises:
-        OSError: No folder for temporary files can be used.
-    """
-    owner = os.getpid()  # a fork makes its own, and leaves its parent's alone
-    with lock.guard:
-        if owner not in _private:
-            held = contextlib.ExitStack()
-            _private[owner] = held.enter_context(anywhere())
-            atexit.register(held.close)  # which does nothing in a fork
-        return Store(_private[owner])
-
-
 def find(identity: Identity) -> Entry | None:
     """The entry with these digests, wherever this process may have it from."""
-    for store in stores():
-        if entry := store.find(identity):
-            return entry
-    return _unkept.get(identity.folder)
+    shared = shared_store()
+    found = shared.find(identity) if shared else None
+    return found or _unkept.get(identity.folder)
+
+
+def newest(request: str) -> Entry | None:
+    """The entry with this request digest whose compiler is newest, whichever that is."""
+    shared = shared_store()
+    if shared and (found := shared.newest(request)):
+        return found
+    return next((entry for entry in _unkept.values() if entry.meta["request"] == request), None)
 
 
 def keep(
     shared: Store | None, identity: Identity, meta: Mapping[str, Any], files: Mapping[str, bytes]
 ) -> Entry:
-    """Publish an entry where that is possible: shared, private, or in this process's memory."""
+    """Publish an entry, or keep it in this process's memory where that is not possible."""
     if shared:
         try:
             return shared.publish(identity, meta, files)
         except OSError as error:
             say_once(f"the cache folder {shared.root} cannot be written: {error.strerror or error}")
-    try:
-        return private_store().publish(identity, meta, files)
-    except OSError:  # what is wrong with the user's folder has been said
-        folder = Path(os.devnull, identity.folder)
-        whole = record(identity, meta, files)
-        return _unkept.setdefault(
-            identity.folder, Entry(folder, folder / whole["binary"], whole, files)
-        )
+    folder = Path(os.devnull, identity.folder)  # where no file can be
+    whole = record(identity, meta, files)
+    made = Entry(folder, folder / whole["binary"], whole, files)
+    return _unkept.setdefault(identity.folder, made)
 
 
 def why_not_kept(entry: Path) -> str | None:

@@ -50,6 +50,7 @@ class Toolkit:
         """The second library, which NVRTC opens by name when it compiles."""
         return max(self.nvrtc.parent.glob("libnvrtc-builtins.so.*.*"), default=None)
 
+    @functools.cached_property
     def fingerprint(self) -> str:
         """A digest that tells any two releases apart, without loading 140 MB.
 

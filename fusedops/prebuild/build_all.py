@@ -160,7 +160,7 @@ def _of_every_gradient(one: Signature, target: Target) -> Iterator[Variant]:
         if not bound.op.forward_only:
             given = bound.operands.items()
             floating = {k for k, v in given if isinstance(v, Tensor) and v.is_floating_point()}
-            gradient = Gradient(bound.op, frozenset({"x", *floating}), frozenset(bound.op.saves))
+            gradient = Gradient(bound.op, frozenset({"x", *floating}), frozenset(bound.op.joining))
             yield from _of_backward(gradient, *described(bound, gradient), target)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fusedops.bind.bind import Bound
     from fusedops.run.wanted_gradients import WantedGradients
 
-__all__ = ["Signature", "of_call", "of_gradient"]
+__all__ = ["Signature", "of_call", "of_gradient", "read_value"]
 
 _TENSOR = re.compile(r"(~?)(\w+):([\d,]*)(?:@([-\d,]*))?(?:\+(\d+))?")
 _ALIGNED = 16
@@ -42,7 +42,7 @@ class Signature:
             Tensors are texts.
         options: The options of the call by name; dtypes and tensors are texts.
         wanted: The names whose gradients a backward pass computes; empty for a call.
-        joining: The saved streams that have a gradient in a backward pass; empty for a call.
+        joining: The results besides y that have a gradient in a backward pass; empty for a call.
     """
 
     op: str
@@ -100,13 +100,13 @@ class Signature:
         Raises:
             ValueError: A text stands for no tensor and no dtype.
         """
-        options = {name: _value(value) for name, value in self.options.items()}
+        options = {name: read_value(value) for name, value in self.options.items()}
         if isinstance(out := self.options.get("out"), list):
-            options["out"] = [_value(one) for one in out]
-        x = _value(self.x)
+            options["out"] = [read_value(one) for one in out]
+        x = read_value(self.x)
         if not isinstance(x, Tensor):
             raise ValueError(f"x must be written as DTYPE:SIZES, got {self.x!r}")
-        return x, {k: _value(v) for k, v in self.values.items()}, options
+        return x, {k: read_value(v) for k, v in self.values.items()}, options
 
 
 def of_call(bound: Bound) -> Signature:
@@ -152,8 +152,12 @@ def _text(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _value(text: Any) -> Any:
-    """The value that a text stands for; a tensor has no memory. ValueError if there is none."""
+def read_value(text: Any) -> Any:
+    """Return the value that a text stands for; a tensor has no memory.
+
+    Raises:
+        ValueError: There is no such value.
+    """
     if isinstance(text, list):
         return tuple(text)
     if not isinstance(text, str):

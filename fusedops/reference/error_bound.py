@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.bind import Bound
-from fusedops.functors import Affine, Cast
 from fusedops.reference.unfused import Chain
 
-__all__ = ["Wanted", "wanted"]
+__all__ = ["Expected", "expected"]
 
 #: Two chains in double differ by so much of the largest number at hand: nothing here is more exact.
 _DOUBLE = 2.0**-44
@@ -28,7 +27,7 @@ _DOUBLE = 2.0**-44
 _PROBES = 16
 
 
-class Wanted(NamedTuple):
+class Expected(NamedTuple):
     """What one output or gradient should be.
 
     Attributes:
@@ -44,9 +43,9 @@ class Wanted(NamedTuple):
         return 0.51 * _ulp(self.value, dtype) + 4 * self.error
 
 
-def wanted(
+def expected(
     bound: Bound, streams: Mapping[str, Tensor], upstream: Mapping[str, Tensor]
-) -> dict[str, Wanted]:
+) -> dict[str, Expected]:
     """Every output by name, and every gradient as "gradient of name".
 
     Args:
@@ -58,7 +57,7 @@ def wanted(
     eps = _DOUBLE if double else torch.finfo(bound.compute).eps
     true = _Run(bound, torch.float64, streams, upstream, whole=True)
     runs = [] if double else [_Run(bound, bound.compute, streams, upstream)]
-    if any(isinstance(functor, Cast) for functor in (*bound.load, *bound.store)):
+    if any(functor.rounds for functor in (*bound.load, *bound.store)):
         # What falls on the other side of a rounding within the chain is no error.
         runs += [_Run(bound, torch.float64, streams, upstream, nudge=n) for n in (eps, -eps)]
     found = {}
@@ -66,11 +65,11 @@ def wanted(
         size = value.abs()
         if name == "y":
             size = torch.stack([_finite(seen.abs()) for seen in (value, *true.stored)]).amax(0)
-        elif name == "mean":  # of numbers that cancel: as uncertain as they are
-            size = true.typical
+        elif name in true.statistic_sizes:
+            size = true.statistic_sizes[name]
         error = _largest(eps * _finite(size), [_apart(run.outputs[name], value) for run in runs])
-        of_rows = name in ("mean", "rstd")
-        found[name] = Wanted(value, error if of_rows else _by_row(error, bound))
+        of_rows = name in bound.op.statistics
+        found[name] = Expected(value, error if of_rows else _by_row(error, bound))
     for name, terms in true.gradients.items():
         shape = (bound.x if name == "x" else bound.operands[name]).shape
         value = terms.sum_to_size(shape)
@@ -82,7 +81,7 @@ def wanted(
         chains = [run.gradients[name].sum_to_size(shape) for run in runs]
         error = _largest(error, [_apart(chain, value) for chain in chains])
         whole = terms.numel() == value.numel()
-        found[f"gradient of {name}"] = Wanted(value, _by_row(error, bound) if whole else error)
+        found[f"gradient of {name}"] = Expected(value, _by_row(error, bound) if whole else error)
     return found
 
 
@@ -97,10 +96,11 @@ class _Run:
 
     Attributes:
         outputs: Not rounded, by name.
-        gradients: Of x and the floating operands, by name; whole: an element for every one of x.
+        gradients: Of x and the floating operands, by name; whole: an element for every one of x, or
+            for every row if it is the operator's own operand.
         sizes: Of the numbers that made each element of a gradient, where they may cancel.
         stored: The values that the STORE's steps rounded on the way to y.
-        typical: Of what is reduced, the mean size in each row.
+        statistic_sizes: Of the numbers that each statistic was added up from, by name.
     """
 
     def __init__(
@@ -114,10 +114,13 @@ class _Run:
         nudge: float = 0.0,
     ) -> None:
         leaves = {}
+        own = bound.op.row_operands
+        of_rows = [1 if d in bound.reduced else size for d, size in enumerate(bound.x.shape)]
         for name, value in {"x": bound.x, **bound.operands}.items():
             if isinstance(value, Tensor) and value.is_floating_point():
                 leaf = value.detach().to(compute)
-                leaf = leaf.expand(bound.x.shape).clone() if whole else leaf
+                if whole:
+                    leaf = leaf.expand(of_rows if name in own else bound.x.shape).clone()
                 leaves[name] = leaf.requires_grad_(bool(upstream))
         operands = {**bound.operands, **leaves}
         operands.pop("x", None)
@@ -126,10 +129,11 @@ class _Run:
         outputs = chain.outputs()
         self.outputs = {name: outputs[name].detach() for name in bound.op.outputs}
         self.stored = chain.stored
-        reduced = [dim - bound.x.dim() for dim in bound.reduced]
-        self.typical = (
-            leaves["x"].detach().abs().amax(reduced) if bound.columns else torch.zeros(())
-        )
+        self.statistic_sizes = {
+            name: bound.op.statistic_sizes(name, chain.reduced.detach(), value).to(value)
+            for name, value in self.outputs.items()
+            if name in bound.op.statistics and bound.columns
+        }
         self.gradients: dict[str, Tensor] = {}
         self.sizes: dict[str, Tensor] = {}
         if upstream:
@@ -155,11 +159,13 @@ class _Run:
         self.gradients = dict(zip(leaves, results, strict=False))
         if not whole:
             return
-        size = chain.cancelling(results[-1])
+        size = chain.cancelling(results[-1], upstream)
         through: Sequence[Tensor] = torch.autograd.grad(
             chain.reduced, list(leaves.values()), size, materialize_grads=True
         )
         self.sizes = {name: one.abs() for name, one in zip(leaves, through, strict=True)}
+        for name in leaves.keys() & {*chain.operands}:
+            self.sizes[name] = chain.probed(leaves[name], results[-1].abs(), upstream)
 
 
 class _Following(Chain):
@@ -168,6 +174,8 @@ class _Following(Chain):
     Attributes:
         reduced: What the reduction gets.
         result: What it makes of that.
+        able: The differentiable statistics that the call returns, by name.
+        operands: The names of the operator's own operands.
         stored: The values that the STORE's steps saw and made, each in x's place.
     """
 
@@ -175,7 +183,7 @@ class _Following(Chain):
         super().__init__(bound)
         self._streams = streams
         self._nudge = nudge
-        self._side = "load"
+        self.operands = bound.op.row_operands
         self.stored: list[Tensor] = []
 
     def save(self, name: str, value: Tensor) -> Tensor:
@@ -196,13 +204,15 @@ class _Following(Chain):
             self._note(value)
         for place in places:
             functor = functors[place]
-            if isinstance(functor, Cast) and self._nudge:
-                kept = self._kept(value)
-                value = cast(Any, _Nudged).apply(kept, functor.dtype, self._nudge)
-                continue
-            if isinstance(functor, Affine) and functor.gamma is not None and side == "store":
-                self._note(value * self.value(functor.gamma))
+            nudged = functor.rounds and self._nudge != 0
+            if nudged:
+                value = cast(Any, _Nudged).apply(self._kept(value), self._nudge, 0.0)
+            if side == "store":
+                for one in functor.intermediates(value, self):
+                    self._note(one)
             value = super().apply(side, value, range(place, place + 1))
+            if nudged:
+                value = cast(Any, _Nudged).apply(value, 0.0, self._nudge)
             if side == "store":
                 self._note(value)
         return self._kept(value)
@@ -211,36 +221,43 @@ class _Following(Chain):
         self.reduced = super()._load()
         return self.reduced
 
+    def _reduced(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        result, statistics = super()._reduced(value)
+        self.able = {k: one for k, one in statistics.items() if k in self._bound.op.joining}
+        return result, statistics
+
     def _note(self, value: Tensor) -> None:
         self.stored.append(self.restore(value.detach().expand(self.result.shape)))
 
-    def cancelling(self, gradient: Tensor) -> Tensor:
+    def cancelling(self, gradient: Tensor, upstream: Mapping[str, Tensor]) -> Tensor:
         """The sizes of what the reduction adds up for its gradient, from that of its result."""
-        op, y, g = self._bound.op, self.result.detach(), gradient.abs()
+        op, g = self._bound.op, gradient.abs()
         if not self.columns:
             return g
-        statistics = op.reference(self.reduced.detach())[1]
-        if "rstd" in statistics:
-            along = y.abs() * (g * y.abs()).mean(-1, keepdim=True)
-            return statistics["rstd"][..., None] * (g + g.mean(-1, keepdim=True) + along)
-        if op.logarithmic:
-            return g + y.exp() * g.square().sum(-1, keepdim=True).sqrt()
-        if op.gradient_header == "op/softmax_gradient.cuh":
-            return y * (g + (y * g).sum(-1, keepdim=True))
-        return self._probed(g)
+        statistics = {k: v.abs().to(g) for k, v in upstream.items() if k in op.statistics}
+        found = op.gradient_sizes(self.reduced.detach(), self.result.detach(), g, statistics)
+        return self.probed(self.reduced, g, upstream) if found is None else found
 
-    def _probed(self, g: Tensor) -> Tensor:
-        """The same for an operator whose formula is not known here: the 2-norm of the terms.
+    def probed(self, of: Tensor, g: Tensor, upstream: Mapping[str, Tensor]) -> Tensor:
+        """The same of what the operator reads, for want of a formula: the 2-norm of the terms.
 
-        With random signs of the upstream gradient, the expected square of a sum is the sum of the
+        With random signs of the upstream gradients, the expected square of a sum is the sum of the
         squares of its terms.
         """
         generator = torch.Generator(g.device).manual_seed(0)
-        total = torch.zeros_like(self.reduced)
+        incoming = [g, *(upstream[name].to(g.dtype) for name in self.able)]
+        total = torch.zeros_like(of)
         for _ in range(_PROBES):
-            signs = torch.randint(0, 2, g.shape, device=g.device, generator=generator) * 2 - 1
+            signed = [
+                one * (torch.randint(0, 2, one.shape, device=g.device, generator=generator) * 2 - 1)
+                for one in incoming
+            ]
             (found,) = torch.autograd.grad(
-                self.result, self.reduced, signs * g, retain_graph=True, materialize_grads=True
+                [self.result, *self.able.values()],
+                of,
+                signed,
+                retain_graph=True,
+                materialize_grads=True,
             )
             total += found.detach().square()
         return (total / _PROBES).sqrt()
@@ -259,21 +276,25 @@ class _InPlaceOf(torch.autograd.Function):
 
 
 class _Nudged(torch.autograd.Function):
-    """Rounds what lies a little beside: whether a number is rounded up or down is then decided."""
+    """Moves a value and its gradient by shares of their rows' largest elements.
+
+    Around a functor that rounds, this decides whether what lies between two numbers goes up or
+    down: `by` before it the values, `by_gradient` after it the gradients.
+    """
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, dtype: torch.dtype, by: float) -> Tensor:
-        ctx.dtype, ctx.by = dtype, by
-        return _round_beside(value, dtype, by)
+    def forward(ctx: Any, value: Tensor, by: float, by_gradient: float) -> Tensor:
+        ctx.by = by_gradient
+        return _beside(value, by)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return _round_beside(gradient, ctx.dtype, ctx.by), None, None
+        return _beside(gradient, ctx.by), None, None
 
 
-def _round_beside(value: Tensor, dtype: torch.dtype, by: float) -> Tensor:
+def _beside(value: Tensor, by: float) -> Tensor:
     size = _finite(value.abs()).amax(-1, keepdim=True) if value.numel() else value
-    return (value + 4 * by * size).to(dtype).to(value.dtype)
+    return value + 4 * by * size
 
 
 def _apart(chain: Tensor, value: Tensor) -> Tensor:

@@ -19,10 +19,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from fusedops.bind.arranged import arranged, restored
 from fusedops.bind.bind import Bound
 from fusedops.bind.generator import draw
 from fusedops.errors import UnsupportedError
-from fusedops.functors import Cast, Dropout, Residual
+from fusedops.functors import Functor
 from fusedops.reference.dropout_mask import keep_mask, keep_scale
 
 __all__ = ["Chain", "run"]
@@ -37,7 +38,7 @@ class Chain:
         self._rows = [dim for dim in range(bound.x.dim()) if dim not in bound.reduced]
         self.queries = bound.x.shape[self._rows[-1]] if self._rows else 1
         self.saved: dict[str, Tensor] = {}
-        self._slot = -1
+        self._dropout_slot = -1
         self._drawn: tuple[int, int] | None = None
         if isinstance(bound.generator, tuple):
             self._drawn = bound.generator
@@ -48,23 +49,18 @@ class Chain:
 
     def arrange(self, tensor: Tensor) -> Tensor:
         """Move the reduced dimensions to the end and make them one."""
-        bound = self._bound
-        full = tensor[(None,) * (bound.x.dim() - tensor.dim())]
-        if all(full.shape[dim] == 1 for dim in bound.reduced):
-            moved = full.permute(*self._rows, *bound.reduced)
-            return moved.reshape(*moved.shape[: len(self._rows)], 1)
-        wide = list(full.shape)
-        for dim in bound.reduced:
-            wide[dim] = bound.x.shape[dim]
-        moved = full.expand(wide).permute(*self._rows, *bound.reduced)
-        return moved.reshape(*moved.shape[: len(self._rows)], self.columns)
+        bound, rank = self._bound, len(self._rows)
+        seen = arranged(tensor, bound.x.shape, bound.reduced)
+        if any(size != 1 for size in seen.shape[rank:]):
+            columns = [bound.x.shape[dim] for dim in bound.reduced]
+            seen = seen.expand(*seen.shape[:rank], *columns)
+        return seen.flatten(rank)
 
     def restore(self, tensor: Tensor) -> Tensor:
         """Undo `arrange` for a tensor of x's size."""
         bound = self._bound
-        order = [*self._rows, *bound.reduced]
-        apart = tensor.reshape([bound.x.shape[dim] for dim in order])
-        return apart.permute([order.index(dim) for dim in range(len(order))])
+        sizes = [bound.x.shape[dim] for dim in bound.reduced]
+        return restored(tensor.reshape(*tensor.shape[:-1], *sizes), bound.reduced)
 
     def tensor(self, name: str) -> Any:
         """An operand as given, arranged; numbers as they are."""
@@ -100,25 +96,25 @@ class Chain:
         result: Tensor = cast(Any, _Round).apply(value, dtype)
         return result
 
-    def dropout(self, functor: Dropout) -> tuple[Tensor, float]:
-        """The elements that a dropout keeps, and their scale."""
+    def dropout(self, functor: Functor) -> tuple[Tensor, float]:
+        """The elements that a functor which draws keeps, of x's shape, and their scale."""
         bound, x = self._bound, self._bound.x
         if self._drawn is None:
-            count = sum(isinstance(f, Dropout) for f in (*bound.op.load, *bound.op.store))
             generator = None if isinstance(bound.generator, (tuple, Tensor)) else bound.generator
-            self._drawn = draw(x.device.type, x.device.index or 0, generator, count)
+            self._drawn = draw(x.device.type, x.device.index or 0, generator, bound.op.dropouts)
         if self._drawn is None:
             raise UnsupportedError(
                 f"{bound.op.name}: op.unfused cannot draw a dropout mask while a CUDA graph is "
                 "captured; capture the op itself"
             )
         seed, offset = self._drawn
-        p = bound.operands[functor.p]
+        assert functor.draws is not None, f"{functor!r} says that it does not draw"
+        p = bound.operands[functor.draws]
         kept = keep_mask(
             tuple(x.shape),
             bound.reduced,
             seed=seed,
-            offset=offset + self._slot,
+            offset=offset + self._dropout_slot,
             p=p,
             device=x.device,
         )
@@ -128,7 +124,7 @@ class Chain:
         """Run the functors at these places, without the masks."""
         functors = self._bound.load if side == "load" else self._bound.store
         for place in places:
-            self._slot = self._bound.slots.get((side, place), -1)
+            self._dropout_slot = self._bound.dropout_slots.get((side, place), -1)
             if not functors[place].masks:
                 value = functors[place].apply(self._kept(value), self)
         return self._kept(value)
@@ -137,17 +133,27 @@ class Chain:
         """Every result before it is rounded to its dtype, by name."""
         bound, op = self._bound, self._bound.op
         value = self._load()
-        if bound.columns == 0:
-            rows = [bound.x.shape[dim] for dim in self._rows]
-            result = value
-            statistics = {name: value.new_full(rows, torch.nan) for name in ("mean", "rstd")}
-        else:
-            result, statistics = op.reference(value)
+        result, statistics = self._reduced(value)
         # A logarithm of -inf is a constant, whatever the store makes of it.
-        gone = result == -torch.inf if op.masks and self._differentiable() else None
+        gone = result == -torch.inf if op.logarithmic and self._differentiable() else None
         with self._without(gone):
             result = self.apply("store", result, range(len(bound.store)))
         return {"y": self.restore(result), **self.saved, **statistics}
+
+    def _reduced(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The operator's result, and the statistics that the call returns, by name."""
+        op = self._bound.op
+        operands = [
+            torch.as_tensor(self.value(name), dtype=value.dtype, device=value.device)
+            for name in op.row_operands
+        ]
+        if self.columns == 0:
+            result, found = value, op.reference_of_nothing(value, *operands)
+        else:
+            result, found = op.reference(value, *operands)
+        returned = {name: found[name] for name in op.outputs if name in op.statistics}
+        constant = returned.keys() - {*op.joining}
+        return result, {k: v.detach() if k in constant else v for k, v in returned.items()}
 
     def _load(self) -> Tensor:
         """What is reduced: masked elements are -inf."""
@@ -168,14 +174,14 @@ class Chain:
             return value.masked_fill(gone, -torch.inf)
 
     def _shared(self) -> int:
-        """How many functors are run once for y and for streams: a cast rounds their joint gradient.
+        """The number of functors run once for y and streams: casts round the sum of the gradients.
 
         Otherwise none, so that nothing leaks from under a mask where a stream has no gradient.
         """
         load = self._bound.load
-        saving = [i for i, f in enumerate(load) if isinstance(f, Residual) and f.save is not None]
+        saving = [i for i, f in enumerate(load) if f.saves is not None]
         saved = saving[-1] + 1 if saving else 0
-        return saved if any(isinstance(functor, Cast) for functor in load[:saved]) else 0
+        return saved if any(functor.rounds for functor in load[:saved]) else 0
 
     def _differentiable(self) -> bool:
         tensors = (self._bound.x, *self._bound.operands.values())

@@ -57,12 +57,13 @@ def differentiate(op: Runnable, options: dict[str, Any] | None, x: Tensor, *valu
             "torch.no_grad()"
         )
     op.check_differentiable()
-    if options and _several(op, options):
+    if x.numel() == 0:  # there is nothing to fuse
+        return op.wrap(run(bind(op, x, _named(op, values), options or {})))
+    if options and not _known_to_merge(options, x, values) and _several(op, options):
         bound = bind(op, x, _named(op, values), options)
         if columns_apart(bound):
             return run_on_copies(op, bound)
-    if x.numel() == 0:  # there is nothing to fuse
-        return op.wrap(run(bind(op, x, _named(op, values), options or {})))
+        _note_that_merges(options, x, values)
     apply: Any = _Differentiated.apply
     try:
         result = apply(op, options, x, *values)
@@ -158,9 +159,10 @@ class _Differentiated(torch.autograd.Function):
         ctx.save_for_backward(kept, *tensors)
         ctx.call = op, recipe.wanted, names, given, outputs[0].dtype, x.shape
         ctx.set_materialize_grads(False)
-        statistics = len(op.outputs) - 1 - len(op.saves)
-        if statistics:
-            ctx.mark_non_differentiable(*outputs[-statistics:])
+        if len(op.outputs) > 1 + len(op.joining):
+            able = ("y", *op.joining)
+            made = zip(op.outputs, outputs, strict=True)
+            ctx.mark_non_differentiable(*[one for name, one in made if name not in able])
         return tuple(outputs)
 
     @staticmethod
@@ -203,7 +205,7 @@ def run_backward(
     Args:
         call: What the forward pass noted of itself.
         saved: The row statistics, then the saved tensors in the order of the call's names.
-        incoming: The gradients of y and of the saved streams, None where there is none.
+        incoming: The gradients of the op's outputs, in order, None where there is none.
 
     Returns:
         The gradients of x and of the operands in the order of `op.slots`, each in the shape and
@@ -218,9 +220,9 @@ def run_backward(
         kept = kept.contiguous().clone()
     arguments = {KEPT: kept, **given}
     arguments.update(zip(names, tensors, strict=True))
-    dy, *of_streams = incoming
+    dy, *others = incoming
     joining = []
-    for name, gradient in zip(op.saves, of_streams, strict=False):
+    for name, gradient in zip(op.outputs[1:], others, strict=True):
         if gradient is not None:
             joining.append(name)
             arguments[joining_name(name)] = gradient
@@ -261,6 +263,33 @@ def _several(op: Runnable, options: Mapping[str, Any]) -> bool:
     """Whether more than one dimension is reduced."""
     given = ((key, options.get(key)) for key in ("dim", "normalized_shape"))
     return any(len(read_ints(op.name, key, value)) > 1 for key, value in given if value is not None)
+
+
+#: The layouts of calls whose reduced dimensions merge: finding that out takes longer than the call.
+_merging: set[tuple[Any, ...]] = set()
+
+#: The most layouts that are remembered.
+_MOST_LAYOUTS = 1024
+
+
+def _layout(options: Mapping[str, Any], x: Tensor, values: Sequence[Any]) -> tuple[Any, ...] | None:
+    """All that decides whether reduced dimensions merge; None if the options are no tuples."""
+    dims = options.get("dim"), options.get("normalized_shape")
+    if not all(one is None or type(one) is tuple for one in dims):
+        return None
+    tensors = [one for one in (x, *values) if isinstance(one, Tensor)]
+    return (*dims, *[(one.shape, one.stride()) for one in tensors])
+
+
+def _known_to_merge(options: Mapping[str, Any], x: Tensor, values: Sequence[Any]) -> bool:
+    return _layout(options, x, values) in _merging
+
+
+def _note_that_merges(options: Mapping[str, Any], x: Tensor, values: Sequence[Any]) -> None:
+    if (layout := _layout(options, x, values)) is not None:
+        if len(_merging) >= _MOST_LAYOUTS:
+            _merging.clear()
+        _merging.add(layout)
 
 
 def _options(op: Runnable, options: Mapping[str, Any], x: Tensor) -> Iterator[tuple[str, Any]]:

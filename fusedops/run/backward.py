@@ -8,9 +8,7 @@ STORE. If slices of the rows share a gradient, a second kernel adds up their par
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -20,6 +18,7 @@ from fusedops import _runtime
 from fusedops.bind.bind import KEPT, Bound
 from fusedops.bind.geometry import Geometry, Placed
 from fusedops.generate.arguments import ArgumentWriter
+from fusedops.generate.members import Member, Members
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import (
@@ -32,28 +31,34 @@ from fusedops.generate.views import (
     kept_view,
     part_of,
     view_of,
+    widened,
 )
 from fusedops.run import forward
-from fusedops.run.operand_gradients import Occurrence, acting_place, occurrences
+from fusedops.run.backward_schedule import (
+    backward_schedule,
+    sums_schedule,
+    without_prefetch_across_rows,
+)
+from fusedops.run.operand_gradients import Occurrence, acting_place
 from fusedops.run.saved_tensors import joining_name, saved_name
 from fusedops.run.second_stage import second_stage
-from fusedops.schedule import forward as schedule
-from fusedops.schedule.backward import choose_gradient, resident_rows
-from fusedops.schedule.backward_tile import values_of
-from fusedops.schedule.row_partition import Sharing, Slices, cut, sharing
-from fusedops.schedule.traffic import traffic_of, without_rows
+from fusedops.schedule import Schedule
+from fusedops.schedule.backward import resident_rows
+from fusedops.schedule.forward import host_columns
+from fusedops.schedule.row_partition import Sharing, Slices, cut, piece_columns, sharing
+from fusedops.schedule.traffic import without_rows
 
 if TYPE_CHECKING:
     from fusedops.run.wanted_gradients import WantedGradients
 
-__all__ = ["Backward", "Info"]
+__all__ = ["Backward", "BackwardInfo"]
 
 
-class Info(NamedTuple):
+class BackwardInfo(NamedTuple):
     """All that is known of a backward call before it runs; `sums` is the second kernel, if any."""
 
     schedule: str
-    tile: schedule.Schedule | None
+    tile: Schedule | None
     geometry: Geometry
     slices: Slices
     sharing: Mapping[Occurrence, Sharing]
@@ -68,6 +73,12 @@ class Backward:
         apart: Whether some tensor's reduced dimensions do not merge, so that no kernel can be made;
             if so, the attributes that describe kernels are not set.
         loose: Whether some operand's gradient has the shape of x and is for the caller to sum.
+        parts_of: For each gradient that has partial sums, the source of the pointer of their
+            workspace, and their number.
+        pieces_of: For each gradient that is summed over pieces of a row's columns too, the number
+            of pieces that make one element; on a CPU there is one, and none is listed.
+        parts_at: The index of the argument word of the second kernel that holds the number of
+            partial sums, for each of `parts_of`.
     """
 
     def __init__(
@@ -87,14 +98,20 @@ class Backward:
         self.slots = gradient.numbers
         self.given = given
         self.outputs: list[tuple[torch.dtype, Sequence[int]]] = []
+        self.of_statistics = {joining_name(n) for n in self.op.joining if n in self.op.statistics}
         self.loose = False
         self.shared_sums = 0  # elements of shared memory
-        self.parts_of: dict[Occurrence, tuple[tuple[int, int], int]] = {}  # patch, number of parts
+        self.parts_of: dict[Occurrence, tuple[tuple[int, int], int]] = {}
+        self.pieces_of: dict[Occurrence, int] = {}
+        self.parts_at: Sequence[int] = ()
         inputs = self._inputs(dy)
         results = self._results()
         shape = tuple(bound.x.shape)
         whole = Part(shape, contiguous(shape), bound.compute, (0, 0), 16)
         parts = {**inputs, **results, ("whole",): whole}
+        if any(one.side == "op" for one in gradient.occurrences):
+            rows = [1 if dim in bound.reduced else size for dim, size in enumerate(shape)]
+            parts["rows",] = whole._replace(shape=rows, strides=contiguous(rows))
         self.parts = list(parts)
         rank = len(inputs)
         summed = [rank + i for i, key in enumerate(results) if isinstance(key, Occurrence)]
@@ -104,10 +121,11 @@ class Backward:
         if self.apart:
             return
         self.maps = self.geometry.placed[len(parts) :]
-        self.tile, self.kind, width = self._schedule()
-        self.width = width
+        tile, self.kind = backward_schedule(bound, self.geometry, target)
+        self.tile = tile
+        self.width = width = 0 if tile is None else tile.width
         columns = max(self.geometry.columns, 1)
-        self.most_columns = 0 if self.tile else schedule.host_columns(self.kind, columns)
+        self.most_columns = 0 if tile else host_columns(self.kind, columns)
         views = {
             name: view_of(part, place, width)
             for (name, part), place in zip(parts.items(), places, strict=True)
@@ -128,16 +146,21 @@ class Backward:
             if name == KEPT:
                 shape = bound._replace(keep=True).output_shape(KEPT)
                 inputs[name] = kept_part(shape, value.dtype, patch, bound.reduced)
+            elif name in self.of_statistics:
+                inputs[name] = widened(part_of(value, patch), bound.reduced)
             else:
                 shared = rows > 0 and without_rows(value, bound.x, bound.reduced)
                 inputs[name] = part_of(value, patch, shared and name in self.op.slots)
         return inputs
 
     def partial(self, share: Sharing) -> bool:
-        """Whether several slices of the rows share such a sum, each leaving a partial sum.
+        """Whether a sum is left in partial sums, one for each slice of the rows that share it.
 
         A `split` kernel leaves partial sums of every sum over all rows, however few rows there are.
+        Where neighbouring columns share an element, every row leaves some.
         """
+        if share.kind == "channel":
+            return True
         if self.split and share.group == self.geometry.rows > 1:
             return True
         return share.group > self.slices.rows
@@ -164,42 +187,6 @@ class Backward:
             self.outputs.append((dtype, shape))
         return results
 
-    def _schedule(self) -> tuple[schedule.Schedule | None, str, int]:
-        geometry = self.geometry
-        columns = max(geometry.columns, 1)
-        if self.target.shared_limit is None:
-            return None, schedule.choose_host(columns, forward.forced), 0
-        forward.check_columns(self.op.name, columns)
-        traffic = traffic_of(self.bound)
-        tile = choose_gradient(
-            schedule.Row(
-                columns=columns,
-                element_bytes=self.bound.x.element_size(),
-                compute_bytes=self.bound.compute.itemsize,
-                dropout=traffic.draws > 0,
-            ),
-            self.target.shared_limit,
-            self.target.cluster_limit,
-            values_of(self.op.normalizes, traffic.beside),
-            tuple(self._groups()),
-            forward.forced,
-        )
-        return tile, tile.kind, tile.width
-
-    def _groups(self) -> Iterator[int]:
-        """For each operand whose gradient can be a sum over rows, the number of such sums."""
-        x, reduced = self.bound.x, self.bound.reduced
-        for one in occurrences(self.op, self.op.slots):
-            tensor = self.bound.operands[one.name]
-            if not isinstance(tensor, Tensor):
-                continue
-            lead = x.dim() - tensor.dim()
-            own = {dim + lead: size for dim, size in enumerate(tensor.shape)}
-            rows = [dim for dim in range(x.dim()) if dim not in reduced]
-            shared = any(own.get(dim, -1) < x.shape[dim] for dim in rows)
-            if shared and all(own.get(dim, 1) == x.shape[dim] for dim in reduced):
-                yield math.prod(own.get(dim, 1) for dim in rows)
-
     def _generate(self) -> None:
         """Generate the kernel, and a second one if slices of the rows share a gradient."""
         geometry, gradient = self.geometry, self.gradient
@@ -207,18 +194,21 @@ class Backward:
             one: sharing(self.views[one].placed, geometry.sizes, geometry.columns)
             for one in gradient.occurrences
         }
+        for one, share in self.sharing.items():
+            if one.side == "op" and share.kind != "apart":  # also where a row has one column
+                self.sharing[one] = share._replace(kind="row")
         tile = self.tile
         self.slices = cut(
             geometry.rows,
             geometry.columns,
             list(self.sharing.values()),
             None if tile is None else resident_rows(tile, self.target.multiprocessors),
-            1 if tile is None else tile.rows,
-            tile is not None and tile.visits,
+            1 if tile is None else tile.rows_per_block,
+            tile is not None and tile.launch.persistent,
         )
         summed = any(s.group > 1 for s in self.sharing.values() if s.kind in ("column", "row"))
-        if tile is not None and tile.asks == "across" and summed:  # slices of several rows
-            self.tile = dataclasses.replace(tile, asks="never")
+        if tile is not None and summed:
+            self.tile = without_prefetch_across_rows(tile)
         for one, share in self.sharing.items():
             if share.outer < 0 and self.partial(share):
                 self.sharing[one] = share._replace(kind="apart")
@@ -246,8 +236,9 @@ class Backward:
         if second is not None:
             variant, sum_words, sum_patches, rows, blocks = second
             stage = (variant.kernel(), sum_words, sum_patches, rows, 1)
-            then.append((*stage, blocks, 1 if variant.tile is None else variant.tile.block, 0))
-        info = Info(
+            threads = 1 if variant.tile is None else variant.tile.threads_per_block
+            then.append((*stage, blocks, threads, 0))
+        info = BackwardInfo(
             schedule="shared" if self.shared_sums and self.kind == "register" else self.kind,
             tile=tile,
             geometry=geometry,
@@ -263,10 +254,10 @@ class Backward:
             outputs=[(*forward.DLPACK[dtype], tuple(shape)) for dtype, shape in self.outputs],
             rows=total,
             grain=total if geometry.rows * geometry.columns <= forward.HOST_INLINE else 1,
-            grid=1 if tile is None else -(-total // tile.rows) * tile.cluster,
-            block=1 if tile is None else tile.block,
+            grid=1 if tile is None else -(-total // tile.rows_per_block) * tile.cluster,
+            block=1 if tile is None else tile.threads_per_block,
             shared=self.shared_sums * self.bound.compute.itemsize,
-            draws=self.op.dropouts if self.bound.slots else 0,
+            draws=self.op.dropouts if self.bound.dropout_slots else 0,
             info=info,
             then=then,
             returned=self.returned,
@@ -295,26 +286,26 @@ class Backward:
             query=query,
             logical_row=logical,
             slots=self.slots,
-            joining={n: views[joining_name(n)] for n in op.saves if n in self.gradient.joining},
+            output_gradients={
+                n: views[joining_name(n)] for n in op.joining if n in self.gradient.joining
+            },
             drawn_in_memory=isinstance(bound.generator, Tensor),
         )
-        members = forward.declared(bound, write, geometry, op.gradient_cpp(write.compute))
-        members.append((write.view(views[("upstream",)]), "upstream"))
-        members.append((write.view(views[KEPT]), "kept"))
+        members = forward.declared(bound, write, geometry, gradient=True)
+        members.append(Member(write.view(views[("upstream",)]), "upstream"))
+        members.append(Member(write.view(views[KEPT]), "kept"))
         to = views.get(("to",))
-        members.append((write.absent() if to is None else write.view(to), "to"))
+        members.append(Member(write.absent() if to is None else write.view(to), "to"))
         members += [self._target(write, one) for one in self.gradient.occurrences]
-        if self.tile is not None and self.tile.asks != "never":
-            write.constant(self.tile.ahead)
-            members.append(("int64_t", "ahead"))
+        if self.tile is not None and self.tile.launch.prefetch != "never":
+            write.constant(self.tile.launch.prefetch_distance)
+            members.append(Member("int64_t", "ahead", "distance"))
         for number in (self.slices.rows, self.slices.span, self.slices.per_span):
             write.constant(number)
-        members.append(("Slices", "slices"))
+        members.append(Member("Slices", "slices"))
         return self._variant("gradient", members, write), write.pack(), write.patches
 
-    def _variant(
-        self, entry: str, members: Sequence[tuple[str, str]], write: ArgumentWriter
-    ) -> Variant:
+    def _variant(self, entry: str, members: Members, write: ArgumentWriter) -> Variant:
         bound = self.bound
         return Variant(
             arch=self.target.arch,
@@ -323,7 +314,7 @@ class Backward:
             members=tuple(members),
             words=len(write.words),
             op=self.op.name,
-            header=self.op.gradient_header,
+            headers=tuple(self.op.headers(gradient=True)),
             load=bound.load,
             store=bound.store,
             dtype=bound.x.dtype,
@@ -334,29 +325,43 @@ class Backward:
             most_columns=self.most_columns if entry == "gradient" else 0,
         )
 
-    def _target(self, write: ArgumentWriter, one: Occurrence) -> tuple[str, str]:
-        """The C++ type and the name of the member that receives the gradient of an operand."""
+    def _target(self, write: ArgumentWriter, one: Occurrence) -> Member:
+        """The member that receives the gradient of an operand."""
+        place = acting_place(self.op, self.bound, one)
+        name = f"of_{one.side}{place}_{one.number}"
+        kind, sums = self._target_type(write, one, f"{place}, {one.number}")
+        return Member(kind, name, "target", one.side, place, sums=sums)
+
+    def _target_type(self, write: ArgumentWriter, one: Occurrence, numbers: str) -> tuple[str, str]:
+        """The C++ type of a target, and where it keeps sums over rows, as in `Member`.
+
+        `numbers` are the place of the functor and the number of its operand.
+        """
         share, view = self.sharing[one], self.views[one]
-        acting = acting_place(self.op, self.bound, one)
-        name = f"of_{one.side}{acting}_{one.number}"
-        numbers = f"{acting}, {one.number}"
         columns = self.geometry.columns
         if share.kind == "apart":
             # Rows that share it are no neighbours: it is written in x's shape, the caller sums it.
             self.loose = True
-            view = self._whole(view)
-            return f"Each<{numbers}, {write.view(view)}>", name
+            view = self._whole(one, view)
+            if one.side != "op":
+                return f"Each<{numbers}, {write.view(view)}>", ""
+            share = Sharing("row", 1, 0)
         if share.kind == "each":
-            return f"Each<{numbers}, {write.view(view)}>", name
+            return f"Each<{numbers}, {write.view(view)}>", ""
+        if share.kind == "channel":
+            return self._by_channel(write, one, numbers), ""
         partial = self.partial(share)
         flag = str(partial).lower()
         if share.kind == "row":
             if partial:
                 view = self._scratch(one, 1)
-            kind = f"ByRow<{numbers}, {write.view(view)}, {flag}, {write.compute}>"
+            kind = f"ByRow<{numbers}, "
+            if one.side == "op":
+                kind = f"OfRow<{one.number}, "
+            kind += f"{write.view(view)}, {flag}, {write.compute}>"
             write.constant(share.group)
-            return kind, name
-        sums = "memory" if self.tile is None else self.tile.sums
+            return kind, ""
+        sums = "memory" if self.tile is None else self.tile.launch.sum_storage
         memory = None
         if partial or sums == "memory":
             memory = self._scratch(one, columns)
@@ -370,18 +375,32 @@ class Backward:
         write.pointer(memory.patch if memory is not None and sums == "memory" else None)
         write.constant(self.shared_sums)
         if sums == "shared" and self.tile is not None:
-            self.shared_sums += self.tile.block * self.tile.packs * self.tile.width
+            self.shared_sums += self.tile.threads_per_block * self.tile.packs * self.tile.width
         write.constant(share.group)
         write.constant(columns)
         flags = f"{flag}, Sums::k{sums.capitalize()}, {write.compute}"
-        return f"ByColumn<{numbers}, {to}, {flags}>", name
+        return f"ByColumn<{numbers}, {to}, {flags}>", sums
+
+    def _by_channel(self, write: ArgumentWriter, one: Occurrence, numbers: str) -> str:
+        """The C++ type of a target whose elements each stand for several neighbouring columns."""
+        columns, repeats = self.geometry.columns, self.views[one].placed.repeats
+        piece = repeats if self.tile is None else piece_columns(self.tile, repeats)
+        if self.tile is not None:
+            self.pieces_of[one] = repeats // piece
+        memory = self._scratch(one, columns // piece)
+        write.pointer(memory.patch)
+        write.constant(columns // piece)
+        write.constant(repeats)
+        return f"ByChannel<{numbers}, {0 if self.tile is None else piece}, {write.compute}>"
 
     def _scratch(self, one: Occurrence, columns: int) -> View:
         """Allot a workspace of `columns` elements of the compute type for each partial sum."""
         patch = (_runtime.OUTPUT, len(self.outputs))
-        tile, by_column = self.tile, self.sharing[one].kind == "column"
-        combined = by_column and tile is not None and tile.sums != "memory"
-        parts = self.slices.total // (tile.rows if tile is not None and combined else 1)
+        tile, kind = self.tile, self.sharing[one].kind
+        combined = kind == "column" and tile is not None and tile.launch.sum_storage != "memory"
+        parts = self.slices.total // (tile.rows_per_block if tile is not None and combined else 1)
+        if kind == "channel":
+            parts = self.geometry.rows
         self.outputs.append((self.bound.compute, (parts, columns)))
         if self.partial(self.sharing[one]):
             self.parts_of[one] = patch, parts
@@ -393,22 +412,30 @@ class Backward:
         place = Placed((columns,), 1)
         return View(STORAGE[self.bound.compute], place, width if self.width else 0, patch, False)
 
-    def _whole(self, view: View) -> View:
-        """Replace the output for an operand's gradient by one of x's shape and compute type."""
+    def _whole(self, one: Occurrence, view: View) -> View:
+        """Replace the output for an operand's gradient by one that rows do not share.
+
+        It has the compute type and x's shape, or size 1 in the reduced dimensions for an operand of
+        the operator itself.
+        """
         kind, index = view.patch
-        shape = tuple(self.bound.x.shape)
-        self.outputs[index] = (self.bound.compute, shape)
-        return self.views[("whole",)]._replace(patch=(kind, index))
+        place = "rows" if one.side == "op" else "whole"
+        shape = list(self.bound.x.shape)
+        if one.side == "op":
+            shape = [1 if d in self.bound.reduced else size for d, size in enumerate(shape)]
+        self.outputs[index] = (self.bound.compute, tuple(shape))
+        return self.views[place,]._replace(patch=(kind, index))
 
     def _sums(self) -> Any:
         """Generate the second kernel, which adds up partial sums; None if there are none."""
         if not self.parts_of:
             return None
-        stage = second_stage(self.geometry, self.sharing, self.views, self.parts_of, self.compute)
+        stage = second_stage(
+            self.geometry, self.sharing, self.views, self.parts_of, self.pieces_of, self.compute
+        )
+        self.parts_at = stage.parts_at
         variant = self._variant("sums", stage.members, stage.write)
         if self.tile is not None:
-            tile = schedule.Schedule(
-                "register", stage.block, 1, stage.wide, 1, 1, stage.block * stage.wide, False, 4
-            )
+            tile = sums_schedule(stage.block, stage.wide)
             variant = variant._replace(tile=tile, schedule="register")
         return variant, stage.write.pack(), stage.write.patches, stage.rows, stage.blocks

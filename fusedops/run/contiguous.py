@@ -13,30 +13,13 @@ from typing import Any
 
 from torch import Tensor
 
+from fusedops.bind.arranged import arranged, restored
 from fusedops.bind.bind import Bound
-from fusedops.bind.geometry import Operand, place
+from fusedops.bind.geometry import Strided, place
 from fusedops.generate.views import Part, contiguous
 from fusedops.run.runnable import Runnable
 
-__all__ = ["copies", "dense_cure", "options", "order", "run_on_copies", "seen"]
-
-
-def order(bound: Bound) -> list[int]:
-    """The dimensions of x in the order that they have in the copies: the reduced ones last."""
-    return [dim for dim in range(bound.x.dim()) if dim not in bound.reduced] + list(bound.reduced)
-
-
-def seen(bound: Bound, tensor: Tensor) -> Tensor:
-    """A view of a tensor of the call, its dimensions in the order of `order`.
-
-    If the tensor has one of the reduced dimensions in a size other than 1, it is expanded to all of
-    them.
-    """
-    x = bound.x
-    full = tensor[(None,) * (x.dim() - tensor.dim())]
-    whole = any(full.shape[dim] != 1 for dim in bound.reduced)
-    wide = [size if whole and dim in bound.reduced else -1 for dim, size in enumerate(x.shape)]
-    return full.expand(wide).permute(order(bound))
+__all__ = ["copies", "dense_cure", "options", "run_on_copies"]
 
 
 def options(bound: Bound) -> dict[str, Any]:
@@ -45,7 +28,7 @@ def options(bound: Bound) -> dict[str, Any]:
     return {
         "dim": tuple(range(rank - len(bound.reduced), rank)),
         "dtype": bound.dtype,
-        "training": bool(bound.slots),
+        "training": bool(bound.dropout_slots),
         "generator": bound.generator,
     }
 
@@ -56,11 +39,13 @@ def copies(bound: Bound) -> tuple[Tensor, dict[str, Any]]:
     Returns:
         The copy of x, and the operands by name; numbers are as given.
     """
-    operands = {
-        name: seen(bound, value).contiguous() if isinstance(value, Tensor) else value
-        for name, value in bound.operands.items()
-    }
-    return seen(bound, bound.x).contiguous(), operands
+
+    def dense(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        return arranged(value, bound.x.shape, bound.reduced).contiguous()
+
+    return dense(bound.x), {name: dense(value) for name, value in bound.operands.items()}
 
 
 def run_on_copies(op: Runnable, bound: Bound) -> Any:
@@ -73,10 +58,9 @@ def run_on_copies(op: Runnable, bound: Bound) -> Any:
     results = op(dense, **operands, **options(bound))
     names = op.outputs
     tensors = dict(zip(names, [results] if len(names) == 1 else results, strict=True))
-    back = [order(bound).index(dim) for dim in range(dense.dim())]
     for name, tensor in tensors.items():
         if tensor.dim() == dense.dim():
-            tensors[name] = tensor.permute(back).contiguous()
+            tensors[name] = restored(tensor, bound.reduced).contiguous()
         if name in bound.out:
             tensors[name] = bound.out[name].copy_(tensors[name])
     return op.wrap(tensors)
@@ -86,7 +70,7 @@ def dense_cure(
     bound: Bound,
     inputs: Mapping[str, Part],
     parts: Sequence[Part],
-    operands: Sequence[Operand],
+    operands: Sequence[Strided],
     sizes: Sequence[int],
 ) -> str:
     """Say which tensor to make contiguous so that a kernel takes the other tensors as they are.

@@ -18,10 +18,11 @@ from torch import Tensor
 
 from fusedops import _runtime
 from fusedops.bind.bind import FLOATING, KEPT, Bound
-from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry, Operand, Virtual, place
+from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry, Strided, Virtual, place
 from fusedops.errors import UnsupportedError
 from fusedops.functors import rounded
 from fusedops.generate.arguments import ArgumentWriter
+from fusedops.generate.members import Member
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import (
@@ -39,6 +40,7 @@ from fusedops.reference.unfused import run
 from fusedops.run.contiguous import dense_cure, run_on_copies
 from fusedops.run.fallback_arch import serve
 from fusedops.run.runnable import Runnable
+from fusedops.schedule import Schedule, override
 from fusedops.schedule import forward as schedule
 from fusedops.schedule.traffic import traffic_of, without_rows
 
@@ -47,14 +49,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DLPACK",
-    "Info",
+    "ForwardInfo",
     "Variant",
     "check_columns",
-    "choose",
     "columns_apart",
     "describe",
     "make_plan",
     "placed",
+    "resolve",
 ]
 
 #: The most elements for which a call on a CPU uses one thread only. Two threads against one,
@@ -70,20 +72,17 @@ MOST_COLUMNS = 2**31 - 1
 #: DLPack's type code and bits of each dtype that a kernel writes.
 DLPACK = {dtype: (4 if dtype is torch.bfloat16 else 2, dtype.itemsize * 8) for dtype in FLOATING}
 
-#: The row storage that a test forces (fusedops.testing.force_schedule), or None.
-forced: str | None = None
 
-
-class Info(NamedTuple):
+class ForwardInfo(NamedTuple):
     """All that is known of a forward call before it runs; `explain` and the test hooks read it.
 
-    `schedule` says where a row is stored, `tile` is a GPU's launch configuration (None on a CPU),
+    `schedule` says where a row is stored, `tile` is a GPU's schedule (None on a CPU),
     `operands` and `outputs` are views by name, `words` and `patches` are the argument words and
     their relocations, and `draws` is the number of dropouts that draw random numbers.
     """
 
     schedule: str
-    tile: schedule.Schedule | None
+    tile: Schedule | None
     geometry: Geometry
     operands: Mapping[str, View | Number]
     outputs: Mapping[str, View]
@@ -93,14 +92,22 @@ class Info(NamedTuple):
     draws: int
 
 
-def make_plan(op: Runnable, bound: Bound) -> Any:
-    """Return the plan of a call that the C++ path has not seen, or, if none fits, the result."""
+def make_plan(op: Runnable, bound: Bound, shape: Sequence[int] | None = None) -> Any:
+    """Return the plan of a call that the C++ path has not seen, or, if none fits, the result.
+
+    `shape` is that of the plan's outputs of x's size, if not x's: of as many elements.
+    """
+    shapes = [bound.output_shape(name) for name in bound.outputs]
+    if shape is not None:
+        own = tuple(bound.x.shape)
+        shapes = [tuple(shape) if one == own else one for one in shapes]
     outputs = [
-        (*DLPACK[bound.output_dtype(name)], bound.output_shape(name)) for name in bound.outputs
+        (*DLPACK[bound.output_dtype(name)], one)
+        for name, one in zip(bound.outputs, shapes, strict=True)
     ]
     if bound.x.numel() == 0:
-        if bound.columns == 0 and "mean" in op.outputs:
-            return op.wrap(run(bound))  # rows without columns have statistics: NaN
+        if bound.columns == 0 and len(op.outputs) > 1 + len(op.saves):
+            return op.wrap(run(bound))  # rows without columns have statistics
         return _runtime.Plan(
             kernel=None,
             words=b"",
@@ -132,21 +139,21 @@ def make_plan(op: Runnable, bound: Bound) -> Any:
         rows=rows,
         grain=_grain(rows, info.geometry.columns),
         grid=1 if tile is None else tile.grid(rows),
-        block=1 if tile is None else tile.block,
-        shared=0 if tile is None else tile.shared,
+        block=1 if tile is None else tile.threads_per_block,
+        shared=0 if tile is None else tile.shared_bytes,
         draws=info.draws,
         info=info,
     )
 
 
-def _built(bound: Bound, observer: Observer, target: Target) -> Info:
+def _built(bound: Bound, observer: Observer, target: Target) -> ForwardInfo:
     """Notify the observer of a call and build its kernel; return what the call runs."""
     observer.notify(
         functools.partial(observer.of_call, bound),
         lambda other: [describe(bound, other).variant],
         target,
     )
-    info = choose(bound, target)
+    info = resolve(bound, target)
     info.variant.kernel()
     return info
 
@@ -156,7 +163,7 @@ def _grain(rows: int, columns: int) -> int:
     return rows if rows * columns <= HOST_INLINE else max(1, HOST_GRAIN // columns)
 
 
-def choose(bound: Bound, target: Target) -> Info:
+def resolve(bound: Bound, target: Target) -> ForwardInfo:
     """Return what a call runs: its own variant, or a loaded one with more row dimensions.
 
     A last batch of size one has a row dimension less, and must not build a variant for that.
@@ -171,7 +178,7 @@ def choose(bound: Bound, target: Target) -> Info:
     return own
 
 
-def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> Info:
+def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> ForwardInfo:
     """Place the operands, choose the schedule and generate the variant, without building anything.
 
     `target` is x's device by default; `padding` is how many row dimensions of size 1 to add.
@@ -184,11 +191,11 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
         geometry = _padded(geometry, padding)
     columns = max(geometry.columns, 1)
     tile, traffic = None, traffic_of(bound)
-    if target.shared_limit is not None:
-        check_columns(op.name, columns)
-    if target.shared_limit is None:
-        kind, width = schedule.choose_host(columns, forced), 0
+    forced, gpu = override.current(), target.gpu
+    if gpu is None:
+        kind, width = schedule.choose_host(columns, forced.storage), 0
     else:
+        check_columns(op.name, columns)
         tile = schedule.choose(
             schedule.Row(
                 columns=columns,
@@ -198,11 +205,12 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
                 streams=traffic.streams,
                 centred=op.centred,
             ),
-            target.shared_limit,
-            target.cluster_limit,
-            forced,
+            target.arch,
+            gpu,
+            forced.storage,
+            forced.forward,
         )
-        kind, width = tile.kind, tile.width
+        kind, width = tile.storage, tile.width
     places = iter(geometry.placed)
     operands: dict[str, View | Number] = {
         name: view_of(part, next(places), width) for name, part in inputs.items()
@@ -213,8 +221,8 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
     views = {name: view_of(part, next(places), width) for name, part in outputs.items()}
     if bound.keep:
         views[KEPT] = kept_view(views[KEPT], op.kept, width)
-    if tile is not None and target.cluster_limit > 1 and traffic.streams != "many":
-        tile = _staged(bound, tile, operands["x"], views["y"], target)
+    if tile is not None and gpu is not None and gpu.bulk_copies and traffic.streams != "many":
+        tile = _staged(bound, tile, operands["x"], views["y"], gpu.shared_limit)
     query, logical_row = (() if place is None else place.row_strides for place in places)
     rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
     write = ArgumentWriter(
@@ -237,7 +245,7 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
         members=members,
         words=len(write.words),
         op=op.name,
-        header=op.header,
+        headers=tuple(op.headers()),
         load=bound.load,
         store=bound.store,
         dtype=x.dtype,
@@ -246,7 +254,7 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
         translated=target.translated,
         most_columns=0 if tile is not None else schedule.host_columns(kind, columns),
     )
-    return Info(
+    return ForwardInfo(
         schedule=kind,
         tile=tile,
         geometry=geometry,
@@ -261,19 +269,18 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> In
 
 def _staged(
     bound: Bound,
-    tile: schedule.Schedule,
+    tile: Schedule,
     x: View | Number,
     y: View,
-    target: Target,
-) -> schedule.Schedule:
+    shared_limit: int,
+) -> Schedule:
     assert isinstance(x, View)
-    assert target.shared_limit is not None
-    if x.placed.column_stride != 1 or y.placed.column_stride != 1:
-        return dataclasses.replace(tile, staged=0)
+    if x.placed[1:] != (1, 1) or y.placed[1:] != (1, 1):  # columns apart, or shared
+        return dataclasses.replace(tile, staged_bytes=0)
     sizes = (bound.x.element_size(), bound.output_dtype("y").itemsize)
     own = min(size * min(tile.width, 16 // size) for size in sizes)
     access = min(x.width * sizes[0], y.width * sizes[1])
-    return schedule.staged(tile, own, access, max(sizes), target.shared_limit)
+    return schedule.staged(tile, own, access, max(sizes), shared_limit)
 
 
 def check_columns(name: str, columns: int) -> None:
@@ -329,10 +336,10 @@ def placed(bound: Bound, parts: Sequence[Part], summed: Sequence[int] = ()) -> G
     query, logical = [0] * len(shape), [0] * len(shape)
     if rows and bound.op.causal:
         query[rows[-1]] = 1
-    if bound.slots:
+    if bound.dropout_slots:
         for dim, step in zip(rows, contiguous([shape[dim] for dim in rows]), strict=True):
             logical[dim] = step
-    operands: list[Operand] = [(part.shape, part.strides) for part in parts]
+    operands: list[Strided] = [(part.shape, part.strides) for part in parts]
     operands += (Virtual(query), Virtual(logical))
     sizes = [*[part.dtype.itemsize for part in parts], 0, 0]
     try:
@@ -346,45 +353,64 @@ def placed(bound: Bound, parts: Sequence[Part], summed: Sequence[int] = ()) -> G
 
 
 def declared(
-    bound: Bound, write: ArgumentWriter, geometry: Geometry, op: str
-) -> list[tuple[str, str]]:
+    bound: Bound, write: ArgumentWriter, geometry: Geometry, gradient: bool = False
+) -> list[Member]:
     """Write the members with which every kernel's argument begins: rows, operator, x, functors.
 
-    Returns each member's C++ type and name; its words go to `write`. `op` is the operator's type.
+    The words of the members go to `write`. `gradient` says whether the operator's gradient takes
+    the place of the operator.
     """
-    members = [(write.rows(geometry.rows, geometry.sizes), "rows")]
+    members = [Member(write.rows(geometry.rows, geometry.sizes), "rows")]
     write.constant(geometry.columns)
-    members.append(("int64_t", "cols"))
-    if bound.op.eps is None:
-        write.constant(0)
-    else:
-        write.number(rounded(bound.op.eps, write.compute))
-    members.append((op, "op"))
-    members.append((write.operand("x"), "x"))
+    members.append(Member("int64_t", "cols"))
+    members.append(Member(_operator(bound, write, gradient), "op"))
+    members.append(Member(write.operand("x"), "x"))
     for side, chain in (("load", bound.load), ("store", bound.store)):
-        for position, functor in enumerate(chain):
-            write.dropout_slot = bound.slots.get((side, position), -1)
-            members.append((functor.spell(write), f"{side}{position}"))
+        for index, functor in enumerate(chain):
+            write.dropout_slot = bound.dropout_slots.get((side, index), -1)
+            drawn = functor.draws is not None and write.drawn_in_memory
+            name = f"{side}{index}"
+            members.append(Member(functor.emit(write), name, "functor", side, index, drawn))
     return members
 
 
-def _members(
-    bound: Bound, write: ArgumentWriter, geometry: Geometry, tile: schedule.Schedule | None
-) -> tuple[tuple[str, str], ...]:
-    """The C++ type and the name of each member of the forward kernel's argument."""
+def _operator(bound: Bound, write: ArgumentWriter, gradient: bool) -> str:
+    """Write the data members of the operator or of its gradient; return its C++ type."""
     op = bound.op
-    members = declared(bound, write, geometry, op.cpp(write.compute))
-    members.append((write.output("y"), "y"))
+    for name in op.numbers:
+        write.number(rounded(op.constants[name], write.compute))
+    kinds = [write.operand(name) for name in op.row_operands]
+    if gradient:
+        able = [name for name, one in op.statistics.items() if one.differentiable]
+        kinds += [write.output_gradient(name) for name in able]
+    if not op.numbers and not kinds:
+        write.constant(0)
+    return (op.gradient_cpp if gradient else op.cpp)(write.compute, *kinds)
+
+
+def _members(
+    bound: Bound, write: ArgumentWriter, geometry: Geometry, tile: Schedule | None
+) -> tuple[Member, ...]:
+    """The members of the forward kernel's argument."""
+    op = bound.op
+    members = declared(bound, write, geometry)
+    operator = next(one.cpp for one in members if one.name == "op")
+    members.append(Member(write.output("y"), "y"))
     kept = f"Kept<{write.output(KEPT)}, " if bound.keep else ""
-    if "mean" in op.outputs:
-        kind = f"Statistics<{write.output('mean')}, {write.output('rstd')}>"
+    returned = [
+        f"Statistic<&{operator}::Finish::{op.statistics[name].member}, {write.output(name)}>"
+        for name in op.outputs
+        if name in op.statistics
+    ]
+    if returned:
+        kind = f"Statistics<{', '.join(returned)}>"
     else:
         write.constant(0)
         kind = "NoStatistics"
-    members.append((f"{kept}{kind}>" if kept else kind, "statistics"))
-    if tile is not None and tile.asks != "never":
-        write.constant(tile.ahead)
-        members.append(("int64_t", "ahead"))
+    members.append(Member(f"{kept}{kind}>" if kept else kind, "statistics"))
+    if tile is not None and tile.launch.prefetch != "never":
+        write.constant(tile.launch.prefetch_distance)
+        members.append(Member("int64_t", "ahead", "distance"))
     return tuple(members)
 
 
@@ -398,4 +424,4 @@ def columns_apart(bound: Bound) -> bool:
 
 def _draws(bound: Bound) -> int:
     """The number of dropouts that draw: all or none, so that each has its own offset."""
-    return bound.op.dropouts if bound.slots else 0
+    return bound.op.dropouts if bound.dropout_slots else 0

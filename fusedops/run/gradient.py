@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fusedops import _runtime
+from fusedops._runtime import Reason
 from fusedops.bind.bind import KEPT, Bound, bind
 from fusedops.bind.generator import draw
 from fusedops.errors import UnsupportedError
@@ -26,7 +27,6 @@ from fusedops.run.saved_tensors import joining_name, saved_name
 from fusedops.run.wanted_gradients import WantedGradients
 
 if TYPE_CHECKING:
-    from fusedops._runtime import Reason
     from fusedops.declare.declaration import Declaration
     from fusedops.run.observer import CallText, Observer
 
@@ -39,6 +39,7 @@ _FLAGS = {
     Role.FLAGS: _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
     Role.COUNT: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
     Role.PROBABILITY: _runtime.SLOT_PROBABILITY | _runtime.SLOT_NUMBER,
+    Role.ROW: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
 }
 
 
@@ -73,12 +74,12 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         _runtime.Dispatcher.__init__(self, f"gradient of {op.name}", slots, self._slow, draw, tuple)
 
     def _slow(self, reason: Reason, dy: Any, given: dict[str, Any], options: dict[str, Any]) -> Any:
-        if reason == "miss":
+        if reason is Reason.MISS:
             return self._plan(dy, given, options)
-        if reason in ("neg", "conj"):
+        if reason in (Reason.NEG, Reason.CONJ):
             plain = {name: _resolved(value) for name, value in given.items()}
             return self(_resolved(dy), **plain, **options)
-        if reason == "functorch" or (reason == "layout" and dy.layout is torch.strided):
+        if reason is Reason.FUNCTORCH or (reason is Reason.LAYOUT and dy.layout is torch.strided):
             raise UnsupportedError(
                 f"{self.op.name}: a vectorized backward pass (is_grads_batched=True, or "
                 "vectorize=True) does not see into a fused kernel; leave that away, or use "
@@ -86,8 +87,8 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
             )
         raise UnsupportedError(
             f"{self.op.name}: the gradient of its result, or a tensor kept for it, cannot be used "
-            f"by a fused kernel ({reason}): it must be a plain dense torch.Tensor on the device of "
-            f"x, got {type(dy).__name__} with layout {dy.layout}; use op.unfused"
+            f"by a fused kernel ({reason.value}): it must be a plain dense torch.Tensor on the "
+            f"device of x, got {type(dy).__name__} with layout {dy.layout}; use op.unfused"
         )
 
     def _plan(self, dy: Tensor, given: dict[str, Any], options: dict[str, Any]) -> Any:
@@ -115,7 +116,7 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
                 return plan
         except UnsupportedError:
             # The forward pass took the operands: it is how the gradients lie that is too much.
-            joining = [given.get(joining_name(name)) for name in self.op.saves]
+            joining = [given.get(joining_name(name)) for name in self.op.joining]
             if all(t.is_contiguous() for t in (dy, *joining) if isinstance(t, Tensor)):
                 raise
         dense, values = self.copies(dy, given)
@@ -177,8 +178,9 @@ def described(
     for name in op.saves:
         if name in needed.streams:
             given[saved_name(name)] = _output(bound, name)
+    for name in op.joining:
         given[joining_name(name)] = _output(bound, name)
-    return _output(bound, "y"), given, {"dim": bound.reduced, "training": bool(bound.slots)}
+    return _output(bound, "y"), given, {"dim": bound.reduced, "training": bool(bound.dropout_slots)}
 
 
 def _output(bound: Bound, name: str) -> Tensor:

@@ -18,8 +18,9 @@ class Occurrence(NamedTuple):
     """One use of an operand by a functor; an operand that two functors use has two gradients.
 
     Attributes:
-        side: The side on which the functor stands, "load" or "store".
-        place: The index of the functor in the declaration's functors of that side.
+        side: The side on which the functor stands, "load" or "store"; "op" for a row operand of the
+            operator itself.
+        place: The index of the functor in the declaration's functors of that side; 0 for "op".
         number: The index of the operand among those of the functor that have gradients.
         name: The name of the operand.
     """
@@ -31,18 +32,21 @@ class Occurrence(NamedTuple):
 
 
 def occurrences(op: Declaration, wanted: Collection[str]) -> list[Occurrence]:
-    """All uses of the operands in `wanted`, LOAD before STORE, numbered as in the C++ functors."""
+    """All uses of the operands in `wanted`, numbered as in the C++: LOAD, STORE, operator."""
     found = []
     for side, chain in (("load", op.load), ("store", op.store)):
         for place, functor in enumerate(chain):
             for index, name in enumerate(functor.gradients()):
                 if name in wanted:
                     found.append(Occurrence(side, place, index, str(name)))
-    return found
+    own = enumerate(op.row_operands)
+    return found + [Occurrence("op", 0, index, name) for index, name in own if name in wanted]
 
 
 def acting_place(op: Declaration, bound: Bound, one: Occurrence) -> int:
     """The index of an occurrence's functor among those of its side that act in this call."""
+    if one.side == "op":
+        return 0
     chain = op.load if one.side == "load" else op.store
     acting = bound.load if one.side == "load" else bound.store
     if len(chain) == len(acting):

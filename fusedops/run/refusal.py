@@ -10,15 +10,38 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch import Tensor
 
+from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound, bind
 from fusedops.bind.layouts import check_layouts, described
 from fusedops.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from fusedops._runtime import Reason
     from fusedops.declare.declaration import Declaration
 
 __all__ = ["refuse", "refuse_classes"]
+
+
+#: What is wrong and how to mend it, where the arguments themselves are all right.
+_MEANING = {
+    Reason.SUBCLASS: "{classes} must be plain, a torch.Tensor or Parameter; pass the plain tensor "
+    "in it, say {key}.as_subclass(torch.Tensor), or use op.unfused",
+    Reason.NEG: "{negative} must not have its negative bit set, for its memory holds other "
+    "numbers; use .resolve_neg()",
+    Reason.CONJ: "{conjugate} must not have its conjugate bit set, for its memory holds other "
+    "numbers; use .resolve_conj()",
+    Reason.MODE: "a torch dispatch or function mode is active, which a fused kernel would bypass; "
+    "use op.unfused under it",
+    Reason.FUNCTORCH: "torch.func transforms (vmap, grad, jvp) do not see into a fused kernel; use "
+    "op.unfused under them",
+    Reason.TRACING: "torch.jit.trace does not see into a fused kernel; use torch.compile or "
+    "torch.export, or op.unfused",
+    Reason.LAYOUT: "tensors must be dense and strided, got {layouts}; use op.unfused",
+    Reason.GRAD: "{grads} requires grad, which this call has no gradients for; call it under "
+    "torch.no_grad(), detach() what needs no gradient, or use op.unfused, which differentiates",
+    Reason.DUAL: "forward-mode derivatives do not reach into a fused kernel; use op.unfused",
+    Reason.STORAGE: "{without} has no memory of its own (fake, meta, zero or functional tensors); "
+    "pass plain tensors, or use op.unfused",
+}
 
 
 def refuse(
@@ -37,16 +60,16 @@ def refuse(
         TypeError, ValueError: An argument does not fit, or out overlaps another tensor.
         UnsupportedError: The call is sound, but no fused kernel can run it.
     """
-    name = type(op).__name__
-    if reason in ("arguments", "device", "overlap"):
+    name = op.name
+    if reason in (Reason.ARGUMENTS, Reason.DEVICE, Reason.OVERLAP):
         bound = bind(op, x, operands, options)
-        if reason == "overlap":
+        if reason is Reason.OVERLAP:
             raise ValueError(
                 f"{name}: out must overlap neither an input nor another output nor itself, judged "
                 f"by first and last elements, but {_overlap(bound)}; pass other memory, or leave "
                 "out= away and get a new tensor"
             )
-        if reason == "device":
+        if reason is Reason.DEVICE:
             raise UnsupportedError(
                 f"{name}: x must be on the CPU or a CUDA device, got {bound.x.device}; op.unfused "
                 "runs on any device"
@@ -58,35 +81,15 @@ def refuse(
     if len(outs) == 1:
         named["out"] = named.pop("out[0]")
     check_layouts(name, named)
-    if reason == "conj":
+    if reason is Reason.CONJ:
         bind(op, x, operands, options)  # says what to do with complex numbers
     tensors = {key: value for key, value in named.items() if isinstance(value, Tensor)}
-    meaning: dict[Reason, str] = {
-        "subclass": "{classes} must be plain, a torch.Tensor or Parameter; pass the plain tensor "
-        "in it, say {key}.as_subclass(torch.Tensor), or use op.unfused",
-        "neg": "{negative} must not have its negative bit set, for its memory holds other numbers; "
-        "use .resolve_neg()",
-        "conj": "{conjugate} must not have its conjugate bit set, for its memory holds other "
-        "numbers; use .resolve_conj()",
-        "mode": "a torch dispatch or function mode is active, which a fused kernel would bypass; "
-        "use op.unfused under it",
-        "functorch": "torch.func transforms (vmap, grad, jvp) do not see into a fused kernel; use "
-        "op.unfused under them",
-        "tracing": "torch.jit.trace does not see into a fused kernel; use torch.compile or "
-        "torch.export, or op.unfused",
-        "layout": "tensors must be dense and strided, got {layouts}; use op.unfused",
-        "grad": "{grads} requires grad, which this call has no gradients for; call it under "
-        "torch.no_grad(), detach() what needs no gradient, or use op.unfused, which differentiates",
-        "dual": "forward-mode derivatives do not reach into a fused kernel; use op.unfused",
-        "storage": "{without} has no memory of its own (fake, meta, zero or functional tensors); "
-        "pass plain tensors, or use op.unfused",
-    }
 
     def those(of: Callable[[Tensor], bool]) -> str:
         return " and ".join(described(k) for k, one in tensors.items() if of(one)) or "a tensor"
 
     classes = {key: one for key, one in tensors.items() if not _is_plain(one)}
-    text = meaning.get(reason, f"the call cannot take the fused path: {reason}").format(
+    text = _MEANING[reason].format(
         classes=_classes(classes),
         key=next(iter(classes), "x"),
         negative=those(lambda one: one.is_neg()),

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
-from fusedops.functors import Functor, Residual
+from fusedops.functors import Functor
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
@@ -43,12 +43,12 @@ def needed(op: Declaration, wanted: Collection[str]) -> Needed:
     def remake(chain: tuple[Functor, ...], end: int) -> None:
         """Add the tensors from which the input of functor number `end` is recomputed."""
         nonlocal x
-        start = 0
+        start, last = 0, None
         for place, functor in enumerate(chain[:end]):
-            if isinstance(functor, Residual) and functor.save is not None:
-                start = place + 1
-        if start:
-            streams.add(str(chain[start - 1].save))  # type: ignore[attr-defined]
+            if functor.saves is not None:
+                start, last = place + 1, functor.saves
+        if last is not None:
+            streams.add(last.name)
         elif chain is op.load:
             x = True
         for functor in chain[start:end]:
@@ -64,6 +64,7 @@ def needed(op: Declaration, wanted: Collection[str]) -> Needed:
             operands.update(reads.operands)
             if reads.input:
                 remake(chain, place)
+    operands.update(op.reads(wanted))
     return Needed(x, frozenset(operands), frozenset(streams))
 
 
@@ -73,5 +74,5 @@ def saved_name(stream: str) -> str:
 
 
 def joining_name(stream: str) -> str:
-    """The keyword under which a backward call gets the gradient of the saved stream."""
+    """The keyword under which a backward call gets the gradient of a result besides y."""
     return f"gradient of {stream}"

@@ -12,11 +12,16 @@ from typing import Any, NamedTuple
 
 from fusedops.bind.geometry import Geometry, Placed
 from fusedops.generate.arguments import ArgumentWriter
+from fusedops.generate.members import Member
 from fusedops.generate.views import View
 from fusedops.run.operand_gradients import Occurrence
 from fusedops.schedule.row_partition import Sharing
 
 __all__ = ["SecondStage", "second_stage"]
+
+#: Columns and threads of a thread block where sums are over pieces of neighbouring columns as well:
+#: each of its warps has a column.
+_PIECES = (8, 256)
 
 #: How the second stage sums, as (most partial sums, most columns, columns a thread block, threads a
 #: thread block): the first entry whose limits are not exceeded is used; None is no limit. A column
@@ -34,20 +39,23 @@ class SecondStage(NamedTuple):
     """The generated second kernel: its argument and its launch configuration.
 
     Attributes:
-        members: The C++ type and the name of each member of the kernel's argument.
+        members: The members of the kernel's argument.
         write: The writer that holds the argument words and their relocations.
         rows: The number of rows of the kernel, one for each row of each gradient that is summed.
         blocks: The grid size, in thread blocks.
         wide: The number of columns that a thread block sums.
         block: The number of threads in a thread block.
+        parts_at: For each member, the index of the argument word that holds its number of partial
+            sums.
     """
 
-    members: Sequence[tuple[str, str]]
+    members: Sequence[Member]
     write: ArgumentWriter
     rows: int
     blocks: int
     wide: int
     block: int
+    parts_at: Sequence[int]
 
 
 def second_stage(
@@ -55,6 +63,7 @@ def second_stage(
     sharing: Mapping[Occurrence, Sharing],
     views: Mapping[Any, View],
     parts_of: Mapping[Occurrence, tuple[tuple[int, int], int]],
+    pieces_of: Mapping[Occurrence, int],
     compute: str,
 ) -> SecondStage:
     """Generate the kernel that adds up the partial sums of operands' gradients.
@@ -65,6 +74,8 @@ def second_stage(
         views: The views of the backward call's tensors; those of the gradients by occurrence.
         parts_of: The source of the workspace's pointer and the number of partial sums in it, for
             each gradient that has partial sums.
+        pieces_of: The number of neighbouring columns of the workspace that are summed for one
+            element, for each gradient that has such sums.
         compute: The C++ compute type, "float" or "double".
     """
     write = ArgumentWriter(
@@ -82,22 +93,27 @@ def second_stage(
     def rows_of(one: Occurrence) -> int:  # the number of rows of an operand's gradient
         return geometry.rows // sharing[one].group
 
-    members, rows, blocks = [], 0, 0
+    members, rows, blocks, parts_at = [], 0, 0, []
     most = max(parts // rows_of(one) for one, (_, parts) in parts_of.items())
-    wide, block = _sums_of(most, geometry.columns)
+    wide, block = _PIECES if pieces_of else _sums_of(most, geometry.columns)
     for number, (one, (patch, all_parts)) in enumerate(parts_of.items()):
         share, view = sharing[one], views[one]
-        columns = 1 if share.kind == "row" else geometry.columns
+        columns = 1 if share.kind == "row" else geometry.columns // view.placed.repeats
         groups = rows_of(one)
         place = Placed((share.outer,), view.placed.column_stride)
         to = write.view(view._replace(placed=place, width=1 if view.width else 0, shared=False))
         write.pointer(patch)
+        kind = "PartsOf"
+        if one in pieces_of:
+            kind = "PiecesOf"
+            write.constant(pieces_of[one])
+        parts_at.append(len(write.words))
         for constant in (all_parts // groups, groups, columns):
             write.constant(constant)
-        members.append((f"PartsOf<{to}, {write.compute}>", f"sum{number}"))
+        members.append(Member(f"{kind}<{to}, {write.compute}>", f"sum{number}"))
         rows += groups
         blocks += -(-columns // wide) * groups
-    return SecondStage(members, write, rows, blocks, wide, block)
+    return SecondStage(members, write, rows, blocks, wide, block, parts_at)
 
 
 def _sums_of(parts: int, columns: int) -> tuple[int, int]:

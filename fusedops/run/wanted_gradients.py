@@ -25,7 +25,7 @@ class WantedGradients:
     Attributes:
         op: The declaration that is differentiated.
         wanted: The names whose gradients are wanted: operands, and "x" if its own is.
-        joining: The names of the saved streams that have a gradient of their own.
+        joining: The names of the results besides y that have a gradient of their own.
         needed: The saved tensors that the backward pass reads.
         occurrences: Each use of a wanted operand by a functor, LOAD before STORE.
         names: The name that each result is the gradient of; a name is there twice if two functors
@@ -46,5 +46,5 @@ class WantedGradients:
         self.places = [at.get(name) for name in ("x", *op.slots)]
         keywords = [KEPT, "x", *op.slots]
         keywords += [saved_name(name) for name in op.saves]
-        keywords += [joining_name(name) for name in op.saves]
+        keywords += [joining_name(name) for name in op.joining]
         self.numbers = {name: number for number, name in enumerate(keywords, 1)}

@@ -3,7 +3,7 @@
 """Choose the tile of a backward pass: elements of a row and of its gradient per thread.
 
 Like the forward tile it may follow from columns, dtypes, the operator, what its operands move
-(traffic.py) and the most blocks of a cluster, never from the number of rows or from which gradients
+(traffic.py) and the largest cluster, never from the number of rows or from which gradients
 are wanted, since dx of a row depends on its row alone. Figures are of one H200, in percent of the
 ceiling.
 """
@@ -76,15 +76,11 @@ class GradientTile(NamedTuple):
 
     Attributes:
         tile: How the row is cut.
-        values: Largest number of values per thread.
-        odd: Whether a pack is one column.
-        wide: Whether it belongs to a norm of 4 bytes per column.
+        values: Largest number of 4-byte values per thread that it was cut by.
     """
 
     tile: Tile
     values: int
-    odd: bool
-    wide: bool
 
 
 def values_of(normalizes: bool, beside: int) -> str:
@@ -99,45 +95,45 @@ def values_of(normalizes: bool, beside: int) -> str:
     return "softmax" if not normalizes else "norm" if beside <= 2 else "long norm"
 
 
-def gradient_tile(row: Row, cluster_limit: int, declared: str) -> GradientTile:
+def gradient_tile(row: Row, cluster_limit: int, family: str) -> GradientTile:
     """The tile of a row in the backward pass.
 
     Args:
         row: The facts from which the tile follows.
         cluster_limit: Largest number of thread blocks in a cluster; 1 without clusters.
-        declared: A key of GRADIENT_VALUES.
+        family: A key of GRADIENT_VALUES.
     """
     columns, width = row.columns, row.width
     odd = width == 1
-    wide = declared == "norm" and row.element_bytes == row.compute_bytes == 4
-    usual = ODD_VALUES if odd and declared == "norm" else GRADIENT_VALUES
-    softmax = declared in ("plain", "softmax")
+    wide = family == "norm" and row.element_bytes == row.compute_bytes == 4
+    usual = ODD_VALUES if odd and family == "norm" else GRADIENT_VALUES
+    softmax = family in ("plain", "softmax")
     twice = softmax and row.element_bytes == 2 and columns > READ_TWICE
-    most_threads = GRADIENT_TILE // 32 if twice else _most_threads(row, declared)
-    kinds: list[tuple[Table, int]] = [(usual[declared], most_threads)]
+    most_threads = GRADIENT_TILE // 32 if twice else _most_threads(row, family)
+    kinds: list[tuple[Table, int]] = [(usual[family], most_threads)]
     if wide:
         kinds.insert(0, (WIDE_ODD_VALUES if odd else WIDE_VALUES, most_threads))
-    elif odd and declared == "plain" and row.element_bytes == 2:
-        narrow = ODD_VALUES[declared]
+    elif odd and family == "plain" and row.element_bytes == 2:
+        narrow = ODD_VALUES[family]
         few = at_most(narrow, columns) == 64
         kinds.insert(0, (narrow, NARROW_THREADS if few else most_threads))
     long = columns > (GRADIENT_TILE if wide else ODD_COLUMNS)
-    if declared == "norm" and odd and long and (wide or row.element_bytes == 2):
+    if family == "norm" and odd and long and (wide or row.element_bytes == 2):
         kinds.insert(0, (kinds[0][0], ODD_THREADS))
     # Small thread blocks, unless a cluster of them is too small, so that a row would be read twice.
     tiles = [tile_of(columns, width, row.compute_bytes, *kind) for kind in kinds]
     fits = next((i for i, tile in enumerate(tiles) if tile.chunks <= cluster_limit), -1)
-    return GradientTile(tiles[fits], at_most(kinds[fits][0], columns), odd, wide)
+    return GradientTile(tiles[fits], at_most(kinds[fits][0], columns))
 
 
-def _most_threads(row: Row, declared: str) -> int:
+def _most_threads(row: Row, family: str) -> int:
     """Largest number of threads that hold one chunk of a row, if the row is read once."""
     floats, two_bytes = row.columns * row.compute_bytes // 4, row.element_bytes == 2
     few = GRADIENT_TILE // 32
-    cut = declared == "norm" and two_bytes and row.columns % GRADIENT_TILE > 0
+    cut = family == "norm" and two_bytes and row.columns % GRADIENT_TILE > 0
     if GRADIENT_TILE < floats <= (NORM_CLUSTER if cut else GRADIENT_CLUSTER):
         return few
-    softmax = declared in ("plain", "softmax")
+    softmax = family in ("plain", "softmax")
     if softmax and two_bytes and GRADIENT_CLUSTER < floats <= MORE_THREADS * GRADIENT_CLUSTER:
         return int(MORE_THREADS * few)
     return 2 * few

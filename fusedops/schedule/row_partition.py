@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fusedops.bind.geometry import Placed
+from fusedops.schedule.row_schedule import Schedule
 
-__all__ = ["Sharing", "Slices", "cut", "sharing"]
+__all__ = ["Sharing", "Slices", "cut", "piece_columns", "sharing"]
 
 #: Largest number of slices on a CPU: more than any number of threads shares well, few enough that
 #: their partial sums stay in the caches.
@@ -31,7 +32,8 @@ class Sharing(NamedTuple):
 
     Attributes:
         kind: "each": no elements share one; "column": rows share one; "row": the columns of a row
-            share one, and maybe rows too; "apart": the rows that share one are not neighbours in
+            share one, and maybe rows too; "channel": several neighbouring columns of a row share
+            one, and maybe rows too; "apart": the rows that share one are not neighbours in
             processing order.
         group: Number of neighbouring rows that share one element.
         outer: The operand's stride from group to group, in elements; -1 where it is not constant.
@@ -66,9 +68,29 @@ def sharing(place: Placed, sizes: Sequence[int], columns: int) -> Sharing:
         elif step != reach:
             outer = -1  # groups are nested: no single stride
         reach = step * size
+    if place.repeats > 1:
+        return Sharing("channel", group, outer)
     if by_row:
         return Sharing("row", group, outer)
     return Sharing("each" if group == 1 else "column", group, outer)
+
+
+def piece_columns(tile: Schedule, repeats: int) -> int:
+    """Columns of one piece of a row, where neighbouring columns share an element of a gradient.
+
+    A row leaves one sum for each piece (row/channel_target.cuh). A piece is what neighbouring lanes
+    hold of a pack, and lies within the columns that share an element.
+
+    Args:
+        tile: The schedule of the row on a GPU.
+        repeats: How many neighbouring columns share each element.
+    """
+    if tile.pieces:  # the packs at the end of a row are narrower
+        return 1
+    width = math.gcd(repeats, tile.width)
+    if width < tile.width:
+        return width
+    return width * math.gcd(repeats // width, tile.threads, 32)
 
 
 class Slices(NamedTuple):
@@ -91,9 +113,9 @@ def cut(
     rows: int,
     columns: int,
     shared: Sequence[Sharing],
-    resident: int | None,
+    resident_rows: int | None,
     lanes: int = 1,
-    visits: bool = False,
+    persistent: bool = False,
 ) -> Slices:
     """Partition the rows of a backward pass into slices.
 
@@ -101,18 +123,18 @@ def cut(
         rows: Number of rows in the call.
         columns: Row length in elements.
         shared: How rows share each operand that has a gradient.
-        resident: Rows that the device's persistent blocks process at a time; None for a CPU.
+        resident_rows: Rows that the device's persistent blocks process at a time; None for a CPU.
         lanes: Number of slices that are summed up together; all of them lie in one span.
-        visits: Whether slices of several rows (persistent blocks) are wanted in any case.
+        persistent: Whether slices of several rows (persistent blocks) are wanted in any case.
     """
     groups = sorted({one.group for one in shared if one.kind in ("column", "row")})
-    if resident is None:
+    if resident_rows is None:
         fewest = -(-HOST_SLICE // max(columns, 1))
         wanted = max(1, min(HOST_SLICES, rows // max(fewest, 1)))
-    elif not visits and (not groups or groups[-1] == 1):
+    elif not persistent and (not groups or groups[-1] == 1):
         return Slices(1, max(rows, 1), max(rows, 1), rows)
     else:
-        wanted = max(1, min(resident, rows))
+        wanted = max(1, min(resident_rows, rows))
     # One slice sums a whole group, where that leaves enough slices.
     whole = [group for group in groups if rows // group >= wanted or group == 1]
     unit = whole[-1] if whole else 1

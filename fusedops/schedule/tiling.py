@@ -48,7 +48,7 @@ class Tile(NamedTuple):
     chunk: int
 
     @property
-    def holds(self) -> int:
+    def capacity(self) -> int:
         """Capacity of the packs of a chunk, in elements."""
         return self.threads * self.packs * self.width
 
@@ -118,13 +118,10 @@ def is_exact(columns: int, tile: int, chunks: int) -> bool:
     return columns == tile * chunks and chunks == power_of_two_above(chunks)
 
 
-def full_packs(columns: int, threads: int, chunk: int, blocks: int, width: int) -> int:
-    """Number of packs that are surely full in every thread, so that they need no bounds check.
-
-    `blocks` is the number of thread blocks that share the row, each with one chunk.
-    """
-    of_last = columns - (blocks - 1) * chunk
-    return max(0, min(chunk, of_last) // (threads * width))
+def full_packs(columns: int, tile: Tile) -> int:
+    """Number of packs that are surely full in every thread, so that they need no bounds check."""
+    of_last = columns - (tile.chunks - 1) * tile.chunk
+    return max(0, min(tile.chunk, of_last) // (tile.threads * tile.width))
 
 
 def ceil_div(a: int, b: int) -> int:

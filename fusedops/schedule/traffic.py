@@ -84,7 +84,7 @@ def traffic_of(bound: Bound) -> Traffic:
     return Traffic(
         load=_extents(bound, bound.load),
         store=_extents(bound, bound.store),
-        draws=sum(functor.draws for functor in functors),
+        draws=sum(functor.draws is not None for functor in functors),
         saves=len(bound.op.saves),
         masks=any(functor.masks for functor in functors),
     )

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""For tests: check a declaration; force a row schedule, see which one ran, count launches.
+"""For tests: check a declaration; force a schedule, see which one ran, count launches.
 
 May import: _runtime, bind, reference, schedule, run, row_op.
 """
@@ -13,8 +13,10 @@ from collections.abc import Iterator
 
 from fusedops import _runtime, row_op
 from fusedops.row_op import RowOp
-from fusedops.run import forward
-from fusedops.schedule.forward import STORAGES
+from fusedops.schedule import override
+from fusedops.schedule.launch import LaunchConfig
+from fusedops.schedule.override import Override
+from fusedops.schedule.row_schedule import STORAGES
 from fusedops.testing.comparison import Compared, Report, check
 
 __all__ = [
@@ -22,11 +24,13 @@ __all__ = [
     "Report",
     "check",
     "count_launches",
+    "force_launch",
     "force_schedule",
     "last_schedule",
 ]
 
 _NAMES = (*STORAGES, "host")
+_salts = {Override(): 0}
 
 
 @contextlib.contextmanager
@@ -50,12 +54,32 @@ def force_schedule(name: str) -> Iterator[None]:
     """
     if name not in _NAMES:
         raise ValueError(f"schedule must be one of {', '.join(_NAMES)}, got {name!r}")
-    before = forward.forced
-    _set(name)
-    try:
+    with _overridden(override.current()._replace(storage=name)):
         yield
-    finally:
-        _set(before)
+
+
+@contextlib.contextmanager
+def force_launch(
+    *, forward: LaunchConfig | None = None, backward: LaunchConfig | None = None
+) -> Iterator[None]:
+    """Run every call in the block on a GPU with these launch configurations.
+
+    A launch configuration changes speed alone: outputs and the gradient of x keep their bits. It is
+    used as it is, whatever the limits of the device.
+
+    Args:
+        forward: That of forward passes (`fusedops.schedule.launch.LaunchConfig`), or None for the
+            one that is chosen.
+        backward: That of backward passes likewise.
+
+    Raises:
+        TypeError: An argument is no launch configuration.
+    """
+    for name, config in (("forward", forward), ("backward", backward)):
+        if not isinstance(config, LaunchConfig | None):
+            raise TypeError(f"force_launch: {name} must be a LaunchConfig, got {config!r}")
+    with _overridden(override.current()._replace(forward=forward, backward=backward)):
+        yield
 
 
 def last_schedule() -> str | None:
@@ -93,7 +117,17 @@ def _launches(op: RowOp) -> int:
     return sum(dispatcher.launches for dispatcher in of_op)
 
 
-def _set(name: str | None) -> None:
-    # The salt parts plans that were made under a forced schedule from all others.
-    forward.forced = name
-    _runtime.set_salt(0 if name is None else 1 + _NAMES.index(name))
+@contextlib.contextmanager
+def _overridden(wanted: Override) -> Iterator[None]:
+    before = override.replace(wanted)
+    _runtime.set_salt(_salt(wanted))
+    try:
+        yield
+    finally:
+        override.replace(before)
+        _runtime.set_salt(_salt(before))
+
+
+def _salt(wanted: Override) -> int:
+    """The number that parts the plans made under an override from all others."""
+    return _salts.setdefault(wanted, len(_salts))

@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound
 from fusedops.bind.generator import draw
-from fusedops.reference.error_bound import Wanted, wanted
+from fusedops.reference.error_bound import Expected, expected
 from fusedops.row_op import RowOp
 from fusedops.run.refusal import refuse
 
-__all__ = ["Compared", "Report", "check"]
+__all__ = ["Compared", "Comparison", "Report", "check"]
 
 _SEED = 20
 
@@ -92,7 +93,7 @@ def check(op: RowOp, x: Tensor, /, **arguments: Any) -> Report:
     Whatever the declaration holds, functors of your own included. The truth is the unfused chain in
     double on the same inputs; the bound for each element is 0.51 ulp of its type and four times the
     error of the unfused chain in the compute type (docs/design.md). Compared are the call as given
-    with random upstream gradients for y and for every saved stream, another dropout mask, an x with
+    with random upstream gradients for every output that has one, another dropout mask, an x with
     gaps between its columns, upstream gradients that rows share, an odd number of columns, one row,
     one column, no rows; the gradient of x alone, and those of the operands alone; and that a second
     run gives the same bits. Much of that has to be built first: a check takes seconds on a CPU.
@@ -120,9 +121,10 @@ def check(op: RowOp, x: Tensor, /, **arguments: Any) -> Report:
     if arguments.pop("out", None) is not None:
         raise TypeError("check: out= has no place here; leave it away")
     arguments.pop("generator", None)
+    op, x, arguments = op.over_rows(x, arguments)
     bound = op.bind(x, arguments)
     if x.device.type not in ("cpu", "cuda"):
-        refuse(op, "device", x, bound.operands, {})
+        refuse(op, Reason.DEVICE, x, bound.operands, {})
     options = {
         "dim": bound.reduced,
         "dtype": bound.dtype,
@@ -147,7 +149,7 @@ def _cases(bound: Bound) -> Iterator[_Case]:
     if others and not bound.op.forward_only:
         yield _Case("x alone", x, operands, without=others)
         yield _Case("operands alone", x, operands, without=("x",))
-    if bound.slots:
+    if bound.dropout_slots:
         yield _Case("another draw", x, operands, seed=_SEED + 1)
     apart = torch.full((*x.shape, 2), torch.nan, dtype=x.dtype, device=x.device)[..., 0]
     yield _Case("columns apart", apart.copy_(x), operands)
@@ -183,22 +185,63 @@ def _cut(name: str, x: Tensor, operands: Mapping[str, Any], sizes: Mapping[int, 
     return _Case(name, cut(x), {key: cut(value) for key, value in operands.items()})
 
 
+class Comparison:
+    """A call and what its outputs and gradients should be, compared with any number of runs."""
+
+    def __init__(self, op: RowOp, x: Tensor, /, **arguments: Any) -> None:
+        bound = op.bind(x, {k: v for k, v in arguments.items() if k != "generator"})
+        training = arguments.get("training", True)
+        options = {"dim": bound.reduced, "dtype": bound.dtype, "training": training}
+        self._first = _Runs(op, _Case("as given", x.detach(), bound.operands), options)
+
+    def again(self) -> list[Compared]:
+        """Run the call once more, and compare it with what it should be.
+
+        Outputs and the gradient of x are compared with those of the first run as well, to the bit:
+        nothing that may change between two runs changes these.
+        """
+        first = self._first
+        found = first.run()
+        compared = list(first.judged(found))
+        fixed = {*first.op.outputs, "gradient of x"}
+        return compared + list(first.changed({k: v for k, v in found.items() if k in fixed}))
+
+
+class _Runs:
+    """The first run of a case, what it should have been, and more runs of it."""
+
+    def __init__(self, op: RowOp, case: _Case, options: Mapping[str, Any]) -> None:
+        self.op, self.case, self.options = op, case, options
+        outputs, gradients, upstream = _call(op, case, options)
+        device, dropouts = case.x.device, op.dropouts
+        generator = torch.Generator(device).manual_seed(case.seed)
+        drawn = draw(device.type, device.index or 0, generator, dropouts) if dropouts else None
+        bound = op.bind(case.x, {**case.operands, **options, "generator": drawn})
+        streams = {name: outputs[name].detach() for name in op.saves}
+        self.want = expected(bound, streams, upstream)
+        self.found = {**outputs, **gradients}
+
+    def run(self) -> dict[str, Tensor]:
+        outputs, gradients, _ = _call(self.op, self.case, self.options)
+        return {**outputs, **gradients}
+
+    def judged(self, found: Mapping[str, Tensor]) -> Iterator[Compared]:
+        for name, tensor in found.items():
+            yield _worst(self.case.name, name, tensor.detach(), self.want[name])
+
+    def changed(self, found: Mapping[str, Tensor]) -> Iterator[Compared]:
+        """What has other bits than in the first run."""
+        for name, tensor in found.items():
+            if not _same(tensor, self.found[name]):
+                what = f"{name}, run again"
+                yield Compared(self.case.name, what, tensor.numel(), None, 0.0, 0.0, math.inf)
+
+
 def _compare(op: RowOp, case: _Case, options: Mapping[str, Any]) -> Iterator[Compared]:
-    outputs, gradients, upstream = _call(op, case, options)
-    again = _call(op, case, options)
-    device, dropouts = case.x.device, op.dropouts
-    generator = torch.Generator(device).manual_seed(case.seed)
-    drawn = draw(device.type, device.index or 0, generator, dropouts) if dropouts else None
-    bound = op.bind(case.x, {**case.operands, **options, "generator": drawn})
-    streams = {name: outputs[name].detach() for name in op.saves}
-    want = wanted(bound, streams, upstream)
-    for name, tensor in {**outputs, **gradients}.items():
-        yield _worst(case.name, name, tensor.detach(), want[name])
-    for name, tensor in {**outputs, **gradients}.items():
-        if not _same(tensor, {**again[0], **again[1]}[name]):
-            yield Compared(
-                case.name, f"{name}, run again", tensor.numel(), None, 0.0, 0.0, math.inf
-            )
+    runs = _Runs(op, case, options)
+    again = runs.run()
+    yield from runs.judged(runs.found)
+    yield from runs.changed(again)
 
 
 def _call(
@@ -218,7 +261,7 @@ def _call(
     outputs = dict(zip(op.outputs, [result] if len(op.outputs) == 1 else result, strict=True))
     if op.forward_only:
         return outputs, {}, {}
-    upstream = {name: _upstream(outputs[name], case, options["dim"]) for name in ("y", *op.saves)}
+    upstream = {name: _upstream(outputs[name], case, options["dim"]) for name in ("y", *op.joining)}
     found = torch.autograd.grad(
         [outputs[name] for name in upstream],
         list(leaves.values()),
@@ -238,7 +281,7 @@ def _upstream(output: Tensor, case: _Case, reduced: tuple[int, ...]) -> Tensor:
     return values.to(output.dtype).expand(output.shape)
 
 
-def _worst(case: str, what: str, got: Tensor, want: Wanted) -> Compared:
+def _worst(case: str, what: str, got: Tensor, want: Expected) -> Compared:
     value, allowed = want.value, want.allowed(got.dtype)
     if not got.numel() or got.shape != value.shape:
         of_shape = 0.0 if got.shape == value.shape else math.inf

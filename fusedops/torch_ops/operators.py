@@ -22,7 +22,7 @@ raise `UnsupportedError`; ``op.unfused`` has them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, library
@@ -32,6 +32,7 @@ from fusedops.bind.generator import draw_in_memory
 from fusedops.bind.scalars import check_draw
 from fusedops.declare.text import read
 from fusedops.errors import UnsupportedError
+from fusedops.reference.unfused import run
 from fusedops.run.autograd import run_backward, what_is_kept
 
 if TYPE_CHECKING:
@@ -65,69 +66,86 @@ for _key in ("AutocastCPU", "AutocastCUDA"):
         _namespace.impl(_name, library.fallthrough_kernel, _key)
 
 
+class _Forward(NamedTuple):
+    """The arguments of ``forward``."""
+
+    x: Tensor
+    tensors: Sequence[Tensor]
+    names: Sequence[str]
+    numbers: Sequence[float]
+    counts: Sequence[int]
+    draw: Tensor | None
+    op: str
+    dim: Sequence[int]
+    dtype: torch.dtype
+    keep: bool
+
+    @property
+    def called(self) -> Runnable:
+        """The op, with the draw checked for it."""
+        called: Runnable = read(self.op)
+        if self.draw is not None:
+            check_draw(called.name, self.draw, self.x)
+        return called
+
+
+class _Backward(NamedTuple):
+    """The arguments of ``backward``."""
+
+    upstream: Sequence[Tensor]
+    outputs: Sequence[str]
+    kept: Tensor
+    tensors: Sequence[Tensor]
+    names: Sequence[str]
+    sizes: Sequence[int]
+    described: Sequence[str]
+    numbers: Sequence[float]
+    counts: Sequence[int]
+    draw: Tensor | None
+    op: str
+    dim: Sequence[int]
+    dtype: torch.dtype
+    wanted: Sequence[str]
+
+
 # ------------------------------------------------------------------------------------------- run
 
 
-def _forward(
-    x: Tensor,
-    tensors: Sequence[Tensor],
-    names: Sequence[str],
-    numbers: Sequence[float],
-    counts: Sequence[int],
-    draw: Tensor | None,
-    op: str,
-    dim: Sequence[int],
-    dtype: torch.dtype,
-    keep: bool,
-) -> list[Tensor]:
-    called: Runnable = read(op)
-    if draw is not None:
-        check_draw(called.name, draw, x)
-    x, *tensors = _memory((x, *tensors), dim)
-    operands = _operands(called, tensors, names, numbers, counts)
+def _forward(*arguments: Any) -> list[Tensor]:
+    call = _Forward(*arguments)
+    called, draw = call.called, call.draw
+    x, *tensors = _memory((call.x, *call.tensors), call.dim)
+    operands = _operands(called, tensors, call.names, call.numbers, call.counts)
+    options: dict[str, Any] = {"dim": tuple(call.dim), "dtype": call.dtype}
     with torch.no_grad():
         if x.numel() == 0:
-            bound = bind(called, x, operands, {"dim": tuple(dim), "dtype": dtype})
-            return _nothing(bound._replace(keep=keep))
-        dispatcher = called.trained if keep else called.direct
-        options = {"dim": list(dim), "dtype": dtype, "training": draw is not None}
-        return list(dispatcher(x, **operands, **options, generator=_drawn(draw)))
+            return _nothing(bind(called, x, operands, options)._replace(keep=call.keep))
+        dispatcher = called.trained if call.keep else called.direct
+        options.update(training=draw is not None, generator=_drawn(draw))
+        return list(dispatcher(x, **operands, **options))
 
 
-def _backward(
-    upstream: Sequence[Tensor],
-    outputs: Sequence[str],
-    kept: Tensor,
-    tensors: Sequence[Tensor],
-    names: Sequence[str],
-    sizes: Sequence[int],
-    described: Sequence[str],
-    numbers: Sequence[float],
-    counts: Sequence[int],
-    draw: Tensor | None,
-    op: str,
-    dim: Sequence[int],
-    dtype: torch.dtype,
-    wanted: Sequence[str],
-) -> list[Tensor]:
-    called: Runnable = read(op)
-    shapes = dict(_described(sizes, described))
-    incoming = dict(zip(outputs, _memory(upstream), strict=True))
-    kept, *tensors = _memory((kept, *tensors))
-    known = dict(zip(names, tensors, strict=True))
+def _backward(*arguments: Any) -> list[Tensor]:
+    call = _Backward(*arguments)
+    called: Runnable = read(call.op)
+    shapes = dict(_described(call.sizes, call.described))
+    incoming = dict(zip(call.outputs, _memory(call.upstream), strict=True))
+    kept, *tensors = _memory((call.kept, *call.tensors))
+    known = dict(zip(call.names, tensors, strict=True))
     x_shape = known["x"].shape if "x" in known else shapes["x"][1]
     if x_shape.numel() == 0:
-        found = _like(wanted, known, shapes)
+        _check_nothing(called, call, incoming, x_shape)
+        found = _like(call.wanted, known, shapes)
         return [kept.new_zeros(shape, dtype=one) for one, shape in found]
     present = [*known, *shapes]
-    given: dict[str, Any] = {**shapes, **_numbers(called, present, numbers, counts)}
-    given.update(dim=list(dim), training=draw is not None, generator=_drawn(draw))
-    call = (called, frozenset(wanted), list(names), given, dtype, x_shape)
-    streams = [incoming.get(name) for name in called.saves]
+    given: dict[str, Any] = {**shapes, **_numbers(called, present, call.numbers, call.counts)}
+    given.update(dim=list(call.dim), training=call.draw is not None, generator=_drawn(call.draw))
+    recorded = (called, frozenset(call.wanted), list(call.names), given, call.dtype, x_shape)
+    arriving = [incoming.get(name) for name in called.outputs]
     with torch.no_grad():
-        results = run_backward(call, (kept, *tensors), (incoming.get("y"), *streams))
+        results = run_backward(recorded, (kept, *tensors), arriving)
     by_name = dict(zip(("x", *called.slots), results, strict=True))
-    return [by_name[name].contiguous() for name in wanted]
+    return [by_name[name].contiguous() for name in call.wanted]
 
 
 def _draw(room: Tensor, count: int) -> Tensor:
@@ -146,6 +164,23 @@ def _memory(tensors: Sequence[Tensor], dim: Sequence[int] = ()) -> list[Tensor]:
     return [t.contiguous() for t in plain] if len(dim) > 1 else plain
 
 
+def _check_nothing(
+    op: Runnable, call: _Backward, incoming: Mapping[str, Tensor], x_shape: Sequence[int]
+) -> None:
+    """Refuse what is not zero among the gradients of a call without elements.
+
+    Rows without columns have statistics, which know the operator's own operands; only an eager call
+    has autograd at hand for them.
+    """
+    given = [one for name, one in incoming.items() if name in op.statistics]
+    if {*op.row_operands} & {*call.wanted} and any(bool(one.any()) for one in given):
+        raise UnsupportedError(
+            f"{op.name}: x of shape {tuple(x_shape)} has rows without columns, of which "
+            f"{', '.join(op.row_operands)} has a gradient in eager calls alone; leave out the op "
+            "where there are no columns, or call it outside of torch.compile"
+        )
+
+
 def _drawn(draw: Tensor | None) -> Any:
     """What `generator` is given: numbers on a CPU, where they are at hand."""
     if draw is None or draw.device.type != "cpu":
@@ -155,9 +190,12 @@ def _drawn(draw: Tensor | None) -> Any:
 
 
 def _nothing(bound: Bound) -> list[Tensor]:
-    """The outputs of a call without elements; rows without columns have statistics: NaN."""
+    """The outputs of a call without elements; rows without columns have statistics."""
+    known = run(bound) if bound.columns == 0 else {}
     return [
-        bound.x.new_full(bound.output_shape(name), torch.nan, dtype=bound.output_dtype(name))
+        known[name]
+        if name in known and name in bound.op.statistics
+        else bound.x.new_full(bound.output_shape(name), torch.nan, dtype=bound.output_dtype(name))
         for name in bound.outputs
     ]
 
@@ -210,60 +248,33 @@ def _like(
 # ------------------------------------------------------------------------------------ shapes alone
 
 
-def _fake_forward(
-    x: Tensor,
-    tensors: Sequence[Tensor],
-    names: Sequence[str],
-    numbers: Sequence[float],
-    counts: Sequence[int],
-    draw: Tensor | None,
-    op: str,
-    dim: Sequence[int],
-    dtype: torch.dtype,
-    keep: bool,
-) -> list[Tensor]:
-    called: Runnable = read(op)
-    if draw is not None:
-        check_draw(called.name, draw, x)
-    for name, tensor in zip(names, tensors, strict=True):
+def _fake_forward(*arguments: Any) -> list[Tensor]:
+    call = _Forward(*arguments)
+    called, x = call.called, call.x
+    for name, tensor in zip(call.names, call.tensors, strict=True):
         check_device(called.name, name, tensor, x)
-    stood = [_stand_in(tensor, x) for tensor in tensors]
     operands = _operands(
         called,
-        stood,
-        names,
-        [one if isinstance(one, (int, float)) else 0.5 for one in numbers],
-        [one if isinstance(one, int) else 1 for one in counts],
+        [_stand_in(tensor, x) for tensor in call.tensors],
+        call.names,
+        [one if isinstance(one, (int, float)) else 0.5 for one in call.numbers],
+        [one if isinstance(one, int) else 1 for one in call.counts],
     )
-    bound = bind(called, _stand_in(x, x), operands, {"dim": tuple(dim), "dtype": dtype})
-    bound = bound._replace(keep=keep)
+    options = {"dim": tuple(call.dim), "dtype": call.dtype}
+    bound = bind(called, _stand_in(x, x), operands, options)._replace(keep=call.keep)
     rows = [size for at, size in enumerate(x.shape) if at not in bound.reduced]
-    shapes = {"mean": rows, "rstd": rows, KEPT: [*rows, called.kept]}
+    shapes = {**dict.fromkeys(called.statistics, rows), KEPT: [*rows, called.kept]}
     return [
         x.new_empty(shapes.get(name, list(x.shape)), dtype=bound.output_dtype(name))
         for name in bound.outputs
     ]
 
 
-def _fake_backward(
-    upstream: Sequence[Tensor],
-    outputs: Sequence[str],
-    kept: Tensor,
-    tensors: Sequence[Tensor],
-    names: Sequence[str],
-    sizes: Sequence[int],
-    described: Sequence[str],
-    numbers: Sequence[float],
-    counts: Sequence[int],
-    draw: Tensor | None,
-    op: str,
-    dim: Sequence[int],
-    dtype: torch.dtype,
-    wanted: Sequence[str],
-) -> list[Tensor]:
-    known = dict(zip(names, tensors, strict=True))
-    found = _like(wanted, known, dict(_described(sizes, described)))
-    return [kept.new_empty(list(shape), dtype=one) for one, shape in found]
+def _fake_backward(*arguments: Any) -> list[Tensor]:
+    call = _Backward(*arguments)
+    known = dict(zip(call.names, call.tensors, strict=True))
+    found = _like(call.wanted, known, dict(_described(call.sizes, call.described)))
+    return [call.kept.new_empty(list(shape), dtype=one) for one, shape in found]
 
 
 def _fake_draw(room: Tensor, count: int) -> Tensor:
@@ -296,18 +307,20 @@ def _stand_in(tensor: Tensor, x: Tensor) -> Tensor:
 
 
 def _set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    x, tensors, names, numbers, counts, draw, text, dim, dtype, keep = inputs
+    call = _Forward(*inputs)
     ctx.set_materialize_grads(False)
-    op: Runnable = read(text)
-    ctx.lists = len(names), len(numbers), len(counts)
-    ctx.call, ctx.keep = (numbers, counts, text, dim, dtype), keep
-    statistics = len(op.outputs) - 1 - len(op.saves)
-    last = len(op.outputs) - statistics
-    if output[last:]:
-        ctx.mark_non_differentiable(*output[last:])
-    if not keep:
+    op: Runnable = read(call.op)
+    # Tensors are saved apart, or not kept at all.
+    ctx.call = call._replace(x=None, tensors=None, draw=None)  # type: ignore[arg-type]
+    ctx.drawn = call.draw is not None
+    able = ("y", *op.joining)
+    made = (*op.outputs, KEPT) if call.keep else op.outputs
+    constant = [one for name, one in zip(made, output, strict=True) if name not in able]
+    if constant:
+        ctx.mark_non_differentiable(*constant)
+    if not call.keep:
         return
-    inputs_by_name = {"x": x, **dict(zip(names, tensors, strict=True))}
+    inputs_by_name = {"x": call.x, **dict(zip(call.names, call.tensors, strict=True))}
     needs = dict(zip(inputs_by_name, ctx.needs_input_grad, strict=False))
     recipe = what_is_kept(op, [needs.get(name, False) for name in ("x", *op.slots)])
     kept_names = ["x"] * recipe.x
@@ -324,14 +337,14 @@ def _set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     ]
     ctx.names = [*kept_names, *(name for _, name in recipe.streams)]
     ctx.wanted = [name for name in ("x", *op.slots) if name in recipe.wanted]
-    ctx.inputs, ctx.drawn = list(inputs_by_name), draw is not None
-    ctx.save_for_backward(output[-1], *([] if draw is None else [draw]), *kept)
+    draw = [] if call.draw is None else [call.draw]
+    ctx.save_for_backward(output[-1], *draw, *kept)
 
 
 def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ...]:
-    numbers, counts, text, dim, dtype = ctx.call
-    op: Runnable = read(text)
-    if not ctx.keep:
+    call: _Forward = ctx.call
+    op: Runnable = read(call.op)
+    if not call.keep:
         raise UnsupportedError(
             f"{op.name}: this program was traced where no gradient was wanted, and one is asked "
             "for; trace it with tensors that require grad, and with grad mode on"
@@ -351,23 +364,23 @@ def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ..
         ctx.names,
         ctx.sizes,
         ctx.described,
-        numbers,
-        counts,
+        call.numbers,
+        call.counts,
         draw,
-        text,
-        dim,
-        dtype,
+        call.op,
+        call.dim,
+        call.dtype,
         ctx.wanted,
     )
     found = dict(zip(ctx.wanted, results, strict=True))
-    x, *operands = (found.get(name) for name in ctx.inputs)
+    x, *operands = (found.get(name) for name in ("x", *call.names))
     # An empty list counts as one of tensors.
-    lists: list[Any] = [None if count else [] for count in ctx.lists]
+    lists: list[Any] = [None if given else [] for given in (call.names, call.numbers, call.counts)]
     return x, operands, *lists, None, None, None, None, None
 
 
 def _set_up_once(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    ctx.name = read(inputs[10]).name
+    ctx.name = read(_Backward(*inputs).op).name
 
 
 def _refuse_second(ctx: Any, incoming: Sequence[Tensor | None]) -> None:

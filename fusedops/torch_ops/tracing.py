@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import fusedops.torch_ops.operators  # noqa: F401 (registers them)
+from fusedops.bind.arranged import arranged, restored
 from fusedops.bind.bind import check_names, check_number, find_reduced
 from fusedops.bind.scalars import check_offset, check_pair
 from fusedops.errors import UnsupportedError
@@ -78,19 +79,18 @@ def call_operator(
     keep = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *tensors))
     if keep:
         op.check_differentiable()
-    order = _order(x, reduced)
-    if order is not None:
-        tensors = [_arranged(tensor, x, reduced, order) for tensor in tensors]
-        x = x.permute(order)
-        reduced = tuple(range(x.dim() - len(reduced), x.dim()))
+    dim = reduced
+    if len(reduced) > 1:  # which go last, where the operator makes them one
+        tensors = [arranged(tensor, x.shape, reduced) for tensor in tensors]
+        x = arranged(x, x.shape, reduced)
+        dim = tuple(range(x.dim() - len(reduced), x.dim()))
     outputs = torch.ops.fusedops.forward(
-        x, tensors, names, numbers, counts, draw, op.text, reduced, dtype, keep
+        x, tensors, names, numbers, counts, draw, op.text, dim, dtype, keep
     )
     if keep:
         outputs = outputs[:-1]
-    if order is not None:
-        back = [order.index(dim) for dim in range(len(order))]
-        outputs = [y.permute(back).contiguous() if y.dim() == x.dim() else y for y in outputs]
+    if len(reduced) > 1:
+        outputs = [restored(y, reduced).contiguous() if y.dim() == x.dim() else y for y in outputs]
     return outputs[0] if len(op.outputs) == 1 else op.result_type(*outputs)
 
 
@@ -127,19 +127,3 @@ def _draw(op: Runnable, x: Tensor, operands: Mapping[str, Any], generator: Any) 
     room = torch.empty(0, device=x.device)
     drawn: Tensor = torch.ops.fusedops.draw(room, op.dropouts)
     return drawn
-
-
-def _order(x: Tensor, reduced: tuple[int, ...]) -> list[int] | None:
-    """Several reduced dimensions go last, where the operator makes them one."""
-    if len(reduced) == 1:
-        return None
-    return [dim for dim in range(x.dim()) if dim not in reduced] + list(reduced)
-
-
-def _arranged(tensor: Tensor, x: Tensor, reduced: tuple[int, ...], order: list[int]) -> Tensor:
-    """An operand in that order; one that some columns share but not all is expanded over them."""
-    full = tensor[(None,) * (x.dim() - tensor.dim())]
-    if any(full.shape[dim] != 1 for dim in reduced):
-        wide = [x.shape[dim] if dim in reduced else size for dim, size in enumerate(full.shape)]
-        full = full.expand(wide)
-    return full.permute(order)

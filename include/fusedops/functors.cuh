@@ -1,17 +1,17 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The words of a declaration, for load(source, ...) and store(..., target). An operand is what
-// direct(), broadcast(), per_column(), per_row() or single() makes, of any dtype.
+// The functions that make functors, for load(source, ...) and store(..., target). An operand is the
+// result of direct(), broadcast(), per_column(), per_row() or single(), of any dtype.
 //
 //   scale(0.125f), scale(operand)   v * s                     gradient 0: s
 //   bias(operand)                   v + b                     gradient 0: b
 //   residual(operand, alpha)        v + alpha * r             gradients 0: r, 1: alpha
-//   saved_residual(operand, stream) the same, saved           likewise
+//   saved_residual(operand, stream) the same, and saves it    the same
 //   affine(gamma, beta)             v * gamma + beta          gradients 0: gamma, 1: beta
 //   dropout(p, seed, offset)        docs/dropout.md
-//   cast<half>()                    rounds
-//   mask(operand), keep(operand)    -inf where true; where false
+//   cast<half>()                    v rounded to half
+//   mask(operand), keep(operand)    -inf where true, and where false
 //   causal(queries, shift)          keeps column k of query q if k <= q + shift
 //   window(queries, left, right)    ... if q - left <= k <= q + right
 //   lengths(operand)                keeps the first n columns of a row
@@ -56,8 +56,8 @@ FUSEDOPS_HD Residual<Skip, Value<double>> residual(const Skip& skip, double alph
   return {skip, {{alpha}}};
 }
 
-/// Saves the sum to `stream`, and the chain goes on with what was saved. In a gradient `stream` is
-/// read, and `upstream` is the stream's own gradient, if it has one.
+/// Saves the sum to `stream`; the chain continues with the saved values. In a gradient `stream` is
+/// read, and `upstream` is the incoming gradient of the stream, if it has one.
 template <class Skip, class Stream>
 FUSEDOPS_HD SavedResidual<Skip, Value<float>, Stream> saved_residual(const Skip& skip,
                                                                      const Stream& stream) {
@@ -75,7 +75,7 @@ FUSEDOPS_HD SavedResidual<Skip, Value<Number>, Stream, Upstream> saved_residual(
   return {{skip, {{alpha}}}, stream, upstream};
 }
 
-/// Either may be Absent{}.
+/// v * gamma + beta; either may be Absent{}.
 template <class Gamma, class Beta = Absent>
 FUSEDOPS_HD Affine<Gamma, Beta> affine(const Gamma& gamma, const Beta& beta = {}) {
   return {gamma, beta};
@@ -97,14 +97,14 @@ FUSEDOPS_HD Mask<Flags, true> keep(const Flags& flags) {
 
 namespace detail {
 
-/// The number of a row's query, where rows are counted (..., query).
+/// A map from a row to its query, where the query is the innermost dimension of the rows.
 FUSEDOPS_HD Layout<2> query_of(int64_t queries) {
   const int64_t shape[3] = {2, queries, 1};
   const int64_t strides[3] = {0, 1, 1};
   return layout(shape, strides);
 }
 
-/// Dropout whose p is known at run time alone: p = 0 keeps everything.
+/// Dropout whose p is a runtime value: p = 0 keeps everything.
 template <class Inner>
 struct MaybeDropout {
   Inner inner;
@@ -113,7 +113,7 @@ struct MaybeDropout {
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
-    // Before the branch: packs of one row then share what it takes.
+    // Computed before the branch, so that the packs of a row share it.
     const auto logical = static_cast<uint64_t>(inner.logical_row(row));
     if (inner.threshold != 0) inner.drop(v, logical, col);
   }
@@ -126,20 +126,20 @@ struct MaybeDropout {
 
 }  // namespace detail
 
-/// Keeps column k of query q if k <= q + shift; rows are counted (..., query). For torch's
-/// bottom-right alignment shift = columns - queries.
+/// Keeps column k of query q if k <= q + shift, where the query is the innermost dimension of the
+/// rows. For torch's bottom-right alignment shift = columns - queries.
 FUSEDOPS_HD Causal<Layout<2>> causal(int64_t queries, int64_t shift = 0) {
   return {detail::query_of(queries), shift};
 }
-/// The same where rows are counted otherwise: the layout gives the number of a row's query.
+/// The same for another order of rows: the layout maps a row to its query.
 template <int kRank>
 FUSEDOPS_HD Causal<Layout<kRank>> causal(const Layout<kRank>& query, int64_t shift = 0) {
   return {query, shift};
 }
 
-/// Keeps column k of query q if q - left <= k <= q + right; any large number is no limit.
+/// Keeps column k of query q if q - left <= k <= q + right; any large number means no limit.
 FUSEDOPS_HD Window<Layout<2>> window(int64_t queries, int64_t left, int64_t right) {
-  constexpr int64_t kFar = int64_t(1) << 40;  // beyond all columns, and sums do not overflow
+  constexpr int64_t kFar = int64_t(1) << 40;  // larger than any column, and sums do not overflow
   const int64_t back = left < kFar ? left : kFar, ahead = right < kFar ? right : kFar;
   return {detail::query_of(queries), -back, ahead + 1};
 }
@@ -154,10 +154,10 @@ FUSEDOPS_HD Alibi<Slope, Layout<2>> alibi(const Slope& slope, int64_t queries, i
   return {slope, detail::query_of(queries), shift};
 }
 
-/// Drops elements with probability p and scales the others, as docs/dropout.md says; p <= 0 and NaN
-/// drop none, p >= 1 all. Compute is that of the dispatch: dropout<double>(...) for double. `slot`
-/// tells dropouts of one declaration apart: 0, 1, ... from LOAD to STORE. `row` gives the number
-/// that the mask counts a row by, where rows are not visited in the order of memory.
+/// Drops elements with probability p and scales the others (docs/dropout.md); p <= 0 and NaN drop
+/// none, p >= 1 drops all. Compute is that of the dispatch: dropout<double>(...) for double. `slot`
+/// distinguishes the dropouts of one declaration: 0, 1, ... from LOAD to STORE. `row` maps a row to
+/// its number in the mask, where rows are not processed in the order of memory.
 template <class Compute = float, class LogicalRow = RowMap<1>>
 FUSEDOPS_HD detail::MaybeDropout<Dropout<Compute, LogicalRow>> dropout(
     double p, uint64_t seed, uint64_t offset, int slot = 0, const LogicalRow& row = {{1}}) {

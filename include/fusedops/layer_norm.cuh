@@ -16,17 +16,17 @@
 //   }
 //
 // dispatch_layer_norm<Compute>(where, load, store, rows, cols, epsilon, mean, rstd, kept)
-//   where, load, store, rows, cols, what is returned and what may alias: as in softmax.cuh. The sum
-//   that saved_residual() saves may be in the residual's memory.
+//   where, load, store, rows, cols, the result and what may alias: as in softmax.cuh. The sum that
+//   saved_residual() saves may be the memory of the residual.
 //   epsilon      added to the variance.
-//   mean, rstd   null, or a number of Compute a row each; rstd is 1 / sqrt(variance + epsilon).
-//   kept         null, or 3 numbers of Compute a row for the gradient.
+//   mean, rstd   null, or (rows) numbers of Compute; rstd is 1 / sqrt(variance + epsilon).
+//   kept         null, or (rows, 3) numbers of Compute that the gradient reads.
 //
 // dispatch_layer_norm_gradient<Compute>(where, load, store, kept, dy, dx, wanted, workspace, bytes,
 //                                       rows, cols)
 //   as in softmax.cuh; the gradients of gamma and beta are
 //   gradients(in_store<0, 0>(per_column(dgamma)), in_store<0, 1>(per_column(dbeta))).
-//   A saved stream is read; its own gradient joins as the last argument of saved_residual().
+//   A saved stream is read; its incoming gradient is the last argument of saved_residual().
 // From mean and rstd: dispatch_layer_norm_gradient<Compute>(where, load_x, load_scaled_dy,
 // store_dx, mean, rstd, rows, cols), where each may be composed or a plain type.
 #pragma once
@@ -40,7 +40,8 @@ namespace fusedops {
 
 namespace detail {
 
-/// What a gradient keeps of a row, from mean and rstd: nothing is known of the mean's rounding.
+/// The saved statistics of a row from mean and rstd alone; the third, the rounding error of the
+/// mean, is not known.
 template <class Compute>
 struct MeanRstd {
   const Compute *mean, *rstd;
@@ -54,70 +55,40 @@ struct MeanRstd {
 
 }  // namespace detail
 
-#if defined(FUSEDOPS_CUDA) && !defined(__CUDACC_RTC__)
-
-/// y = (v - mean(v)) / sqrt(variance(v) + epsilon), v what `load` reads of a row.
-template <class Compute, class LoadT, class StoreT, class Cols>
-cudaError_t dispatch_layer_norm(cudaStream_t stream, LoadT load, StoreT store, int64_t rows,
-                                Cols cols, double epsilon, Compute* mean = nullptr,
-                                Compute* rstd = nullptr, Compute* kept = nullptr) {
-  const LayerNorm<Compute> op{{static_cast<Compute>(epsilon)}};
-  const detail::KeepRow<Compute> keep{kept, mean, rstd};
-  static_assert(!detail::Form<LoadT>::kMasks,
-                "fusedops: a mask in the LOAD of a norm: a masked element leaves the row, which a "
-                "norm has no meaning for");
-  return detail::rows_on(stream, op, load, store, keep, rows, cols);
-}
-
-/// dv = rstd * (dy - mean(dy) - y * mean(y * dy)), and on through the functors.
-template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols>
-cudaError_t dispatch_layer_norm_gradient(cudaStream_t stream, LoadT load, StoreT store,
-                                         const Compute* kept, Dy dy, Dx dx, Wanted wanted,
-                                         void* workspace, size_t bytes, int64_t rows, Cols cols) {
-  using Op = LayerNormGradient<Compute>;
-  return detail::through_declaration<Compute>(stream, Op{}, load, store, direct(kept, Op::kKept),
-                                              dy, dx, wanted, workspace, bytes, rows, cols);
-}
-template <class Compute, class LoadX, class LoadDy, class StoreDx, class Cols>
-cudaError_t dispatch_layer_norm_gradient(cudaStream_t stream, LoadX load_x, LoadDy load_scaled_dy,
-                                         StoreDx store_dx, const Compute* mean, const Compute* rstd,
-                                         int64_t rows, Cols cols) {
-  return detail::of_loads(stream, LayerNormGradient<Compute>{}, load_x, load_scaled_dy, store_dx,
-                          detail::MeanRstd<Compute>{mean, rstd}, rows, cols);
-}
-
-#endif  // FUSEDOPS_CUDA
-
 #if !defined(__CUDACC_RTC__)
 
 /// y = (v - mean(v)) / sqrt(variance(v) + epsilon), v what `load` reads of a row.
-template <class Compute, class LoadT, class StoreT, class Cols>
-Status dispatch_layer_norm(Threads threads, LoadT load, StoreT store, int64_t rows, Cols cols,
-                           double epsilon, Compute* mean = nullptr, Compute* rstd = nullptr,
-                           Compute* kept = nullptr) {
+template <class Compute, class LoadT, class StoreT, class Cols, class Where = Threads>
+detail::StatusOf<Where> dispatch_layer_norm(const Where& where, LoadT load, StoreT store,
+                                            int64_t rows, Cols cols, double epsilon,
+                                            Compute* mean = nullptr, Compute* rstd = nullptr,
+                                            Compute* kept = nullptr) {
+  detail::refuse_masks_in_norm<LoadT>();
   const LayerNorm<Compute> op{{static_cast<Compute>(epsilon)}};
   const detail::KeepRow<Compute> keep{kept, mean, rstd};
-  static_assert(!detail::Form<LoadT>::kMasks,
-                "fusedops: a mask in the LOAD of a norm: a masked element leaves the row, which a "
-                "norm has no meaning for");
-  return detail::rows_on(threads, op, load, store, keep, rows, cols);
+  return detail::dispatch_rows(where, op, load, store, keep, rows, cols);
 }
 
 /// dv = rstd * (dy - mean(dy) - y * mean(y * dy)), and on through the functors.
-template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols>
-Status dispatch_layer_norm_gradient(Threads threads, LoadT load, StoreT store, const Compute* kept,
-                                    Dy dy, Dx dx, Wanted wanted, void* workspace, size_t bytes,
-                                    int64_t rows, Cols cols) {
-  using Op = LayerNormGradient<Compute>;
-  return detail::through_declaration<Compute>(threads, Op{}, load, store, direct(kept, Op::kKept),
-                                              dy, dx, wanted, workspace, bytes, rows, cols);
+template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols,
+          class Where = Threads>
+detail::StatusOf<Where> dispatch_layer_norm_gradient(const Where& where, LoadT load, StoreT store,
+                                                     const Compute* kept, Dy dy, Dx dx,
+                                                     Wanted wanted, void* workspace, size_t bytes,
+                                                     int64_t rows, Cols cols) {
+  return detail::dispatch_gradient<detail::NormGradientLadder>(where, LayerNormGradient<Compute>{},
+                                                               load, store, kept, dy, dx, wanted,
+                                                               workspace, bytes, rows, cols);
 }
-template <class Compute, class LoadX, class LoadDy, class StoreDx, class Cols>
-Status dispatch_layer_norm_gradient(Threads threads, LoadX load_x, LoadDy load_scaled_dy,
-                                    StoreDx store_dx, const Compute* mean, const Compute* rstd,
-                                    int64_t rows, Cols cols) {
-  return detail::of_loads(threads, LayerNormGradient<Compute>{}, load_x, load_scaled_dy, store_dx,
-                          detail::MeanRstd<Compute>{mean, rstd}, rows, cols);
+template <class Compute, class LoadX, class LoadDy, class StoreDx, class Cols,
+          class Where = Threads>
+detail::StatusOf<Where> dispatch_layer_norm_gradient(const Where& where, LoadX load_x,
+                                                     LoadDy load_scaled_dy, StoreDx store_dx,
+                                                     const Compute* mean, const Compute* rstd,
+                                                     int64_t rows, Cols cols) {
+  return detail::dispatch_gradient_of_loads<detail::NormGradientLadder>(
+      where, LayerNormGradient<Compute>{}, load_x, load_scaled_dy, store_dx,
+      detail::MeanRstd<Compute>{mean, rstd}, rows, cols);
 }
 
 #endif

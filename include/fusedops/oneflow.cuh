@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The names of OneFlow's published softmax.cuh, layer_norm.cuh and rms_norm.cuh, for code that was
-// written for them: include this page instead and compile. docs/from_oneflow.md says what differs.
-// Only names are OneFlow's; what stands behind them are the dispatchers of fusedops.
+// The names of OneFlow's published softmax.cuh, layer_norm.cuh and rms_norm.cuh, for code written
+// for them: include this page instead. Only the names are OneFlow's; they call the dispatches of
+// fusedops. docs/from_oneflow.md says what differs.
 #pragma once
 
 #include <fusedops/layer_norm.cuh>

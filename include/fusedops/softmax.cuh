@@ -16,36 +16,37 @@
 //
 // dispatch_softmax<Compute>(where, load, store, rows, cols, kept)
 //   Compute  float for half, bfloat16 and float in memory, double for double.
-//   where    a cudaStream_t of the current device, or Threads{n} of the CPU.
-//   load     load(source, functors...), or any type with load<N>(): functor/contract.cuh.
+//   where    a cudaStream_t of the current device (or what converts to one), or Threads{n} of the
+//            CPU.
+//   load     load(source, functors...), or any type with load<N>() (functor/contract.cuh).
 //   store    store(functors..., target), or any type with store<N>().
 //   rows     0 or more.
 //   cols     1 or more; an integer, or fusedops::cols<low, high>(n), which compiles fewer kernels.
-//   kept     null, or 2 numbers of Compute a row for the gradient: its maximum and the factor.
-//   returns  cudaSuccess, cudaErrorInvalidValue for rows or cols out of range, or what the launch
-//            gave; Status on a CPU. Without rows nothing is launched.
-// Pointers need the alignment of their type; 16 bytes, and row strides that are multiples of 16
-// bytes, are faster. The target may be the source's memory if it has its dtype and layout, and no
-// other operand's. Nothing allocates or synchronizes, so a CUDA graph can capture it. Rows whose
-// maximum is -inf give zeros (log-softmax: -inf), or NaN with EmptyRow::kNan as the second template
-// argument.
+//   kept     null, or (rows, 2) numbers of Compute that the gradient reads: the maximum of each row,
+//            and the factor that the sum gives.
+//   returns  cudaSuccess, cudaErrorInvalidValue for rows or cols out of range, or the status of the
+//            launch; Status on a CPU. Without rows nothing is launched.
+// Pointers need the alignment of their type; pointers and row strides that are multiples of 16
+// bytes are faster. The target may be the memory of the source if it has its dtype and layout, but
+// not that of another operand. Nothing allocates or synchronizes, so a CUDA graph can capture the
+// call. Rows whose maximum is -inf give zeros (log-softmax: -inf), or NaN with EmptyRow::kNan as
+// the second template argument.
 //
 // dispatch_softmax_gradient<Compute>(where, load, store, kept, dy, dx, wanted, workspace, bytes,
 //                                    rows, cols)
-//   load, store  as forward; the store's target is not written, and may be Absent{}.
-//   kept         what the forward pass kept.
-//   dy, dx       direct() or broadcast(); dx may be Absent{}, or dy's memory if it has its dtype
-//                and layout.
+//   load, store  as in the forward pass; the target of store is not written, may be Absent{}.
+//   kept         as the forward pass wrote it.
+//   dy, dx       direct() or broadcast(); dx may be Absent{}, or the memory of dy if it has its
+//                dtype and layout.
 //   wanted       gradients(...) of operands: dispatch/wanted.cuh.
-//   workspace    of the bytes that gradient_workspace<Compute>(wanted, rows, cols, &bytes) says,
-//                aligned to 16; may be null if that is 0. On a CPU: gradient_workspace<Compute>(
-//                Threads{n}, wanted, rows, cols, &bytes).
-//   returns      also cudaErrorInvalidValue where the workspace is too small, or rows are no
-//                multiple of a group. Without rows the sums are zeros.
-// With the result itself at hand: dispatch_softmax_gradient<Compute>(where, load_y, load_dy,
-// store_dx, rows, cols), where each may be composed or a plain type. A softmax's result is not
-// masked: zeros where something was.
-// The same with log_softmax.
+//   workspace    of the size that gradient_workspace<Compute>(wanted, rows, cols, &bytes) gives,
+//                aligned to 16 bytes; may be null if that is 0. On a CPU:
+//                gradient_workspace<Compute>(Threads{n}, wanted, rows, cols, &bytes).
+//   returns      also cudaErrorInvalidValue where the workspace is too small, or the number of rows
+//                is no multiple of a group. Without rows the sums are zeros.
+// From the result y: dispatch_softmax_gradient<Compute>(where, load_y, load_dy, store_dx, rows,
+// cols), where each may be composed or a plain type. Masked elements of y are zeros there.
+// dispatch_log_softmax and dispatch_log_softmax_gradient take the same arguments.
 #pragma once
 
 #include <fusedops/dispatch/gradient.cuh>
@@ -55,12 +56,12 @@
 
 namespace fusedops {
 
-/// What a row gives whose maximum is -inf.
+/// The result of a row whose maximum is -inf.
 enum class EmptyRow { kZero, kNan };
 
 namespace detail {
 
-/// The gradient where the result is given, so that nothing has to be made anew.
+/// The gradient from the result of the forward pass, which is not recomputed.
 template <class Compute_, bool kLog>
 struct SoftmaxGradientOfResult : SoftmaxGradient<Compute_, kLog, false> {
   using Compute = Compute_;
@@ -71,117 +72,76 @@ struct SoftmaxGradientOfResult : SoftmaxGradient<Compute_, kLog, false> {
   };
   FUSEDOPS_HD static Row row(const Compute (&)[2]) { return {}; }
   using Base = SoftmaxGradient<Compute_, kLog, false>;
-  FUSEDOPS_HD typename Base::Finish finish(const Row&, typename Base::Partial all, int64_t) const {
-    return {all.sum};
+  template <class AnyRow>
+  FUSEDOPS_HD typename Base::Finish finish(const Row&, typename Base::Partial all, const AnyRow&,
+                                           int64_t) const {
+    return {all.sum, Compute(0)};  // it has no sink
   }
 };
 
 }  // namespace detail
 
-#if defined(FUSEDOPS_CUDA) && !defined(__CUDACC_RTC__)
-
-/// y = exp(v - max(v)) / sum(exp(v - max(v))), v what `load` reads of a row.
-template <class Compute, EmptyRow kEmpty = EmptyRow::kZero, class LoadT, class StoreT, class Cols>
-cudaError_t dispatch_softmax(cudaStream_t stream, LoadT load, StoreT store, int64_t rows, Cols cols,
-                             Compute* kept = nullptr) {
-  using Op = Softmax<Compute, false, kEmpty == EmptyRow::kNan>;
-  const detail::KeepRow<Compute> keep{kept, nullptr, nullptr};
-  return detail::rows_on(stream, Op{}, load, store, keep, rows, cols);
-}
-
-/// dv = y * (dy - sum(y * dy)), and on through the functors.
-template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols>
-cudaError_t dispatch_softmax_gradient(cudaStream_t stream, LoadT load, StoreT store,
-                                      const Compute* kept, Dy dy, Dx dx, Wanted wanted,
-                                      void* workspace, size_t bytes, int64_t rows, Cols cols) {
-  using Op = SoftmaxGradient<Compute, false, false>;
-  return detail::through_declaration<Compute>(stream, Op{}, load, store, direct(kept, Op::kKept),
-                                              dy, dx, wanted, workspace, bytes, rows, cols);
-}
-template <class Compute, class LoadY, class LoadDy, class StoreDx, class Cols>
-cudaError_t dispatch_softmax_gradient(cudaStream_t stream, LoadY load_y, LoadDy load_dy,
-                                      StoreDx store_dx, int64_t rows, Cols cols) {
-  using Op = detail::SoftmaxGradientOfResult<Compute, false>;
-  return detail::of_loads(stream, Op{}, load_y, load_dy, store_dx, Unread{}, rows, cols);
-}
-
-/// y = v - max(v) - log(sum(exp(v - max(v)))).
-template <class Compute, EmptyRow kEmpty = EmptyRow::kZero, class LoadT, class StoreT, class Cols>
-cudaError_t dispatch_log_softmax(cudaStream_t stream, LoadT load, StoreT store, int64_t rows,
-                                 Cols cols, Compute* kept = nullptr) {
-  using Op = Softmax<Compute, true, kEmpty == EmptyRow::kNan>;
-  const detail::KeepRow<Compute> keep{kept, nullptr, nullptr};
-  return detail::rows_on(stream, Op{}, load, store, keep, rows, cols);
-}
-
-/// dv = dy - exp(y) * sum(dy), and on through the functors.
-template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols>
-cudaError_t dispatch_log_softmax_gradient(cudaStream_t stream, LoadT load, StoreT store,
-                                          const Compute* kept, Dy dy, Dx dx, Wanted wanted,
-                                          void* workspace, size_t bytes, int64_t rows, Cols cols) {
-  using Op = SoftmaxGradient<Compute, true, false>;
-  return detail::through_declaration<Compute>(stream, Op{}, load, store, direct(kept, Op::kKept),
-                                              dy, dx, wanted, workspace, bytes, rows, cols);
-}
-template <class Compute, class LoadY, class LoadDy, class StoreDx, class Cols>
-cudaError_t dispatch_log_softmax_gradient(cudaStream_t stream, LoadY load_y, LoadDy load_dy,
-                                          StoreDx store_dx, int64_t rows, Cols cols) {
-  using Op = detail::SoftmaxGradientOfResult<Compute, true>;
-  return detail::of_loads(stream, Op{}, load_y, load_dy, store_dx, Unread{}, rows, cols);
-}
-
-#endif  // FUSEDOPS_CUDA
-
 #if !defined(__CUDACC_RTC__)
 
 /// y = exp(v - max(v)) / sum(exp(v - max(v))), v what `load` reads of a row.
-template <class Compute, EmptyRow kEmpty = EmptyRow::kZero, class LoadT, class StoreT, class Cols>
-Status dispatch_softmax(Threads threads, LoadT load, StoreT store, int64_t rows, Cols cols,
-                        Compute* kept = nullptr) {
+template <class Compute, EmptyRow kEmpty = EmptyRow::kZero, class LoadT, class StoreT, class Cols,
+          class Where = Threads>
+detail::StatusOf<Where> dispatch_softmax(const Where& where, LoadT load, StoreT store, int64_t rows,
+                                         Cols cols, Compute* kept = nullptr) {
   using Op = Softmax<Compute, false, kEmpty == EmptyRow::kNan>;
   const detail::KeepRow<Compute> keep{kept, nullptr, nullptr};
-  return detail::rows_on(threads, Op{}, load, store, keep, rows, cols);
+  return detail::dispatch_rows(where, Op{}, load, store, keep, rows, cols);
 }
 
 /// dv = y * (dy - sum(y * dy)), and on through the functors.
-template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols>
-Status dispatch_softmax_gradient(Threads threads, LoadT load, StoreT store, const Compute* kept,
-                                 Dy dy, Dx dx, Wanted wanted, void* workspace, size_t bytes,
-                                 int64_t rows, Cols cols) {
+template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols,
+          class Where = Threads>
+detail::StatusOf<Where> dispatch_softmax_gradient(const Where& where, LoadT load, StoreT store,
+                                                  const Compute* kept, Dy dy, Dx dx, Wanted wanted,
+                                                  void* workspace, size_t bytes, int64_t rows,
+                                                  Cols cols) {
   using Op = SoftmaxGradient<Compute, false, false>;
-  return detail::through_declaration<Compute>(threads, Op{}, load, store, direct(kept, Op::kKept),
-                                              dy, dx, wanted, workspace, bytes, rows, cols);
+  return detail::dispatch_gradient<detail::SoftmaxGradientLadder>(
+      where, Op{}, load, store, kept, dy, dx, wanted, workspace, bytes, rows, cols);
 }
-template <class Compute, class LoadY, class LoadDy, class StoreDx, class Cols>
-Status dispatch_softmax_gradient(Threads threads, LoadY load_y, LoadDy load_dy, StoreDx store_dx,
-                                 int64_t rows, Cols cols) {
+template <class Compute, class LoadY, class LoadDy, class StoreDx, class Cols,
+          class Where = Threads>
+detail::StatusOf<Where> dispatch_softmax_gradient(const Where& where, LoadY load_y, LoadDy load_dy,
+                                                  StoreDx store_dx, int64_t rows, Cols cols) {
   using Op = detail::SoftmaxGradientOfResult<Compute, false>;
-  return detail::of_loads(threads, Op{}, load_y, load_dy, store_dx, Unread{}, rows, cols);
+  return detail::dispatch_gradient_of_loads<detail::SoftmaxGradientLadder>(
+      where, Op{}, load_y, load_dy, store_dx, Unread{}, rows, cols);
 }
 
 /// y = v - max(v) - log(sum(exp(v - max(v)))).
-template <class Compute, EmptyRow kEmpty = EmptyRow::kZero, class LoadT, class StoreT, class Cols>
-Status dispatch_log_softmax(Threads threads, LoadT load, StoreT store, int64_t rows, Cols cols,
-                            Compute* kept = nullptr) {
+template <class Compute, EmptyRow kEmpty = EmptyRow::kZero, class LoadT, class StoreT, class Cols,
+          class Where = Threads>
+detail::StatusOf<Where> dispatch_log_softmax(const Where& where, LoadT load, StoreT store,
+                                             int64_t rows, Cols cols, Compute* kept = nullptr) {
   using Op = Softmax<Compute, true, kEmpty == EmptyRow::kNan>;
   const detail::KeepRow<Compute> keep{kept, nullptr, nullptr};
-  return detail::rows_on(threads, Op{}, load, store, keep, rows, cols);
+  return detail::dispatch_rows(where, Op{}, load, store, keep, rows, cols);
 }
 
 /// dv = dy - exp(y) * sum(dy), and on through the functors.
-template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols>
-Status dispatch_log_softmax_gradient(Threads threads, LoadT load, StoreT store, const Compute* kept,
-                                     Dy dy, Dx dx, Wanted wanted, void* workspace, size_t bytes,
-                                     int64_t rows, Cols cols) {
+template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols,
+          class Where = Threads>
+detail::StatusOf<Where> dispatch_log_softmax_gradient(const Where& where, LoadT load, StoreT store,
+                                                      const Compute* kept, Dy dy, Dx dx,
+                                                      Wanted wanted, void* workspace, size_t bytes,
+                                                      int64_t rows, Cols cols) {
   using Op = SoftmaxGradient<Compute, true, false>;
-  return detail::through_declaration<Compute>(threads, Op{}, load, store, direct(kept, Op::kKept),
-                                              dy, dx, wanted, workspace, bytes, rows, cols);
+  return detail::dispatch_gradient<detail::SoftmaxGradientLadder>(
+      where, Op{}, load, store, kept, dy, dx, wanted, workspace, bytes, rows, cols);
 }
-template <class Compute, class LoadY, class LoadDy, class StoreDx, class Cols>
-Status dispatch_log_softmax_gradient(Threads threads, LoadY load_y, LoadDy load_dy,
-                                     StoreDx store_dx, int64_t rows, Cols cols) {
+template <class Compute, class LoadY, class LoadDy, class StoreDx, class Cols,
+          class Where = Threads>
+detail::StatusOf<Where> dispatch_log_softmax_gradient(const Where& where, LoadY load_y,
+                                                      LoadDy load_dy, StoreDx store_dx,
+                                                      int64_t rows, Cols cols) {
   using Op = detail::SoftmaxGradientOfResult<Compute, true>;
-  return detail::of_loads(threads, Op{}, load_y, load_dy, store_dx, Unread{}, rows, cols);
+  return detail::dispatch_gradient_of_loads<detail::SoftmaxGradientLadder>(
+      where, Op{}, load_y, load_dy, store_dx, Unread{}, rows, cols);
 }
 
 #endif

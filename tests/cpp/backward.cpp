@@ -84,7 +84,7 @@ void pack(const Problem& p, int64_t number, int64_t col, const F&... functors) {
     auto chain = store(functors..., target);
     chain.template store<N>(v, row, col);
     chain.backward(g, v, row, col, sink, NoneMasked{});
-  } else if constexpr (sizeof...(F) == 1) {
+  } else if constexpr (sizeof...(F) == 1 && !(detail::masks<F>() || ...)) {
     SinkAt<0, Recorder> mine{sink};
     (functors.backward(g, v, row, col, mine), ...);
     (functors(v, row, col), ...);

@@ -10,12 +10,21 @@ import pytest
 
 from fusedops.doctor import compilers
 from fusedops.doctor.finding import Verdict
-from fusedops.doctor.graphics import Device
-from fusedops.errors import CompilerNotFound
+from fusedops.errors import CompileError, CompilerNotFound
 from fusedops.jit import host, nvrtc
 from fusedops.jit.toolkit import Toolkit
 
-GPU = (Device("GPU", (9, 0), 1 << 30),)
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Makes the machine one with a GPU."""
+
+    def add(capability=(9, 0)):
+        devices = [{"name": "GPU", "capability": capability}]
+        monkeypatch.setattr(compilers, "ask_driver", lambda: (devices, ""))
+        monkeypatch.setattr(compilers, "_driver_major", lambda: 13)
+
+    return add
 
 
 @pytest.fixture(autouse=True)
@@ -37,23 +46,25 @@ def script(path: Path, text: str) -> Path:
 
 class TestHost:
     def test_this_one_compiles_and_loads(self):
-        finding = compilers.check_compiler(None, ())
+        finding = compilers.check_compiler()
         assert finding.verdict is Verdict.OK, finding
         assert "compiles and loads" in finding.found
 
-    def test_none_is_a_problem_unless_a_gpu_does_the_work(self, monkeypatch, tmp_path):
+    def test_none_is_a_problem_unless_a_gpu_does_the_work(self, monkeypatch, tmp_path, gpu):
         monkeypatch.setenv("PATH", str(tmp_path))
-        finding = compilers.check_compiler(None, ())
+        finding = compilers.check_compiler()
         assert finding.verdict is Verdict.PROBLEM
         assert "apt-get install g++" in finding.cure
-        assert compilers.check_compiler(None, GPU).verdict is Verdict.WARNING
         monkeypatch.setenv("FUSEDOPS_OFFLINE", "1")
-        assert compilers.check_compiler(None, ()).verdict is Verdict.WARNING
+        assert compilers.check_compiler().verdict is Verdict.WARNING
+        monkeypatch.delenv("FUSEDOPS_OFFLINE")
+        gpu()
+        assert compilers.check_compiler().verdict is Verdict.WARNING
 
     @pytest.mark.parametrize("named", ["no-such-compiler", "'open"])
     def test_a_name_that_names_none(self, monkeypatch, named):
         monkeypatch.setenv("CXX", named)
-        finding = compilers.check_compiler(None, ())
+        finding = compilers.check_compiler()
         assert finding.verdict is Verdict.PROBLEM
         assert "CXX" in finding.found
 
@@ -62,95 +73,98 @@ class TestHost:
         refuses = "echo \"error: bad value 'x86-64-v3' for '-march='\"; exit 1"
         text = f'case "$*" in --version|-v) {says};; esac\n{refuses}'
         monkeypatch.setenv("CXX", str(script(tmp_path / "old-c++", text)))
-        finding = compilers.check_compiler(None, ())
+        finding = compilers.check_compiler()
         assert finding.verdict is Verdict.PROBLEM
-        assert "9.4.0; a trial fails: error: bad value" in finding.found
+        assert "9.4.0, for " in finding.found
+        assert "a trial fails: error: bad value" in finding.found
         assert "GCC 11 or clang 12" in finding.cure
 
     def test_one_that_makes_what_does_not_load(self, monkeypatch):
         monkeypatch.setattr(host, "compile_host", lambda source, arch: (b"not an ELF file", ""))
-        finding = compilers.check_compiler(None, ())
+        finding = compilers.check_compiler()
         assert finding.verdict is Verdict.PROBLEM
-        assert "does not load: OSError" in finding.found
+        assert "does not load: " in finding.found
 
 
-def toolkit(folder: Path, major: int = 13, version: str = "") -> Toolkit:
-    """An NVRTC that is none, with or without a version in its headers."""
-    folder.joinpath(f"libnvrtc.so.{major}").write_bytes(b"not an ELF file")
-    if version:
-        folder.joinpath("cuda.h").write_text(f"#define CUDA_VERSION {version}\n")
-    return Toolkit(folder / f"libnvrtc.so.{major}", (folder,))
+@pytest.fixture
+def toolkit(tmp_path, monkeypatch):
+    """Installs an NVRTC that is none, of some version."""
+
+    def install(major=13, version=None, archs=(80, 90)):
+        library = tmp_path / f"libnvrtc.so.{major}"
+        library.write_bytes(b"not an ELF file")
+        found = Toolkit(library, (tmp_path,))
+        for module in (nvrtc, compilers):
+            monkeypatch.setattr(module, "find_toolkit", lambda: found)
+        if version is not None:
+            monkeypatch.setattr(nvrtc, "version", lambda: version)
+            monkeypatch.setattr(nvrtc, "supported_archs", lambda: [*archs])
+            monkeypatch.setattr(nvrtc, "compile_cuda", lambda source, arch: (b"", ""))
+        return found
+
+    return install
 
 
 class TestNvrtc:
-    def test_none_is_a_problem_where_there_is_a_gpu(self):
-        missing = CompilerNotFound("NVRTC was not found in /a, /b.")
-        assert compilers.check_nvrtc(missing, ()).verdict is Verdict.OK
-        finding = compilers.check_nvrtc(missing, GPU)
+    def test_none_is_a_problem_where_there_is_a_gpu(self, monkeypatch, gpu):
+        def missing():
+            raise CompilerNotFound("NVRTC was not found in /a, /b.")
+
+        monkeypatch.setattr(compilers, "find_toolkit", missing)
+        assert compilers.check_nvrtc().verdict is Verdict.OK
+        gpu()
+        finding = compilers.check_nvrtc()
         assert finding.verdict is Verdict.PROBLEM
         assert "fusedops[cuda]" in finding.cure
-        assert compilers.check_cuda_headers(missing, GPU).verdict is Verdict.OK
 
-    def test_one_that_does_not_load(self, tmp_path, monkeypatch):
-        found = toolkit(tmp_path)
-        monkeypatch.setattr(nvrtc, "find_toolkit", lambda: found)
-        finding = compilers.check_nvrtc(found, GPU)
+    def test_one_that_does_not_load(self, toolkit, gpu):
+        gpu()
+        found = toolkit()
+        finding = compilers.check_nvrtc()
         assert finding.verdict is Verdict.PROBLEM
         assert str(found.nvrtc) in finding.found
 
-    def test_one_that_does_not_know_the_gpu(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(nvrtc, "version", lambda: (12, 6))
-        monkeypatch.setattr(nvrtc, "supported_archs", lambda: [80, 90])
-        found = toolkit(tmp_path, 12)
-        assert compilers.check_nvrtc(found, GPU).verdict is Verdict.OK
-        finding = compilers.check_nvrtc(found, (Device("GPU", (10, 3), 1),))
+    def test_one_that_does_not_know_the_gpu(self, toolkit, gpu):
+        toolkit(12, (12, 6))
+        gpu()
+        assert compilers.check_nvrtc().verdict is Verdict.OK
+        gpu((10, 3))
+        finding = compilers.check_nvrtc()
         assert finding.verdict is Verdict.PROBLEM
         assert "12.6, up to sm_90" in finding.found
         assert "sm_103" in finding.cure
 
-    def test_one_that_is_too_old(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(nvrtc, "version", lambda: (12, 3))
-        monkeypatch.setattr(nvrtc, "supported_archs", lambda: [80, 90])
-        finding = compilers.check_nvrtc(toolkit(tmp_path, 12), GPU)
+    def test_one_that_is_too_old(self, toolkit, gpu):
+        gpu()
+        toolkit(12, (12, 3))
+        finding = compilers.check_nvrtc()
         assert finding.verdict is Verdict.PROBLEM
         assert "12.4" in finding.cure
 
-
-class TestHeaders:
-    def test_those_of_another_version(self, tmp_path):
-        finding = compilers.check_cuda_headers(toolkit(tmp_path, 13, "12080"), GPU)
+    def test_one_that_is_newer_than_the_driver(self, toolkit, gpu, monkeypatch):
+        gpu()
+        toolkit(13, (13, 0))
+        assert compilers.check_nvrtc().verdict is Verdict.OK
+        monkeypatch.setattr(compilers, "_driver_major", lambda: 12)
+        finding = compilers.check_nvrtc()
         assert finding.verdict is Verdict.PROBLEM
-        assert "12.8; NVRTC is of CUDA 13" in finding.found
+        assert "driver for CUDA 12" in finding.found
+        assert "nvidia-cuda-nvrtc-cu12" in finding.cure
 
-    def test_those_that_do_not_compile(self, tmp_path, monkeypatch):
-        found = toolkit(tmp_path, 13, "13000")
-        monkeypatch.setattr(nvrtc, "find_toolkit", lambda: found)
-        assert compilers.check_cuda_headers(found, GPU).verdict is Verdict.PROBLEM
-        assert compilers.check_cuda_headers(found, ()).verdict is Verdict.WARNING
+    def test_headers_that_do_not_compile(self, toolkit, monkeypatch, gpu):
+        def refuse(source, arch):
+            raise CompileError(("nvrtc",), "no such file")
 
-    def test_those_of_this_machine_compile(self):
-        found = compilers.toolkit()
-        if isinstance(found, CompilerNotFound):
+        toolkit(13, (13, 0))
+        monkeypatch.setattr(nvrtc, "compile_cuda", refuse)
+        assert compilers.check_nvrtc().verdict is Verdict.WARNING
+        gpu()
+        finding = compilers.check_nvrtc()
+        assert finding.verdict is Verdict.PROBLEM
+        assert "a trial fails: no such file" in finding.found
+
+    def test_this_machines_compiles(self):
+        finding = compilers.check_nvrtc()
+        if finding.found.startswith("none"):
             pytest.skip("no NVRTC here")
-        finding = compilers.check_cuda_headers(found, GPU)
         assert finding.verdict is Verdict.OK, finding
-
-
-class TestNvcc:
-    @pytest.mark.parametrize(
-        ("text", "verdict"),
-        [
-            ("echo 'release 13.0, V13.0.88'", Verdict.OK),
-            ("echo 'release 12.0, V12.0.1'", Verdict.WARNING),
-            ("exit 3", Verdict.WARNING),
-        ],
-    )
-    def test_it_is_optional_but_told(self, tmp_path, monkeypatch, text, verdict):
-        script(tmp_path / "nvcc", text)
-        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-        assert compilers.check_nvcc().verdict is verdict
-
-    def test_none_is_fine(self, tmp_path, monkeypatch):
-        monkeypatch.setenv("PATH", str(tmp_path))
-        monkeypatch.setattr(compilers.env, "cuda_homes", lambda: [])
-        assert compilers.check_nvcc().verdict is Verdict.OK

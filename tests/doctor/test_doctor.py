@@ -15,13 +15,12 @@ from typer.testing import CliRunner
 
 import fusedops.doctor as doctor_package
 from fusedops.cli import app
-from fusedops.doctor import environment, folder, framework, package
+from fusedops.doctor import compilers, folder, machine
 from fusedops.doctor.finding import Finding, Verdict
-from fusedops.doctor.graphics import Device, Driver
 from fusedops.jit import env
 from fusedops.jit.cache import Identity, Store
 
-GPU = Driver((13, 0), "", (Device("GPU", (9, 0), 1 << 30),))
+GPU = {"name": "GPU", "capability": (9, 0)}
 
 
 @pytest.fixture(autouse=True)
@@ -55,12 +54,12 @@ def torch_says(tmp_path, monkeypatch):
 class TestTorch:
     def test_one_that_serves(self, torch_says):
         torch_says("2.10.0+cpu")
-        finding = framework.check_torch(Driver())
+        finding = machine.check_torch()
         assert (finding.verdict, finding.found) == (Verdict.OK, "2.10.0+cpu, for CPUs only")
 
     def test_one_that_is_too_old(self, torch_says):
         torch_says("2.9.1", cuda="12.8")
-        finding = framework.check_torch(Driver())
+        finding = machine.check_torch()
         assert finding.verdict is Verdict.PROBLEM
         assert "2.10" in finding.cure
 
@@ -70,22 +69,23 @@ class TestTorch:
     )
     def test_one_that_cannot_be_imported(self, torch_says, text):
         torch_says(text=text)
-        finding = framework.check_torch(Driver())
+        finding = machine.check_torch()
         assert finding.verdict is Verdict.PROBLEM
         assert finding.found.startswith("cannot be imported: ")
 
-    def test_one_that_does_not_use_the_gpu(self, torch_says):
+    def test_one_that_does_not_use_the_gpu(self, torch_says, monkeypatch):
+        monkeypatch.setattr(machine, "ask_driver", lambda: ([GPU], ""))
         torch_says()
-        assert framework.check_torch(GPU).verdict is Verdict.WARNING
+        assert machine.check_torch().verdict is Verdict.WARNING
         torch_says(cuda="13.0")
-        assert "does not see the GPU" in framework.check_torch(GPU).cure
+        assert "does not see the GPU" in machine.check_torch().cure
         torch_says(cuda="13.0", usable=True)
-        assert framework.check_torch(GPU).verdict is Verdict.OK
+        assert machine.check_torch().verdict is Verdict.OK
 
 
 class TestPackage:
     def test_this_one_is_whole(self):
-        for check in (package.check_headers, package.check_runtime, package.check_processor):
+        for check in (machine.check_headers, machine.check_runtime):
             finding = check()
             assert finding.verdict is Verdict.OK, finding
 
@@ -93,7 +93,7 @@ class TestPackage:
         shutil.copytree(env.include_dir(), tmp_path / "include")
         monkeypatch.setattr(env, "include_dir", lambda: tmp_path / "include")
         (tmp_path / "include/fusedops/row/tile.cuh").unlink()
-        finding = package.check_headers()
+        finding = machine.check_headers()
         assert finding.verdict is Verdict.PROBLEM
         assert "lacks fusedops/row/tile.cuh" in finding.found
 
@@ -103,7 +103,7 @@ class TestPackage:
         config = tmp_path / "include/fusedops/core/config.cuh"
         text = config.read_text(encoding="utf-8")
         config.write_text(text.replace("FUSEDOPS_VERSION 100", "FUSEDOPS_VERSION 99907"))
-        finding = package.check_headers()
+        finding = machine.check_headers()
         assert finding.verdict is Verdict.PROBLEM
         assert "version 9.99.7" in finding.found
 
@@ -112,9 +112,10 @@ class TestPackage:
 
         monkeypatch.delattr(fusedops, "_runtime")
         monkeypatch.setitem(sys.modules, "fusedops._runtime", None)
-        assert package.check_runtime().verdict is Verdict.PROBLEM
-        assert "pip install" in package.check_runtime().cure
-        assert package.check_processor().verdict is Verdict.WARNING
+        assert machine.check_runtime().verdict is Verdict.PROBLEM
+        assert "pip install" in machine.check_runtime().cure
+        assert machine.check_gpus().verdict is Verdict.OK
+        assert compilers.check_compiler().verdict is Verdict.OK
 
 
 class TestCache:
@@ -128,7 +129,6 @@ class TestCache:
         cache.mkdir(mode=0o700)
         finding = folder.check_cache()
         assert finding.verdict is Verdict.OK, finding
-        assert "mode 700" in finding.found
         assert "locks work" in finding.found
         assert list(cache.iterdir()) == []
 
@@ -147,7 +147,7 @@ class TestCache:
     @pytest.mark.parametrize(
         ("mode", "said"),
         [
-            (0o777, "it is not used: everybody may write to it (mode 777; chmod go-w"),
+            (0o777, "is not used: everybody may write to it (mode 777; chmod go-w"),
             (0o2770, "may write to it (mode 2770; chmod g-w"),
         ],
     )
@@ -175,7 +175,7 @@ class TestCache:
     def test_one_of_another_user(self, cache):
         cache.mkdir()
         os.chown(cache, 12345, -1)
-        assert "of user 12345" in folder.check_cache().found
+        assert "belongs to user 12345" in folder.check_cache().found
         assert folder.check_cache().verdict is Verdict.WARNING
 
     def test_one_that_is_no_folder_or_cannot_be_made(self, cache, monkeypatch):
@@ -196,7 +196,9 @@ class TestCache:
     def test_one_that_nothing_may_be_run_from(self, cache, monkeypatch):
         cache.mkdir()
         flags = type("Flags", (), {"f_flag": os.ST_NOEXEC})
+        usage = type("Usage", (), {"free": 1 << 30})
         monkeypatch.setattr(folder.os, "statvfs", lambda path: flags)
+        monkeypatch.setattr(folder.shutil, "disk_usage", lambda path: usage)
         finding = folder.check_cache()
         assert finding.verdict is Verdict.WARNING
         assert "noexec, so kernels for CPUs are loaded from memory" in finding.found
@@ -205,7 +207,7 @@ class TestCache:
         cache.mkdir()
         usage = type("Usage", (), {"free": 1 << 20})
         monkeypatch.setattr(folder.shutil, "disk_usage", lambda path: usage)
-        assert "make room" in folder.check_cache().cure
+        assert "too little room" in folder.check_cache().found
 
     def test_a_filesystem_without_locks(self, cache, monkeypatch):
         def refuse(descriptor, path):
@@ -252,32 +254,32 @@ class TestEnvironment:
     )
     def test_a_variable(self, monkeypatch, name, value, verdict, word):
         monkeypatch.setenv(name, value)
-        (finding,) = [one for one in environment.check_environment() if one.name == name]
+        (finding,) = [one for one in machine.check_environment() if one.name == name]
         assert finding.verdict is verdict
         assert word in finding.cure
         assert repr(value) in finding.found
 
     def test_none(self, monkeypatch):
         monkeypatch.delenv("FUSEDOPS_CACHE_DIR")
-        assert [one.verdict for one in environment.check_environment()] == [Verdict.OK]
+        assert [one.verdict for one in machine.check_environment()] == [Verdict.OK]
 
     def test_every_variable_of_ours_is_known(self):
         documented = set(env.__doc__.split("``")[1::2])
-        assert {name for name in documented if name.startswith("FUSEDOPS_")} == set(
-            environment.KNOWN
-        )
+        assert {name for name in documented if name.startswith("FUSEDOPS_")} == set(machine.KNOWN)
 
 
 def test_the_worst_circumstances_are_no_traceback(tmp_path, monkeypatch, torch_says):
     """No torch, no compiler, no NVRTC, no home."""
-    from fusedops.doctor import compilers
     from fusedops.errors import CompilerNotFound
+
+    def missing():
+        raise CompilerNotFound("none")
 
     torch_says(text="raise ImportError('gone')")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(env, "cache_dir", lambda: None)
     monkeypatch.setattr(env, "cuda_homes", lambda: [])
-    monkeypatch.setattr(doctor_package, "toolkit", lambda: CompilerNotFound("none"))
+    monkeypatch.setattr(compilers, "find_toolkit", missing)
     monkeypatch.setenv("FUSEDOPS_VERBOSE", "loud")
     compilers.host._banner.cache_clear()
     done = CliRunner().invoke(app, ["doctor", "--json"])
@@ -303,9 +305,9 @@ def test_a_check_that_fails_does_not_keep_others_from_running(monkeypatch):
     def fail():
         raise RuntimeError("out of order")
 
-    monkeypatch.setattr(doctor_package, "check_nvcc", fail)
-    monkeypatch.setattr(doctor_package, "check_torch", lambda driver: Finding("torch", "there"))
+    monkeypatch.setattr(doctor_package, "check_headers", fail)
+    monkeypatch.setattr(doctor_package, "check_torch", lambda: Finding("torch", "there"))
     findings = {finding.name: finding for finding in doctor_package.examine()}
-    assert findings["nvcc"].found == "RuntimeError: out of order"
-    assert findings["nvcc"].verdict is Verdict.PROBLEM
+    assert findings["headers"].found == "RuntimeError: out of order"
+    assert findings["headers"].verdict is Verdict.PROBLEM
     assert "cache" in findings

@@ -18,7 +18,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(root))
     for name in ("FUSEDOPS_OFFLINE", "FUSEDOPS_VERBOSE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(store, "_private", {})
     monkeypatch.setattr(store, "_unkept", {})
     store._say.cache_clear()
     host._banner.cache_clear()

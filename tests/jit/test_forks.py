@@ -101,16 +101,8 @@ def no_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.write_text("no folder")
 
 
-def nowhere(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full() -> Store:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    no_cache(cache, monkeypatch)
-    monkeypatch.setattr(store, "private_store", full)
-
-
 @pytest.mark.filterwarnings("ignore:the cache folder:RuntimeWarning")
-@pytest.mark.parametrize("spoil", [lambda *_: None, no_locks, no_cache, nowhere])
+@pytest.mark.parametrize("spoil", [lambda *_: None, no_locks, no_cache])
 def test_threads_build_once_where_files_do_not_lock(
     compiler: Compiler,
     cache: Path,
@@ -271,22 +263,6 @@ def test_a_fork_after_others_closed_a_lock_file(tmp_path: Path, reused: bool) ->
         assert is_open(kept)
     if reused:
         os.close(closed)
-
-
-def test_a_fork_while_a_thread_makes_the_private_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, entered = store.anywhere, threading.Event()
-
-    def slow() -> contextlib.AbstractContextManager[Path]:
-        entered.set()
-        time.sleep(0.3)
-        return real()
-
-    monkeypatch.setattr(store, "anywhere", slow)
-    maker = threading.Thread(target=store.private_store)
-    maker.start()
-    entered.wait()
-    assert in_a_fork(lambda: store.private_store().root.is_dir())
-    maker.join()
 
 
 def test_a_fork_while_a_thread_has_the_variant(tmp_path: Path) -> None:

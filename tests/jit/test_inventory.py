@@ -80,13 +80,11 @@ class TestLooking:
         make(cache, "two")
         status, said = run("show", "on")
         assert status == 0
-        for text in (
-            str(folder / "kernel.cpp"),
-            str(folder / "kernel.so"),
-            "whole",
-            "Scale('one')",
-        ):
-            assert text in said
+        known = json.loads(said)
+        assert known["folder"] == str(folder)
+        assert known["state"] == "whole"
+        assert known["declaration"] == "Softmax(load=[Scale('one')])"
+        assert {*known["files"]} == {"kernel.cpp", "kernel.so"}
 
     def test_show_lists_the_candidates_of_an_ambiguous_name(self, cache: Path) -> None:
         names = [make(cache, "one").name, make(cache, "once").name]
@@ -100,7 +98,7 @@ class TestLooking:
         name = make(cache, "one").name
         status, said = run("show", "nothing")
         assert status == 1
-        assert "no entry begins with 'nothing'" in said
+        assert "0 entries begin with 'nothing'" in said
         assert name in said
 
     @pytest.mark.parametrize("command", [["list"], ["verify"], ["show", "one"], ["clear", "--all"]])
@@ -229,7 +227,8 @@ def test_what_may_not_be_read_is_not_called_damaged(
 
     monkeypatch.setattr(entry_module.os, "open", refuse)
     (item,) = inventory.items(cache)
-    assert (item.damage, item.refusal) == (None, "its folder cannot be opened: Permission denied")
+    assert not item.damaged
+    assert str(item.fault) == "its folder cannot be opened: Permission denied"
 
 
 def pipe(folder: Path) -> None:
@@ -263,7 +262,7 @@ def test_the_record_of_a_damaged_entry_is_read_with_care(
     code = (
         "import sys; from pathlib import Path; from fusedops.jit import inventory\n"
         "(item,) = inventory.items(Path(sys.argv[1]))\n"
-        "assert item.damage and not item.meta, item\n"
+        "assert item.damaged and not item.meta, item\n"
     )
     # A process of its own, which can be ended where it waits for a pipe's writer.
     command = [sys.executable, "-c", code, str(cache)]
@@ -368,7 +367,7 @@ class TestClear:
     def test_freed_is_what_went(self, cache: Path) -> None:
         folder = make(cache, "one")
         (folder / "kernel.so").write_bytes(bytes(3 << 20))
-        assert "deleted 1 entry, freed 3 MiB" in run("clear", "--all", "--yes")[1]
+        assert "deleted 1 of 1, freed 3.1 MB" in run("clear", "--all", "--yes")[1]
 
 
 @contextmanager

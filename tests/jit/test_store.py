@@ -156,19 +156,6 @@ def test_a_usable_folder_is_not_talked_about() -> None:
         make()
 
 
-def test_the_private_folder_goes_with_its_process(tmp_path: Path) -> None:
-    script = f"""
-import sys
-sys.path[:0] = {[str(Path(folder).parent) for folder in fusedops.__path__]!r}
-from fusedops.jit.store import private_store
-print(private_store().root)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert not Path(done.stdout.strip()).exists()
-
-
 @pytest.mark.parametrize(
     ("variables", "folder"),
     [

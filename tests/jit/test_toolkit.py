@@ -112,7 +112,7 @@ def test_the_fingerprint_is_of_content_alone(machine: Path) -> None:
         toolkit.Toolkit(library, ()).builtins.write_bytes(b"builtins")
 
     def fingerprint(library: Path) -> str:
-        return toolkit.Toolkit(library, ()).fingerprint()
+        return toolkit.Toolkit(library, ()).fingerprint
 
     assert fingerprint(one) == fingerprint(other)
     other.write_bytes(b"ELF" + bytes(1 << 18) + b"\0")

@@ -81,16 +81,18 @@ def test_the_module_loads_without_torch():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_reasons_are_those_of_the_sources():
-    """What mypy holds Python to is what the C++ says: no reason more, no reason less."""
+def test_the_reasons_are_those_that_mypy_knows():
     root = Path(__file__).parents[2]
     typed = (root / "fusedops" / "_runtime.pyi").read_text(encoding="utf-8")
-    (listed,) = re.findall(
-        r"^Reason: TypeAlias = Literal\[(.*?)^\]", typed, re.MULTILINE | re.DOTALL
-    )
-    given = set()
-    for name in ("dispatch.cpp", "gate.cpp"):
-        text = (root / "csrc" / name).read_text(encoding="utf-8")
-        for line in re.findall(r"(?:return|call_slow\().*;", text):
-            given.update(re.findall(r'"([a-z]+)"', line))
-    assert set(re.findall(r'"(\w+)"', listed)) == given
+    (listed,) = re.findall(r"^class Reason\(str, enum.Enum\):(.*?)^class", typed, re.M | re.S)
+    members = {name: one.value for name, one in _runtime.Reason.__members__.items()}
+    assert dict(re.findall(r'^    (\w+) = "(\w+)"$', listed, re.MULTILINE)) == members
+
+
+def test_the_reasons_are_named_in_their_order():
+    """The names stand in csrc/gate.cpp in the order of the enumerators in csrc/gate.h."""
+    text = (Path(__file__).parents[2] / "csrc" / "gate.h").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"^enum Reason : uint8_t \{(.*?)^\};", text, re.MULTILINE | re.DOTALL)
+    none, *names = re.findall(r"^  k(\w+)", listed, re.MULTILINE)
+    assert none == "None"
+    assert [name.upper() for name in names] == list(_runtime.Reason.__members__)

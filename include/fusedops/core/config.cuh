@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the language lacks: function qualifiers that mean the same under nvcc, NVRTC and a plain
-// host compiler, fixed-width integers where no <cstdint> exists, the version, and the least that
-// these headers compile with. No other header defines macros.
+// What differs between nvcc, NVRTC and a host compiler: function qualifiers, loop pragmas and
+// fixed-width integers; the version, and the oldest language, toolkit and architecture. No other
+// header defines macros.
 #pragma once
 
 #define FUSEDOPS_VERSION 100  // major * 10000 + minor * 100 + patch; CMake reads it here
 
-// A host compiler goes on after an #error and says more, so these stand before all else.
+// A host compiler continues after an #error, so these come first: theirs is then the first message.
 #if __cplusplus < 201703L
 #error "fusedops needs C++17, this is older: compile with -std=c++17 (CMAKE_CXX_STANDARD=17)"
 #endif
@@ -26,13 +26,13 @@
 #define FUSEDOPS_HD inline __attribute__((always_inline))
 #endif
 
-// Code that runs on a GPU, as opposed to host code that nvcc happens to compile.
+// Defined in code for a GPU, but not in the host code that nvcc compiles.
 #if defined(__CUDA_ARCH__)
 #define FUSEDOPS_ON_DEVICE 1
 #endif
 
-// Loops over the elements of a pack. A GPU unrolls them; a host compiler vectorizes them (unrolling
-// them first would hide them from it), and FUSEDOPS_VECTOR tells it that the operands of one access
+// Loops over the elements of a pack. A GPU compiler unrolls them. A host compiler vectorizes them,
+// which unrolling first would prevent; FUSEDOPS_VECTOR promises it that the operands of one access
 // do not overlap.
 #if defined(FUSEDOPS_CUDA)
 #define FUSEDOPS_UNROLL _Pragma("unroll")
@@ -49,8 +49,8 @@
 #endif
 #endif
 
-// A host's value that is not contracted with what uses it. Clang contracts within a statement only, and
-// nvcc's host code does not know the function.
+// On a host, a value that the compiler does not contract into a fused multiply-add with what uses
+// it. Clang contracts within a statement only, and the host code of nvcc lacks the builtin.
 #if defined(__has_builtin) && !defined(FUSEDOPS_CUDA)
 #if __has_builtin(__builtin_assoc_barrier)
 #define FUSEDOPS_ROUNDED(x) __builtin_assoc_barrier(x)
@@ -60,7 +60,8 @@
 #define FUSEDOPS_ROUNDED(x) (x)
 #endif
 
-// Before a function for both sides that calls a user's member, which may be for one side alone.
+// Before a __host__ __device__ function that calls a member of a user's type, which may be for one
+// of the two alone.
 #if defined(__CUDACC__) && !defined(__CUDACC_RTC__)
 #define FUSEDOPS_ANY_SIDE _Pragma("nv_exec_check_disable")
 #else
@@ -90,8 +91,7 @@ using std::uint64_t;
 using std::uint8_t;
 #endif
 
-/// A value in eight bytes, whatever its type: arguments of generated kernels are a list of 8-byte
-/// words.
+/// A value in eight bytes: the argument of a generated kernel is a list of 8-byte words.
 template <class T>
 struct alignas(8) Word {
   T value;

@@ -2,7 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Detection of members at compile time, for headers that cannot include <type_traits>: NVRTC has
-// none. The detection idiom of std::experimental::is_detected.
+// none. This is the one idiom for it, that of std::experimental::is_detected: an alias template of
+// the expression, and detected<Alias, T>(), DetectedOr<Default, Alias, T> or, for a constant,
+// flag<default, Alias, T>(). Answers are functions, since NVRTC gives each constexpr variable and
+// static member a symbol in the binary, whether anything reads it or not.
 #pragma once
 
 #include <fusedops/core/config.cuh>
@@ -12,7 +15,7 @@ namespace fusedops {
 namespace detail {
 
 template <class T>
-T& any_of();  // stands for a value in unevaluated contexts, as std::declval does
+T& any_of();  // a value in unevaluated contexts, as std::declval
 
 template <class T>
 void accept(const T&);  // accept<T>(value) is well-formed where value converts to T
@@ -33,21 +36,25 @@ struct MakeVoid {
 template <class... T>
 using Void = typename MakeVoid<T...>::type;
 
-// Answers are functions, which leave nothing behind: NVRTC gives every static constexpr member, and
-// every constexpr variable, a symbol and a place in the binary, whether or not anything reads it.
-template <class, template <class...> class Expression, class... Args>
+template <class, class Default, template <class...> class Expression, class... Args>
 struct Detected {
+  using type = Default;
   FUSEDOPS_HD static constexpr bool get() { return false; }
 };
-template <template <class...> class Expression, class... Args>
-struct Detected<Void<Expression<Args...>>, Expression, Args...> {
+template <class Default, template <class...> class Expression, class... Args>
+struct Detected<Void<Expression<Args...>>, Default, Expression, Args...> {
+  using type = Expression<Args...>;
   FUSEDOPS_HD static constexpr bool get() { return true; }
 };
 
-/// Whether the alias template Expression, decltype of a call as a rule, is well-formed.
+/// The type Expression<Args...> where that is well-formed, otherwise Default.
+template <class Default, template <class...> class Expression, class... Args>
+using DetectedOr = typename Detected<void, Default, Expression, Args...>::type;
+
+/// Whether the alias template Expression, usually decltype of a call, is well-formed.
 template <template <class...> class Expression, class... Args>
 FUSEDOPS_HD constexpr bool detected() {
-  return Detected<void, Expression, Args...>::get();
+  return Detected<void, void, Expression, Args...>::get();
 }
 
 template <bool kValue>
@@ -55,15 +62,10 @@ struct Flag {
   FUSEDOPS_HD static constexpr bool get() { return kValue; }
 };
 
-template <class, bool kDefault, template <class...> class Member, class... Args>
-struct FlagOr : Flag<kDefault> {};
-template <bool kDefault, template <class...> class Member, class... Args>
-struct FlagOr<Void<Member<Args...>>, kDefault, Member, Args...> : Member<Args...> {};
-
-/// The value of an optional flag: Member is the alias template of Flag<T::kName>.
+/// The value of an optional constant: Member is the alias template of Flag<T::kName>.
 template <bool kDefault, template <class...> class Member, class... Args>
 FUSEDOPS_HD constexpr bool flag() {
-  return FlagOr<void, kDefault, Member, Args...>::get();
+  return DetectedOr<Flag<kDefault>, Member, Args...>::get();
 }
 
 }  // namespace detail

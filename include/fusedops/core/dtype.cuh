@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Storage types and their conversion to and from the compute type. On a GPU half and bfloat16 are
-// CUDA's; a host compiler gets our own, with branch-free conversions that vectorize. Rounding is to
-// nearest even.
+// Storage types and their conversion to and from the compute type. With a CUDA compiler half and
+// bfloat16 are CUDA's; a host compiler gets types of this file, whose branch-free conversions
+// vectorize. Rounding is to nearest even.
 #pragma once
 
 #include <fusedops/core/config.cuh>
@@ -27,7 +27,7 @@ struct bfloat16 {
 };
 #endif
 
-/// The same bits as another type of the same size.
+/// The bits of a value as another type of the same size.
 template <class To, class From>
 FUSEDOPS_HD To bit_cast(const From& from) {
   static_assert(sizeof(To) == sizeof(From), "bit_cast needs types of one size");
@@ -40,8 +40,8 @@ FUSEDOPS_HD To bit_cast(const From& from) {
   return to;
 }
 
-/// Conversion between storage and compute types; each conversion rounds once (double to 16 bits:
-/// through float).
+/// Conversion between storage and compute types. Each conversion rounds once, except from double to
+/// 16 bits, which goes through float.
 template <class To, class From>
 struct Convert {
   FUSEDOPS_HD static To apply(From x) { return static_cast<To>(x); }
@@ -73,7 +73,7 @@ struct Convert<float, half> {
   FUSEDOPS_HD static float apply(half x) {
     const uint32_t magnitude = uint32_t(x.bits & 0x7fffu) << 13;
     const uint32_t sign = uint32_t(x.bits & 0x8000u) << 16;
-    // 2^112 moves the exponent bias from 15 to 127, and normalizes subnormals on the way.
+    // Multiplying by 2^112 changes the exponent bias from 15 to 127 and normalizes subnormals.
     const uint32_t finite = bit_cast<uint32_t>(bit_cast<float>(magnitude) * 0x1p112f);
     const uint32_t value = magnitude >= 0x0f800000u ? (magnitude | 0x7f800000u) : finite;
     return bit_cast<float>(value | sign);
@@ -86,7 +86,8 @@ struct Convert<half, float> {
     const uint32_t magnitude = bits & 0x7fffffffu;
     const uint32_t sign = (bits >> 16) & 0x8000u;
     const uint32_t normal = (magnitude - 0x38000000u + 0x0fffu + ((magnitude >> 13) & 1u)) >> 13;
-    // Adding one half aligns a subnormal's last bit with the float's, so the sum rounds it.
+    // Adding one half aligns the last bit of a subnormal half with that of the float sum, whose
+    // rounding then is that of the conversion.
     const uint32_t subnormal = bit_cast<uint32_t>(bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
     uint32_t value = magnitude < 0x38800000u ? subnormal : normal;
     value = magnitude >= 0x477ff000u ? 0x7c00u : value;

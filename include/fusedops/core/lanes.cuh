@@ -1,20 +1,14 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The lanes that reduce together: a power of two of neighbouring lanes of a warp, or the single
-// "lane" of a CPU thread. Every lane of the group gets the result, and the order of additions is
-// fixed (a butterfly over an operation that commutes, so that all lanes agree to the bit).
+// A group of lanes that reduces together by warp shuffles: a power of two of neighbouring lanes of
+// a warp, or the single "lane" of a CPU thread. Every lane gets the result. The order of additions
+// is fixed: a butterfly over a commutative operation, so that all lanes agree to the bit.
 #pragma once
 
 #include <fusedops/core/math.cuh>
 
 namespace fusedops {
-
-/// A number of columns as a type: an argument by which a lambda's width is a constant.
-template <int kWidth>
-struct Width {
-  static constexpr int value = kWidth;
-};
 
 template <int kLanes>
 struct Lanes {
@@ -23,8 +17,8 @@ struct Lanes {
   static constexpr int kCount = kLanes;
 
 #if defined(FUSEDOPS_ON_DEVICE)
-  // All 32 lanes of the warp take part, also those whose row lies beyond the end: the schedule sees
-  // to it.
+  // All 32 lanes of the warp execute the shuffles, including those whose row lies beyond the last:
+  // the kernels ensure that.
   template <class T>
   FUSEDOPS_HD T sum(T x) const {
     FUSEDOPS_UNROLL
@@ -39,7 +33,7 @@ struct Lanes {
     }
     return x;
   }
-  /// Whether it holds in any lane of the warp, which may hold several groups.
+  /// Whether the condition holds in any lane of the warp, which may contain several groups.
   FUSEDOPS_HD bool any(bool holds) const { return __any_sync(0xffffffffu, holds); }
 #else
   FUSEDOPS_HD bool any(bool holds) const { return holds; }

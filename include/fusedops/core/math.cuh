@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions that operators and functors use, for float and double, on GPU and CPU. None has the
-// name of a C library's: `using namespace fusedops` must not make a call of exp() ambiguous.
+// The functions that operators and functors use, for float and double, on GPU and CPU. None has a
+// name of the C library: `using namespace fusedops` must not make a call of exp() ambiguous.
 //
 // Stated errors, float: exponential on a GPU 2 + 1.2 |x| ulp (one multiply and the hardware's exp2;
 // results below 2^-126 are zero), on a CPU 2 ulp; logarithm 2 ulp, the reciprocals 1 ulp. Double:
@@ -43,12 +43,12 @@ FUSEDOPS_HD constexpr T smaller(T a, T b) {
   return b < a ? b : a;
 }
 
-// A compiler may contract a product and a sum into one fma, which rounds once, in one kernel and not in
-// another that has the same text. What the backward pass makes anew shall have forward's bits, so where
-// a LOAD's value enters an operator, and where its result leaves it, these functions say what is
-// rounded. They cost no instruction.
+// A compiler may contract a product and a sum into one fused multiply-add, which rounds once, in
+// one kernel and not in another that has the same text. Values that the backward pass recomputes
+// must have the bits of the forward pass. So where the value of a LOAD enters an operator, and
+// where its result leaves it, these functions fix what is rounded. They cost no instruction.
 
-/// a - b, where a may be a product: that is rounded first.
+/// a - b; where a is a product, it is rounded first.
 FUSEDOPS_HD float difference(float a, float b) {
 #if defined(FUSEDOPS_ON_DEVICE)
   return ::__fsub_rn(a, b);
@@ -64,7 +64,7 @@ FUSEDOPS_HD double difference(double a, double b) {
 #endif
 }
 
-/// a * b, rounded whatever it is added to.
+/// a * b, rounded even where it is added to something.
 FUSEDOPS_HD float product(float a, float b) {
 #if defined(FUSEDOPS_ON_DEVICE)
   return ::__fmul_rn(a, b);
@@ -80,7 +80,7 @@ FUSEDOPS_HD double product(double a, double b) {
 #endif
 }
 
-/// a * b + c, rounded once where the processor does so.
+/// a * b + c, rounded once where the processor has a fused multiply-add.
 FUSEDOPS_HD float fused(float a, float b, float c) {
 #if defined(FUSEDOPS_CUDA)
   return ::fmaf(a, b, c);
@@ -100,10 +100,10 @@ FUSEDOPS_HD double fused(double a, double b, double c) {
 #endif
 }
 
-/// The larger of two; NaN is dropped where the other is a number.
+/// The larger of two; where one is NaN, the other.
 template <class T>
 FUSEDOPS_HD T larger(T a, T b) {
-  // Drops a NaN in a; one in b survives until the sum, which it poisons anyway.
+  // A NaN in b is returned: the sum over the row is NaN anyway.
   return a > b ? a : b;
 }
 #if defined(FUSEDOPS_ON_DEVICE)
@@ -122,14 +122,14 @@ FUSEDOPS_HD float exponential(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
   return y;
 #else
-  // exp(x) = 2^n exp(r), |r| <= ln(2)/2; n is rounded by adding 1.5 * 2^23, ln(2) is split in two
-  // so that n * high is exact, and the power is applied in halves so that neither half overflows.
+  // exp(x) = 2^n exp(r), |r| <= ln(2)/2. Adding 1.5 * 2^23 rounds n; ln(2) is split in two so that
+  // n * high is exact; the power of two is applied as two factors, neither of which overflows.
   x = x < -104.0f ? -104.0f : x;
   x = x > 89.0f ? 89.0f : x;
   const float shifted = x * 1.44269504f + 12582912.0f;
   const float n = shifted - 12582912.0f;
   const float r = (x - n * 0.693145752f) - n * 1.42860677e-6f;
-  // A minimax polynomial between 1 + r and the end: 1.2 ulp over all x, where Taylor's makes 3.
+  // A minimax polynomial for what follows 1 + r: 1.2 ulp over all x; Taylor's has 3.
   float q = 1.3814611e-3f;
   q = q * r + 8.36871004e-3f;
   q = q * r + 4.16683874e-2f;
@@ -168,8 +168,8 @@ FUSEDOPS_HD double logarithm(double x) {
 #endif
 }
 
-/// 1 / x within 1 ulp for normal x and 1 / x: the hardware's estimate and a Newton step, a third of
-/// the instructions of the correctly rounded division.
+/// 1 / x within 1 ulp where x and 1 / x are normal: the hardware's estimate and a Newton step, a
+/// third of the instructions of a correctly rounded division.
 FUSEDOPS_HD float reciprocal(float x) {
 #if defined(FUSEDOPS_ON_DEVICE)
   float y;
@@ -182,13 +182,13 @@ FUSEDOPS_HD float reciprocal(float x) {
 
 FUSEDOPS_HD double reciprocal(double x) { return 1.0 / x; }
 
-/// sum / count for a positive count that is a float, rounded as a division would (0.51 ulp).
+/// sum / count for a positive count, within 0.51 ulp.
 FUSEDOPS_HD float average(float sum, float count) {
 #if defined(FUSEDOPS_ON_DEVICE)
   const float share = reciprocal(count);
   const float quotient = sum * share;
   const float better = ::fmaf(::fmaf(-quotient, count, sum), share, quotient);
-  return sum < 1e38f ? better : quotient;  // a step from infinity would be NaN
+  return sum < 1e38f ? better : quotient;  // a Newton step from infinity gives NaN
 #else
   return sum / count;
 #endif
@@ -204,7 +204,7 @@ FUSEDOPS_HD float reciprocal_sqrt(float x) {
   const float low = ::fmaf(x, y, -high);
   const float residual = ::fmaf(-low, y, ::fmaf(-high, y, 1.0f));
   return x > 0.0f && y > 0.0f ? ::fmaf(0.5f * y, residual, y)
-                              : y;  // a step from 0 or infinity would be NaN
+                              : y;  // a Newton step from 0 or infinity gives NaN
 #else
   return 1.0f / __builtin_sqrtf(x);
 #endif

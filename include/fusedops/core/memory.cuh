@@ -1,17 +1,17 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reading and writing W neighbouring elements at once. The pointer must be aligned to W elements;
-// who knows less passes a smaller W. Inputs are read through the read-only path, so that a compiler
-// may move a read above the stores of an earlier pack: several packs are in flight even where a
-// LOAD saves what it read.
+// Vector accesses: reading and writing W neighbouring elements at once, prefetching them into L2.
+// The pointer must be aligned to W elements. Inputs are read through the read-only path, so that a
+// compiler may move a load above the stores of an earlier pack: several packs are in flight even
+// where a LOAD saves what it read.
 #pragma once
 
 #include <fusedops/core/dtype.cuh>
 
 namespace fusedops {
 
-/// W elements of T that move as one access of at most 16 bytes.
+/// W elements of T, moved by one access of at most 16 bytes.
 template <class T, int W>
 struct alignas(sizeof(T) * W) Pack {
   T at[W];
@@ -46,7 +46,7 @@ struct Raw<16> {
 
 }  // namespace detail
 
-/// Reads an input: memory that nothing writes while the kernel runs.
+/// Reads an input, which is memory that nothing writes while the kernel runs.
 template <int W, class T>
 FUSEDOPS_HD Pack<T, W> read_input(const T* from) {
 #if defined(FUSEDOPS_ON_DEVICE)
@@ -54,7 +54,7 @@ FUSEDOPS_HD Pack<T, W> read_input(const T* from) {
   return bit_cast<Pack<T, W>>(__ldg(reinterpret_cast<const Raw*>(from)));
 #else
   Pack<T, W> pack;
-  __builtin_memcpy(&pack, from, sizeof(pack));  // host packs may lie anywhere
+  __builtin_memcpy(&pack, from, sizeof(pack));  // packs on a host need no alignment
   return pack;
 #endif
 }
@@ -69,8 +69,8 @@ FUSEDOPS_HD Pack<T, W> read_back(const T* from) {
 #endif
 }
 
-/// Asks the L2 cache (a CPU: all caches) for what a later read_input() of W elements wants: once for
-/// each line of it.
+/// Prefetches into the L2 cache (a CPU: all caches) what a later read_input() of W elements reads; of
+/// the packs in a cache line of a GPU only the first one does.
 template <int W, class T>
 FUSEDOPS_HD void prefetch(const T* from) {
 #if defined(FUSEDOPS_ON_DEVICE)
@@ -88,15 +88,16 @@ FUSEDOPS_HD void prefetch(const T* from) {
 
 #if defined(FUSEDOPS_CUDA)
 
-/// Who asks for many bytes: one thread for all, or so many threads, a line of the cache each.
+/// Which threads prefetch a range: one thread all of it, or kThreads threads a cache line each in
+/// turn.
 struct Alone {};
 template <int kThreads>
 struct ByLine {
   int thread;
 };
 
-/// The same for many bytes at once: the aligned words of 16 bytes that hold them. From sm_90 on;
-/// nothing happens elsewhere.
+/// Prefetches a range into the L2 cache: by one bulk prefetch of the aligned 16-byte words that
+/// hold it (sm_90 and later, otherwise nothing happens), or line by line.
 __device__ __forceinline__ void prefetch_bytes(const void* begin, const void* end, Alone) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   const uint64_t from = reinterpret_cast<uint64_t>(begin) / 16 * 16;
@@ -128,7 +129,7 @@ __device__ __forceinline__ void prefetch_bytes(const void* begin, const void* en
 template <int W, class T>
 FUSEDOPS_HD void write(T* to, const Pack<T, W>& pack) {
 #if defined(FUSEDOPS_ON_DEVICE)
-  using Raw = typename detail::Raw<sizeof(T) * W>::type;  // a struct might be stored in pieces
+  using Raw = typename detail::Raw<sizeof(T) * W>::type;  // a struct may be stored in pieces
   *reinterpret_cast<Raw*>(to) = bit_cast<Raw>(pack);
 #else
   __builtin_memcpy(to, &pack, sizeof(pack));

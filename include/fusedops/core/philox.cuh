@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Philox4x32-10, the counter-based generator of Salmon, Moraes, Dror and Shaw, "Parallel random
-// numbers: as easy as 1, 2, 3" (SC 2011). Integer arithmetic alone, so the same bits on every
-// device. A GPU steps one counter at a time in 32-bit words; a CPU steps four, each word in a
+// numbers: as easy as 1, 2, 3" (SC 2011). It uses integers only, so every device gives the same
+// bits. A GPU processes one counter at a time in 32-bit words; a CPU four, with each word in a
 // 64-bit lane whose upper half is ignored.
 #pragma once
 
@@ -18,13 +18,13 @@ FUSEDOPS_HD void multiply_wide(uint32_t a, uint32_t b, uint32_t& high, uint32_t&
 }
 
 #if !defined(FUSEDOPS_CUDA)
-/// Four counters' worth of one word.
+/// One word of four counters.
 using FourWords = uint64_t __attribute__((vector_size(32)));
 
 FUSEDOPS_HD void multiply_wide(FourWords a, uint32_t b, FourWords& high, FourWords& low) {
 #if defined(__AVX2__) && !defined(__clang__)
   using Halves =
-      int __attribute__((vector_size(32)));  // GCC does not see one instruction in the other form
+      int __attribute__((vector_size(32)));  // from the other form GCC does not make vpmuludq
   const FourWords factor = FourWords{} + b;
   const auto product = (FourWords)__builtin_ia32_pmuludq256((Halves)a, (Halves)factor);
 #else
@@ -35,7 +35,7 @@ FUSEDOPS_HD void multiply_wide(FourWords a, uint32_t b, FourWords& high, FourWor
 }
 #endif
 
-/// Turns counters into random bits.
+/// Replaces the four words of a counter by random bits.
 template <class Word>
 FUSEDOPS_HD void philox(Word (&c)[4], uint32_t key0, uint32_t key1) {
   FUSEDOPS_UNROLL
@@ -52,13 +52,13 @@ FUSEDOPS_HD void philox(Word (&c)[4], uint32_t key0, uint32_t key1) {
   }
 }
 
-/// Where a stream of counters begins: counter i is (first + i, low, middle, high).
+/// A sequence of counters: counter i is (first + i, low, middle, high).
 struct PhiloxStream {
   uint32_t first, low, middle, high;
   uint32_t key0, key1;
 };
 
-/// Sixteen random bits for each of kCount elements, eight to a counter.
+/// Sixteen random bits for each of kCount elements; one counter serves eight elements.
 template <int kCount>
 class SixteenBits {
  public:
@@ -83,14 +83,14 @@ class SixteenBits {
       for (int j = 0; j < 4 && i + j < kCounters; ++j) {
         const uint64_t words[2] = {lower[j], upper[j]};
         __builtin_memcpy(half_ + 8 * (i + j), words,
-                         sizeof(words));  // little-endian: the low half first
+                         sizeof(words));  // little-endian: the lower half comes first
       }
     }
 #endif
   }
 
-  /// Element i's bits in the upper half of a word; the lower half is anything. The index is a
-  /// constant or, on a CPU, a loop's.
+  /// The bits of element i in the upper half of a word; the lower half is unspecified. On a GPU i
+  /// must be a compile-time constant after unrolling.
   FUSEDOPS_HD uint32_t upper(int i) const {
 #if defined(FUSEDOPS_CUDA)
     return i % 2 == 0 ? pair_[i / 2] << 16 : pair_[i / 2];

@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions that functors made from Python functions are spelled with, for float and double, on
-// GPU and CPU. At kinks, NaN, infinities and zeros they do as torch's operations of the same names
-// do.
+// The functions in the generated code of functors made from Python functions, for float and double,
+// on GPU and CPU. At kinks, NaN, infinities and zeros they agree with torch's operations of the
+// same names.
 //
-// Stated errors, float: on a GPU those of CUDA's library (at most 2 ulp for exp, log, tanh, erf and
-// their like, 4 for tan); on a CPU those of math.cuh for exp, of vector_math.cuh, and of the C
-// library for the rest. sigmoid adds 2 ulp to its exp. What is composed of these has the errors
-// that its formula hands on, as torch's has. Double: the library's throughout.
+// Stated errors, float: on a GPU those of CUDA's library (at most 2 ulp for exp, log, tanh and erf,
+// 4 for tan); on a CPU those of math.cuh for exp, of vector_math.cuh, and of the C library
+// otherwise. sigmoid adds 2 ulp to those of its exp. Functions composed of these propagate their
+// errors, as in torch. Double: those of the library.
 #pragma once
 
 #include <fusedops/core/math.cuh>
@@ -39,7 +39,7 @@ FUSEDOPS_HD float exp(float x) {
 #if defined(FUSEDOPS_CUDA)
   return ::expf(x);
 #else
-  return fusedops::exponential(x);  // a loop over it becomes vectors
+  return fusedops::exponential(x);  // vectorizes
 #endif
 }
 
@@ -50,7 +50,7 @@ FUSEDOPS_HD T rsqrt(T x) {
   return reciprocal_sqrt(x);
 }
 
-/// x to a power that is known, by multiplication: n roundings at most.
+/// x to a constant power n, by multiplication, with n roundings at most.
 template <int n, class T>
 FUSEDOPS_HD T power(T x) {
   static_assert(n >= 1, "a negative power is the reciprocal of a positive one");
@@ -99,18 +99,18 @@ FUSEDOPS_HD T sign(T x) {
 
 template <class T>
 FUSEDOPS_HD T lerp(T from, T to, T weight) {
-  // From the nearer end: exact at both.
+  // Computed from the nearer end, so that both ends are exact.
   return fabs(weight) < T(0.5) ? from + weight * (to - from) : to - (to - from) * (T(1) - weight);
 }
 
 template <class T>
 FUSEDOPS_HD T logaddexp(T a, T b) {
   const T largest = maximum(a, b);
-  // Equal infinities have no difference.
+  // Equal infinities have the difference NaN.
   return a == b && fabs(a) == infinity<T>() ? a : largest + log1p(exp(-fabs(a - b)));
 }
 
-/// x log(y), and 0 where x is, unless y is NaN.
+/// x * log(y); 0 where x is 0 and y is not NaN.
 template <class T>
 FUSEDOPS_HD T xlogy(T x, T y) {
   return x == 0 && !is_nan(y) ? T(0) : x * log(y);
@@ -118,7 +118,7 @@ FUSEDOPS_HD T xlogy(T x, T y) {
 
 template <class T>
 FUSEDOPS_HD T sigmoid(T x) {
-  const T decay = exp(-fabs(x));  // never overflows, and keeps the digits of a small result
+  const T decay = exp(-fabs(x));  // does not overflow, and a small result keeps its precision
   const T share = T(1) / (T(1) + decay);
   return x < 0 ? decay * share : share;
 }
@@ -175,7 +175,7 @@ FUSEDOPS_HD T elu(T x, T alpha, T scale, T input_scale) {
   return x <= 0 ? of_negative : x * scale;
 }
 
-/// `is_result`: x is what elu gave.
+/// `is_result`: x is the result of elu, not its input.
 template <class T>
 FUSEDOPS_HD T elu_backward(T g, T alpha, T scale, T input_scale, bool is_result, T x) {
   const T of_negative = is_result ? g * input_scale * (x + alpha * scale)
@@ -208,13 +208,13 @@ FUSEDOPS_HD T hardswish_backward(T g, T x) {
   return x <= T(-3) ? T(0) : x < T(3) ? g * (x / T(3) + T(0.5)) : g;
 }
 
-/// NaN stays NaN.
+/// NaN gives NaN.
 template <class T>
 FUSEDOPS_HD T softshrink(T x, T width) {
   return x > width ? x - width : x < -width ? x + width : x * T(0);
 }
 
-/// Of softshrink and of hardshrink.
+/// The gradient of softshrink and of hardshrink.
 template <class T>
 FUSEDOPS_HD T shrink_backward(T g, T x, T width) {
   return x >= -width && x <= width ? T(0) : g;

@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Functions of a float for a CPU, without branches: a loop over them becomes vectors, which a loop
-// over those of the C library does not. Each is a polynomial near zero and, farther out, made of
-// exp or of the exponent's bits; all sides are computed and one is taken.
+// Functions of a float for a CPU, without branches: a loop over them vectorizes, which a loop over
+// those of the C library does not. Each is a polynomial near zero, and elsewhere computed from exp
+// or from the bits of the exponent; both are evaluated and one is selected.
 //
 // Stated errors: tanh 4 ulp, erf 2 ulp, log 2 ulp, log1p 3 ulp, expm1 6 ulp, subnormal arguments
-// included. The double ones are the library's.
+// included. Those of a double are the library's.
 #pragma once
 
 #include <fusedops/core/math.cuh>
@@ -31,7 +31,7 @@ FUSEDOPS_HD float tanh(float x) {
 
 FUSEDOPS_HD float erf(float x) {
   const float size = __builtin_fabsf(x);
-  const float s = size > 4.0f ? 4.0f : size;  // where the float is 1; NaN stays
+  const float s = size > 4.0f ? 4.0f : size;  // erf(4) rounds to 1; NaN stays NaN
   // log(1 - erf(s))
   float q = -2.16977074e-5f;
   q = q * s + 0.000441473753f;
@@ -49,7 +49,7 @@ FUSEDOPS_HD float erf(float x) {
   p = p * z - 0.0268538119f;
   p = p * z + 0.112835851f;
   p = p * z - 0.376126258f;
-  p = p * z + 0.128379167f;  // 2 / sqrt(pi) - 1, so that the 1 does not round
+  p = p * z + 0.128379167f;  // 2 / sqrt(pi) - 1; the 1 is added as x itself, without rounding
   const float inner = x + x * p;
   return size < 1.0f ? inner : __builtin_copysignf(outer, x);
 }
@@ -57,7 +57,7 @@ FUSEDOPS_HD float erf(float x) {
 FUSEDOPS_HD float log(float x) {
   const bool subnormal = x < 0x1p-126f;
   const uint32_t bits = bit_cast<uint32_t>(subnormal ? x * 0x1p23f : x);
-  // x = 2^n (1 + f), 1 + f between the roots of 1/2 and 2.
+  // x = 2^n (1 + f), 1 + f between the square roots of 1/2 and 2.
   const int32_t n = int32_t(bits - 0x3f3504f3u) >> 23;
   const float f = bit_cast<float>(bits - (uint32_t(n) << 23)) - 1.0f;
   const float e = float(n) - (subnormal ? 23.0f : 0.0f);
@@ -71,7 +71,7 @@ FUSEDOPS_HD float log(float x) {
   p = p * f - 0.250000096f;
   p = p * f + 0.333333126f;
   const float square = f * f;
-  // log(2) in two parts, the first of which times n is exact.
+  // log(2) is split in two; the product of n and the first part is exact.
   const float low = e * 1.42860677e-6f + (square * f * p - 0.5f * square);
   float result = e * 0.693145752f + (f + low);
   result = x == infinity<float>() ? x : result;
@@ -81,12 +81,12 @@ FUSEDOPS_HD float log(float x) {
 
 FUSEDOPS_HD float log1p(float x) {
   const float sum = 1.0f + x;
-  const float lost = x - (sum - 1.0f);  // by the sum's rounding
+  const float lost = x - (sum - 1.0f);  // the rounding error of the sum
   float share = lost / sum;
   share = sum > 0.0f ? share : 0.0f;
   share = sum < infinity<float>() ? share : 0.0f;
   const float result = log(sum) + share;
-  return x == 0.0f ? x : result;  // -0 stays
+  return x == 0.0f ? x : result;  // keeps -0
 }
 
 FUSEDOPS_HD float expm1(float x) {

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a dispatch is given: LOADs and STOREs that are composed, operands, or types of a user's own;
-// and what has to be known of them before a kernel is chosen: packs, and how their operands lie.
+// What a dispatch may be given: composed LOADs and STOREs, operands, and user types of the plain
+// form (dispatch/plain.cuh); and what must be known of each before a kernel is chosen: the width of
+// its packs, and whether all of its operands are aligned to them.
 #pragma once
 
 #include <fusedops/dispatch/plain.cuh>
@@ -13,7 +14,7 @@ namespace fusedops {
 
 namespace detail {
 
-/// A composed LOAD or STORE where a gradient reads or writes one value an element.
+/// A composed LOAD or STORE where a gradient reads or writes elementwise values.
 template <class Inner>
 struct AsOperand {
   Inner inner;
@@ -31,45 +32,55 @@ struct AsOperand {
   }
 };
 
+/// A LOAD without a gradient of its own: the gradient wanted is that of what it reads.
 template <class T>
-struct IsOperand {
-  static constexpr bool value = false;
+struct OnlyValues : T {
+  template <int N, class Compute, class Row, class Sink, class Masked>
+  FUSEDOPS_HD void backward(Compute (&)[N], const Row&, int64_t, Sink&, const Masked&) const {}
 };
-template <class T, class Map>
-struct IsOperand<Operand<T, Map>> {
-  static constexpr bool value = true;
-};
-
 template <class T>
-struct OnlyValues;
+OnlyValues<T> only_values(const T& load) {
+  return {load};
+}
 
-/// What there is to know of a type before it is dispatched: ours, or a plain one.
+/// What is known of a type that a dispatch is given; here, of a type of the plain form. kWidth: the
+/// pack width of its schedules, for 16 bytes of the compute type; kMost: the widest pack that it
+/// takes.
 template <class T>
 struct Form {
-  static constexpr int kWidth = 4;  // of a schedule's packs: 16 bytes of the compute type
-  static constexpr bool kPlain = true;
-  static constexpr bool kMasks = false;
-  static constexpr int kMost = IsOperand<T>::value ? 16 : StorageOf<T>::value;  // of N
+  static constexpr bool kPlain = true, kOperand = false, kMasks = false;
+  static constexpr int kWidth = 4, kMost = widest_pack<T>();
+};
+template <class T, class Map>
+struct Form<Operand<T, Map>> {
+  static constexpr bool kPlain = false, kOperand = true, kMasks = false;
+  static constexpr int kWidth = 4, kMost = 16;
 };
 template <class T>
 struct Form<OnlyValues<T>> : Form<T> {};
 template <class Source, class... Functors>
 struct Form<Load<Source, Functors...>> {
-  static constexpr int kWidth = 16 / sizeof(typename Source::Element);
-  static constexpr bool kPlain = false;
+  static constexpr bool kPlain = false, kOperand = false;
   static constexpr bool kMasks = Load<Source, Functors...>::kMasks;
-  static constexpr int kMost = 16;
+  static constexpr int kWidth = 16 / sizeof(typename Source::Element), kMost = 16;
 };
 template <class Target, class Functors>
 struct Form<Store<Target, Functors>> {
   static_assert(!Functors::kMasks,
                 "fusedops: a mask in a STORE: what is masked must be known before the reduction; "
                 "it belongs in the LOAD of a softmax");
-  static constexpr bool kPlain = false;
+  static constexpr bool kPlain = false, kOperand = false;
   static constexpr int kMost = 16;
 };
 
-/// Whether every pack of `width` columns of what it visits is one aligned access.
+template <class LoadT>
+constexpr void refuse_masks_in_norm() {
+  static_assert(!Form<LoadT>::kMasks,
+                "fusedops: a mask in the LOAD of a norm: a masked element leaves the row, which a "
+                "norm has no meaning for");
+}
+
+/// Whether every pack of every operand that it is called with is one aligned access.
 struct AllWide {
   bool wide = true;
   template <class T>
@@ -104,73 +115,60 @@ struct AllWide {
   }
 };
 
-/// The largest pack that divides the columns and suits a plain type.
+/// The widest pack, up to `most`, that divides the columns and that a plain type takes.
 template <class T>
 int pack_of(const T& given, int64_t cols, int most) {
-  if constexpr (Form<T>::kPlain && !IsOperand<T>::value) {
-    int pack = most;
+  int pack = most;
+  if constexpr (Form<T>::kPlain) {
     while (pack > 1 && (cols % pack != 0 || !packs_as(given, pack))) pack /= 2;
-    return pack;
-  } else {
-    return most;
   }
+  return pack;
 }
 
+/// What a kernel takes in place of a given LOAD, of a given STORE, and of what a gradient reads and
+/// writes elementwise.
 template <class Compute, int kMost, class T>
 auto as_load(const T& given, int pack) {
-  if constexpr (Form<T>::kPlain) {
+  if constexpr (Form<T>::kPlain || Form<T>::kOperand) {
     return PlainLoad<T, Compute, kMost>{given, pack};
   } else {
     return given;
   }
 }
-/// A gradient's own sources and targets: composed, plain, or an operand as it is.
 template <class Compute, int kMost, class T>
-auto as_source(const T& given, int pack) {
-  if constexpr (!Form<T>::kPlain) {
-    return AsOperand<T>{given};
-  } else if constexpr (!IsOperand<T>::value) {
-    return PlainLoad<T, Compute, kMost>{given, pack};
+auto as_store(const T& given, int pack) {
+  if constexpr (Form<T>::kPlain || Form<T>::kOperand) {
+    return PlainStore<T, Compute, kMost>{given, pack};
   } else {
     return given;
+  }
+}
+template <class Compute, int kMost, class T>
+auto as_source(const T& given, int pack) {
+  if constexpr (Form<T>::kOperand) {
+    return given;
+  } else if constexpr (Form<T>::kPlain) {
+    return as_load<Compute, kMost>(given, pack);
+  } else {
+    return AsOperand<T>{given};
   }
 }
 template <class Compute, int kMost, class T>
 auto as_target(const T& given, int pack) {
-  if constexpr (!Form<T>::kPlain) {
-    return AsOperand<T>{given};
-  } else if constexpr (!IsOperand<T>::value) {
-    return PlainStore<T, Compute, kMost>{given, pack};
-  } else {
+  if constexpr (Form<T>::kOperand) {
     return given;
+  } else if constexpr (Form<T>::kPlain) {
+    return as_store<Compute, kMost>(given, pack);
+  } else {
+    return AsOperand<T>{given};
   }
 }
 
-/// A STORE whose functors alone matter.
+/// The functors of a STORE, whose target a gradient does not write.
 template <class T>
 auto as_declared(const T& given) {
-  if constexpr (Form<T>::kPlain) {
+  if constexpr (Form<T>::kPlain || Form<T>::kOperand) {
     return store(Absent{});
-  } else {
-    return given;
-  }
-}
-
-/// A LOAD whose gradient nobody asks for: what it reads is what the gradient is of.
-template <class T>
-struct OnlyValues : T {
-  template <int N, class Compute, class Row, class Sink, class Masked>
-  FUSEDOPS_HD void backward(Compute (&)[N], const Row&, int64_t, Sink&, const Masked&) const {}
-};
-template <class T>
-OnlyValues<T> only_values(const T& load) {
-  return {load};
-}
-
-template <class Compute, int kMost, class T>
-auto as_store(const T& given, int pack) {
-  if constexpr (Form<T>::kPlain) {
-    return PlainStore<T, Compute, kMost>{given, pack};
   } else {
     return given;
   }

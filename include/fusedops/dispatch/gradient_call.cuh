@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A gradient as it is dispatched: what it reads and writes, its kernel's argument, and which sums
-// it makes on the way.
+// One dispatched gradient: what it reads and writes, the argument of its kernel, and where its sums
+// over rows are kept.
 #pragma once
 
 #include <fusedops/dispatch/form.cuh>
@@ -13,33 +13,38 @@ namespace fusedops {
 
 namespace detail {
 
-/// How many gradients a functor has; unknown ones are as many as are asked for.
-template <class F, class = void>
-struct GradientCount {
-  static constexpr int value = 0x7fffffff;
-};
 template <class F>
-struct GradientCount<F, Void<decltype(F::kGradients)>> {
-  static constexpr int value = F::kGradients;
-};
+using GradientsMember = decltype(F::kGradients);
 
-/// Which gradients a LOAD or a STORE has.
+/// How many operands of a functor have gradients; without kGradients any number.
+template <class F>
+constexpr int gradient_count() {
+  if constexpr (detected<GradientsMember, F>()) {
+    return F::kGradients;
+  } else {
+    return 0x7fffffff;
+  }
+}
+
+/// Whether a LOAD or a STORE has functor number `functor`, with a gradient of that operand.
+template <class... Functors>
+constexpr bool has_gradient_of(int functor, int operand) {
+  const int counts[] = {gradient_count<Functors>()..., 0};
+  return functor >= 0 && functor < int(sizeof...(Functors)) && operand >= 0 &&
+         operand < counts[functor];
+}
 template <class T>
 struct GradientsOf {
   static constexpr bool has(int, int) { return false; }
 };
-template <class... Functors>
-struct GradientsOf<List<Functors...>> {
-  static constexpr bool has(int functor, int operand) {
-    const int counts[] = {GradientCount<Functors>::value..., 0};
-    return functor >= 0 && functor < int(sizeof...(Functors)) && operand >= 0 &&
-           operand < counts[functor];
-  }
-};
 template <class Source, class... Functors>
-struct GradientsOf<Load<Source, Functors...>> : GradientsOf<List<Functors...>> {};
+struct GradientsOf<Load<Source, Functors...>> {
+  static constexpr bool has(int f, int operand) { return has_gradient_of<Functors...>(f, operand); }
+};
 template <class Target, class... Functors>
-struct GradientsOf<Store<Target, Chain<0, Functors...>>> : GradientsOf<List<Functors...>> {};
+struct GradientsOf<Store<Target, Chain<0, Functors...>>> {
+  static constexpr bool has(int f, int operand) { return has_gradient_of<Functors...>(f, operand); }
+};
 
 /// The argument of a gradient kernel.
 template <Access kAccess, class Op, class LoadT, class Upstream, class StoreT, class Kept, class To,
@@ -57,7 +62,9 @@ struct GradientArguments {
   int64_t cols;
 };
 
-/// What a gradient reads and writes, before it is known how.
+#if !defined(__CUDACC_RTC__)
+
+/// What a gradient reads and writes.
 template <class Op_, class LoadT, class Upstream, class StoreT, class Kept, class To, class Wanted>
 struct GradientCall {
   using Op = Op_;
@@ -75,121 +82,114 @@ struct GradientCall {
   int64_t rows, cols;
 
   template <Access kAccess, class Places>
-  using Arguments = GradientArguments<kAccess, Op, LoadT, Upstream, StoreT, Kept, To, Places>;
-
-  template <Access kAccess, class Places>
-  Arguments<kAccess, Places> arguments(const Places& places, const Slices& slices) const {
+  GradientArguments<kAccess, Op, LoadT, Upstream, StoreT, Kept, To, Places> arguments(
+      const Places& places, const Slices& slices) const {
     return {op, load, upstream, store, kept, to, places, slices, {rows}, cols};
   }
-  bool valid(const Demand& all, int64_t fewest, int64_t most) const {
-    return rows >= 0 && cols >= fewest && cols <= most && all.divides && rows % all.group == 0 &&
-           lie_right(wanted);
+
+  /// Whether rows, columns, groups and targets are as they must be.
+  template <class Range>
+  bool valid(const Demand& all) const {
+    static_assert(all_exist(static_cast<const Wanted*>(nullptr)),
+                  "fusedops: gradients(...) names a functor or an operand that the LOAD or the "
+                  "STORE does not have; both are counted from 0");
+    bool fits = rows >= 0 && cols >= Range::kLow && cols <= Range::kHigh && all.divides &&
+                rows % all.group == 0;
+    for_each(wanted, [&](const auto& one) { fits = fits && is_injective(one.to); });
+    return fits;
   }
+  /// Whether the workspace has that many bytes, aligned to 16.
   bool has(uint64_t needed) const {
     return needed == 0 || (workspace != nullptr && bytes >= needed &&
                            reinterpret_cast<uint64_t>(workspace) % 16 == 0);
   }
-  /// The second stage where there are no rows: zeros.
-  auto nothing() const {
-    Workspace none{nullptr, 0};
-    int64_t offset = 0;
-    const Slicing cut{{1, 1, 1}, 0, 1, true};
-    const auto places = all_placed<Compute, Sums::kMemory>(wanted, cut, cols, 0, none, offset);
-    return all_parts<Compute, Sums::kMemory>(wanted, places, cut, cols);
+  /// The second stage where there are no rows: it writes zeros.
+  auto no_parts() const {
+    const Slicing cut{{1, 1, 0}, 1, true};
+    Placer<Compute, Sums::kMemory> placer{cut, cols, 0, {nullptr, 0}};
+    return all_parts<Compute, Sums::kMemory>(wanted, mapped(wanted, placer), cut, cols);
   }
+  /// Whether every pack of every operand is one aligned access.
   bool wide() const {
     AllWide all;
     all(load);
     all(upstream);
     all(store);
     all(to);
-    visit(all, wanted);
+    for_each(wanted, [&](const auto& one) {
+      // Gradients that all rows share are summed in the workspace, which is aligned.
+      if constexpr (kSharingOf<decltype(one.to)> == Sharing::kNone) all(one.to);
+      if constexpr (kSharingOf<decltype(one.to)> == Sharing::kGroup) all(one.to.to);
+    });
     return all.wide;
   }
 
  private:
-  bool lie_right(const List<>&) const { return true; }
-  template <class First, class... Rest>
-  bool lie_right(const List<First, Rest...>& all) const {
-    static_assert(
-        exists<First>(),
-        "fusedops: gradients(...) names a functor or an operand that the LOAD or the STORE "
-        "does not have; both are counted from 0");
-    return lies_right(all.first.to) && lie_right(all.rest);
-  }
-  template <class Wanted_>
+  template <class Item>
   static constexpr bool exists() {
-    if constexpr (Wanted_::kSide == Side::kLoad) {
-      return GradientsOf<LoadT>::has(Wanted_::kFunctor, Wanted_::kOperand);
+    if constexpr (Item::kSide == Side::kLoad) {
+      return GradientsOf<LoadT>::has(Item::kFunctor, Item::kOperand);
     } else {
-      return GradientsOf<StoreT>::has(Wanted_::kFunctor, Wanted_::kOperand);
+      return GradientsOf<StoreT>::has(Item::kFunctor, Item::kOperand);
     }
   }
+  template <class... Items>
+  static constexpr bool all_exist(const List<Items...>*) {
+    return (exists<Items>() && ...);
+  }
 
-  /// Whether no two elements of x have one place, but for those that are summed.
+  /// Whether no two elements of x have one element of the target, except those that are summed.
   template <class Target>
-  bool lies_right(const Target&) const {
+  bool is_injective(const Target&) const {
     return true;
   }
   template <class T>
-  bool lies_right(const Operand<T, RowMap<1>>& target) const {
+  bool is_injective(const Operand<T, RowMap<1>>& target) const {
     return rows <= 1 || target.rows.stride[0] != 0;
   }
   template <class T, int kRank>
-  bool lies_right(const Operand<T, Layout<kRank>>& target) const {
+  bool is_injective(const Operand<T, Layout<kRank>>& target) const {
     return (cols <= 1 || target.column_stride != 0) && target.rows.repeats() == 1;
   }
   template <class T, int kRank>
-  bool lies_right(const SharedBy<Operand<T, Layout<kRank>>>& target) const {
+  bool is_injective(const SharedBy<Operand<T, Layout<kRank>>>& target) const {
     return (cols <= 1 || target.to.column_stride != 0) && target.to.rows.repeats() == target.group;
   }
-
-  static void visit(AllWide&, const List<>&) {}
-  template <class First, class... Rest>
-  static void visit(AllWide& all, const List<First, Rest...>& wanted) {
-    visit_target(all, wanted.first.to);
-    visit(all, wanted.rest);
-  }
-  template <class Target>
-  static void visit_target(AllWide& all, const Target& target) {
-    // What all rows share is summed in the workspace first.
-    if constexpr (SharingOf<Target>::value == Sharing::kNone) all(target);
-  }
-  template <class Target>
-  static void visit_target(AllWide& all, const SharedBy<Target>& target) {
-    all(target.to);
-  }
 };
 
-/// What a rung needs of shared memory or workspace, as far as types tell.
+#endif
+
+/// Which sums the wanted gradients need: `any` over rows, `by_column` of them one per column.
+struct SumCount {
+  bool any = false;
+  int by_column = 0;
+};
+template <class... Items>
+constexpr SumCount count_sums(const List<Items...>*) {
+  SumCount all;
+  const Sharing each[] = {Sharing::kNone, kSharingOf<decltype(Items::to)>...};
+  for (const Sharing one : each) {
+    const bool by_column = one == Sharing::kRows || one == Sharing::kGroup;
+    all.any = all.any || by_column || one == Sharing::kAll;
+    all.by_column += by_column;
+  }
+  return all;
+}
 template <class Wanted>
-struct WantsSums;
-template <>
-struct WantsSums<List<>> {
-  static constexpr bool value = false;
-  static constexpr int kByColumn = 0;
-};
-template <class First, class... Rest>
-struct WantsSums<List<First, Rest...>> {
-  static constexpr Sharing kSharing = SharingOf<decltype(First::to)>::value;
-  static constexpr bool kRow = kSharing == Sharing::kRows || kSharing == Sharing::kGroup;
-  static constexpr bool value =
-      kRow || kSharing == Sharing::kAll || WantsSums<List<Rest...>>::value;
-  static constexpr int kByColumn = kRow + WantsSums<List<Rest...>>::kByColumn;
-};
+inline constexpr SumCount kSumsOf = count_sums(static_cast<const Wanted*>(nullptr));
 
-/// Where a rung's sums over rows are, by columns, and whether another place may be needed where a
-/// device has little shared memory. One H200: docs/measured-facts.md, section 10.
+/// Where a rung keeps its sums over rows, by columns, and whether that may have to be another place
+/// on a device with little shared memory. One H200: docs/measured-facts.md, section 10.
 template <class Wanted, class Compute, class Rung>
 struct SumsOf {
   static constexpr int64_t kRegisterSums = 512;    // columns
-  static constexpr int64_t kAnywhere = 96 * 1024;  // bytes that every device has
+  static constexpr int64_t kAnywhere = 96 * 1024;  // bytes of shared memory that every device has
   static constexpr int64_t kCapacity = Rung::template kCapacity<Compute>;
   static constexpr int64_t kBytes =
-      WantsSums<Wanted>::kByColumn * Rung::kRows * kCapacity * int64_t(sizeof(Compute));
+      kSumsOf<Wanted>.by_column * Rung::kRows * kCapacity * int64_t(sizeof(Compute));
   static constexpr Sums value = kCapacity <= kRegisterSums ? Sums::kRegisters : Sums::kShared;
   static constexpr bool kMayLack = value == Sums::kShared && kBytes > kAnywhere;
-  static constexpr bool kVisits = WantsSums<Wanted>::value || kCapacity > 8192;
+  static constexpr bool kPersistent = kSumsOf<Wanted>.any || kCapacity > 8192;
 };
 
 }  // namespace detail

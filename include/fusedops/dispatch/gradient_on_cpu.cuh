@@ -14,56 +14,46 @@ namespace detail {
 
 #if !defined(__CUDACC_RTC__)
 
-/// The cut of rows on a CPU: the same whatever the number of threads.
-template <class Wanted>
-Slicing cut_rows(const Demand& demand, int64_t rows, int64_t cols) {
-  constexpr int64_t kMost = 64, kElements = 4096;  // slices, and what each has at least
-  Slicing cut{};
-  const int64_t fewest = (kElements + cols - 1) / cols;
-  const int64_t visitors = larger<int64_t>(smaller(kMost, rows / fewest), 1);
-  cut.slices = slice(rows, visitors, demand.group, 1, &cut.total);
-  cut.lanes = 1;
-  return cut;
+/// The row partition on a CPU: slices of 4096 elements or more, 64 at most, one at least.
+inline Slicing cut_on_host(const Demand& demand, int64_t rows, int64_t cols) {
+  constexpr int64_t kElements = 4096;
+  const int64_t most = exported::host_slices(rows, (kElements + cols - 1) / cols);
+  return {cut_rows(rows, most, demand.group, 1), 1, true};
 }
 
-inline void sum_all_on_host(const List<>&) {}
-template <class First, class... Rest>
-void sum_all_on_host(const List<First, Rest...>& parts) {
-  host_column_sums(parts.first, 0);
-  sum_all_on_host(parts.rest);
+template <class Parts>
+void sum_on_host(const Parts& parts) {
+  for_each(parts, [](const auto& one) { host_column_sums(one, 0); });
 }
 
-template <class Range, class Call>
-Status gradient_on(const Threads& threads, const Call& call) {
+template <class Range, class Ladder, class Call>
+Status run_gradient(const Threads& threads, const Call& call) {
   using Compute = typename Call::Compute;
   const Demand all = demanded(call.wanted);
-  if (!call.valid(all, Range::kLow, Range::kHigh)) return Status::kInvalidValue;
-  const Slicing cut =
-      cut_rows<typename Call::WantedList>(all, larger<int64_t>(call.rows, 1), call.cols);
-  Workspace workspace{static_cast<char*>(call.workspace), 0};
-  int64_t offset = 0;
-  const auto places =
-      all_placed<Compute, Sums::kMemory>(call.wanted, cut, call.cols, 0, workspace, offset);
-  if (call.rows > 0) {
-    if (!call.has(workspace.used)) return Status::kInvalidValue;
-    const auto a = call.template arguments<Access::kUnknown>(places, cut.slices);
-    const auto through_load = targets_of<Side::kLoad>(a.places);
-    const auto through_store = targets_of<Side::kStore>(a.places);
-    share(threads, cut.total, [&](int64_t begin, int64_t end) {
-      using Kept = HostSchedule<InRegisters>;
-      if (a.cols <= Kept::kBuffered) {
-        host_gradient<Kept>(a.op, a.load, a.upstream, a.store, a.kept, a.to, through_load,
-                            through_store, a.slices, a.rows, a.cols, begin, end);
-      } else {
-        host_gradient<HostSchedule<Streamed>>(a.op, a.load, a.upstream, a.store, a.kept, a.to,
-                                              through_load, through_store, a.slices, a.rows, a.cols,
-                                              begin, end);
-      }
-    });
-    sum_all_on_host(all_parts<Compute, Sums::kMemory>(call.wanted, places, cut, call.cols));
-  } else {
-    sum_all_on_host(call.nothing());
+  if (!call.template valid<Range>(all)) return Status::kInvalidValue;
+  if (call.rows == 0) {
+    sum_on_host(call.no_parts());
+    return Status::kSuccess;
   }
+  const Slicing cut = cut_on_host(all, call.rows, call.cols);
+  Placer<Compute, Sums::kMemory> placer{cut, call.cols, 0, {static_cast<char*>(call.workspace), 0}};
+  const auto places = mapped(call.wanted, placer);
+  if (!call.has(placer.workspace.used)) return Status::kInvalidValue;
+  const auto a = call.template arguments<Access::kUnknown>(places, cut.slices);
+  const auto of_load = targets_of<Side::kLoad>(a.places);
+  const auto of_store = targets_of<Side::kStore>(a.places);
+  share(threads, cut.slices.per_span, [&](int64_t begin, int64_t end) {
+    using Buffered = HostSchedule<InRegisters>;
+    if (a.cols <= Buffered::kBuffered) {
+      host_gradient<Buffered>(a.op, a.load, a.upstream, a.store, a.kept, a.to, of_load, of_store,
+                              a.slices, a.rows, a.cols, begin, end);
+    } else {
+      host_gradient<HostSchedule<Streamed>>(a.op, a.load, a.upstream, a.store, a.kept, a.to,
+                                            of_load, of_store, a.slices, a.rows, a.cols, begin,
+                                            end);
+    }
+  });
+  sum_on_host(all_parts<Compute, Sums::kMemory>(call.wanted, places, cut, call.cols));
   return Status::kSuccess;
 }
 

@@ -1,11 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The gradient of every operator on a GPU: how its rows are cut, its workspace, and its launches.
+// The gradient of every operator on a GPU: its row partition, its workspace, and its launches.
 #pragma once
 
 #include <fusedops/dispatch/gradient_call.cuh>
-#include <fusedops/op/norm_gradient.cuh>
 #include <fusedops/row/gradient.cuh>
 
 namespace fusedops {
@@ -14,176 +13,157 @@ namespace detail {
 
 #if defined(FUSEDOPS_CUDA) && !defined(__CUDACC_RTC__)
 
-template <class Schedule, int kAhead, int kBlocks, class Arguments>
+template <class Schedule, bool kPrefetches, int kBlocks, class Arguments>
 __global__ void __launch_bounds__(Schedule::kThreads* Schedule::kRows, kBlocks)
     gradient_rows_kernel(const __grid_constant__ Arguments a) {
-  gradient_kernel<Schedule, kAhead ? Ask::kEachThread : Ask::kNever>(
+  gradient_kernel<Schedule, kPrefetches ? Prefetch::kPerThread : Prefetch::kNever>(
       a.op, a.load, a.upstream, a.store, a.kept, a.to, targets_of<Side::kLoad>(a.places),
       targets_of<Side::kStore>(a.places), a.slices, a.rows, a.cols);
 }
 
-template <class... Done>
-__device__ __forceinline__ void sum_all(const List<>&, const Done&... done) {
-  if constexpr (sizeof...(Done) > 0) all_column_sums(int64_t(blockIdx.x), done...);
+template <class... Found>
+__device__ __forceinline__ void sum_all(const List<>&, const Found&... found) {
+  if constexpr (sizeof...(Found) > 0) all_column_sums(int64_t(blockIdx.x), found...);
 }
-template <class First, class... Rest, class... Done>
-__device__ __forceinline__ void sum_all(const List<First, Rest...>& parts, const Done&... done) {
-  sum_all(parts.rest, done..., parts.first);
+template <class First, class... Rest, class... Found>
+__device__ __forceinline__ void sum_all(const List<First, Rest...>& parts, const Found&... found) {
+  sum_all(parts.rest, found..., parts.first);
 }
 template <class Parts>
 __global__ void __launch_bounds__(kSumThreads) sums_kernel(const __grid_constant__ Parts parts) {
   sum_all(parts);
 }
 
-inline int64_t sum_blocks(const List<>&) { return 0; }
-template <class First, class... Rest>
-int64_t sum_blocks(const List<First, Rest...>& parts) {
-  return (parts.first.cols + kSumColumns - 1) / kSumColumns + sum_blocks(parts.rest);
+/// The second stage, if there is one.
+template <class Parts>
+cudaError_t launch_sums(cudaStream_t stream, const Parts& parts) {
+  if constexpr (IsSame<Parts, List<>>::value) {
+    return cudaSuccess;
+  } else {
+    int64_t blocks = 0;
+    for_each(parts, [&](const auto& one) { blocks += (one.cols + kSumColumns - 1) / kSumColumns; });
+    return launch(sums_kernel<Parts>, blocks, kSumThreads, 0, stream, parts);
+  }
 }
 
-inline cudaError_t launch_sums(cudaStream_t, const List<>&) { return cudaSuccess; }
-template <class First, class... Rest>
-cudaError_t launch_sums(cudaStream_t stream, const List<First, Rest...>& parts) {
-  return launch(sums_kernel<List<First, Rest...>>, sum_blocks(parts), kSumThreads, 0, stream,
-                parts);
-}
-
-/// The cut of a device's rows for a rung; its sums are in memory where shared memory lacks.
-template <class Rung, bool kVisits>
-cudaError_t cut_rows(const Demand& demand, int64_t rows, int64_t bytes, Slicing* cut) {
+/// The row partition on the current device for a rung whose sums take so many bytes of shared
+/// memory. kPersistent: blocks process several rows each; otherwise a slice is one row.
+template <class Rung, bool kPersistent>
+cudaError_t cut_on_device(const Demand& demand, int64_t rows, int64_t bytes, Slicing* cut) {
   int multiprocessors = 0;
   int64_t shared = 0;
   cudaError_t status = attribute(cudaDevAttrMultiProcessorCount, &multiprocessors);
   if (status != cudaSuccess) return status;
   status = shared_limit(&shared);
   if (status != cudaSuccess) return status;
-  // Few rows share such a sum, so each takes a short visit: the more at a time, the better.
+  // Sums over small groups of rows end soon, so slices are short: there the most blocks at a time
+  // are best.
   constexpr int kMany = 4096 / Rung::kBlock;
-  const int64_t blocks = demand.group > 1 && Rung::kVisitors < kMany ? kMany : Rung::kVisitors;
-  const int64_t visitors = kVisits ? multiprocessors * blocks * Rung::kRows : rows;
-  cut->slices = slice(rows, visitors, demand.group, Rung::kRows, &cut->total);
-  cut->lanes = Rung::kRows;
-  cut->in_memory = bytes > shared;
+  const int64_t blocks =
+      demand.group > 1 && Rung::kPersistentBlocks < kMany ? kMany : Rung::kPersistentBlocks;
+  const int64_t most = kPersistent ? multiprocessors * blocks * Rung::kRows : rows;
+  *cut = {cut_rows(rows, most, demand.group, Rung::kRows), Rung::kRows, bytes > shared};
   return cudaSuccess;
+}
+
+/// The callbacks of climb() for a gradient: partitions the rows for the rung, chooses where sums
+/// over rows are kept, and returns f.with<Rung, Storage, kExact, kSums, kPersistent>(cut).
+template <class Compute, class Wanted, class F>
+struct OnRung {
+  const F& f;
+  Demand all;
+  int64_t rows;
+
+  template <class Rung, bool kExact>
+  cudaError_t resident() const {
+    using Where = SumsOf<Wanted, Compute, Rung>;
+    constexpr bool kPersistent = Where::kPersistent;
+    Slicing cut{};
+    const cudaError_t status = cut_on_device<Rung, kPersistent>(all, rows, Where::kBytes, &cut);
+    if (status != cudaSuccess) return status;
+    if constexpr (Where::kMayLack) {
+      if (cut.in_memory) {
+        return f.template with<Rung, InRegisters, kExact, Sums::kMemory, kPersistent>(cut);
+      }
+    }
+    return f.template with<Rung, InRegisters, kExact, Where::value, kPersistent>(cut);
+  }
+  template <class Rung>
+  cudaError_t chunked() const {
+    Slicing cut{};
+    const cudaError_t status = cut_on_device<Rung, kSumsOf<Wanted>.any>(all, rows, 0, &cut);
+    if (status != cudaSuccess) return status;
+    return f.template with<Rung, Streamed, false, Sums::kMemory, false>(cut);
+  }
+  cudaError_t outside() const { return cudaErrorInvalidValue; }
+};
+
+template <class Compute, class Range, class Ladder, class Wanted, class F>
+cudaError_t on_rung(const Wanted&, const F& f, const Demand& all, int64_t rows, int64_t cols) {
+  const OnRung<Compute, Wanted, F> callbacks{f, all, rows};
+  return climb<Compute, Range, GradientChunk, 0>(Ladder{}, cols, callbacks);
 }
 
 /// Measures the workspace.
 template <class Compute, class Wanted>
 struct MeasureGradient {
   const Wanted& wanted;
-  Demand all;
-  int64_t rows, cols;
+  int64_t cols;
   size_t* bytes;
 
-  template <class Rung, bool>
-  cudaError_t resident() const {
-    using Where = SumsOf<Wanted, Compute, Rung>;
-    Slicing cut{};
-    const cudaError_t status = cut_rows<Rung, Where::kVisits>(all, rows, Where::kBytes, &cut);
-    if (status != cudaSuccess) return status;
-    return Where::kMayLack && cut.in_memory ? with<Sums::kMemory>(cut) : with<Where::value>(cut);
-  }
-  template <class Rung>
-  cudaError_t chunked() const {
-    Slicing cut{};
-    const cudaError_t status = cut_rows<Rung, WantsSums<Wanted>::value>(all, rows, 0, &cut);
-    return status != cudaSuccess ? status : with<Sums::kMemory>(cut);
-  }
-  cudaError_t outside() const { return cudaErrorInvalidValue; }
-
- private:
-  template <Sums kSums>
+  template <class Rung, class Storage, bool kExact, Sums kSums, bool kPersistent>
   cudaError_t with(const Slicing& cut) const {
-    Workspace workspace{nullptr, 0};
-    int64_t offset = 0;
-    (void)all_placed<Compute, kSums>(wanted, cut, cols, 0, workspace, offset);
-    *bytes = workspace.used;
+    Placer<Compute, kSums> placer{cut, cols, 0, {nullptr, 0}};
+    (void)mapped(wanted, placer);
+    if (placer.workspace.used > *bytes) *bytes = placer.workspace.used;
     return cudaSuccess;
   }
 };
 
-/// Launches the kernel, and the second stage if slices share sums.
+/// Launches the gradient kernel, and the second stage if slices share sums.
 template <class Call, int kWidth, Access kAccess>
 struct LaunchGradient {
   using Compute = typename Call::Compute;
-  using Wanted = typename Call::WantedList;
   cudaStream_t stream;
   const Call& call;
-  Demand all;
 
-  template <class Rung, bool kExact>
-  cudaError_t resident() const {
-    constexpr bool kConstant = kExact && kAccess == Access::kWide;
-    using Resident = typename Rung::template Of<InRegisters, Compute, kWidth, kConstant>;
-    using Where = SumsOf<Wanted, Compute, Rung>;
-    Slicing cut{};
-    const cudaError_t status = cut_rows<Rung, Where::kVisits>(all, call.rows, Where::kBytes, &cut);
-    if (status != cudaSuccess) return status;
-    if constexpr (Where::kMayLack) {
-      if (cut.in_memory) return with<Resident, Rung, Sums::kMemory, Where::kVisits>(cut);
-    }
-    return with<Resident, Rung, Where::value, Where::kVisits>(cut);
-  }
-  template <class Rung>
-  cudaError_t chunked() const {
-    using Chunked = typename Rung::template Of<Streamed, Compute, kWidth, false>;
-    Slicing cut{};
-    const cudaError_t status = cut_rows<Rung, WantsSums<Wanted>::value>(all, call.rows, 0, &cut);
-    return status != cudaSuccess ? status : with<Chunked, Rung, Sums::kMemory, 0>(cut);
-  }
-  cudaError_t outside() const { return cudaErrorInvalidValue; }
-
- private:
-  template <class Schedule, class Rung, Sums kSums, int kAhead>
+  template <class Rung, class Storage, bool kExact, Sums kSums, bool kPersistent>
   cudaError_t with(const Slicing& cut) const {
-    constexpr int64_t kWords = int64_t(Rung::kBlock) * Schedule::kPacks * kWidth;
-    // Visitors stay: one that found no room would come when all others have gone.
     constexpr bool kWide = kAccess == Access::kWide;
-    constexpr int kBlocks = !kWide ? 0 : kAhead > 0 ? Rung::kVisitors : Rung::kBlocks;
-    Workspace workspace{static_cast<char*>(call.workspace), 0};
-    int64_t offset = 0;
-    const auto places =
-        all_placed<Compute, kSums>(call.wanted, cut, call.cols, kWords, workspace, offset);
-    if (!call.has(workspace.used)) return cudaErrorInvalidValue;
-    if (cut.total / Rung::kRows > 0x7fffffff) return cudaErrorInvalidValue;  // blocks of a grid
-    using Places = typename Plain<decltype(places)>::type;
-    using Arguments = typename Call::template Arguments<kAccess, Places>;
+    using Schedule = typename Rung::template Of<Storage, Compute, kWidth, kExact && kWide>;
+    // All persistent blocks must fit on the device at a time: one that did not would start when the
+    // others have ended.
+    constexpr int kBlocks = !kWide ? 0 : kPersistent ? Rung::kPersistentBlocks : Rung::kBlocks;
+    Placer<Compute, kSums> placer{cut,
+                                  call.cols,
+                                  int64_t(Rung::kBlock) * Schedule::kPacks * kWidth,
+                                  {static_cast<char*>(call.workspace), 0}};
+    const auto places = mapped(call.wanted, placer);
+    if (!call.has(placer.workspace.used)) return cudaErrorInvalidValue;
+    const int64_t blocks = cut.slices.per_span / Rung::kRows;
+    if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
+    const auto arguments = call.template arguments<kAccess>(places, cut.slices);
+    using Arguments = typename Plain<decltype(arguments)>::type;
     const cudaError_t status =
-        launch(gradient_rows_kernel<Schedule, kAhead, kBlocks, Arguments>, cut.total / Rung::kRows,
-               Rung::kBlock, offset * int64_t(sizeof(Compute)), stream,
-               call.template arguments<kAccess>(places, cut.slices));
+        launch(gradient_rows_kernel<Schedule, kPersistent, kBlocks, Arguments>, blocks,
+               Rung::kBlock, placer.offset * int64_t(sizeof(Compute)), stream, arguments);
     if (status != cudaSuccess) return status;
     return launch_sums(stream, all_parts<Compute, kSums>(call.wanted, places, cut, call.cols));
   }
 };
 
-template <class Op>
-struct LadderOf {
-  using type = SoftmaxGradientLadder;
-};
-template <class Compute>
-struct LadderOf<LayerNormGradient<Compute>> {
-  using type = NormGradientLadder;
-};
-template <class Compute>
-struct LadderOf<RmsNormGradient<Compute>> {
-  using type = NormGradientLadder;
-};
-
-template <class Range, class Call>
-cudaError_t gradient_on(cudaStream_t stream, const Call& call) {
+template <class Range, class Ladder, class Call>
+cudaError_t run_gradient(cudaStream_t stream, const Call& call) {
   using Compute = typename Call::Compute;
   const Demand all = demanded(call.wanted);
-  if (!call.valid(all, Range::kLow, Range::kHigh)) return cudaErrorInvalidValue;
-  if (call.rows == 0) return launch_sums(stream, call.nothing());
-  using Ladder = typename LadderOf<typename Call::Op>::type;
+  if (!call.template valid<Range>(all)) return cudaErrorInvalidValue;
+  if (call.rows == 0) return launch_sums(stream, call.no_parts());
   constexpr int kWidth = smaller(Form<decltype(call.load)>::kWidth, int(32 / sizeof(Compute)));
-  if (call.wide()) {
-    const LaunchGradient<Call, kWidth, Access::kWide> wide{stream, call, all};
-    return climb<Compute, Range, GradientChunk, 0>(Ladder{}, call.cols, wide);
-  }
-  const LaunchGradient<Call, kWidth, Access::kNarrow> narrow{stream, call, all};
-  return climb<Compute, Range, GradientChunk, 0>(Ladder{}, call.cols, narrow);
+  const auto go = [&](const auto& launcher) {
+    return on_rung<Compute, Range, Ladder>(call.wanted, launcher, all, call.rows, call.cols);
+  };
+  if (call.wide()) return go(LaunchGradient<Call, kWidth, Access::kWide>{stream, call});
+  return go(LaunchGradient<Call, kWidth, Access::kNarrow>{stream, call});
 }
 
 #endif  // FUSEDOPS_CUDA

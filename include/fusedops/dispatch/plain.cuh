@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// LOADs and STOREs of a user's own, in the plain form of the contract: OneFlow's published form. A
-// schedule asks for packs of its own width; a plain type gets them in packs of N that it can take.
-// It is copied and called non-const, a LOAD into its LoadType where it declares one. N is a power
-// of two that divides the columns, and at most
-//   16 / sizeof(T::StorageType)  where it declares what lies in memory,
+// LOADs and STOREs that users write, in the plain form of the contract, which is OneFlow's
+// published form. A schedule moves packs of its own width; a plain type gets them in packs of N
+// columns that it can take. It is copied and called non-const; a LOAD writes its LoadType where it
+// declares one. N is a power of two that divides the columns, and at most
+//   16 / sizeof(T::StorageType)  where the type declares what lies in memory,
 //   4                            where it has CanPackAs, which then decides,
 //   2                            otherwise.
 // The end of an odd row comes in packs of 1.
@@ -18,60 +18,51 @@ namespace fusedops {
 
 namespace detail {
 
-template <class T, class = void>
-struct MostOf {
-  static constexpr int value = 2;
-  static constexpr bool kAsks = false;
-};
 template <class T>
-struct MostOf<T, Void<decltype(&T::CanPackAs)>> {
-  static constexpr int value = 4;
-  static constexpr bool kAsks = true;
-};
-template <class T, class = void>
-struct StorageOf {
-  static constexpr int value = MostOf<T>::value;
-};
+using CanPackAsMember = decltype(&T::CanPackAs);
 template <class T>
-struct StorageOf<T, Void<typename T::StorageType>> {
-  static constexpr int value = 16 / sizeof(typename T::StorageType);
-};
+using StorageTypeOf = typename T::StorageType;
+template <class T>
+using LoadTypeOf = typename T::LoadType;
 
-template <class T, class Compute, class = void>
-struct LoadTypeOf {
-  using type = Compute;
-};
-template <class T, class Compute>
-struct LoadTypeOf<T, Compute, Void<typename T::LoadType>> {
-  using type = typename T::LoadType;
-};
-
-/// The member that a plain LOAD or STORE has; it need not be const.
-template <class T, class Compute>
-using PlainLoadCall = decltype(any_of<T>().template load<1>(
-    any_of<typename LoadTypeOf<T, Compute>::type*>(), int64_t(0), int64_t(0)));
-template <class T, class Compute>
-using PlainStoreCall =
-    decltype(any_of<T>().template store<1>(any_of<const Compute*>(), int64_t(0), int64_t(0)));
+/// The widest pack that a plain type takes.
+template <class T>
+constexpr int widest_pack() {
+  if constexpr (detected<StorageTypeOf, T>()) {
+    return 16 / sizeof(StorageTypeOf<T>);
+  } else {
+    return detected<CanPackAsMember, T>() ? 4 : 2;
+  }
+}
 
 /// Whether a plain type can move packs of n columns.
 template <class T>
 bool packs_as(T copy, int n) {
-  if constexpr (MostOf<T>::kAsks) {
+  if constexpr (detected<CanPackAsMember, T>()) {
     return copy.CanPackAs(n);
   } else {
     (void)copy;
+    (void)n;
     return true;
   }
 }
 
-/// The widest pack to try for N columns: in a kernel that knows better, not the widest.
+/// The members of a plain LOAD and STORE; they need not be const.
+template <class T, class Compute>
+using PlainLoadCall = decltype(any_of<T>().template load<1>(
+    any_of<DetectedOr<Compute, LoadTypeOf, T>*>(), int64_t(0), int64_t(0)));
+template <class T, class Compute>
+using PlainStoreCall =
+    decltype(any_of<T>().template store<1>(any_of<const Compute*>(), int64_t(0), int64_t(0)));
+
+/// The widest pack to try for N columns: less than the widest in a kernel that was launched because
+/// some operand does not allow that.
 template <int N, int kMost, class Row>
 inline constexpr int kFirst = N < kMost                                              ? N
                               : AccessOf<Row>::value == Access::kNarrow && kMost > 1 ? kMost / 2
                                                                                      : kMost;
 
-/// A user's LOAD: as a LOAD, as what a gradient reads, and as a declaration without functors.
+/// A user's LOAD, where a LOAD is wanted and where a gradient reads elementwise values.
 template <class T, class Compute, int kMost_>
 struct PlainLoad {
   static_assert(detected<PlainLoadCall, T, Compute>(),
@@ -83,7 +74,7 @@ struct PlainLoad {
   static constexpr int kMost = kMost_;
   static constexpr bool kBounds = has_columns<T, int64_t>();
   static constexpr bool kSkips = has_any<T, int64_t>();
-  using Loaded = typename LoadTypeOf<T, Compute>::type;
+  using Loaded = DetectedOr<Compute, LoadTypeOf, T>;
   static constexpr bool kRevisits = has_revisit<T, Loaded, int64_t>();
 
   template <int N, class Row>
@@ -116,28 +107,28 @@ struct PlainLoad {
 
  private:
   FUSEDOPS_ANY_SIDE
-  template <int N, int kPack, Access kAccess, bool kAgain>
+  template <int N, int kPack, Access kAccess, bool kRevisit>
   FUSEDOPS_HD void by(Compute* dst, int64_t row, int64_t col) const {
     if constexpr (kPack > 1 && kAccess != Access::kWide) {
-      if (pack < kPack) return by<N, kPack / 2, kAccess, kAgain>(dst, row, col);
+      if (pack < kPack) return by<N, kPack / 2, kAccess, kRevisit>(dst, row, col);
     }
     T mine = inner;
     FUSEDOPS_UNROLL
     for (int i = 0; i < N; i += kPack) {
       if constexpr (IsSame<Loaded, Compute>::value) {
-        one<kPack, kAgain>(mine, dst + i, row, col + i);
+        one<kPack, kRevisit>(mine, dst + i, row, col + i);
       } else {
         Loaded loaded[kPack];
-        one<kPack, kAgain>(mine, loaded, row, col + i);
+        one<kPack, kRevisit>(mine, loaded, row, col + i);
         FUSEDOPS_UNROLL
         for (int j = 0; j < kPack; ++j) dst[i + j] = convert<Compute>(loaded[j]);
       }
     }
   }
   FUSEDOPS_ANY_SIDE
-  template <int kPack, bool kAgain>
+  template <int kPack, bool kRevisit>
   FUSEDOPS_HD static void one(T& mine, Loaded* dst, int64_t row, int64_t col) {
-    if constexpr (kAgain) {
+    if constexpr (kRevisit) {
       mine.template revisit<kPack>(dst, row, col);
     } else {
       mine.template load<kPack>(dst, row, col);
@@ -145,7 +136,7 @@ struct PlainLoad {
   }
 };
 
-/// A user's STORE: as a STORE, and as where a gradient goes.
+/// A user's STORE, where a STORE is wanted and where a gradient writes elementwise values.
 template <class T, class Compute, int kMost_>
 struct PlainStore {
   static_assert(detected<PlainStoreCall, T, Compute>(),

@@ -1,20 +1,25 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The forward pass of every operator on a GPU and on a CPU's threads: checks, schedule, launch.
-// Nothing allocates or synchronizes, so a launch can be captured in a CUDA graph.
+// The forward pass of every operator, on a GPU and on threads of a CPU: checks, choice of a
+// schedule, launch. Nothing allocates or synchronizes, so a CUDA graph can capture the launch.
 #pragma once
 
 #include <fusedops/dispatch/form.cuh>
 #include <fusedops/dispatch/rungs.cuh>
 #include <fusedops/dispatch/threads.cuh>
+#include <fusedops/host/call.cuh>
 #include <fusedops/host/rows.cuh>
 
 namespace fusedops {
 
 namespace detail {
 
-/// Where what is known of a row goes, each if it is asked for.
+template <class Finish>
+using MomentsOf = Void<decltype(Finish::mean), decltype(Finish::rstd)>;
+
+/// Writes the statistics of each row: the kKept numbers that the backward pass reads, and a norm's
+/// mean and reciprocal standard deviation. Null pointers are skipped.
 template <class Compute>
 struct KeepRow {
   Compute *kept, *mean, *rstd;
@@ -27,23 +32,11 @@ struct KeepRow {
       finish.keep(numbers);
       for (int i = 0; i < Finish::kKept; ++i) kept[at * Finish::kKept + i] = numbers[i];
     }
-    moments(finish, at, 0);
+    if constexpr (detected<MomentsOf, Finish>()) {
+      if (mean != nullptr) mean[at] = finish.mean;
+      if (rstd != nullptr) rstd[at] = finish.rstd;
+    }
   }
-
- private:
-  template <class Finish>
-  FUSEDOPS_HD auto moments(const Finish& finish, int64_t at, int) const
-      -> decltype(finish.mean, void()) {
-    if (mean != nullptr) mean[at] = finish.mean;
-    if (rstd != nullptr) rstd[at] = finish.rstd;
-  }
-  template <class Finish>
-  FUSEDOPS_HD void moments(const Finish&, int64_t, long) const {}
-};
-
-template <Access kAccess>
-struct Accesses {
-  static constexpr Access value = kAccess;
 };
 
 /// The argument of a forward kernel.
@@ -54,7 +47,7 @@ struct RowsArguments {
   Op op;
   LoadT load;
   StoreT store;
-  KeepRow<typename Op::Compute> keep;
+  KeepRow<Compute> keep;
   RowsOf<kAccess> rows;
   int64_t cols;
 };
@@ -74,7 +67,8 @@ inline cudaError_t attribute(cudaDeviceAttr which, int* value) {
   return status != cudaSuccess ? status : cudaDeviceGetAttribute(value, which, device);
 }
 
-/// Shared memory that a block of the current device can have, besides what warps exchange.
+/// Dynamic shared memory per block in bytes that the current device allows a kernel of this
+/// library; the reserve is for static shared memory.
 inline cudaError_t shared_limit(int64_t* limit) {
   constexpr int kReserved = 2048;
   int most = 0;
@@ -83,31 +77,29 @@ inline cudaError_t shared_limit(int64_t* limit) {
   return status;
 }
 
-/// Launches a kernel; returns what became of this launch, not of an earlier one.
+/// Launches a kernel with `shared` bytes of dynamic shared memory; returns the status of this
+/// launch, not of an earlier one.
 template <class Arguments>
 cudaError_t launch(void (*kernel)(const Arguments), int64_t blocks, int threads, int64_t shared,
                    cudaStream_t stream, const Arguments& arguments) {
-  constexpr int64_t kMostBlocks = 0x7fffffff;
-  constexpr int64_t kPlainShared = 40 * 1024;  // static shared memory counts towards the 48 KB
   const void* function = reinterpret_cast<const void*>(kernel);
-  if (shared > kPlainShared) {
-    // Always as much as there is: threads that launch it with less do not take it from each other.
-    int most = 0;
+  int most = 0;
+  if (shared > exported::kPlainShared) {
+    // The limit of the kernel is always raised to the same value, the largest: host threads that
+    // launch the kernel with different sizes then do not lower it for each other.
     cudaError_t status = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, &most);
     if (status != cudaSuccess) return status;
     cudaFuncAttributes found;
     status = cudaFuncGetAttributes(&found, function);
     if (status != cudaSuccess) return status;
-    status = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  most - static_cast<int>(found.sharedSizeBytes));
-    if (status != cudaSuccess) return status;
+    most -= static_cast<int>(found.sharedSizeBytes);
   }
-  const dim3 grid(static_cast<unsigned>(smaller(blocks, kMostBlocks)));
-  void* arguments_of[] = {const_cast<Arguments*>(&arguments)};
-  return cudaLaunchKernel(function, grid, dim3(static_cast<unsigned>(threads)), arguments_of,
-                          static_cast<size_t>(shared), stream);
+  return exported::launch(function, blocks, static_cast<unsigned>(threads),
+                          static_cast<unsigned>(shared), stream, const_cast<Arguments*>(&arguments),
+                          1, most);
 }
 
+/// Launches the forward kernel of a rung: the callbacks of climb().
 template <class Arguments, int kWidth>
 struct LaunchRows {
   using Compute = typename Arguments::Compute;
@@ -116,7 +108,8 @@ struct LaunchRows {
 
   template <class Rung, bool kExact>
   cudaError_t resident() const {
-    // Narrow accesses take their time anyway: there a kernel less is worth more than a constant.
+    // Kernels for narrow accesses are bound by their loads: there one kernel less to compile is
+    // worth more than a constant row length.
     constexpr bool kConstant = kExact && Arguments::kWide;
     using Resident = typename Rung::template Of<InRegisters, Compute, kWidth, kConstant>;
     return with<Resident, Arguments::kWide ? Rung::kBlocks : 0>(0);
@@ -129,8 +122,8 @@ struct LaunchRows {
     const cudaError_t status = shared_limit(&most);
     if (status != cudaSuccess) return status;
     const int64_t chunks = (arguments.cols + Shared::kChunk - 1) / Shared::kChunk;
-    const int64_t bytes = chunks * Shared::kChunk * int64_t(sizeof(Compute));
-    if constexpr (Arguments::kWide) {  // elsewhere reading twice does: bits do not depend on it
+    const int64_t bytes = chunks * InShared::chunk_bytes<Shared, Compute>();
+    if constexpr (Arguments::kWide) {  // narrow accesses read twice; the bits are the same
       constexpr int kParts = Parts<Shared, decltype(arguments.op)>::kShared;
       if (bytes + kParts <= most) return with<Shared, 0>(bytes);
     }
@@ -142,64 +135,67 @@ struct LaunchRows {
  private:
   template <class Schedule, int kBlocks>
   cudaError_t with(int64_t shared) const {
-    const int64_t blocks = (arguments.rows.count + Schedule::kRows - 1) / Schedule::kRows;
-    return launch(rows_kernel<Schedule, kBlocks, Arguments>, blocks,
+    return launch(rows_kernel<Schedule, kBlocks, Arguments>,
+                  exported::blocks(arguments.rows.count, Schedule::kRows),
                   Schedule::kThreads * Schedule::kRows, shared, stream, arguments);
   }
 };
 
-template <class Op, class LoadT, class StoreT, class Cols>
-cudaError_t rows_on(cudaStream_t stream, const Op& op, const LoadT& load, const StoreT& store,
-                    const KeepRow<typename Op::Compute>& keep, int64_t rows, Cols given) {
-  using Compute = typename Op::Compute;
-  using Range = RangeOf<Cols>;
-  const int64_t cols = Range::count(given);
-  if (rows < 0 || cols < Range::kLow || cols > Range::kHigh) return cudaErrorInvalidValue;
-  if (rows == 0) return cudaSuccess;
-  constexpr int kMost = smaller(Form<LoadT>::kMost, Form<StoreT>::kMost);
-  const int pack = pack_of(store, cols, pack_of(load, cols, kMost));
-  const auto through_load = as_load<Compute, kMost>(load, pack);
-  const auto through_store = as_store<Compute, kMost>(store, pack);
+template <class Range, int kWidth, Access kAccess, class Op, class LoadT, class StoreT>
+cudaError_t launch_rows(cudaStream_t stream, const Op& op, const LoadT& load, const StoreT& store,
+                        const KeepRow<typename Op::Compute>& keep, int64_t rows, int64_t cols) {
+  using Arguments = RowsArguments<kAccess, Op, LoadT, StoreT>;
+  const Arguments arguments{op, load, store, keep, {rows}, cols};
+  const LaunchRows<Arguments, kWidth> launch{stream, arguments};
+  return climb<typename Op::Compute, Range, ForwardChunk, 0>(ForwardLadder{}, cols, launch);
+}
+
+template <class Range, int kWidth, class Op, class LoadT, class StoreT>
+cudaError_t run_rows(cudaStream_t stream, const Op& op, const LoadT& load, const StoreT& store,
+                     const KeepRow<typename Op::Compute>& keep, int64_t rows, int64_t cols) {
   AllWide all;
-  all(through_load);
-  all(through_store);
-  constexpr int kWidth = smaller(Form<LoadT>::kWidth, int(32 / sizeof(Compute)));
-  const auto go = [&](auto access) {
-    using Arguments =
-        RowsArguments<decltype(access)::value, Op, typename Plain<decltype(through_load)>::type,
-                      typename Plain<decltype(through_store)>::type>;
-    const Arguments arguments{op, through_load, through_store, keep, {rows}, cols};
-    const LaunchRows<Arguments, kWidth> launch{stream, arguments};
-    return climb<Compute, Range, ForwardChunk, 0>(ForwardLadder{}, cols, launch);
-  };
-  return all.wide ? go(Accesses<Access::kWide>{}) : go(Accesses<Access::kNarrow>{});
+  all(load);
+  all(store);
+  return all.wide
+             ? launch_rows<Range, kWidth, Access::kWide>(stream, op, load, store, keep, rows, cols)
+             : launch_rows<Range, kWidth, Access::kNarrow>(stream, op, load, store, keep, rows,
+                                                           cols);
 }
 
 #endif  // FUSEDOPS_CUDA
 
 #if !defined(__CUDACC_RTC__)
 
-template <class Op, class LoadT, class StoreT, class Cols>
-Status rows_on(const Threads& threads, const Op& op, const LoadT& load, const StoreT& store,
-               const KeepRow<typename Op::Compute>& keep, int64_t rows, Cols given) {
-  using Compute = typename Op::Compute;
-  using Range = RangeOf<Cols>;
-  const int64_t cols = Range::count(given);
-  if (rows < 0 || cols < Range::kLow || cols > Range::kHigh) return Status::kInvalidValue;
-  constexpr int kMost = smaller(Form<LoadT>::kMost, Form<StoreT>::kMost);
-  const int pack = pack_of(store, cols, pack_of(load, cols, kMost));
-  const auto through_load = as_load<Compute, kMost>(load, pack);
-  const auto through_store = as_store<Compute, kMost>(store, pack);
+template <class Range, int kWidth, class Op, class LoadT, class StoreT>
+Status run_rows(const Threads& threads, const Op& op, const LoadT& load, const StoreT& store,
+                const KeepRow<typename Op::Compute>& keep, int64_t rows, int64_t cols) {
   share(threads, rows, [&](int64_t begin, int64_t end) {
-    using Kept = HostSchedule<InRegisters>;
-    if (cols <= Kept::kBuffered) {
-      host_rows<Kept>(op, through_load, through_store, keep, RowSpace<1>{rows}, cols, begin, end);
+    using Buffered = HostSchedule<InRegisters>;
+    if (cols <= Buffered::kBuffered) {
+      host_rows<Buffered>(op, load, store, keep, RowSpace<1>{rows}, cols, begin, end);
     } else {
-      host_rows<HostSchedule<Streamed>>(op, through_load, through_store, keep, RowSpace<1>{rows},
-                                        cols, begin, end);
+      host_rows<HostSchedule<Streamed>>(op, load, store, keep, RowSpace<1>{rows}, cols, begin, end);
     }
   });
   return Status::kSuccess;
+}
+
+/// The forward pass of an operator: LOAD, reduction, STORE.
+template <class Where, class Op, class LoadT, class StoreT, class Cols>
+StatusOf<Where> dispatch_rows(const Where& where, const Op& op, const LoadT& load,
+                              const StoreT& store, const KeepRow<typename Op::Compute>& keep,
+                              int64_t rows, Cols given) {
+  using Compute = typename Op::Compute;
+  using Range = RangeOf<Cols>;
+  const auto on = detail::place(where);
+  const int64_t cols = Range::count(given);
+  if (rows < 0 || cols < Range::kLow || cols > Range::kHigh) return detail::invalid_value(on);
+  if (rows == 0) return detail::success(on);
+  constexpr int kMost = smaller(Form<LoadT>::kMost, Form<StoreT>::kMost);
+  constexpr int kWidth = smaller(Form<LoadT>::kWidth, int(32 / sizeof(Compute)));
+  const int pack = pack_of(store, cols, pack_of(load, cols, kMost));
+  return run_rows<Range, kWidth>(on, op, as_load<Compute, kMost>(load, pack),
+                                 as_store<Compute, kMost>(store, pack), keep, rows, cols);
 }
 
 #endif

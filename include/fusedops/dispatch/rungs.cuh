@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The short list of row schedules that a dispatch chooses from, and ranges of columns known at
-// compile time, which shorten it. A rung is so many threads with so many values each; the lowest
-// one that holds the columns is taken, so a row's reduction tree follows from its columns and
-// types. Rows that no rung holds are cut into chunks.
+// The row schedules that a C++ dispatch chooses from by the number of columns (a dispatch table),
+// and ranges of columns known at compile time, which shorten it. A rung is a number of threads per
+// row and of values per thread; the first rung with enough registers for the row is taken, so the
+// reduction tree follows from columns and types. Longer rows are processed in chunks.
 #pragma once
 
 #include <fusedops/row/kernel.cuh>
@@ -34,17 +34,19 @@ struct RangeOf<cols<kLow_, kHigh_>> {
   static int64_t count(cols<kLow_, kHigh_> cols) { return cols.count; }
 };
 
-/// Threads of a row and the values that each holds, of four bytes. kResident: threads per
-/// multiprocessor in persistent blocks, where rows share a gradient; kRoom: occupancy target in
-/// threads per multiprocessor, 0 leaves it to the compiler; kBlock: threads of a block of several
-/// rows.
-template <int kThreads_, int kValues_, int kResident_ = 1024, int kRoom_ = 0, int kBlock_ = 64>
+/// kThreads: threads per row; kValues: 4-byte values per thread. kPersistentThreads: threads of
+/// persistent blocks per multiprocessor, where rows share a gradient; kOccupancy: occupancy target
+/// in threads per multiprocessor, 0 leaves it to the compiler; kBlock: threads per block where a
+/// block holds several rows.
+template <int kThreads_, int kValues_, int kPersistentThreads = 1024, int kOccupancy = 0,
+          int kBlock_ = 64>
 struct Rung {
   static constexpr int kThreads = kThreads_, kValues = kValues_;
   static constexpr int kRows = kThreads <= 32 ? kBlock_ / kThreads : 1;
   static constexpr int kBlock = kThreads * kRows;
-  static constexpr int kBlocks = kRoom_ / kBlock;
-  static constexpr int kVisitors = kResident_ > kBlock ? kResident_ / kBlock : 1;  // blocks
+  static constexpr int kBlocks = kOccupancy / kBlock;
+  static constexpr int kPersistentBlocks =
+      kPersistentThreads > kBlock ? kPersistentThreads / kBlock : 1;
 
   template <class Compute>
   static constexpr int64_t kCapacity = int64_t(kThreads) * kValues * 4 / int64_t(sizeof(Compute));
@@ -61,7 +63,8 @@ using ForwardLadder =
            Rung<128, 32, 0, 768>, Rung<128, 64>, Rung<256, 64>>;
 using ForwardChunk = Rung<512, 16>;
 
-/// Gradients of norms as a rule share parameters among all rows, those of softmaxes do not.
+/// All rows of a norm usually share its parameters, and so their gradients; those of a softmax do
+/// not.
 using NormGradientLadder = Ladder<Rung<8, 8, 1024, 0, 128>, Rung<32, 8, 1024, 0, 128>, Rung<64, 8>,
                                   Rung<32, 32, 448, 0, 128>, Rung<128, 16, 768>, Rung<256, 16, 768>,
                                   Rung<256, 32, 512>, Rung<1024, 16>>;
@@ -70,8 +73,8 @@ using SoftmaxGradientLadder =
            Rung<256, 16, 768>, Rung<256, 32, 512, 768>, Rung<1024, 16>>;
 using GradientChunk = Rung<512, 16, 512>;
 
-/// Calls f(rung, exact) for the lowest rung that holds the columns, f(chunk) if none does. Only
-/// what the range can reach is instantiated.
+/// Calls f.resident<Rung, kExact>() for the first rung that holds the columns (kExact: all of its
+/// registers), f.chunked<Chunk>() if none does. Only what the range allows is instantiated.
 template <class Compute, class Range, class Chunk, int64_t kBelow, class F>
 auto climb(Ladder<>, int64_t cols, const F& f) {
   (void)cols;

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a dispatched gradient cuts its rows into slices and its workspace into sums. Both follow from
-// rows, columns, wanted gradients and device, so that a query and the dispatch that follows agree.
+// How a dispatched gradient partitions its rows into slices, and its workspace into partial sums.
+// Both follow from rows, columns, wanted gradients and device alone, so that the query of the
+// workspace's size and the dispatch that follows agree.
 #pragma once
 
 #include <fusedops/dispatch/wanted.cuh>
@@ -13,51 +14,39 @@ namespace fusedops {
 
 namespace detail {
 
-/// What the wanted gradients have in common.
+/// What the wanted gradients demand of the partition.
 struct Demand {
-  int64_t group = 1;    // rows of the largest group
-  bool divides = true;  // all groups divide it
+  int64_t group = 1;    // rows in the largest group of rows that share an element
+  bool divides = true;  // whether the sizes of all groups divide it
 };
 
-FUSEDOPS_HD void demand(Demand&, const List<>&) {}
-template <class First, class... Rest>
-FUSEDOPS_HD void demand(Demand& all, const List<First, Rest...>& wanted) {
-  using To = decltype(wanted.first.to);
-  constexpr Sharing kSharing = SharingOf<To>::value;
-  if constexpr (kSharing == Sharing::kGroup) {
-    const int64_t group = wanted.first.to.group;
-    const int64_t larger_one = group > all.group ? group : all.group;
-    const int64_t other = group > all.group ? all.group : group;
-    all.divides = all.divides && other > 0 && larger_one % other == 0;
-    all.group = larger_one;
-  }
-  demand(all, wanted.rest);
-}
+#if !defined(__CUDACC_RTC__)
 
 template <class Wanted>
 Demand demanded(const Wanted& wanted) {
   Demand all;
-  demand(all, wanted);
+  for_each(wanted, [&](const auto& one) {
+    if constexpr (kSharingOf<decltype(one.to)> == Sharing::kGroup) {
+      const int64_t most = larger(one.to.group, all.group);
+      const int64_t least = smaller(one.to.group, all.group);
+      all.divides = all.divides && least > 0 && most % least == 0;
+      all.group = most;
+    }
+  });
   return all;
 }
 
-/// Slices of the rows, none of which cuts a group: about `visitors` of them, a multiple of `lanes`.
-inline Slices slice(int64_t rows, int64_t visitors, int64_t group, int64_t lanes, int64_t* total) {
-  const auto ceil = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
-  const int64_t size = group * ceil(ceil(rows, visitors < rows ? visitors : rows), group);
-  *total = ceil(ceil(rows, size), lanes) * lanes;
-  return {size, rows, *total};
-}
+#endif
 
-/// The slices and what they need.
+/// The row partition of one gradient.
 struct Slicing {
-  Slices slices;
-  int64_t total;   // slices
-  int64_t lanes;   // that leave one part of a sum together
-  bool in_memory;  // sums over rows lie in the workspace while a slice is visited
+  Slices slices;   // a single span, so slices.per_span is their number
+  int64_t lanes;   // slices whose partial sums one block adds up
+  bool in_memory;  // whether sums over rows are kept in the workspace between rows
 };
 
-/// Hands out the workspace.
+/// Hands out pieces of the workspace, each aligned to a cache line. Without memory (`begin` null)
+/// it measures the size.
 struct Workspace {
   char* begin;
   size_t used;
@@ -71,61 +60,62 @@ struct Workspace {
   }
 };
 
-/// A target of one side.
+/// A target of operand gradients, for the functors of one side.
 template <Side kSide_, class Target>
 struct Placed {
   static constexpr Side kSide = kSide_;
   Target target;
 };
 
-/// Where a wanted gradient goes, as a kernel whose sums are kept so sees it.
-template <class Compute, Sums kSums, class Wanted>
-auto placed(const Wanted& wanted, const Slicing& cut, int64_t cols, int64_t words,
-            Workspace& workspace, int64_t& offset) {
-  using To = decltype(wanted.to);
-  constexpr Sharing kSharing = SharingOf<To>::value;
-  constexpr int kFunctor = Wanted::kFunctor, kOperand = Wanted::kOperand;
-  constexpr bool kMemory = kSums == Sums::kMemory;
-  if constexpr (kSharing == Sharing::kRows) {
-    Compute* const sums =
-        workspace.take<Compute>((kMemory ? cut.total : cut.total / cut.lanes) * cols);
-    using View = Operand<Compute, RowMap<1>>;
-    const int64_t at = offset;
-    if (kSums == Sums::kShared) offset += words;
-    return Placed<Wanted::kSide, ByColumn<kFunctor, kOperand, View, true, kSums, Compute>>{
-        {direct(sums, cols), {kMemory ? sums : nullptr}, at, 0, cols}};
-  } else if constexpr (kSharing == Sharing::kGroup) {
-    Compute* const sums = kMemory ? workspace.take<Compute>(cut.total * cols) : nullptr;
-    using View = decltype(wanted.to.to);
-    const int64_t at = offset;
-    if (kSums == Sums::kShared) offset += words;
-    return Placed<Wanted::kSide, ByColumn<kFunctor, kOperand, View, false, kSums, Compute>>{
-        {wanted.to.to, {sums}, at, wanted.to.group, cols}};
-  } else if constexpr (kSharing == Sharing::kColumns) {
-    return Placed<Wanted::kSide, ByRow<kFunctor, kOperand, To, false, Compute>>{{wanted.to, 1}};
-  } else if constexpr (kSharing == Sharing::kAll) {
-    Compute* const sums = workspace.take<Compute>(cut.total);
-    using View = View<Compute, 1, Column::kBroadcast, 1>;
-    return Placed<Wanted::kSide, ByRow<kFunctor, kOperand, View, true, Compute>>{
-        {per_row(sums), 0}};
-  } else {
-    return Placed<Wanted::kSide, Each<kFunctor, kOperand, To>>{{wanted.to}};
-  }
-}
-
+/// Makes the target of each wanted gradient for a kernel that keeps its sums as kSums says.
 template <class Compute, Sums kSums>
-List<> all_placed(const List<>&, const Slicing&, int64_t, int64_t, Workspace&, int64_t&) {
-  return {};
-}
-template <class Compute, Sums kSums, class First, class... Rest>
-auto all_placed(const List<First, Rest...>& wanted, const Slicing& cut, int64_t cols, int64_t words,
-                Workspace& workspace, int64_t& offset) {
-  const auto first = placed<Compute, kSums>(wanted.first, cut, cols, words, workspace, offset);
-  const auto rest = all_placed<Compute, kSums>(wanted.rest, cut, cols, words, workspace, offset);
-  return prepended(first, rest);
-}
+struct Placer {
+  const Slicing& cut;
+  int64_t cols;
+  int64_t sums;  // elements of shared memory per sum over rows
+  Workspace workspace;
+  int64_t offset = 0;  // shared memory in use, in elements
 
-/// What a second stage adds up: the parts of each sum that all rows share.
+  template <class Wanted>
+  auto operator()(const Wanted& wanted) {
+    using To = decltype(wanted.to);
+    constexpr Sharing kSharing = kSharingOf<To>;
+    constexpr Side kSide = Wanted::kSide;
+    constexpr int kFunctor = Wanted::kFunctor, kOperand = Wanted::kOperand;
+    constexpr bool kMemory = kSums == Sums::kMemory;
+    const int64_t total = cut.slices.per_span;
+    if constexpr (kSharing == Sharing::kRows) {
+      Compute* const parts =
+          workspace.template take<Compute>((kMemory ? total : total / cut.lanes) * cols);
+      using To = Operand<Compute, RowMap<1>>;
+      return Placed<kSide, ByColumn<kFunctor, kOperand, To, true, kSums, Compute>>{
+          {direct(parts, cols), {kMemory ? parts : nullptr}, in_shared(), 0, cols}};
+    } else if constexpr (kSharing == Sharing::kGroup) {
+      Compute* const parts = kMemory ? workspace.template take<Compute>(total * cols) : nullptr;
+      using To = decltype(wanted.to.to);
+      return Placed<kSide, ByColumn<kFunctor, kOperand, To, false, kSums, Compute>>{
+          {wanted.to.to, {parts}, in_shared(), wanted.to.group, cols}};
+    } else if constexpr (kSharing == Sharing::kColumns) {
+      return Placed<kSide, ByRow<kFunctor, kOperand, To, false, Compute>>{{wanted.to, 1}};
+    } else if constexpr (kSharing == Sharing::kAll) {
+      using To = View<Compute, 1, Column::kBroadcast, 1>;
+      return Placed<kSide, ByRow<kFunctor, kOperand, To, true, Compute>>{
+          {per_row(workspace.template take<Compute>(total)), 0}};
+    } else {
+      return Placed<kSide, Each<kFunctor, kOperand, To>>{{wanted.to}};
+    }
+  }
+
+ private:
+  /// Where the next sum begins in shared memory, in elements.
+  int64_t in_shared() {
+    const int64_t at = offset;
+    if (kSums == Sums::kShared) offset += sums;
+    return at;
+  }
+};
+
+/// What the second stage adds up: the partial sums of each gradient that all rows share.
 template <class Compute, Sums kSums>
 List<> all_parts(const List<>&, const List<>&, const Slicing&, int64_t) {
   return {};
@@ -135,13 +125,13 @@ auto all_parts(const List<First, Rest...>& wanted, const List<Place, Places...>&
                const Slicing& cut, int64_t cols) {
   const auto rest = all_parts<Compute, kSums>(wanted.rest, places.rest, cut, cols);
   using To = decltype(wanted.first.to);
-  constexpr Sharing kSharing = SharingOf<To>::value;
-  if constexpr (kSharing == Sharing::kRows || kSharing == Sharing::kAll) {
-    constexpr bool kWhole = kSharing == Sharing::kAll || kSums == Sums::kMemory;
-    const int64_t parts = kWhole ? cut.total : cut.total / cut.lanes;
-    const int64_t columns = kSharing == Sharing::kAll ? 1 : cols;
+  constexpr bool kOneValue = kSharingOf<To> == Sharing::kAll;
+  if constexpr (kSharingOf<To> == Sharing::kRows || kOneValue) {
+    constexpr bool kOfSlices = kOneValue || kSums == Sums::kMemory;
+    const int64_t parts = cut.slices.per_span / (kOfSlices ? 1 : cut.lanes);
     return prepended(
-        PartsOf<To, Compute>{wanted.first.to, {places.first.target.to.data}, parts, 1, columns},
+        PartsOf<To, Compute>{
+            wanted.first.to, {places.first.target.to.data}, parts, 1, kOneValue ? 1 : cols},
         rest);
   } else {
     return rest;

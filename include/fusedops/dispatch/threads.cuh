@@ -1,10 +1,12 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A CPU as the place of a dispatch: so many threads of OpenMP where it is compiled with it, else of
-// its own. Threads share a job in equal parts, so nothing depends on how they are timed.
+// Where a dispatch runs: on a CUDA stream, or on threads of the CPU (of OpenMP where it is compiled
+// with it, otherwise std::thread), which take equal ranges of the work, so that no result depends
+// on timing.
 #pragma once
 
+#include <fusedops/core/detect.cuh>
 #include <fusedops/core/math.cuh>
 
 #if !defined(__CUDACC_RTC__)
@@ -16,7 +18,7 @@
 
 namespace fusedops {
 
-/// What a dispatch on a CPU returns, as cudaError_t is on a GPU.
+/// What a dispatch on a CPU returns, as cudaError_t is on a GPU; the values are equal.
 enum class Status {
   kSuccess = 0,
   kInvalidValue = 1,  // rows, columns or workspace out of range
@@ -28,6 +30,22 @@ struct Threads {
 };
 
 namespace detail {
+
+/// The first argument of a dispatch as one of two types. On a GPU it may be anything that converts
+/// to a cudaStream_t, and a number: 0 is the default stream.
+inline Threads place(const Threads& threads) { return threads; }
+inline Status success(const Threads&) { return Status::kSuccess; }
+inline Status invalid_value(const Threads&) { return Status::kInvalidValue; }
+#if defined(FUSEDOPS_CUDA)
+inline cudaStream_t place(cudaStream_t stream) { return stream; }
+inline cudaStream_t place(int64_t handle) { return reinterpret_cast<cudaStream_t>(handle); }
+inline cudaError_t success(cudaStream_t) { return cudaSuccess; }
+inline cudaError_t invalid_value(cudaStream_t) { return cudaErrorInvalidValue; }
+#endif
+
+/// What a dispatch returns: cudaError_t, or Status on a CPU.
+template <class Where>
+using StatusOf = decltype(detail::success(detail::place(any_of<const Where>())));
 
 /// Calls f(begin, end) on parts of 0 <= i < count.
 template <class F>
@@ -46,7 +64,7 @@ void share(const Threads& threads, int64_t count, const F& f) {
     try {
       crew[i] = std::thread(part, i);
     } catch (const std::system_error&) {
-      part(i);  // there are no more threads to be had
+      part(i);  // the system has no more threads
     }
 #else
     crew[i] = std::thread(part, i);

@@ -1,17 +1,17 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which gradients of operands are wanted, and where they go: in a declaration's LOAD or STORE, the
-// functor's place in it (counted from 0) and the operand's number within the functor, as
-// fusedops/functors.cuh lists them.
+// Which operand gradients are wanted, and where they are written. An operand is named by the side
+// of the declaration, LOAD or STORE, the position of its functor there (counted from 0), and its
+// number within the functor (fusedops/functors.cuh lists them).
 //
 //   gradients(in_load<0>(direct(dbias, cols)),                      of x's size
-//             in_store<0, 0>(per_column(dgamma)),                   all rows share it
-//             in_load<1>(shared_by(8, broadcast(dpair, layout))))   8 neighbouring rows share it
+//             in_store<0, 0>(per_column(dgamma)),                   shared by all rows
+//             in_load<1>(shared_by(8, broadcast(dpair, layout))))   shared by 8 neighbouring rows
 //
-// A layout with a stride of 0 goes with shared_by(), whose group is the product of its innermost
-// dimensions of stride 0; any other is refused. per_row() and single() take sums over columns. What
-// rows share is summed in float (double for a double), in a fixed order that depends on rows,
+// A layout with strides of 0 needs shared_by(), whose group is the product of its innermost
+// dimensions of stride 0; strides of 0 elsewhere are refused. per_row() and single() receive sums
+// over columns. Sums over rows are made in the compute type, in a fixed order that depends on rows,
 // columns and device alone.
 #pragma once
 
@@ -20,7 +20,8 @@
 
 namespace fusedops {
 
-/// The gradient of an operand that `group` neighbouring rows share; the rows are a multiple of it.
+/// The gradient of an operand that `group` neighbouring rows share; the number of rows is a
+/// multiple of `group`.
 template <class To>
 struct SharedBy {
   int64_t group;
@@ -67,35 +68,49 @@ FUSEDOPS_HD List<First, Rest...> list(const First& first, const Rest&... rest) {
   return {first, list(rest...)};
 }
 
+#if !defined(__CUDACC_RTC__)
+
 template <class First, class... Rest>
-FUSEDOPS_HD List<First, Rest...> prepended(const First& first, const List<Rest...>& rest) {
+List<First, Rest...> prepended(const First& first, const List<Rest...>& rest) {
   return {first, rest};
 }
 
-/// How a target is shared: by nobody, by all rows, by a group of them, by the columns of a row, by
-/// everything.
+/// Calls f(item) for each item, in order.
+template <class F>
+void for_each(const List<>&, const F&) {}
+template <class First, class... Rest, class F>
+void for_each(const List<First, Rest...>& items, const F& f) {
+  f(items.first);
+  for_each(items.rest, f);
+}
+
+/// The list of f(item), in order.
+template <class F>
+List<> mapped(const List<>&, F&) {
+  return {};
+}
+template <class First, class... Rest, class F>
+auto mapped(const List<First, Rest...>& items, F& f) {
+  const auto first = f(items.first);
+  return prepended(first, mapped(items.rest, f));
+}
+
+#endif
+
+/// What shares one element of a target: nothing, all rows, a group of neighbouring rows, the
+/// columns of a row, or all of x.
 enum class Sharing { kNone, kRows, kGroup, kColumns, kAll };
 
 template <class To>
-struct SharingOf {
-  static constexpr Sharing value = Sharing::kNone;
-};
+inline constexpr Sharing kSharingOf = Sharing::kNone;
 template <class T>
-struct SharingOf<Operand<T, RowMap<0>>> {
-  static constexpr Sharing value = Sharing::kRows;
-};
+inline constexpr Sharing kSharingOf<Operand<T, RowMap<0>>> = Sharing::kRows;
 template <class To>
-struct SharingOf<SharedBy<To>> {
-  static constexpr Sharing value = Sharing::kGroup;
-};
+inline constexpr Sharing kSharingOf<SharedBy<To>> = Sharing::kGroup;
 template <class T>
-struct SharingOf<View<T, 1, Column::kBroadcast, 1>> {
-  static constexpr Sharing value = Sharing::kColumns;
-};
+inline constexpr Sharing kSharingOf<View<T, 1, Column::kBroadcast, 1>> = Sharing::kColumns;
 template <class T>
-struct SharingOf<View<T, 0, Column::kBroadcast, 1>> {
-  static constexpr Sharing value = Sharing::kAll;
-};
+inline constexpr Sharing kSharingOf<View<T, 0, Column::kBroadcast, 1>> = Sharing::kAll;
 
 }  // namespace detail
 

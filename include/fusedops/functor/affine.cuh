@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Affine: v = v * gamma + beta; either may be absent.
+// Affine: v = v * gamma + beta; one of the two may be Absent.
 #pragma once
 
 #include <fusedops/core/math.cuh>
@@ -16,7 +16,7 @@ struct Affine {
   Beta beta;
   static constexpr bool kHasGamma = !detail::IsSame<Gamma, Absent>::value;
   static constexpr bool kHasBeta = !detail::IsSame<Beta, Absent>::value;
-  static constexpr bool kNeedsInput = kHasGamma;  // for the gradient of gamma
+  static constexpr bool kNeedsInput = kHasGamma;  // the gradient of gamma reads it
   static constexpr int kGradients = 2;
 
   template <class Visit>

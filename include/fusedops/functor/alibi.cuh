@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Alibi: v = v - slope * |q' - k|, the slope a tensor that broadcasts or a number, k the column and
-// q' the row's query, shifted by `shift` (the declaration's offset and, for the bottom-right
-// alignment, the difference between columns and queries).
+// Alibi: v = v - slope * |q + shift - k|, where the slope is a tensor that broadcasts or a number,
+// k the column, q the query of the row, and `shift` the offset of the declaration plus, for the
+// bottom-right alignment, columns - queries.
 #pragma once
 
 #include <fusedops/core/math.cuh>
@@ -39,9 +39,9 @@ struct Alibi {
   }
 
  private:
-  // How far a pack's first column lies behind the query. One conversion a pack: those from 64 bits
-  // are slow on GPUs, and CPUs have no vectors of them. What follows is exact for distances up to
-  // 2^24 (double: 2^53); beyond, the distance is rounded twice.
+  // The distance from the first column of a pack to the query: one conversion per pack, since those
+  // from 64 bits are slow on GPUs and do not vectorize on CPUs. distance() is then exact up to 2^24
+  // (double: 2^53); longer distances are rounded twice.
   template <class Compute, class Row>
   FUSEDOPS_HD Compute behind(const Row& row, int64_t col) const {
     return static_cast<Compute>(query(row) + shift - col);

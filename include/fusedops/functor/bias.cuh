@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bias: v = v + bias, the bias a tensor that broadcasts or a number.
+// Bias: v = v + bias, where the bias is a tensor that broadcasts or a number.
 #pragma once
 
 #include <fusedops/row/view.cuh>

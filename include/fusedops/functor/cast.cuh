@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cast: rounds the value to a storage type and goes on, as x.to(dtype) does within a chain.
+// Cast: rounds the value to a storage type, as x.to(dtype) does within a chain of torch operations.
 #pragma once
 
 #include <fusedops/core/dtype.cuh>
@@ -22,7 +22,7 @@ struct Cast {
   template <int N, class Compute, class Row, class Sink>
   FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&)[N], const Row& row, int64_t col,
                             Sink&) const {
-    (*this)(g, row, col);  // torch rounds the gradient on its way back through a cast
+    (*this)(g, row, col);  // torch rounds the gradient of a cast as well
   }
 };
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Causal: a query sees the columns up to its own position, shifted by `shift` (the declaration's
-// offset and, for the bottom-right alignment, the difference between columns and queries).
+// Causal: masks the columns k > q + shift of query q, where `shift` is the offset of the
+// declaration plus, for the bottom-right alignment, columns - queries.
 #pragma once
 
 #include <fusedops/functor/columns.cuh>

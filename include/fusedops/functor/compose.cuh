@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Composition: a source and functors make a LOAD, functors and a target make a STORE. The functors
-// apply in the order in which they are declared, except that masks come last: they are sticky,
-// whatever follows them.
+// Composition: a source and functors make a LOAD, functors and a target make a STORE. Functors run
+// in the order of their declaration, except that masks run last: a masked element stays -inf
+// whatever functor follows.
 #pragma once
 
 #include <fusedops/core/memory.cuh>
@@ -12,7 +12,7 @@
 
 namespace fusedops {
 
-/// Functors in the order of their declaration; kFirst is the place of the first one.
+/// Functors in the order of their declaration; kFirst is the position of the first.
 template <int kFirst, class... Functors>
 struct Chain {
   static constexpr bool kSaves = false;
@@ -82,7 +82,7 @@ struct Chain<kFirst, F, Rest...> {
     if constexpr (detail::masks<F>()) first(v, detail::row_for<F>(row), col);
     rest.masks(v, row, col);
   }
-  /// The values again, from the last saved stream on.
+  /// Recomputes the values from the last saved stream on.
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void after_save(Compute (&v)[N], const Row& row, int64_t col) const {
     if constexpr (kSavesLater) {
@@ -92,7 +92,7 @@ struct Chain<kFirst, F, Rest...> {
       rest.values(v, row, col);
     }
   }
-  /// Prefetches the saved streams: what a chain reads of x's size, as a rule.
+  /// Prefetches the saved streams, usually the only operands of x's size.
   template <int N, class Row>
   FUSEDOPS_HD void prefetch(const Row& row, int64_t col) const {
     if constexpr (kSavesHere && detail::detected<detail::PrefetchCall, F, Row>()) {
@@ -132,10 +132,15 @@ struct Chain<kFirst, F, Rest...> {
     if constexpr (detail::has_operands<F>()) first.operands(visit);
     rest.operands(visit);
   }
-  /// `v` enters as the value this functor saw and is rewritten on the way up; `g` enters as the
-  /// gradient of the chain's result and leaves as that of `v`. Only inputs that a gradient needs
-  /// are kept; a saved stream is read, not written. Masks apply after the last saved stream, so a
-  /// masked element has a gradient in front of the stream all the same, if the stream has one.
+  /// The backward pass as a recursion: recompute the output of the first functor, run the rest
+  /// backward, then the first functor.
+  ///
+  ///   v: on entry the input of the first functor, afterwards unspecified
+  ///   g: on entry the gradient of the chain's result, on exit that of the first functor's input
+  ///
+  /// An input is copied only where its functor's gradient reads it; a saved stream is read, not
+  /// written. Masks apply after the last saved stream: if the stream has a gradient of its own,
+  /// masked elements have a gradient in front of it.
   template <int N, class Compute, class Row, class Sink, class Masked>
   FUSEDOPS_HD void backward(Compute (&g)[N], Compute (&v)[N], const Row& row, int64_t col,
                             Sink& sink, const Masked& masked) const {
@@ -172,14 +177,14 @@ struct Load {
   Source source;
   Chain<0, Functors...> chain;
 
-  // A stream is saved whole, masked or not, so then everything is loaded.
+  // A stream is saved at masked elements as well, so then no column is skipped.
   static constexpr bool kSaves = Chain<0, Functors...>::kSaves;
   static constexpr bool kMasks = Chain<0, Functors...>::kMasks;
   static constexpr bool kBounds = Chain<0, Functors...>::kBounds && !kSaves;
   static constexpr bool kSkips = Chain<0, Functors...>::kSkips && !kSaves;
   static constexpr bool kMasksBounds = Chain<0, Functors...>::kMasksBounds;
 
-  /// The same functors over another source.
+  /// The same functors with another source.
   template <class Other>
   FUSEDOPS_HD Load<Other, Functors...> from(const Other& other) const {
     return {other, chain};
@@ -209,14 +214,14 @@ struct Load {
   FUSEDOPS_HD bool any(const Row& row, int64_t col) const {
     return chain.template any<N>(row, col);
   }
-  /// Announces that these columns are loaded soon.
+  /// Prefetches into L2 what a later load of these columns reads.
   template <int N, class Row>
   FUSEDOPS_HD void prefetch(const Row& row, int64_t col) const {
     source.template prefetch<N>(row, col);
     chain.template prefetch<N>(row, col);
   }
 #if defined(FUSEDOPS_CUDA)
-  /// The same of columns from `begin` to `end`; `by`: as prefetch_bytes().
+  /// Prefetches the columns from `begin` to `end`; `by`: as in prefetch_bytes().
   template <class Row, class By = Alone>
   __device__ __forceinline__ void prefetch_all(const Row& row, int64_t begin, int64_t end,
                                                By by = {}) const {
@@ -229,14 +234,15 @@ struct Load {
     visit(source);
     chain.operands(visit);
   }
-  /// The gradient of the source, from that of the LOAD's result; recomputes what the functors saw.
+  /// Turns the gradient of the LOAD's result into that of the source; recomputes what the functors
+  /// read.
   template <int N, class Compute, class Row, class Sink, class Masked>
   FUSEDOPS_HD void backward(Compute (&g)[N], const Row& row, int64_t col, Sink& sink,
                             const Masked& masked) const {
     Compute v[N];
     source.read(v, row, col);
     chain.backward(g, v, row, col, sink, masked);
-    // By selection, after the functors: zero times an infinite scale is NaN.
+    // Selected after the functors: zero times an infinite scale would be NaN.
     if constexpr (!Chain<0, Functors...>::kStreamGradient) masked.select(g);
   }
 };
@@ -247,7 +253,7 @@ struct Store {
   Target target;
   Functors chain;
 
-  /// The same functors before another target.
+  /// The same functors with another target.
   template <class Other>
   FUSEDOPS_HD Store<Other, Functors> to(const Other& other) const {
     return {other, chain};
@@ -265,8 +271,8 @@ struct Store {
     visit(target);
     chain.operands(visit);
   }
-  /// The gradient of the row's result, from that of what was stored; `result` is what the STORE was
-  /// given.
+  /// Turns the gradient of what was stored into that of the row's result; `result` is the input of
+  /// the STORE.
   template <int N, class Compute, class Row, class Sink, class Masked>
   FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&result)[N], const Row& row,
                             int64_t col, Sink& sink, const Masked& masked) const {
@@ -304,13 +310,13 @@ FUSEDOPS_HD auto store_from(const F& first, const Next& next, const Rest&... res
 
 }  // namespace detail
 
-/// load(source, f1, f2, ...): reads through source, then f1, then f2.
+/// load(source, f1, f2, ...): reads the source, then applies f1, then f2.
 template <class Source, class... Functors>
 FUSEDOPS_HD Load<Source, Functors...> load(const Source& source, const Functors&... functors) {
   return {source, detail::chain<0>(functors...)};
 }
 
-/// store(f1, f2, ..., target): f1, then f2, then writes to target.
+/// store(f1, f2, ..., target): applies f1, then f2, then writes to the target.
 template <class First, class... Rest>
 FUSEDOPS_HD auto store(const First& first, const Rest&... rest) {
   return detail::store_from<0>(first, rest...);

@@ -90,6 +90,9 @@
 //
 //   Random draws: a functor that draws uses a counter-based generator (core/philox.cuh) of seed,
 //   offset, row and column, so that a recomputation and any N draw the same (docs/dropout.md).
+//   auto drawn() const                                                                    optional
+//     Of a functor with a DropoutFrom, whose seed and offset lie in memory: the same functor with a
+//     Dropout. A kernel calls it once, before its rows.
 //
 // 6. Functor: saved streams (in a LOAD, forward and backward of one declaration)
 //
@@ -280,25 +283,26 @@ FUSEDOPS_HD constexpr bool has_operands() {
   return detected<OperandsCall, F>();
 }
 
-/// Whether a LOAD says which columns can be unmasked. A composed LOAD has the member whatever its
-/// functors say, and a flag that tells whether any of them does.
+/// Whether a LOAD gives a range of columns that can be unmasked. A composed LOAD always has the
+/// member, and a flag that tells whether any of its functors has it.
 template <class L, class Row>
 FUSEDOPS_HD constexpr bool bounds() {
   return flag<has_columns<L, Row>(), BoundsFlag, L>();
 }
-/// Whether a LOAD says which packs can be unmasked.
+/// Whether a LOAD tells which packs can be unmasked; likewise.
 template <class L, class Row>
 FUSEDOPS_HD constexpr bool skips() {
   return flag<has_any<L, Row>(), SkipsFlag, L>();
 }
-/// Whether a LOAD masks by itself all that it says cannot be unmasked, so that it may be called
+/// Whether the functors of a LOAD mask everything outside of its range, so that it may be called
 /// there.
 template <class L>
 FUSEDOPS_HD constexpr bool masks_bounds() {
   return flag<false, MasksBoundsFlag, L>();
 }
 
-/// The row as a functor may see it: without `operands`, nobody has asked how its operands lie.
+/// The row as a functor gets it: without `operands` its alignment was not checked, and the row
+/// carries no promise about it.
 template <class F, class Row>
 FUSEDOPS_HD decltype(auto) row_for(const Row& row) {
   if constexpr (has_operands<F>()) {
@@ -316,5 +320,21 @@ template <class S, class Compute, class Row = int64_t>
 inline constexpr bool is_store_v = detail::detected<detail::StoreCall, S, Compute, Row>();
 template <class F, class Compute, class Row = int64_t>
 inline constexpr bool is_functor_v = detail::detected<detail::FunctorCall, F, Compute, Row>();
+
+namespace detail {
+
+/// Refuses what is not a LOAD or not a STORE.
+template <class LoadT, class StoreT, class Compute, class Row>
+FUSEDOPS_HD constexpr bool check_sides() {
+  static_assert(detected<LoadCall, LoadT, Compute, Row>(),
+                "fusedops: not a LOAD: it needs template <int N> void load(Compute* dst, int64_t "
+                "row, int64_t col) const (see fusedops/functor/contract.cuh)");
+  static_assert(detected<StoreCall, StoreT, Compute, Row>(),
+                "fusedops: not a STORE: it needs template <int N> void store(const Compute* src, "
+                "int64_t row, int64_t col) (see fusedops/functor/contract.cuh)");
+  return true;
+}
+
+}  // namespace detail
 
 }  // namespace fusedops

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Dropout: keeps an element with probability 1 - p and scales it so that the expectation is exact.
-// Whether an element is kept is a function of (seed, offset, logical row, column) alone:
-// docs/dropout.md. One Philox call serves eight columns, sixteen bits each.
+// Dropout: keeps an element with probability 1 - p, and scales it so that the expectation is exact.
+// Whether an element is kept depends on (seed, offset, logical row, column) alone: docs/dropout.md.
+// One Philox counter serves eight columns, with sixteen bits each.
 #pragma once
 
 #include <fusedops/core/philox.cuh>
@@ -11,12 +11,12 @@
 
 namespace fusedops {
 
-/// LogicalRow: a map from a row to the number that the mask counts it by.
+/// LogicalRow: a map from a row to its number in the dropout contract.
 template <class Compute, class LogicalRow>
 struct Dropout {
   uint64_t seed;
-  uint64_t offset;     // with the functor's slot already added; less than 2^48
-  uint64_t threshold;  // of 65536: an element is dropped when its sixteen bits are below
+  uint64_t offset;     // the slot of the functor included; less than 2^48
+  uint64_t threshold;  // up to 65536: an element is dropped if its sixteen bits are below
   Word<Compute> scale;
   LogicalRow logical_row;
   static constexpr bool kNeedsInput = false;
@@ -27,7 +27,7 @@ struct Dropout {
     drop(v, static_cast<uint64_t>(logical_row(row)), col);
   }
 
-  /// The same for a row by the number that the mask counts it by.
+  /// The same for the row that has this number in the dropout contract.
   template <int N>
   FUSEDOPS_HD void drop(Compute (&v)[N], uint64_t logical, int64_t col) const {
     const PhiloxStream stream{
@@ -37,19 +37,19 @@ struct Dropout {
         static_cast<uint32_t>(logical >> 32 << 16) | static_cast<uint32_t>(offset >> 32),
         static_cast<uint32_t>(seed),
         static_cast<uint32_t>(seed >> 32)};
-    // Sixteen bits >= threshold, compared in the upper half of a word.
+    // An element is kept if its bits are >= threshold, compared in the upper half of a word.
     const uint32_t below = (static_cast<uint32_t>(threshold) << 16) - 1;
     const Compute factor = scale;
     if constexpr (N % 8 == 0) {
       const SixteenBits<N> bits(stream);
       FUSEDOPS_VECTOR
       for (int i = 0; i < N; ++i) v[i] = bits.upper(i) > below ? v[i] * factor : Compute(0);
-    } else {  // part of one counter's eight: N is 1, 2 or 4 and divides the column
+    } else {  // part of the eight of one counter: N is 1, 2 or 4 and divides the column
       const SixteenBits<8> bits(stream);
       const int lane = static_cast<int>(col % 8);
       FUSEDOPS_UNROLL
       for (int i = 0; i < 8; ++i) {
-        // A fixed index into the bits, a selection among the values: neither leaves the registers.
+        // A constant index for the bits and a selection for the values keep both in registers.
         const bool dropped = !(bits.upper(i) > below);
         FUSEDOPS_UNROLL
         for (int j = 0; j < N; ++j) {
@@ -62,16 +62,16 @@ struct Dropout {
   template <int N, class Row, class Sink>
   FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&)[N], const Row& row, int64_t col,
                             Sink&) const {
-    (*this)(g, row, col);  // the same elements, the same scale
+    (*this)(g, row, col);  // the same mask and scale
   }
 };
 
-/// A dropout whose seed and offset lie in memory, where a captured graph draws them at each replay.
-/// A kernel reads them once, before its rows.
+/// A dropout whose seed and offset lie in memory, where a captured CUDA graph updates them at each
+/// replay. A kernel reads them once, before its rows.
 template <class Compute, class LogicalRow>
 struct DropoutFrom {
   const uint64_t* draw;  // seed, offset
-  uint64_t slot;         // what the functor's place adds to the offset
+  uint64_t slot;         // added to the offset: the number of the dropout in its declaration
   uint64_t threshold;
   Word<Compute> scale;
   LogicalRow logical_row;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Lengths: each row keeps its first n columns; n is a tensor of integers that broadcasts over the
-// rows, or a number.
+// Lengths: masks all but the first n columns of each row, where n is a number or a tensor of
+// integers that broadcasts over the rows.
 #pragma once
 
 #include <fusedops/functor/columns.cuh>

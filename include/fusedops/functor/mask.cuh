@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Mask: a boolean tensor takes elements out of the row, by selection: what lies under the mask
-// cannot leak.
+// Mask: sets elements to -inf by a boolean tensor. It selects, so that no Inf or NaN under the mask
+// reaches the result.
 #pragma once
 
 #include <fusedops/core/math.cuh>
@@ -17,8 +17,8 @@ using MaskFlag = uint8_t;
 using MaskFlag = uint32_t;
 #endif
 
-/// kKeep: true takes part (the attention convention); otherwise true is masked out (torch's
-/// masked_fill).
+/// kKeep: true keeps an element (the convention of attention masks); otherwise true masks it (that
+/// of torch's masked_fill).
 template <class Flags, bool kKeep>
 struct Mask {
   Flags flags;
@@ -36,14 +36,6 @@ struct Mask {
     const auto flag = flags.template fetch<N, MaskFlag>(row, col);
     FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) v[i] = (flag[i] != 0) == kKeep ? v[i] : -infinity<Compute>();
-  }
-
-  template <int N, class Compute, class Row, class Sink>
-  FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&)[N], const Row& row, int64_t col,
-                            Sink&) const {
-    const auto flag = flags.template fetch<N, MaskFlag>(row, col);
-    FUSEDOPS_VECTOR
-    for (int i = 0; i < N; ++i) g[i] = (flag[i] != 0) == kKeep ? g[i] : Compute(0);
   }
 };
 

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Residual: v = v + alpha * residual. With a stream it also saves the sum, rounded to the stream's
-// type, and the chain continues with the rounded value, as torch's chain does; going back, the
-// stream's own gradient joins there.
+// Residual: v = v + alpha * residual. SavedResidual also saves the sum to a tensor, the stream,
+// rounded to its type; the chain continues with the rounded value, as in torch. In the backward
+// pass the gradient of the stream is added there.
 #pragma once
 
 #include <fusedops/core/math.cuh>
@@ -49,7 +49,7 @@ struct Residual {
   }
 };
 
-/// Upstream: the gradient of the stream, or Absent.
+/// Upstream: the incoming gradient of the stream, or Absent.
 template <class Skip, class Alpha, class Stream, class Upstream = Absent>
 struct SavedResidual {
   Residual<Skip, Alpha> residual;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scale: v = v * scale, the scale a number or a tensor that broadcasts.
+// Scale: v = v * scale, where the scale is a number or a tensor that broadcasts.
 #pragma once
 
 #include <fusedops/row/view.cuh>
@@ -11,7 +11,7 @@ namespace fusedops {
 template <class Factor>
 struct Scale {
   Factor factor;
-  static constexpr bool kNeedsInput = true;  // for the gradient of the scale
+  static constexpr bool kNeedsInput = true;  // the gradient of the scale reads it
   static constexpr int kGradients = 1;
 
   template <class Visit>

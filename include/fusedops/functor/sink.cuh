@@ -1,16 +1,15 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The way of an operand's gradient from the functor that makes it to the schedule that keeps it. A
-// functor numbers its operands; the chain adds the functor's place, and drops what masks took out.
+// How operand gradients go from a functor to the accumulators of the kernel (row/sinks.cuh). A
+// functor numbers its operands; the chain adds the functor's position, and clears masked elements.
 #pragma once
 
 #include <fusedops/core/config.cuh>
 
 namespace fusedops {
 
-/// Hands operand gradients of one functor on to the schedule's sink, marked with the functor's
-/// place.
+/// Forwards the operand gradients of functor number kFunctor to the kernel's sink.
 template <int kFunctor, class Sink>
 struct SinkAt {
   Sink& sink;
@@ -20,8 +19,8 @@ struct SinkAt {
   }
 };
 
-/// Which of N elements are masked. Their gradients are zero, by selection: Inf and NaN under a
-/// mask leak no more backward than forward.
+/// Which of N elements are masked. Their gradients are set to zero by selection, so that Inf and
+/// NaN under a mask do not spread.
 template <int N>
 struct MaskedElements {
 #if defined(FUSEDOPS_CUDA)
@@ -40,13 +39,13 @@ struct MaskedElements {
   }
 };
 
-/// No element is masked: nothing to select.
+/// The same where no element is masked.
 struct NoneMasked {
   template <int N, class Compute>
   FUSEDOPS_HD void select(Compute (&)[N]) const {}
 };
 
-/// Hands on the gradients of unmasked elements, and zero for masked ones.
+/// Forwards the gradients of unmasked elements, and zero for masked ones.
 template <class Sink, class Masked>
 struct UnmaskedSink {
   Sink& sink;

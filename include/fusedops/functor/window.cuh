@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Window: a query sees the columns around its own position. They move with the query, so two
-// numbers say it all: which columns query 0 sees, columns before the row included.
+// Window: masks all but a range of columns around the position of the query. The range moves with
+// the query, so two numbers suffice: the range of query 0, which may begin before the row.
 #pragma once
 
 #include <fusedops/functor/columns.cuh>
@@ -13,7 +13,7 @@ namespace fusedops {
 template <class Query>
 struct Window : KeepColumns<Window<Query>> {
   Query query;
-  int64_t begin, end;  // of query 0
+  int64_t begin, end;  // the range of query 0
 
   FUSEDOPS_HD Window(const Query& query, int64_t begin, int64_t end)
       : query(query), begin(begin), end(end) {}

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The gradient on the CPU: a thread takes slices of rows, and each row as the GPU does, through the
-// same operators, LOADs, STOREs and targets. Gradients that rows share add up in memory.
+// The backward pass on a CPU: a thread processes slices of rows, each row as a GPU does, with the
+// same operators, LOADs, STOREs and targets. Gradients that rows share are summed in memory.
 #pragma once
 
 #include <fusedops/host/rows.cuh>
@@ -12,7 +12,7 @@ namespace fusedops {
 
 namespace detail {
 
-/// The one thread of a row, for whoever writes a sum.
+/// The one thread of a row, as the targets of operand gradients see it (RowLane on a GPU).
 struct HostLane {
   int64_t cols;
 
@@ -37,7 +37,7 @@ struct HostLane {
 
 }  // namespace detail
 
-/// Slices first <= slice < last, on the calling thread.
+/// Processes the slices first <= slice < last on the calling thread.
 template <class Schedule, class Op, class LoadT, class Upstream, class StoreT, class Kept, class To,
           class LoadTargets, class StoreTargets, class Rows>
 inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstream,
@@ -119,7 +119,8 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
       for (int i = 0; i < count; ++i) {
         const Row row = rows.index(number + i);
         const Visit visit = visit_of(number + i);
-        const typename Op::Finish finish = op.finish(known_of(row), parts[i], cols);
+        const typename Op::Finish finish = op.finish(known_of(row), parts[i], row, cols);
+        detail::add_row_gradients<Op>(finish, load_sinks, lane, row, visit);
         for (int64_t chunk = 0; chunk < chunks; ++chunk) {
           const int64_t at = kKeeps ? i * Schedule::kChunks + chunk : 0;
           if constexpr (!kKeeps) {

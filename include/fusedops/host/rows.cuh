@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The row schedule of the CPU: a thread takes one row after another. The same operators, LOADs and
-// STOREs as on the GPU; a "group of lanes" is one thread, a pack is as wide as a few vector
-// registers, and a row that fits a buffer stays there between its reduction and its result. Of
-// short rows several are taken through each step together: one row's chain of dependent
-// instructions is longer than its work. The runtime owns the threads.
+// The forward pass on a CPU: a thread processes one row after another, with the same operators,
+// LOADs and STOREs as on a GPU. A "group of lanes" is one thread, a pack is a few vector registers
+// wide, and a row that fits a buffer stays there between its reduction and its result. Several short
+// rows are taken through each step together: one row's chain of dependent instructions is longer
+// than its work. The caller owns the threads.
 #pragma once
 
 #include <fusedops/host/fetch.cuh>
@@ -35,7 +35,7 @@ struct HostSchedule {
   using Tile = HostTile<Compute, kChunk, kWidth, kIsShort>;
 };
 
-/// Rows begin <= row < end, on the calling thread.
+/// Processes the rows begin <= row < end on the calling thread.
 template <class Schedule, class Op, class LoadT, class StoreT, class Statistics, class Rows>
 inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Statistics& statistics,
                       const Rows& rows, int64_t cols, int64_t begin, int64_t end) {
@@ -44,14 +44,7 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
   using Storage = typename Schedule::Storage;
   using RowTile = typename Schedule::template Tile<Compute>;
   using Row = typename Rows::Index;
-  static_assert(
-      is_load_v<LoadT, Compute, Row>,
-      "fusedops: not a LOAD: it needs template <int N> void load(Compute* dst, int64_t row, "
-      "int64_t col) const (see fusedops/functor/contract.cuh)");
-  static_assert(is_store_v<StoreT, Compute, Row>,
-                "fusedops: not a STORE: it needs template <int N> void store(const Compute* src, "
-                "int64_t row, "
-                "int64_t col) (see fusedops/functor/contract.cuh)");
+  static_assert(detail::check_sides<LoadT, StoreT, Compute, Row>());
   using Partial = typename Op::Partial;
 
   if constexpr (Schedule::kIsShort) {
@@ -68,7 +61,7 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
       for (int i = 0; i < count; ++i) parts[i] = op.reduce(Lanes<1>{}, tiles[i]);
       for (int i = 0; i < count; ++i) {
         const Row row = rows.index(first + i);
-        const typename Op::Finish finish = op.finish(parts[i], cols);
+        const typename Op::Finish finish = op.finish(parts[i], row, cols);
         statistics.write(finish, row);
         store_host_tile(tiles[i], store, row, 0, finish.of(parts[i]));
       }
@@ -93,7 +86,7 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
         if constexpr (kKeeps) parts[chunk] = part;
         of_row = chunk == within.begin ? part : op.merge(of_row, part);
       }
-      const typename Op::Finish finish = op.finish(of_row, cols);
+      const typename Op::Finish finish = op.finish(of_row, row, cols);
       statistics.write(finish, row);
 
       for (int64_t chunk = 0; chunk < chunks; ++chunk) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <fusedops/core/detect.cuh>
+#include <fusedops/row/index.cuh>
 #include <fusedops/row/tile.cuh>
 
 namespace fusedops {
@@ -44,8 +45,8 @@ template <class Op>
 using MergeCall = decltype(accept<typename Op::Partial>(
     any_of<const Op>().merge(any_of<typename Op::Partial>(), any_of<typename Op::Partial>())));
 template <class Op>
-using FinishCall = decltype(accept<typename Op::Finish>(
-    any_of<const Op>().finish(any_of<typename Op::Partial>(), int64_t(0))));
+using FinishCall = decltype(accept<typename Op::Finish>(any_of<const Op>().finish(
+    any_of<typename Op::Partial>(), any_of<const RowIndex<1>>(), int64_t(0))));
 template <class Op>
 using ElementCall = decltype(accept<typename Op::Compute>(any_of<const typename Op::Finish>().of(
     any_of<typename Op::Partial>())(any_of<typename Op::Compute>())));
@@ -67,8 +68,9 @@ template <class Op>
 using ReduceBothCall = decltype(accept<typename Op::Partial>(any_of<const Op>().reduce(
     Lanes<1>{}, any_of<const OneTile<Op>>(), any_of<const OneTile<Op>>())));
 template <class Op>
-using FinishRowCall = decltype(accept<typename Op::Finish>(any_of<const Op>().finish(
-    any_of<const typename Op::Row>(), any_of<typename Op::Partial>(), int64_t(0))));
+using FinishRowCall = decltype(accept<typename Op::Finish>(
+    any_of<const Op>().finish(any_of<const typename Op::Row>(), any_of<typename Op::Partial>(),
+                              any_of<const RowIndex<1>>(), int64_t(0))));
 template <class Op>
 using GradientElementCall =
     decltype(accept<typename Op::Compute>(any_of<const typename Op::Finish>()(
@@ -119,9 +121,10 @@ FUSEDOPS_HD constexpr bool check_operator() {
   static_assert(!kTypes || detected<MergeCall, Op>(),
                 "fusedops: not an operator: it needs Partial merge(Partial a, Partial b) const "
                 "(see fusedops/op/contract.cuh)");
-  static_assert(!kTypes || detected<FinishCall, Op>(),
-                "fusedops: not an operator: it needs Finish finish(Partial row, int64_t cols) "
-                "const (see fusedops/op/contract.cuh)");
+  static_assert(
+      !kTypes || detected<FinishCall, Op>(),
+      "fusedops: not an operator: it needs template <class Row> Finish finish(Partial part, "
+      "const Row& row, int64_t cols) const (see fusedops/op/contract.cuh)");
   static_assert(!kTypes || detected<ElementCall, Op>(),
                 "fusedops: not an operator: it needs Finish::of(Partial part) const, which gives a "
                 "function from Compute to Compute (see fusedops/op/contract.cuh)");
@@ -164,9 +167,11 @@ FUSEDOPS_HD constexpr bool check_gradient() {
   static_assert(!kTypes || detected<MergeCall, Op>(),
                 "fusedops: not the gradient of an operator: it needs Partial merge(Partial a, "
                 "Partial b) const (see fusedops/op/contract.cuh)");
-  static_assert(!kTypes || detected<FinishRowCall, Op>(),
-                "fusedops: not the gradient of an operator: it needs Finish finish(const Row& row, "
-                "Partial all, int64_t cols) const (see fusedops/op/contract.cuh)");
+  static_assert(
+      !kTypes || detected<FinishRowCall, Op>(),
+      "fusedops: not the gradient of an operator: it needs template <class AnyRow> Finish "
+      "finish(const Row& known, Partial all, const AnyRow& row, int64_t cols) const (see "
+      "fusedops/op/contract.cuh)");
   static_assert(!kTypes || detected<GradientElementCall, Op>(),
                 "fusedops: not the gradient of an operator: it needs Compute "
                 "Finish::operator()(Compute y, Compute g) const (see fusedops/op/contract.cuh)");

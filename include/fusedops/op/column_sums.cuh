@@ -4,6 +4,7 @@
 // The second stage of gradients that slices share: adds up their parts, in a fixed order.
 #pragma once
 
+#include <fusedops/core/lanes.cuh>
 #include <fusedops/core/math.cuh>
 #include <fusedops/row/view.cuh>
 
@@ -15,6 +16,15 @@ struct PartsOf {
   To to;
   Word<const Compute*> from;
   int64_t parts, groups, cols;
+};
+
+/// The same where each result is the sum of `pieces` neighbouring columns as well: `parts` rows of
+/// `cols` times `pieces` columns follow one another for each of `groups` rows of the result.
+template <class To, class Compute>
+struct PiecesOf {
+  To to;
+  Word<const Compute*> from;
+  int64_t pieces, parts, groups, cols;
 };
 
 #if !defined(__CUDACC_RTC__)
@@ -99,7 +109,47 @@ __device__ __forceinline__ Compute sum_together(const Compute* from, int64_t par
   return sum;
 }
 
+/// `terms` pieces, `pieces` of them in each part and the parts `apart` from one another. Lane by
+/// lane, then over the warp, whose lanes all have the sum.
+template <class Index, class Compute>
+__device__ __forceinline__ Compute sum_of_pieces(const Compute* from, Index pieces, Index terms,
+                                                 int64_t apart) {
+  Compute sum[4] = {};
+  for (Index first = threadIdx.x % 32; first < terms; first += 128) {
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const Index term = first + 32 * i;
+      const Index part = term / pieces;
+      sum[i] += term < terms ? from[part * apart + (term - part * pieces)] : Compute(0);
+    }
+  }
+  return Lanes<32>{}.sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+}
+
 }  // namespace detail
+
+/// A warp has a column.
+template <int kColumns, int kThreads, class To, class Compute>
+__device__ __forceinline__ void column_sums(const PiecesOf<To, Compute>& all, int64_t block) {
+  constexpr int kWarps = kColumns * kThreads / 32;
+  const int64_t blocks_of_row = (all.cols + kColumns - 1) / kColumns;
+  const int64_t group = block / blocks_of_row;
+  const int64_t apart = all.cols * all.pieces;
+  const int64_t terms = all.parts * all.pieces;
+  for (int column = threadIdx.x / 32; column < kColumns; column += kWarps) {
+    const int64_t col = block % blocks_of_row * kColumns + column;
+    if (col >= all.cols) return;
+    const Compute* from = all.from.value + group * all.parts * apart + col * all.pieces;
+    Compute value[1];
+    if (terms < int64_t(1) << 31) {  // 64-bit division is slow
+      value[0] = detail::sum_of_pieces(from, static_cast<uint32_t>(all.pieces),
+                                       static_cast<uint32_t>(terms), apart);
+    } else {
+      value[0] = detail::sum_of_pieces(from, all.pieces, terms, apart);
+    }
+    if (threadIdx.x % 32 == 0) all.to.write(value, RowIndex<1>{group, {group}}, col);
+  }
+}
 
 template <int kColumns, int kThreads, class To, class Compute>
 __device__ __forceinline__ void column_sums(const PartsOf<To, Compute>& all, int64_t block) {

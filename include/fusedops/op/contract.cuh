@@ -11,8 +11,8 @@
 //
 //     tile = LOAD                      one tile a thread
 //     part = op.reduce(group, tile)    what a group of lanes knows of its tiles of one chunk
-//     row  = op.merge / op.combine     of all parts of the row, of all warps and blocks
-//     fin  = op.finish(row, cols)
+//     all  = op.merge / op.combine     of all parts of the row, of all warps and blocks
+//     fin  = op.finish(all, row, cols)
 //     y    = fin.of(part)(value)       for each value that reduce left in the tile
 //     STORE(y)
 //
@@ -34,8 +34,14 @@
 //   struct Partial                   what is known of part of a row: trivially copyable, a multiple
 //                                    of 4 bytes, without constructors. It moves through shared
 //                                    memory and between blocks, faster with alignas(8) or (16).
-//   data members                     exactly one 8-byte word: Word<Compute> eps, say, or
-//                                    uint64_t unused where an operator has no constant
+//   data members                     the operator's own arguments, in this order:
+//                                    - for each number of the declaration, Word<Compute>;
+//                                    - for each row operand a member whose type is a template
+//                                      parameter: a tensor with one number for each row, which
+//                                      rows may share, or a number given at the call.
+//                                      number_of<Compute>(member, row) (op/row_operand.cuh) reads
+//                                      the number of a row.
+//                                    An operator without arguments has one word, uint64_t unused.
 //
 // 3. Padding
 //
@@ -47,8 +53,9 @@
 //   static Partial identity()                                                             required
 //     What is known of no elements: merge(identity(), p) and merge(p, identity()) equal p, and
 //     lanes that pass identity() to combine do not change the others' result. Stands for chunks
-//     that an index mask excludes and for lanes without a part. finish(identity(), cols) is the row
-//     whose elements are all masked. finish(...).of(identity()) is called for tiles of padding.
+//     that an index mask excludes and for lanes without a part. finish(identity(), row, cols) is
+//     the row whose elements are all masked. finish(...).of(identity()) is called for tiles of
+//     padding.
 //
 // 4. Reduction
 //
@@ -79,8 +86,10 @@
 //
 // 5. Result
 //
-//   Finish finish(Partial row, int64_t cols) const                                        required
-//     Each thread, once for each row, all with the same Partial. 1 <= cols < 2^31 on a GPU.
+//   template <class Row> Finish finish(Partial part, const Row& row, int64_t cols) const  required
+//     Each thread, once for each row, all with the same Partial, which is that of the whole row.
+//     row is the row's index (row/index.cuh), by which row operands are read.
+//     1 <= cols < 2^31 on a GPU.
 //   struct Finish                                                                         required
 //     It has these members:
 //     auto of(Partial part) const
@@ -90,8 +99,10 @@
 //     using Compute; static constexpr int kKept; void keep(Compute (&kept)[kKept]) const
 //       Required for a gradient: the numbers of the row that it needs. One thread of each row calls
 //       it, where a gradient is wanted; the numbers go to memory.
-//     Compute mean, rstd
-//       Data members of an operator that has the outputs of `stats=True`.
+//     one member for each statistic that a call can return
+//       A data member, Compute rstd, or a member function, Compute rstd() const. One thread of each
+//       row reads it, where the statistic is an output. The operator's Python class maps the names
+//       of outputs to members.
 //
 // 6. Gradient: a second struct
 //
@@ -100,7 +111,10 @@
 //   the row; and turns (y, g) into the gradient of v, which goes back through the LOAD.
 //
 //   Compute, data members, padding_value, identity, Partial, combine and merge are as above; their
-//   Partial may be another. The tile of g is padded with 0.
+//   Partial may be another. The tile of g is padded with 0. Further data members follow the row
+//   operands: for each differentiable statistic the gradient that comes in, one number for each
+//   row, or Absent where none does. Absent, and Unread, the type of a row operand that the gradient
+//   does not read, have zero for number_of.
 //
 //   static constexpr int kKept                                                            required
 //     As Finish::kKept of the operator.
@@ -114,10 +128,14 @@
 //     All lanes, once for each chunk. y and g are 0 beyond the row. At a masked element y is
 //     masked_result() and g is 0: their product has to be finite where it is added up. Here too
 //     group_count() is not valid.
-//   Finish finish(const Row& row, Partial all, int64_t cols) const                        required
-//     Each thread, for each row.
+//   template <class AnyRow> Finish finish(const Row& known, Partial all, const AnyRow& row,
+//                                         int64_t cols) const                             required
+//     Each thread, for each row. row is the row's index.
 //   Compute Finish::operator()(Compute y, Compute g) const                                required
 //     The gradient of v of one element. At masked elements the result is dropped, by selection.
+//   static constexpr int kRowOperands; void Finish::row_gradients(Compute (&g)[kRowOperands]) const
+//     Of an operator with row operands: their gradients that come from this row. One thread of each
+//     row calls it. Gradients of rows that share an element are added up in a fixed order.
 //
 //   static constexpr bool kHasMasked                                                      required
 //     Whether elements can be masked: those of value -inf, whichever functor made it. Their
@@ -188,8 +206,9 @@
 //       static constexpr int kKept = 1;
 //       FUSEDOPS_HD void keep(Compute (&kept)[kKept]) const { kept[0] = factor; }
 //     };
-//     FUSEDOPS_HD Finish finish(Partial row, int64_t) const {
-//       return {reciprocal_sqrt(row.squares + eps)};
+//     template <class Row>
+//     FUSEDOPS_HD Finish finish(Partial part, const Row&, int64_t) const {
+//       return {reciprocal_sqrt(part.squares + eps)};
 //     }
 //   };
 //
@@ -228,8 +247,9 @@
 //         return factor * (g - y * along);
 //       }
 //     };
-//     FUSEDOPS_HD Finish finish(const Row& row, Partial all, int64_t) const {
-//       return {row.factor, all.along};
+//     template <class AnyRow>
+//     FUSEDOPS_HD Finish finish(const Row& known, Partial all, const AnyRow&, int64_t) const {
+//       return {known.factor, all.along};
 //     }
 //   };
 //
@@ -237,3 +257,4 @@
 #pragma once
 
 #include <fusedops/op/check.cuh>
+#include <fusedops/op/row_operand.cuh>

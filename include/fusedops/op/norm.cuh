@@ -118,10 +118,11 @@ struct LayerNorm {
     }
   };
 
-  FUSEDOPS_HD Finish finish(Partial row, int64_t cols) const {
-    const Compute variance = average(row.squares, static_cast<Compute>(cols));
+  template <class Row>
+  FUSEDOPS_HD Finish finish(Partial part, const Row&, int64_t cols) const {
+    const Compute variance = average(part.squares, static_cast<Compute>(cols));
     const Compute rstd = detail::reciprocal_deviation<Compute>(variance, eps);
-    return {row.mean, rstd, -row.low * rstd};
+    return {part.mean, rstd, -part.low * rstd};
   }
 
  private:
@@ -184,8 +185,9 @@ struct RmsNorm {
     FUSEDOPS_HD void keep(Compute (&kept)[kKept]) const { kept[0] = rstd; }
   };
 
-  FUSEDOPS_HD Finish finish(Partial row, int64_t cols) const {
-    const Compute variance = average(row.squares, static_cast<Compute>(cols));
+  template <class Row>
+  FUSEDOPS_HD Finish finish(Partial part, const Row&, int64_t cols) const {
+    const Compute variance = average(part.squares, static_cast<Compute>(cols));
     return {0, detail::reciprocal_deviation<Compute>(variance, eps)};
   }
 };

@@ -52,9 +52,10 @@ struct LayerNormGradient {
       return rstd * ((g - plain) - y * along);
     }
   };
-  FUSEDOPS_HD Finish finish(const Row& row, Partial all, int64_t cols) const {
+  template <class AnyRow>
+  FUSEDOPS_HD Finish finish(const Row& known, Partial all, const AnyRow&, int64_t cols) const {
     const Compute count = static_cast<Compute>(cols);
-    return {row.rstd, average(all.plain, count), average(all.along, count)};
+    return {known.rstd, average(all.plain, count), average(all.along, count)};
   }
 };
 
@@ -92,8 +93,9 @@ struct RmsNormGradient {
     Compute rstd, along;
     FUSEDOPS_HD Compute operator()(Compute y, Compute g) const { return rstd * (g - y * along); }
   };
-  FUSEDOPS_HD Finish finish(const Row& row, Partial all, int64_t cols) const {
-    return {row.rstd, average(all.along, static_cast<Compute>(cols))};
+  template <class AnyRow>
+  FUSEDOPS_HD Finish finish(const Row& known, Partial all, const AnyRow&, int64_t cols) const {
+    return {known.rstd, average(all.along, static_cast<Compute>(cols))};
   }
 };
 

@@ -5,17 +5,57 @@
 // exp(x - maximum); parts are merged by rescaling (Milakov and Gimelshein, "Online normalizer
 // calculation for softmax", 2018), so a row may arrive in any number of chunks.
 //
+// A sink is one more logit of a row: it takes part in maximum and sum, and has no column.
+//
 // An empty row, one whose maximum is -inf, gives zeros (log-softmax: -inf), or NaN where asked for.
+// The statistic lse, the logarithm of the sum of the exponentials, sink included, is maximum +
+// log(sum) as computed: -inf for an empty row, NaN for one that holds NaN or +inf, as its results.
 #pragma once
 
+#include <fusedops/op/row_operand.cuh>
 #include <fusedops/row/tile.cuh>
 
 namespace fusedops {
 
-template <class Compute_, bool kLog, bool kEmptyIsNan>
+namespace detail {
+
+/// The operands of a softmax and of its gradient: the sink, and the gradient of lse. Absent ones
+/// take no room, but an argument has one word at least.
+template <class Sink, class OfLse = NoOperand>
+struct SoftmaxOperands {
+  Sink sink;
+  OfLse of_lse;
+};
+template <class Sink>
+struct SoftmaxOperands<Sink, NoOperand> {
+  Sink sink;
+};
+template <class OfLse>
+struct SoftmaxOperands<NoOperand, OfLse> {
+  OfLse of_lse;
+};
+template <>
+struct SoftmaxOperands<NoOperand, NoOperand> {
+  uint64_t unused;
+};
+
+/// The sum of a row, where lse is made from it.
+template <class Compute, bool kLse>
+struct SumForLse {
+  Compute sum;
+};
+template <class Compute>
+struct SumForLse<Compute, false> {
+  FUSEDOPS_HD explicit SumForLse(Compute) {}
+};
+
+}  // namespace detail
+
+/// kLse: the statistic lse is asked for.
+template <class Compute_, bool kLog, bool kEmptyIsNan, bool kLse = false, class Sink = NoOperand>
 struct Softmax {
   using Compute = Compute_;
-  uint64_t unused;  // operators are arguments too; this one has none
+  detail::SoftmaxOperands<Sink> operands;
 
   struct alignas(2 * sizeof(Compute)) Partial {
     Compute max, sum;
@@ -71,6 +111,7 @@ struct Softmax {
   struct Finish {
     using Compute = Compute_;
     Compute base, factor;
+    detail::SumForLse<Compute, kLse> all;
 
     struct Element {
       Compute base, factor;
@@ -100,15 +141,22 @@ struct Softmax {
       kept[0] = base;
       kept[1] = factor;
     }
+
+    FUSEDOPS_HD Compute lse() const { return base + logarithm(all.sum); }
   };
 
-  FUSEDOPS_HD Finish finish(Partial row, int64_t) const {
-    const Compute base = finite(row.max);
-    // NaN among masked elements has a sum that is NaN, so that row is not empty.
-    if (row.max == -infinity<Compute>() && row.sum == 0) {
-      return {base, kEmptyIsNan ? quiet_nan<Compute>() : Compute(0)};
+  template <class Row>
+  FUSEDOPS_HD Finish finish(Partial part, const Row& row, int64_t) const {
+    if constexpr (!detail::IsSame<Sink, NoOperand>::value) {
+      part = merge(part, {number_of<Compute>(operands.sink, row), 1});
     }
-    return {base, kLog ? logarithm(row.sum) : reciprocal(row.sum)};
+    const Compute base = finite(part.max);
+    const detail::SumForLse<Compute, kLse> all{part.sum};
+    // NaN among masked elements has a sum that is NaN, so that row is not empty.
+    if (part.max == -infinity<Compute>() && part.sum == 0) {
+      return {base, kEmptyIsNan ? quiet_nan<Compute>() : Compute(0), all};
+    }
+    return {base, kLog ? logarithm(part.sum) : reciprocal(part.sum), all};
   }
 
  private:

@@ -4,19 +4,25 @@
 // The gradients of softmax and log-softmax. With y the row's result and g the gradient of y:
 //   softmax      dv = y * (g - sum(g * y))
 //   log-softmax  dv = g - exp(y) * sum(g)
+// With p = softmax(v), a gradient of lse, h, adds p * h to dv, which takes h from the sum; and that
+// of a sink is -p_sink * (sum - h), p_sink = exp(sink - lse).
 // y is made anew from v and what the forward pass kept of the row: the maximum, and one over the
 // sum (log-softmax: its logarithm).
 #pragma once
 
-#include <fusedops/row/tile.cuh>
+#include <fusedops/op/softmax.cuh>
 
 namespace fusedops {
 
-template <class Compute_, bool kLog, bool kEmptyIsNan>
+/// OfLse: the gradient of lse, where it is an output.
+template <class Compute_, bool kLog, bool kEmptyIsNan, bool kLse = false, class Sink = NoOperand,
+          class OfLse = NoOperand>
 struct SoftmaxGradient {
   using Compute = Compute_;
-  uint64_t unused;
+  detail::SoftmaxOperands<Sink, OfLse> operands;
   static constexpr int kKept = 2;
+  static constexpr bool kHasSink = !detail::IsSame<Sink, NoOperand>::value;
+  static constexpr int kRowOperands = kHasSink ? 1 : 0;
 
   FUSEDOPS_HD static Compute padding_value() { return -infinity<Compute>(); }
 
@@ -62,12 +68,27 @@ struct SoftmaxGradient {
 
   /// Turns the gradient of a result into that of the value it was made from.
   struct Finish {
-    Compute sum;
+    Compute sum, of_sink;
     FUSEDOPS_HD Compute operator()(Compute y, Compute g) const {
       return kLog ? kept(y, g - exponential(y) * sum) : y * (g - sum);
     }
+    FUSEDOPS_HD void row_gradients(Compute (&gradients)[1]) const { gradients[0] = of_sink; }
   };
-  FUSEDOPS_HD Finish finish(const Row&, Partial all, int64_t) const { return {all.sum}; }
+  template <class AnyRow>
+  FUSEDOPS_HD Finish finish(const Row& known, Partial all, const AnyRow& row, int64_t) const {
+    Finish finish{all.sum, 0};
+    if constexpr (!detail::IsSame<OfLse, NoOperand>::value) {
+      finish.sum -= number_of<Compute>(operands.of_lse, row);
+    }
+    if constexpr (kHasSink) {
+      const Compute sink = number_of<Compute>(operands.sink, row);
+      const Compute y = known.result(sink);
+      // A sink of -inf is not there, and has no gradient, whatever comes in.
+      finish.of_sink =
+          sink == -infinity<Compute>() ? Compute(0) : -(kLog ? exponential(y) : y) * finish.sum;
+    }
+    return finish;
+  }
 
  private:
   // A logarithm of -inf is a constant, whoever made it so.

@@ -1,11 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How what is known of the parts of a row becomes what is known of the row. A part is what one
-// group of lanes has reduced of one chunk. First the chunks of each group are combined, 32 at a
-// time, by the lanes of a warp; then the groups. That order does not depend on whether one block
-// has met the chunks in turn or the blocks of a cluster have one or more each, so neither do the
-// bits.
+// Combines the partial results of a row's reduction. A part is the reduction of one chunk by one
+// group of lanes. The chunks of each group are combined first, 32 at a time, by the lanes of a
+// warp; then the groups. One block that processes the chunks in turn and the blocks of a cluster
+// with one or more chunks each use the same order, so the bits do not depend on the storage.
 #pragma once
 
 #include <fusedops/core/cluster.cuh>
@@ -17,54 +16,55 @@ namespace fusedops {
 
 namespace detail {
 
-/// The parts of one row. All threads of its blocks make the same calls.
+/// The parts of one row. All threads of the row's blocks make the same calls.
 template <class Schedule, class Op>
 class Parts {
   using Partial = typename Op::Partial;
   static constexpr int kBlocks = Schedule::kBlocks;
   static constexpr int kGroups = Schedule::kGroups;
-  static constexpr int kWarps = Schedule::kThreads * Schedule::kRows / 32;  // of all rows
+  static constexpr int kWarps = Schedule::kThreads * Schedule::kRows / 32;  // of the block
   static constexpr bool kOneTile = Schedule::Storage::kOneTile;
-  // A part of a row that one block meets at once stays in registers.
+  // Where one block holds the row in one tile, a part stays in registers.
   static constexpr bool kExchanges = kBlocks > 1 || (!kOneTile && Schedule::kLanes == 32);
-  static constexpr int kAtOnce = 32;  // chunks that lanes combine
-  static constexpr int kSlots = kOneTile ? kBlocks : kAtOnce;
+  static constexpr int kChunksPerFold = 32;  // chunks that the lanes of a warp combine
+  static constexpr int kSlots = kOneTile ? kBlocks : kChunksPerFold;
 
  public:
-  /// Bytes of static shared memory.
+  /// Bytes of static shared memory; the schedules reserve them (schedule/forward.py).
   static constexpr int kShared = kExchanges ? 2 * (kSlots + 1) * kWarps * int(sizeof(Partial)) : 0;
 
-  /// Before any other thread of the block goes on: all call it, then __syncthreads().
+  /// Initializes the barriers; called by all threads, before __syncthreads().
   __device__ __forceinline__ static void prepare() {
     if constexpr (kBlocks > 1) {
       if (threadIdx.x == 0) {
-        told()[0].make();
-        told()[1].make();
+        barriers()[0].make();
+        barriers()[1].make();
         Barrier::made();
       }
     }
   }
 
-  /// What this thread's group knows of a chunk; a cluster is told of each, in any order.
+  /// Adds the part of this thread's group for a chunk. In a cluster it is sent to all blocks, and
+  /// chunks come in any order.
   __device__ __forceinline__ void add(const Op& op, const Partial& part, int chunk) {
     if constexpr (kBlocks > 1) {
       const int lane = threadIdx.x % 32;
-      if (lane < kBlocks) send(&slot(chunk), part, told()[turn_], lane);
+      if (lane < kBlocks) send(&slot(chunk), part, barriers()[turn_], lane);
     } else if constexpr (kExchanges) {
-      if (chunk % kAtOnce == 0 && chunk > 0) fold(op, chunk);
-      if (threadIdx.x % 32 == 0) slot(chunk % kAtOnce) = part;
+      if (chunk % kChunksPerFold == 0 && chunk > 0) fold(op, chunk);
+      if (threadIdx.x % 32 == 0) slot(chunk % kChunksPerFold) = part;
     } else {
-      all_ = part;  // a chunk is a row
+      all_ = part;  // the chunk is the row
     }
   }
 
-  /// What is known of the row, in every thread.
+  /// The combined result of the row, in every thread.
   __device__ __forceinline__ Partial all(const Op& op, int chunks) {
     if constexpr (kBlocks > 1) {
       if (threadIdx.x == 0) {
-        told()[turn_].expect(chunks * kGroups * int(sizeof(Partial)));
+        barriers()[turn_].expect(chunks * kGroups * int(sizeof(Partial)));
       }
-      told()[turn_].wait(parity_);
+      barriers()[turn_].wait(parity_);
       parity_ ^= turn_;
       all_ = combined(op, chunks);
     } else if constexpr (kExchanges) {
@@ -72,8 +72,8 @@ class Parts {
       if (chunks == 1) {
         all_ = slot(0);
       } else {
-        all_ = combined(op, (chunks - 1) % kAtOnce + 1);
-        if (chunks > kAtOnce) all_ = op.merge(before_, all_);
+        all_ = combined(op, (chunks - 1) % kChunksPerFold + 1);
+        if (chunks > kChunksPerFold) all_ = op.merge(before_, all_);
       }
     }
     if constexpr (kGroups > 1) all_ = groups(op);
@@ -81,10 +81,10 @@ class Parts {
     return all_;
   }
 
-  /// What this thread's group knew of a chunk of the row that all() was asked for last, if that is
-  /// still known: of a row of many chunks it is not.
+  /// of(chunk) is the part of this thread's group in the row of the last all(). remembers(chunks):
+  /// whether the parts of a row with that many chunks are still there.
   __device__ __forceinline__ static constexpr bool remembers(int chunks) {
-    return kExchanges && chunks <= kAtOnce;
+    return kExchanges && chunks <= kChunksPerFold;
   }
   __device__ __forceinline__ const Partial& of(int chunk) const {
     return slots()[turn_ ^ 1][chunk][threadIdx.x / 32];
@@ -93,15 +93,15 @@ class Parts {
  private:
   using Slots = Partial[2][kSlots][kExchanges ? kWarps : 1];
 
-  // Buffers alternate from row to row: who still reads one row's parts and who writes the next
-  // row's do not meet.
+  // Two buffers alternate from row to row: the parts of the next row may be written while those of
+  // the last are still read.
   __device__ __forceinline__ static Slots& slots() {
     __shared__ Slots parts;
     return parts;
   }
-  __device__ __forceinline__ static Barrier* told() {
-    __shared__ Barrier barriers[2];
-    return barriers;
+  __device__ __forceinline__ static Barrier* barriers() {
+    __shared__ Barrier each[2];
+    return each;
   }
   __device__ __forceinline__ Partial& slot(int chunk) const {
     return slots()[turn_][chunk][threadIdx.x / 32];
@@ -115,8 +115,8 @@ class Parts {
 
   __device__ __forceinline__ void fold(const Op& op, int chunk) {
     __syncwarp();
-    const Partial part = combined(op, kAtOnce);
-    before_ = chunk == kAtOnce ? part : op.merge(before_, part);
+    const Partial part = combined(op, kChunksPerFold);
+    before_ = chunk == kChunksPerFold ? part : op.merge(before_, part);
     __syncwarp();
   }
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Moves a tile between memory and registers through LOAD and STORE, pack by pack. A complete pack
-// moves at the schedule's width; the end of an odd row one column at a time.
+// is one access of the schedule's width; the end of an odd row is moved in narrower packs.
 #pragma once
 
 #include <fusedops/functor/contract.cuh>
@@ -10,68 +10,73 @@
 
 namespace fusedops {
 
+/// A pack's width as a type.
+template <int kWidth>
+struct Width {
+  static constexpr int value = kWidth;
+};
+
 namespace detail {
 
-template <int N, bool kAgain, class LoadT, class Compute, class Row>
+template <int N, bool kRevisit, class LoadT, class Compute, class Row>
 FUSEDOPS_HD void load_pack(const LoadT& load, Compute* dst, const Row& row, int64_t col) {
-  if constexpr (kAgain && has_revisit<LoadT, Compute, Row>()) {
+  if constexpr (kRevisit && has_revisit<LoadT, Compute, Row>()) {
     load.template revisit<N>(dst, row, col);
   } else {
     load.template load<N>(dst, row, col);
   }
 }
 
-// Narrower and narrower packs: a CPU's packs are wide, and the end of a row should still move by
-// vectors.
-template <int N, bool kAgain, class LoadT, class Compute, class Row>
-FUSEDOPS_HD void load_tail(const LoadT& load, Compute* dst, const Row& row, int64_t col,
-                           int64_t count) {
+/// Calls f(width, i) for the packs that cover `count` of N elements, from element i on. Packs get
+/// narrower towards the end of the row: those of a CPU are wide, and their rest should still be
+/// moved by vectors.
+template <int N, class F>
+FUSEDOPS_HD void walk_tail(int64_t count, int first, const F& f) {
   constexpr int kNext = N > 8 ? 8 : 1;
-  int64_t done = 0;
+  int done = 0;
   FUSEDOPS_UNROLL
   for (int i = 0; i + kNext <= N; i += kNext) {
     if (i + kNext <= count) {
-      load_pack<kNext, kAgain>(load, dst + i, row, col + i);
+      f(Width<kNext>{}, first + i);
       done = i + kNext;
     }
   }
   if constexpr (kNext > 1) {
-    if (done < count) load_tail<kNext, kAgain>(load, dst + done, row, col + done, count - done);
+    if (done < count) walk_tail<kNext>(count - done, first + done, f);
   }
+}
+
+template <int N, bool kRevisit, class LoadT, class Compute, class Row>
+FUSEDOPS_HD void load_tail(const LoadT& load, Compute* dst, const Row& row, int64_t col,
+                           int64_t count) {
+  walk_tail<N>(count, 0, [&](auto width, int i) {
+    load_pack<decltype(width)::value, kRevisit>(load, dst + i, row, col + i);
+  });
 }
 
 template <int N, class StoreT, class Compute, class Row>
 FUSEDOPS_HD void store_tail(StoreT& store, const Compute* src, const Row& row, int64_t col,
                             int64_t count) {
-  constexpr int kNext = N > 8 ? 8 : 1;
-  int64_t done = 0;
-  FUSEDOPS_UNROLL
-  for (int i = 0; i + kNext <= N; i += kNext) {
-    if (i + kNext <= count) {
-      store.template store<kNext>(src + i, row, col + i);
-      done = i + kNext;
-    }
-  }
-  if constexpr (kNext > 1) {
-    if (done < count) store_tail<kNext>(store, src + done, row, col + done, count - done);
-  }
+  walk_tail<N>(count, 0, [&](auto width, int i) {
+    store.template store<decltype(width)::value>(src + i, row, col + i);
+  });
 }
 
 }  // namespace detail
 
-/// The columns of a row that can be unmasked: all of them where the LOAD does not say.
+/// The range of a row's columns that can be unmasked; all of them where the LOAD has no `columns`.
 template <class LoadT, class Row>
 FUSEDOPS_HD Columns bounds_of(const LoadT& load, const Row& row, int64_t cols) {
   Columns bounds{0, cols};
   if constexpr (detail::bounds<LoadT, Row>()) {
     bounds = load.columns(row);
     if (bounds.end > cols) bounds.end = cols;
-    if (bounds.begin > cols) bounds.begin = cols;  // load_tile reads next to it
+    if (bounds.begin > cols) bounds.begin = cols;  // load_tile reads the pack next to it
   }
   return bounds;
 }
 
-/// The chunks of a row that reach into its bounds: the others are neither loaded nor reduced.
+/// The chunks of a row that overlap its bounds; others are neither loaded nor reduced.
 template <class LoadT, class Row>
 FUSEDOPS_HD Columns chunks_within(Columns bounds, int64_t chunk, int64_t chunks) {
   Columns within{0, chunks};
@@ -82,17 +87,17 @@ FUSEDOPS_HD Columns chunks_within(Columns bounds, int64_t chunk, int64_t chunks)
   return within;
 }
 
-/// Fills a tile whose first pack begins at `col`. Only packs that can be unmasked are read; all
-/// others, within the row or beyond it, become `padding`. kAtOnce: packs beyond the row's end cost
-/// no branch, so that all loads are in flight together.
-template <bool kAgain, bool kAtOnce = false, class Tile, class LoadT, class Row>
+/// Loads a tile whose first pack begins at `col`. Only packs that can be unmasked are read; all
+/// others, within the row or beyond it, are set to `padding`. kBranchless: packs beyond the end of
+/// the row are predicated without a branch, so that all loads are in flight together.
+template <bool kRevisit, bool kBranchless = false, class Tile, class LoadT, class Row>
 FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_t col,
                            Columns bounds, typename Tile::Compute padding) {
   constexpr int N = Tile::kWidth;
   constexpr bool kBounds = detail::bounds<LoadT, Row>();
   constexpr bool kSkips = detail::skips<LoadT, Row>();
   constexpr bool kAll = !kBounds && !kSkips;
-  // The packs next to the bounds, which their functors mask as they do all beyond.
+  // The packs next to the bounds, which the functors mask as all beyond.
   const int64_t before = larger<int64_t>(bounds.begin, 0) / N * N - N;
   const int64_t after = larger<int64_t>(bounds.end + N - 1, 0) / N * N;
   FUSEDOPS_UNROLL
@@ -103,29 +108,29 @@ FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_
     if constexpr (kBounds) wanted = wanted && first < bounds.end && first + N > bounds.begin;
     if constexpr (kSkips) wanted = wanted && load.template any<N>(row, first);
     if (Tile::kExact && kAll) {
-      detail::load_pack<N, kAgain>(load, tile.at[k], row, first);
+      detail::load_pack<N, kRevisit>(load, tile.at[k], row, first);
     } else if (kBounds && !kSkips && detail::masks_bounds<LoadT>() && k < Tile::kFull) {
-      // Without a branch, so that all loads are in flight together: packs outside the bounds read
-      // the masked pack next to the bounds, all of them the same.
-      detail::load_pack<N, kAgain>(load, tile.at[k], row, larger(smaller(first, after), before));
-    } else if (kAtOnce && kAll && Tile::kWhole && Tile::kFull > 0) {
-      // What is beyond the row reads the thread's first pack again.
+      // No branch, so that all loads are in flight together: packs outside of the bounds all read
+      // the same masked pack next to the bounds.
+      detail::load_pack<N, kRevisit>(load, tile.at[k], row, larger(smaller(first, after), before));
+    } else if (kBranchless && kAll && Tile::kWhole && Tile::kFull > 0) {
+      // Packs beyond the row read the first pack of the thread instead.
       const bool there = tile.complete(k);
-      detail::load_pack<N, kAgain>(load, tile.at[k], row, there ? first : col);
+      detail::load_pack<N, kRevisit>(load, tile.at[k], row, there ? first : col);
       FUSEDOPS_UNROLL
       for (int i = 0; i < N; ++i) tile.at[k][i] = there ? tile.at[k][i] : padding;
     } else if (wanted && tile.complete(k)) {
-      detail::load_pack<N, kAgain>(load, tile.at[k], row, first);
+      detail::load_pack<N, kRevisit>(load, tile.at[k], row, first);
     } else {
       FUSEDOPS_UNROLL
       for (int i = 0; i < N; ++i) tile.at[k][i] = padding;
       if (!Tile::kWhole && Tile::kPacks == 1 && wanted) {
-        detail::load_tail<N, kAgain>(load, tile.at[k], row, first, count);
+        detail::load_tail<N, kRevisit>(load, tile.at[k], row, first, count);
       }
     }
   }
   if constexpr (!Tile::kWhole && Tile::kPacks > 1) {
-    // One pack at most ends within the row: its text stands once, not once a pack.
+    // At most one pack is cut by the end of the row: one copy of its code serves all packs.
     const int last = tile.cut();
     const int64_t first = col + int64_t(last) * Tile::kStride;
     bool wanted = last >= 0;
@@ -135,15 +140,15 @@ FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_
     typename Tile::Compute pack[N];
     FUSEDOPS_UNROLL
     for (int i = 0; i < N; ++i) pack[i] = padding;
-    detail::load_tail<N, kAgain>(load, pack, row, first, tile.count(last));
+    detail::load_tail<N, kRevisit>(load, pack, row, first, tile.count(last));
     tile.put(last, pack);
   }
 }
 
-/// Asks for what a tile of a later row will load.
+/// Prefetches into L2 the packs that a tile of a later row loads.
 template <class Tile, class LoadT, class Row>
-FUSEDOPS_HD void announce(const Tile&, const LoadT& load, const Row& row, int64_t col,
-                          int64_t cols) {
+FUSEDOPS_HD void prefetch_tile(const Tile&, const LoadT& load, const Row& row, int64_t col,
+                               int64_t cols) {
   FUSEDOPS_UNROLL
   for (int k = 0; k < Tile::kPacks; ++k) {
     const int64_t first = col + int64_t(k) * Tile::kStride;
@@ -152,7 +157,7 @@ FUSEDOPS_HD void announce(const Tile&, const LoadT& load, const Row& row, int64_
   }
 }
 
-/// Turns a tile into the row's result and stores it.
+/// Replaces the values of a tile by the row's result and stores them.
 template <class Tile, class StoreT, class Row, class Finish>
 FUSEDOPS_HD void store_tile(Tile& tile, StoreT& store, const Row& row, int64_t col,
                             const Finish& finish) {

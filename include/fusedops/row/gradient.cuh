@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The gradient kernel of the GPU: one text for every operator, LOAD, STORE and schedule. A row's
-// threads load it again and the gradient of its result beside it, go back through the STORE, reduce
-// what the operator sums over the row, and go back through the LOAD. They take the rows of a slice
-// one after another, so that gradients that rows share add up in registers.
+// The backward kernel for a GPU: one text for every operator, LOAD, STORE and schedule. The threads
+// of a row load it again, and the gradient of its result; they go back through the STORE, reduce
+// what the operator's gradient sums over the row, and go back through the LOAD. They process the
+// rows of a slice one after another, so that gradients that rows share are summed on chip.
 #pragma once
 
 #include <fusedops/row/row_lane.cuh>
@@ -13,15 +13,16 @@ namespace fusedops {
 
 #if defined(FUSEDOPS_CUDA)
 
-/// How a row is asked for before its turn, so that it is found in the L2 cache: by each thread for
-/// itself, by one for all, or by each a line of the cache; of the rows of a slice, or of all, where
-/// slices are rows.
-enum class Ask { kNever, kEachThread, kAtOnce, kByLine, kAcross };
+/// How a later row is prefetched into the L2 cache. kPerThread: each thread prefetches its own
+/// packs; kBulk: one thread issues a bulk prefetch; kPerLine: each thread prefetches cache lines
+/// in turn; kAcrossRows: kBulk for a row of another slice, where slices are single rows.
+enum class Prefetch { kNever, kPerThread, kBulk, kPerLine, kAcrossRows };
 
-/// `ahead`: the prefetch distance in rows. kGathers: the loads of the STORE's operands are issued
-/// together with those of the row, not after them.
-template <class Schedule, Ask kAsk, bool kGathers = true, class Op, class LoadT, class Upstream,
-          class StoreT, class Kept, class To, class LoadTargets, class StoreTargets, class Rows>
+/// `ahead`: the prefetch distance in rows. kEagerOperands: the loads of the STORE's operands are
+/// issued together with those of the row, not after them (more bytes in flight, more registers).
+template <class Schedule, Prefetch kPrefetch, bool kEagerOperands = true, class Op, class LoadT,
+          class Upstream, class StoreT, class Kept, class To, class LoadTargets, class StoreTargets,
+          class Rows>
 __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
                                                 const Upstream& upstream, const StoreT& store,
                                                 const Kept& kept, const To& to,
@@ -40,11 +41,11 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
   constexpr Lanes<Schedule::kLanes> kGroup{};
   constexpr bool kEverywhere = !Op::kMaskedIsConstant && Sinks<RowTile, StoreTargets>::kAny;
 
-  // One H200: with a branch around its last packs the second tile of a long row waits for the first
-  // (softmax of 128256 columns of 16 bits 68 percent of the ceiling, 92 so). Packs of fewer columns
-  // are many, and each costs what it spares (LayerNorm of 12289 columns of 32 bits 75, 81 with
-  // branches).
-  constexpr bool kAtOnce = Schedule::kBlocks > 1 && Schedule::kWidth >= 4;
+  // Whether packs beyond the row's end are loaded without a branch. One H200: with branches the
+  // second tile of a long row waits for the first (softmax of 128256 columns of 16 bits 68 percent
+  // of the ceiling, without 92). Of narrow packs there are many, and each predicated one costs more
+  // than it saves (LayerNorm of 12289 columns of 32 bits 75, with branches 81).
+  constexpr bool kBranchless = Schedule::kBlocks > 1 && Schedule::kWidth >= 4;
 
   const int thread = threadIdx.x % Schedule::kThreads;
   const int first_col = thread * Schedule::kWidth;
@@ -53,10 +54,11 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
   const int64_t slice = Schedule::first_row(blockIdx.x) + threadIdx.x / Schedule::kThreads;
   const int64_t begin = slices.begin(slice);
   const int64_t end = slices.end(slice, rows.count);
-  const uint32_t turns = kAsk == Ask::kAcross ? 1 : static_cast<uint32_t>(slices.rows);
+  const uint32_t turns =
+      kPrefetch == Prefetch::kAcrossRows ? 1 : static_cast<uint32_t>(slices.rows);
 
-  // In one object ptxas 13.0 holds log-softmax of 50257 columns of 16 bits in 124 registers, 85
-  // percent of the ceiling; in two, in 167, 79 percent.
+  // With both tiles in one object ptxas 13.0 needs 124 registers for log-softmax of 50257 columns
+  // of 16 bits (85 percent of the ceiling), with two objects 167 (79 percent).
   struct {
     RowTile value, gradient;
   } now;
@@ -75,57 +77,57 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
     value.begin(left, 0);
     gradient.begin(left, 0);
     load_tile<true>(value, load, row, col, bounds, Op::padding_value());
-    load_tile<false, kAtOnce>(gradient, along, row, col, bounds, Compute(0));
+    load_tile<false, kBranchless>(gradient, along, row, col, bounds, Compute(0));
   };
 
-  const auto ask = [&](uint32_t turn) {
+  const auto prefetch_later = [&](uint32_t turn) {
     const int64_t later = begin + turn + ahead;
-    if (later >= (kAsk == Ask::kAcross ? rows.count : end)) return;
+    if (later >= (kPrefetch == Prefetch::kAcrossRows ? rows.count : end)) return;
     const Row row = rows.index(later);
     const int here = share.begin * Schedule::kChunk;
     const int64_t last = smaller<int64_t>(share.end * Schedule::kChunk, cols);
-    if constexpr (kAsk == Ask::kAtOnce || kAsk == Ask::kAcross) {
+    if constexpr (kPrefetch == Prefetch::kBulk || kPrefetch == Prefetch::kAcrossRows) {
       if (thread != 0) return;
       load.prefetch_all(row, smaller<int64_t>(here, cols), last);
       upstream.prefetch_all(row, smaller<int64_t>(here, cols), last);
-    } else if constexpr (kAsk == Ask::kByLine) {
+    } else if constexpr (kPrefetch == Prefetch::kPerLine) {
       const ByLine<Schedule::kThreads> by{thread};
       load.prefetch_all(row, smaller<int64_t>(here, cols), last, by);
       upstream.prefetch_all(row, smaller<int64_t>(here, cols), last, by);
-    } else if constexpr (kAsk == Ask::kEachThread) {
-      announce(value, load, row, here + first_col, cols);
-      announce(value, upstream, row, here + first_col, cols);
+    } else if constexpr (kPrefetch == Prefetch::kPerThread) {
+      prefetch_tile(value, load, row, here + first_col, cols);
+      prefetch_tile(value, upstream, row, here + first_col, cols);
     }
   };
 
-  // One H200: a prefetch before the loads takes none of their registers (softmax of 65536 columns
-  // of 16 bits 96, after them 87). Where a pack is one column, the loads are many and would wait
-  // for it.
-  constexpr bool kBefore = kAsk == Ask::kAcross && Schedule::kWidth > 1;
+  // When to prefetch. One H200: before the loads a prefetch takes none of their registers (softmax
+  // of 65536 columns of 16 bits 96 percent of the ceiling, after them 87). Where a pack is one
+  // column, there are many loads, which would wait for it.
+  constexpr bool kBefore = kPrefetch == Prefetch::kAcrossRows && Schedule::kWidth > 1;
 
-  // With sums asking early is worth 2 points, without them asking late is.
+  // With sums over rows an early prefetch is worth 2 percent, without them a late one is.
   constexpr bool kSums = decltype(load_sinks)::kAny || decltype(store_sinks)::kAny;
-  constexpr bool kLate = kAsk == Ask::kEachThread && !kSums;
-  constexpr bool kEarly = kAsk != Ask::kNever && !kBefore && !kLate;
+  constexpr bool kLate = kPrefetch == Prefetch::kPerThread && !kSums;
+  constexpr bool kEarly = kPrefetch != Prefetch::kNever && !kBefore && !kLate;
 
-  // The bound is the same for all threads of a block, so every lane reaches every shuffle and
+  // All threads of a block have the same loop bound, so every lane reaches every shuffle and
   // barrier.
   using Parts = detail::Parts<Schedule, Op>;
-  // All wait for the beginning, since RowLane::sum has them wait again; blocks visit many rows.
-  Beginning<Schedule::kBlocks> others;
-  detail::prepare<decltype(others), Parts>();
+  // Every block waits for the handshake itself: RowLane::sum uses the cluster's barrier anyway.
+  ClusterHandshake<Schedule::kBlocks> handshake;
+  detail::prepare<decltype(handshake), Parts>();
   Parts parts;
   for (uint32_t turn = 0; turn < turns; ++turn) {
     const bool mine = begin + turn < end;
     const Row row = rows.index(mine ? begin + turn : 0);
     const Visit visit{slice, turn, turns, begin < end, mine};
-    if constexpr (kBefore) ask(turn);
+    if constexpr (kBefore) prefetch_later(turn);
     typename Op::Compute of_row[Op::kKept];
-    if constexpr (kGathers) {
-      kept.read(of_row, unaware(row), 0);  // numbers of its own, aligned as they are
+    if constexpr (kEagerOperands) {
+      kept.read(of_row, unaware(row), 0);  // not an operand: no promise of alignment
     } else {
-      // What is read in this branch has come where it ends: what the STORE reads is not under way
-      // yet, and takes no registers.
+      // The branch makes these loads complete before those of the STORE's operands are issued,
+      // which then take no registers meanwhile.
       if (mine) {
         kept.read(of_row, unaware(row), 0);
         fetch(row, share.begin);
@@ -135,29 +137,30 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
         value.fill(Compute(0));
         gradient.fill(Compute(0));
       }
-      if constexpr (kEarly) ask(turn);
+      if constexpr (kEarly) prefetch_later(turn);
     }
     const typename Op::Row known = Op::row(of_row);
 
     for (int chunk = share.begin; chunk < share.end; ++chunk) {
       if (mine) {
-        if (kGathers || chunk > share.begin) fetch(row, chunk);
+        if (kEagerOperands || chunk > share.begin) fetch(row, chunk);
         through_store<Op, kMasks>(value, gradient, known, store, row,
                                   chunk * Schedule::kChunk + first_col, store_sinks, lane, visit);
       }
-      if (kGathers && kEarly && chunk == share.begin) ask(turn);
+      if (kEagerOperands && kEarly && chunk == share.begin) prefetch_later(turn);
       const typename Op::Partial part = op.reduce(kGroup, value, gradient);
-      others.wait();
+      handshake.wait();
       parts.add(op, part, chunk);
     }
     const typename Op::Partial of_all = parts.all(op, chunks);
-    if constexpr (kLate) ask(turn);
-    const typename Op::Finish finish = op.finish(known, of_all, cols);
+    if constexpr (kLate) prefetch_later(turn);
+    const typename Op::Finish finish = op.finish(known, of_all, row, cols);
+    detail::add_row_gradients<Op>(finish, load_sinks, lane, row, visit);
     for (int chunk = share.begin; chunk < share.end; ++chunk) {
       if (!mine) continue;
       const int col = chunk * Schedule::kChunk + first_col;
       if constexpr (!Storage::kOneTile) {
-        Sinks<RowTile, Targets<>> seen{Targets<>{}};  // operands of the STORE have had theirs
+        Sinks<RowTile, Targets<>> seen{Targets<>{}};  // the STORE's operands have their gradients
         fetch(row, chunk);
         through_store<Op, kMasks>(value, gradient, known, store, row, col, seen, lane, visit);
       }

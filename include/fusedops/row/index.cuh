@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows and their coordinates. A schedule counts rows in visiting order; operands broadcast over
-// several dimensions, so each row also has coordinates, computed once a row and shared by all
-// operands. To a LOAD or STORE that wants a plain number, a RowIndex is that number.
+// Rows and their coordinates. Kernels number rows in processing order. Operands broadcast over
+// several dimensions, so each row also has coordinates, computed once per row for all operands. A
+// RowIndex converts to the number of its row.
 #pragma once
 
 #include <fusedops/core/config.cuh>
 
 namespace fusedops {
 
-/// One row: its number in visiting order and its coordinates, outermost first.
+/// One row: its number in processing order and its coordinates, outermost first.
 template <int kRank, class Coordinate = uint32_t>
 struct RowIndex {
   int64_t row;
@@ -24,11 +24,11 @@ struct RowIndex<1, Coordinate> {
   FUSEDOPS_HD operator int64_t() const { return row; }
 };
 
-/// What a kernel knows of all its operands: nothing, that every pack is one aligned access, or that
-/// some are not. A property of the kernel, so that no access has to ask.
+/// What is known at compile time of the alignment of a kernel's operands: nothing, that every pack
+/// is one aligned access, or that some are not. Accesses then need no test.
 enum class Access { kUnknown, kWide, kNarrow };
 
-/// A row of a kernel that knows.
+/// A row of a kernel whose operands' alignment is known at compile time.
 template <Access kAccess_>
 struct RowOf : RowIndex<1> {
   static constexpr Access kAccess = kAccess_;
@@ -48,7 +48,7 @@ struct AccessOf<RowOf<kAccess>> {
 
 }  // namespace detail
 
-/// The same row for who must not rely on it.
+/// The same row without that promise, for operands that it does not cover.
 template <class Row>
 FUSEDOPS_HD const Row& unaware(const Row& row) {
   return row;
@@ -71,8 +71,8 @@ struct Divider {
   }
 };
 
-/// The dimensions that rows run over, in visiting order, for fewer than 2^31 rows: the outermost
-/// needs no size.
+/// The dimensions of the rows, in processing order, for fewer than 2^31 rows. The size of the
+/// outermost is not needed.
 template <int kRank>
 struct RowSpace {
   int64_t count;
@@ -94,7 +94,7 @@ struct RowSpace {
   }
 };
 
-/// One dimension: any number of rows.
+/// Rows of one dimension, of any number.
 template <>
 struct RowSpace<1> {
   int64_t count;
@@ -102,7 +102,7 @@ struct RowSpace<1> {
   FUSEDOPS_HD Index index(int64_t row) const { return {row, {row}}; }
 };
 
-/// One dimension, for kernels that know how their operands lie.
+/// Rows of one dimension in a kernel whose operands' alignment is known at compile time.
 template <Access kAccess>
 struct RowsOf {
   int64_t count;
@@ -110,7 +110,7 @@ struct RowsOf {
   FUSEDOPS_HD Index index(int64_t row) const { return Index(row); }
 };
 
-/// The same for any number of rows; a variant of its own, since 64-bit division is slow.
+/// RowSpace for any number of rows; a separate type, since 64-bit division is slow.
 template <int kRank>
 struct WideRowSpace {
   int64_t count;
@@ -132,9 +132,9 @@ struct WideRowSpace {
   }
 };
 
-/// A linear function of a row's coordinates: an address, a query position, the row number of a
-/// dropout mask. Of rank 0 where it is the same for all rows, which a compiler then need not
-/// compute in each.
+/// A linear function of a row's coordinates: an offset, a query position, the row number of a
+/// dropout mask. It has rank 0 where it is the same for all rows, so that a compiler need not
+/// compute it for each.
 template <int kRank>
 struct RowMap {
   int64_t stride[kRank];

@@ -1,32 +1,35 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The row kernel of the GPU: one text for every operator, every LOAD and STORE, and every schedule.
+// The forward kernel for a GPU: one text for every operator, LOAD, STORE and schedule.
 //
-// A schedule is a tile (threads per block x packs per thread x pack width), a storage, and the
-// blocks of a row. Threads own packs in turn, so a row is cut into chunks of one tile per thread.
-// Each group of lanes (a warp, or the part of a warp that holds a row) reduces its part of a chunk;
-// row/combine.cuh combines the parts. The order depends on the tile alone, and the tile on
-// declaration, columns, types and kind of device alone.
+// A schedule is a tile (threads per row x packs per thread x pack width), a storage, and the number
+// of blocks per row. Neighbouring threads own neighbouring packs; a row is processed in chunks of
+// one tile per thread. Each group of lanes (a warp, or the part of a warp that holds a row) reduces
+// its part of a chunk, and row/combine.cuh combines the parts. The order of reduction depends on
+// the tile alone, and the tile on declaration, columns, types and kind of device alone.
 #pragma once
 
 #include <fusedops/functor/contract.cuh>
 #include <fusedops/op/contract.cuh>
 #include <fusedops/row/combine.cuh>
 #include <fusedops/row/fetch.cuh>
+#include <fusedops/row/repeated.cuh>
 #include <fusedops/row/staging.cuh>
 #include <fusedops/row/storage.cuh>
 
 namespace fusedops {
 
-/// The chunks of a row that a block has.
+/// The chunks of a row that a block processes.
 struct Share {
   int begin, end;
 };
 
-/// kThreads: threads of a row in a block, a power of two up to 32 or a multiple of 32. kRows: rows
-/// per block at a time. kBlocks: blocks of a row, a cluster if more than one; each has its share of
-/// the chunks. kChunk: columns of a chunk, fewer than a tile holds where that makes chunks even.
+/// kThreads: threads per row in a block, a power of two up to 32 or a multiple of 32. kPacks: packs
+/// per thread. kWidth: columns per pack (vector width). kRows: rows per block at a time. kExact,
+/// kFull, kPieces: as in Tile. kBlocks: blocks per row, a cluster if more than one; each processes
+/// its share of the chunks. kChunk: columns per chunk, fewer than a tile has where that makes
+/// chunks even.
 template <class Storage_, int kThreads_, int kPacks_, int kWidth_, int kRows_, bool kExact_,
           int kFull_ = kExact_ ? kPacks_ : 0, bool kPieces_ = !kExact_, int kBlocks_ = 1,
           int kChunk_ = kThreads_ * kPacks_ * kWidth_>
@@ -50,20 +53,20 @@ struct Schedule {
   static_assert(kBlocks <= 16, "at most 16 blocks a cluster");
   static_assert(kChunk <= kTile && kChunk % kWidth == 0, "a chunk is packs of one tile");
 
-  /// The row that a block begins with, how far it is to its next, and its share of the chunks.
+  /// The first row of a block, the distance to its next row, and the block's rank in its cluster.
   FUSEDOPS_HD static int64_t first_row(int64_t block) { return block / kBlocks * kRows; }
   FUSEDOPS_HD static int64_t rows_apart(int64_t blocks) { return blocks / kBlocks * kRows; }
   FUSEDOPS_HD static int rank(int64_t block) { return static_cast<int>(block % kBlocks); }
   FUSEDOPS_HD static int chunks(int64_t cols) {
     return Storage::kOneTile ? kBlocks : static_cast<int>((cols + kChunk - 1) / kChunk);
   }
-  /// Columns from the chunk's first to its end, or to that of what a tile can hold.
+  /// Columns from the first of a chunk to the end of the row, or to the end of the chunk.
   FUSEDOPS_HD static int64_t left(int64_t cols, int64_t begin) {
     return kChunk == kTile ? cols - begin : smaller<int64_t>(cols - begin, kChunk);
   }
   FUSEDOPS_HD static Share share(int64_t block, int chunks) {
     if constexpr (Storage::kOneTile) return {rank(block), rank(block) + 1};
-    // Every block has some: in an exchange, who has nothing to send could be overtaken.
+    // Every block has a chunk: the next rows of the others could overtake one that sends no part.
     return {rank(block) * chunks / kBlocks, (rank(block) + 1) * chunks / kBlocks};
   }
 };
@@ -72,11 +75,11 @@ struct Schedule {
 
 namespace detail {
 
-/// Before blocks of a cluster write into each other.
-template <class Begun, class Parts>
+/// Prepares the barriers that blocks of a cluster need before they write to each other.
+template <class Handshake, class Parts>
 __device__ __forceinline__ void prepare() {
-  if constexpr (Begun::kOthers) {
-    Begun::prepare();
+  if constexpr (Handshake::kNeeded) {
+    Handshake::prepare();
     Parts::prepare();
     __syncthreads();
     cluster_arrive();
@@ -85,10 +88,11 @@ __device__ __forceinline__ void prepare() {
 
 }  // namespace detail
 
-/// kAsksAhead: each row is prefetched into the L2 cache `ahead` rows before its turn, whichever
-/// block takes it then. kStages: rows are staged in shared memory as they lie in memory, unless the
-/// LOAD excludes columns: it may then read next to those of its block. kTold: as Beginning.
-template <class Schedule, bool kAsksAhead = false, bool kStages = false, bool kTold = false,
+/// kPrefetches: a row is prefetched into the L2 cache `ahead` rows early, for whichever block
+/// processes it. kStages: rows are staged in shared memory (row/staging.cuh), unless the LOAD
+/// excludes columns: it may then read packs next to those of its block. kRelays: as in
+/// ClusterHandshake.
+template <class Schedule, bool kPrefetches = false, bool kStages = false, bool kRelays = false,
           class Op, class LoadT, class StoreT, class Statistics, class Rows>
 __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, StoreT store,
                                            const Statistics& statistics, const Rows& rows,
@@ -100,14 +104,7 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
   using RowTile = Tile<Compute, Schedule::kPacks, Schedule::kWidth,
                        Schedule::kThreads * Schedule::kWidth, Schedule::kLanes * Schedule::kWidth,
                        Schedule::kExact, Schedule::kFull, Schedule::kPieces>;
-  static_assert(
-      is_load_v<LoadT, Compute, Row>,
-      "fusedops: not a LOAD: it needs template <int N> void load(Compute* dst, int64_t row, "
-      "int64_t col) const (see fusedops/functor/contract.cuh)");
-  static_assert(is_store_v<StoreT, Compute, Row>,
-                "fusedops: not a STORE: it needs template <int N> void store(const Compute* src, "
-                "int64_t row, "
-                "int64_t col) (see fusedops/functor/contract.cuh)");
+  static_assert(detail::check_sides<LoadT, StoreT, Compute, Row>());
   extern __shared__ __align__(16) char shared_row[];
 
   const int thread = threadIdx.x % Schedule::kThreads;
@@ -118,21 +115,21 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
   RowTile tile;
   const int64_t apart = Schedule::rows_apart(gridDim.x);
   using Parts = detail::Parts<Schedule, Op>;
-  Beginning<Schedule::kBlocks, kTold> others;
-  detail::prepare<decltype(others), Parts>();
+  ClusterHandshake<Schedule::kBlocks, kRelays> handshake;
+  detail::prepare<decltype(handshake), Parts>();
   Parts parts;
   constexpr bool kStage = kStages && !detail::bounds<LoadT, Row>();
   auto stage = detail::stage_of<kStage, Schedule>(load, store, thread, cols);
 
-  // The bound is the same for all threads of a row's blocks, so every lane reaches every shuffle
-  // and barrier, and the compiler knows it.
+  // All threads of a row's blocks have the same loop bound, so every lane reaches every shuffle and
+  // barrier, and the compiler knows it.
   for (int64_t first = Schedule::first_row(blockIdx.x); first < rows.count; first += apart) {
     const int64_t number = first + threadIdx.x / Schedule::kThreads;
     const bool mine = Schedule::kRows == 1 || number < rows.count;
     const Row row = rows.index(mine ? number : first);
     const Columns bounds = bounds_of(load, row, cols);
     stage.fetch(load, row, mine);
-    if constexpr (kAsksAhead) {
+    if constexpr (kPrefetches) {
       if (thread == 0 && number + ahead < rows.count) {
         const Row later = rows.index(number + ahead);
         const Columns wanted = bounds_of(load, later, cols);
@@ -142,17 +139,17 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
       }
     }
 
-    // Rows that share a block go through the chunks together.
+    // Rows that share a block process their chunks together, so none of them skips one.
     constexpr bool kSkipsChunks = !Storage::kOneTile && Schedule::kRows == 1;
     const Columns within = kSkipsChunks
                                ? chunks_within<LoadT, Row>(bounds, Schedule::kChunk, chunks)
                                : Columns{0, chunks};
 
-    typename Op::Partial part = Op::identity();  // what this thread's group knows of a chunk
+    typename Op::Partial part = Op::identity();  // of this thread's group in a chunk
     for (int chunk = share.begin; chunk < share.end; ++chunk) {
       if (kSkipsChunks && (chunk < within.begin || chunk >= within.end)) {
-        if (first < apart && chunk == share.begin) others.tell(Schedule::rank(blockIdx.x));
-        others.wait();
+        if (first < apart && chunk == share.begin) handshake.relay(Schedule::rank(blockIdx.x));
+        handshake.wait();
         parts.add(op, Op::identity(), chunk);
         continue;
       }
@@ -169,12 +166,12 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
         Storage::template put<Schedule::kThreads * Schedule::kRows>(
             shared_row, tile, chunk - share.begin, threadIdx.x);
       }
-      if (first < apart && chunk == share.begin) others.tell(Schedule::rank(blockIdx.x));
+      if (first < apart && chunk == share.begin) handshake.relay(Schedule::rank(blockIdx.x));
       part = op.reduce(Lanes<Schedule::kLanes>{}, tile);
-      others.wait();
+      handshake.wait();
       parts.add(op, part, chunk);
     }
-    const typename Op::Finish finish = op.finish(parts.all(op, chunks), cols);
+    const typename Op::Finish finish = op.finish(parts.all(op, chunks), row, cols);
     if (mine && thread == 0 && share.begin == 0) statistics.write(finish, row);
 
     for (int chunk = share.begin; chunk < share.end; ++chunk) {

@@ -1,15 +1,15 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Layout: where the elements of a tensor lie that broadcasts over x, from shapes and strides. A
-// dispatch counts rows in one dimension, so a layout finds a row's coordinates by itself.
+// Layout: the addresses of a tensor that broadcasts over x, from shapes and strides. A C++ dispatch
+// numbers rows in one dimension, so a layout computes the coordinates of a row itself.
 //
 //   layout({8, 16, 1024, 1024}, {0, 1048576, 1024, 1})     a bias that 8 samples share
 //   broadcast_layout({8, 16, 1024, 1024}, {8, 1, 1, 1024}) the same from a dense tensor's shape
 //
-// Both take the shape of x first, the columns last. Strides are in elements, 0 where the tensor is
-// broadcast. Whoever wants rows that share an operand visited next to one another lists the
-// dimensions in that order, for x and for all operands.
+// Both take the shape of x first, with the columns last. Strides are in elements, 0 where the
+// tensor is broadcast. Rows are processed in the order of the dimensions: list them so that rows
+// that share an operand are neighbours, for x and for all operands.
 #pragma once
 
 #include <fusedops/row/index.cuh>
@@ -18,8 +18,8 @@ namespace fusedops {
 
 namespace detail {
 
-/// Division of any 63-bit number by a size that is known before the launch: q = (high(n *
-/// multiplier) + n) >> shift, as Divider does it for 31 bits.
+/// Division of a 63-bit number by a size that is known before the launch: q = (high(n * multiplier)
+/// + n) >> shift, as Divider for 31 bits.
 struct WideDivider {
   uint64_t multiplier;
   int64_t size;
@@ -62,7 +62,7 @@ struct Layout {
   int64_t stride[kRank];
   int64_t column_stride;
 
-  /// The element at which a row begins.
+  /// The offset of a row's first element.
   FUSEDOPS_HD int64_t operator()(int64_t row) const {
     int64_t sum = 0;
     FUSEDOPS_UNROLL
@@ -74,7 +74,8 @@ struct Layout {
     return sum + row * stride[0];
   }
 
-  /// How many neighbouring rows share their elements; 0 where rows do that are no neighbours.
+  /// The number of neighbouring rows that share their elements; 0 where rows that are not
+  /// neighbours share them.
   FUSEDOPS_HD int64_t repeats() const {
     int64_t count = 1;
     int d = kRank - 1;
@@ -85,8 +86,7 @@ struct Layout {
     return count;
   }
 
-  /// Whether packs of `width` columns that begin at a multiple of it can be read at once, as far as
-  /// the strides go.
+  /// Whether the strides allow accesses of `width` columns at multiples of `width`.
   FUSEDOPS_HD bool allows(int width) const {
     bool fits = column_stride == 1;
     for (int d = 0; d < kRank; ++d) fits = fits && stride[d] % width == 0;
@@ -94,7 +94,7 @@ struct Layout {
   }
 };
 
-/// x's shape and a tensor's strides over it, outermost first, columns last.
+/// A layout from the shape of x and the tensor's strides over it, outermost first, columns last.
 template <int kDims>
 FUSEDOPS_HD Layout<kDims - 1> layout(const int64_t (&shape)[kDims],
                                      const int64_t (&strides)[kDims]) {
@@ -107,7 +107,7 @@ FUSEDOPS_HD Layout<kDims - 1> layout(const int64_t (&shape)[kDims],
   return made;
 }
 
-/// x's shape and that of a dense tensor, which has size 1 where it is broadcast.
+/// A layout from the shape of x and that of a dense tensor, which has size 1 where it is broadcast.
 template <int kDims>
 FUSEDOPS_HD Layout<kDims - 1> broadcast_layout(const int64_t (&shape)[kDims],
                                                const int64_t (&of_tensor)[kDims]) {

@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A tensor as a C++ user gives it: a pointer and a map from rows to elements. How many columns can
-// be read at once is found when it is made, from pointer and strides, and asked at every access:
-// one kernel serves every alignment. (A generated kernel knows it beforehand: View in
+// An operand of the C++ entry points: a pointer and a map from rows to offsets. The widest access
+// that pointer and strides allow is computed when the operand is made, and tested at each access,
+// so one kernel serves every alignment. (In a generated kernel it is a constant: View in
 // row/view.cuh.)
 //
 //   direct(x, row_stride)     row r begins at x + r * row_stride
-//   broadcast(bias, layout)   ... at bias + layout(r): row/layout.cuh
+//   broadcast(bias, layout)   row r begins at bias + layout(r): row/layout.cuh
 //   per_column(gamma)         all rows share one row
 //   per_row(scale)            all columns share one value of the row
 //   single(alpha)             all elements share one value
@@ -31,14 +31,14 @@ struct Plain<const T> {
 
 }  // namespace detail
 
-/// Map: a row's first element, from its number.
+/// Map: from a row to the offset of its first element.
 template <class T, class Map>
 struct Operand {
   using Element = typename detail::Plain<T>::type;
   T* data;
   Map rows;
   int64_t column_stride;
-  int width;  // columns that move at once; 0 where they are not neighbours
+  int width;  // of the widest access, in columns; 0 where columns are not contiguous
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD Values<Compute, N> fetch(const Row& row, int64_t col) const {
@@ -88,9 +88,9 @@ struct Operand {
   static constexpr int kMost = N < kWidest ? N : kWidest;
 
   template <int N>
-  static constexpr bool kIsPack = (N & (N - 1)) == 0;  // not the three numbers of a LayerNorm
+  static constexpr bool kIsPack = (N & (N - 1)) == 0;  // not LayerNorm's 3 statistics
 
-  /// A constant in a kernel that knows.
+  /// Whether N columns are one access; a constant where the row's type carries the answer.
   template <int N, class Row>
   FUSEDOPS_HD bool is_wide() const {
     constexpr Access kAccess = detail::AccessOf<Row>::value;
@@ -115,13 +115,13 @@ struct Operand {
 
 namespace detail {
 
-/// The columns that pointer and strides let move at once.
+/// The widest access in columns that pointer and strides allow.
 template <class T, class Strides>
 FUSEDOPS_HD int widest(const T* data, const Strides& strides) {
   int width = 16 / sizeof(T);
 #if !defined(FUSEDOPS_CUDA)
   (void)data;
-  return strides.allows(1) ? width : 0;  // a host's packs may lie anywhere
+  return strides.allows(1) ? width : 0;  // packs on a host need no alignment
 #endif
   while (width > 0 &&
          (reinterpret_cast<uint64_t>(data) % (width * sizeof(T)) != 0 || !strides.allows(width))) {
@@ -137,7 +137,7 @@ struct Pitch {
 
 }  // namespace detail
 
-/// Row r begins at data + r * row_stride (in elements); columns are neighbours.
+/// Row r begins at data + r * row_stride (in elements); columns are contiguous.
 template <class T>
 FUSEDOPS_HD Operand<T, RowMap<1>> direct(T* data, int64_t row_stride) {
   return {data, {{row_stride}}, 1, detail::widest(data, detail::Pitch{row_stride})};

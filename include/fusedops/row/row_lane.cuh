@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The threads of one row in a gradient kernel, for whoever adds up what rows share: sums over the
-// row, over the rows of a block, and sums that stay in shared memory from row to row.
+// The threads of one row in a backward kernel, as the targets of operand gradients (row/target.cuh)
+// use them: sums over the row, over the rows of a block, and sums kept in shared memory from row to
+// row.
 #pragma once
 
 #include <fusedops/row/kernel.cuh>
@@ -14,7 +15,7 @@ namespace fusedops {
 
 namespace detail {
 
-/// The threads of one row, for whoever adds up what rows share.
+/// The threads of one row in a backward kernel.
 template <class Schedule, class Tile>
 struct RowLane {
   using Compute = typename Tile::Compute;
@@ -24,7 +25,7 @@ struct RowLane {
   Share share;
   int thread;
 
-  /// Of one number a thread, over the row's threads.
+  /// The sum of one number per thread over the threads of the row.
   __device__ __forceinline__ Compute sum(Compute x) const {
     x = Lanes<Schedule::kLanes>{}.sum(x);
     if constexpr (Schedule::kGroups > 1) {
@@ -37,7 +38,7 @@ struct RowLane {
     }
     if constexpr (Schedule::kBlocks > 1) {
       __shared__ Compute of_blocks[Schedule::kBlocks];
-      cluster_arrive();  // all have read the last sum
+      cluster_arrive();  // all blocks have read the last sum
       cluster_wait();
       if (threadIdx.x < Schedule::kBlocks) {
         write_in_block(&of_blocks[Schedule::rank(blockIdx.x)], x, static_cast<int>(threadIdx.x));
@@ -53,7 +54,7 @@ struct RowLane {
     return thread == 0 && Schedule::rank(blockIdx.x) == 0;
   }
 
-  /// The block's rows leave one part of a sum: those of the first.
+  /// The rows of a block make one part of a sum, which the threads of the first row write.
   __device__ __forceinline__ bool writes_part() const { return threadIdx.x < Schedule::kThreads; }
   __device__ __forceinline__ int64_t part(int64_t slice) const { return slice / Schedule::kRows; }
 
@@ -78,8 +79,8 @@ struct RowLane {
     }
   }
 
-  /// N sums of this thread in shared memory. A thread reads only what it wrote, and neighbouring
-  /// threads touch neighbouring words: no barriers, no conflicts.
+  /// Reads and writes N sums of this thread in shared memory. A thread reads only what it wrote, so
+  /// no barrier is needed; neighbouring threads access neighbouring words, without bank conflicts.
   template <int N>
   __device__ __forceinline__ void get(int64_t offset, int pack, int first, Compute (&values)[N],
                                       int by = threadIdx.x) const {
@@ -101,7 +102,8 @@ struct RowLane {
       *shared_word<kWord<N>>(offset, pack, first + i, threadIdx.x) = word;
     }
   }
-  /// Until all rows of the block have put theirs; and then the sums over them.
+  /// wait(): until all rows of the block have written their sums; get_all(): the sums over these
+  /// rows.
   __device__ __forceinline__ void wait() const {
     if constexpr (Schedule::kRows > 1) __syncthreads();
   }

@@ -1,11 +1,12 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The targets of one side's operand gradients, with what has been summed so far: what a chain's
-// backward() hands its gradients to. A gradient that no target asks for goes nowhere, and what
-// computed it vanishes.
+// The targets of the operand gradients of a LOAD or a STORE, with their running sums: the sink of a
+// chain's backward(). A gradient without a target is discarded, and the compiler removes what
+// computed it.
 #pragma once
 
+#include <fusedops/row/channel_target.cuh>
 #include <fusedops/row/target.cuh>
 
 namespace fusedops {
@@ -66,7 +67,7 @@ struct Sinks<Tile, Targets<First, Rest...>> {
       rest.template add<kFunctor, kOperand>(gradient, lane, row, col, visit, pack, first);
     }
   }
-  /// After each row: writes the sums that it has completed.
+  /// Called after each row: writes the sums that are complete with it.
   template <class Lane, class Row>
   FUSEDOPS_HD void flush(const Lane& lane, const Row& row, const Visit& visit) {
     target.template flush<Tile>(sum, lane, row, visit);
@@ -74,7 +75,7 @@ struct Sinks<Tile, Targets<First, Rest...>> {
   }
 };
 
-/// What a chain sees of the sinks while it is at one pack of a tile.
+/// The sink of a chain for one pack of a tile.
 template <class Sinks, class Lane>
 struct PackSink {
   Sinks& sinks;

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A row on its way through shared memory, as it lies in memory: for rows that begin anywhere, whose
-// elements a thread could only move one by one. A block's share of a row comes in by one bulk copy
-// of the 16-byte words that hold it, is rewritten in place by the results, and goes out in 16-byte
-// words but for the ends. PTX ISA, "cp.async.bulk"; from sm_90 on.
+// Shared-memory staging of rows whose addresses are not aligned, so that a thread could only move
+// single elements. A block's share of a row is read by one bulk copy of the aligned 16-byte words
+// that hold it, overwritten in place by the results, and written in 16-byte words except for its
+// ends. PTX ISA, "cp.async.bulk"; sm_90 and later.
 #pragma once
 
 #include <fusedops/core/cluster.cuh>
@@ -16,8 +16,8 @@ namespace fusedops {
 
 namespace detail {
 
-/// A row in shared memory, as a LOAD's source and a STORE's target. `first` is where its first
-/// column would be; W columns are one access, as in memory.
+/// A row in shared memory, as the source of a LOAD and the target of a STORE. `first` is the
+/// address that its first column would have; W columns are one access, as in global memory.
 template <class T, int W>
 struct Staged {
   View<T, 0, Column::kContiguous, W> row;
@@ -34,7 +34,7 @@ struct Staged {
   }
 };
 
-/// Copies the words of 16 bytes from `from` on to shared memory; the barrier counts them.
+/// Copies 16-byte words to shared memory asynchronously; the barrier counts the bytes.
 __device__ __forceinline__ void fetch_words(void* to, const void* from, uint32_t bytes,
                                             Barrier& barrier) {
   asm volatile(
@@ -44,7 +44,7 @@ __device__ __forceinline__ void fetch_words(void* to, const void* from, uint32_t
       : "memory");
 }
 
-/// No stage: LOAD and STORE are called as they are.
+/// No staging: LOAD and STORE are used as they are.
 struct Unstaged {
   template <class LoadT, class Row>
   __device__ __forceinline__ void fetch(const LoadT&, const Row&, bool) {}
@@ -61,7 +61,7 @@ struct Unstaged {
   __device__ __forceinline__ void reuse() {}
 };
 
-/// The stage of a block's rows. All its threads make the same calls.
+/// The staging buffer of a block's rows. All threads of the block make the same calls.
 template <class Schedule, class X, class Y>
 class Stage {
   using In = typename X::Element;
@@ -69,12 +69,13 @@ class Stage {
   static constexpr int kWord = 16;
   static constexpr int kPerWord = kWord / sizeof(Out);
   static constexpr int kWider = sizeof(In) > sizeof(Out) ? sizeof(In) : sizeof(Out);
-  // A row begins anywhere within its first word, and ends anywhere within its last.
-  static constexpr int kBytes = (Schedule::kChunk * kWider + 2 * kWord - 1) / kWord * kWord;
   static_assert(Schedule::Storage::kOneTile, "a block has its share of a row whole");
   static_assert(Schedule::kThreads >= kPerWord, "a thread has one column of an end at most");
 
  public:
+  /// Bytes of shared memory per row: it may begin and end anywhere in a 16-byte word.
+  static constexpr int kBytes = (Schedule::kChunk * kWider + 2 * kWord - 1) / kWord * kWord;
+
   __device__ __forceinline__ Stage(int thread, int64_t cols)
       : thread_(thread),
         begin_(Schedule::rank(blockIdx.x) * Schedule::kChunk),
@@ -86,7 +87,7 @@ class Stage {
     __syncthreads();
   }
 
-  /// Begins to bring in a row, if it is there.
+  /// Starts the copy of a row, if there is one (`mine`).
   template <class LoadT, class Row>
   __device__ __forceinline__ void fetch(const LoadT& load, const Row& row, bool mine) {
     if (thread_ != 0) return;
@@ -98,7 +99,7 @@ class Stage {
     if (bytes > 0) fetch_words(buffer(), reinterpret_cast<const void*>(from), bytes, barrier());
   }
 
-  /// The LOAD that reads it here, once it has come.
+  /// Waits for the copy; returns the LOAD that reads the row from shared memory.
   template <class LoadT, class Row>
   __device__ __forceinline__ auto in(const LoadT& load, const Row& row) {
     barrier().wait(parity_);
@@ -106,14 +107,14 @@ class Stage {
     return load.from(Staged<In, X::kAccess>{here(load.source.begin(row))});
   }
 
-  /// The STORE that puts its results here, once all threads have read theirs.
+  /// Waits until all threads have read; returns the STORE that writes to shared memory.
   template <class StoreT, class Row>
   __device__ __forceinline__ auto out(const StoreT& store, const Row& row) {
     together();
     return store.to(Staged<Out, Y::kAccess>{here(store.target.begin(row))});
   }
 
-  /// Writes the results, once all threads have put theirs.
+  /// Waits until all threads have stored; writes the results to global memory.
   template <class StoreT, class Row>
   __device__ __forceinline__ void flush(const StoreT& store, const Row& row, bool mine) {
     together();
@@ -133,7 +134,7 @@ class Stage {
     if (last + thread_ < end_) to[last + thread_] = from[last + thread_];
   }
 
-  /// Before the next row is fetched: what threads did here is done.
+  /// Called before the next row is fetched: orders these accesses before its asynchronous copy.
   __device__ __forceinline__ void reuse() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     together();
@@ -158,7 +159,8 @@ class Stage {
     return shared_row + of_block() * kBytes;
   }
 
-  /// Where a row's first column would be, so that its words are words here, too.
+  /// The address that the first column of a row would have in shared memory, so that its aligned
+  /// words are aligned here as well.
   template <class T>
   __device__ __forceinline__ T* here(const T* first) const {
     char* begin = buffer() + reinterpret_cast<uint64_t>(first + begin_) % kWord;
@@ -169,7 +171,7 @@ class Stage {
   uint32_t parity_ = 0;
 };
 
-/// What a kernel's rows go through.
+/// The staging of a kernel's rows, or none.
 template <bool kStages, class Schedule, class LoadT, class StoreT>
 __device__ __forceinline__ auto stage_of(const LoadT&, const StoreT&, int thread, int64_t cols) {
   if constexpr (kStages) {

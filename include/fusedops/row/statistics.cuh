@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where a row's statistics go: nowhere, to a norm's mean and reciprocal standard deviation, or to
-// what the backward pass keeps of a row.
+// Where the statistics of a row go: nowhere, to outputs of the call, or to what the backward pass
+// keeps of a row.
 #pragma once
 
 #include <fusedops/op/check.cuh>
@@ -10,27 +10,62 @@
 
 namespace fusedops {
 
+namespace detail {
+
+template <class Member>
+struct IsFunctionMember {
+  static constexpr bool value = false;
+};
+template <class Result, class Finish>
+struct IsFunctionMember<Result (Finish::*)() const> {
+  static constexpr bool value = true;
+};
+
+}  // namespace detail
+
 struct NoStatistics {
   uint64_t unused;
   template <class Finish, class Row>
   FUSEDOPS_HD void write(const Finish&, const Row&) const {}
 };
 
-template <class Mean, class Rstd>
-struct Statistics {
-  Mean mean;
-  Rstd rstd;
+/// One statistic of each row and the view that it is written to. kMember is the member of the
+/// operator's Finish that gives it: &Finish::rstd, a data member, or a const member function.
+template <auto kMember, class To>
+struct Statistic {
+  To to;
 
   template <class Finish, class Row>
   FUSEDOPS_HD void write(const Finish& finish, const Row& row) const {
-    const auto of_mean = finish.mean;
-    const auto of_rstd = finish.rstd;
-    const decltype(finish.mean) means[1] = {of_mean};
-    const decltype(finish.rstd) rstds[1] = {of_rstd};
-    mean.write(means, row, 0);
-    rstd.write(rstds, row, 0);
+    if constexpr (detail::IsFunctionMember<decltype(kMember)>::value) {
+      put((finish.*kMember)(), row);
+    } else {
+      put(finish.*kMember, row);
+    }
+  }
+
+ private:
+  template <class Compute, class Row>
+  FUSEDOPS_HD void put(Compute value, const Row& row) const {
+    const Compute values[1] = {value};
+    to.write(values, row, 0);
   }
 };
+
+/// The statistics that a call returns, in their order.
+template <class First, class... Rest>
+struct Statistics {
+  First first;
+  Statistics<Rest...> rest;
+
+  template <class Finish, class Row>
+  FUSEDOPS_HD void write(const Finish& finish, const Row& row) const {
+    first.write(finish, row);
+    rest.write(finish, row);
+  }
+};
+template <class Only>
+struct Statistics<Only> : Only {};
 
 /// Keeps what the operator's gradient wants to know of a row, Finish::kKept numbers, and hands on.
 template <class To, class Others>

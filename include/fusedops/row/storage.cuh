@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where a row lives between its reduction and its result, one axis of the row schedules. All
-// hold the same tiles and reduce them in the same order, so the choice never changes a bit of the
-// result.
+// Where a row is kept between its reduction and its result. All storages hold the same tiles and
+// reduce them in the same order, so the choice never changes a bit of the result.
 #pragma once
 
 #include <fusedops/core/memory.cuh>
@@ -11,18 +10,23 @@
 
 namespace fusedops {
 
-/// In registers: the row is one tile.
+/// In registers: a block's share of the row is one tile.
 struct InRegisters {
   static constexpr bool kOneTile = true;
   static constexpr bool kRevisits = false;
 };
 
-/// In shared memory, in the compute type. A thread reads back only what it wrote, so no barrier is
-/// needed; neighbouring threads touch neighbouring 16-byte words, so no two lanes of an access
-/// share a bank.
+/// In shared memory, in the compute type. A thread reads only what it wrote, so no barrier is
+/// needed; neighbouring threads access neighbouring 16-byte words, without bank conflicts.
 struct InShared {
   static constexpr bool kOneTile = false;
   static constexpr bool kRevisits = false;
+
+  /// Bytes of shared memory per chunk of a block's rows.
+  template <class Schedule, class Compute>
+  FUSEDOPS_HD static constexpr int64_t chunk_bytes() {
+    return int64_t(Schedule::kRows) * Schedule::kTile * int64_t(sizeof(Compute));
+  }
 
   template <int kThreads, class Tile>
   FUSEDOPS_HD static void put(char* memory, const Tile& tile, int64_t chunk, int thread) {
@@ -63,7 +67,7 @@ struct InShared {
   }
 };
 
-/// Nowhere: the row streams through the registers twice, for its reduction and for its result.
+/// Nowhere: the row is read twice, for its reduction and for its result.
 struct Streamed {
   static constexpr bool kOneTile = false;
   static constexpr bool kRevisits = true;

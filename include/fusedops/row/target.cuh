@@ -15,6 +15,9 @@
 
 namespace fusedops {
 
+/// Stands for the number of a functor where the operand is the operator's own.
+inline constexpr int kOfOperator = -1;
+
 /// Operand kOperand of the chain's functor kFunctor has a gradient for every element of x.
 template <int kFunctor_, int kOperand_, class View>
 struct Each {
@@ -197,6 +200,44 @@ struct ByRow {
                          const Visit& visit) const {
     if (!visit.ends(kPartial ? 0 : group)) return;
     const Compute all[1] = {lane.sum(sum.at)};
+    sum.at = 0;
+    if (!lane.writes() || !(kPartial || visit.here)) return;  // a slice may be empty
+    if constexpr (kPartial) {
+      to.write(all, RowIndex<1>{visit.slice, {visit.slice}}, 0);
+    } else {
+      to.write(all, row, 0);
+    }
+  }
+};
+
+/// A row operand of the operator: each row gives one number, and `group` neighbouring rows share an
+/// element. The thread that writes is the one that adds, so nothing has to be exchanged.
+template <int kOperand_, class View, bool kPartial, class Compute>
+struct OfRow {
+  static constexpr int kFunctor = kOfOperator;
+  static constexpr int kOperand = kOperand_;
+  View to;
+  int64_t group;
+
+  template <class Tile>
+  struct Sum {
+    Compute at = 0;
+  };
+
+  template <class Tile, class Lane>
+  FUSEDOPS_HD void begin(Sum<Tile>&, const Lane&) const {}
+
+  template <class Tile, int N, class Lane, class Row>
+  FUSEDOPS_HD void add(Sum<Tile>& sum, const Compute (&gradient)[N], const Lane&, const Row&,
+                       int64_t, const Visit&, int, int) const {
+    sum.at += gradient[0];
+  }
+
+  template <class Tile, class Lane, class Row>
+  FUSEDOPS_HD void flush(Sum<Tile>& sum, const Lane& lane, const Row& row,
+                         const Visit& visit) const {
+    if (!visit.ends(kPartial ? 0 : group)) return;
+    const Compute all[1] = {sum.at};
     sum.at = 0;
     if (!lane.writes() || !(kPartial || visit.here)) return;  // a slice may be empty
     if constexpr (kPartial) {

@@ -1,11 +1,12 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A gradient's way through one tile: back through the STORE, and back through the LOAD. The op's
-// sums over the row stand between the two.
+// The backward pass of one tile: back through the STORE, and back through the LOAD. The reductions
+// of the operator's gradient come between the two.
 #pragma once
 
 #include <fusedops/functor/sink.cuh>
+#include <fusedops/op/row_operand.cuh>
 #include <fusedops/row/fetch.cuh>
 #include <fusedops/row/sinks.cuh>
 
@@ -13,29 +14,14 @@ namespace fusedops {
 
 namespace detail {
 
-template <int N, class F>
-FUSEDOPS_HD void walk_tail(int64_t col, int64_t count, int pack, int first, F f) {
-  constexpr int kNext = N > 8 ? 8 : 1;
-  int done = 0;
-  FUSEDOPS_UNROLL
-  for (int i = 0; i + kNext <= N; i += kNext) {
-    if (i + kNext <= count) {
-      f(Width<kNext>{}, col + i, pack, first + i);
-      done = i + kNext;
-    }
-  }
-  if constexpr (kNext > 1) {
-    if (done < count) walk_tail<kNext>(col + done, count - done, pack, first + done, f);
-  }
-}
-
 template <int N, class Compute>
 FUSEDOPS_HD Compute (&values_at(Compute* first))
     [N] { return *reinterpret_cast<Compute(*)[N]>(first); }
 
 }  // namespace detail
 
-/// Calls f(width, column, pack, first element of the pack) for all that a tile holds of its row.
+/// Calls f(width, column, pack, first element within the pack) for each pack of a tile that lies in
+/// the row, narrower ones at its end.
 template <class Tile, class F>
 FUSEDOPS_HD void walk_tile(const Tile& tile, int64_t col, F f) {
   constexpr int N = Tile::kWidth;
@@ -46,13 +32,14 @@ FUSEDOPS_HD void walk_tile(const Tile& tile, int64_t col, F f) {
     if (Tile::kExact || tile.complete(k)) {
       f(Width<N>{}, first, k, 0);
     } else if (!Tile::kWhole && count > 0) {
-      detail::walk_tail<N>(first, count, k, 0, f);
+      detail::walk_tail<N>(count, 0, [&](auto width, int i) { f(width, first + i, k, i); });
     }
   }
 }
 
-/// The gradient of what was stored, read where the LOAD is: what it skips has none. Where operands
-/// of the STORE have a gradient at masked elements, too (kEverywhere), nothing is skipped.
+/// The gradient of what was stored, as a LOAD that skips the same packs as the LOAD of x. Where
+/// operands of the STORE have a gradient at masked elements as well (kEverywhere), nothing is
+/// skipped.
 template <class LoadT, class View, class AnyRow, bool kEverywhere>
 struct Alongside {
   const LoadT& of;
@@ -131,8 +118,8 @@ FUSEDOPS_HD void back_through_load(Compute (&g)[N], const Compute* y, const Load
 
 }  // namespace detail
 
-/// Turns the LOAD's values into the row's result, and the gradient of what was stored into that of
-/// the result.
+/// Replaces the values of the LOAD by the row's result, and the gradient of what was stored by that
+/// of the result.
 template <class Op, bool kMasks, class Tile, class StoreT, class Row, class Sinks, class Lane>
 FUSEDOPS_HD void through_store(Tile& value, Tile& gradient, const typename Op::Row& known,
                                const StoreT& store, const Row& row, int64_t col, Sinks& sinks,
@@ -151,7 +138,7 @@ FUSEDOPS_HD void through_store(Tile& value, Tile& gradient, const typename Op::R
   value.fill_absent(Compute(0));
 }
 
-/// Turns the gradient of the result into that of x, which goes to `to`.
+/// Replaces the gradient of the result by that of x, and writes it to `to`.
 template <class Op, bool kMasks, class Tile, class LoadT, class To, class Row, class Finish,
           class Sinks, class Lane>
 FUSEDOPS_HD void through_load(const Tile& result, Tile& gradient, const Finish& finish,

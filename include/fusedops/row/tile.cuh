@@ -1,18 +1,18 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The part of a row that one thread holds while it is reduced: kPacks packs of kWidth neighbouring
-// columns, kStride columns from pack to pack. Operators see rows only as tiles. Columns beyond the
-// end of the row hold the operator's padding value, so a plain reduction need not know about them.
+// Tile: the part of a row that one thread holds in registers: kPacks packs of kWidth neighbouring
+// columns, kStride columns apart. Operators see rows only as tiles. Elements beyond the end of the
+// row hold the operator's padding value, so reductions need no predicates.
 #pragma once
 
 #include <fusedops/core/lanes.cuh>
 
 namespace fusedops {
 
-/// kExact: every pack is complete, so nothing has to be counted. kFull: how many packs of each
-/// thread are complete in every row. kPieces: whether one of the others may be partly in the row.
-/// kSpan: columns that a group covers in a pack.
+/// kSpan: columns that a group of lanes covers with one pack each. kExact: every pack is complete.
+/// kFull: the number of packs that are complete in every thread and row. kPieces: whether the end
+/// of the row may cut one of the others.
 template <class Compute_, int kPacks_, int kWidth_, int kStride_, int kSpan_, bool kExact_,
           int kFull_ = kExact_ ? kPacks_ : 0, bool kPieces_ = !kExact_>
 struct Tile {
@@ -29,14 +29,14 @@ struct Tile {
   int left;        // columns from this thread's first pack to the end of the row, if any
   int group_left;  // the same from the first pack of the group of lanes
 
-  /// The columns of the row that are left where the thread's, and the group's, first pack begins.
+  /// Sets the columns from the first pack of the thread, and of the group, to the end of the row.
   FUSEDOPS_HD void begin(int64_t of_thread, int64_t of_group) {
     left = counted(of_thread);
     group_left = counted(of_group);
   }
 
-  /// Packs that hold anything; on a GPU all are walked, so that the registers have constant
-  /// indices.
+  /// The number of packs to process: on a GPU all, so that registers have constant indices; on a
+  /// CPU those that overlap the row.
   FUSEDOPS_HD int packs() const {
 #if defined(FUSEDOPS_CUDA)
     return kPacks;
@@ -45,13 +45,13 @@ struct Tile {
 #endif
   }
 
-  /// Whether this thread's pack k lies within the row. Not `count(k) == kWidth`: of that ptxas 13.0
-  /// makes a VIMNMX.RELU for sm_90 whose predicate calls packs in pieces complete.
+  /// Whether all of pack k lies within the row. Not written as `count(k) == kWidth`: ptxas 13.0
+  /// compiles that for sm_90 to a VIMNMX.RELU with a wrong predicate for packs that the end cuts.
   FUSEDOPS_HD bool complete(int k) const {
     return k < kFull || left - k * kStride >= (kWhole ? 1 : kWidth);
   }
 
-  /// Columns of the row in this thread's pack k.
+  /// The number of columns of pack k that lie in the row.
   FUSEDOPS_HD int count(int k) const {
     if (k < kFull) return kWidth;
     const int rest = left - k * kStride;
@@ -59,7 +59,7 @@ struct Tile {
     return rest < 0 ? 0 : smaller(rest, kWidth);
   }
 
-  /// The pack that ends within the row, or -1.
+  /// The pack that the end of the row cuts, or -1.
   FUSEDOPS_HD int cut() const {
     int found = -1;
     FUSEDOPS_UNROLL
@@ -70,7 +70,8 @@ struct Tile {
     return found;
   }
 
-  /// A pack whose number is not a constant: registers have no index, so on a GPU all are asked.
+  /// Accesses a pack whose number is not a constant. Registers cannot be indexed, so a GPU selects
+  /// among all packs.
   FUSEDOPS_HD void put(int pack, const Compute (&values)[kWidth]) {
 #if defined(FUSEDOPS_ON_DEVICE)
     FUSEDOPS_UNROLL
@@ -96,7 +97,7 @@ struct Tile {
 #endif
   }
 
-  /// Columns of the row that the whole group holds.
+  /// The number of columns of the row that the group of lanes holds.
   FUSEDOPS_HD int group_count() const {
     if constexpr (kExact) return kSpan * kPacks;
     int sum = 0;
@@ -108,7 +109,7 @@ struct Tile {
     return sum;
   }
 
-  /// More than a tile holds counts as much as a tile.
+  /// A number of columns as int; on a CPU clamped, since only what a tile holds matters.
   FUSEDOPS_HD static int counted(int64_t columns) {
 #if defined(FUSEDOPS_ON_DEVICE)
     return static_cast<int>(columns);  // a GPU's rows have fewer than 2^31
@@ -125,7 +126,7 @@ struct Tile {
     }
   }
 
-  /// Sets what lies beyond the end of the row.
+  /// Sets the elements beyond the end of the row.
   FUSEDOPS_HD void fill_absent(Compute value) {
     if constexpr (!kExact) {
       FUSEDOPS_UNROLL
@@ -142,7 +143,7 @@ struct Tile {
     }
   }
 
-  /// Rewrites every value.
+  /// Replaces every value x by f(x).
   template <class F>
   FUSEDOPS_HD void apply(F f) {
     FUSEDOPS_UNROLL
@@ -159,13 +160,13 @@ struct Tile {
     return sum([](Compute x) { return x; });
   }
 
-  /// The sum of f over the tile, in a fixed order: kAccumulators partial sums, then pairwise.
+  /// The sum of f(x) over the tile, in a fixed order: kAccumulators partial sums, then pairwise.
   template <class F>
   FUSEDOPS_HD Compute sum(F f) const {
     return sum_with(*this, [f](Compute x, Compute) { return f(x); });
   }
 
-  /// The same of f over two tiles, value by value.
+  /// The sum of f(x, y) over the values of two tiles, in the same order.
   template <class F>
   FUSEDOPS_HD Compute sum_with(const Tile& other, F f) const {
     Compute partial[kAccumulators];

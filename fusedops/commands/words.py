@@ -1,11 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""A declaration and a signature as words of a command line."""
+"""A declaration and the tensors of a call as words of a command line."""
 
 from __future__ import annotations
 
 import importlib
-import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,14 +13,30 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fusedops.generate.views import STORAGE
+from fusedops.prebuild.signature import read_value
 
 if TYPE_CHECKING:
     from fusedops.row_op import RowOp
 
-__all__ = ["declaration", "ints", "read_dtype", "signature"]
+__all__ = ["declaration", "import_here", "ints", "read_dtype", "signature"]
 
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in STORAGE}
 _FORMS = "NAME=DTYPE:SIZES, as in x=float16:8,1024, or NAME=NUMBER, as in scale=0.5"
+
+
+def import_here(module: str) -> Any:
+    """Import a module, of the working directory too.
+
+    Raises:
+        ValueError: There is none.
+    """
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ValueError(f"no module {module!r} can be imported from here: {error}") from error
+    finally:
+        sys.path.pop(0)
 
 
 def declaration(where: str) -> RowOp:
@@ -35,13 +50,7 @@ def declaration(where: str) -> RowOp:
     module, _, attribute = where.partition(":")
     if not module or not attribute:
         raise ValueError(f"an op must be given as MODULE:ATTRIBUTE, got {where!r}")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        found: Any = importlib.import_module(module)
-    except ImportError as error:
-        raise ValueError(f"no module {module!r} can be imported from here: {error}") from error
-    finally:
-        sys.path.pop(0)
+    found = import_here(module)
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise ValueError(f"{module!r} has no {attribute!r}")
@@ -61,16 +70,25 @@ def signature(words: Iterable[str]) -> dict[str, Any]:
         words: ``NAME=DTYPE:SIZES``, ``NAME=DTYPE:SIZES@STRIDES`` or ``NAME=NUMBER``.
 
     Raises:
-        ValueError: A word has another form, or a name comes twice.
+        ValueError: A word has another form, a name comes twice, or x is not among them.
     """
     found: dict[str, Any] = {}
     for word in words:
-        name, equals, value = word.partition("=")
-        if not equals or not name.isidentifier():
-            raise ValueError(f"an operand must be {_FORMS}; got {word!r}")
+        name, _, value = word.partition("=")
         if name in found:
             raise ValueError(f"operand {name!r} is given twice: {word!r}")
-        found[name] = _tensor(word, value) if ":" in value else _number(word, value)
+        try:
+            if not name.isidentifier():
+                raise ValueError(f"{name!r} is no name")
+            if ":" in value:
+                read_dtype(value.partition(":")[0])
+                found[name] = read_value(value.removeprefix("torch."))
+            else:
+                found[name] = int(value) if value.lstrip("-").isdigit() else float(value)
+        except ValueError as error:
+            raise ValueError(f"an operand must be {_FORMS}; got {word!r}: {error}") from None
+    if "x" not in found:
+        raise ValueError("--operand must give x, as in x=float16:8,1024")
     return found
 
 
@@ -85,33 +103,3 @@ def read_dtype(name: str) -> torch.dtype:
     if dtype is None:
         raise ValueError(f"a dtype must be one of {', '.join(_DTYPES)}, got {name!r}")
     return dtype
-
-
-def _tensor(word: str, value: str) -> torch.Tensor:
-    kind, _, layout = value.partition(":")
-    sizes, at, strides = layout.partition("@")
-    whole = re.compile(r"(\d+(,\d+)*)?")
-    if not whole.fullmatch(sizes) or not whole.fullmatch(strides):
-        raise ValueError(
-            f"sizes, and strides after an '@', must be numbers with commas between; got {word!r}"
-        )
-    try:
-        dtype = read_dtype(kind)
-    except ValueError as error:
-        raise ValueError(f"{word!r}: {error}") from None
-    shape = ints(sizes)
-    if not at:
-        return torch.empty(shape, dtype=dtype, device="meta")
-    steps = ints(strides)
-    if len(steps) != len(shape):
-        raise ValueError(f"{word!r} has {len(shape)} sizes and {len(steps)} strides")
-    return torch.empty_strided(shape, steps, dtype=dtype, device="meta")
-
-
-def _number(word: str, value: str) -> int | float:
-    for kind in (int, float):
-        try:
-            return kind(value)
-        except ValueError:
-            pass
-    raise ValueError(f"an operand must be {_FORMS}; got {word!r}")

@@ -1,0 +1,185 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of an operator in Python: what a class says of the reduction that it stands for.
+
+Its C++ half is include/fusedops/op/contract.cuh. Everything else (arguments of kernels, outputs,
+gradients, torch operators, exports, error bounds) reads what is said here, and knows no operator.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Operator", "Statistic", "own_operators"]
+
+#: The operators that are part of fusedops, by class name; a text names them without a module.
+own_operators: dict[str, type[Operator]] = {}
+
+
+class Statistic(NamedTuple):
+    """A number that an operator knows of each row, and that a call can return.
+
+    Attributes:
+        member: The member of the C++ ``Finish`` that gives it: a data member, or a member function
+            without arguments.
+        option: The argument of the declaration that asks for it: ``stats=True``.
+        differentiable: Whether it has a gradient. If so, the C++ struct of the gradient has a
+            further data member, the gradient of the statistic, whose type `gradient_cpp` gets.
+    """
+
+    member: str
+    option: str = "stats"
+    differentiable: bool = False
+
+
+class Operator:
+    """What an operator says of itself. Derive from `RowOp`, not from this class, to write one.
+
+    The C++ structs are in a header of fusedops (`header`, `gradient_header`), or in text
+    (`definition`).
+
+    Attributes:
+        header: The C++ header of the operator, below include/fusedops/.
+        gradient_header: The C++ header of the operator's gradient.
+        definition: C++ text that holds both structs, for an operator that no header has.
+        kept: The numbers of a row that the backward pass reads; kKept in the C++.
+        numbers: The names of the constants that are data members of the C++ structs, in order.
+        statistics: The numbers of a row that a call can return, by the output's name, in order.
+        several_dims: Whether a row may have several dimensions: dim= takes a sequence, and there is
+            normalized_shape=.
+        masks: Whether elements may be masked: those of value -inf leave the row.
+        centred: Whether the operator subtracts a mean of the row.
+        logarithmic: Whether the result is a logarithm, so that it is -inf at masked elements,
+            whatever the STORE does.
+        gradient_schedule: The family of schedules of the backward pass, "softmax" or "norm".
+    """
+
+    header: ClassVar[str] = ""
+    gradient_header: ClassVar[str] = ""
+    definition: ClassVar[str] = ""
+    kept: ClassVar[int]
+    numbers: ClassVar[tuple[str, ...]] = ()
+    statistics: ClassVar[Mapping[str, Statistic]] = types.MappingProxyType({})
+    several_dims: ClassVar[bool] = False
+    masks: ClassVar[bool] = False
+    centred: ClassVar[bool] = False
+    logarithmic: ClassVar[bool] = False
+    gradient_schedule: ClassVar[str] = "norm"
+
+    #: The arguments of the declaration besides load and store, by name.
+    constants: dict[str, Any]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        ours = cls.__module__.partition(".")[0] == __name__.partition(".")[0]
+        if ours and hasattr(cls, "kept") and not cls.__name__.startswith("_"):
+            own_operators[cls.__name__] = cls
+
+    @property
+    def row_operands(self) -> tuple[str, ...]:
+        """The names of the operands of the operator itself, in the order of its data members.
+
+        A call gives each as a number, or as a floating-point tensor that broadcasts against x and
+        has size 1 in the reduced dimensions: one number a row, which rows may share.
+        """
+        return ()
+
+    def reads(self, wanted: Collection[str]) -> tuple[str, ...]:
+        """The row operands that the gradient reads if these names' gradients are wanted.
+
+        All, unless the operator knows better. In the backward pass the others read as zero.
+        """
+        return self.row_operands
+
+    def reference(self, value: Tensor, *operands: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Compute the reduction over the last dimension of `value` with torch operations.
+
+        Args:
+            value: What is reduced, of any number of rows.
+            operands: The row operands, each of value's dtype and as many dimensions as value, of
+                size 1 in the last, or a 0-d tensor.
+
+        Returns:
+            The result, of value's shape, and the statistics by name, of the shape of value without
+            its last dimension. torch differentiates the result and the differentiable statistics.
+        """
+        raise NotImplementedError(f"{type(self).__name__}: reference(value), its meaning in torch")
+
+    def reference_of_nothing(self, value: Tensor, *operands: Tensor) -> Mapping[str, Tensor]:
+        """The statistics of rows that have no columns, by name: NaN, unless it makes sense."""
+        return {name: value.new_full(value.shape[:-1], torch.nan) for name in self.statistics}
+
+    def cpp(self, compute: str, *operands: str) -> str:
+        """The C++ type of the operator.
+
+        Args:
+            compute: The C++ compute type, "float" or "double".
+            operands: The C++ types of the row operands, in order.
+        """
+        raise NotImplementedError(f"{type(self).__name__}: cpp(compute), its type in C++")
+
+    def gradient_cpp(self, compute: str, *operands: str) -> str:
+        """The C++ type of the operator's gradient.
+
+        Args:
+            compute: The C++ compute type, "float" or "double".
+            operands: The C++ types of the row operands, and then of the gradients of the
+                differentiable statistics, in order; Absent where none comes in.
+        """
+        raise NotImplementedError(f"{type(self).__name__}: gradient_cpp(compute)")
+
+    def gradient_sizes(
+        self, value: Tensor, result: Tensor, upstream: Tensor, statistics: Mapping[str, Tensor]
+    ) -> Tensor | None:
+        """The sizes of what the gradient of `value` is added up from, per element.
+
+        `fusedops.testing.check` allows errors relative to them. None, unless an operator knows a
+        formula: then they are estimated from gradients of random signs, which is sound, and slow.
+
+        Args:
+            value: What is reduced.
+            result: What `reference` makes of it.
+            upstream: The size of the gradient of the result, per element.
+            statistics: The sizes of the gradients of the differentiable statistics, by name.
+        """
+        return None
+
+    def statistic_sizes(self, name: str, value: Tensor, statistic: Tensor) -> Tensor:
+        """The sizes of what a statistic is added up from, per row; its own, unless terms cancel."""
+        return statistic.abs()
+
+    def headers(self, gradient: bool = False) -> Sequence[str]:
+        """The C++ headers that the operator or its gradient needs, below include/fusedops/."""
+        header = self.gradient_header if gradient else self.header
+        return [header] if header else ["op/contract.cuh"]
+
+    def check_contract(self) -> None:
+        """Raise TypeError if the class lacks what its author has to say."""
+        name = type(self).__name__
+        if not self.definition and not (self.header and self.gradient_header):
+            raise TypeError(
+                f"{name}: an operator says where its C++ is: definition, the text of both structs, "
+                "or header and gradient_header, files under include/fusedops/ (see "
+                "fusedops/op/contract.cuh)"
+            )
+        if not isinstance(getattr(self, "kept", None), int) or self.kept < 1:
+            raise TypeError(
+                f"{name}: an operator says how many numbers of a row its gradient reads, at least "
+                f"one: kept = 1, say, as kKept in its C++; got {getattr(self, 'kept', None)!r}"
+            )
+        if self.gradient_schedule not in ("softmax", "norm"):
+            raise TypeError(
+                f"{name}: gradient_schedule must be 'softmax' or 'norm', got "
+                f"{self.gradient_schedule!r}"
+            )
+        for number in self.numbers:
+            if number not in self.constants:
+                raise TypeError(
+                    f"{name}: numbers names {number!r}, which is no argument of the declaration; "
+                    f"pass {number}=... to super().__init__"
+                )

@@ -1,0 +1,386 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""GroupNorm and InstanceNorm: LayerNorms over groups of channels and all spatial dimensions.
+
+An x of shape (N, C, ...) is viewed as (N, G, C / G, ...), of which the first two dimensions count
+the rows and the others make one, and so are its operands: the kernels are those of a `LayerNorm`,
+and nothing is copied for the view.
+
+May import: errors, _runtime, functors, declare, bind, run, row_op, ops.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from fusedops._runtime import Reason
+from fusedops.bind.bind import Bound, bind, check_names, check_tensor
+from fusedops.bind.layouts import check_layouts
+from fusedops.bind.scalars import read_int, read_ints
+from fusedops.declare.chains import OPTIONS
+from fusedops.declare.text import spell
+from fusedops.errors import UnsupportedError, shortened
+from fusedops.functors import Functor
+from fusedops.ops import LayerNorm
+from fusedops.row_op import RowOp
+from fusedops.run.forward import columns_apart, make_plan
+from fusedops.run.refusal import refuse
+
+__all__ = ["GroupNorm", "InstanceNorm"]
+
+
+class _Rows(LayerNorm):
+    """The LayerNorm that a norm of channels is, once x is viewed; errors name the latter.
+
+    As text, which programs are saved with, it is a plain LayerNorm.
+    """
+
+    def __init__(self, of: _ChannelNorm) -> None:
+        self._of = type(of).__name__
+        self.declaration = of.declaration
+        constants = {"eps": float(of.constants["eps"]), "stats": bool(of.constants["stats"])}
+        super().__init__(of.load, of.store, **constants)  # type: ignore[arg-type]
+        self._plain = LayerNorm(of.load, of.store, **constants)  # type: ignore[arg-type]
+        self.text = spell(self._plain)
+
+    @property
+    def name(self) -> str:
+        """The name of the op in error messages."""
+        return self._of
+
+
+class _ChannelNorm(LayerNorm):
+    """A norm whose rows are groups of the channels of an x of shape (N, C, ...).
+
+    Attributes:
+        rows: The op that runs the calls, once x and the operands are viewed.
+        per_channel: The names of operands of which a 1-d tensor has a number for each channel.
+    """
+
+    #: The fewest dimensions of x, and its shape in words.
+    _fewest = 2
+    _shape = "(N, C, *spatial)"
+
+    def __init__(
+        self,
+        load: Iterable[Functor] = (),
+        store: Iterable[Functor] = (),
+        *,
+        eps: float = 1e-5,
+        stats: bool = False,
+    ) -> None:
+        super().__init__(load, store, eps=eps, stats=stats)
+        self.per_channel = {
+            name for functor in (*self.load, *self.store) for name in functor.channel_operands
+        }
+        self.rows = _Rows(self)
+        self._of_x = 1 + len(self.saves)  # outputs of x's shape
+
+    def _groups(self, channels: int) -> int:
+        raise NotImplementedError
+
+    def over_rows(
+        self, x: Tensor, arguments: dict[str, Any]
+    ) -> tuple[RowOp, Tensor, dict[str, Any]]:
+        """The LayerNorm that is run, x and the arguments as it sees them: views."""
+        operands, options = _parted(arguments)
+        self._check(x, operands, options)
+        seen, given = self._views(x, operands, options)
+        return self.rows, seen, given
+
+    def bind(self, x: Any, arguments: dict[str, Any]) -> Bound:
+        """Check a call's arguments, and return the `Bound` call of the LayerNorm that is run.
+
+        Raises:
+            TypeError, ValueError: An argument is unknown, is missing or does not fit.
+        """
+        rows, seen, given = self.over_rows(x, arguments)
+        return rows.bind(seen, given)
+
+    def unfused(self, x: Tensor, /, **arguments: Any) -> Any:
+        """Compute a call as a chain of torch operations: as `RowOp.unfused`."""
+        rows, seen, given = self.over_rows(x, arguments)
+        return self._as_given(rows.unfused(seen, **given), x.shape, arguments)
+
+    def explain(self, x: Tensor, /, **arguments: Any) -> Any:
+        """Say what a call with these arguments would run and why: as `RowOp.explain`."""
+        rows, seen, given = self.over_rows(x, arguments)
+        told = rows.explain(seen, **given)
+        note = f"x of shape {tuple(x.shape)} is viewed as {tuple(seen.shape)}, whose first two "
+        note += "dimensions are the rows"
+        return dataclasses.replace(told, op=self, notes=(note, *told.notes))
+
+    def dropout_mask(
+        self,
+        shape: Sequence[int],
+        seed: int,
+        offset: int,
+        p: float,
+        *,
+        slot: int = 0,
+        dim: None = None,
+    ) -> Tensor:
+        """Compute which elements a dropout keeps: as `RowOp.dropout_mask`, but without dim."""
+        self._check_options({"dim": dim})
+        sizes = read_ints(f"{self.name}.dropout_mask", "shape", shape)
+        self._check_shape(sizes)
+        groups = self._groups(sizes[1])
+        seen = (sizes[0], groups, sizes[1] // max(groups, 1), *sizes[2:])
+        dims = tuple(range(2, len(seen)))
+        return self.rows.dropout_mask(seen, seed, offset, p, slot=slot, dim=dims).reshape(sizes)
+
+    def _differentiate(self, options: dict[str, Any] | None, x: Tensor, *values: Any) -> Any:
+        operands = {
+            name: value for name, value in zip(self.slots, values, strict=True) if value is not None
+        }
+        return self._run(x, operands, options or {})
+
+    def _traced(self, x: Any, operands: dict[str, Any], options: dict[str, Any]) -> Any:
+        return self._run(x, operands, options, traced=True)
+
+    def _slow(
+        self, reason: Reason, x: Any, operands: dict[str, Any], options: dict[str, Any]
+    ) -> Any:
+        if reason is Reason.MISS:
+            self._check(x, operands, options)
+            seen, given = self._views(x, operands, options)
+            bound = self.rows.bind(seen, given)
+            if x.numel() > 0 and not columns_apart(bound):
+                return make_plan(self.rows, bound, x.shape)
+            return self._run(x, operands, options)
+        traced = reason is Reason.DEVICE and isinstance(x, Tensor) and x.is_meta
+        if reason in (Reason.ARGUMENTS, Reason.DEVICE, Reason.OVERLAP, Reason.CONJ) and not traced:
+            self._check(x, operands, options)
+            seen, given = self._views(x, operands, options)
+            refuse(self.rows, reason, seen, *_parted(given))
+            return self._run(x, operands, options)
+        return super()._slow(reason, x, operands, options)
+
+    def _run(
+        self, x: Any, operands: dict[str, Any], options: dict[str, Any], *, traced: bool = False
+    ) -> Any:
+        """Run a call by that on views; what is wrong with it is found out once it has failed."""
+        try:
+            seen, given = self._views(x, operands, options)
+            if traced:
+                result = self.rows._traced(seen, *_parted(given))
+            else:
+                result = self.rows(seen, **given)
+        except UnsupportedError:
+            raise
+        except (TypeError, ValueError, RuntimeError, IndexError, AttributeError):
+            self._check(x, operands, options)
+            raise
+        return self._as_given(result, x.shape, options)
+
+    def _views(
+        self, x: Tensor, operands: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Views of x and of all arguments, as the LayerNorm over rows takes them."""
+        self._check_options(options)
+        if not isinstance(x, Tensor) or x.dim() < self._fewest:
+            self._check(x, operands, options)
+        channels = x.shape[1]
+        groups = self._groups(channels)
+        parts = (groups, channels // max(groups, 1))
+        given = {name: self._view(x, name, value, parts) for name, value in operands.items()}
+        given.update(options)
+        given["dim"] = tuple(range(2, x.dim() + 1))
+        if (out := options.get("out")) is not None:
+            outs = out if isinstance(out, (tuple, list)) else (out,)
+            viewed = [
+                _split(one, 1, parts) if isinstance(one, Tensor) and one.dim() == x.dim() else one
+                for one in outs[: self._of_x]
+            ]
+            outs = (*viewed, *outs[len(viewed) :])
+            given["out"] = outs if isinstance(out, (tuple, list)) else outs[0]
+        return _split(x, 1, parts), given
+
+    def _view(self, x: Tensor, name: str, value: Any, parts: tuple[int, int]) -> Any:
+        """An operand whose channels are two dimensions, as x's are then."""
+        if not isinstance(value, Tensor):
+            return value
+        if name in self.per_channel and value.dim() == 1:
+            if value.shape[0] != x.shape[1]:
+                self._refuse_per_channel(x, name, value)
+            return value.view((*parts, *[1] * (x.dim() - 2)))
+        at = value.dim() - (x.dim() - 2) - 1  # its channels
+        if at < 0 or value.dim() > x.dim():
+            return value
+        if value.shape[at] == 1:
+            return value.unsqueeze(at)
+        return _split(value, at, parts) if value.shape[at] == x.shape[1] else value
+
+    def _as_given(self, result: Any, shape: Sequence[int], options: Mapping[str, Any]) -> Any:
+        """The results of the call on views in the shapes that the caller knows."""
+        tensors = [result] if len(self.outputs) == 1 else list(result)
+        tensors[: self._of_x] = [tensor.view(shape) for tensor in tensors[: self._of_x]]
+        if (out := options.get("out")) is not None:
+            outs = out if isinstance(out, (tuple, list)) else (out,)
+            tensors = [new if one is None else one for new, one in zip(tensors, outs, strict=True)]
+        return self.wrap(dict(zip(self.outputs, tensors, strict=True)))
+
+    def _check(self, x: Any, operands: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+        """Raise the error of a call that does not fit, in the shapes that the caller knows."""
+        name = self.name
+        if not isinstance(x, Tensor):
+            bind(self.rows, x, operands, {})  # raises
+        check_layouts(name, {"x": x, **operands, "out": options.get("out")})
+        check_names(self, name, operands)
+        self._check_options(options)
+        self._check_shape(x.shape)
+        for operand in self.operands:
+            value = operands[operand.name]
+            if not isinstance(value, Tensor):
+                continue
+            if operand.name in self.per_channel and value.dim() == 1:
+                if value.shape[0] != x.shape[1]:
+                    self._refuse_per_channel(x, operand.name, value)
+                value = value.view((-1, *[1] * (x.dim() - 2)))
+            check_tensor(name, operand.name, operand.role, value, x, ())
+        out = options.get("out")
+        outs = out if isinstance(out, (tuple, list)) else (out,)
+        for key, tensor in zip(self.outputs[: self._of_x], outs, strict=False):
+            if isinstance(tensor, Tensor) and tensor.shape != x.shape:
+                raise ValueError(
+                    f"{name}: out for {key!r} must have shape {tuple(x.shape)}, "
+                    f"got {tuple(tensor.shape)}"
+                )
+
+    def _check_options(self, options: Mapping[str, Any]) -> None:
+        for key in ("dim", "normalized_shape"):
+            if options.get(key) is not None:
+                raise TypeError(
+                    f"{self.name}: {key} is no option of this op, whose rows follow from x's shape "
+                    f"{self._shape}, got {shortened(options[key])}; leave it away, or use "
+                    "LayerNorm, which takes it"
+                )
+
+    def _check_shape(self, shape: Sequence[int]) -> None:
+        if len(shape) < self._fewest:
+            raise ValueError(
+                f"{self.name}: x must have shape {self._shape}, {self._fewest} dimensions at "
+                f"least, got {tuple(shape)}; add what is missing, as x[None] does a batch of one"
+            )
+        self._groups(shape[1])
+
+    def _refuse_per_channel(self, x: Tensor, name: str, value: Tensor) -> None:
+        raise ValueError(
+            f"{self.name}: operand {name!r} of one dimension must have a number for each of the "
+            f"{x.shape[1]} channels of x of shape {tuple(x.shape)}, got shape "
+            f"{tuple(value.shape)}; pass one of shape ({x.shape[1]},), or give it as many "
+            "dimensions as x, and it broadcasts as other operands do"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.load, self.store, self.constants)
+
+
+class GroupNorm(_ChannelNorm):
+    """``y = (v - mean) / sqrt(variance + eps)`` over each group of channels of ``v = load(x)``.
+
+    x has shape (N, C, ...), as for `torch.nn.GroupNorm`: a row is C / num_groups neighbouring
+    channels of a sample with all their spatial dimensions. The variance is the biased one. The
+    affine part is a functor of the STORE, ``Affine("gamma", "beta")``: gamma and beta of shape (C,)
+    are torch's weight and bias. Any other operand broadcasts against x, one number for each channel
+    as (C, 1, 1) where x has two spatial dimensions; so do gamma and beta of other than one
+    dimension, such as (N, C, 1, 1).
+
+    A call takes what `RowOp` describes, but neither ``dim`` nor ``normalized_shape``. y has x's
+    shape and is contiguous. Nothing is copied for an x of contiguous samples; one in
+    ``channels_last`` is copied to be so, and `explain` says it.
+
+    Args:
+        num_groups: The number of groups into which the channels are cut, at least 1; it divides C.
+        load: The functors applied to x before the reduction, in order; none by default.
+        store: The functors applied to the result before it is written, in order; none by default.
+        eps: The number added to the variance, finite and >= 0; 1e-5 by default.
+        stats: Whether a call also returns mean and ``rstd = 1 / sqrt(variance + eps)``, of shape
+            (N, num_groups), in float32 (float64 if x or y is float64); False by default.
+
+    Raises:
+        TypeError: num_groups is no int, load or store holds something that is no functor, stats is
+            no bool, or an argument is unknown.
+        ValueError: num_groups or eps is out of its range, or a functor has no meaning where it
+            stands. A call: num_groups does not divide the channels of x, or a shape does not fit.
+
+    >>> import torch, fusedops as fo
+    >>> op = fo.GroupNorm(2, store=[fo.Affine("gamma", "beta")])
+    >>> x = torch.tensor([[[0.0], [2.0], [3.0], [7.0]]])
+    >>> op(x, gamma=torch.ones(4), beta=torch.tensor([0.0, 0.0, 3.0, 3.0]))[0, :, 0]
+    tensor([-1.0000,  1.0000,  2.0000,  4.0000])
+    """
+
+    def __init__(
+        self,
+        num_groups: int,
+        load: Iterable[Functor] = (),
+        store: Iterable[Functor] = (),
+        *,
+        eps: float = 1e-5,
+        stats: bool = False,
+    ) -> None:
+        number = read_int(num_groups)
+        if number is None:
+            raise TypeError(f"GroupNorm: num_groups must be an int, got {shortened(num_groups)}")
+        if number < 1:
+            raise ValueError(f"GroupNorm: num_groups must be at least 1, got {number}")
+        self.sizes = {"num_groups": number}
+        super().__init__(load, store, eps=eps, stats=stats)
+
+    def _groups(self, channels: int) -> int:
+        groups = int(self.sizes["num_groups"])
+        if channels % groups:
+            raise ValueError(
+                f"{self.name}: the {channels} channels of x, its dimension 1, must be a multiple "
+                f"of num_groups, got num_groups={groups}; declare a number of groups that divides "
+                f"{channels}"
+            )
+        return groups
+
+
+class InstanceNorm(_ChannelNorm):
+    """``y = (v - mean) / sqrt(variance + eps)`` over each channel of ``v = load(x)``.
+
+    x has shape (N, C, ...), as for `torch.nn.InstanceNorm2d` and its kin: a row is one channel of a
+    sample with all its spatial dimensions, of which there is at least one. Statistics are those of
+    the call; there are no running ones. All else is as for `GroupNorm`, of which it is the case of
+    one channel a group: gamma and beta of `Affine` have shape (C,), the statistics (N, C). An x in
+    ``channels_last`` is read in place, its columns C elements apart.
+
+    >>> import torch, fusedops as fo
+    >>> fo.InstanceNorm()(torch.tensor([[[0.0, 2.0], [5.0, 1.0]]]))
+    tensor([[[-1.0000,  1.0000],
+             [ 1.0000, -1.0000]]])
+    """
+
+    _fewest = 3
+    _shape = "(N, C, *spatial), with a spatial dimension"
+
+    def _groups(self, channels: int) -> int:
+        return channels
+
+
+def _parted(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Operands and options of mixed arguments."""
+    options = {key: value for key, value in arguments.items() if key in OPTIONS}
+    return {key: value for key, value in arguments.items() if key not in OPTIONS}, options
+
+
+def _split(tensor: Tensor, dim: int, parts: tuple[int, int]) -> Tensor:
+    """A view in which a dimension is two."""
+    shape = tensor.shape
+    return tensor.view((*shape[:dim], *parts, *shape[dim + 1 :]))
+
+
+def _rebuild(
+    kind: type[_ChannelNorm],
+    load: tuple[Functor, ...],
+    store: tuple[Functor, ...],
+    constants: dict[str, Any],
+) -> _ChannelNorm:
+    return kind(load=load, store=store, **constants)

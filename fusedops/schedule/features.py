@@ -1,0 +1,86 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The features of a kernel by which its launch configuration is looked up.
+
+They say what a kernel has to do, never how many rows there are. What is named here can stand in the
+`when` of a row of a tuning file (tuning_file.py).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["BackwardFeatures", "Features", "ForwardFeatures"]
+
+
+class ForwardFeatures(NamedTuple):
+    """Features of a forward pass.
+
+    Attributes:
+        columns: Row length in elements.
+        row_bytes: Size of a row of x in bytes.
+        element_bytes: Size of an element of x in bytes.
+        compute_bytes: Size of the compute type in bytes, 4 or 8.
+        pack_columns: Elements of x that one vector access takes, where the row is not staged.
+        pack_bytes: Size of such a pack in bytes.
+        values: 32-bit registers per thread that hold elements of the row.
+        threads: Threads that hold one chunk of a row.
+        chunks: Number of chunks in a row.
+        cluster: Thread blocks in the cluster that shares a row; 1 without one.
+        exact: Whether every pack of every tile is full.
+        read_once: Whether all of a row is held on chip, so that it is read once.
+        traffic: The row's memory traffic beside x and y: "none", "columns" (vectors of the STORE
+            that all rows share), or "many".
+        centred: Whether the operator subtracts a mean.
+        staged_tile: Whether the row's tile is made for staging in shared memory.
+    """
+
+    columns: int
+    row_bytes: int
+    element_bytes: int
+    compute_bytes: int
+    pack_columns: int
+    pack_bytes: int
+    values: int
+    threads: int
+    chunks: int
+    cluster: int
+    exact: bool
+    read_once: bool
+    traffic: str
+    centred: bool
+    staged_tile: bool
+
+
+class BackwardFeatures(NamedTuple):
+    """Features of a backward pass.
+
+    Attributes:
+        columns, row_bytes, element_bytes, compute_bytes, pack_columns, pack_bytes, threads, chunks,
+            cluster, exact, read_once: As in `ForwardFeatures`.
+        values_limit: Largest number of 4-byte values per thread that the tile was cut by.
+        family: The tables that the tile was cut by: "plain" (no traffic beside), "softmax", "norm"
+            or "long norm".
+        sums: Number of operands whose gradients are sums over rows; 0 without.
+        groups: Fewest sums that one of these gradients consists of, each over a group of rows; 0
+            without.
+    """
+
+    columns: int
+    row_bytes: int
+    element_bytes: int
+    compute_bytes: int
+    pack_columns: int
+    pack_bytes: int
+    values_limit: int
+    threads: int
+    chunks: int
+    cluster: int
+    exact: bool
+    read_once: bool
+    family: str
+    sums: int
+    groups: int
+
+
+Features = ForwardFeatures | BackwardFeatures

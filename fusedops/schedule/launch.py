@@ -1,0 +1,57 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The launch configuration of a kernel: all of a schedule that changes speed alone.
+
+No field changes a bit of a forward pass or of the gradient of x. Sums over rows depend on how many
+blocks share the rows, as they do on the size of the device.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["PREFETCHES", "SUM_STORAGES", "LaunchConfig"]
+
+#: How a later row is prefetched into the L2 cache: not at all; each thread its own packs; one bulk
+#: prefetch of the whole row; one cache line a thread; or, in a backward pass whose blocks have one
+#: row each, one bulk prefetch of a row that a later block takes.
+PREFETCHES = ("never", "per_thread", "bulk", "per_line", "across_rows")
+
+#: Where a backward pass accumulates the sums over rows.
+SUM_STORAGES = ("registers", "shared", "memory")
+
+
+class LaunchConfig(NamedTuple):
+    """A launch configuration of either pass.
+
+    `smem_staged` and `relay_handshake` are for forward passes, the fields after them for backward
+    passes.
+
+    Attributes:
+        rows_per_block: Rows that a thread block has at a time; 1 where a row takes several warps.
+        min_threads_per_sm: Occupancy target in threads per SM, which sets the minimum blocks of
+            `__launch_bounds__`; 0 leaves the registers to the compiler.
+        prefetch: One of `PREFETCHES`.
+        prefetch_distance: Number of rows by which the prefetch is ahead; 0 with "never".
+        smem_staged: Whether rows whose tile is made for it go through shared memory, as they lie in
+            memory (row/staging.cuh).
+        relay_handshake: Whether one block of a cluster waits for the start-up handshake and relays
+            it to the others (core/cluster.cuh).
+        persistent: Whether blocks of a backward pass process several rows one after another.
+        persistent_threads_per_sm: Number of threads of such blocks per SM. More than an SM holds
+            gives several waves of blocks.
+        sum_storage: One of `SUM_STORAGES`.
+        eager_operands: Whether a backward pass issues the loads of its operands together with those
+            of the row: more loads in flight, more registers.
+    """
+
+    rows_per_block: int = 1
+    min_threads_per_sm: int = 0
+    prefetch: str = "never"
+    prefetch_distance: int = 0
+    smem_staged: bool = False
+    relay_handshake: bool = False
+    persistent: bool = False
+    persistent_threads_per_sm: int = 1024
+    sum_storage: str = "registers"
+    eager_operands: bool = True

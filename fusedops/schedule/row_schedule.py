@@ -1,0 +1,189 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The schedule of a kernel on a GPU: a tile, a storage of rows, and a launch configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from fusedops.schedule.features import Features
+from fusedops.schedule.launch import LaunchConfig
+from fusedops.schedule.tiling import Tile, ceil_div, power_of_two_above
+
+__all__ = [
+    "RESERVED_SHARED",
+    "STORAGES",
+    "Schedule",
+    "check_cluster",
+    "cluster_of",
+    "reserved_shared",
+]
+
+#: C++ storage types, by the names that `fusedops.testing.force_schedule` takes.
+STORAGES = {
+    "register": "InRegisters",
+    "cluster": "InRegisters",
+    "shared": "InShared",
+    "streaming": "Streamed",
+}
+
+#: Bytes of the aligned words that shared-memory staging copies; a row may begin and end anywhere in
+#: one.
+STAGED_WORD = 16
+
+#: Largest number of thread blocks in a grid.
+MOST_BLOCKS = 2**31 - 1
+
+#: Largest number of chunks that the blocks of a cluster can share: row/combine.cuh has a lane for
+#: each.
+MOST_SHARED_CHUNKS = 32
+
+#: Bytes of shared memory per block that the CUDA runtime and barriers take.
+RESERVED_SHARED = 2048
+
+#: Shared memory for the combination of partial statistics (row/combine.cuh): most numbers per part
+#: of a row, and number of parts that are kept.
+PART_NUMBERS = 4
+KEPT_PARTS = 2 * 33
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """The schedule of a kernel on a GPU.
+
+    The tile decides the order in which a row is summed, and so the bits of the result. The storage,
+    which may follow from the device's limits, and the launch configuration decide speed alone.
+
+    Attributes:
+        storage: Where a row is kept, one of `STORAGES`.
+        tile: How a row is cut into chunks, threads and packs.
+        launch: The launch configuration.
+        exact: Whether every tile of every row is full, so that no pack needs a bounds check.
+        compute_bytes: Size of the compute type in bytes.
+        full: Packs that are surely full in every thread.
+        pieces: Whether the end of a row can cut a pack.
+        cluster: Thread blocks in the cluster that shares a row; 1 without one.
+        staged_bytes: Bytes per element of rows that are staged in shared memory as they lie in
+            memory, or 0.
+        features: The features by which the launch configuration was looked up; None for a kernel
+            that has none.
+        tuned: The file from which the launch configuration is, if it was tuned on this machine.
+    """
+
+    storage: str
+    tile: Tile
+    launch: LaunchConfig
+    exact: bool
+    compute_bytes: int
+    full: int = 0
+    pieces: bool = True
+    cluster: int = 1
+    staged_bytes: int = 0
+    features: Features | None = dataclasses.field(default=None, compare=False, repr=False)
+    tuned: str = dataclasses.field(default="", compare=False)
+
+    @property
+    def threads(self) -> int:
+        """Threads that hold one chunk of a row."""
+        return self.tile.threads
+
+    @property
+    def packs(self) -> int:
+        """Packs of a chunk per thread."""
+        return self.tile.packs
+
+    @property
+    def width(self) -> int:
+        """Vector width: elements in a pack."""
+        return self.tile.width
+
+    @property
+    def chunks(self) -> int:
+        """Number of chunks in a row."""
+        return self.tile.chunks
+
+    @property
+    def chunk(self) -> int:
+        """Elements in a chunk."""
+        return self.tile.chunk
+
+    @property
+    def rows_per_block(self) -> int:
+        """Rows that a thread block has at a time."""
+        return self.launch.rows_per_block
+
+    @property
+    def threads_per_block(self) -> int:
+        """Threads per block."""
+        return self.tile.threads * self.launch.rows_per_block
+
+    @property
+    def min_blocks_per_sm(self) -> int:
+        """Occupancy target in thread blocks per SM; 0 leaves the registers to the compiler."""
+        return self.launch.min_threads_per_sm // self.threads_per_block
+
+    def grid(self, rows: int) -> int:
+        """Thread blocks in the grid; where it cannot hold all rows, blocks take several in turn."""
+        return min(ceil_div(rows, self.rows_per_block), MOST_BLOCKS // self.cluster) * self.cluster
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory per block in bytes."""
+        if self.staged_bytes:
+            of_row = self.chunk * self.staged_bytes + 2 * STAGED_WORD - 1
+            return self.rows_per_block * (of_row // STAGED_WORD * STAGED_WORD)
+        if self.storage != "shared":
+            return 0
+        return self.rows_per_block * self.chunks * self.tile.capacity * self.compute_bytes
+
+    @property
+    def one_tile(self) -> bool:
+        """Whether a block has a single tile of each row, held in its registers."""
+        return self.storage in ("register", "cluster") and self.chunks <= self.cluster
+
+    @property
+    def source_options(self) -> tuple[object, ...]:
+        """The choices that the source of a kernel depends on beside the C++ type."""
+        launch = self.launch
+        return (
+            launch.prefetch,
+            self.min_blocks_per_sm,
+            self.staged_bytes,
+            launch.relay_handshake,
+            launch.eager_operands,
+        )
+
+    @property
+    def cpp(self) -> str:
+        """The C++ type, as source text."""
+        storage = STORAGES[self.storage]
+        if self.storage == "cluster" and not self.one_tile:
+            storage = "Streamed"
+        numbers = f"{self.threads}, {self.packs}, {self.width}, {self.rows_per_block}"
+        flags = f"{str(self.exact).lower()}, {self.full}, {str(self.pieces).lower()}"
+        chunk = "" if self.chunk == self.tile.capacity else f", {self.chunk}"
+        return f"Schedule<{storage}, {numbers}, {flags}, {self.cluster}{chunk}>"
+
+
+def cluster_of(chunks: int, limit: int) -> int:
+    """Cluster size in thread blocks for a row of so many chunks; 1 if one block has all of them."""
+    shared = 1 < chunks <= MOST_SHARED_CHUNKS
+    return min(power_of_two_above(chunks), limit) if shared else 1
+
+
+def check_cluster(columns: int, chunks: int, cluster: int) -> None:
+    """Raise ValueError where a cluster is forced and there is none for this row."""
+    if chunks == 1:
+        raise ValueError(f"a row of {columns} columns is one chunk: there is nothing to share")
+    if cluster == 1:
+        raise ValueError(
+            f"no cluster of this device holds the {chunks} chunks of {columns} columns"
+        )
+
+
+def reserved_shared(threads: int, compute_bytes: int) -> int:
+    """Shared memory in bytes that a block needs beside its rows and sums.
+
+    `threads` is the number of threads per row.
+    """
+    return RESERVED_SHARED + KEPT_PARTS * ceil_div(threads, 32) * PART_NUMBERS * compute_bytes

@@ -1,0 +1,134 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tune the passes of one call on this machine's GPU, and put what was found into a tuning file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from fusedops import _runtime
+from fusedops.bind.bind import Bound
+from fusedops.generate import tuned
+from fusedops.generate.target import Target
+from fusedops.row_op import RowOp
+from fusedops.schedule.features import Features
+from fusedops.tuning import rows
+from fusedops.tuning.problem import Problem
+from fusedops.tuning.search import Outcome, Tried, search
+from fusedops.version import __version__
+
+__all__ = ["Tuned", "keep", "measured_on", "put", "tune"]
+
+
+class Tuned(NamedTuple):
+    """What tuning a pass found.
+
+    Attributes:
+        case: The call, for people.
+        kind: The pass, "forward" or "backward".
+        features: The features of its kernel.
+        outcome: The configurations before and after.
+        percent_before, percent_after: The speed in percent of the ceiling with each.
+    """
+
+    case: str
+    kind: str
+    features: Features
+    outcome: Outcome
+    percent_before: float
+    percent_after: float
+
+
+def tune(
+    op: RowOp,
+    bound: Bound,
+    kind: str,
+    device: torch.device,
+    options: Mapping[str, Any],
+    done: Callable[[Tried], None] = lambda tried: None,
+    case: str = "",
+) -> Tuned:
+    """Find the fastest launch configuration for a pass of a call.
+
+    Args:
+        op: The declaration.
+        bound: The checked call; its tensors may have no memory.
+        kind: The pass, "forward" or "backward", which computes all gradients.
+        device: The GPU.
+        options: The options of the call.
+        done: Called after each trial.
+        case: What to call it; by default its operator, dtype and columns.
+
+    Raises:
+        AssertionError: The results are wrong before anything is changed.
+        FusedOpsError: There is no such kernel, or it cannot be built.
+        torch.OutOfMemoryError: Even a few rows do not fit on the device.
+    """
+    problem = Problem(op, bound, kind, device, options)
+    outcome = search(problem.kernel, problem, done)
+    dtype = str(bound.x.dtype).removeprefix("torch.")
+    return Tuned(
+        case or f"{op.name} {dtype} {bound.columns}",
+        kind,
+        problem.kernel.features,
+        outcome,
+        problem.percent(outcome.seconds_before),
+        problem.percent(outcome.seconds_after),
+    )
+
+
+def measured_on(device: torch.device) -> dict[str, str]:
+    """What figures of a device depend on: its name, and the versions of driver and fusedops."""
+    target = Target.of(device)
+    version = _runtime.driver_version()
+    return {
+        "device": "" if target.gpu is None else target.gpu.name,
+        "driver": f"CUDA {version // 1000}.{version % 1000 // 10}",
+        "fusedops": __version__,
+    }
+
+
+def put(content: Mapping[str, Any], found: Tuned, measured: Mapping[str, str]) -> dict[str, Any]:
+    """The content of a tuning file with a row for what was found; as before if nothing is faster.
+
+    Raises:
+        TuningFileError: The content is no tuning file's.
+    """
+    if found.outcome.after == found.outcome.before:
+        return dict(content)
+    row = rows.row(
+        found.features,
+        found.outcome.after,
+        {found.case: found.percent_after},
+        measured,
+        f"{found.percent_before:.1f} before: {difference(found.outcome)}.",
+    )
+    return rows.put(content, found.kind, row)
+
+
+def difference(outcome: Outcome) -> str:
+    """What a search has changed, field by field, with the values before."""
+    before, after = outcome.before._asdict(), outcome.after._asdict()
+    changed = [f"{name} {before[name]}" for name in before if before[name] != after[name]]
+    return ", ".join(changed) or "nothing changed"
+
+
+def keep(every: Sequence[Tuned], device: torch.device) -> str | None:
+    """Keep what is faster in the device's tuning file in the cache; returns its path.
+
+    None if nothing is faster.
+
+    Raises:
+        OSError: The cache folder cannot be written.
+    """
+    target = Target.of(device)
+    assert target.gpu is not None
+    file = tuned.find(target.arch, target.gpu.name)
+    before = rows.empty(target.arch, target.gpu) if file is None else tuned.content_of(file)
+    content = before
+    for found in every:
+        content = put(content, found, measured_on(device))
+    return None if content == before else str(tuned.keep(content))

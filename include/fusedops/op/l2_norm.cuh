@@ -1,0 +1,71 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// A row divided by its Euclidean norm: y = v / max(sqrt(sum v^2), eps).
+//
+// Squares are summed as they are. Those of values beyond 1.8e19 (float) overflow, and then the row
+// becomes NaN, as does one that holds Inf or NaN: a factor of zero would make zeros of it. Those of
+// values below 1e-22 lose digits, which shows where eps is smaller still.
+#pragma once
+
+#include <fusedops/row/tile.cuh>
+
+namespace fusedops {
+
+template <class Compute_>
+struct L2Norm {
+  using Compute = Compute_;
+  Word<Compute> eps;
+
+  struct Partial {
+    Compute squares;
+  };
+
+  FUSEDOPS_HD static Compute padding_value() { return 0; }
+
+  FUSEDOPS_HD static Partial identity() { return {0}; }
+
+  template <class Group, class Tile>
+  FUSEDOPS_HD Partial reduce(Group group, Tile& tile) const {
+    return {group.sum(tile.sum([](Compute x) { return x * x; }))};
+  }
+
+  template <class Group, class Tile>
+  FUSEDOPS_HD Partial rebuild(Group, Tile&) const {
+    return identity();
+  }
+  template <class Tile>
+  FUSEDOPS_HD void rebuild(const Partial&, Tile&) const {}
+
+  template <class Group>
+  FUSEDOPS_HD Partial combine(Group group, Partial part) const {
+    return {group.sum(part.squares)};
+  }
+
+  FUSEDOPS_HD Partial merge(Partial a, Partial b) const { return {a.squares + b.squares}; }
+
+  struct Finish {
+    using Compute = Compute_;
+    Compute norm, factor;
+    bool clamped;  // the norm is below eps, so that the factor is a constant
+    FUSEDOPS_HD Compute operator()(Compute x) const { return product(x, factor); }
+    FUSEDOPS_HD Finish of(Partial) const { return *this; }
+
+    static constexpr int kKept = 2;
+    FUSEDOPS_HD void keep(Compute (&kept)[kKept]) const {
+      kept[0] = factor;
+      kept[1] = clamped ? Compute(0) : Compute(1);
+    }
+  };
+
+  template <class Row>
+  FUSEDOPS_HD Finish finish(Partial part, const Row&, int64_t) const {
+    const Compute inverse = reciprocal_sqrt(part.squares);
+    const Compute norm = part.squares > 0 ? part.squares * inverse : part.squares;
+    const bool clamped = norm < eps.value;
+    const Compute factor = clamped ? Compute(1) / eps.value : inverse;
+    return {norm, factor + (part.squares - part.squares), clamped};
+  }
+};
+
+}  // namespace fusedops

@@ -1,0 +1,63 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Operands of an operator itself, which have one number for each row: how it reads them, and how
+// the gradients that its rows give them reach the targets (row/target.cuh).
+#pragma once
+
+#include <fusedops/row/target.cuh>
+#include <fusedops/row/view.cuh>
+
+namespace fusedops {
+
+/// The type of a row operand that a declaration does not have; takes no room in an argument.
+struct NoOperand {};
+
+/// The number that an operand has for a row; the operand may be a number given at the call. Zero for
+/// an absent one.
+template <class Compute, class Operand, class Row>
+FUSEDOPS_HD Compute number_of(const Operand& operand, const Row& row) {
+  if constexpr (detail::IsSame<Operand, Absent>::value) {
+    return 0;
+  } else {
+    return operand.template fetch<1, Compute>(row, 0)[0];
+  }
+}
+
+namespace detail {
+
+template <class Op, class = void>
+struct RowOperandsOf {
+  static constexpr int value = 0;
+};
+template <class Op>
+struct RowOperandsOf<Op, Void<decltype(Op::kRowOperands)>> {
+  static constexpr int value = Op::kRowOperands;
+};
+
+template <int kOperand, int kCount, class Compute, class Sinks, class Lane, class Row>
+FUSEDOPS_HD void add_row_gradients(const Compute (&gradients)[kCount], Sinks& sinks,
+                                   const Lane& lane, const Row& row, const Visit& visit) {
+  if constexpr (kOperand < kCount) {
+    const Compute one[1] = {gradients[kOperand]};
+    sinks.template add<kOfOperator, kOperand>(one, lane, row, 0, visit, 0, 0);
+    add_row_gradients<kOperand + 1>(gradients, sinks, lane, row, visit);
+  }
+}
+
+/// Adds the gradients of the operator's row operands that come from one row, by one of its threads.
+template <class Op, class Finish, class Sinks, class Lane, class Row>
+FUSEDOPS_HD void add_row_gradients(const Finish& finish, Sinks& sinks, const Lane& lane,
+                                   const Row& row, const Visit& visit) {
+  if constexpr (RowOperandsOf<Op>::value > 0) {
+    if (visit.here && lane.writes()) {
+      typename Op::Compute gradients[Op::kRowOperands];
+      finish.row_gradients(gradients);
+      add_row_gradients<0>(gradients, sinks, lane, row, visit);
+    }
+  }
+}
+
+}  // namespace detail
+
+}  // namespace fusedops

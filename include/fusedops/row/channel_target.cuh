@@ -1,0 +1,112 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The target of the gradient of an operand each of whose elements stands for several neighbouring
+// columns (row/repeated.cuh), such as gamma of a group norm. Each row leaves sums over pieces of
+// its columns, none of which belongs to two elements; a second kernel adds up the pieces of an
+// element over the rows that share it (op/column_sums.cuh). A piece is what a few lanes hold of one
+// pack: no lane waits for another row or warp, and the order of additions does not depend on the
+// rows.
+#pragma once
+
+#include <fusedops/row/repeated.cuh>
+#include <fusedops/row/target.cuh>
+
+namespace fusedops {
+
+namespace detail {
+
+template <class Compute, int N>
+FUSEDOPS_HD Compute pairwise_sum(const Compute (&values)[N]) {
+  Compute sum[N];
+  FUSEDOPS_VECTOR
+  for (int i = 0; i < N; ++i) sum[i] = values[i];
+  FUSEDOPS_UNROLL
+  for (int step = N / 2; step > 0; step /= 2) {
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < step; ++i) sum[i] += sum[i + step];
+  }
+  return sum[0];
+}
+
+}  // namespace detail
+
+/// `pieces` sums a row, of kColumns columns each: a power of two, by which all packs are aligned.
+/// On a host kColumns is kAnyWidth, and the piece is all that shares an element, `repeats` columns.
+template <int kFunctor_, int kOperand_, int kColumns, class Compute>
+struct ByChannel {
+  static constexpr int kFunctor = kFunctor_;
+  static constexpr int kOperand = kOperand_;
+  Word<Compute*> memory;
+  int64_t pieces, repeats;
+
+  template <class Tile>
+  struct Sum {};
+
+  template <class Tile, class Lane>
+  FUSEDOPS_HD void begin(Sum<Tile>&, const Lane&) const {}
+  template <class Tile, class Lane, class Row>
+  FUSEDOPS_HD void flush(Sum<Tile>&, const Lane&, const Row&, const Visit&) const {}
+
+  template <class Tile, int N, class Lane, class Row>
+  FUSEDOPS_HD void add(Sum<Tile>&, const Compute (&gradient)[N], const Lane&, const Row& row,
+                       int64_t col, const Visit&, int, int) const {
+    Compute* at = memory.value + static_cast<int64_t>(row) * pieces;
+    if constexpr (kColumns == kAnyWidth) {
+      add_elements(gradient, at, col);
+    } else if constexpr (N == Tile::kWidth && kColumns >= N) {
+      const Compute sum = sum_of_lanes<kColumns / N>(detail::pairwise_sum(gradient));
+      if (is_first_lane<kColumns / N>()) at[static_cast<uint32_t>(col) / kColumns] = sum;
+    } else if constexpr (kColumns <= N) {  // else there are no such packs
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < N; i += kColumns) {
+        Compute part[kColumns];
+        FUSEDOPS_UNROLL
+        for (int j = 0; j < kColumns; ++j) part[j] = gradient[i + j];
+        at[static_cast<uint32_t>(col + i) / kColumns] = detail::pairwise_sum(part);
+      }
+    }
+  }
+
+ private:
+  /// A host's packs come in the order of the columns.
+  template <int N>
+  FUSEDOPS_HD void add_elements(const Compute (&gradient)[N], Compute* at, int64_t col) const {
+    int64_t element = col / repeats;
+    int64_t seen = col - element * repeats;  // columns of this element before the pack
+    for (int done = 0; done < N; ++element) {
+      const int end = static_cast<int>(smaller<int64_t>(done + repeats - seen, N));
+      Compute sum = 0;
+      if (done == 0 && end == N) {
+        sum = detail::pairwise_sum(gradient);
+      } else {
+        for (int i = done; i < end; ++i) sum += gradient[i];
+      }
+      at[element] = seen == 0 ? sum : at[element] + sum;
+      done = end;
+      seen = 0;
+    }
+  }
+
+  /// Over kLanes neighbouring lanes, all of which have a pack or none.
+  template <int kLanes>
+  FUSEDOPS_HD static Compute sum_of_lanes(Compute sum) {
+#if defined(FUSEDOPS_ON_DEVICE)
+    const unsigned first = threadIdx.x % 32 / kLanes * kLanes;
+    const unsigned lanes = (0xffffffffu >> (32 - kLanes)) << first;
+    FUSEDOPS_UNROLL
+    for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(lanes, sum, step);
+#endif
+    return sum;
+  }
+  template <int kLanes>
+  FUSEDOPS_HD static bool is_first_lane() {
+#if defined(FUSEDOPS_ON_DEVICE)
+    return threadIdx.x % kLanes == 0;
+#else
+    return true;
+#endif
+  }
+};
+
+}  // namespace fusedops
