@@ -16,7 +16,8 @@ Parts (all that this machine can run, unless some are named):
     dispatch           GPU   the C++ entry points: compile time with nvcc, percent of the ceiling
     memory             GPU   what is held between forward and backward
     errors             both  max and RMS error, ours and the float32 chain's, against float64
-    cpu                CPU   both chains beside torch eager
+    cpu                CPU   the ops by columns beside torch, both chains beside torch eager and
+                             torch.compile; one thread and all
     host               both  host time of a call that hits its plan, and of forward and backward
 """
 
@@ -72,7 +73,7 @@ PARTS: dict[str, Part] = {
     "build": whole(host.builds),
     **GPU_PARTS,
     "errors": errors.table,
-    "cpu": whole(cpu.chains),
+    "cpu": cpu.measured,
     "host": whole(host.calls),
 }
 HONEST_BYTES_PER_SECOND = 4.1e12  # An H200 below this at 1 GiB is not at its best: void.

@@ -6,9 +6,10 @@ Every function takes one call per set of tensors and goes round them, so that no
 data in a cache that the last one filled. Every result is the median of SAMPLES.
 """
 
+import math
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -18,13 +19,15 @@ __all__ = [
     "Call",
     "graph_seconds",
     "host_seconds",
+    "least_seconds",
     "once_seconds",
     "queue_seconds",
     "sets",
     "side_stream",
     "synchronize",
-    "wall_seconds",
 ]
+
+LEAST_SAMPLE = 15e-3  # Seconds of a sample of which the least counts.
 
 
 def host_seconds(calls: Sequence[Call], device: torch.device) -> list[float]:
@@ -49,23 +52,19 @@ def _bursts(calls: Sequence[Call], device: torch.device) -> Iterator[list[float]
             yield row
 
 
-def wall_seconds(calls: Sequence[Call], device: torch.device) -> list[float]:
-    """Seconds until each call's result is there, sampled in turn; at least 0.2 s a sample."""
+def least_seconds(calls: Sequence[Call], clock: Callable[[], float]) -> list[float]:
+    """The least seconds of each call by a clock, of samples in turn; for a CPU that others use."""
     for call in calls:
         call()
-    samples = []
+    least = [math.inf] * len(calls)
     for _ in range(SAMPLES):
-        row = []
-        for call in calls:
-            synchronize(device)
-            begin, count = time.perf_counter(), 0
-            while (seconds := time.perf_counter() - begin) < 0.2 or count == 0:
+        for at, call in enumerate(calls):
+            begin, count = clock(), 0
+            while (seconds := clock() - begin) < LEAST_SAMPLE or count == 0:
                 call()
-                synchronize(device)
                 count += 1
-            row.append(seconds / count)
-        samples.append(row)
-    return [statistics.median(column) for column in zip(*samples, strict=True)]
+            least[at] = min(least[at], seconds / count)
+    return least
 
 
 def once_seconds(call: Call, device: torch.device) -> float:

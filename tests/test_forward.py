@@ -37,7 +37,7 @@ COLUMNS = [
 
 #: The most columns that a schedule holds in 16 bits or float; streaming holds any.
 # Columns that a schedule can hold; shared memory is that of an H100 or H200 (227 KB a block).
-HELD = {"host": 16384, "register": 16384, "shared": 50257, "cluster": 1 << 19}
+HELD = {"host": 65536, "register": 16384, "shared": 50257, "cluster": 1 << 19}
 HELD["streaming"] = 1 << 30
 #: The fewest that a cluster shares.
 SHARED_BY_BLOCKS = 16385
@@ -90,7 +90,7 @@ def test_every_schedule(op, schedule, columns):
     check_all_row_counts(op, dtype, columns, "cuda", schedule, limit=1 << 23)
 
 
-@pytest.mark.parametrize("columns", [1, 33, 1024, 4097, 16384, 50257])
+@pytest.mark.parametrize("columns", [1, 33, 1024, 4097, 16384, 50257, 65537])
 @pytest.mark.parametrize("schedule", ["host", "streaming"])
 @pytest.mark.parametrize("op", OPERATORS)
 def test_the_schedules_of_the_cpu(op, schedule, columns):

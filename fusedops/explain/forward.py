@@ -226,7 +226,8 @@ def _why(info: ForwardInfo | None, target: Target) -> str:
     if tile is None:
         if info.schedule == "streaming":
             return f"{forced}rows are read twice (the buffer has room for {HOST_BUFFERED} columns)"
-        return f"{forced}rows stay in a buffer (of {HOST_BUFFERED} columns) until they are written"
+        most = info.variant.most_columns
+        return f"{forced}rows stay in a buffer (of {most} columns) until they are written"
     rows = tile.rows_per_block
     parts = [
         f"{forced}{tile.threads} threads x {tile.packs} packs x {tile.width} columns",

@@ -140,15 +140,16 @@ def host_source(
     entry: str,
     members: Members,
     words: int,
-    kind: str,
+    most_columns: int,
     headers: Sequence[str],
     definitions: Sequence[str] = (),
 ) -> Text:
     """The source of one CPU variant: `fusedops_rows` over a range of rows, or of slices of rows.
 
-    `kind` is "host" or "streaming"; the other arguments are as for `cuda_source`.
+    `most_columns` is as `host_columns` gives it; the other arguments are as for `cuda_source`.
     """
-    schedule = f"HostSchedule<{'Streamed' if kind == 'streaming' else 'InRegisters'}>"
+    storage = f"InRegisters, {most_columns}" if most_columns else "Streamed"
+    schedule = f"HostSchedule<{storage}>"
     arguments = _wrapped(_arguments(entry, members))
     body, header = {
         "forward": (f"host_rows<{schedule}>({arguments}, begin, end);", "host/rows.cuh"),

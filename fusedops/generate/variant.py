@@ -41,6 +41,7 @@ class Variant(NamedTuple):
         declaration: Text of the declaration, which error messages name.
         entry: The kernel template: "forward", "gradient" or "sums", the second stage of a gradient.
         translated: Whether the driver compiles PTX to machine code, for a GPU newer than `arch`.
+        most_columns: As `host_columns`; 0 on a GPU.
     """
 
     arch: str
@@ -57,11 +58,12 @@ class Variant(NamedTuple):
     definitions: tuple[str, ...]
     entry: str = "forward"
     translated: bool = False
+    most_columns: int = 0
 
     @property
     def key(self) -> tuple[object, ...]:
         """Identity of the variant in this process: everything that the source text is made of."""
-        tile = self.schedule if self.tile is None else self.tile.cpp
+        tile = (self.schedule, self.most_columns) if self.tile is None else self.tile.cpp
         told = self.tile and self.tile.source_options
         arch = (self.arch, self.translated)
         return (arch, tile, told, self.entry, self.members, self.definitions)
@@ -96,7 +98,7 @@ class Variant(NamedTuple):
             headers, definitions = [], ()
         if self.tile is None:
             return host_source(
-                self.entry, self.members, self.words, self.schedule, headers, definitions
+                self.entry, self.members, self.words, self.most_columns, headers, definitions
             )
         return cuda_source(self.entry, self.members, self.words, self.tile, headers, definitions)
 

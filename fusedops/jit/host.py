@@ -36,6 +36,9 @@ BINARY = "kernel.so"
 # 32-byte loads behind them have to wait for: a residual LayerNorm of 1024 columns takes 1.7 times
 # as long.
 GCC = ("-fno-tree-loop-distribute-patterns",)
+# Loops over a pack that are marked become vectors, however short they are; FUSEDOPS_OPENMP_SIMD
+# tells the headers that the marks are read. No OpenMP runtime takes part.
+SIMD = ("-fopenmp-simd", "-DFUSEDOPS_OPENMP_SIMD")
 _COMMANDS = ("c++", "g++", "clang++")
 _VERSION = re.compile(r"\b(?:version|Compiler) v?(\d+(?:\.\d+)*)")
 # The lines of `c++ -v` that are about the compiler, not about where it lies.
@@ -53,7 +56,7 @@ _NAMES_FILES = re.compile(
 def flags(arch: str) -> tuple[str, ...]:
     """The options that decide what the code is; the include path is added when compiling."""
     # Never -ffast-math: linking with it sets flush-to-zero in the process that loads the library.
-    optimise = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math")
+    optimise = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", *SIMD)
     return (*optimise, *LEVELS[arch], "-fPIC", "-shared", "-fvisibility=hidden")
 
 

@@ -44,6 +44,7 @@ from fusedops.run.saved_tensors import joining_name, saved_name
 from fusedops.run.second_stage import second_stage
 from fusedops.schedule import Schedule
 from fusedops.schedule.backward import resident_rows
+from fusedops.schedule.forward import host_columns
 from fusedops.schedule.row_partition import Sharing, Slices, cut, piece_columns, sharing
 from fusedops.schedule.traffic import without_rows
 
@@ -123,6 +124,8 @@ class Backward:
         tile, self.kind = backward_schedule(bound, self.geometry, target)
         self.tile = tile
         self.width = width = 0 if tile is None else tile.width
+        columns = max(self.geometry.columns, 1)
+        self.most_columns = 0 if tile else host_columns(self.kind, columns)
         views = {
             name: view_of(part, place, width)
             for (name, part), place in zip(parts.items(), places, strict=True)
@@ -319,6 +322,7 @@ class Backward:
             definitions=self.op.definitions,
             entry=entry,
             translated=self.target.translated,
+            most_columns=self.most_columns if entry == "gradient" else 0,
         )
 
     def _target(self, write: ArgumentWriter, one: Occurrence) -> Member:

@@ -252,6 +252,7 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> Fo
         declaration=op.declaration,
         definitions=op.definitions,
         translated=target.translated,
+        most_columns=0 if tile is not None else schedule.host_columns(kind, columns),
     )
     return ForwardInfo(
         schedule=kind,

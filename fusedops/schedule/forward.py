@@ -25,10 +25,13 @@ from fusedops.schedule.row_schedule import (
 )
 from fusedops.schedule.tiling import full_packs, is_exact
 
-__all__ = ["HOST_BUFFERED", "Row", "choose", "choose_host", "staged"]
+__all__ = ["HOST_BUFFERED", "Row", "choose", "choose_host", "host_columns", "staged"]
 
-#: Columns that a CPU thread buffers between reduction and result; as HostSchedule::kBuffered.
-HOST_BUFFERED = 16384
+#: Largest number of columns of each CPU kernel that keeps rows in a buffer. The loops of the short
+#: ones have constant bounds, and several rows go through each step together (host/rows.cuh). The
+#: last is HostSchedule::kBuffered: 256 KiB of float, which an L2 cache holds.
+HOST_COLUMNS = (16, 32, 64, 128, 65536)
+HOST_BUFFERED = HOST_COLUMNS[-1]
 
 
 @remembered
@@ -143,3 +146,8 @@ def choose_host(columns: int, forced: str | None) -> str:
     if forced == "host" and columns > HOST_BUFFERED:
         raise ValueError(f"a row of {columns} columns does not fit the buffer of {HOST_BUFFERED}")
     return forced or ("host" if columns <= HOST_BUFFERED else "streaming")
+
+
+def host_columns(kind: str, columns: int) -> int:
+    """Largest number of columns of a CPU's kernel for such rows; 0 if it takes any number."""
+    return 0 if kind == "streaming" else next(most for most in HOST_COLUMNS if columns <= most)

@@ -41,6 +41,9 @@
 #define FUSEDOPS_UNROLL
 #if defined(__clang__)
 #define FUSEDOPS_VECTOR _Pragma("clang loop vectorize(assume_safety)")
+#elif defined(_OPENMP) || defined(FUSEDOPS_OPENMP_SIMD)
+// GCC unrolls a short loop before it would vectorize it, unless it is told so (-fopenmp-simd).
+#define FUSEDOPS_VECTOR _Pragma("omp simd")
 #else
 #define FUSEDOPS_VECTOR _Pragma("GCC ivdep")
 #endif

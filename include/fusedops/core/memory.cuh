@@ -69,8 +69,8 @@ FUSEDOPS_HD Pack<T, W> read_back(const T* from) {
 #endif
 }
 
-/// Prefetches into the L2 cache what a later read_input() of W elements reads; of the packs in a
-/// cache line only the first one does.
+/// Prefetches into the L2 cache (a CPU: all caches) what a later read_input() of W elements reads; of
+/// the packs in a cache line of a GPU only the first one does.
 template <int W, class T>
 FUSEDOPS_HD void prefetch(const T* from) {
 #if defined(FUSEDOPS_ON_DEVICE)
@@ -79,7 +79,10 @@ FUSEDOPS_HD void prefetch(const T* from) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
   }
 #else
-  (void)from;  // the hardware prefetcher of a CPU does it
+  constexpr int kLine = 64;
+  for (int at = 0; at < static_cast<int>(sizeof(T)) * W; at += kLine) {
+    __builtin_prefetch(reinterpret_cast<const char*>(from) + at);
+  }
 #endif
 }
 

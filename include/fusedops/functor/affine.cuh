@@ -50,7 +50,7 @@ struct Affine {
     if constexpr (kHasGamma) {
       const auto scale = gamma.template fetch<N, Compute>(row, col);
       Compute of_gamma[N];
-      FUSEDOPS_UNROLL
+      FUSEDOPS_VECTOR
       for (int i = 0; i < N; ++i) {
         of_gamma[i] = g[i] * in[i];
         g[i] *= scale[i];

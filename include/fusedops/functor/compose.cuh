@@ -149,7 +149,7 @@ struct Chain<kFirst, F, Rest...> {
     } else {
       Compute seen[N];
       if constexpr (detail::needs_input<F>()) {
-        FUSEDOPS_UNROLL
+        FUSEDOPS_VECTOR
         for (int i = 0; i < N; ++i) seen[i] = v[i];
       }
       if constexpr (kSavesHere) {
@@ -261,7 +261,7 @@ struct Store {
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void store(const Compute* src, const Row& row, int64_t col) const {
     Compute v[N];
-    FUSEDOPS_UNROLL
+    FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) v[i] = src[i];
     chain.values(v, row, col);
     target.write(v, row, col);
@@ -277,7 +277,7 @@ struct Store {
   FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&result)[N], const Row& row,
                             int64_t col, Sink& sink, const Masked& masked) const {
     Compute v[N];
-    FUSEDOPS_UNROLL
+    FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) v[i] = result[i];
     chain.backward(g, v, row, col, sink, masked);
   }

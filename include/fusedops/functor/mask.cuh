@@ -10,6 +10,13 @@
 
 namespace fusedops {
 
+/// What a flag is read into: on a CPU as wide as a float, so that both make vectors of one size.
+#if defined(FUSEDOPS_CUDA)
+using MaskFlag = uint8_t;
+#else
+using MaskFlag = uint32_t;
+#endif
+
 /// kKeep: true keeps an element (the convention of attention masks); otherwise true masks it (that
 /// of torch's masked_fill).
 template <class Flags, bool kKeep>
@@ -26,7 +33,7 @@ struct Mask {
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
-    const auto flag = flags.template fetch<N, uint8_t>(row, col);
+    const auto flag = flags.template fetch<N, MaskFlag>(row, col);
     FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) v[i] = (flag[i] != 0) == kKeep ? v[i] : -infinity<Compute>();
   }

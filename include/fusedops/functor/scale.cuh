@@ -31,7 +31,7 @@ struct Scale {
                             Sink& sink) const {
     const auto scale = factor.template fetch<N, Compute>(row, col);
     Compute of_scale[N];
-    FUSEDOPS_UNROLL
+    FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) {
       of_scale[i] = g[i] * in[i];
       g[i] *= scale[i];

@@ -23,11 +23,19 @@ struct SinkAt {
 /// NaN under a mask do not spread.
 template <int N>
 struct MaskedElements {
-  bool at[N];
+#if defined(FUSEDOPS_CUDA)
+  using Flag = bool;
+#else
+  using Flag = uint32_t;  // as wide as a float: of a bool GCC makes no vectors
+#endif
+  Flag at[N];
   template <class Compute>
   FUSEDOPS_HD void select(Compute (&gradient)[N]) const {
-    FUSEDOPS_UNROLL
-    for (int i = 0; i < N; ++i) gradient[i] = at[i] ? Compute(0) : gradient[i];
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < N; ++i) {
+      const Compute given = gradient[i];  // loaded whatever is selected, or there are no vectors
+      gradient[i] = at[i] ? Compute(0) : given;
+    }
   }
 };
 
@@ -46,7 +54,7 @@ struct UnmaskedSink {
   template <int kFunctor, int kOperand, int N, class Compute, class Row>
   FUSEDOPS_HD void add(const Compute (&gradient)[N], const Row& row, int64_t col) {
     Compute selected[N];
-    FUSEDOPS_UNROLL
+    FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) selected[i] = gradient[i];
     masked.select(selected);
     sink.template add<kFunctor, kOperand>(selected, row, col);

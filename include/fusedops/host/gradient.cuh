@@ -6,16 +6,14 @@
 #pragma once
 
 #include <fusedops/host/rows.cuh>
-#include <fusedops/row/through.cuh>
+#include <fusedops/host/through.cuh>
 
 namespace fusedops {
 
 namespace detail {
 
 /// The one thread of a row, as the targets of operand gradients see it (RowLane on a GPU).
-template <class Tile>
 struct HostLane {
-  Tile& tile;
   int64_t cols;
 
   template <class T>
@@ -26,12 +24,14 @@ struct HostLane {
   FUSEDOPS_HD bool writes_part() const { return true; }
   FUSEDOPS_HD int64_t part(int64_t slice) const { return slice; }
 
+  /// Calls f(width, column, 0, 0) for all columns of a row.
   template <class F>
   FUSEDOPS_HD void walk(F f) const {
-    for (int64_t begin = 0; begin < cols; begin += Tile::kPacks * Tile::kWidth) {
-      tile.begin(cols - begin, 0);
-      walk_tile(tile, begin, f);
-    }
+    constexpr int N = 32;
+    int64_t col = 0;
+    for (; col + N <= cols; col += N) f(Width<N>{}, col, 0, 0);
+    pieces<N / 2>(0, static_cast<int>(cols - col),
+                  [&](auto width, int place) { f(width, col + place, 0, 0); });
   }
 };
 
@@ -47,61 +47,92 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
                           int64_t last) {
   static_assert(detail::check_gradient<Op>());
   using Compute = typename Op::Compute;
-  using RowTile =
-      Tile<Compute, Schedule::kPacks, Schedule::kWidth, Schedule::kWidth, Schedule::kWidth, false>;
+  using RowTile = typename Schedule::template Tile<Compute>;
   using Row = typename Rows::Index;
   constexpr bool kMasks = Op::kHasMasked;
   constexpr bool kKeeps = !Schedule::Storage::kRevisits;
   constexpr bool kEverywhere = !Op::kMaskedIsConstant && Sinks<RowTile, StoreTargets>::kAny;
   const Alongside<LoadT, Upstream, Row, kEverywhere> along{load, upstream};
-  const int64_t chunks = (cols + Schedule::kChunk - 1) / Schedule::kChunk;
-  alignas(64) RowTile values[kKeeps ? Schedule::kChunks : 1];
-  alignas(64) RowTile gradients[kKeeps ? Schedule::kChunks : 1];
+  const int64_t chunks = Schedule::kIsShort ? 1 : (cols + Schedule::kChunk - 1) / Schedule::kChunk;
+  constexpr int kTiles = Schedule::kRows * Schedule::kChunks;
+  RowTile values[kTiles];
+  RowTile gradients[kTiles];
+  typename Op::Partial parts[Schedule::kRows];
 
-  const detail::HostLane<RowTile> lane{values[0], cols};
+  const detail::HostLane lane{cols};
+  const auto known_of = [&](const Row& row) {
+    Compute numbers[Op::kKept];
+    kept.read(numbers, row, 0);
+    return Op::row(numbers);
+  };
+  // Chunk `chunk` of a row, in tile number `at`.
+  const auto begin_chunk = [&](int64_t at, const Row& row, int64_t chunk) {
+    const int64_t col = chunk * Schedule::kChunk;
+    values[at].begin(cols - col);
+    gradients[at].begin(cols - col);
+    host_load_cut<Op>(values[at], gradients[at], load, along, row, col, bounds_of(load, row, cols));
+  };
+  const auto fetch = [&](int64_t at, const Row& row, int64_t chunk, auto& sinks,
+                         const Visit& visit) {
+    const bool ends = chunk + 1 >= chunks;
+    const int64_t later = smaller<int64_t>(row.row + 1, rows.count - 1);
+    const HostAhead<Row> ahead{ends ? rows.index(later) : row,
+                               ends ? 0 : (chunk + 1) * Schedule::kChunk};
+    host_through_store<Op, kMasks>(values[at], gradients[at], load, along, known_of(row), store,
+                                   row, chunk * Schedule::kChunk, bounds_of(load, row, cols), ahead,
+                                   sinks, lane, visit);
+  };
   for (int64_t slice = first; slice < last; ++slice) {
     Sinks<RowTile, LoadTargets> load_sinks(load_targets);
     Sinks<RowTile, StoreTargets> store_sinks(store_targets);
     const int64_t begin = slices.begin(slice);
     const int64_t end = slices.end(slice, rows.count);
-    for (int64_t number = begin; number < end; ++number) {
-      const Row row = rows.index(number);
-      const Visit visit{slice, static_cast<uint32_t>(number - begin),
-                        static_cast<uint32_t>(end - begin), true, true};
-      const Columns bounds = bounds_of(load, row, cols);
-      Compute numbers[Op::kKept];
-      kept.read(numbers, row, 0);
-      const typename Op::Row known = Op::row(numbers);
-
-      const auto fetch = [&](int64_t chunk, auto& sinks) {
-        RowTile& value = values[kKeeps ? chunk : 0];
-        RowTile& gradient = gradients[kKeeps ? chunk : 0];
-        const int64_t col = chunk * Schedule::kChunk;
-        value.begin(cols - col, 0);
-        gradient.begin(cols - col, 0);
-        load_tile<true>(value, load, row, col, bounds, Op::padding_value());
-        load_tile<false>(gradient, along, row, col, bounds, Compute(0));
-        through_store<Op, kMasks>(value, gradient, known, store, row, col, sinks, lane, visit);
-      };
-      typename Op::Partial part = Op::identity();
-      for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-        fetch(chunk, store_sinks);
-        const int64_t at = kKeeps ? chunk : 0;
-        part = op.merge(part, op.reduce(Lanes<1>{}, values[at], gradients[at]));
+    const auto visit_of = [&](int64_t number) {
+      return Visit{slice, static_cast<uint32_t>(number - begin), static_cast<uint32_t>(end - begin),
+                   true, true};
+    };
+    for (int64_t number = begin; number < end; number += Schedule::kRows) {
+      const int count = static_cast<int>(smaller<int64_t>(end - number, Schedule::kRows));
+      if constexpr (Schedule::kRows > 1) {
+        for (int i = 0; i < count; ++i) begin_chunk(i, rows.index(number + i), 0);
       }
-      const typename Op::Finish finish = op.finish(known, part, row, cols);
-      detail::add_row_gradients<Op>(finish, load_sinks, lane, row, visit);
-      for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-        const int64_t at = kKeeps ? chunk : 0;
-        if constexpr (!kKeeps) {
-          Sinks<RowTile, Targets<>> seen{Targets<>{}};  // the STORE's operands have their gradients
-          fetch(chunk, seen);
+      for (int i = 0; i < count; ++i) {
+        const Row row = rows.index(number + i);
+        const Visit visit = visit_of(number + i);
+        typename Op::Partial part = Op::identity();
+        for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+          const int64_t at = kKeeps ? i * Schedule::kChunks + chunk : 0;
+          if constexpr (Schedule::kRows == 1) begin_chunk(at, row, chunk);
+          fetch(at, row, chunk, store_sinks, visit);
+          if constexpr (Schedule::kRows == 1) {
+            part = op.merge(part, op.reduce(Lanes<1>{}, values[at], gradients[at]));
+          }
         }
-        through_load<Op, kMasks>(values[at], gradients[at], finish, load, to, row,
-                                 chunk * Schedule::kChunk, load_sinks, lane, visit);
+        parts[i] = part;
+        store_sinks.flush(lane, row, visit);
       }
-      load_sinks.flush(lane, row, visit);
-      store_sinks.flush(lane, row, visit);
+      if constexpr (Schedule::kRows > 1) {
+        for (int i = 0; i < count; ++i) {
+          parts[i] = op.merge(Op::identity(), op.reduce(Lanes<1>{}, values[i], gradients[i]));
+        }
+      }
+      for (int i = 0; i < count; ++i) {
+        const Row row = rows.index(number + i);
+        const Visit visit = visit_of(number + i);
+        const typename Op::Finish finish = op.finish(known_of(row), parts[i], row, cols);
+        detail::add_row_gradients<Op>(finish, load_sinks, lane, row, visit);
+        for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+          const int64_t at = kKeeps ? i * Schedule::kChunks + chunk : 0;
+          if constexpr (!kKeeps) {
+            Sinks<RowTile, Targets<>> seen{Targets<>{}};  // operands of the STORE have had theirs
+            begin_chunk(at, row, chunk);
+            fetch(at, row, chunk, seen, visit);
+          }
+          host_through_load<Op, kMasks>(values[at], gradients[at], finish, load, to, row,
+                                        chunk * Schedule::kChunk, load_sinks, lane, visit);
+        }
+        load_sinks.flush(lane, row, visit);
+      }
     }
   }
 }

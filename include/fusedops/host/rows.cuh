@@ -2,26 +2,37 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The forward pass on a CPU: a thread processes one row after another, with the same operators,
-// LOADs and STOREs as on a GPU. A "group of lanes" is one thread, a pack is several vector
-// registers wide, and a row that fits a small buffer stays there between its reduction and its
-// result. The caller owns the threads.
+// LOADs and STOREs as on a GPU. A "group of lanes" is one thread, a pack is a few vector registers
+// wide, and a row that fits a buffer stays there between its reduction and its result. Several short
+// rows are taken through each step together: one row's chain of dependent instructions is longer
+// than its work. The caller owns the threads.
 #pragma once
 
-#include <fusedops/row/fetch.cuh>
-#include <fusedops/row/kernel.cuh>
+#include <fusedops/host/fetch.cuh>
+#include <fusedops/op/contract.cuh>
 #include <fusedops/row/storage.cuh>
 
 namespace fusedops {
 
-/// Storage: InRegisters keeps the row (up to kBuffered columns), Streamed reads it twice.
-template <class Storage_>
+/// Storage: InRegisters keeps the row, Streamed reads it twice. kColumns_: the most columns of a row
+/// that is kept; any number is streamed. Up to kShort columns a row is one tile of that size.
+template <class Storage_, int kColumns_ = 65536>
 struct HostSchedule {
   using Storage = Storage_;
-  static constexpr int kWidth = 64;  // eight AVX2 registers of float
-  static constexpr int kPacks = 16;  // a chunk of 1024 columns, so that merging chunks costs little
-  static constexpr int kChunks = 16;  // a row of 16384 floats takes 64 KiB, which fits the L2 cache
-  static constexpr int kChunk = kWidth * kPacks;
-  static constexpr int kBuffered = kChunk * kChunks;
+  static constexpr int kColumns = kColumns_;
+  static constexpr int kShort = 128;
+  static constexpr bool kIsShort = !Storage::kRevisits && kColumns <= kShort;
+  // Two AVX-512 registers of float; four Philox calls serve as many columns of a dropout.
+  static constexpr int kWidth = kColumns < 32 ? kColumns : 32;
+  // Merging chunks of 1024 columns costs little.
+  static constexpr int kChunk = kColumns < 1024 ? kColumns : 1024;
+  static constexpr int kChunks = Storage::kRevisits ? 1 : (kColumns + kChunk - 1) / kChunk;
+  // Rows that are worked on together.
+  static constexpr int kRows = !kIsShort ? 1 : kColumns <= 32 ? 8 : 256 / kColumns;
+  static constexpr int kBuffered = 65536;
+
+  template <class Compute>
+  using Tile = HostTile<Compute, kChunk, kWidth, kIsShort>;
 };
 
 /// Processes the rows begin <= row < end on the calling thread.
@@ -31,41 +42,64 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
   static_assert(detail::check_operator<Op>());
   using Compute = typename Op::Compute;
   using Storage = typename Schedule::Storage;
-  using RowTile =
-      Tile<Compute, Schedule::kPacks, Schedule::kWidth, Schedule::kWidth, Schedule::kWidth, false>;
+  using RowTile = typename Schedule::template Tile<Compute>;
   using Row = typename Rows::Index;
   static_assert(detail::check_sides<LoadT, StoreT, Compute, Row>());
-  constexpr bool kKeeps = !Storage::kRevisits;
-  const int64_t chunks = (cols + Schedule::kChunk - 1) / Schedule::kChunk;
-  alignas(64) RowTile tiles[kKeeps ? Schedule::kChunks : 1];
+  using Partial = typename Op::Partial;
 
-  for (int64_t number = begin; number < end; ++number) {
-    const Row row = rows.index(number);
-    const Columns bounds = bounds_of(load, row, cols);
-    const Columns within = chunks_within<LoadT, Row>(bounds, Schedule::kChunk, chunks);
-
-    typename Op::Partial parts[kKeeps ? Schedule::kChunks : 1];
-    typename Op::Partial of_row = Op::identity();
-    for (int64_t chunk = within.begin; chunk < within.end; ++chunk) {
-      RowTile& tile = tiles[kKeeps ? chunk : 0];
-      tile.begin(cols - chunk * Schedule::kChunk, cols - chunk * Schedule::kChunk);
-      load_tile<false>(tile, load, row, chunk * Schedule::kChunk, bounds, Op::padding_value());
-      const typename Op::Partial part = op.reduce(Lanes<1>{}, tile);
-      if constexpr (kKeeps) parts[chunk] = part;
-      of_row = chunk == within.begin ? part : op.merge(of_row, part);
-    }
-    const typename Op::Finish finish = op.finish(of_row, row, cols);
-    statistics.write(finish, row);
-
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      RowTile& tile = tiles[kKeeps ? chunk : 0];
-      typename Op::Partial& part = parts[kKeeps ? chunk : 0];
-      if (!kKeeps || chunk < within.begin || chunk >= within.end) {
-        tile.begin(cols - chunk * Schedule::kChunk, cols - chunk * Schedule::kChunk);
-        load_tile<true>(tile, load, row, chunk * Schedule::kChunk, bounds, Op::padding_value());
-        part = op.rebuild(Lanes<1>{}, tile);
+  if constexpr (Schedule::kIsShort) {
+    RowTile tiles[Schedule::kRows];
+    Partial parts[Schedule::kRows];
+    for (int64_t first = begin; first < end; first += Schedule::kRows) {
+      const int count = static_cast<int>(smaller<int64_t>(end - first, Schedule::kRows));
+      for (int i = 0; i < count; ++i) {
+        const Row row = rows.index(first + i);
+        tiles[i].begin(cols);
+        load_host_tile<false>(tiles[i], load, row, 0, bounds_of(load, row, cols),
+                              Op::padding_value());
       }
-      store_tile(tile, store, row, chunk * Schedule::kChunk, finish.of(part));
+      for (int i = 0; i < count; ++i) parts[i] = op.reduce(Lanes<1>{}, tiles[i]);
+      for (int i = 0; i < count; ++i) {
+        const Row row = rows.index(first + i);
+        const typename Op::Finish finish = op.finish(parts[i], row, cols);
+        statistics.write(finish, row);
+        store_host_tile(tiles[i], store, row, 0, finish.of(parts[i]));
+      }
+    }
+  } else {
+    constexpr bool kKeeps = !Storage::kRevisits;
+    const int64_t chunks = (cols + Schedule::kChunk - 1) / Schedule::kChunk;
+    RowTile tiles[Schedule::kChunks];
+    Partial parts[Schedule::kChunks];
+    for (int64_t number = begin; number < end; ++number) {
+      const Row row = rows.index(number);
+      const Columns bounds = bounds_of(load, row, cols);
+      const Columns within = chunks_within<LoadT, Row>(bounds, Schedule::kChunk, chunks);
+
+      Partial of_row = Op::identity();
+      for (int64_t chunk = within.begin; chunk < within.end; ++chunk) {
+        RowTile& tile = tiles[kKeeps ? chunk : 0];
+        tile.begin(cols - chunk * Schedule::kChunk);
+        load_host_tile<false>(tile, load, row, chunk * Schedule::kChunk, bounds,
+                              Op::padding_value());
+        const Partial part = op.reduce(Lanes<1>{}, tile);
+        if constexpr (kKeeps) parts[chunk] = part;
+        of_row = chunk == within.begin ? part : op.merge(of_row, part);
+      }
+      const typename Op::Finish finish = op.finish(of_row, row, cols);
+      statistics.write(finish, row);
+
+      for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+        RowTile& tile = tiles[kKeeps ? chunk : 0];
+        Partial& part = parts[kKeeps ? chunk : 0];
+        if (!kKeeps || chunk < within.begin || chunk >= within.end) {
+          tile.begin(cols - chunk * Schedule::kChunk);
+          load_host_tile<true>(tile, load, row, chunk * Schedule::kChunk, bounds,
+                               Op::padding_value());
+          part = op.rebuild(Lanes<1>{}, tile);
+        }
+        store_host_tile(tile, store, row, chunk * Schedule::kChunk, finish.of(part));
+      }
     }
   }
 }

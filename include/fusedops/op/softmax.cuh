@@ -71,14 +71,10 @@ struct Softmax {
   /// exponentiated twice.
   template <class Group, class Tile>
   FUSEDOPS_HD Partial reduce(Group group, Tile& tile) const {
-    const Partial part = rebuild(group, tile);
-    if constexpr (kLog) {
-      const Compute base = finite(part.max);
-      return {part.max,
-              group.sum(tile.sum([base](Compute x) { return exponential(difference(x, base)); }))};
-    } else {
-      return {part.max, group.sum(tile.sum([](Compute x) { return x; }))};
-    }
+    const Compute max = group.maximum(tile.maximum());
+    const Compute base = finite(max);
+    const auto power = [base](Compute x) { return exponential(difference(x, base)); };
+    return {max, group.sum(kLog ? tile.sum(power) : tile.apply_and_sum(power))};
   }
 
   /// Rewrites a tile that was loaded a second time as reduce() did; what it returns suits
@@ -131,6 +127,9 @@ struct Softmax {
       if constexpr (kLog) {
         return {base, factor};
       } else {
+#if !defined(FUSEDOPS_CUDA)
+        if (part.max == base) return {base, factor};  // the row's only part, as a rule
+#endif
         // A part without an unmasked element has a maximum of -inf: its zeros get a factor of zero.
         return {base, exponential(part.max - base) * factor};
       }

@@ -57,6 +57,9 @@ struct ByColumn {
   template <class Tile>
   struct Sum {
     Compute at[kInRegisters ? Tile::kPacks : 1][kInRegisters ? Tile::kWidth : 1] = {};
+#if !defined(FUSEDOPS_CUDA)
+    bool begins = false;
+#endif
   };
 
   template <class Tile, class Lane>
@@ -81,7 +84,13 @@ struct ByColumn {
       lane.put(offset, pack, first, total);
     } else {
       Compute* at = memory.value + visit.slice * cols + col;
-      if (visit.begins(kPartial ? 0 : group)) {
+#if defined(FUSEDOPS_CUDA)
+      const bool begins = visit.begins(kPartial ? 0 : group);
+#else
+      if (col == 0) sum.begins = visit.begins(kPartial ? 0 : group);  // once a row: a division
+      const bool begins = sum.begins;
+#endif
+      if (begins) {
         FUSEDOPS_VECTOR
         for (int i = 0; i < N; ++i) at[i] = gradient[i];
       } else {
@@ -138,6 +147,25 @@ struct ByColumn {
   }
 };
 
+#if !defined(FUSEDOPS_CUDA)
+namespace detail {
+
+/// The sum of a pack in vectors: a compiler may not reorder additions by itself.
+template <int N, class Compute>
+FUSEDOPS_HD Compute pairwise_sum(const Compute (&values)[N]) {
+  if constexpr (N == 1) {
+    return values[0];
+  } else {
+    Compute half[N / 2];
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < N / 2; ++i) half[i] = values[i] + values[i + N / 2];
+    return pairwise_sum(half);
+  }
+}
+
+}  // namespace detail
+#endif
+
 /// Columns share one element, and so do `group` neighbouring rows.
 template <int kFunctor_, int kOperand_, class View, bool kPartial, class Compute>
 struct ByRow {
@@ -157,10 +185,14 @@ struct ByRow {
   template <class Tile, int N, class Lane, class Row>
   FUSEDOPS_HD void add(Sum<Tile>& sum, const Compute (&gradient)[N], const Lane&, const Row&,
                        int64_t, const Visit&, int, int) const {
+#if defined(FUSEDOPS_CUDA)
     Compute of_pack = 0;
     FUSEDOPS_UNROLL
     for (int i = 0; i < N; ++i) of_pack += gradient[i];
     sum.at += of_pack;
+#else
+    sum.at += detail::pairwise_sum(gradient);
+#endif
   }
 
   template <class Tile, class Lane, class Row>

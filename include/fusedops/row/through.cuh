@@ -62,6 +62,62 @@ struct Alongside {
   }
 };
 
+namespace detail {
+
+/// One pack on its way back through the STORE, in three steps: its results, with a note of what is
+/// masked; the STORE itself; and what masked elements get.
+template <class Op, int N, class Compute, class Known>
+FUSEDOPS_HD void make_results(Compute (&v)[N], const Known& known, MaskedElements<N>& masked) {
+  if constexpr (Op::kHasMasked) {
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < N; ++i) masked.at[i] = Op::is_masked(v[i]);
+  }
+  FUSEDOPS_VECTOR
+  for (int i = 0; i < N; ++i) v[i] = known.result(v[i]);
+}
+
+template <class Op, int N, class Compute, class StoreT, class Row, class Sink>
+FUSEDOPS_HD void back_through_store(Compute (&g)[N], const Compute (&v)[N], const StoreT& store,
+                                    const Row& row, int64_t col, Sink& sink,
+                                    const MaskedElements<N>& masked) {
+  if constexpr (Op::kHasMasked && Op::kMaskedIsConstant) {
+    store.backward(g, v, row, col, sink, masked);
+  } else {
+    store.backward(g, v, row, col, sink, NoneMasked{});
+  }
+}
+
+template <class Op, bool kMasks, int N, class Compute>
+FUSEDOPS_HD void select_masked(Compute (&v)[N], Compute (&g)[N], const MaskedElements<N>& masked) {
+  if constexpr (Op::kHasMasked) {
+    masked.select(g);
+    if constexpr (kMasks) {
+      FUSEDOPS_VECTOR
+      for (int i = 0; i < N; ++i) {
+        const Compute result = v[i];
+        v[i] = masked.at[i] ? Op::masked_result() : result;
+      }
+    }
+  }
+}
+
+/// One pack on its way back through the LOAD, from the gradient of its results on.
+template <class Op, bool kMasks, int N, class Compute, class LoadT, class To, class Row, class Sink>
+FUSEDOPS_HD void back_through_load(Compute (&g)[N], const Compute* y, const LoadT& load,
+                                   const To& to, const Row& row, int64_t col, Sink& sink) {
+  if constexpr (kMasks) {
+    MaskedElements<N> masked;
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < N; ++i) masked.at[i] = Op::is_masked_result(y[i]);
+    load.backward(g, row, col, sink, masked);
+  } else {
+    load.backward(g, row, col, sink, NoneMasked{});
+  }
+  if constexpr (!IsSame<To, Absent>::value) to.write(g, row, col);
+}
+
+}  // namespace detail
+
 /// Replaces the values of the LOAD by the row's result, and the gradient of what was stored by that
 /// of the result.
 template <class Op, bool kMasks, class Tile, class StoreT, class Row, class Sinks, class Lane>
@@ -75,24 +131,9 @@ FUSEDOPS_HD void through_store(Tile& value, Tile& gradient, const typename Op::R
     Compute(&g)[N] = detail::values_at<N>(gradient.at[pack] + first);
     PackSink<Sinks, Lane> sink{sinks, lane, visit, pack, first};
     MaskedElements<N> masked;
-    if constexpr (Op::kHasMasked) {
-      FUSEDOPS_UNROLL
-      for (int i = 0; i < N; ++i) masked.at[i] = Op::is_masked(v[i]);
-    }
-    FUSEDOPS_VECTOR
-    for (int i = 0; i < N; ++i) v[i] = known.result(v[i]);
-    if constexpr (Op::kHasMasked && Op::kMaskedIsConstant) {
-      store.backward(g, v, row, at, sink, masked);
-    } else {
-      store.backward(g, v, row, at, sink, NoneMasked{});
-    }
-    if constexpr (Op::kHasMasked) {
-      masked.select(g);
-      if constexpr (kMasks) {
-        FUSEDOPS_UNROLL
-        for (int i = 0; i < N; ++i) v[i] = masked.at[i] ? Op::masked_result() : v[i];
-      }
-    }
+    detail::make_results<Op>(v, known, masked);
+    detail::back_through_store<Op>(g, v, store, row, at, sink, masked);
+    detail::select_masked<Op, kMasks>(v, g, masked);
   });
   value.fill_absent(Compute(0));
 }
@@ -111,15 +152,7 @@ FUSEDOPS_HD void through_load(const Tile& result, Tile& gradient, const Finish& 
     PackSink<Sinks, Lane> sink{sinks, lane, visit, pack, first};
     FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) g[i] = finish(y[i], g[i]);
-    if constexpr (kMasks) {
-      MaskedElements<N> masked;
-      FUSEDOPS_UNROLL
-      for (int i = 0; i < N; ++i) masked.at[i] = Op::is_masked_result(y[i]);
-      load.backward(g, row, at, sink, masked);
-    } else {
-      load.backward(g, row, at, sink, NoneMasked{});
-    }
-    if constexpr (!detail::IsSame<To, Absent>::value) to.write(g, row, at);
+    detail::back_through_load<Op, kMasks>(g, y, load, to, row, at, sink);
   });
 }
 

@@ -153,6 +153,13 @@ struct Tile {
     }
   }
 
+  /// Rewrites every value, and sums the new ones.
+  template <class F>
+  FUSEDOPS_HD Compute apply_and_sum(F f) {
+    apply(f);
+    return sum([](Compute x) { return x; });
+  }
+
   /// The sum of f(x) over the tile, in a fixed order: kAccumulators partial sums, then pairwise.
   template <class F>
   FUSEDOPS_HD Compute sum(F f) const {

@@ -42,6 +42,28 @@ struct InPlace {
   FUSEDOPS_HD Compute operator[](int i) const { return convert<Compute>(first[i]); }
 };
 
+#if !defined(FUSEDOPS_CUDA)
+/// N bytes to N words. GCC makes all vectors of a loop as long as that of its narrowest type allows, so
+/// a loop over bytes and floats has short vectors of float, which longer loads would have to wait for.
+template <int N>
+FUSEDOPS_HD void widen(const uint8_t* from, uint32_t (&to)[N]) {
+  if constexpr (N % 16 == 0) {
+    using Bytes = uint8_t __attribute__((vector_size(16)));
+    using Halves = uint16_t __attribute__((vector_size(32)));
+    using Words = uint32_t __attribute__((vector_size(64)));
+    for (int i = 0; i < N; i += 16) {
+      Bytes bytes;
+      __builtin_memcpy(&bytes, from + i, sizeof(bytes));
+      // In two steps, each of which GCC knows instructions for.
+      const Words words = __builtin_convertvector(__builtin_convertvector(bytes, Halves), Words);
+      __builtin_memcpy(to + i, &words, sizeof(words));
+    }
+  } else {
+    for (int i = 0; i < N; ++i) to[i] = from[i];
+  }
+}
+#endif
+
 template <class T, int kRank, Column kColumn, int W>
 struct View {
   using Element = T;
@@ -62,6 +84,13 @@ struct View {
     const T* base = data + rows(row);
     if constexpr (kColumn == Column::kBroadcast) {
       return Repeated<Compute>{convert<Compute>(read_input<1>(base).at[0])};
+#if !defined(FUSEDOPS_CUDA)
+    } else if constexpr (kColumn == Column::kContiguous && W == kAnyWidth && sizeof(T) == 1 &&
+                         detail::IsSame<Compute, uint32_t>::value) {
+      Values<Compute, N> values;
+      widen(reinterpret_cast<const uint8_t*>(base + col), values.at);
+      return values;
+#endif
     } else if constexpr (kColumn == Column::kContiguous && W == kAnyWidth) {
       return InPlace<Compute, T>{base + col};
     } else {
@@ -74,7 +103,7 @@ struct View {
         FUSEDOPS_UNROLL
         for (int j = 0; j < N / kStep; ++j) unpack<kStep>(values.at, j * kStep, pack[j]);
       } else {
-        FUSEDOPS_UNROLL
+        FUSEDOPS_VECTOR
         for (int i = 0; i < N; ++i) {
           values.at[i] = convert<Compute>(read_input<1>(base + (col + i) * column_stride).at[0]);
         }
@@ -94,7 +123,7 @@ struct View {
   /// Announces that these columns are read soon.
   template <int N, class Row>
   FUSEDOPS_HD void prefetch(const Row& row, int64_t col) const {
-    if constexpr (kColumn == Column::kContiguous && W != kAnyWidth) {
+    if constexpr (kColumn == Column::kContiguous) {
       fusedops::prefetch<N>(data + rows(row) + col);
     }
   }
@@ -121,8 +150,11 @@ struct View {
       for (int j = 0; j < N / kStep; ++j) {
         unpack<kStep>(value, j * kStep, read_back<kStep>(base + col + j * kStep));
       }
+    } else if constexpr (kColumn == Column::kContiguous) {
+      FUSEDOPS_VECTOR
+      for (int i = 0; i < N; ++i) value[i] = convert<Compute>(base[col + i]);
     } else {
-      FUSEDOPS_UNROLL
+      FUSEDOPS_VECTOR
       for (int i = 0; i < N; ++i) {
         value[i] = convert<Compute>(read_back<1>(base + (col + i) * column_stride).at[0]);
       }
@@ -146,7 +178,7 @@ struct View {
         fusedops::write<kStep>(base + col + j * kStep, pack);
       }
     } else {
-      FUSEDOPS_UNROLL
+      FUSEDOPS_VECTOR
       for (int i = 0; i < N; ++i) base[(col + i) * column_stride] = convert<T>(value[i]);
     }
   }
@@ -154,7 +186,7 @@ struct View {
   /// What write() and read_again() would make of the values.
   template <int N, class Compute>
   FUSEDOPS_HD void round(Compute (&value)[N]) const {
-    FUSEDOPS_UNROLL
+    FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) value[i] = convert<Compute>(convert<T>(value[i]));
   }
 
@@ -199,7 +231,7 @@ struct Unread {
   }
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void read(Compute (&value)[N], const Row&, int64_t) const {
-    FUSEDOPS_UNROLL
+    FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) value[i] = Compute(0);
   }
   template <int N, class Compute, class Row>

@@ -1,0 +1,79 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Moves a CPU thread's tile between memory and its buffer through LOAD and STORE, pack by pack. The
+// end of a row that no pack divides moves in narrower ones.
+#pragma once
+
+#include <fusedops/host/tile.cuh>
+#include <fusedops/row/fetch.cuh>
+
+namespace fusedops {
+
+namespace detail {
+
+/// Calls f(width, place) for pieces, narrower and narrower, of the `count` < 2 * N columns from
+/// `place` on.
+template <int N, class F>
+FUSEDOPS_HD void pieces(int place, int count, F f) {
+  if (count & N) {
+    f(Width<N>{}, place);
+    place += N;
+  }
+  if constexpr (N > 1) pieces<N / 2>(place, count, f);
+}
+
+/// Calls f(width, place) for all columns of the row that a tile holds.
+template <class Tile, class F>
+FUSEDOPS_HD void each_pack(const Tile& tile, F f) {
+  constexpr int N = Tile::kPack;
+  int place = 0;
+  for (; place + N <= tile.left; place += N) f(Width<N>{}, place);
+  if constexpr (N > 1) {
+    if (place < tile.left) pieces<N / 2>(place, tile.left - place, f);
+  }
+}
+
+/// Loads a pack, unless it cannot be unmasked: then it becomes `padding`.
+template <int N, bool kAgain, class LoadT, class Compute, class Row>
+FUSEDOPS_HD void load_wanted(const LoadT& load, Compute* dst, const Row& row, int64_t col,
+                             Columns bounds, Compute padding) {
+  bool wanted = true;
+  if constexpr (detail::bounds<LoadT, Row>()) wanted = col < bounds.end && col + N > bounds.begin;
+  if constexpr (detail::skips<LoadT, Row>()) wanted = wanted && load.template any<N>(row, col);
+  if (wanted) {
+    load_pack<N, kAgain>(load, dst, row, col);
+  } else {
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < N; ++i) dst[i] = padding;
+  }
+}
+
+}  // namespace detail
+
+/// Fills a tile whose first column is `col` of the row. Packs that cannot be unmasked are not read:
+/// they become `padding`, as does what lies beyond the row.
+template <bool kAgain, class Tile, class LoadT, class Row>
+FUSEDOPS_HD void load_host_tile(Tile& tile, const LoadT& load, const Row& row, int64_t col,
+                                Columns bounds, typename Tile::Compute padding) {
+  tile.pad(padding);
+  detail::each_pack(tile, [&](auto width, int place) {
+    constexpr int N = decltype(width)::value;
+    detail::load_wanted<N, kAgain>(load, tile.at + place, row, col + place, bounds, padding);
+  });
+}
+
+/// Turns a tile into the row's result and stores it.
+template <class Tile, class StoreT, class Row, class Finish>
+FUSEDOPS_HD void store_host_tile(Tile& tile, StoreT& store, const Row& row, int64_t col,
+                                 const Finish& finish) {
+  detail::each_pack(tile, [&](auto width, int place) {
+    constexpr int N = decltype(width)::value;
+    typename Tile::Compute result[N];
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < N; ++i) result[i] = finish(tile.at[place + i]);
+    store.template store<N>(result, row, col + place);
+  });
+}
+
+}  // namespace fusedops
