@@ -171,16 +171,16 @@ MUTATIONS = [
     ),
     Mutation(
         "a dropped tail of what is loaded",
-        "include/fusedops/row/fetch.cuh",
-        "    if (done < count) walk_tail<",
-        "    if (false) walk_tail<",
+        "include/fusedops/host/fetch.cuh",
+        "    detail::load_wanted<N, kAgain>(load, tile.at",
+        "    if (N == Tile::kPack) detail::load_wanted<N, kAgain>(load, tile.at",
         "test_forward.py::test_every_size[cpu-softmax-torch.float32-33]",
     ),
     Mutation(
         "a dropped tail of what is stored",
-        "include/fusedops/row/fetch.cuh",
-        "    detail::store_tail<N>(store, pack,",
-        "    if (false) detail::store_tail<N>(store, pack,",
+        "include/fusedops/host/fetch.cuh",
+        "    store.template store<N>(result,",
+        "    if (N == Tile::kPack) store.template store<N>(result,",
         "test_forward.py::test_every_size[cpu-softmax-torch.float32-33]",
     ),
     Mutation(
