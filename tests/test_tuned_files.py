@@ -22,6 +22,7 @@ from fusedops.generate import tuned
 from fusedops.generate.target import Target
 from fusedops.jit.store import shared_store
 from fusedops.schedule import lookup
+from fusedops.schedule.launch import LaunchConfig
 from fusedops.schedule.tuning_file import text_of
 from fusedops.tuning import rows, tuner
 from fusedops.tuning.inputs import fewer_rows, filled
@@ -321,6 +322,14 @@ class TestCommand:
     def test_offline(self, cache, gpu, monkeypatch):
         monkeypatch.setenv("FUSEDOPS_OFFLINE", "1")
         assert "unset it" in said(invoke(*SHAPE, *OPERANDS))
+
+
+def test_what_changed_is_told_with_both_values():
+    before = LaunchConfig()
+    after = before._replace(rows_per_block=2)
+    outcome = tuner.Outcome(before, after, 2.0, 1.0, ())
+    assert tuner.difference(outcome) == f"rows_per_block {before.rows_per_block} -> 2"
+    assert tuner.difference(outcome._replace(after=before)) == "nothing changed"
 
 
 @pytest.mark.gpu

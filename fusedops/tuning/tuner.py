@@ -104,16 +104,16 @@ def put(content: Mapping[str, Any], found: Tuned, measured: Mapping[str, str]) -
         found.outcome.after,
         {found.case: found.percent_after},
         measured,
-        f"{found.percent_before:.1f} before: {difference(found.outcome)}.",
+        f"{found.percent_before:.1f} before; {difference(found.outcome)}.",
     )
     return rows.put(content, found.kind, row)
 
 
 def difference(outcome: Outcome) -> str:
-    """What a search has changed, field by field, with the values before."""
+    """What a search has changed: field by field, the values before and after."""
     before, after = outcome.before._asdict(), outcome.after._asdict()
-    changed = [f"{name} {before[name]}" for name in before if before[name] != after[name]]
-    return ", ".join(changed) or "nothing changed"
+    changed = [name for name in before if before[name] != after[name]]
+    return ", ".join(f"{n} {before[n]} -> {after[n]}" for n in changed) or "nothing changed"
 
 
 def keep(every: Sequence[Tuned], device: torch.device) -> str | None:
