@@ -140,7 +140,8 @@ def passes(bound, arch) -> Iterator[tuple[str, object, str]]:
         for stage, one in (("gradient", told.first), ("sums", told.second)):
             if one is not None:
                 slices = tuple(told.slices)
-                facts = f"{one[1].hex()} {one[2:]} {slices} {told.outputs} {told.shared_sums}"
+                sums = told.targets.shared_sums
+                facts = f"{one[1].hex()} {one[2:]} {slices} {told.outputs} {sums}"
                 yield f"{stage} of {len(wanted)}", one[0], facts
 
 

@@ -104,7 +104,7 @@ class GradCall:
 
 def _of_channels(told: Backward, one: Occurrence) -> str:
     """How a gradient is made each of whose elements neighbouring columns share."""
-    (_, output), _ = told.parts_of[one]
+    (_, output), _ = told.targets.parts_of[one]
     dtype, (rows, pieces) = told.outputs[output]
     return (
         f"each row leaves {pieces} sum{'s' * (pieces > 1)} over pieces of its columns "

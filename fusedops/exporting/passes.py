@@ -139,14 +139,15 @@ def backward_pass(bound: Bound, gradient: Gradient, target: Target) -> Pass:
             total,
             _blocks(total, lanes, cluster),
             1 if tile is None else tile.threads_per_block,
-            told.shared_sums * bound.compute.itemsize,
+            told.targets.shared_sums * bound.compute.itemsize,
             cluster,
         )
     ]
     if told.second is not None:
         sums, words, of_sums, count, grid = told.second
         shares = [
-            _share(told, total, parts, number) for (_, number), parts in told.parts_of.values()
+            _share(told, total, parts, number)
+            for (_, number), parts in told.targets.parts_of.values()
         ]
         parts_of = [] if fixed else list(zip(told.parts_at, shares, strict=True))
         launches.append(
@@ -219,7 +220,7 @@ def _check_sums(bound: Bound, gradient: Gradient, told: Backward) -> None:
             f"export: the gradients of {bound.op.name} over dimensions {bound.reduced} would be "
             "made on copies; make x and its operands dense, with the reduced dimensions last"
         )
-    if not (gradient.loose or told.loose):
+    if not (gradient.loose or told.targets.loose):
         return
     apart = {one.name for one, share in told.sharing.items() if share.kind == "apart"}
     names = gradient.names
@@ -273,7 +274,7 @@ def _share(told: Backward, total: str, parts: int, number: int) -> str:
     `number` is that of the output that holds them. Where columns share an element there is a part
     for each row.
     """
-    for one, ((_, output), _) in told.parts_of.items():
+    for one, ((_, output), _) in told.targets.parts_of.items():
         if output == number and told.sharing[one].kind == "channel":
             return str(parts) if total.isdigit() else "rows"
     each = told.slices.total // parts

@@ -16,13 +16,12 @@ from torch import Tensor
 
 from fusedops import _runtime
 from fusedops.bind.bind import KEPT, Bound
-from fusedops.bind.geometry import Geometry, Placed
+from fusedops.bind.geometry import Geometry
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member, Members
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import (
-    STORAGE,
     Number,
     Part,
     View,
@@ -39,13 +38,15 @@ from fusedops.run.backward_schedule import (
     sums_schedule,
     without_prefetch_across_rows,
 )
-from fusedops.run.operand_gradients import Occurrence, acting_place
+from fusedops.run.gradient_targets import GradientTargets
+from fusedops.run.kernel_members import declared
+from fusedops.run.operand_gradients import Occurrence
 from fusedops.run.saved_tensors import joining_name, saved_name
 from fusedops.run.second_stage import second_stage
 from fusedops.schedule import Schedule
 from fusedops.schedule.backward import resident_rows
 from fusedops.schedule.forward import host_columns
-from fusedops.schedule.row_partition import Sharing, Slices, cut, piece_columns, sharing
+from fusedops.schedule.row_partition import Sharing, Slices, cut, sharing
 from fusedops.schedule.traffic import without_rows
 
 if TYPE_CHECKING:
@@ -72,13 +73,9 @@ class Backward:
     Attributes:
         apart: Whether some tensor's reduced dimensions do not merge, so that no kernel can be made;
             if so, the attributes that describe kernels are not set.
-        loose: Whether some operand's gradient has the shape of x and is for the caller to sum.
-        parts_of: For each gradient that has partial sums, the source of the pointer of their
-            workspace, and their number.
-        pieces_of: For each gradient that is summed over pieces of a row's columns too, the number
-            of pieces that make one element; on a CPU there is one, and none is listed.
+        targets: Where the kernel puts the gradients of operands.
         parts_at: The index of the argument word of the second kernel that holds the number of
-            partial sums, for each of `parts_of`.
+            partial sums, for each of `targets.parts_of`.
     """
 
     def __init__(
@@ -99,10 +96,6 @@ class Backward:
         self.given = given
         self.outputs: list[tuple[torch.dtype, Sequence[int]]] = []
         self.of_statistics = {joining_name(n) for n in self.op.joining if n in self.op.statistics}
-        self.loose = False
-        self.shared_sums = 0  # elements of shared memory
-        self.parts_of: dict[Occurrence, tuple[tuple[int, int], int]] = {}
-        self.pieces_of: dict[Occurrence, int] = {}
         self.parts_at: Sequence[int] = ()
         inputs = self._inputs(dy)
         results = self._results()
@@ -213,6 +206,16 @@ class Backward:
             if share.outer < 0 and self.partial(share):
                 self.sharing[one] = share._replace(kind="apart")
         self.returned = len(self.outputs)
+        self.targets = GradientTargets(
+            self.bound,
+            geometry,
+            self.tile,
+            self.slices,
+            self.sharing,
+            self.views,
+            self.outputs,
+            self.partial,
+        )
         self.first = self._kernel()
         self.second = self._sums()
 
@@ -238,8 +241,9 @@ class Backward:
             stage = (variant.kernel(), sum_words, sum_patches, rows, 1)
             threads = 1 if variant.tile is None else variant.tile.threads_per_block
             then.append((*stage, blocks, threads, 0))
+        shared_sums = self.targets.shared_sums
         info = BackwardInfo(
-            schedule="shared" if self.shared_sums and self.kind == "register" else self.kind,
+            schedule="shared" if shared_sums and self.kind == "register" else self.kind,
             tile=tile,
             geometry=geometry,
             slices=self.slices,
@@ -256,7 +260,7 @@ class Backward:
             grain=total if geometry.rows * geometry.columns <= forward.HOST_INLINE else 1,
             grid=1 if tile is None else -(-total // tile.rows_per_block) * tile.cluster,
             block=1 if tile is None else tile.threads_per_block,
-            shared=self.shared_sums * self.bound.compute.itemsize,
+            shared=shared_sums * self.bound.compute.itemsize,
             draws=self.op.dropouts if self.bound.dropout_slots else 0,
             info=info,
             then=then,
@@ -291,12 +295,13 @@ class Backward:
             },
             drawn_in_memory=isinstance(bound.generator, Tensor),
         )
-        members = forward.declared(bound, write, geometry, gradient=True)
+        members = declared(bound, write, geometry, gradient=True)
         members.append(Member(write.view(views[("upstream",)]), "upstream"))
         members.append(Member(write.view(views[KEPT]), "kept"))
         to = views.get(("to",))
         members.append(Member(write.absent() if to is None else write.view(to), "to"))
-        members += [self._target(write, one) for one in self.gradient.occurrences]
+        targets = self.targets
+        members += [targets.member(write, one) for one in self.gradient.occurrences]
         if self.tile is not None and self.tile.launch.prefetch != "never":
             write.constant(self.tile.launch.prefetch_distance)
             members.append(Member("int64_t", "ahead", "distance"))
@@ -325,113 +330,18 @@ class Backward:
             most_columns=self.most_columns if entry == "gradient" else 0,
         )
 
-    def _target(self, write: ArgumentWriter, one: Occurrence) -> Member:
-        """The member that receives the gradient of an operand."""
-        place = acting_place(self.op, self.bound, one)
-        name = f"of_{one.side}{place}_{one.number}"
-        kind, sums = self._target_type(write, one, f"{place}, {one.number}")
-        return Member(kind, name, "target", one.side, place, sums=sums)
-
-    def _target_type(self, write: ArgumentWriter, one: Occurrence, numbers: str) -> tuple[str, str]:
-        """The C++ type of a target, and where it keeps sums over rows, as in `Member`.
-
-        `numbers` are the place of the functor and the number of its operand.
-        """
-        share, view = self.sharing[one], self.views[one]
-        columns = self.geometry.columns
-        if share.kind == "apart":
-            # Rows that share it are no neighbours: it is written in x's shape, the caller sums it.
-            self.loose = True
-            view = self._whole(one, view)
-            if one.side != "op":
-                return f"Each<{numbers}, {write.view(view)}>", ""
-            share = Sharing("row", 1, 0)
-        if share.kind == "each":
-            return f"Each<{numbers}, {write.view(view)}>", ""
-        if share.kind == "channel":
-            return self._by_channel(write, one, numbers), ""
-        partial = self.partial(share)
-        flag = str(partial).lower()
-        if share.kind == "row":
-            if partial:
-                view = self._scratch(one, 1)
-            kind = f"ByRow<{numbers}, "
-            if one.side == "op":
-                kind = f"OfRow<{one.number}, "
-            kind += f"{write.view(view)}, {flag}, {write.compute}>"
-            write.constant(share.group)
-            return kind, ""
-        sums = "memory" if self.tile is None else self.tile.launch.sum_storage
-        memory = None
-        if partial or sums == "memory":
-            memory = self._scratch(one, columns)
-        if not partial:
-            to = write.view(view)
-        elif sums == "memory":
-            to = write.absent()
-        else:
-            assert memory is not None
-            to = write.view(memory)
-        write.pointer(memory.patch if memory is not None and sums == "memory" else None)
-        write.constant(self.shared_sums)
-        if sums == "shared" and self.tile is not None:
-            self.shared_sums += self.tile.threads_per_block * self.tile.packs * self.tile.width
-        write.constant(share.group)
-        write.constant(columns)
-        flags = f"{flag}, Sums::k{sums.capitalize()}, {write.compute}"
-        return f"ByColumn<{numbers}, {to}, {flags}>", sums
-
-    def _by_channel(self, write: ArgumentWriter, one: Occurrence, numbers: str) -> str:
-        """The C++ type of a target whose elements each stand for several neighbouring columns."""
-        columns, repeats = self.geometry.columns, self.views[one].placed.repeats
-        piece = repeats if self.tile is None else piece_columns(self.tile, repeats)
-        if self.tile is not None:
-            self.pieces_of[one] = repeats // piece
-        memory = self._scratch(one, columns // piece)
-        write.pointer(memory.patch)
-        write.constant(columns // piece)
-        write.constant(repeats)
-        return f"ByChannel<{numbers}, {0 if self.tile is None else piece}, {write.compute}>"
-
-    def _scratch(self, one: Occurrence, columns: int) -> View:
-        """Allot a workspace of `columns` elements of the compute type for each partial sum."""
-        patch = (_runtime.OUTPUT, len(self.outputs))
-        tile, kind = self.tile, self.sharing[one].kind
-        combined = kind == "column" and tile is not None and tile.launch.sum_storage != "memory"
-        parts = self.slices.total // (tile.rows_per_block if tile is not None and combined else 1)
-        if kind == "channel":
-            parts = self.geometry.rows
-        self.outputs.append((self.bound.compute, (parts, columns)))
-        if self.partial(self.sharing[one]):
-            self.parts_of[one] = patch, parts
-        width = 1
-        if self.width:
-            size = self.bound.compute.itemsize
-            width = next(w for w in (8, 4, 2, 1) if w * size <= 16 and columns % w == 0)
-            width = min(width, self.width)
-        place = Placed((columns,), 1)
-        return View(STORAGE[self.bound.compute], place, width if self.width else 0, patch, False)
-
-    def _whole(self, one: Occurrence, view: View) -> View:
-        """Replace the output for an operand's gradient by one that rows do not share.
-
-        It has the compute type and x's shape, or size 1 in the reduced dimensions for an operand of
-        the operator itself.
-        """
-        kind, index = view.patch
-        place = "rows" if one.side == "op" else "whole"
-        shape = list(self.bound.x.shape)
-        if one.side == "op":
-            shape = [1 if d in self.bound.reduced else size for d, size in enumerate(shape)]
-        self.outputs[index] = (self.bound.compute, tuple(shape))
-        return self.views[place,]._replace(patch=(kind, index))
-
     def _sums(self) -> Any:
         """Generate the second kernel, which adds up partial sums; None if there are none."""
-        if not self.parts_of:
+        targets = self.targets
+        if not targets.parts_of:
             return None
         stage = second_stage(
-            self.geometry, self.sharing, self.views, self.parts_of, self.pieces_of, self.compute
+            self.geometry,
+            self.sharing,
+            self.views,
+            targets.parts_of,
+            targets.pieces_of,
+            self.compute,
         )
         self.parts_at = stage.parts_at
         variant = self._variant("sums", stage.members, stage.write)

@@ -20,9 +20,7 @@ from fusedops import _runtime
 from fusedops.bind.bind import FLOATING, KEPT, Bound
 from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry, Strided, Virtual, place
 from fusedops.errors import UnsupportedError
-from fusedops.functors import rounded
 from fusedops.generate.arguments import ArgumentWriter
-from fusedops.generate.members import Member
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import (
@@ -39,6 +37,7 @@ from fusedops.generate.views import (
 from fusedops.reference.unfused import run
 from fusedops.run.contiguous import dense_cure, run_on_copies
 from fusedops.run.fallback_arch import serve
+from fusedops.run.kernel_members import forward_members
 from fusedops.run.runnable import Runnable
 from fusedops.schedule import Schedule, override
 from fusedops.schedule import forward as schedule
@@ -237,7 +236,7 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> Fo
         slots=op.slots,
         drawn_in_memory=isinstance(bound.generator, Tensor),
     )
-    members = _members(bound, write, geometry, tile)
+    members = forward_members(bound, write, geometry, tile)
     variant = Variant(
         arch=target.arch,
         schedule=kind,
@@ -350,68 +349,6 @@ def placed(bound: Bound, parts: Sequence[Part], summed: Sequence[int] = ()) -> G
             f"{bound.op.name}: x of shape {shape} and its operands broadcast in too many ways: "
             f"{error}; {cure}, or use op.unfused"
         ) from None
-
-
-def declared(
-    bound: Bound, write: ArgumentWriter, geometry: Geometry, gradient: bool = False
-) -> list[Member]:
-    """Write the members with which every kernel's argument begins: rows, operator, x, functors.
-
-    The words of the members go to `write`. `gradient` says whether the operator's gradient takes
-    the place of the operator.
-    """
-    members = [Member(write.rows(geometry.rows, geometry.sizes), "rows")]
-    write.constant(geometry.columns)
-    members.append(Member("int64_t", "cols"))
-    members.append(Member(_operator(bound, write, gradient), "op"))
-    members.append(Member(write.operand("x"), "x"))
-    for side, chain in (("load", bound.load), ("store", bound.store)):
-        for index, functor in enumerate(chain):
-            write.dropout_slot = bound.dropout_slots.get((side, index), -1)
-            drawn = functor.draws is not None and write.drawn_in_memory
-            name = f"{side}{index}"
-            members.append(Member(functor.emit(write), name, "functor", side, index, drawn))
-    return members
-
-
-def _operator(bound: Bound, write: ArgumentWriter, gradient: bool) -> str:
-    """Write the data members of the operator or of its gradient; return its C++ type."""
-    op = bound.op
-    for name in op.numbers:
-        write.number(rounded(op.constants[name], write.compute))
-    kinds = [write.operand(name) for name in op.row_operands]
-    if gradient:
-        able = [name for name, one in op.statistics.items() if one.differentiable]
-        kinds += [write.output_gradient(name) for name in able]
-    if not op.numbers and not kinds:
-        write.constant(0)
-    return (op.gradient_cpp if gradient else op.cpp)(write.compute, *kinds)
-
-
-def _members(
-    bound: Bound, write: ArgumentWriter, geometry: Geometry, tile: Schedule | None
-) -> tuple[Member, ...]:
-    """The members of the forward kernel's argument."""
-    op = bound.op
-    members = declared(bound, write, geometry)
-    operator = next(one.cpp for one in members if one.name == "op")
-    members.append(Member(write.output("y"), "y"))
-    kept = f"Kept<{write.output(KEPT)}, " if bound.keep else ""
-    returned = [
-        f"Statistic<&{operator}::Finish::{op.statistics[name].member}, {write.output(name)}>"
-        for name in op.outputs
-        if name in op.statistics
-    ]
-    if returned:
-        kind = f"Statistics<{', '.join(returned)}>"
-    else:
-        write.constant(0)
-        kind = "NoStatistics"
-    members.append(Member(f"{kept}{kind}>" if kept else kind, "statistics"))
-    if tile is not None and tile.launch.prefetch != "never":
-        write.constant(tile.launch.prefetch_distance)
-        members.append(Member("int64_t", "ahead", "distance"))
-    return tuple(members)
 
 
 def columns_apart(bound: Bound) -> bool:

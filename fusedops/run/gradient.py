@@ -102,7 +102,7 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
             described = self.describe(dy, given, options, target)
             if described.apart:
                 return None
-            self.loose = self.loose or described.loose
+            self.loose = self.loose or described.targets.loose
             observer.notify(
                 call,
                 lambda other: self.describe(dy, given, options, other).variants,

@@ -34,6 +34,7 @@ from fusedops.declare.text import read
 from fusedops.errors import UnsupportedError
 from fusedops.reference.unfused import run
 from fusedops.run.autograd import run_backward, what_is_kept
+from fusedops.torch_ops.refusals import refuse_second, refuse_vmap
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
@@ -383,29 +384,13 @@ def _set_up_once(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> Non
     ctx.name = read(_Backward(*inputs).op).name
 
 
-def _refuse_second(ctx: Any, incoming: Sequence[Tensor | None]) -> None:
-    raise UnsupportedError(
-        f"{ctx.name}: a fused op has a first derivative only, and a second was asked for; use "
-        "op.unfused, which torch differentiates as often as you like"
-    )
-
-
 library.register_autograd(
     "fusedops::forward", _differentiate, setup_context=_set_up, lib=_namespace
 )
 library.register_autograd(
-    "fusedops::backward", _refuse_second, setup_context=_set_up_once, lib=_namespace
+    "fusedops::backward", refuse_second, setup_context=_set_up_once, lib=_namespace
 )
 
 
-def _refuse_vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
-    texts = [one for one in arguments if isinstance(one, str)]
-    name = read(texts[0]).name if texts else "dropout"
-    raise UnsupportedError(
-        f"{name}: torch.func.vmap does not see into a fused kernel; use op.unfused under it, or "
-        "give the op one more dimension: all before the reduced one are rows"
-    )
-
-
 for _name in ("forward", "backward", "draw"):
-    library.register_vmap(f"fusedops::{_name}", _refuse_vmap, lib=_namespace)
+    library.register_vmap(f"fusedops::{_name}", refuse_vmap, lib=_namespace)

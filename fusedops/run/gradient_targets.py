@@ -1,0 +1,170 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Where a backward kernel puts the gradients of operands: C++ targets and their workspaces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from fusedops import _runtime
+from fusedops.bind.bind import Bound
+from fusedops.bind.geometry import Geometry, Placed
+from fusedops.generate.arguments import ArgumentWriter
+from fusedops.generate.members import Member
+from fusedops.generate.views import STORAGE, View
+from fusedops.run.operand_gradients import Occurrence, acting_place
+from fusedops.schedule import Schedule
+from fusedops.schedule.row_partition import Sharing, Slices, piece_columns
+
+__all__ = ["GradientTargets"]
+
+
+class GradientTargets:
+    """The members of a backward kernel's argument that receive the gradients of operands.
+
+    Args:
+        bound: The forward call.
+        geometry: The rows and columns of the backward call.
+        schedule: The schedule of the kernel; None on a CPU.
+        slices: The row partition.
+        sharing: How rows and columns share each operand.
+        views: The tensors of the kernel; those of gradients by `Occurrence`.
+        outputs: Dtype and shape of each tensor that the call allocates; workspaces are appended.
+        partial: Whether such a sum is left in partial sums.
+
+    Attributes:
+        loose: Whether some gradient has the shape of x and is for the caller to sum.
+        shared_sums: Elements of shared memory that the sums of a block take.
+        parts_of: For each gradient that has partial sums, the source of the pointer of their
+            workspace, and their number.
+        pieces_of: For each gradient that is summed over pieces of a row's columns too, the number
+            of pieces that make one element; on a CPU there is one, and none is listed.
+    """
+
+    def __init__(
+        self,
+        bound: Bound,
+        geometry: Geometry,
+        schedule: Schedule | None,
+        slices: Slices,
+        sharing: Mapping[Occurrence, Sharing],
+        views: Mapping[Any, View],
+        outputs: list[tuple[torch.dtype, Sequence[int]]],
+        partial: Callable[[Sharing], bool],
+    ) -> None:
+        self.bound = bound
+        self.geometry = geometry
+        self.tile = schedule
+        self.slices = slices
+        self.sharing = sharing
+        self.views = views
+        self.outputs = outputs
+        self.partial = partial
+        self.loose = False
+        self.shared_sums = 0
+        self.parts_of: dict[Occurrence, tuple[tuple[int, int], int]] = {}
+        self.pieces_of: dict[Occurrence, int] = {}
+
+    def member(self, write: ArgumentWriter, one: Occurrence) -> Member:
+        """The member that receives the gradient of an operand."""
+        place = acting_place(self.bound.op, self.bound, one)
+        name = f"of_{one.side}{place}_{one.number}"
+        kind, sums = self._type(write, one, f"{place}, {one.number}")
+        return Member(kind, name, "target", one.side, place, sums=sums)
+
+    def _type(self, write: ArgumentWriter, one: Occurrence, numbers: str) -> tuple[str, str]:
+        """The C++ type of a target, and where it keeps sums over rows, as in `Member`.
+
+        `numbers` are the place of the functor and the number of its operand.
+        """
+        share, view = self.sharing[one], self.views[one]
+        columns = self.geometry.columns
+        if share.kind == "apart":
+            # Rows that share it are no neighbours: it is written in x's shape, the caller sums it.
+            self.loose = True
+            view = self._whole(one, view)
+            if one.side != "op":
+                return f"Each<{numbers}, {write.view(view)}>", ""
+            share = Sharing("row", 1, 0)
+        if share.kind == "each":
+            return f"Each<{numbers}, {write.view(view)}>", ""
+        if share.kind == "channel":
+            return self._by_channel(write, one, numbers), ""
+        partial = self.partial(share)
+        flag = str(partial).lower()
+        if share.kind == "row":
+            if partial:
+                view = self._scratch(one, 1)
+            kind = f"ByRow<{numbers}, "
+            if one.side == "op":
+                kind = f"OfRow<{one.number}, "
+            kind += f"{write.view(view)}, {flag}, {write.compute}>"
+            write.constant(share.group)
+            return kind, ""
+        sums = "memory" if self.tile is None else self.tile.launch.sum_storage
+        memory = None
+        if partial or sums == "memory":
+            memory = self._scratch(one, columns)
+        if not partial:
+            to = write.view(view)
+        elif sums == "memory":
+            to = write.absent()
+        else:
+            assert memory is not None
+            to = write.view(memory)
+        write.pointer(memory.patch if memory is not None and sums == "memory" else None)
+        write.constant(self.shared_sums)
+        if sums == "shared" and self.tile is not None:
+            self.shared_sums += self.tile.threads_per_block * self.tile.packs * self.tile.width
+        write.constant(share.group)
+        write.constant(columns)
+        flags = f"{flag}, Sums::k{sums.capitalize()}, {write.compute}"
+        return f"ByColumn<{numbers}, {to}, {flags}>", sums
+
+    def _by_channel(self, write: ArgumentWriter, one: Occurrence, numbers: str) -> str:
+        """The C++ type of a target whose elements each stand for several neighbouring columns."""
+        columns, repeats = self.geometry.columns, self.views[one].placed.repeats
+        piece = repeats if self.tile is None else piece_columns(self.tile, repeats)
+        if self.tile is not None:
+            self.pieces_of[one] = repeats // piece
+        memory = self._scratch(one, columns // piece)
+        write.pointer(memory.patch)
+        write.constant(columns // piece)
+        write.constant(repeats)
+        return f"ByChannel<{numbers}, {0 if self.tile is None else piece}, {write.compute}>"
+
+    def _scratch(self, one: Occurrence, columns: int) -> View:
+        """Allot a workspace of `columns` elements of the compute type for each partial sum."""
+        patch = (_runtime.OUTPUT, len(self.outputs))
+        tile, kind = self.tile, self.sharing[one].kind
+        combined = kind == "column" and tile is not None and tile.launch.sum_storage != "memory"
+        parts = self.slices.total // (tile.rows_per_block if tile is not None and combined else 1)
+        if kind == "channel":
+            parts = self.geometry.rows
+        self.outputs.append((self.bound.compute, (parts, columns)))
+        if self.partial(self.sharing[one]):
+            self.parts_of[one] = patch, parts
+        width = 0
+        if tile is not None:
+            size = self.bound.compute.itemsize
+            width = next(w for w in (8, 4, 2, 1) if w * size <= 16 and columns % w == 0)
+            width = min(width, tile.width)
+        place = Placed((columns,), 1)
+        return View(STORAGE[self.bound.compute], place, width, patch, False)
+
+    def _whole(self, one: Occurrence, view: View) -> View:
+        """Replace the output for an operand's gradient by one that rows do not share.
+
+        It has the compute type and x's shape, or size 1 in the reduced dimensions for an operand of
+        the operator itself.
+        """
+        kind, index = view.patch
+        place = "rows" if one.side == "op" else "whole"
+        shape = list(self.bound.x.shape)
+        if one.side == "op":
+            shape = [1 if d in self.bound.reduced else size for d, size in enumerate(shape)]
+        self.outputs[index] = (self.bound.compute, tuple(shape))
+        return self.views[place,]._replace(patch=(kind, index))
