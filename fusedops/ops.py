@@ -25,7 +25,7 @@ __all__ = ["L2Norm", "LayerNorm", "LogSoftmax", "RMSNorm", "Softmax"]
 
 def _flag(op: RowOp, name: str, value: object) -> bool:
     """An argument of a declaration that is True or False; raises TypeError for anything else."""
-    if value not in (True, False):
+    if not isinstance(value, (bool, int)) or value not in (True, False):
         kind = type(op).__name__
         raise TypeError(f"{kind}: {name} must be True or False, got {shortened(value)}")
     return bool(value)

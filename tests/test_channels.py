@@ -218,7 +218,7 @@ def test_the_bytes_of_partial_sums(image):
     x = tensor(*shape, dtype=torch.float16)
     given = {name: tensor(*shape[1:3], 1, 1, dtype=torch.float16) for name in AFFINE.slots}
     told = backward_of_channels(AFFINE, x, given, "sm_90")
-    (_, output), parts = next(iter(told.parts_of.values()))
+    (_, output), parts = next(iter(told.targets.parts_of.values()))
     dtype, (rows, pieces) = told.outputs[output]
     assert (dtype, rows, parts) == (torch.float32, 8 * 32, 8 * 32)
     assert pieces == 8 * math.prod(image) // PIECES[image]

@@ -188,7 +188,7 @@ def check_row_counts(op, dtype, columns, device, schedule=None, limit=1 << 22):
         assert same_bits(part["x"], whole["x"][:rows])
 
 
-@pytest.mark.parametrize("columns", [1, 33, 1000, 4097, 50257])
+@pytest.mark.parametrize("columns", [1, 16, 31, 33, 96, 1000, 4097, 50257])
 @pytest.mark.parametrize("op", OPERATORS)
 def test_sizes_on_the_cpu(op, columns):
     check_row_counts(op, torch.float32, columns, "cpu")

@@ -85,3 +85,15 @@ def test_names_of_statistics_are_reserved_where_there_are_some(kind):
     with pytest.raises(ValueError, match=r"choose another name than .*mean, rstd"):
         kind(load=[fo.Scale("mean")])
     assert fo.Softmax(load=[fo.Scale("mean")]).slots == {"mean": 1}
+
+
+class KeepsLess(fo.L2Norm):
+    """Says that its gradient reads one number of a row; its C++ keeps two."""
+
+    kept = 1
+
+
+def test_what_is_kept_is_what_python_says(device):
+    x = torch.randn(3, 8, device=device, requires_grad=True)
+    with pytest.raises(fo.CompileError, match="must be kKept of its Finish"):
+        KeepsLess()(x)

@@ -143,3 +143,12 @@ def test_only_public_names_are_shown():
     shown = {name for name in dir(fo) if not name.startswith("__")}
     assert shown == set(fo.__all__)
     assert "__version__" in dir(fo)
+
+
+def test_results_of_several_outputs():
+    """Their class is made for each declaration, so it is none that pickle could import."""
+    result = fo.Softmax(lse=True)(torch.randn(3, 8))
+    again = pickle.loads(pickle.dumps(result))
+    assert type(again) is type(result)
+    assert torch.equal(again.y, result.y)
+    assert torch.equal(again.lse, result.lse)

@@ -167,8 +167,9 @@ def operands_of(op: Declaration) -> tuple[Operand, ...]:
         stream = None if functor is None else functor.saves
         for operand in operands:
             if operand.name in reserved:
+                who = name if functor is None else repr(functor)
                 raise ValueError(
-                    f"{name}: {functor or 'it'!r} names its operand {operand.name!r}, which the "
+                    f"{name}: {who} names its operand {operand.name!r}, which the "
                     f"call itself uses; choose another name than {', '.join(reserved)}"
                 )
             known = found.setdefault(operand.name, operand)

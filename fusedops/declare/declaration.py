@@ -98,7 +98,7 @@ class Declaration(Operator):
     @functools.cached_property
     def result_type(self) -> Any:
         """The named-tuple class of a result with several outputs; its fields are `outputs`."""
-        return collections.namedtuple(f"{type(self).__name__}Result", self.outputs)
+        return _result_type(f"{type(self).__name__}Result", self.outputs)
 
     def wrap(self, outputs: Mapping[str, Tensor]) -> Any:
         """The result of a call: y if it is the only output, else all as a `result_type`."""
@@ -120,3 +120,19 @@ class Declaration(Operator):
 
     def _sides(self) -> tuple[tuple[str, tuple[Functor, ...]], ...]:
         return (("load", self.load), ("store", self.store))
+
+
+@functools.cache
+def _result_type(name: str, fields: tuple[str, ...]) -> Any:
+    """The named-tuple class of these fields; its instances pickle by name and fields."""
+    made = collections.namedtuple(name, fields)  # type: ignore[misc]
+
+    def reduce(result: Any) -> tuple[Any, ...]:
+        return _result, (name, fields, tuple(result))
+
+    setattr(made, "__reduce__", reduce)  # noqa: B010 (a type checker knows no such assignment)
+    return made
+
+
+def _result(name: str, fields: tuple[str, ...], values: Iterable[Any]) -> Any:
+    return _result_type(name, fields)._make(values)

@@ -139,7 +139,8 @@ class Operator:
         """The sizes of what the gradient of `value` is added up from, per element.
 
         `fusedops.testing.check` allows errors relative to them. None, unless an operator knows a
-        formula: then they are estimated from gradients of random signs, which is sound, and slow.
+        formula: then they are estimated from gradients of random signs, which is slow, and too
+        small where the terms of one element cancel.
 
         Args:
             value: What is reduced.
@@ -167,10 +168,11 @@ class Operator:
                 "or header and gradient_header, files under include/fusedops/ (see "
                 "fusedops/op/contract.cuh)"
             )
-        if not isinstance(getattr(self, "kept", None), int) or self.kept < 1:
+        kept = getattr(self, "kept", None)
+        if isinstance(kept, bool) or not isinstance(kept, int) or kept < 1:
             raise TypeError(
                 f"{name}: an operator says how many numbers of a row its gradient reads, at least "
-                f"one: kept = 1, say, as kKept in its C++; got {getattr(self, 'kept', None)!r}"
+                f"one: kept = 1, say, as kKept in its C++; got {kept!r}"
             )
         if self.gradient_schedule not in ("softmax", "norm"):
             raise TypeError(

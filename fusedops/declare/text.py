@@ -171,6 +171,15 @@ def _kind_of(kind: type) -> str:
     return "operator" if issubclass(kind, Declaration) else "functor"
 
 
+def _said(op: Declaration) -> tuple[object, ...]:
+    """What an operator's class says of its C++, of which another class of its name may say else."""
+    operands = [f"Operand{number}" for number in range(len(op.row_operands))]
+    able = [f"Of{name}" for name, one in op.statistics.items() if one.differentiable]
+    types = (op.cpp("float", *operands), op.gradient_cpp("float", *operands, *able))
+    facts = (op.kept, op.numbers, tuple(op.statistics.items()), op.masks, op.logarithmic)
+    return (*types, *facts)
+
+
 def _place(one: Functor | Declaration) -> str:
     """Where the class of a functor or an operator is, and a digest of its C++ source.
 
@@ -179,8 +188,8 @@ def _place(one: Functor | Declaration) -> str:
     kind = type(one)
     if _is_own(kind):
         return _OWN
-    headers = one.headers
+    headers: tuple[object, ...] = tuple(one.headers) if isinstance(one, Functor) else ()
     if isinstance(one, Declaration):
-        headers = (*one.headers(), *one.headers(gradient=True))
+        headers = (*one.headers(), *one.headers(gradient=True), *_said(one))
     digest = hashlib.sha256(f"{headers} {one.definition}".encode()).hexdigest()
     return f"{kind.__module__}:{kind.__qualname__}@{digest[:16]}"

@@ -69,7 +69,7 @@ def forward_members(
     else:
         write.constant(0)
         kind = "NoStatistics"
-    members.append(Member(f"{kept}{kind}>" if kept else kind, "statistics"))
+    members.append(Member(f"{kept}{kind}, {op.kept}>" if kept else kind, "statistics"))
     if tile is not None and tile.launch.prefetch != "never":
         write.constant(tile.launch.prefetch_distance)
         members.append(Member("int64_t", "ahead", "distance"))

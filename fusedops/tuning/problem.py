@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -100,9 +100,12 @@ class Problem:
     def __init__(
         self, op: RowOp, bound: Bound, kind: str, device: torch.device, options: Mapping[str, Any]
     ) -> None:
+        # The op that sees x as the kernel does: that of a GroupNorm is a LayerNorm.
+        op = cast("RowOp", bound.op)
         self.op, self.kind, self.device = op, kind, device
         self.kernel = kernel_of(bound, kind, target_of(device))
-        self._options = dict(options)
+        self._options = {k: v for k, v in options.items() if k != "normalized_shape"}
+        self._options["dim"] = bound.reduced
         self._draws = bool(bound.dropout_slots)
         x, operands = fewer_rows(bound, CHECKED)
         given = filled({"x": x, **operands}, bound.columns, device)

@@ -126,6 +126,7 @@ def keep(every: Sequence[Tuned], device: torch.device) -> str | None:
     """
     target = Target.of(device)
     assert target.gpu is not None
+    tuned.find.cache_clear()  # another process may have kept a row meanwhile
     file = tuned.find(target.arch, target.gpu.name)
     before = rows.empty(target.arch, target.gpu) if file is None else tuned.content_of(file)
     content = before

@@ -60,6 +60,11 @@
 #define FUSEDOPS_ROUNDED(x) (x)
 #endif
 
+// An array of n elements in the caller's frame: a frame of a fixed size would be that of the longest
+// row, beyond the stack of a small thread.
+#define FUSEDOPS_ON_STACK(T, n) \
+  static_cast<T*>(__builtin_alloca_with_align(static_cast<size_t>(n) * sizeof(T), 8 * alignof(T)))
+
 // Before a __host__ __device__ function that calls a member of a user's type, which may be for one
 // of the two alone.
 #if defined(__CUDACC__) && !defined(__CUDACC_RTC__)

@@ -177,6 +177,8 @@ struct Load {
   Source source;
   Chain<0, Functors...> chain;
 
+  static constexpr bool kComputes = sizeof...(Functors) > 0;  // not the elements as they are read
+
   // A stream is saved at masked elements as well, so then no column is skipped.
   static constexpr bool kSaves = Chain<0, Functors...>::kSaves;
   static constexpr bool kMasks = Chain<0, Functors...>::kMasks;

@@ -21,7 +21,7 @@
 //   row    0 <= row < rows. Its type is a template parameter: RowIndex (row/index.cuh), which holds
 //          the row's number and coordinates and converts to int64_t. A member that declares
 //          `int64_t row` therefore works as it is.
-//   N, col N is a power of two up to 64, col % N == 0 and col + N <= cols: all N columns lie in the
+//   N, col N is a power of two up to 32, col % N == 0 and col + N <= cols: all N columns lie in the
 //          row. The end of a row whose length N does not divide comes in smaller packs.
 //   lanes  One thread makes the call for the packs of its own tile. Neighbouring lanes of a warp
 //          hold neighbouring packs, but the lanes need NOT be converged: some may have no pack. So:
@@ -109,8 +109,8 @@
 //   template <int N> void prefetch(int64_t row, int64_t col) const
 //   template <class By>
 //   __device__ void prefetch_all(int64_t row, int64_t begin, int64_t end, By by) const
-//     Optional with kSaves, and only called in the backward pass on a GPU, for a row that comes
-//     later: hints to the L2 cache of the tensors that reread and backward read. They may not write
+//     Optional with kSaves, and only called in the backward pass, for a row that comes later
+//     (prefetch on a CPU as well): hints to the L2 cache of the tensors that reread and backward read. They may not write
 //     or wait. prefetch: each lane for its own packs; the last pack may exceed the row.
 //     prefetch_all: columns begin to end (begin may exceed end) by one thread (By = Alone) or by
 //     all threads of the row in this block, a cache line each in turn (By = ByLine). View has both.

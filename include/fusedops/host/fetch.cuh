@@ -34,6 +34,9 @@ FUSEDOPS_HD void each_pack(const Tile& tile, F f) {
   }
 }
 
+template <class LoadT>
+using ComputesFlag = Flag<LoadT::kComputes>;
+
 /// Loads a pack, unless it cannot be unmasked: then it becomes `padding`.
 template <int N, bool kAgain, class LoadT, class Compute, class Row>
 FUSEDOPS_HD void load_wanted(const LoadT& load, Compute* dst, const Row& row, int64_t col,
@@ -43,6 +46,13 @@ FUSEDOPS_HD void load_wanted(const LoadT& load, Compute* dst, const Row& row, in
   if constexpr (detail::skips<LoadT, Row>()) wanted = wanted && load.template any<N>(row, col);
   if (wanted) {
     load_pack<N, kAgain>(load, dst, row, col);
+#if defined(__GNUC__)
+    // A product of the LOAD is rounded before the operator gets it, in both passes: GCC forgets
+    // __builtin_assoc_barrier where it vectorizes.
+    if constexpr (flag<true, ComputesFlag, LoadT>()) {
+      asm volatile("" : "+m"(*reinterpret_cast<Compute(*)[N]>(dst)));
+    }
+#endif
   } else {
     FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) dst[i] = padding;

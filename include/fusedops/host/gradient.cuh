@@ -54,9 +54,9 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
   constexpr bool kEverywhere = !Op::kMaskedIsConstant && Sinks<RowTile, StoreTargets>::kAny;
   const Alongside<LoadT, Upstream, Row, kEverywhere> along{load, upstream};
   const int64_t chunks = Schedule::kIsShort ? 1 : (cols + Schedule::kChunk - 1) / Schedule::kChunk;
-  constexpr int kTiles = Schedule::kRows * Schedule::kChunks;
-  RowTile values[kTiles];
-  RowTile gradients[kTiles];
+  const int64_t held = Schedule::kIsShort ? Schedule::kRows : kKeeps ? chunks : 1;
+  RowTile* const values = FUSEDOPS_ON_STACK(RowTile, held);
+  RowTile* const gradients = FUSEDOPS_ON_STACK(RowTile, held);
   typename Op::Partial parts[Schedule::kRows];
 
   const detail::HostLane lane{cols};

@@ -10,6 +10,7 @@
 
 #include <fusedops/host/fetch.cuh>
 #include <fusedops/op/contract.cuh>
+#include <fusedops/row/repeated.cuh>
 #include <fusedops/row/storage.cuh>
 
 namespace fusedops {
@@ -69,8 +70,9 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
   } else {
     constexpr bool kKeeps = !Storage::kRevisits;
     const int64_t chunks = (cols + Schedule::kChunk - 1) / Schedule::kChunk;
-    RowTile tiles[Schedule::kChunks];
-    Partial parts[Schedule::kChunks];
+    const int64_t held = kKeeps ? chunks : 1;
+    RowTile* const tiles = FUSEDOPS_ON_STACK(RowTile, held);
+    Partial* const parts = FUSEDOPS_ON_STACK(Partial, held);
     for (int64_t number = begin; number < end; ++number) {
       const Row row = rows.index(number);
       const Columns bounds = bounds_of(load, row, cols);

@@ -87,11 +87,12 @@ FUSEDOPS_HD void host_load_cut(Tile& value, Tile& gradient, const LoadT& load, c
   using Compute = typename Op::Compute;
   constexpr int N = Tile::kPack;
   const int cut = value.left / N * N;
+  const bool cuts = cut < value.left;
   FUSEDOPS_UNROLL
   for (int begin = cut; begin < value.size(); begin += N) {
     FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) {
-      value.at[begin + i] = begin == cut ? Op::padding_value() : Compute(0);
+      value.at[begin + i] = cuts && begin == cut ? Op::padding_value() : Compute(0);
       gradient.at[begin + i] = 0;
     }
   }

@@ -14,23 +14,6 @@
 
 namespace fusedops {
 
-namespace detail {
-
-template <class Compute, int N>
-FUSEDOPS_HD Compute pairwise_sum(const Compute (&values)[N]) {
-  Compute sum[N];
-  FUSEDOPS_VECTOR
-  for (int i = 0; i < N; ++i) sum[i] = values[i];
-  FUSEDOPS_UNROLL
-  for (int step = N / 2; step > 0; step /= 2) {
-    FUSEDOPS_VECTOR
-    for (int i = 0; i < step; ++i) sum[i] += sum[i + step];
-  }
-  return sum[0];
-}
-
-}  // namespace detail
-
 /// `pieces` sums a row, of kColumns columns each: a power of two, by which all packs are aligned.
 /// On a host kColumns is kAnyWidth, and the piece is all that shares an element, `repeats` columns.
 template <int kFunctor_, int kOperand_, int kColumns, class Compute>

@@ -67,8 +67,9 @@ struct Statistics {
 template <class Only>
 struct Statistics<Only> : Only {};
 
-/// Keeps what the operator's gradient wants to know of a row, Finish::kKept numbers, and hands on.
-template <class To, class Others>
+/// Saves the Finish::kKept numbers of a row that the operator's gradient reads, and writes the others.
+/// kNumbers: how many the caller has allocated; 0 says nothing.
+template <class To, class Others, int kNumbers = 0>
 struct Kept {
   To to;
   Others others;
@@ -79,6 +80,8 @@ struct Kept {
         detail::detected<detail::KeepCall, Finish>(),
         "fusedops: an operator without a gradient: its Finish needs Compute, int kKept and "
         "void keep(Compute (&kept)[kKept]) const (see fusedops/op/contract.cuh)");
+    static_assert(kNumbers == 0 || kNumbers == Finish::kKept,
+                  "fusedops: `kept` of the operator's Python class must be kKept of its Finish");
     others.write(finish, row);
     typename Finish::Compute kept[Finish::kKept];
     finish.keep(kept);

@@ -147,10 +147,9 @@ struct ByColumn {
   }
 };
 
-#if !defined(FUSEDOPS_CUDA)
 namespace detail {
 
-/// The sum of a pack in vectors: a compiler may not reorder additions by itself.
+/// The sum of a pack by halves: a compiler may not reorder additions by itself.
 template <int N, class Compute>
 FUSEDOPS_HD Compute pairwise_sum(const Compute (&values)[N]) {
   if constexpr (N == 1) {
@@ -164,7 +163,6 @@ FUSEDOPS_HD Compute pairwise_sum(const Compute (&values)[N]) {
 }
 
 }  // namespace detail
-#endif
 
 /// Columns share one element, and so do `group` neighbouring rows.
 template <int kFunctor_, int kOperand_, class View, bool kPartial, class Compute>
