@@ -29,7 +29,8 @@ __all__ = ["HOST_BUFFERED", "Row", "choose", "choose_host", "host_columns", "sta
 
 #: Largest number of columns of each CPU kernel that keeps rows in a buffer. The loops of the short
 #: ones have constant bounds, and several rows go through each step together (host/rows.cuh). The
-#: last is HostSchedule::kBuffered: 256 KiB of float, which an L2 cache holds.
+#: last is HostSchedule::kBuffered: 256 KiB of float, which an L2 cache holds, and twice that
+#: in a backward pass.
 HOST_COLUMNS = (16, 32, 64, 128, 65536)
 HOST_BUFFERED = HOST_COLUMNS[-1]
 

@@ -28,8 +28,7 @@ FUSEDOPS_HD void load_pack(const LoadT& load, Compute* dst, const Row& row, int6
 }
 
 /// Calls f(width, i) for the packs that cover `count` of N elements, from element i on. Packs get
-/// narrower towards the end of the row: those of a CPU are wide, and their rest should still be
-/// moved by vectors.
+/// narrower towards the end of the row.
 template <int N, class F>
 FUSEDOPS_HD void walk_tail(int64_t count, int first, const F& f) {
   constexpr int kNext = N > 8 ? 8 : 1;
