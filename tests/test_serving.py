@@ -18,7 +18,7 @@ from fusedops.generate.target import Target
 from fusedops.prebuild.signature import of_call
 from fusedops.run import fallback_arch as serving
 from fusedops.run import forward as plan
-from fusedops.schedule.architectures import Gpu
+from fusedops.schedule.architectures import GPUS, Gpu
 
 NEWER = Target("sm_139", Gpu(232448, 200, 2048, 60 << 20))  # of no GPU that is known
 
@@ -164,3 +164,18 @@ def test_what_is_translated_keeps_to_the_clusters_of_the_gpu():
     }
     assert blocks["sm_100"]["sm_90"] == 16
     assert set(blocks["sm_90"].values()) == {1}
+
+
+def test_what_was_built_ahead_serves_where_a_tuned_kernel_cannot_be_had(monkeypatch):
+    own = Target("sm_90", GPUS["sm_90"]._replace(name="NVIDIA Test GPU"))
+    monkeypatch.setattr(serving.Target, "of", classmethod(lambda cls, device: own))
+
+    def make(target):
+        if target.gpu.name:
+            raise MissingVariantError("it was tuned here, and never built")
+        return target
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = serving.serve(torch.device("cuda", 0), make, lambda: None)
+    assert found == own._replace(gpu=GPUS["sm_90"])

@@ -9,6 +9,7 @@ the driver. A warning says so once, since an older variant may be slower.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import shlex
 import warnings
@@ -55,6 +56,10 @@ def serve(device: torch.device, make: Callable[[Target], _T], call: Callable[[],
     try:
         return make(own)
     except _LACKING as error:
+        if own.gpu is not None and own.gpu.name:
+            # What was built ahead has the package's launch configuration, not one tuned here.
+            with contextlib.suppress(*_LACKING):
+                return make(own._replace(gpu=own.gpu._replace(name="")))
         for target in own.older():
             try:
                 made = make(target)
