@@ -255,7 +255,7 @@ def test_rows_that_share_a_block_leave_one_part(op, columns, dtype, block, arch)
     assert backward.tile.threads_per_block == block
     rows = backward.tile.rows_per_block
     assert rows > 1
-    for _, parts in backward.parts_of.values():
+    for _, parts in backward.targets.parts_of.values():
         assert parts * rows == backward.slices.total
     check_compiles(backward)
 

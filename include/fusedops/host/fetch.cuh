@@ -46,7 +46,7 @@ FUSEDOPS_HD void load_wanted(const LoadT& load, Compute* dst, const Row& row, in
   if constexpr (detail::skips<LoadT, Row>()) wanted = wanted && load.template any<N>(row, col);
   if (wanted) {
     load_pack<N, kAgain>(load, dst, row, col);
-#if defined(__GNUC__)
+#if defined(__GNUC__) && !defined(FUSEDOPS_CUDA)
     // A product of the LOAD is rounded before the operator gets it, in both passes: GCC forgets
     // __builtin_assoc_barrier where it vectorizes.
     if constexpr (flag<true, ComputesFlag, LoadT>()) {
