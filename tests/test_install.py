@@ -158,7 +158,7 @@ op.unfused(x, gamma=gamma, beta=beta, bias=bias.detach()).square().sum().backwar
 assert torch.allclose(got, x.grad, atol=1e-4)
 print(env.include_dir())
 print(env.cmake_dir())
-from fusedops.doctor.package import check_headers, check_runtime
+from fusedops.doctor.machine import check_headers, check_runtime
 print(check_headers())
 print(check_runtime())
 """

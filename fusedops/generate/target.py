@@ -13,12 +13,13 @@ import torch
 
 from fusedops import _runtime
 from fusedops.errors import UnsupportedError
-from fusedops.generate import tuned  # noqa: F401 (launch configurations are looked up there)
 from fusedops.jit.levels import LEVELS, cpu_level
 from fusedops.schedule.architectures import GPUS, OLDEST, PORTABLE_CLUSTER, Gpu, number
+from fusedops.schedule.lookup import use_tuned
 
 if TYPE_CHECKING:
     from fusedops._runtime import DeviceProperties
+    from fusedops.schedule.tuning_file import TuningFile
 
 __all__ = ["ARCHS", "Target", "device_info"]
 
@@ -150,3 +151,13 @@ def _cuda_target(index: int) -> Target:
         name=found["name"],
     )
     return Target(arch, gpu)
+
+
+def _tuned(arch: str, device: str) -> TuningFile | None:
+    """The file that was tuned on a device; importing fusedops does not import what reads it."""
+    from fusedops.generate.tuned import find
+
+    return find(arch, device)
+
+
+use_tuned(_tuned)

@@ -115,6 +115,3 @@ def _warn(folder: Path, reason: str) -> None:
         RuntimeWarning,
         stacklevel=2,
     )
-
-
-lookup.use_tuned(find)
