@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from fusedops import renamed
 from fusedops.version import __version__ as __version__
 
-#: The public names beside those of the functors, which `fusedops.functors.library` lists.
+#: The public names beside those of the functors, which `fusedops.functors.shipped` lists.
 _NAMES = [
     "CompileError",
     "CompilerNotFound",
@@ -74,8 +74,8 @@ if TYPE_CHECKING or not _is_command():
     from fusedops.errors import MissingVariantError as MissingVariantError
     from fusedops.errors import UnsupportedError as UnsupportedError
     from fusedops.functors import Functor as Functor
-    from fusedops.functors import library as _library
-    from fusedops.functors.library import *
+    from fusedops.functors import shipped as _shipped
+    from fusedops.functors.shipped import *
     from fusedops.group_norm import GroupNorm as GroupNorm
     from fusedops.group_norm import InstanceNorm as InstanceNorm
     from fusedops.ops import L2Norm as L2Norm
@@ -86,14 +86,14 @@ if TYPE_CHECKING or not _is_command():
     from fusedops.row_op import RowOp as RowOp
 
     if not TYPE_CHECKING:  # type checkers follow the imports, but cannot compute a list
-        __all__ = [*_NAMES, *_library.__all__]
+        __all__ = [*_NAMES, *_shipped.__all__]
 
 
 def _public() -> list[str]:
     """The public names. In the process of a command, where there is no list yet, this makes it."""
     if "__all__" not in globals():
-        library = importlib.import_module("fusedops.functors.library")
-        globals()["__all__"] = [*_NAMES, *library.__all__]
+        shipped = importlib.import_module("fusedops.functors.shipped")
+        globals()["__all__"] = [*_NAMES, *shipped.__all__]
     public: list[str] = globals()["__all__"]
     return public
 

@@ -7,16 +7,16 @@ from steps import STEPS
 
 import fusedops as fo
 from fusedops import functors
-from fusedops.functors import library
+from fusedops.functors import shipped
 from fusedops.jit import env
 
 
 def test_functors_are_exported_as_their_modules_list_them():
-    assert {"Scale", "Causal", "Dropout", "Residual"} <= {*library.__all__}
-    for name in library.__all__:
-        assert getattr(fo, name) is getattr(functors, name) is getattr(library, name)
-    assert {*library.__all__} < {*fo.__all__}
-    assert {*library.__all__, "Functor", "Role", "functor"} < {*functors.__all__}
+    assert {"Scale", "Causal", "Dropout", "Residual"} <= {*shipped.__all__}
+    for name in shipped.__all__:
+        assert getattr(fo, name) is getattr(functors, name) is getattr(shipped, name)
+    assert {*shipped.__all__} < {*fo.__all__}
+    assert {*shipped.__all__, "Functor", "Role", "functor"} < {*functors.__all__}
     for package in (fo, functors):
         assert len(package.__all__) == len({*package.__all__})
 
@@ -46,11 +46,11 @@ def test_type_checkers_see_them(tmp_path):
 
 
 def test_every_functor_has_references_by_hand():
-    assert {step.functor for step in STEPS.values()} == {*library.__all__}
+    assert {step.functor for step in STEPS.values()} == {*shipped.__all__}
     assert all(step.examples for step in STEPS.values())
 
 
 def test_cpp_projects_get_every_functor():
     text = (env.include_dir() / "fusedops" / "functors.cuh").read_text(encoding="utf-8")
-    for name in library.__all__:
-        assert f"#include <fusedops/functor/{getattr(library, name).header}>" in text, name
+    for name in shipped.__all__:
+        assert f"#include <fusedops/functor/{getattr(shipped, name).header}>" in text, name
