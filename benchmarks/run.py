@@ -19,6 +19,7 @@ Parts (all that this machine can run, unless some are named):
     cpu                CPU   the ops by columns beside torch, both chains beside torch eager and
                              torch.compile; one thread and all
     host               both  host time of a call that hits its plan, and of forward and backward
+    lengths            both  kernels that random row lengths and shapes build, and the longest call
 """
 
 import sys
@@ -33,6 +34,7 @@ import dispatch
 import errors
 import flagships
 import host
+import lengths
 import memory
 import points
 import results
@@ -75,6 +77,7 @@ PARTS: dict[str, Part] = {
     "errors": errors.table,
     "cpu": cpu.measured,
     "host": whole(host.calls),
+    "lengths": whole(lengths.measured),
 }
 HONEST_BYTES_PER_SECOND = 4.1e12  # An H200 below this at 1 GiB is not at its best: void.
 

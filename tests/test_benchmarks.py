@@ -342,5 +342,6 @@ class TestTune:
         for of_shape in Selection(dtypes=("float16",), columns=(256, 50257)).sweep():
             for point in of_shape:
                 kernel = kernel_of(tune.call(point), point.direction, Target.named("sm_90"))
-                assert kernel.features.columns == point.columns
+                # The longest rows of its rung, which serves rows of so many columns.
+                assert kernel.features.columns == {256: 256, 50257: 51200}[point.columns]
                 assert kernel.kind == point.direction

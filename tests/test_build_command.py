@@ -52,6 +52,25 @@ class TestTheCommands:
         again = self.build(*self.FLAGSHIP, "--arch", "sm_90", "--dtype", "float16")
         assert re.search(r"sm_90 +│ +(\d+) +│ +0 +│ +\1 ", again.output)
 
+    def test_every_length_is_built_for(self):
+        call = (
+            "fusedops.flagship:ATTENTION",
+            "--operand",
+            "x=T:2,2,4,16",
+            "--operand",
+            "scale=0.5",
+        )
+        call += ("--operand", "pair_bias=T:1,2,4,16", "--operand", "padding=bool:2,1,1,16")
+        given = (*call, "--operand", "p=0.1", "--no-backward", "--arch", "x86-64-v3")
+        one, every = self.build(*given), self.build(*given, "--lengths", "64")
+        assert (one.exit_code, every.exit_code) == (0, 0), every.output
+        counts = [int(re.search(r"v3 +│ +(\d+)", found.output)[1]) for found in (one, every)]
+        assert counts[1] == 3 * counts[0]  # for rows of up to 16, 32 and 64 columns
+        assert re.search(r"\d+\.\d │$", every.output, flags=re.M)  # their size
+        refused = self.build(*given, "--lengths", "64", "--dim", "1")
+        assert refused.exit_code == 2
+        assert "rows in the last dimension" in refused.output
+
     @pytest.mark.parametrize(
         ("arch", "dtype"),
         [(f"cpu, cpu,{Target.named('cpu').arch}", "float16"), ("cpu", "float16, float16")],

@@ -123,12 +123,12 @@ class TestSearch:
     def test_the_fastest_is_found(self):
         def seconds(config):
             far = abs(config.min_threads_per_sm - 1280) / 1280
-            return 1 + far + (config.prefetch != "bulk") + abs(config.prefetch_distance - 174) / 1e3
+            return 1 + far + (config.prefetch != "bulk") + abs(config.prefetch_distance - 170) / 1e3
 
         outcome = self.found(Fake(seconds))
         assert outcome.after.min_threads_per_sm == 1280
         assert outcome.after.prefetch == "bulk"
-        assert outcome.after.prefetch_distance == 174
+        assert outcome.after.prefetch_distance == 170
         assert outcome.faster > 1
         assert outcome.seconds_after == seconds(outcome.after)
 

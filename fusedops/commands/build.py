@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -37,8 +38,8 @@ def build(
         list[str] | None,
         typer.Option(
             help="x or an operand of the declaration: NAME=DTYPE:SIZES, NAME=DTYPE:SIZES@STRIDES, "
-            "or NAME=NUMBER. T as the dtype stands for each of --dtype. Backward passes have other "
-            "kernels for few rows (up to a few hundred) than for many: give as many as there are."
+            "or NAME=NUMBER. T as the dtype stands for each of --dtype. The sizes of rows make no "
+            "difference, but that a size of 1 may be one over which an operand is broadcast."
         ),
     ] = None,
     dtype: Annotated[
@@ -48,6 +49,14 @@ def build(
         str | None, typer.Option(help="The dtype of the result, if it is not x's.")
     ] = None,
     dim: Annotated[str | None, typer.Option(help="As in a call; with commas between.")] = None,
+    lengths: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Every row length up to so many columns, in place of x's last size: of each "
+            "operand the last size, where it is x's.",
+        ),
+    ] = None,
     calls: Annotated[
         list[Path] | None, typer.Option(help="A file that `fusedops record` has written.")
     ] = None,
@@ -96,7 +105,9 @@ def build(
         env.verbose()  # refused here, not in each of the processes
         if env.offline():
             raise ValueError("FUSEDOPS_OFFLINE=1 forbids to compile; unset it")
-        wanted = _signatures(op, operand or [], dtype, result, dim, calls or [], call or [])
+        wanted = _signatures(
+            op, operand or [], dtype, result, dim, calls or [], call or [], lengths
+        )
         for module in modules or []:
             import_here(module)
         named = [Target.named(name, multiprocessors) for name in _names(arch)]
@@ -120,7 +131,7 @@ def build(
         task = progress.add_task("", total=len(every))
         outcomes = build_all(every, jobs or os.cpu_count() or 1, lambda _: progress.advance(task))
     table = Table()
-    for heading in ("arch", "variants", "compiled", "in the cache", "failed", "seconds"):
+    for heading in ("arch", "variants", "compiled", "in the cache", "failed", "seconds", "MB"):
         table.add_column(heading, justify="left" if heading == "arch" else "right")
     for target, _ in plans:
         table.add_row(target.arch, *_counts([o for o in outcomes if o.variant.arch == target.arch]))
@@ -141,6 +152,7 @@ def _signatures(
     dim: str | None,
     calls: list[Path],
     call: list[str],
+    lengths: int | None,
 ) -> list[Signature]:
     """What to build for.
 
@@ -157,6 +169,8 @@ def _signatures(
         if operand or dtypes is not None:
             what = "--operand" if operand else "--dtype"
             raise ValueError(f"{what} belongs to a declaration: give it as MODULE:ATTRIBUTE")
+        if lengths is not None:
+            raise ValueError("--lengths belongs to a declaration: give it as MODULE:ATTRIBUTE")
         if not found:
             raise ValueError("say what to build: MODULE:ATTRIBUTE with --operand, or --calls")
         return found
@@ -173,8 +187,25 @@ def _signatures(
             options["dim"] = words.ints(dim)
         if result is not None:
             options["dtype"] = words.read_dtype(result)
-        found.append(of_call(declared.bind(values.pop("x"), {**values, **options})))
+        for one in [values] if lengths is None else _lengths(values, lengths, dim):
+            found.append(of_call(declared.bind(one.pop("x"), {**one, **options})))
     return found
+
+
+def _lengths(values: dict[str, Any], most: int, dim: str | None) -> Iterator[dict[str, Any]]:
+    """The operands of calls whose rows have every length up to `most`, or lengths like them.
+
+    Raises:
+        ValueError: The rows of x are not its last dimension, dense in memory.
+    """
+    import torch
+
+    from fusedops.prebuild.lengths import of_lengths
+
+    tensors = [one for one in values.values() if isinstance(one, torch.Tensor)]
+    if dim not in (None, "-1") or not all(one.is_contiguous() for one in tensors):
+        raise ValueError("--lengths is for rows in the last dimension, without --dim or @STRIDES")
+    return of_lengths(values, most)
 
 
 def _names(text: str) -> list[str]:
@@ -186,4 +217,5 @@ def _counts(outcomes: list[Outcome]) -> list[str]:
     origins = [outcome.origin for outcome in outcomes]
     seconds = sum(outcome.seconds for outcome in outcomes if outcome.origin == "compiled")
     counts = [len(origins), *(origins.count(one) for one in ("compiled", "cache", None))]
-    return [*map(str, counts), f"{seconds:.1f}"]
+    size = sum(outcome.size for outcome in outcomes)
+    return [*map(str, counts), f"{seconds:.1f}", f"{size / 1e6:.1f}"]

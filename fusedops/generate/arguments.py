@@ -89,7 +89,7 @@ class ArgumentWriter:
     def view(self, view: View) -> str:
         """Append a tensor view: pointer, row strides and column stride, in elements."""
         storage, (rows, step, repeats), width, patch, shared = view
-        self._patched(*patch)
+        self.pointer(patch)
         self.words += (0, step) if shared else (*rows, step)
         if repeats > 1:
             if width:

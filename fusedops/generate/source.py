@@ -191,14 +191,18 @@ def _arguments(entry: str, members: Members) -> list[str]:
 
     load = f"load({', '.join(['a.x', *functors('load')])})"
     ahead = [f"a.{one.name}" for one in members if one.purpose == "distance"]
+    even = [f"a.{one.name}" for one in members if one.purpose == "chunk"]
+    if even and not ahead:
+        ahead = ["0"]
     if entry == "forward":
         store = f"store({', '.join([*functors('store'), 'a.y'])})"
-        return ["a.op", load, store, "a.statistics", "a.rows", "a.cols", *ahead]
+        return ["a.op", load, store, "a.statistics", "a.rows", "a.cols", *ahead, *even]
     if entry == "gradient":
         store = f"store({', '.join([*functors('store'), 'Absent{}'])})"
         return [
             *("a.op", load, "a.upstream", store, "a.kept", "a.to"),
-            *(targets("load", "op"), targets("store"), "a.slices", "a.rows", "a.cols", *ahead),
+            *(targets("load", "op"), targets("store"), "a.slices", "a.rows", "a.cols"),
+            *(*ahead, *even),
         ]
     return [f"a.{one.name}" for one in members]
 

@@ -46,14 +46,14 @@ class View(NamedTuple):
         placed: Its row strides and column stride, in elements.
         width: Vector width of its accesses, in elements; 0 on a CPU. Where neighbouring columns
             share each element (`Placed.repeats`), the columns of a pack that share one for certain.
-        patch: Source of its pointer at each call, as (kind, source).
+        patch: Source of its pointer at each call, as (kind, source); None for a null pointer.
         shared: Whether all rows read the same columns of it.
     """
 
     storage: str
     placed: Placed
     width: int
-    patch: tuple[int, int]
+    patch: tuple[int, int] | None
     shared: bool
 
 
@@ -95,10 +95,16 @@ def part_of(tensor: Tensor, patch: tuple[int, int], shared: bool = False) -> Par
     return Part(tensor.shape, tensor.stride(), tensor.dtype, patch, alignment, shared)
 
 
-def view_of(part: Part, place: Placed | None, width: int) -> View:
-    """The view of a part in its place; `width` is the vector width of a GPU's tile, 0 on a CPU."""
+def view_of(part: Part, place: Placed | None, width: int, columns: int) -> View:
+    """The view of a part in its place; `width` is the vector width of a GPU's tile, 0 on a CPU.
+
+    A tensor with rows is accessed as wide as `columns` allow, even where it has a single row: a
+    batch of one then needs no kernel of its own.
+    """
     assert place is not None  # checked by the caller: run.forward.columns_apart
     if width:
+        if not part.shared and place.repeats == 1:
+            width = math.gcd(width, columns)
         width = width_of(place, part.dtype.itemsize, part.alignment, width)
     return View(STORAGE[part.dtype], place, width, part.patch, part.shared)
 

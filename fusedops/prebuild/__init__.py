@@ -2,5 +2,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fill the cache before anything runs: calls as lines of text, their recording, and their build.
 
-May import: errors, jit, declare, bind, generate, run.
+May import: errors, jit, declare, bind, schedule, generate, run.
 """

@@ -38,12 +38,14 @@ class Outcome:
         origin: "compiled" or "cache"; None if the build failed.
         seconds: The time that the build took, in seconds; 0 if it failed.
         error: Why the build failed or the result could not be kept in the cache, or None.
+        size: Bytes of the files of its entry in the cache.
     """
 
     variant: Variant
     origin: str | None
     seconds: float
     error: FusedOpsError | None = None
+    size: int = 0
 
 
 def variants(
@@ -93,7 +95,8 @@ def build_all(
         if isinstance(result, FusedOpsError):
             outcomes.append(Outcome(variant, None, 0.0, variant.blamed(result)))
         else:
-            outcomes.append(Outcome(variant, result.origin, result.seconds))
+            size = sum(map(len, result.files.values()))
+            outcomes.append(Outcome(variant, result.origin, result.seconds, size=size))
         done(outcomes[-1])
 
     missing = []

@@ -39,15 +39,15 @@ from fusedops.run.backward_schedule import (
     without_prefetch_across_rows,
 )
 from fusedops.run.gradient_targets import GradientTargets
-from fusedops.run.kernel_members import declared
+from fusedops.run.kernel_members import declared, scheduled
 from fusedops.run.operand_gradients import Occurrence
+from fusedops.run.reading import USUAL, Reading, is_shared, may_broadcast, padded, rank_of
 from fusedops.run.saved_tensors import joining_name, saved_name
 from fusedops.run.second_stage import second_stage
 from fusedops.schedule import Schedule
 from fusedops.schedule.backward import resident_rows
 from fusedops.schedule.forward import host_columns
-from fusedops.schedule.row_partition import Sharing, Slices, cut, sharing
-from fusedops.schedule.traffic import without_rows
+from fusedops.schedule.row_partition import Sharing, Slices, cut, is_sum, sharing
 
 if TYPE_CHECKING:
     from fusedops.run.wanted_gradients import WantedGradients
@@ -86,9 +86,11 @@ class Backward:
         given: Mapping[str, Any],
         target: Target,
         split: bool = False,
+        reading: Reading = USUAL,
     ) -> None:
         self.gradient = gradient
         self.split = split
+        self.reading = reading
         self.bound = bound
         self.op = gradient.op
         self.target = target
@@ -108,19 +110,20 @@ class Backward:
         self.parts = list(parts)
         rank = len(inputs)
         summed = [rank + i for i, key in enumerate(results) if isinstance(key, Occurrence)]
-        self.geometry = forward.placed(bound, list(parts.values()), summed)
+        geometry = forward.placed(bound, list(parts.values()), summed)
+        self.geometry = padded(geometry, reading.rank or rank_of(bound, geometry.sizes))
         places = self.geometry.placed[: len(parts)]
         self.apart = None in places
         if self.apart:
             return
         self.maps = self.geometry.placed[len(parts) :]
-        tile, self.kind = backward_schedule(bound, self.geometry, target)
+        tile, self.kind = backward_schedule(bound, self.geometry, target, reading)
         self.tile = tile
         self.width = width = 0 if tile is None else tile.width
         columns = max(self.geometry.columns, 1)
         self.most_columns = 0 if tile else host_columns(self.kind, columns)
         views = {
-            name: view_of(part, place, width)
+            name: view_of(part, place, width, columns)
             for (name, part), place in zip(parts.items(), places, strict=True)
         }
         views[KEPT] = kept_view(views[KEPT], self.op.kept, width)
@@ -129,8 +132,7 @@ class Backward:
 
     def _inputs(self, dy: Tensor) -> dict[Any, Part]:
         """The tensors that the kernel reads, by keyword; the gradient of y is ("upstream",)."""
-        bound, rank = self.bound, self.bound.x.dim()
-        rows = rank - len(bound.reduced)
+        bound = self.bound
         inputs: dict[Any, Part] = {("upstream",): part_of(dy, (_runtime.POINTER, 0))}
         for name, value in self.given.items():
             if not isinstance(value, Tensor) or not self._is_read(name):
@@ -142,21 +144,32 @@ class Backward:
             elif name in self.of_statistics:
                 inputs[name] = widened(part_of(value, patch), bound.reduced)
             else:
-                shared = rows > 0 and without_rows(value, bound.x, bound.reduced)
-                inputs[name] = part_of(value, patch, shared and name in self.op.slots)
+                shared = name in self.op.slots and is_shared(bound, name, value, self.reading)
+                inputs[name] = part_of(value, patch, shared)
         return inputs
 
     def partial(self, share: Sharing) -> bool:
         """Whether a sum is left in partial sums, one for each slice of the rows that share it.
 
         A `split` kernel leaves partial sums of every sum over all rows, however few rows there are.
-        Where neighbouring columns share an element, every row leaves some.
+        Where neighbouring columns share an element, every row leaves some. So does a sum over all
+        rows of an operand that has none, since even one row needs no kernel of its own then.
         """
-        if share.kind == "channel":
+        if share.kind == "channel" or share.of_all:
             return True
         if self.split and share.group == self.geometry.rows > 1:
             return True
         return share.group > self.slices.rows
+
+    def _of_all(self, one: Occurrence) -> bool:
+        """Whether the gradient of an operand is a sum over all rows, however many there are."""
+        tensor = self.bound.operands[one.name]
+        return is_shared(self.bound, one.name, tensor, self.reading)
+
+    def _sums_one(self, one: Occurrence) -> bool:
+        """Whether a gradient that each row has for itself is read as a sum over one row."""
+        tensor = self.bound.operands[one.name]
+        return self.reading.broadcast and may_broadcast(self.bound, tensor)
 
     def _is_read(self, name: str) -> bool:
         if name == "x":
@@ -189,7 +202,13 @@ class Backward:
         }
         for one, share in self.sharing.items():
             if one.side == "op" and share.kind != "apart":  # also where a row has one column
-                self.sharing[one] = share._replace(kind="row")
+                share = share._replace(kind="row")
+            if share.kind in ("each", "column", "row") and self._of_all(one):
+                kind = "row" if share.kind == "row" else "column"
+                share = share._replace(kind=kind, of_all=True)
+            elif share.kind == "each" and self._sums_one(one):
+                share = share._replace(kind="column")
+            self.sharing[one] = share
         tile = self.tile
         self.slices = cut(
             geometry.rows,
@@ -199,7 +218,7 @@ class Backward:
             1 if tile is None else tile.rows_per_block,
             tile is not None and tile.launch.persistent,
         )
-        summed = any(s.group > 1 for s in self.sharing.values() if s.kind in ("column", "row"))
+        summed = any(is_sum(share) for share in self.sharing.values())
         if tile is not None and summed:
             self.tile = without_prefetch_across_rows(tile)
         for one, share in self.sharing.items():
@@ -302,9 +321,7 @@ class Backward:
         members.append(Member(write.absent() if to is None else write.view(to), "to"))
         targets = self.targets
         members += [targets.member(write, one) for one in self.gradient.occurrences]
-        if self.tile is not None and self.tile.launch.prefetch != "never":
-            write.constant(self.tile.launch.prefetch_distance)
-            members.append(Member("int64_t", "ahead", "distance"))
+        members += scheduled(write, self.tile)
         for number in (self.slices.rows, self.slices.span, self.slices.per_span):
             write.constant(number)
         members.append(Member("Slices", "slices"))

@@ -15,6 +15,7 @@ from fusedops.bind.geometry import Geometry
 from fusedops.generate.target import Target
 from fusedops.run import forward
 from fusedops.run.operand_gradients import occurrences
+from fusedops.run.reading import Reading, is_shared, may_broadcast
 from fusedops.schedule import Schedule, override
 from fusedops.schedule.backward import choose_gradient
 from fusedops.schedule.backward_tile import values_of
@@ -27,8 +28,14 @@ from fusedops.schedule.traffic import traffic_of
 __all__ = ["backward_schedule", "sums_schedule", "without_prefetch_across_rows"]
 
 
+#: The number of sums that stands for all of a gradient's where its operand has row dimensions: how
+#: many there are follows from the batch, and a schedule must not. From so many on, each is made by
+#: one slice of a few neighbouring rows.
+MANY_SUMS = 1024
+
+
 def backward_schedule(
-    bound: Bound, geometry: Geometry, target: Target
+    bound: Bound, geometry: Geometry, target: Target, reading: Reading
 ) -> tuple[Schedule | None, str]:
     """Choose the schedule of a backward call: that of a GPU or None, and the storage of a row.
 
@@ -36,6 +43,7 @@ def backward_schedule(
         bound: The forward call.
         geometry: The rows and columns of the backward call.
         target: The target that kernels are built for.
+        reading: How the call is read where its shapes leave that open.
 
     Raises:
         UnsupportedError: A row has more columns than a GPU kernel counts.
@@ -57,15 +65,15 @@ def backward_schedule(
         target.arch,
         target.gpu,
         values_of(bound.op.gradient_schedule == "norm", traffic.beside),
-        tuple(_sums(bound)),
+        tuple(_sums(bound, reading)),
         forced.storage,
         forced.backward,
     )
     return chosen, chosen.storage
 
 
-def _sums(bound: Bound) -> Iterator[int]:
-    """For each operand whose gradient can be a sum over rows, the number of such sums."""
+def _sums(bound: Bound, reading: Reading) -> Iterator[int]:
+    """For each operand whose gradient can be a sum over rows, the number of such sums or MANY."""
     x, reduced = bound.x, bound.reduced
     for one in occurrences(bound.op, bound.op.slots):
         tensor = bound.operands[one.name]
@@ -73,10 +81,16 @@ def _sums(bound: Bound) -> Iterator[int]:
             continue
         lead = x.dim() - tensor.dim()
         own = {dim + lead: size for dim, size in enumerate(tensor.shape)}
+        if not all(own.get(dim, 1) == x.shape[dim] for dim in reduced):
+            continue
         rows = [dim for dim in range(x.dim()) if dim not in reduced]
-        shared = any(own.get(dim, -1) < x.shape[dim] for dim in rows)
-        if shared and all(own.get(dim, 1) == x.shape[dim] for dim in reduced):
-            yield math.prod(own.get(dim, 1) for dim in rows)
+        if is_shared(bound, one.name, tensor, reading):
+            yield 1
+        elif reading.broadcast and may_broadcast(bound, tensor):
+            yield MANY_SUMS
+        elif any(own.get(dim, -1) < x.shape[dim] for dim in rows):
+            one_sum = math.prod(own.get(dim, 1) for dim in rows) == 1 and not reading.broadcast
+            yield 1 if one_sum else MANY_SUMS
 
 
 def without_prefetch_across_rows(schedule: Schedule) -> Schedule:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fusedops import _runtime
 from fusedops.bind.bind import FLOATING, KEPT, Bound
-from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry, Strided, Virtual, place
+from fusedops.bind.geometry import Geometry, Strided, Virtual, place
 from fusedops.errors import UnsupportedError
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.target import Target
@@ -38,10 +38,11 @@ from fusedops.reference.unfused import run
 from fusedops.run.contiguous import dense_cure, run_on_copies
 from fusedops.run.fallback_arch import serve
 from fusedops.run.kernel_members import forward_members
+from fusedops.run.reading import USUAL, Reading, is_shared, padded, rank_of, readings
 from fusedops.run.runnable import Runnable
 from fusedops.schedule import Schedule, override
 from fusedops.schedule import forward as schedule
-from fusedops.schedule.traffic import traffic_of, without_rows
+from fusedops.schedule.traffic import traffic_of
 
 if TYPE_CHECKING:
     from fusedops.run.observer import Observer
@@ -163,31 +164,30 @@ def _grain(rows: int, columns: int) -> int:
 
 
 def resolve(bound: Bound, target: Target) -> ForwardInfo:
-    """Return what a call runs: its own variant, or a loaded one with more row dimensions.
+    """Return what a call runs: its own variant, or that of another reading that is loaded.
 
     A last batch of size one has a row dimension less, and must not build a variant for that.
     """
     own = describe(bound, target)
     if own.variant.loaded:
         return own
-    for padding in range(1, MAX_ROW_DIMS - len(own.geometry.sizes) + 1):
-        wider = describe(bound, target, padding)
-        if wider.variant.loaded:
-            return wider
+    for reading in readings(bound, own.geometry):
+        other = describe(bound, target, reading)
+        if other.variant.loaded:
+            return other
     return own
 
 
-def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> ForwardInfo:
+def describe(bound: Bound, target: Target | None = None, reading: Reading = USUAL) -> ForwardInfo:
     """Place the operands, choose the schedule and generate the variant, without building anything.
 
-    `target` is x's device by default; `padding` is how many row dimensions of size 1 to add.
+    `target` is x's device by default.
     """
     op, x = bound.op, bound.x
     target = target or Target.of(x.device)
-    inputs, outputs = _parts(bound)
+    inputs, outputs = _parts(bound, reading)
     geometry = placed(bound, [*inputs.values(), *outputs.values()])
-    if padding:
-        geometry = _padded(geometry, padding)
+    geometry = padded(geometry, reading.rank or rank_of(bound, geometry.sizes))
     columns = max(geometry.columns, 1)
     tile, traffic = None, traffic_of(bound)
     forced, gpu = override.current(), target.gpu
@@ -212,12 +212,12 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> Fo
         kind, width = tile.storage, tile.width
     places = iter(geometry.placed)
     operands: dict[str, View | Number] = {
-        name: view_of(part, next(places), width) for name, part in inputs.items()
+        name: view_of(part, next(places), width, columns) for name, part in inputs.items()
     }
     for name, value in bound.operands.items():
         if name not in inputs:
             operands[name] = Number(op.slots[name], isinstance(value, int))
-    views = {name: view_of(part, next(places), width) for name, part in outputs.items()}
+    views = {name: view_of(part, next(places), width, columns) for name, part in outputs.items()}
     if bound.keep:
         views[KEPT] = kept_view(views[KEPT], op.kept, width)
     if tile is not None and gpu is not None and gpu.bulk_copies and traffic.streams != "many":
@@ -291,24 +291,14 @@ def check_columns(name: str, columns: int) -> None:
         )
 
 
-def _padded(geometry: Geometry, padding: int) -> Geometry:
-    places = [
-        None if place is None else place._replace(row_strides=(0,) * padding + place.row_strides)
-        for place in geometry.placed
-    ]
-    return geometry._replace(sizes=(1,) * padding + geometry.sizes, placed=tuple(places))
-
-
-def _parts(bound: Bound) -> tuple[dict[str, Part], dict[str, Part]]:
+def _parts(bound: Bound, reading: Reading = USUAL) -> tuple[dict[str, Part], dict[str, Part]]:
     """The tensors that the kernel reads and the tensors that it writes, each by name."""
     x, op, rank = bound.x, bound.op, bound.x.dim()
-    rows = rank - len(bound.reduced)
     inputs = {"x": part_of(x, (_runtime.POINTER, 0))}
     for name, value in bound.operands.items():
         if isinstance(value, Tensor):
             patch = (_runtime.POINTER, op.slots[name])
-            shared = rows > 0 and without_rows(value, x, bound.reduced)
-            inputs[name] = part_of(value, patch, shared)
+            inputs[name] = part_of(value, patch, is_shared(bound, name, value, reading))
     outputs = {}
     for index, name in enumerate(bound.outputs):
         patch = (_runtime.OUTPUT, index)

@@ -23,6 +23,7 @@ from fusedops.functors import Role
 from fusedops.generate.target import Target
 from fusedops.run.backward import Backward
 from fusedops.run.fallback_arch import serve
+from fusedops.run.reading import USUAL, Reading, readings
 from fusedops.run.saved_tensors import joining_name, saved_name
 from fusedops.run.wanted_gradients import WantedGradients
 
@@ -99,7 +100,7 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
             return observer.of_gradient(self, dy, given, options)
 
         def planned(target: Target) -> Any:
-            described = self.describe(dy, given, options, target)
+            described = self._loaded(dy, given, options, target)
             if described.apart:
                 return None
             self.loose = self.loose or described.targets.loose
@@ -122,6 +123,22 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         dense, values = self.copies(dy, given)
         return self(dense, **values, **options)
 
+    def _loaded(
+        self, dy: Tensor, given: dict[str, Any], options: dict[str, Any], target: Target
+    ) -> Backward:
+        """What a call runs: its own kernel, or that of another reading that is loaded.
+
+        What adds up partial sums makes no difference: few kernels do that for all calls.
+        """
+        own = self.describe(dy, given, options, target)
+        if own.apart or own.variants[0].loaded:
+            return own
+        for reading in readings(own.bound, own.geometry, backward=True):
+            other = self.describe(dy, given, options, target, reading=reading)
+            if other.variants[0].loaded:
+                return other
+        return own
+
     def copies(self, dy: Tensor, given: Mapping[str, Any]) -> tuple[Tensor, dict[str, Any]]:
         """Contiguous copies of the tensors of a backward call whose strides fit no kernel."""
         dense = {k: v.contiguous() if isinstance(v, Tensor) else v for k, v in given.items()}
@@ -134,6 +151,7 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         options: Mapping[str, Any],
         target: Target | None = None,
         split: bool = False,
+        reading: Reading = USUAL,
     ) -> Backward:
         """Place the tensors, choose the schedule and generate the kernels, without building them.
 
@@ -143,12 +161,14 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
             options: The options of the backward call, by name.
             target: The target to generate for; that of dy's device by default.
             split: Whether every sum over all rows is left in partial sums (`Backward.partial`).
+            reading: How the call is read where its shapes leave that open.
 
         Raises:
             UnsupportedError: No kernel can be made for the tensors or for the target.
         """
         bound = self._bound(dy, given, options)
-        return Backward(self, bound, dy, given, target or Target.of(dy.device), split)
+        target = target or Target.of(dy.device)
+        return Backward(self, bound, dy, given, target, split, reading)
 
     def _bound(self, dy: Tensor, given: Mapping[str, Any], options: Mapping[str, Any]) -> Bound:
         """The forward call on tensors without memory; its checks have passed before."""

@@ -108,21 +108,42 @@ class GradientTargets:
         memory = None
         if partial or sums == "memory":
             memory = self._scratch(one, columns)
+        if share.of_all:
+            kind = self._by_column(write, one, numbers, memory, partial=True, sums=sums)
+        else:
+            # Whether slices share a sum follows from how many rows there are: one kernel does both.
+            whole = self._by_column(write, one, numbers, memory, partial=False, sums=sums)
+            split = self._by_column(write, one, numbers, memory, partial=True, sums=sums)
+            write.constant(int(partial))
+            kind = f"ByColumnOrSplit<{whole}, {split}>"
+        if sums == "shared" and self.tile is not None:
+            self.shared_sums += self.tile.threads_per_block * self.tile.packs * self.tile.width
+        return kind, sums
+
+    def _by_column(
+        self,
+        write: ArgumentWriter,
+        one: Occurrence,
+        numbers: str,
+        memory: View | None,
+        *,
+        partial: bool,
+        sums: str,
+    ) -> str:
+        """The C++ type of a sum over rows; `memory` is its workspace, if it has one."""
+        columns = self.geometry.columns
         if not partial:
-            to = write.view(view)
+            to = write.view(self.views[one])
         elif sums == "memory":
             to = write.absent()
         else:
-            assert memory is not None
-            to = write.view(memory)
+            to = write.view(memory or self._workspace(columns, None))
         write.pointer(memory.patch if memory is not None and sums == "memory" else None)
         write.constant(self.shared_sums)
-        if sums == "shared" and self.tile is not None:
-            self.shared_sums += self.tile.threads_per_block * self.tile.packs * self.tile.width
-        write.constant(share.group)
+        write.constant(self.sharing[one].group)
         write.constant(columns)
-        flags = f"{flag}, Sums::k{sums.capitalize()}, {write.compute}"
-        return f"ByColumn<{numbers}, {to}, {flags}>", sums
+        flags = f"{str(partial).lower()}, Sums::k{sums.capitalize()}, {write.compute}"
+        return f"ByColumn<{numbers}, {to}, {flags}>"
 
     def _by_channel(self, write: ArgumentWriter, one: Occurrence, numbers: str) -> str:
         """The C++ type of a target whose elements each stand for several neighbouring columns."""
@@ -147,11 +168,15 @@ class GradientTargets:
         self.outputs.append((self.bound.compute, (parts, columns)))
         if self.partial(self.sharing[one]):
             self.parts_of[one] = patch, parts
+        return self._workspace(columns, patch)
+
+    def _workspace(self, columns: int, patch: tuple[int, int] | None) -> View:
+        """The view of rows of so many columns in the compute type; None is a null pointer."""
         width = 0
-        if tile is not None:
+        if self.tile is not None:
             size = self.bound.compute.itemsize
             width = next(w for w in (8, 4, 2, 1) if w * size <= 16 and columns % w == 0)
-            width = min(width, tile.width)
+            width = min(width, self.tile.width)
         place = Placed((columns,), 1)
         return View(STORAGE[self.bound.compute], place, width, patch, False)
 
@@ -161,6 +186,7 @@ class GradientTargets:
         It has the compute type and x's shape, or size 1 in the reduced dimensions for an operand of
         the operator itself.
         """
+        assert view.patch is not None  # an output
         kind, index = view.patch
         place = "rows" if one.side == "op" else "whole"
         shape = list(self.bound.x.shape)

@@ -11,7 +11,7 @@ from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member
 from fusedops.schedule import Schedule
 
-__all__ = ["declared", "forward_members"]
+__all__ = ["declared", "forward_members", "scheduled"]
 
 
 def declared(
@@ -70,7 +70,18 @@ def forward_members(
         write.constant(0)
         kind = "NoStatistics"
     members.append(Member(f"{kept}{kind}, {op.kept}>" if kept else kind, "statistics"))
-    if tile is not None and tile.launch.prefetch != "never":
+    return (*members, *scheduled(write, tile))
+
+
+def scheduled(write: ArgumentWriter, tile: Schedule | None) -> list[Member]:
+    """The members that hold what a schedule leaves to the kernel's argument."""
+    members: list[Member] = []
+    if tile is None:
+        return members
+    if tile.launch.prefetch != "never":
         write.constant(tile.launch.prefetch_distance)
         members.append(Member("int64_t", "ahead", "distance"))
-    return tuple(members)
+    if tile.even:
+        write.constant(tile.chunk)
+        members.append(Member("int64_t", "even", "chunk"))
+    return members

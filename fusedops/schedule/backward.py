@@ -11,7 +11,7 @@ device as well.
 from __future__ import annotations
 
 from fusedops.schedule.architectures import Gpu
-from fusedops.schedule.backward_tile import GradientTile, gradient_tile
+from fusedops.schedule.backward_tile import GradientRung, gradient_rung
 from fusedops.schedule.features import BackwardFeatures
 from fusedops.schedule.forward_tile import Row
 from fusedops.schedule.launch import LaunchConfig
@@ -22,7 +22,6 @@ from fusedops.schedule.row_schedule import (
     cluster_of,
     reserved_shared,
 )
-from fusedops.schedule.tiling import full_packs, is_exact
 
 __all__ = ["choose_gradient", "resident_rows"]
 
@@ -58,8 +57,9 @@ def choose_gradient(
     Raises:
         ValueError: The storage cannot hold the row.
     """
-    cut = gradient_tile(row, gpu.cluster_limit, family)
-    tile, columns = cut.tile, row.columns
+    found = gradient_rung(row, gpu.cluster_limit, family)
+    rung, columns = found.rung, row.columns
+    tile = rung.tile
     if storage in ("register", "shared") and tile.chunks > 1:
         raise ValueError(f"a row of {columns} columns does not fit the registers of a block")
     cluster = cluster_of(tile.chunks, gpu.cluster_limit)
@@ -70,9 +70,9 @@ def choose_gradient(
     kind = "cluster" if cluster > 1 else "register" if tile.chunks == 1 else "streaming"
     kind = "streaming" if storage == "streaming" else kind
     read_once = kind == "register" or (kind == "cluster" and cluster >= tile.chunks)
-    features = _features(row, cut, cluster, read_once, family, sums)
-    found = launch_config(features, arch, gpu) if launch is None else Found(launch)
-    config = found.config
+    features = _features(row, found, cluster, read_once, family, sums)
+    looked_up = launch_config(features, arch, gpu) if launch is None else Found(launch)
+    config = looked_up.config
     where = {"register": "registers", "shared": "shared"}.get(storage or "", config.sum_storage)
     taken = len(sums) * config.rows_per_block * tile.capacity * row.compute_bytes
     threads = tile.threads * config.rows_per_block
@@ -83,28 +83,28 @@ def choose_gradient(
         kind,
         tile,
         config._replace(sum_storage=where),
-        exact=is_exact(columns, tile.capacity, tile.chunks),
+        exact=rung.exact,
         compute_bytes=row.compute_bytes,
-        full=full_packs(columns, tile) if cluster <= tile.chunks else 0,
+        full=rung.full if cluster <= tile.chunks else 0,
         pieces=columns % tile.width > 0,
         cluster=cluster,
         features=features,
-        tuned=found.where,
+        tuned=looked_up.where,
     )
 
 
 def _features(
     row: Row,
-    cut: GradientTile,
+    cut: GradientRung,
     cluster: int,
     read_once: bool,
     family: str,
     sums: tuple[int, ...],
 ) -> BackwardFeatures:
-    tile = cut.tile
+    rung, tile = cut.rung, cut.rung.tile
     return BackwardFeatures(
-        columns=row.columns,
-        row_bytes=row.bytes,
+        columns=rung.top,
+        row_bytes=rung.top * row.element_bytes,
         element_bytes=row.element_bytes,
         compute_bytes=row.compute_bytes,
         pack_columns=tile.width,
@@ -113,7 +113,7 @@ def _features(
         threads=tile.threads,
         chunks=tile.chunks,
         cluster=cluster,
-        exact=is_exact(row.columns, tile.capacity, tile.chunks),
+        exact=rung.exact,
         read_once=read_once,
         family=family,
         sums=len(sums),

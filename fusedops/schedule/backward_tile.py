@@ -13,9 +13,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fusedops.schedule.forward_tile import Row
+from fusedops.schedule.rungs import Rung, rung_of
 from fusedops.schedule.tiling import Table, Tile, at_most, tile_of
 
-__all__ = ["GRADIENT_VALUES", "GradientTile", "gradient_tile", "values_of"]
+__all__ = ["GRADIENT_VALUES", "GradientRung", "gradient_rung", "values_of"]
 
 #: Columns that one thread block holds, beyond which a row is cut into chunks: 16384 columns in one
 #: block of 1024 threads reach 94 percent, in two of 256 threads 99.
@@ -71,15 +72,15 @@ WIDE_VALUES = ((2048, 8), (65536, 16), (None, 32))
 WIDE_ODD_VALUES = ((512, 16), (4096, 8), (65536, 16), (None, 32))
 
 
-class GradientTile(NamedTuple):
-    """The tile of a backward pass.
+class GradientRung(NamedTuple):
+    """The rung of a row in a backward pass.
 
     Attributes:
-        tile: How the row is cut.
-        values: Largest number of 4-byte values per thread that it was cut by.
+        rung: The rung, with the row's tile.
+        values: Largest number of 4-byte values per thread that its tile was cut by.
     """
 
-    tile: Tile
+    rung: Rung
     values: int
 
 
@@ -95,21 +96,34 @@ def values_of(normalizes: bool, beside: int) -> str:
     return "softmax" if not normalizes else "norm" if beside <= 2 else "long norm"
 
 
-def gradient_tile(row: Row, cluster_limit: int, family: str) -> GradientTile:
-    """The tile of a row in the backward pass.
+def gradient_rung(row: Row, cluster_limit: int, family: str) -> GradientRung:
+    """The rung of a row in the backward pass, with the row's tile.
 
     Args:
         row: The facts from which the tile follows.
         cluster_limit: Largest number of thread blocks in a cluster; 1 without clusters.
         family: A key of GRADIENT_VALUES.
     """
-    columns, width = row.columns, row.width
+
+    def tile_at(columns: int, fills: bool) -> Tile:
+        return _tile(row, columns, fills, cluster_limit, family)[0]
+
+    rung = rung_of(row.columns, row.width, row.cut, tile_at)
+    return GradientRung(rung, _tile(row, rung.top, rung.exact, cluster_limit, family)[1])
+
+
+def _tile(row: Row, columns: int, fills: bool, cluster_limit: int, family: str) -> tuple[Tile, int]:
+    """The tile of a rung, and the largest number of values per thread that it was cut by.
+
+    The arguments are as in forward_tile.py.
+    """
+    width = row.width
     odd = width == 1
     wide = family == "norm" and row.element_bytes == row.compute_bytes == 4
     usual = ODD_VALUES if odd and family == "norm" else GRADIENT_VALUES
     softmax = family in ("plain", "softmax")
     twice = softmax and row.element_bytes == 2 and columns > READ_TWICE
-    most_threads = GRADIENT_TILE // 32 if twice else _most_threads(row, family)
+    most_threads = GRADIENT_TILE // 32 if twice else _most_threads(row, columns, fills, family)
     kinds: list[tuple[Table, int]] = [(usual[family], most_threads)]
     if wide:
         kinds.insert(0, (WIDE_ODD_VALUES if odd else WIDE_VALUES, most_threads))
@@ -123,14 +137,14 @@ def gradient_tile(row: Row, cluster_limit: int, family: str) -> GradientTile:
     # Small thread blocks, unless a cluster of them is too small, so that a row would be read twice.
     tiles = [tile_of(columns, width, row.compute_bytes, *kind) for kind in kinds]
     fits = next((i for i, tile in enumerate(tiles) if tile.chunks <= cluster_limit), -1)
-    return GradientTile(tiles[fits], at_most(kinds[fits][0], columns))
+    return tiles[fits], at_most(kinds[fits][0], columns)
 
 
-def _most_threads(row: Row, family: str) -> int:
+def _most_threads(row: Row, columns: int, fills: bool, family: str) -> int:
     """Largest number of threads that hold one chunk of a row, if the row is read once."""
-    floats, two_bytes = row.columns * row.compute_bytes // 4, row.element_bytes == 2
+    floats, two_bytes = columns * row.compute_bytes // 4, row.element_bytes == 2
     few = GRADIENT_TILE // 32
-    cut = family == "norm" and two_bytes and row.columns % GRADIENT_TILE > 0
+    cut = family == "norm" and two_bytes and not (fills and columns % GRADIENT_TILE == 0)
     if GRADIENT_TILE < floats <= (NORM_CLUSTER if cut else GRADIENT_CLUSTER):
         return few
     softmax = family in ("plain", "softmax")

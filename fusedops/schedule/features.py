@@ -17,8 +17,8 @@ class ForwardFeatures(NamedTuple):
     """Features of a forward pass.
 
     Attributes:
-        columns: Row length in elements.
-        row_bytes: Size of a row of x in bytes.
+        columns: Row length in elements, of the longest rows that the kernel serves.
+        row_bytes: Size of such a row of x in bytes.
         element_bytes: Size of an element of x in bytes.
         compute_bytes: Size of the compute type in bytes, 4 or 8.
         pack_columns: Elements of x that one vector access takes, where the row is not staged.

@@ -13,7 +13,7 @@ import dataclasses
 
 from fusedops.schedule.architectures import Gpu
 from fusedops.schedule.features import ForwardFeatures
-from fusedops.schedule.forward_tile import WIDE_ACCESS, Row, is_staged_tile, row_tile
+from fusedops.schedule.forward_tile import WIDE_ACCESS, Row, is_staged_tile, row_rung
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.schedule.lookup import Found, launch_config, remembered
 from fusedops.schedule.row_schedule import (
@@ -23,7 +23,7 @@ from fusedops.schedule.row_schedule import (
     cluster_of,
     reserved_shared,
 )
-from fusedops.schedule.tiling import full_packs, is_exact
+from fusedops.schedule.rungs import Rung
 
 __all__ = ["HOST_BUFFERED", "Row", "choose", "choose_host", "host_columns", "staged"]
 
@@ -56,21 +56,22 @@ def choose(
         ValueError: The storage cannot hold the row.
     """
     columns, compute_bytes = row.columns, row.compute_bytes
-    tile = row_tile(row, gpu.cluster_limit)
+    rung = row_rung(row, gpu.cluster_limit)
+    tile = rung.tile
     cluster = cluster_of(tile.chunks, gpu.cluster_limit)
 
     def made(kind: str) -> Schedule:
         blocks = cluster if kind == "cluster" else 1
         read_once = kind == "register" or (kind == "cluster" and tile.chunks <= blocks)
-        features = _features(row, tile.registers(compute_bytes), blocks, read_once, gpu)
+        features = _features(row, rung, blocks, read_once, gpu)
         found = launch_config(features, arch, gpu) if launch is None else Found(launch)
         return Schedule(
             kind,
             tile,
             found.config,
-            exact=is_exact(columns, tile.capacity, tile.chunks),
+            exact=rung.exact,
             compute_bytes=compute_bytes,
-            full=0 if kind == "cluster" and blocks != tile.chunks else full_packs(columns, tile),
+            full=0 if kind == "cluster" and blocks != tile.chunks else rung.full,
             pieces=columns % tile.width > 0,
             cluster=blocks,
             staged_bytes=row.element_bytes if found.config.smem_staged and read_once else 0,
@@ -97,24 +98,24 @@ def choose(
     return made(kind)
 
 
-def _features(row: Row, values: int, cluster: int, read_once: bool, gpu: Gpu) -> ForwardFeatures:
-    tile = row_tile(row, gpu.cluster_limit)
+def _features(row: Row, rung: Rung, cluster: int, read_once: bool, gpu: Gpu) -> ForwardFeatures:
+    tile = rung.tile
     return ForwardFeatures(
-        columns=row.columns,
-        row_bytes=row.bytes,
+        columns=rung.top,
+        row_bytes=rung.top * row.element_bytes,
         element_bytes=row.element_bytes,
         compute_bytes=row.compute_bytes,
         pack_columns=row.width,
         pack_bytes=row.width * row.element_bytes,
-        values=values,
+        values=tile.registers(row.compute_bytes),
         threads=tile.threads,
         chunks=tile.chunks,
         cluster=cluster,
-        exact=is_exact(row.columns, tile.capacity, tile.chunks),
+        exact=rung.exact,
         read_once=read_once,
         traffic=row.streams,
         centred=row.centred,
-        staged_tile=is_staged_tile(row, gpu.cluster_limit),
+        staged_tile=is_staged_tile(row, rung.top, gpu.cluster_limit),
     )
 
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fusedops.schedule.rungs import Rung, rung_of
 from fusedops.schedule.tiling import Table, Tile, at_most, pack_width, tile_of
 
-__all__ = ["WIDE_ACCESS", "Row", "is_staged_tile", "row_tile"]
+__all__ = ["WIDE_ACCESS", "Row", "is_staged_tile", "row_rung"]
 
 #: Elements per thread, by the row's columns, and what that was worth on one H200 (fp16, 49152 rows,
 #: percent of the ceiling, softmax and LayerNorm with gamma and beta). Fewer values per thread take
@@ -120,14 +121,14 @@ class Row(NamedTuple):
     centred: bool = False
 
     @property
-    def bytes(self) -> int:
-        """Size of a row of x in bytes."""
-        return self.columns * self.element_bytes
-
-    @property
     def width(self) -> int:
         """Vector width: columns in a pack, unless the schedule widens it."""
         return pack_width(self.columns, self.element_bytes, self.dropout)
+
+    @property
+    def cut(self) -> bool:
+        """Whether the end of the row cuts a pack, where dropout widens packs."""
+        return self.columns % self.width > 0
 
     @property
     def narrow(self) -> bool:
@@ -145,23 +146,36 @@ class Row(NamedTuple):
         return self.streams == "columns" and not self.centred
 
 
-def is_staged_tile(row: Row, cluster_limit: int) -> bool:
-    """Whether the tile of these rows is made for staging in shared memory.
+def is_staged_tile(row: Row, columns: int, cluster_limit: int) -> bool:
+    """Whether the tile of rows of up to so many columns is made for staging in shared memory.
 
     The tile may not depend on anything that comes after the cluster limit. So it is cut for staging
     on every device with clusters, whether or not its rows are staged then.
     """
-    long = row.columns >= STAGED_COLUMNS
+    long = columns >= STAGED_COLUMNS
     return row.narrow and long and row.streams != "many" and cluster_limit > 1
 
 
-def row_tile(row: Row, cluster_limit: int) -> Tile:
-    """The tile of a row in the forward pass.
+def row_rung(row: Row, cluster_limit: int) -> Rung:
+    """The rung of a row in the forward pass, with the row's tile.
 
     `cluster_limit` is the largest number of thread blocks in a cluster, 1 without clusters.
     """
-    columns, compute_bytes = row.columns, row.compute_bytes
-    staged = is_staged_tile(row, cluster_limit)
+
+    def tile_at(columns: int, fills: bool) -> Tile:
+        return _tile(row, columns, fills, cluster_limit)
+
+    return rung_of(row.columns, row.width, row.cut, tile_at)
+
+
+def _tile(row: Row, columns: int, fills: bool, cluster_limit: int) -> Tile:
+    """The tile of a rung whose longest rows have so many columns.
+
+    `fills` says whether all of its rows have so many, and fill the tile if any does; of `row` only
+    what all rows of the rung have in common counts.
+    """
+    compute_bytes = row.compute_bytes
+    staged = is_staged_tile(row, columns, cluster_limit)
     width, most_threads = row.width, MOST_THREADS
     table: Table = WIDE_VALUES if row.element_bytes == 4 == width else VALUES
     if staged:
@@ -173,7 +187,7 @@ def row_tile(row: Row, cluster_limit: int) -> Tile:
     elif row.streams == "columns" and row.narrow_access and columns > NARROW_COLUMNS:
         most_threads = NARROW_THREADS
     elif row.centred:
-        most_threads = at_most(CENTRED, row.bytes)
+        most_threads = at_most(CENTRED, columns * row.element_bytes)
 
     def cut(table: Table, most_threads: int) -> Tile:
         return tile_of(columns, width, compute_bytes, table, most_threads)
@@ -186,7 +200,7 @@ def row_tile(row: Row, cluster_limit: int) -> Tile:
             tile = more
     if tile.chunks > cluster_limit and most_threads < MOST_THREADS:  # too small for this device
         tile = cut(table, MOST_THREADS)
-    fills = tile.capacity * tile.chunks == columns
+    fills = fills and tile.capacity * tile.chunks == columns
     if tile.chunks == 1 and not (fills or staged) and tile.registers(compute_bytes) > INEXACT:
         tile = cut(((None, INEXACT),), 2 * MOST_THREADS)
     return tile

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from fusedops.bind.geometry import Placed
 from fusedops.schedule.row_schedule import Schedule
 
-__all__ = ["Sharing", "Slices", "cut", "piece_columns", "sharing"]
+__all__ = ["Sharing", "Slices", "cut", "is_sum", "piece_columns", "sharing"]
 
 #: Largest number of slices on a CPU: more than any number of threads shares well, few enough that
 #: their partial sums stay in the caches.
@@ -37,11 +37,18 @@ class Sharing(NamedTuple):
             processing order.
         group: Number of neighbouring rows that share one element.
         outer: The operand's stride from group to group, in elements; -1 where it is not constant.
+        of_all: Whether all rows share the elements, be it only one row.
     """
 
     kind: str
     group: int
     outer: int
+    of_all: bool = False
+
+
+def is_sum(share: Sharing) -> bool:
+    """Whether the gradient of an operand is a sum over neighbouring rows."""
+    return share.kind in ("column", "row") and (share.group > 1 or share.of_all)
 
 
 def sharing(place: Placed, sizes: Sequence[int], columns: int) -> Sharing:
@@ -133,7 +140,7 @@ def cut(
     if resident_rows is None:
         fewest = -(-HOST_SLICE // max(columns, 1))
         wanted = max(1, min(HOST_SLICES, rows // max(fewest, 1)))
-    elif not persistent and (not groups or groups[-1] == 1):
+    elif not persistent and not any(is_sum(one) for one in shared):
         return Slices(1, max(rows, 1), max(rows, 1), rows)
     else:
         wanted = max(1, min(resident_rows, rows))

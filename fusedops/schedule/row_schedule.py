@@ -108,6 +108,14 @@ class Schedule:
         return self.tile.chunk
 
     @property
+    def even(self) -> bool:
+        """Whether the length of a chunk follows from the columns, so that chunks are even.
+
+        It is then a word of the kernel's argument; otherwise a chunk is a whole tile.
+        """
+        return self.chunks > 1 and not self.exact
+
+    @property
     def rows_per_block(self) -> int:
         """Rows that a thread block has at a time."""
         return self.launch.rows_per_block
@@ -130,7 +138,7 @@ class Schedule:
     def shared_bytes(self) -> int:
         """Dynamic shared memory per block in bytes."""
         if self.staged_bytes:
-            of_row = self.chunk * self.staged_bytes + 2 * STAGED_WORD - 1
+            of_row = self.tile.capacity * self.staged_bytes + 2 * STAGED_WORD - 1
             return self.rows_per_block * (of_row // STAGED_WORD * STAGED_WORD)
         if self.storage != "shared":
             return 0
@@ -161,8 +169,8 @@ class Schedule:
             storage = "Streamed"
         numbers = f"{self.threads}, {self.packs}, {self.width}, {self.rows_per_block}"
         flags = f"{str(self.exact).lower()}, {self.full}, {str(self.pieces).lower()}"
-        chunk = "" if self.chunk == self.tile.capacity else f", {self.chunk}"
-        return f"Schedule<{storage}, {numbers}, {flags}, {self.cluster}{chunk}>"
+        even = ", true" if self.even else ""
+        return f"Schedule<{storage}, {numbers}, {flags}, {self.cluster}{even}>"
 
 
 def cluster_of(chunks: int, limit: int) -> int:

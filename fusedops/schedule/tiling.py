@@ -12,7 +12,7 @@ __all__ = [
     "Tile",
     "at_most",
     "ceil_div",
-    "full_packs",
+    "evened",
     "is_exact",
     "pack_width",
     "power_of_two_above",
@@ -69,7 +69,7 @@ def pack_width(columns: int, element_bytes: int, dropout: bool) -> int:
     neighbouring elements, which reaches the memory's bandwidth; 16 bytes read in pieces do not.
     """
     if dropout:
-        return min(DROPOUT_WIDTH, _power_of_two_below(columns))
+        return DROPOUT_WIDTH
     return math.gcd(16 // element_bytes, columns)
 
 
@@ -108,20 +108,27 @@ def tile_of(
     chunks = power_of_two_above(ceil_div(packs_of_row, most_threads * most_packs))
     packs = ceil_div(packs_of_row, most_threads * chunks)
     threads = 32 * ceil_div(packs_of_row, 32 * packs * chunks)
-    # Chunks of even size, so that no block waits for a fuller one and most packs are surely full.
-    even = min(CHUNK_PACKS * ceil_div(packs_of_row, CHUNK_PACKS * chunks), threads * packs)
-    return Tile(threads, packs, width, ceil_div(packs_of_row, even), even * width)
+    return evened(Tile(threads, packs, width, chunks, threads * packs * width), columns)
+
+
+def evened(tile: Tile, columns: int) -> Tile:
+    """The tile with chunks of even size for rows of so many columns, no more than it was cut for.
+
+    So no block waits for a fuller one, and most packs are surely full.
+    """
+    if tile.chunks == 1:
+        return tile
+    chunks = power_of_two_above(tile.chunks)
+    packs_of_row = ceil_div(columns, tile.width)
+    even = min(
+        CHUNK_PACKS * ceil_div(packs_of_row, CHUNK_PACKS * chunks), tile.threads * tile.packs
+    )
+    return tile._replace(chunks=ceil_div(packs_of_row, even), chunk=even * tile.width)
 
 
 def is_exact(columns: int, tile: int, chunks: int) -> bool:
     """Whether every tile is full for any cluster size, which is always a power of two."""
     return columns == tile * chunks and chunks == power_of_two_above(chunks)
-
-
-def full_packs(columns: int, tile: Tile) -> int:
-    """Number of packs that are surely full in every thread, so that they need no bounds check."""
-    of_last = columns - (tile.chunks - 1) * tile.chunk
-    return max(0, min(tile.chunk, of_last) // (tile.threads * tile.width))
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -132,7 +139,3 @@ def ceil_div(a: int, b: int) -> int:
 def power_of_two_above(n: int) -> int:
     """The smallest power of two that is at least `n`."""
     return 1 << (n - 1).bit_length()
-
-
-def _power_of_two_below(n: int) -> int:
-    return 1 << (n.bit_length() - 1)

@@ -121,7 +121,7 @@ struct LaunchRows {
     int64_t most = 0;
     const cudaError_t status = shared_limit(&most);
     if (status != cudaSuccess) return status;
-    const int64_t chunks = (arguments.cols + Shared::kChunk - 1) / Shared::kChunk;
+    const int64_t chunks = (arguments.cols + Shared::kTile - 1) / Shared::kTile;
     const int64_t bytes = chunks * InShared::chunk_bytes<Shared, Compute>();
     if constexpr (Arguments::kWide) {  // narrow accesses read twice; the bits are the same
       constexpr int kParts = Parts<Shared, decltype(arguments.op)>::kShared;

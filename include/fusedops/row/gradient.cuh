@@ -18,7 +18,7 @@ namespace fusedops {
 /// in turn; kAcrossRows: kBulk for a row of another slice, where slices are single rows.
 enum class Prefetch { kNever, kPerThread, kBulk, kPerLine, kAcrossRows };
 
-/// `ahead`: the prefetch distance in rows. kEagerOperands: the loads of the STORE's operands are
+/// `ahead`: the prefetch distance in rows. `even`: as in row_kernel. kEagerOperands: the loads of the STORE's operands are
 /// issued together with those of the row, not after them (more bytes in flight, more registers).
 template <class Schedule, Prefetch kPrefetch, bool kEagerOperands = true, class Op, class LoadT,
           class Upstream, class StoreT, class Kept, class To, class LoadTargets, class StoreTargets,
@@ -29,7 +29,7 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
                                                 const LoadTargets& load_targets,
                                                 const StoreTargets& store_targets,
                                                 const Slices& slices, const Rows& rows,
-                                                int64_t cols, int64_t ahead = 1) {
+                                                int64_t cols, int64_t ahead = 1, int64_t even = 0) {
   static_assert(detail::check_gradient<Op>());
   using Compute = typename Op::Compute;
   using Storage = typename Schedule::Storage;
@@ -49,7 +49,8 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
 
   const int thread = threadIdx.x % Schedule::kThreads;
   const int first_col = thread * Schedule::kWidth;
-  const int chunks = Schedule::chunks(cols);
+  const int of_chunk = Schedule::chunk_cols(even);
+  const int chunks = Schedule::chunks(cols, of_chunk);
   const Share share = Schedule::share(blockIdx.x, chunks);
   const int64_t slice = Schedule::first_row(blockIdx.x) + threadIdx.x / Schedule::kThreads;
   const int64_t begin = slices.begin(slice);
@@ -65,15 +66,15 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
   RowTile &value = now.value, &gradient = now.gradient;
   Sinks<RowTile, LoadTargets> load_sinks(load_targets);
   Sinks<RowTile, StoreTargets> store_sinks(store_targets);
-  const detail::RowLane<Schedule, RowTile> lane{value, cols, first_col, share, thread};
+  const detail::RowLane<Schedule, RowTile> lane{value, cols, first_col, of_chunk, share, thread};
   load_sinks.begin(lane);
   store_sinks.begin(lane);
 
   const Alongside<LoadT, Upstream, Row, kEverywhere> along{load, upstream};
   const auto fetch = [&](const Row& row, int chunk) {
     const Columns bounds = bounds_of(load, row, cols);
-    const int64_t left = Schedule::left(cols, chunk * Schedule::kChunk) - first_col;
-    const int col = chunk * Schedule::kChunk + first_col;
+    const int64_t left = Schedule::left(cols, chunk * of_chunk, of_chunk) - first_col;
+    const int col = chunk * of_chunk + first_col;
     value.begin(left, 0);
     gradient.begin(left, 0);
     load_tile<true>(value, load, row, col, bounds, Op::padding_value());
@@ -84,8 +85,8 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
     const int64_t later = begin + turn + ahead;
     if (later >= (kPrefetch == Prefetch::kAcrossRows ? rows.count : end)) return;
     const Row row = rows.index(later);
-    const int here = share.begin * Schedule::kChunk;
-    const int64_t last = smaller<int64_t>(share.end * Schedule::kChunk, cols);
+    const int here = share.begin * of_chunk;
+    const int64_t last = smaller<int64_t>(share.end * of_chunk, cols);
     if constexpr (kPrefetch == Prefetch::kBulk || kPrefetch == Prefetch::kAcrossRows) {
       if (thread != 0) return;
       load.prefetch_all(row, smaller<int64_t>(here, cols), last);
@@ -144,8 +145,8 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
     for (int chunk = share.begin; chunk < share.end; ++chunk) {
       if (mine) {
         if (kEagerOperands || chunk > share.begin) fetch(row, chunk);
-        through_store<Op, kMasks>(value, gradient, known, store, row,
-                                  chunk * Schedule::kChunk + first_col, store_sinks, lane, visit);
+        through_store<Op, kMasks>(value, gradient, known, store, row, chunk * of_chunk + first_col,
+                                  store_sinks, lane, visit);
       }
       if (kEagerOperands && kEarly && chunk == share.begin) prefetch_later(turn);
       const typename Op::Partial part = op.reduce(kGroup, value, gradient);
@@ -158,7 +159,7 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
     detail::add_row_gradients<Op>(finish, load_sinks, lane, row, visit);
     for (int chunk = share.begin; chunk < share.end; ++chunk) {
       if (!mine) continue;
-      const int col = chunk * Schedule::kChunk + first_col;
+      const int col = chunk * of_chunk + first_col;
       if constexpr (!Storage::kOneTile) {
         Sinks<RowTile, Targets<>> seen{Targets<>{}};  // the STORE's operands have their gradients
         fetch(row, chunk);

@@ -28,11 +28,11 @@ struct Share {
 /// kThreads: threads per row in a block, a power of two up to 32 or a multiple of 32. kPacks: packs
 /// per thread. kWidth: columns per pack (vector width). kRows: rows per block at a time. kExact,
 /// kFull, kPieces: as in Tile. kBlocks: blocks per row, a cluster if more than one; each processes
-/// its share of the chunks. kChunk: columns per chunk, fewer than a tile has where that makes
-/// chunks even.
+/// its share of the chunks. kEven: the columns per chunk are an argument of the kernel, fewer than a
+/// tile has where that makes the chunks of a row even; otherwise a chunk is a tile.
 template <class Storage_, int kThreads_, int kPacks_, int kWidth_, int kRows_, bool kExact_,
           int kFull_ = kExact_ ? kPacks_ : 0, bool kPieces_ = !kExact_, int kBlocks_ = 1,
-          int kChunk_ = kThreads_ * kPacks_ * kWidth_>
+          bool kEven_ = false>
 struct Schedule {
   using Storage = Storage_;
   static constexpr int kThreads = kThreads_;
@@ -45,24 +45,27 @@ struct Schedule {
   static constexpr int kBlocks = kBlocks_;
   static constexpr int kLanes = kThreads < 32 ? kThreads : 32;
   static constexpr int kGroups = kThreads / kLanes;  // groups of lanes in a row
-  static constexpr int kChunk = kChunk_;
+  static constexpr bool kEven = kEven_;
   static constexpr int kTile = kThreads * kPacks * kWidth;
   static_assert(kGroups == 1 || kRows == 1, "a row of several warps has the block to itself");
   static_assert(kGroups <= 32, "at most 1024 threads a row");
   static_assert(kBlocks == 1 || (kRows == 1 && kLanes == 32), "a cluster has one row");
   static_assert(kBlocks <= 16, "at most 16 blocks a cluster");
-  static_assert(kChunk <= kTile && kChunk % kWidth == 0, "a chunk is packs of one tile");
+  static_assert(!(kEven && kExact), "even chunks do not fill their tiles");
 
   /// The first row of a block, the distance to its next row, and the block's rank in its cluster.
   FUSEDOPS_HD static int64_t first_row(int64_t block) { return block / kBlocks * kRows; }
   FUSEDOPS_HD static int64_t rows_apart(int64_t blocks) { return blocks / kBlocks * kRows; }
   FUSEDOPS_HD static int rank(int64_t block) { return static_cast<int>(block % kBlocks); }
-  FUSEDOPS_HD static int chunks(int64_t cols) {
-    return Storage::kOneTile ? kBlocks : static_cast<int>((cols + kChunk - 1) / kChunk);
+  /// Columns per chunk; `even` is the kernel's argument, whole packs and at most a tile.
+  FUSEDOPS_HD static int chunk_cols(int64_t even) { return kEven ? static_cast<int>(even) : kTile; }
+  /// Chunks in a row; `of_chunk` is the columns per chunk, as below.
+  FUSEDOPS_HD static int chunks(int64_t cols, int of_chunk) {
+    return Storage::kOneTile ? kBlocks : static_cast<int>((cols + of_chunk - 1) / of_chunk);
   }
   /// Columns from the first of a chunk to the end of the row, or to the end of the chunk.
-  FUSEDOPS_HD static int64_t left(int64_t cols, int64_t begin) {
-    return kChunk == kTile ? cols - begin : smaller<int64_t>(cols - begin, kChunk);
+  FUSEDOPS_HD static int64_t left(int64_t cols, int64_t begin, int of_chunk) {
+    return kEven ? smaller<int64_t>(cols - begin, of_chunk) : cols - begin;
   }
   FUSEDOPS_HD static Share share(int64_t block, int chunks) {
     if constexpr (Storage::kOneTile) return {rank(block), rank(block) + 1};
@@ -91,12 +94,12 @@ __device__ __forceinline__ void prepare() {
 /// kPrefetches: a row is prefetched into the L2 cache `ahead` rows early, for whichever block
 /// processes it. kStages: rows are staged in shared memory (row/staging.cuh), unless the LOAD
 /// excludes columns: it may then read packs next to those of its block. kRelays: as in
-/// ClusterHandshake.
+/// ClusterHandshake. `even`: the columns per chunk of a schedule with even chunks.
 template <class Schedule, bool kPrefetches = false, bool kStages = false, bool kRelays = false,
           class Op, class LoadT, class StoreT, class Statistics, class Rows>
 __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, StoreT store,
                                            const Statistics& statistics, const Rows& rows,
-                                           int64_t cols, int64_t ahead = 0) {
+                                           int64_t cols, int64_t ahead = 0, int64_t even = 0) {
   static_assert(detail::check_operator<Op>());
   using Compute = typename Op::Compute;
   using Storage = typename Schedule::Storage;
@@ -110,7 +113,8 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
   const int thread = threadIdx.x % Schedule::kThreads;
   const int first_col = thread * Schedule::kWidth;
   const int group_col = thread / Schedule::kLanes * (Schedule::kLanes * Schedule::kWidth);
-  const int chunks = Schedule::chunks(cols);
+  const int of_chunk = Schedule::chunk_cols(even);
+  const int chunks = Schedule::chunks(cols, of_chunk);
   const Share share = Schedule::share(blockIdx.x, chunks);
   RowTile tile;
   const int64_t apart = Schedule::rows_apart(gridDim.x);
@@ -119,7 +123,7 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
   detail::prepare<decltype(handshake), Parts>();
   Parts parts;
   constexpr bool kStage = kStages && !detail::bounds<LoadT, Row>();
-  auto stage = detail::stage_of<kStage, Schedule>(load, store, thread, cols);
+  auto stage = detail::stage_of<kStage, Schedule>(load, store, thread, cols, of_chunk);
 
   // All threads of a row's blocks have the same loop bound, so every lane reaches every shuffle and
   // barrier, and the compiler knows it.
@@ -133,17 +137,15 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
       if (thread == 0 && number + ahead < rows.count) {
         const Row later = rows.index(number + ahead);
         const Columns wanted = bounds_of(load, later, cols);
-        load.source.prefetch_all(later,
-                                 larger<int64_t>(share.begin * Schedule::kChunk, wanted.begin),
-                                 smaller<int64_t>(share.end * Schedule::kChunk, wanted.end));
+        load.source.prefetch_all(later, larger<int64_t>(share.begin * of_chunk, wanted.begin),
+                                 smaller<int64_t>(share.end * of_chunk, wanted.end));
       }
     }
 
     // Rows that share a block process their chunks together, so none of them skips one.
     constexpr bool kSkipsChunks = !Storage::kOneTile && Schedule::kRows == 1;
-    const Columns within = kSkipsChunks
-                               ? chunks_within<LoadT, Row>(bounds, Schedule::kChunk, chunks)
-                               : Columns{0, chunks};
+    const Columns within =
+        kSkipsChunks ? chunks_within<LoadT, Row>(bounds, of_chunk, chunks) : Columns{0, chunks};
 
     typename Op::Partial part = Op::identity();  // of this thread's group in a chunk
     for (int chunk = share.begin; chunk < share.end; ++chunk) {
@@ -153,8 +155,8 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
         parts.add(op, Op::identity(), chunk);
         continue;
       }
-      const int begin = chunk * Schedule::kChunk;
-      const int64_t left = Schedule::left(cols, begin);
+      const int begin = chunk * of_chunk;
+      const int64_t left = Schedule::left(cols, begin, of_chunk);
       tile.begin(left - first_col, left - group_col);
       const auto& source = stage.in(load, row);
       if (mine) {
@@ -175,8 +177,8 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
     if (mine && thread == 0 && share.begin == 0) statistics.write(finish, row);
 
     for (int chunk = share.begin; chunk < share.end; ++chunk) {
-      const int begin = chunk * Schedule::kChunk;
-      tile.begin(Schedule::left(cols, begin) - first_col, 0);
+      const int begin = chunk * of_chunk;
+      tile.begin(Schedule::left(cols, begin, of_chunk) - first_col, 0);
       if constexpr (Storage::kRevisits) {
         if (mine) load_tile<true>(tile, load, row, begin + first_col, bounds, Op::padding_value());
       } else if constexpr (!Storage::kOneTile) {

@@ -21,7 +21,7 @@ struct RowLane {
   using Compute = typename Tile::Compute;
   Tile& tile;
   int64_t cols;
-  int first_col;
+  int first_col, of_chunk;
   Share share;
   int thread;
 
@@ -122,8 +122,8 @@ struct RowLane {
   template <class F>
   __device__ __forceinline__ void walk(F f) const {
     for (int chunk = share.begin; chunk < share.end; ++chunk) {
-      const int begin = chunk * Schedule::kChunk;
-      tile.begin(Schedule::left(cols, begin) - first_col, 0);
+      const int begin = chunk * of_chunk;
+      tile.begin(Schedule::left(cols, begin, of_chunk) - first_col, 0);
       walk_tile(tile, begin + first_col, f);
     }
   }

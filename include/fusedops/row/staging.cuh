@@ -74,12 +74,12 @@ class Stage {
 
  public:
   /// Bytes of shared memory per row: it may begin and end anywhere in a 16-byte word.
-  static constexpr int kBytes = (Schedule::kChunk * kWider + 2 * kWord - 1) / kWord * kWord;
+  static constexpr int kBytes = (Schedule::kTile * kWider + 2 * kWord - 1) / kWord * kWord;
 
-  __device__ __forceinline__ Stage(int thread, int64_t cols)
+  __device__ __forceinline__ Stage(int thread, int64_t cols, int of_chunk)
       : thread_(thread),
-        begin_(Schedule::rank(blockIdx.x) * Schedule::kChunk),
-        end_(static_cast<int>(smaller<int64_t>(begin_ + Schedule::kChunk, cols))) {
+        begin_(Schedule::rank(blockIdx.x) * of_chunk),
+        end_(static_cast<int>(smaller<int64_t>(begin_ + of_chunk, cols))) {
     if (thread_ == 0) {
       barrier().make();
       Barrier::made();
@@ -173,9 +173,11 @@ class Stage {
 
 /// The staging of a kernel's rows, or none.
 template <bool kStages, class Schedule, class LoadT, class StoreT>
-__device__ __forceinline__ auto stage_of(const LoadT&, const StoreT&, int thread, int64_t cols) {
+__device__ __forceinline__ auto stage_of(const LoadT&, const StoreT&, int thread, int64_t cols,
+                                         int of_chunk) {
   if constexpr (kStages) {
-    return Stage<Schedule, decltype(LoadT::source), decltype(StoreT::target)>(thread, cols);
+    return Stage<Schedule, decltype(LoadT::source), decltype(StoreT::target)>(thread, cols,
+                                                                              of_chunk);
   } else {
     return Unstaged{};
   }

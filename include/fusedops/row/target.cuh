@@ -43,24 +43,34 @@ struct Each {
 /// row is one tile in registers; else in memory, a row for each slice.
 enum class Sums { kRegisters, kShared, kMemory };
 
+namespace detail {
+
+/// The running sums of a thread, where they are in registers.
+template <class Tile, bool kInRegisters, class Compute>
+struct ColumnSum {
+  Compute at[kInRegisters ? Tile::kPacks : 1][kInRegisters ? Tile::kWidth : 1] = {};
+#if !defined(FUSEDOPS_CUDA)
+  bool begins = false;
+#endif
+};
+
+}  // namespace detail
+
 /// Rows share the elements: `group` neighbours each, or all of a slice and more (kPartial).
 template <int kFunctor_, int kOperand_, class View, bool kPartial, Sums kSums, class Compute>
 struct ByColumn {
   static constexpr int kFunctor = kFunctor_;
   static constexpr int kOperand = kOperand_;
   static constexpr bool kInRegisters = kSums == Sums::kRegisters;
+  static constexpr bool kInMemory = kSums == Sums::kMemory;
+  using Number = Compute;
   View to;
   Word<Compute*> memory;
   int64_t offset;  // in shared memory, in elements
   int64_t group, cols;
 
   template <class Tile>
-  struct Sum {
-    Compute at[kInRegisters ? Tile::kPacks : 1][kInRegisters ? Tile::kWidth : 1] = {};
-#if !defined(FUSEDOPS_CUDA)
-    bool begins = false;
-#endif
-  };
+  using Sum = detail::ColumnSum<Tile, kInRegisters, Compute>;
 
   template <class Tile, class Lane>
   FUSEDOPS_HD void begin(Sum<Tile>&, const Lane& lane) const {
@@ -100,6 +110,25 @@ struct ByColumn {
     }
   }
 
+  /// Takes N sums of a slice that are not in memory, and leaves zeros for the next group of rows.
+  template <class Tile, int N, class Lane>
+  FUSEDOPS_HD void take(Sum<Tile>& sum, const Lane& lane, int pack, int first, Compute (&values)[N],
+                        bool partial) const {
+    if constexpr (kInRegisters) {
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < N; ++i) {
+        values[i] = sum.at[pack][first + i];
+        sum.at[pack][first + i] = 0;
+      }
+    } else if (partial) {
+      lane.get_all(offset, pack, first, values);
+    } else {
+      Compute zeros[N] = {};
+      lane.get(offset, pack, first, values);
+      lane.put(offset, pack, first, zeros);
+    }
+  }
+
   template <class Tile, class Lane, class Row>
   FUSEDOPS_HD void flush(Sum<Tile>& sum, const Lane& lane, const Row& row,
                          const Visit& visit) const {
@@ -119,20 +148,8 @@ struct ByColumn {
       lane.walk([&](auto width, int64_t col, int pack, int first) {
         constexpr int N = decltype(width)::value;
         Compute values[N];
-        if constexpr (kInRegisters) {
-          FUSEDOPS_UNROLL
-          for (int i = 0; i < N; ++i) {
-            values[i] = sum.at[pack][first + i];
-            sum.at[pack][first + i] = 0;
-          }
-        } else if constexpr (kSums == Sums::kShared) {
-          if constexpr (kPartial) {
-            lane.get_all(offset, pack, first, values);
-          } else {
-            Compute zeros[N] = {};
-            lane.get(offset, pack, first, values);
-            lane.put(offset, pack, first, zeros);
-          }
+        if constexpr (kSums != Sums::kMemory) {
+          take<Tile>(sum, lane, pack, first, values, kPartial);
         } else {
           FUSEDOPS_VECTOR
           for (int i = 0; i < N; ++i) values[i] = memory.value[visit.slice * cols + col + i];
@@ -141,6 +158,68 @@ struct ByColumn {
           to.write(values, RowIndex<1>{lane.part(visit.slice), {lane.part(visit.slice)}}, col);
         } else {
           to.write(values, row, col);
+        }
+      });
+    }
+  }
+};
+
+/// Rows share the elements: `group` neighbours each, all of a slice and more where `partial` is set.
+/// That follows from how many rows there are, so one kernel does both; `Whole` and `Split` are the
+/// ByColumn of each.
+template <class Whole_, class Split_>
+struct ByColumnOrSplit {
+  static constexpr int kFunctor = Whole_::kFunctor;
+  static constexpr int kOperand = Whole_::kOperand;
+  Whole_ whole;
+  Split_ split;
+  int64_t partial;
+
+  template <class Tile>
+  using Sum = typename Whole_::template Sum<Tile>;
+
+  template <class Tile, class Lane>
+  FUSEDOPS_HD void begin(Sum<Tile>& sum, const Lane& lane) const {
+    whole.template begin<Tile>(sum, lane);
+  }
+  template <class Tile, int N, class Compute, class Lane, class Row>
+  FUSEDOPS_HD void add(Sum<Tile>& sum, const Compute (&gradient)[N], const Lane& lane,
+                       const Row& row, int64_t col, const Visit& visit, int pack, int first) const {
+    if (Whole_::kInMemory && partial) {
+      split.template add<Tile>(sum, gradient, lane, row, col, visit, pack, first);
+    } else {
+      whole.template add<Tile>(sum, gradient, lane, row, col, visit, pack, first);
+    }
+  }
+  template <class Tile, class Lane, class Row>
+  FUSEDOPS_HD void flush(Sum<Tile>& sum, const Lane& lane, const Row& row,
+                         const Visit& visit) const {
+    if constexpr (Whole_::kInMemory) {
+      if (partial) {
+        split.template flush<Tile>(sum, lane, row, visit);
+      } else {
+        whole.template flush<Tile>(sum, lane, row, visit);
+      }
+    } else {
+      // As ByColumn does, but with one walk for both: two would take registers.
+      if (!visit.ends(partial ? 0 : whole.group)) return;
+      if (partial) {
+        if constexpr (Whole_::kInRegisters) {
+          lane.combine(sum.at);
+        } else {
+          lane.wait();
+        }
+      }
+      if (!(partial ? lane.writes_part() && visit.any : visit.here)) return;
+      lane.walk([&](auto width, int64_t col, int pack, int first) {
+        constexpr int N = decltype(width)::value;
+        typename Whole_::Number values[N];
+        whole.template take<Tile>(sum, lane, pack, first, values, partial);
+        if (partial) {
+          const int64_t part = lane.part(visit.slice);
+          split.to.write(values, RowIndex<1>{part, {part}}, col);
+        } else {
+          whole.to.write(values, row, col);
         }
       });
     }

@@ -1,0 +1,117 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Variable lengths: the kernels that random row lengths and shapes need, and the longest call."""
+
+import gc
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from host import devices, dtype_of
+from results import Result
+
+from fusedops.flagship import ADD_NORM, ATTENTION
+from fusedops.generate.variant import _kernels
+
+COUNT = 1000  # Of lengths, and of shapes.
+LONGEST = 4096
+SIZES = (1, 2, 3, 5, 8, 16)
+MOST_KERNELS = {"cuda": 40, "cpu": 6}  # Of an op and a pass.
+MOST_SECONDS = 1e-3  # Of a call that builds nothing, on the host.
+
+Shape = tuple[int, ...]
+
+
+def measured() -> Iterator[Result]:
+    """Forward and backward, with dropout: lengths first, then shapes of one to four dimensions."""
+    for device in devices():
+        for name, lead, make in (
+            ("attention softmax", (2, 2, 8), _attention),
+            ("residual LayerNorm", (16,), _add_norm),
+        ):
+            yield from _op(name, lead, make, device)
+
+
+def _op(
+    name: str, lead: Shape, make: Callable[[Shape, torch.device], Any], device: torch.device
+) -> Iterator[Result]:
+    draw = random.Random(0)
+    shapes = [(*lead, draw.randint(1, LONGEST)) for _ in range(COUNT)]
+    for _ in range(COUNT):
+        rows = [draw.choice(SIZES) for _ in range(draw.randint(0, 3))]
+        shapes.append((*rows, draw.randint(1, LONGEST)))
+    before = set(_kernels)
+    seconds: dict[str, list[float]] = {"forward": [], "backward": []}
+    for shape in shapes:
+        op, x, operands = make(shape, device)
+        known = len(_kernels)
+        with torch.enable_grad():
+            begin = time.perf_counter()
+            y = op(x, **operands)
+            forward = time.perf_counter() - begin
+        y = y if isinstance(y, torch.Tensor) else y[0]
+        leaves = [one for one in (x, *operands.values()) if _wants(one)]
+        upstream = torch.ones_like(y)
+        begin = time.perf_counter()
+        torch.autograd.grad(y, leaves, upstream)
+        backward = time.perf_counter() - begin
+        if len(_kernels) == known:
+            seconds["forward"].append(forward)
+            seconds["backward"].append(backward)
+    new = [key for key in _kernels if key not in before]
+    most = MOST_KERNELS[device.type]
+    for entry, count in _counts(new).items():
+        yield Result(
+            "lengths",
+            f"{name} on {device}: kernels, {entry}",
+            "fusedops",
+            target=f"<= {most} kernels",
+            met=count <= most,
+            note=f"{count} kernels for {COUNT} lengths and {COUNT} shapes",
+        )
+    for direction, taken in seconds.items():
+        taken.sort()
+        longest = taken[-1]
+        yield Result(
+            "lengths",
+            f"{name} on {device}: longest call, {direction}",
+            "fusedops",
+            seconds=longest,
+            target=f"<= {MOST_SECONDS * 1e3:g} ms",
+            met=longest <= MOST_SECONDS,
+            note=f"of {len(taken)} new shapes, median {taken[len(taken) // 2] * 1e6:.0f} us, 99 in "
+            f"100 below {taken[len(taken) * 99 // 100] * 1e6:.0f} us",
+        )
+    gc.collect()
+
+
+def _counts(keys: Sequence[tuple[object, ...]]) -> dict[str, int]:
+    """How many of these kernels are of each pass."""
+    entries = [str(key[3]) for key in keys]
+    return {entry: entries.count(entry) for entry in ("forward", "gradient", "sums")}
+
+
+def _wants(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _randn(*shape: int, device: torch.device) -> torch.Tensor:
+    return torch.randn(shape, dtype=dtype_of(device), device=device).requires_grad_()
+
+
+def _attention(shape: Shape, device: torch.device) -> Any:
+    """Scores with a bias that the batch shares, and a padding mask for each of the batch."""
+    *rows, columns = shape
+    bias = (1, *rows[1:], columns) if rows else shape
+    mask = (rows[0], *[1] * (len(rows) - 1), columns) if rows else shape
+    padding = torch.zeros(mask, dtype=torch.bool, device=device)
+    given = {"scale": 0.125, "pair_bias": _randn(*bias, device=device), "padding": padding}
+    return ATTENTION, _randn(*shape, device=device), {**given, "p": 0.1}
+
+
+def _add_norm(shape: Shape, device: torch.device) -> Any:
+    vectors = {name: _randn(shape[-1], device=device) for name in ("bias", "gamma", "beta")}
+    residual = _randn(*shape, device=device)
+    return ADD_NORM, _randn(*shape, device=device), {**vectors, "p": 0.1, "residual": residual}

@@ -1,0 +1,143 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""How a call is read where its shapes leave that open, so that few kernels serve all of them.
+
+A kernel is compiled for a number of row dimensions, and for the operands that all rows share. Of a
+call with few rows several numbers are right, and for a single row without row dimensions, whether
+an operand would have rows in a batch is not known. All readings give the same results, to the bit
+but for the sign of a zero in the gradient of an operand: tiles follow from none of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch import Tensor
+
+from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry
+from fusedops.schedule.traffic import without_rows
+
+if TYPE_CHECKING:
+    from fusedops.bind.bind import Bound
+
+__all__ = ["USUAL", "Reading", "is_shared", "may_broadcast", "padded", "rank_of", "readings"]
+
+#: Numbers of row dimensions that kernels are made for.
+RANKS = (1, 2, 3, MAX_ROW_DIMS)
+
+
+class Reading(NamedTuple):
+    """One way to read a call.
+
+    Attributes:
+        rank: Number of row dimensions of the kernel; 0 for the usual one of the call.
+        vectors: Whether operands of an x without row dimensions are shared by all rows, as those
+            without row dimensions are in a batch; not those whose functor saves a stream, since
+            that has rows.
+        broadcast: Whether the gradient of an operand of size 1 in a dimension in which x has size 1
+            as well is a sum over that dimension, as in a larger batch.
+    """
+
+    rank: int = 0
+    vectors: bool = False
+    broadcast: bool = False
+
+
+#: The reading of a call for which no kernel is loaded.
+USUAL = Reading()
+
+
+def rank_of(bound: Bound, sizes: Sequence[int]) -> int:
+    """The number of row dimensions that the kernel of a call is made for.
+
+    Where rows share an operand in some dimension, that is two at least, whatever the sizes: calls
+    of the same kind with more rows need as many.
+
+    Args:
+        bound: The call.
+        sizes: The sizes of the row dimensions after merging.
+    """
+    least = max(len(sizes), 2 if _broadcasts(bound) else 1)
+    return next(rank for rank in RANKS if rank >= least)
+
+
+def _broadcasts(bound: Bound) -> bool:
+    """Whether a functor tells queries apart, or an operand with rows is broadcast over some."""
+    x, reduced = bound.x, bound.reduced
+    if bound.op.causal:
+        return True
+    for value in bound.operands.values():
+        if not isinstance(value, Tensor) or without_rows(value, x, reduced):
+            continue
+        lead = x.dim() - value.dim()
+        for dim, size in enumerate(x.shape):
+            if dim not in reduced and size > 1 and (dim < lead or value.shape[dim - lead] == 1):
+                return True
+    return False
+
+
+def readings(bound: Bound, first: Geometry, backward: bool = False) -> Iterator[Reading]:
+    """The readings of a call in the order in which loaded kernels are looked for.
+
+    Args:
+        bound: The forward call.
+        first: The geometry of the call as it is usually read.
+        backward: Whether the call is a backward pass.
+    """
+    sizes = first.sizes
+    while len(sizes) > 1 and sizes[0] == 1:
+        sizes = sizes[1:]
+    usual = rank_of(bound, sizes)
+    ranks = [
+        usual,
+        *(r for r in RANKS if r > usual),
+        *(r for r in RANKS if len(sizes) <= r < usual),
+    ]
+    alone = bound.x.dim() == len(bound.reduced)
+    own = [value for value in bound.operands.values() if isinstance(value, Tensor)]
+    open_ = backward and any(may_broadcast(bound, value) for value in own)
+    kinds = [(False, False)] + [(False, True)] * open_ + [(True, False)] * (alone and bool(own))
+    for vectors, broadcast in kinds:
+        for rank in ranks:
+            yield Reading(rank, vectors, broadcast)
+
+
+def may_broadcast(bound: Bound, value: Tensor) -> bool:
+    """Whether an operand of a call may be one that rows share in a larger batch.
+
+    It has then size 1 in a dimension of the rows in which x has size 1 as well, or in all of them,
+    or x has no rows.
+    """
+    x, reduced = bound.x, bound.reduced
+    if x.dim() == len(reduced):
+        return value.dim() > 0
+    if without_rows(value, x, reduced):
+        return False
+    sizes = [1] * (x.dim() - value.dim()) + list(value.shape)
+    rows = [dim for dim in range(x.dim()) if dim not in reduced]
+    return any(sizes[d] == 1 == x.shape[d] for d in rows) or all(sizes[d] == 1 for d in rows)
+
+
+def padded(geometry: Geometry, rank: int) -> Geometry:
+    """The geometry with row dimensions of size 1 in front, so that it has `rank` of them."""
+    padding = rank - len(geometry.sizes)
+    if padding <= 0:
+        return geometry
+    places = [
+        None if place is None else place._replace(row_strides=(0,) * padding + place.row_strides)
+        for place in geometry.placed
+    ]
+    return geometry._replace(sizes=(1,) * padding + geometry.sizes, placed=tuple(places))
+
+
+def is_shared(bound: Bound, name: str, value: Tensor, reading: Reading) -> bool:
+    """Whether all rows of a call read the same columns of an operand, however many there are."""
+    if not without_rows(value, bound.x, bound.reduced):
+        return False
+    if bound.x.dim() > len(bound.reduced):
+        return True
+    if not reading.vectors:
+        return False
+    saving = (functor for functor in (*bound.load, *bound.store) if functor.saves)
+    return not any(operand.name == name for functor in saving for operand in functor.operands())

@@ -1,0 +1,142 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Rungs: the ranges of row lengths that share a kernel.
+
+A kernel is made for a rung, and the number of columns is a word of its argument. So a job whose row
+lengths vary builds a few kernels, whatever lengths it meets. The tile of a rung is that of its
+longest rows; it follows from the columns alone, and with it every bit of the results. A row length
+that fills its tile to the last element has a kernel of its own, in which nothing is checked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fusedops.schedule.tiling import CHUNK_PACKS, Tile, evened, is_exact, power_of_two_above
+
+__all__ = ["Rung", "longest", "rung_of", "samples"]
+
+#: Longest rows of the shortest rung; where the end of a row may cut a pack, of which there are
+#: three kinds (columns divisible by 4, by 2 and by neither), that is one rung for all short rows.
+SHORTEST = 8
+SHORTEST_CUT = 32
+
+#: Rungs in each doubling of the columns, as first-match table of (largest number of columns, rungs
+#: where packs have more than NARROW columns, where they have fewer, and where the end of a row may
+#: cut a pack). What a rung has beyond the end of its shortest rows costs instructions: many packs
+#: of one column each cost more of them than few wide ones. Rungs whose tile is the same are one.
+NARROW = 2
+STEPS = (
+    (128, 1, 1, 1),
+    (4096, 4, 4, 1),
+    (None, 8, 16, 8),
+)
+
+
+class Rung(NamedTuple):
+    """A range of row lengths that one kernel serves.
+
+    Attributes:
+        low, top: The shortest and the longest rows.
+        tile: The tile of a row of the given number of columns: threads, packs and width are those
+            of all rows of the rung, the length of a chunk is the row's own.
+        exact: Whether the rung has a single length, which fills every tile.
+        full: Packs that are full in every thread and every row of the rung.
+    """
+
+    low: int
+    top: int
+    tile: Tile
+    exact: bool
+    full: int
+
+
+def rung_of(columns: int, width: int, pieces: bool, tile_at: Callable[[int, bool], Tile]) -> Rung:
+    """The rung of a row.
+
+    Args:
+        columns: Row length in elements.
+        width: Elements in a pack, by which the ladder is chosen.
+        pieces: Whether the end of the row cuts a pack.
+        tile_at: The tile of a row of so many columns, if it fills the tile and if it does not.
+    """
+    top = longest(columns, width, pieces)
+    if columns == top:
+        for tile in (tile_at(top, True), tile_at(top, False)):
+            if is_exact(top, tile.capacity, tile.chunks):
+                return Rung(top, top, tile, True, tile.packs)
+    tile = tile_at(top, False)
+    low = _step_below(top, width, pieces)
+    # Neighbours with the same tile are the same rung, within one doubling of the columns.
+    while low & (low - 1) and _same(tile, tile_at(low, False)):
+        low = _step_below(low, width, pieces)
+    while top & (top - 1):
+        above = longest(top + 1, width, pieces)
+        if not _same(tile, tile_at(above, False)):
+            break
+        top = above
+    low += 1
+    return Rung(low, top, evened(tile, columns), False, _full(low, tile))
+
+
+def longest(columns: int, width: int, pieces: bool) -> int:
+    """The longest rows of the rung that has rows of so many columns."""
+    shortest = SHORTEST_CUT if pieces else SHORTEST
+    if columns <= shortest:
+        return shortest
+    below = 1 << (columns - 1).bit_length() - 1  # a power of two, below the columns
+    step = below // _steps(2 * below, width, pieces)
+    return below + -(-(columns - below) // step) * step
+
+
+def samples(most: int) -> list[int]:
+    """Row lengths that stand for all up to `most`: those of some alignment in some rung.
+
+    >>> samples(9)
+    [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    """
+    found = {most, *range(1, min(most, 16) + 1)}
+    below = 16
+    while below < most:
+        step = below // 16  # the finest of STEPS
+        for first in range(below, min(2 * below, most), step):
+            last = min(first + step, most)
+            found.add(last)
+            # Of two neighbours with the same divisor, the longest rows of a rung are one at most.
+            for width in (1, 2, 4, 8, 16):
+                inside = range(first + 1, last)
+                found.update([n for n in inside if math.gcd(n, 16) == width][:1])
+        below *= 2
+    return sorted(found)
+
+
+def _step_below(top: int, width: int, pieces: bool) -> int:
+    """The longest rows of the next shorter rung; 0 if there is none."""
+    if top <= (SHORTEST_CUT if pieces else SHORTEST):
+        return 0
+    below = 1 << (top - 1).bit_length() - 1
+    return top - below // _steps(2 * below, width, pieces)
+
+
+def _steps(columns: int, width: int, pieces: bool) -> int:
+    of_kind = 3 if pieces else 2 if width <= NARROW else 1
+    return next(int(one[of_kind] or 1) for one in STEPS if one[0] is None or columns <= one[0])
+
+
+def _same(one: Tile, other: Tile) -> bool:
+    return one[:4] == other[:4]
+
+
+def _full(low: int, tile: Tile) -> int:
+    """Packs that are full in every thread, in all rows of at least `low` columns.
+
+    Chunks are rounded up to CHUNK_PACKS packs, so the last one of a row is shorter than the others
+    by as much for each of them.
+    """
+    chunks = power_of_two_above(tile.chunks)
+    of_last = low // chunks
+    if chunks > 1:
+        of_last -= (chunks - 1) * CHUNK_PACKS * tile.width
+    return max(0, of_last) // (tile.threads * tile.width)

@@ -1,0 +1,210 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""A new length, rank or batch size builds nothing: kernels are made for rungs, not for columns.
+
+Nothing is compiled here: variants are counted as a process with these calls would build them.
+"""
+
+import random
+
+import pytest
+import torch
+from cases import randn
+
+import fusedops as fo
+from fusedops.bind.bind import bind
+from fusedops.flagship import ADD_NORM, ATTENTION
+from fusedops.generate.target import Target
+from fusedops.generate.variant import Variant
+from fusedops.run.forward import resolve
+from fusedops.run.gradient import Gradient, described
+from fusedops.schedule import forward as schedule
+from fusedops.schedule.architectures import GPUS
+from fusedops.schedule.backward_tile import GRADIENT_VALUES, gradient_rung
+from fusedops.schedule.forward_tile import row_rung
+from fusedops.schedule.rungs import samples
+
+#: The most kernels of an op and a pass: on a GPU four alignments of a row, ten of each; on a CPU
+#: one for each of HOST_COLUMNS, and one for rows that are read twice.
+MOST = {"sm_90": 40, "x86-64-v3": 6}
+DTYPE = {"sm_90": torch.float16, "x86-64-v3": torch.float32}
+
+LONGEST = 4096
+SIZES = (1, 1, 2, 3, 5, 8, 16, 33, 128)
+
+
+def lengths(count):
+    draw = random.Random(0)
+    return [draw.randint(1, LONGEST) for _ in range(count)]
+
+
+def shapes(count):
+    draw = random.Random(1)
+    for _ in range(count):
+        rows = [draw.choice(SIZES) for _ in range(draw.randint(0, 3))]
+        yield (*rows, draw.randint(1, LONGEST))
+
+
+def attention(shape, dtype):
+    """Scores with a bias that the batch shares and a padding mask for each of the batch."""
+    *rows, columns = shape
+    bias = (1, *rows[1:], columns) if rows else (columns,)
+    mask = (rows[0], *[1] * (len(rows) - 1), columns) if rows else (columns,)
+    return (
+        ATTENTION,
+        meta(*shape, dtype=dtype),
+        {
+            "scale": 0.125,
+            "pair_bias": meta(*bias, dtype=dtype),
+            "padding": meta(*mask, dtype=torch.bool),
+            "p": 0.1,
+        },
+    )
+
+
+def add_norm(shape, dtype):
+    vector = meta(shape[-1], dtype=dtype)
+    given = {"bias": vector, "p": 0.1, "residual": meta(*shape, dtype=dtype)}
+    return ADD_NORM, meta(*shape, dtype=dtype), {**given, "gamma": vector, "beta": vector}
+
+
+def meta(*shape, dtype):
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+class Process:
+    """The kernels that a process would have loaded, by pass."""
+
+    def __init__(self, monkeypatch, arch):
+        self.target = Target.named(arch)
+        self.kernels = {"forward": set(), "gradient": set(), "sums": set()}
+        self.loaded = set()
+        monkeypatch.setattr(Variant, "loaded", property(lambda one: one.key in self.loaded))
+
+    def call(self, op, x, operands):
+        """Train and evaluate."""
+        bound = bind(op, x, operands, {})
+        floating = {k for k, v in operands.items() if isinstance(v, torch.Tensor)} - {"padding"}
+        gradient = Gradient(op, frozenset({"x", *floating}), frozenset(op.saves))
+        told = gradient._loaded(*described(bound, gradient), self.target)
+        for one in (resolve(bound._replace(keep=True), self.target).variant, *told.variants):
+            self.loaded.add(one.key)
+            self.kernels[one.entry].add(one.key)
+
+
+@pytest.mark.parametrize("arch", MOST)
+@pytest.mark.parametrize("case", [attention, add_norm], ids=lambda case: case.__name__)
+def test_lengths_ranks_and_batches_share_few_kernels(case, arch, monkeypatch):
+    process = Process(monkeypatch, arch)
+    lead = (2, 4, 64) if case is attention else (4096,)
+    for columns in lengths(1000):
+        process.call(*case((*lead, columns), DTYPE[arch]))
+    for shape in shapes(1000):
+        process.call(*case(shape, DTYPE[arch]))
+    counts = {entry: len(keys) for entry, keys in process.kernels.items()}
+    assert max(counts.values()) <= MOST[arch], counts
+
+
+@pytest.mark.parametrize("arch", MOST)
+def test_all_lengths_of_a_plain_norm_share_a_hundred_kernels(arch, monkeypatch):
+    """Without dropout packs are as wide as the columns divide, and rungs are finer."""
+    process = Process(monkeypatch, arch)
+    op = fo.LayerNorm(store=[fo.Affine("g", "b")])
+    for columns in range(1, LONGEST + 1, 1 if arch == "sm_90" else 7):
+        vector = meta(columns, dtype=DTYPE[arch])
+        x = meta(100, columns, dtype=DTYPE[arch])
+        process.call(op, x, {"g": vector, "b": vector})
+    assert max(len(keys) for keys in process.kernels.values()) <= (100 if arch == "sm_90" else 6)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 400, 5000])
+@pytest.mark.parametrize("arch", MOST)
+def test_the_number_of_rows_builds_nothing(rows, arch, monkeypatch):
+    process = Process(monkeypatch, arch)
+    process.call(*add_norm((64, 400), DTYPE[arch]))
+    before = set(process.loaded)
+    process.call(*add_norm((rows, 400), DTYPE[arch]))
+    process.call(*add_norm((rows, 1, 1, 400), DTYPE[arch]))
+    process.call(*add_norm((400,), DTYPE[arch]))
+    new = process.loaded - before
+    # What adds up partial sums has a few forms, by how many there are.
+    assert all(key[3] == "sums" for key in new), new
+
+
+def rows_of(columns):
+    for element_bytes, compute_bytes in ((2, 4), (4, 4), (8, 8)):
+        for dropout, streams, centred in (
+            (False, "none", False),
+            (False, "columns", True),
+            (True, "many", True),
+        ):
+            yield schedule.Row(columns, element_bytes, compute_bytes, dropout, streams, centred)
+
+
+COLUMNS = sorted({*range(1, 700, 3), *(round(2 ** (k / 9)) for k in range(81, 162)), 12289, 50257})
+
+
+@pytest.mark.parametrize("clusters", [1, 8, 16])
+def test_the_lengths_of_a_rung_agree_on_it(clusters):
+    for columns in COLUMNS:
+        for row in rows_of(columns):
+            for rung_of in (
+                lambda row: row_rung(row, clusters),
+                *(
+                    lambda row, family=family: gradient_rung(row, clusters, family).rung
+                    for family in GRADIENT_VALUES
+                ),
+            ):
+                rung = rung_of(row)
+                at = f"{row}: {rung}"
+                assert rung.low <= columns <= rung.top, at
+                assert not rung.exact or rung.low == rung.top == columns, at
+                # A neighbour of the same alignment that does not fill the tile.
+                other = row._replace(columns=columns - 16)
+                if other.columns >= rung.low and row.cut == other.cut:
+                    same = rung_of(other)
+                    if not rung.exact and not same.exact:
+                        assert (rung.low, rung.top, rung.full) == (same.low, same.top, same.full), (
+                            at
+                        )
+                        assert rung.tile[:3] == same.tile[:3], at
+
+
+def test_columns_of_one_rung_are_words_of_one_kernel():
+    gpu = GPUS["sm_90"]
+    one, other = (
+        schedule.choose(schedule.Row(columns, 2, 4, streams="none"), "sm_90", gpu)
+        for columns in (50257, 50999)
+    )
+    assert one.chunk != other.chunk
+    assert (one.cpp, one.launch, one.shared_bytes) == (other.cpp, other.launch, other.shared_bytes)
+
+
+@pytest.mark.parametrize("columns", [(257, 300), (999, 1001), (4097, 4099)])
+def test_a_row_has_its_bits_whatever_was_called_before(columns, device):
+    """One length is one tree: other lengths of its rung, and other ranks, change nothing."""
+    op = fo.LayerNorm(store=[fo.Affine("g", "b")])
+    first, second = columns
+    x, g, b = randn(6, first, device=device), *(randn(first, device=device) for _ in "gb")
+    before = op(x, g=g, b=b)
+    op(
+        randn(6, second, device=device),
+        g=randn(second, device=device),
+        b=randn(second, device=device),
+    )
+    assert torch.equal(op(x, g=g, b=b), before)
+    assert torch.equal(op(x[2], g=g, b=b), before[2])
+    assert torch.equal(op(x[None, :, None], g=g, b=b)[0, :, 0], before)
+
+
+@pytest.mark.parametrize("case", [attention, add_norm], ids=lambda case: case.__name__)
+def test_samples_stand_for_all_lengths(case, monkeypatch):
+    """`fusedops build --lengths` builds what any length up to that needs."""
+    process = Process(monkeypatch, "sm_90")
+    lead = (2, 4, 64) if case is attention else (4096,)
+    for columns in samples(1600):
+        process.call(*case((*lead, columns), torch.float16))
+    before = set(process.loaded)
+    for columns in range(1, 1601):
+        process.call(*case((*lead, columns), torch.float16))
+    assert process.loaded == before
