@@ -9,7 +9,7 @@ Declare what happens before and after a row reduction; get one kernel that moves
 >>> attention_softmax(torch.zeros(1, 2), scale=0.125, padding=torch.tensor([False, True]))
 tensor([[1., 0.]])
 
-May import: version, renamed, errors, functors, declare, row_op, ops, group_norm, exporting,
+May import: version, renamed, errors, functors, declare, row_op, ops, map, group_norm, exporting,
 nn.
 """
 
@@ -33,6 +33,7 @@ _NAMES = [
     "L2Norm",
     "LayerNorm",
     "LogSoftmax",
+    "Map",
     "MissingVariantError",
     "RMSNorm",
     "RowOp",
@@ -78,6 +79,7 @@ if TYPE_CHECKING or not _is_command():
     from fusedops.functors.shipped import *
     from fusedops.group_norm import GroupNorm as GroupNorm
     from fusedops.group_norm import InstanceNorm as InstanceNorm
+    from fusedops.map import Map as Map
     from fusedops.ops import L2Norm as L2Norm
     from fusedops.ops import LayerNorm as LayerNorm
     from fusedops.ops import LogSoftmax as LogSoftmax

@@ -45,7 +45,9 @@ class GradCall:
         compute = str(bound.compute).removeprefix("torch.")
         rows = bound.output_shape(KEPT)
         own = math.prod(rows) * bound.compute.itemsize
-        kept = [Kept("statistics", f"{rows[-1]} numbers in {compute} a row", own, own)]
+        kept = []
+        if bound.op.kept:
+            kept.append(Kept("statistics", f"{rows[-1]} numbers in {compute} a row", own, own))
         for name, value in {"x": bound.x, **bound.operands}.items():
             read = needed.x if name == "x" else name in needed.operands
             if read and isinstance(value, Tensor):

@@ -165,7 +165,8 @@ class Chain:
         if masks:
             # Their union, last: a masked element leaves the row whatever stands after its mask.
             value = value.masked_fill(functools.reduce(operator.or_, masks), -torch.inf)
-        if not (bound.op.masks and self._differentiable()):
+        leaves = bound.op.masks if bound.op.reduces else bool(masks)
+        if not (leaves and self._differentiable()):
             return value
         gone = value == -torch.inf
         with self._without(gone):

@@ -54,7 +54,8 @@ def needed(op: Declaration, wanted: Collection[str]) -> Needed:
         for functor in chain[start:end]:
             operands.update(operand.name for operand in functor.operands())
 
-    remake(op.load, len(op.load))
+    if op.reduces or any(functor.masks for functor in op.load):  # else no one reads the values
+        remake(op.load, len(op.load))
     for chain in (op.load, op.store):
         for place, functor in enumerate(chain):
             if functor.masks:

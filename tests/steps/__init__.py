@@ -22,7 +22,8 @@ class Step:
     Attributes:
         word: The word.
         functor: The name of the class in fusedops that says the same.
-        softmax_only: Whether it may stand in the LOAD of softmax and log-softmax alone.
+        softmax_only: Whether it may stand in the LOAD of softmax, log-softmax and map alone.
+        masks: Whether it takes elements out of a row.
         load_only: The examples that may stand in a LOAD alone.
         examples: By name, functions that get a `test_gradients.Making`, which makes operands, and
             return the step's arguments. Tests run each of them in every op, forward and backward.
@@ -30,6 +31,7 @@ class Step:
 
     functor: str
     softmax_only = False
+    masks = False
     load_only = ()
     examples = {}
 

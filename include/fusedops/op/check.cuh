@@ -57,7 +57,7 @@ using KeepCall =
 template <class Op>
 using GradientTypes = Void<OperatorTypes<Op>, typename Op::Row>;
 template <class Op>
-using GradientConstants = Flag<(Op::kKept > 0) && (Op::kHasMasked || Op::kMaskedIsConstant)>;
+using GradientConstants = Flag<(Op::kKept >= 0) && (Op::kHasMasked || Op::kMaskedIsConstant)>;
 template <class Op>
 using RowCall =
     decltype(accept<typename Op::Row>(Op::row(any_of<const typename Op::Compute[Op::kKept]>())));
@@ -78,6 +78,28 @@ using GradientElementCall =
 template <class Op>
 using MaskedCalls = decltype(accept<bool>(Op::is_masked(any_of<typename Op::Compute>())),
                              accept<bool>(Op::is_masked_result(Op::masked_result())));
+
+template <class Op>
+using ReducesFlag = Flag<Op::kReduces>;
+/// Whether the operator reduces rows; false for one whose results are functions of single elements.
+template <class Op>
+FUSEDOPS_HD constexpr bool reduces() {
+  return flag<true, ReducesFlag, Op>();
+}
+/// Whether the backward pass has a use for the values of the LOAD, beside what its functors read.
+template <class Op>
+FUSEDOPS_HD constexpr bool uses_values() {
+  return reduces<Op>() || Op::kHasMasked;
+}
+/// Whether there is Row row(kept), or nothing is kept of a row.
+template <class Op>
+FUSEDOPS_HD constexpr bool knows_row() {
+  if constexpr (reduces<Op>()) {
+    return detected<RowCall, Op>();
+  } else {
+    return Op::kKept == 0;
+  }
+}
 
 /// Whether a Partial can move through shared memory.
 template <class Op>
@@ -151,7 +173,7 @@ FUSEDOPS_HD constexpr bool check_gradient() {
   static_assert(!kTypes || detected<IdentityCall, Op>(),
                 "fusedops: not the gradient of an operator: it needs static Partial identity() "
                 "(see fusedops/op/contract.cuh)");
-  static_assert(!kTypes || !kConstants || detected<RowCall, Op>(),
+  static_assert(!kTypes || !kConstants || knows_row<Op>(),
                 "fusedops: not the gradient of an operator: it needs static Row row(const Compute "
                 "(&kept)[kKept]) (see fusedops/op/contract.cuh)");
   static_assert(!kTypes || detected<ResultCall, Op>(),
@@ -198,7 +220,7 @@ inline constexpr bool is_operator_gradient_v =
     detail::detected<detail::GradientTypes, Op>() && detail::moves<Op>() &&
     detail::detected<detail::GradientConstants, Op>() &&
     detail::detected<detail::PaddingCall, Op>() && detail::detected<detail::IdentityCall, Op>() &&
-    detail::detected<detail::RowCall, Op>() && detail::detected<detail::ResultCall, Op>() &&
+    detail::knows_row<Op>() && detail::detected<detail::ResultCall, Op>() &&
     detail::detected<detail::ReduceBothCall, Op>() && detail::detected<detail::CombineCall, Op>() &&
     detail::detected<detail::MergeCall, Op>() && detail::detected<detail::FinishRowCall, Op>() &&
     detail::detected<detail::GradientElementCall, Op>() &&

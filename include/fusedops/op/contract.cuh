@@ -148,7 +148,15 @@
 //     Whether y is a constant at masked elements, whatever the STORE does: log-softmax, -inf. Then
 //     operands of the STORE have no gradient there; otherwise (softmax, 0) they have.
 //
-// 7. Promises that an operator makes
+// 7. An operator that reduces nothing
+//
+//   static constexpr bool kReduces = false
+//     Of both structs: results are functions of single elements (op/map.cuh). Chunks of a row then
+//     do not know of one another: none of reduce, rebuild, combine and merge is called, finish gets
+//     identity(), and there are no statistics and no row operands. Its gradient has kKept = 0 and
+//     needs no `row`.
+//
+// 8. Promises that an operator makes
 //
 //   - Arithmetic is in Compute; the only rounding to a storage type is the STORE's.
 //   - The header names formula, source and error: what is summed in what form, and which rows
@@ -158,7 +166,7 @@
 //   - A row's bits follow from its values, the number of columns and the tile; not from other rows,
 //     from the storage between reduction and result, or from timing.
 //
-// 8. A complete operator and its gradient
+// 9. A complete operator and its gradient
 //
 //     y = v / sqrt(sum v^2 + eps)      dv = (g - y * sum(g * y)) / sqrt(sum v^2 + eps)
 //

@@ -1,0 +1,124 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Choose the schedule of an operator that reduces nothing: rows are cut into independent chunks.
+
+Each chunk has a thread block of its own, whatever the length of the row and the architecture. No
+tile changes a bit of a result or of the gradient of x, so the tile follows from speed alone. A sum
+over rows depends on the number of blocks, as it does for every operator.
+"""
+
+from __future__ import annotations
+
+from fusedops.schedule.architectures import Gpu
+from fusedops.schedule.forward_tile import Row
+from fusedops.schedule.launch import LaunchConfig
+from fusedops.schedule.row_schedule import Schedule
+from fusedops.schedule.tiling import Tile, ceil_div, full_packs, is_exact, power_of_two_above
+
+__all__ = ["choose_map", "choose_map_gradient"]
+
+#: Threads in a block.
+THREADS = 256
+
+#: Bytes of x that a thread has, and the most elements: several vector accesses in flight, in few
+#: enough registers that many threads fit on an SM.
+FORWARD = (64, 32)
+BACKWARD = (32, 16)
+
+#: Occupancy targets in threads per SM: of a kernel without sums over rows, and with.
+OCCUPANCY = 1536
+OCCUPANCY_OF_SUMS = 1024
+
+
+def choose_map(
+    row: Row, gpu: Gpu, storage: str | None = None, launch: LaunchConfig | None = None
+) -> Schedule:
+    """Choose the schedule of a forward pass on a GPU.
+
+    Args:
+        row: The facts of a row; `streams` and `centred` make no difference.
+        gpu: The facts of the GPU.
+        storage: A storage that a test forces, or None.
+        launch: A launch configuration in place of the chosen one, or None.
+
+    Raises:
+        ValueError: The storage is one of a row that is reduced.
+    """
+    _check(storage)
+    return _made(row, _tile(row, FORWARD), gpu, OCCUPANCY, launch)
+
+
+def choose_map_gradient(
+    row: Row,
+    gpu: Gpu,
+    sums: int,
+    across: bool,
+    storage: str | None = None,
+    launch: LaunchConfig | None = None,
+) -> Schedule:
+    """Choose the schedule of a backward pass on a GPU.
+
+    Args:
+        row, gpu, storage, launch: As for `choose_map`.
+        sums: The number of operands whose gradients can be sums over rows.
+        across: Whether the gradient of an operand is a sum over all columns of a row. One block
+            then visits all chunks of a row.
+
+    Raises:
+        ValueError: The storage is one of a row that is reduced.
+    """
+    _check(storage)
+    occupancy = OCCUPANCY_OF_SUMS if sums or across else OCCUPANCY
+    tile = _tile(row, BACKWARD)
+    return _made(row, tile, gpu, occupancy, launch, across and tile.chunks > 1)
+
+
+def _check(storage: str | None) -> None:
+    if storage not in (None, "chunks"):
+        raise ValueError(
+            f"an operator that reduces nothing keeps no rows: it has no {storage!r} schedule, only "
+            "'chunks'"
+        )
+
+
+def _tile(row: Row, values: tuple[int, int]) -> Tile:
+    """Cut a row into even chunks of at most THREADS threads."""
+    size, most = values
+    width = row.width
+    packs = max(1, min(size // row.element_bytes, most * 4 // row.compute_bytes) // width)
+    packs_of_row = ceil_div(row.columns, width)
+    if packs_of_row <= 32 * packs:
+        threads = power_of_two_above(ceil_div(packs_of_row, packs))
+        packs = ceil_div(packs_of_row, threads)
+        return Tile(threads, packs, width, 1, threads * packs * width)
+    chunks = ceil_div(packs_of_row, THREADS * packs)
+    of_chunk = ceil_div(packs_of_row, chunks)
+    packs = min(packs, ceil_div(of_chunk, 32))
+    threads = 32 * ceil_div(of_chunk, 32 * packs)
+    chunk = threads * packs * width
+    return Tile(threads, packs, width, ceil_div(row.columns, chunk), chunk)
+
+
+def _made(
+    row: Row,
+    tile: Tile,
+    gpu: Gpu,
+    occupancy: int,
+    launch: LaunchConfig | None,
+    streams: bool = False,
+) -> Schedule:
+    if launch is None:
+        rows = max(1, THREADS // tile.threads) if tile.chunks == 1 and tile.threads <= 32 else 1
+        threads = min(occupancy, gpu.threads_per_sm)
+        launch = LaunchConfig(rows, threads, persistent_threads_per_sm=threads)
+    if streams:
+        launch = launch._replace(sum_storage="memory")
+    return Schedule(
+        "streaming" if streams else "chunks",
+        tile,
+        launch,
+        exact=row.columns == tile.chunk * tile.chunks,
+        compute_bytes=row.compute_bytes,
+        full=full_packs(row.columns, tile),
+        pieces=row.columns % tile.width > 0,
+    )
