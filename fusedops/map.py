@@ -23,8 +23,8 @@ class Map(RowOp):
     x and y move once, in either pass, and so do operands of x's size. Nothing is saved for the
     backward pass but tensors that exist anyway; values are recomputed, dropout masks drawn again.
 
-    The shapes, dtypes, operands and options of a call ``op(x, ...)`` are described at `RowOp`. A row
-    is what masks and dropouts count columns in; ``dim`` says which dimension that is.
+    The shapes, dtypes, operands and options of a call ``op(x, ...)`` are described at `RowOp`. What
+    counts columns, masks and dropouts, counts them along ``dim``.
 
     Args:
         load: The functors applied to x, in order; none by default, which makes a copy of x.

@@ -21,8 +21,8 @@ from cases import (
 )
 from references import Chain
 from test_gradient_variants import backward_of
-from test_gradients import LOAD, verify_words
 from test_gradient_variants import check_compiles as check_backward
+from test_gradients import LOAD, verify_words
 from test_variants import ARCHS, DTYPES, check_compiles, covering, described, only_on_sm_90, tensor
 
 import fusedops as fo
@@ -153,7 +153,9 @@ def test_nothing_to_do(device):
     for shape in ((0, 8), (3, 0)):
         x = torch.empty(shape, device=device)
         operands = {"gamma": x.new_ones(shape[-1]), "beta": x.new_ones(shape[-1])}
-        outputs, got = gradients_of(fo.Map(load=[fo.Affine("gamma", "beta")]), x, operands, {"y": x})
+        outputs, got = gradients_of(
+            fo.Map(load=[fo.Affine("gamma", "beta")]), x, operands, {"y": x}
+        )
         assert outputs["y"].shape == got["x"].shape == shape
         assert torch.equal(got["gamma"], torch.zeros_like(operands["gamma"]))
 
@@ -308,7 +310,11 @@ SIZES = {"one": 1, "odd": 333, "exact": 8192, "long": 200001, "even": 65536}
 def test_it_compiles(arch, size, dtype, aligned):
     columns = SIZES[size]
     x = tensor(2, 3, columns, dtype=dtype, misaligned=not aligned)
-    operands = {"b": tensor(columns, dtype=dtype), "p": 0.1, "r": tensor(2, 3, columns, dtype=dtype)}
+    operands = {
+        "b": tensor(columns, dtype=dtype),
+        "p": 0.1,
+        "r": tensor(2, 3, columns, dtype=dtype),
+    }
     info = described(EPILOGUE, x, operands, arch)
     assert info.schedule == "chunks"
     assert info.tile.grid(6) >= 6 / info.tile.rows_per_block

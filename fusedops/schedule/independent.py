@@ -13,7 +13,7 @@ from fusedops.schedule.architectures import Gpu
 from fusedops.schedule.forward_tile import Row
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.schedule.row_schedule import Schedule
-from fusedops.schedule.tiling import Tile, ceil_div, full_packs, is_exact, power_of_two_above
+from fusedops.schedule.tiling import Tile, ceil_div, full_packs, power_of_two_above
 
 __all__ = ["choose_map", "choose_map_gradient"]
 
@@ -59,10 +59,13 @@ def choose_map_gradient(
     """Choose the schedule of a backward pass on a GPU.
 
     Args:
-        row, gpu, storage, launch: As for `choose_map`.
+        row: The facts of a row; `streams` and `centred` make no difference.
+        gpu: The facts of the GPU.
         sums: The number of operands whose gradients can be sums over rows.
         across: Whether the gradient of an operand is a sum over all columns of a row. One block
             then visits all chunks of a row.
+        storage: A storage that a test forces, or None.
+        launch: A launch configuration in place of the chosen one, or None.
 
     Raises:
         ValueError: The storage is one of a row that is reduced.
