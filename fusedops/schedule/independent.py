@@ -13,16 +13,18 @@ from fusedops.schedule.architectures import Gpu
 from fusedops.schedule.forward_tile import Row
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.schedule.row_schedule import Schedule
-from fusedops.schedule.tiling import Tile, ceil_div, full_packs, power_of_two_above
+from fusedops.schedule.tiling import CHUNK_PACKS, Tile, ceil_div, full_packs, power_of_two_above
 
 __all__ = ["choose_map", "choose_map_gradient"]
 
 #: Threads in a block.
 THREADS = 256
 
-#: Bytes of x that a thread has, and the most elements: several vector accesses in flight, in few
-#: enough registers that many threads fit on an SM.
-FORWARD = (64, 32)
+#: Bytes of x that a thread has, and the most packs: several vector accesses in flight, in few enough
+#: registers that many threads fit on an SM. One H200, 16 bits, a bias, percent of the ceiling: 1024
+#: columns 98, 4096 columns 99, 65536 columns 97. Where a pack is one column, fewer packs do better:
+#: 1023 columns 48 with 32 packs.
+FORWARD = (64, 16)
 BACKWARD = (32, 16)
 
 #: Occupancy targets in threads per SM: of a kernel without sums over rows, and with.
@@ -73,7 +75,8 @@ def choose_map_gradient(
     _check(storage)
     occupancy = OCCUPANCY_OF_SUMS if sums or across else OCCUPANCY
     tile = _tile(row, BACKWARD)
-    return _made(row, tile, gpu, occupancy, launch, across and tile.chunks > 1)
+    streams = across and tile.chunks > 1
+    return _made(row, tile, gpu, occupancy, launch, summed=sums > 0, streams=streams)
 
 
 def _check(storage: str | None) -> None:
@@ -88,18 +91,19 @@ def _tile(row: Row, values: tuple[int, int]) -> Tile:
     """Cut a row into even chunks of at most THREADS threads."""
     size, most = values
     width = row.width
-    packs = max(1, min(size // row.element_bytes, most * 4 // row.compute_bytes) // width)
+    registers = size // row.element_bytes * 4 // row.compute_bytes
+    packs = max(1, min(registers // width, most))
     packs_of_row = ceil_div(row.columns, width)
     if packs_of_row <= 32 * packs:
         threads = power_of_two_above(ceil_div(packs_of_row, packs))
         packs = ceil_div(packs_of_row, threads)
         return Tile(threads, packs, width, 1, threads * packs * width)
+    # Chunks of even size: where the last one is nearly empty, none of its packs is surely full, and
+    # each access of every chunk has to be predicated.
     chunks = ceil_div(packs_of_row, THREADS * packs)
-    of_chunk = ceil_div(packs_of_row, chunks)
-    packs = min(packs, ceil_div(of_chunk, 32))
-    threads = 32 * ceil_div(of_chunk, 32 * packs)
-    chunk = threads * packs * width
-    return Tile(threads, packs, width, ceil_div(row.columns, chunk), chunk)
+    threads = 32 * ceil_div(packs_of_row, 32 * packs * chunks)
+    even = min(CHUNK_PACKS * ceil_div(packs_of_row, CHUNK_PACKS * chunks), threads * packs)
+    return Tile(threads, packs, width, ceil_div(packs_of_row, even), even * width)
 
 
 def _made(
@@ -108,19 +112,23 @@ def _made(
     gpu: Gpu,
     occupancy: int,
     launch: LaunchConfig | None,
+    *,
+    summed: bool = False,
     streams: bool = False,
 ) -> Schedule:
     if launch is None:
         rows = max(1, THREADS // tile.threads) if tile.chunks == 1 and tile.threads <= 32 else 1
         threads = min(occupancy, gpu.threads_per_sm)
         launch = LaunchConfig(rows, threads, persistent_threads_per_sm=threads)
+        if summed:  # a block visits its rows one after another
+            launch = launch._replace(prefetch="per_thread", prefetch_distance=1)
     if streams:
         launch = launch._replace(sum_storage="memory")
     return Schedule(
         "streaming" if streams else "chunks",
         tile,
         launch,
-        exact=row.columns == tile.chunk * tile.chunks,
+        exact=row.columns == tile.capacity * tile.chunks,
         compute_bytes=row.compute_bytes,
         full=full_packs(row.columns, tile),
         pieces=row.columns % tile.width > 0,
