@@ -13,23 +13,36 @@ from fusedops.schedule.architectures import Gpu
 from fusedops.schedule.forward_tile import Row
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.schedule.row_schedule import Schedule
-from fusedops.schedule.tiling import CHUNK_PACKS, Tile, ceil_div, full_packs, power_of_two_above
+from fusedops.schedule.tiling import (
+    CHUNK_PACKS,
+    Table,
+    Tile,
+    at_most,
+    ceil_div,
+    full_packs,
+    power_of_two_above,
+)
 
 __all__ = ["choose_map", "choose_map_gradient"]
 
 #: Threads in a block.
 THREADS = 256
 
-#: Bytes of x that a thread has, and the most packs: several vector accesses in flight, in few enough
-#: registers that many threads fit on an SM. One H200, 16 bits, a bias, percent of the ceiling: 1024
-#: columns 98, 4096 columns 99, 65536 columns 97. Where a pack is one column, fewer packs do better:
-#: 1023 columns 48 with 32 packs.
+#: Bytes of x that a thread has, and the most packs: several vector accesses in flight, in few
+#: enough registers that many threads fit on an SM. One H200, 16 bits, a bias, percent of the
+#: ceiling: 1024 columns 98, 4096 columns 99, 65536 columns 97. Where a pack is one column, fewer
+#: packs ought to do better: 1023 columns 48 with 32 packs.
 FORWARD = (64, 16)
 BACKWARD = (32, 16)
 
-#: Occupancy targets in threads per SM: of a kernel without sums over rows, and with.
-OCCUPANCY = 1536
+#: Occupancy targets in threads per SM, by values per thread, as for softmaxes in sm_90.json: with
+#: 32 values room for the loads of several tensors at a time is worth more than more threads. 0
+#: leaves the registers to the compiler. Kernels with sums over rows have OCCUPANCY_OF_SUMS.
+OCCUPANCY: Table = ((16, 0), (None, 896))
 OCCUPANCY_OF_SUMS = 1024
+
+#: Threads per SM of blocks that visit one row after another.
+PERSISTENT = 1024
 
 
 def choose_map(
@@ -47,7 +60,8 @@ def choose_map(
         ValueError: The storage is one of a row that is reduced.
     """
     _check(storage)
-    return _made(row, _tile(row, FORWARD), gpu, OCCUPANCY, launch)
+    tile = _tile(row, FORWARD)
+    return _made(row, tile, gpu, at_most(OCCUPANCY, tile.registers(row.compute_bytes)), launch)
 
 
 def choose_map_gradient(
@@ -73,8 +87,10 @@ def choose_map_gradient(
         ValueError: The storage is one of a row that is reduced.
     """
     _check(storage)
-    occupancy = OCCUPANCY_OF_SUMS if sums or across else OCCUPANCY
     tile = _tile(row, BACKWARD)
+    occupancy = at_most(OCCUPANCY, tile.registers(row.compute_bytes))
+    if sums or across:
+        occupancy = OCCUPANCY_OF_SUMS
     streams = across and tile.chunks > 1
     return _made(row, tile, gpu, occupancy, launch, summed=sums > 0, streams=streams)
 
@@ -118,8 +134,11 @@ def _made(
 ) -> Schedule:
     if launch is None:
         rows = max(1, THREADS // tile.threads) if tile.chunks == 1 and tile.threads <= 32 else 1
-        threads = min(occupancy, gpu.threads_per_sm)
-        launch = LaunchConfig(rows, threads, persistent_threads_per_sm=threads)
+        launch = LaunchConfig(
+            rows,
+            min(occupancy, gpu.threads_per_sm),
+            persistent_threads_per_sm=min(PERSISTENT, gpu.threads_per_sm),
+        )
         if summed:  # a block visits its rows one after another
             launch = launch._replace(prefetch="per_thread", prefetch_distance=1)
     if streams:
