@@ -4,6 +4,8 @@
 
 import dataclasses
 import io
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -27,7 +29,10 @@ from test_variants import ARCHS, DTYPES, check_compiles, covering, described, on
 
 import fusedops as fo
 from fusedops import testing
+from fusedops.bind.bind import bind
+from fusedops.generate.target import Target
 from fusedops.testing import check
+from fusedops.tuning.problem import kernel_of
 
 #: A linear layer's epilogue: bias, GELU in the middle, dropout, residual stream.
 TAIL = Chain("map", (("bias", "b"), ("dropout", "p"), ("residual", "r", 0.5, "stream")))
@@ -232,6 +237,28 @@ def test_an_exported_header():
     long = randn(4, 70000, dtype=torch.float16)
     header = fo.export(op, long, b=long[0], p=0.1, r=long, arch="sm_90", backward=["x"])
     assert header.parameters
+
+
+def test_a_recorded_call_is_built_by_the_command(tmp_path):
+    """In its process nothing is imported before it is used, and no class is known by itself."""
+    program, calls = tmp_path / "program.py", tmp_path / "calls.jsonl"
+    program.write_text(
+        "import torch, fusedops as fo\n"
+        "fo.Map(load=[fo.Bias('b')])(torch.zeros(2, 4), b=torch.zeros(4))\n"
+    )
+    for words in (
+        ["record", "-o", str(calls), sys.executable, str(program)],
+        ["build", "--calls", str(calls), "--arch", "cpu"],
+    ):
+        command = [sys.executable, "-m", "fusedops", *words]
+        ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_there_is_nothing_to_tune():
+    bound = bind(fo.Map(), tensor(4, 64), {}, {})
+    with raises(fo.UnsupportedError, "Map", "nothing to tune"):
+        kernel_of(bound, "forward", Target.named("sm_90"))
 
 
 @pytest.mark.gpu

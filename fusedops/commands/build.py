@@ -81,7 +81,8 @@ def build(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Table
 
-    import fusedops.ops  # noqa: F401 (texts of declarations name them)
+    import fusedops.map
+    import fusedops.ops  # noqa: F401 (and theirs)
     from fusedops.commands.words import import_here
     from fusedops.errors import FusedOpsError
     from fusedops.generate.target import Target

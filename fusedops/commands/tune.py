@@ -62,7 +62,8 @@ def tune(
 
     from rich.console import Console
 
-    import fusedops.ops  # noqa: F401 (texts of declarations name them)
+    import fusedops.map
+    import fusedops.ops  # noqa: F401 (and theirs)
     from fusedops.commands import words
     from fusedops.errors import FusedOpsError
     from fusedops.jit.store import unwritable

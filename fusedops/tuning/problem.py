@@ -57,6 +57,11 @@ def kernel_of(bound: Bound, kind: str, target: Target) -> Kernel:
     """
     op = bound.op
     assert target.gpu is not None
+    if not op.reduces:
+        raise UnsupportedError(
+            f"{op.name}: there is nothing to tune: without a reduction the launch configuration is "
+            "a fixed one (fusedops/schedule/independent.py)"
+        )
     if forward.columns_apart(bound) or bound.x.numel() == 0:
         raise UnsupportedError(
             f"{op.name}: there is no kernel to tune for x of shape {tuple(bound.x.shape)}: it has "
