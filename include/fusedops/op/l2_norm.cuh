@@ -63,7 +63,11 @@ struct L2Norm {
     const Compute inverse = reciprocal_sqrt(part.squares);
     const Compute norm = part.squares > 0 ? part.squares * inverse : part.squares;
     const bool clamped = norm < eps.value;
-    const Compute factor = clamped ? Compute(1) / eps.value : inverse;
+    // Where the reciprocal overflows, as of a subnormal eps, the largest number stands for it: times
+    // infinity a zero would be NaN.
+    constexpr double kLargest = sizeof(Compute) == 4 ? 0x1.fffffep127 : 0x1.fffffffffffffp1023;
+    const Compute of_eps = smaller(Compute(1) / eps.value, Compute(kLargest));
+    const Compute factor = clamped ? of_eps : inverse;
     return {norm, factor + (part.squares - part.squares), clamped};
   }
 };
