@@ -89,7 +89,7 @@ def tune(
 
     try:
         where = keep(found, gpu)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # of the folder, or of the file that is there
         typer.echo(f"what was found could not be kept: {error}", err=True)
         raise typer.Exit(1) from None
     said = f"kept in {where}" if where else "nothing is faster than what there is; nothing is kept"
