@@ -164,7 +164,9 @@ FUSEDOPS_HD Compute pairwise_sum(const Compute (&values)[N]) {
 
 }  // namespace detail
 
-/// Columns share one element, and so do `group` neighbouring rows.
+/// Columns share one element, and so do `group` neighbouring rows. An operand of the operator itself
+/// has one number for each row (OfRow): the thread that writes is the one that adds, so nothing has
+/// to be exchanged.
 template <int kFunctor_, int kOperand_, class View, bool kPartial, class Compute>
 struct ByRow {
   static constexpr int kFunctor = kFunctor_;
@@ -197,7 +199,8 @@ struct ByRow {
   FUSEDOPS_HD void flush(Sum<Tile>& sum, const Lane& lane, const Row& row,
                          const Visit& visit) const {
     if (!visit.ends(kPartial ? 0 : group)) return;
-    const Compute all[1] = {lane.sum(sum.at)};
+    Compute all[1] = {sum.at};
+    if constexpr (kFunctor != kOfOperator) all[0] = lane.sum(sum.at);
     sum.at = 0;
     if (!lane.writes() || !(kPartial || visit.here)) return;  // a slice may be empty
     if constexpr (kPartial) {
@@ -207,43 +210,7 @@ struct ByRow {
     }
   }
 };
-
-/// A row operand of the operator: each row gives one number, and `group` neighbouring rows share an
-/// element. The thread that writes is the one that adds, so nothing has to be exchanged.
-template <int kOperand_, class View, bool kPartial, class Compute>
-struct OfRow {
-  static constexpr int kFunctor = kOfOperator;
-  static constexpr int kOperand = kOperand_;
-  View to;
-  int64_t group;
-
-  template <class Tile>
-  struct Sum {
-    Compute at = 0;
-  };
-
-  template <class Tile, class Lane>
-  FUSEDOPS_HD void begin(Sum<Tile>&, const Lane&) const {}
-
-  template <class Tile, int N, class Lane, class Row>
-  FUSEDOPS_HD void add(Sum<Tile>& sum, const Compute (&gradient)[N], const Lane&, const Row&,
-                       int64_t, const Visit&, int, int) const {
-    sum.at += gradient[0];
-  }
-
-  template <class Tile, class Lane, class Row>
-  FUSEDOPS_HD void flush(Sum<Tile>& sum, const Lane& lane, const Row& row,
-                         const Visit& visit) const {
-    if (!visit.ends(kPartial ? 0 : group)) return;
-    const Compute all[1] = {sum.at};
-    sum.at = 0;
-    if (!lane.writes() || !(kPartial || visit.here)) return;  // a slice may be empty
-    if constexpr (kPartial) {
-      to.write(all, RowIndex<1>{visit.slice, {visit.slice}}, 0);
-    } else {
-      to.write(all, row, 0);
-    }
-  }
-};
+template <int kOperand, class View, bool kPartial, class Compute>
+using OfRow = ByRow<kOfOperator, kOperand, View, kPartial, Compute>;
 
 }  // namespace fusedops
