@@ -12,6 +12,7 @@
 // would make zeros of it.
 #pragma once
 
+#include <fusedops/op/sum_of_squares.cuh>
 #include <fusedops/row/tile.cuh>
 
 namespace fusedops {
@@ -144,36 +145,9 @@ struct LayerNorm {
 };
 
 template <class Compute_>
-struct RmsNorm {
-  using Compute = Compute_;
-  Word<Compute> eps;
-
-  struct Partial {
-    Compute squares;
-  };
-
-  FUSEDOPS_HD static Compute padding_value() { return 0; }
-
-  FUSEDOPS_HD static Partial identity() { return {0}; }
-
-  template <class Group, class Tile>
-  FUSEDOPS_HD Partial reduce(Group group, Tile& tile) const {
-    return {group.sum(tile.sum([](Compute x) { return x * x; }))};
-  }
-
-  template <class Group, class Tile>
-  FUSEDOPS_HD Partial rebuild(Group, Tile&) const {
-    return identity();
-  }
-  template <class Tile>
-  FUSEDOPS_HD void rebuild(const Partial&, Tile&) const {}
-
-  template <class Group>
-  FUSEDOPS_HD Partial combine(Group group, Partial part) const {
-    return {group.sum(part.squares)};
-  }
-
-  FUSEDOPS_HD Partial merge(Partial a, Partial b) const { return {a.squares + b.squares}; }
+struct RmsNorm : SumOfSquares<Compute_> {
+  using typename SumOfSquares<Compute_>::Compute;
+  using typename SumOfSquares<Compute_>::Partial;
 
   struct Finish {
     using Compute = Compute_;
@@ -188,7 +162,7 @@ struct RmsNorm {
   template <class Row>
   FUSEDOPS_HD Finish finish(Partial part, const Row&, int64_t cols) const {
     const Compute variance = average(part.squares, static_cast<Compute>(cols));
-    return {0, detail::reciprocal_deviation<Compute>(variance, eps)};
+    return {0, detail::reciprocal_deviation<Compute>(variance, this->eps)};
   }
 };
 
