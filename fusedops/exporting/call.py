@@ -19,8 +19,6 @@ from fusedops.run.gradient import Gradient
 if TYPE_CHECKING:
     from fusedops.row_op import RowOp
 
-__all__ = ["exported_call", "gradient_of"]
-
 #: Options that belong to one call, not to what is exported.
 _OF_A_CALL = ("out", "generator")
 
@@ -74,7 +72,7 @@ def gradient_of(bound: Bound, wanted: Collection[str] | bool) -> Gradient | None
         for name, value in bound.operands.items()
         if isinstance(value, Tensor) and value.is_floating_point()
     ]
-    able = ["x", *(name for name in floating)]
+    able = ["x", *floating]
     names = able if wanted is True else list(wanted)
     for name in names:
         if name not in able:

@@ -39,11 +39,6 @@ TIMED_BYTES = 2 << 30
 TIMED_SHARE = 1 / 24
 
 
-def target_of(device: torch.device) -> Target:
-    """What kernels for a GPU are built for."""
-    return Target.of(device)
-
-
 def kernel_of(bound: Bound, kind: str, target: Target) -> Kernel:
     """The kernel of a pass and its schedule.
 
@@ -103,7 +98,7 @@ class Problem:
         # The op that sees x as the kernel does: that of a GroupNorm is a LayerNorm.
         op = cast("RowOp", bound.op)
         self.op, self.kind, self.device = op, kind, device
-        self.kernel = kernel_of(bound, kind, target_of(device))
+        self.kernel = kernel_of(bound, kind, Target.of(device))
         self._options = {k: v for k, v in options.items() if k != "normalized_shape"}
         self._options["dim"] = bound.reduced
         self._draws = bool(bound.dropout_slots)
