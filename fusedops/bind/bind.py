@@ -32,19 +32,6 @@ from fusedops.declare.hints import for_call
 from fusedops.errors import shortened
 from fusedops.functors import Functor, Role
 
-__all__ = [
-    "FLOATING",
-    "KEPT",
-    "Bound",
-    "bind",
-    "check_device",
-    "check_names",
-    "check_number",
-    "check_tensor",
-    "drops",
-    "find_reduced",
-]
-
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _FLAGS = (torch.bool,)
 _COUNTS = (torch.int32, torch.int64)

@@ -18,8 +18,6 @@ from fusedops.prebuild.signature import read_value
 if TYPE_CHECKING:
     from fusedops.row_op import RowOp
 
-__all__ = ["declaration", "import_here", "ints", "read_dtype", "signature"]
-
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in STORAGE}
 _FORMS = "NAME=DTYPE:SIZES, as in x=float16:8,1024, or NAME=NUMBER, as in scale=0.5"
 

@@ -26,8 +26,6 @@ from fusedops.prebuild.signature import Signature
 from fusedops.run import contiguous, forward
 from fusedops.run.gradient import Gradient, described
 
-__all__ = ["Outcome", "build_all", "variants"]
-
 
 @dataclass(frozen=True)
 class Outcome:

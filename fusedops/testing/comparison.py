@@ -19,8 +19,6 @@ from fusedops.reference.error_bound import Expected, expected
 from fusedops.row_op import RowOp
 from fusedops.run.refusal import refuse
 
-__all__ = ["Compared", "Comparison", "Report", "check"]
-
 _SEED = 20
 
 
