@@ -3,9 +3,10 @@
 //
 // A row divided by its Euclidean norm: y = v / max(sqrt(sum v^2), eps).
 //
-// Squares are summed as they are. Those of values beyond 1.8e19 (float) overflow, and then the row
-// becomes NaN, as does one that holds Inf or NaN: a factor of zero would make zeros of it. Those of
-// values below 1e-22 lose digits, which shows where eps is smaller still.
+// Squares are summed without scaling. The squares of values beyond 1.8e19 (float) overflow; then
+// the row becomes NaN, as does a row that holds Inf or NaN, since a factor of zero would turn it
+// into zeros. The squares of values below 1e-22 lose digits, which shows where eps is smaller
+// still.
 #pragma once
 
 #include <fusedops/op/sum_of_squares.cuh>
@@ -36,8 +37,8 @@ struct L2Norm : SumOfSquares<Compute_> {
     const Compute inverse = reciprocal_sqrt(part.squares);
     const Compute norm = part.squares > 0 ? part.squares * inverse : part.squares;
     const bool clamped = norm < this->eps.value;
-    // Where the reciprocal overflows, as of a subnormal eps, the largest number stands for it: times
-    // infinity a zero would be NaN.
+    // Where the reciprocal overflows, as of a subnormal eps, the largest number stands for it:
+    // times infinity a zero would be NaN.
     constexpr double kLargest = sizeof(Compute) == 4 ? 0x1.fffffep127 : 0x1.fffffffffffffp1023;
     const Compute of_eps = smaller(Compute(1) / this->eps.value, Compute(kLargest));
     const Compute factor = clamped ? of_eps : inverse;

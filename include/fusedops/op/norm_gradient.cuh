@@ -5,7 +5,7 @@
 // a functor of the STORE) and g the gradient of y:
 //   LayerNorm  dv = rstd * (g - mean(g) - y * mean(g * y))
 //   RMSNorm    dv = rstd * (g - y * mean(g * y))
-// y is made anew from v and the statistics that the forward pass kept.
+// y is recomputed from v and the statistics that the forward pass saved.
 #pragma once
 
 #include <fusedops/op/sum_of_squares.cuh>

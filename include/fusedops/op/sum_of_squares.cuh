@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The reduction of RMSNorm and L2Norm, which know the sum of the squares of a part of a row, and
-// that of their gradients, which know the sum of g * y. Both leave the values of a tile as they are.
+// that of their gradients, which know the sum of g * y. Both leave the values of a tile as they
+// are.
 #pragma once
 
 #include <fusedops/row/tile.cuh>
