@@ -13,7 +13,36 @@ from fusedops.errors import shortened
 from fusedops.functors import Functor, Operand, Role, check_stream
 
 if TYPE_CHECKING:
-    from fusedops.declare.declaration import Declaration
+    from typing import Protocol
+
+    class Declaration(Protocol):
+        """The part of a declaration that these checks read while it is made.
+
+        Attributes:
+            load, store: The functors before and after the reduction, in order.
+        """
+
+        load: tuple[Functor, ...]
+        store: tuple[Functor, ...]
+
+        @property
+        def masks(self) -> bool:
+            """Whether elements may be masked, as in a softmax."""
+
+        @property
+        def several_dims(self) -> bool:
+            """Whether a row may have several dimensions, as in a norm."""
+
+        @property
+        def statistics(self) -> Mapping[str, Any]:
+            """The numbers of a row that a call can return, by the output's name."""
+
+        @property
+        def row_operands(self) -> tuple[str, ...]:
+            """The names of the operands of the operator itself."""
+
+
+__all__ = ["OPTIONS", "check_chain", "operands_of"]
 
 #: The keywords of a call that are options, not operands.
 OPTIONS = ("dim", "normalized_shape", "dtype", "out", "training", "generator")
