@@ -177,6 +177,11 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
     return bound if given is None else bound._replace(out=_out(bound, name, given))
 
 
+def floating(values: Mapping[str, Any]) -> list[str]:
+    """The names of the floating-point tensors among these values."""
+    return [k for k, v in values.items() if isinstance(v, Tensor) and v.is_floating_point()]
+
+
 def check_names(op: Declaration, name: str, operands: Mapping[str, Any]) -> None:
     """Raise TypeError for an operand that the op does not have, or that is missing or None."""
     for key in operands:
