@@ -31,12 +31,16 @@ _NAMES = [
     "GroupNorm",
     "InstanceNorm",
     "L2Norm",
+    "L2NormResult",
     "LayerNorm",
     "LogSoftmax",
     "MissingVariantError",
+    "NormResult",
     "RMSNorm",
     "RowOp",
     "Softmax",
+    "SoftmaxResult",
+    "StreamResult",
     "UnsupportedError",
     "cpp_functor",
     "export",
@@ -68,6 +72,10 @@ renamed.install()
 # Elsewhere at once: saved programs of torch need the operators that this registers.
 if TYPE_CHECKING or not _is_command():
     from fusedops import nn as nn
+    from fusedops.declare.results import L2NormResult as L2NormResult
+    from fusedops.declare.results import NormResult as NormResult
+    from fusedops.declare.results import SoftmaxResult as SoftmaxResult
+    from fusedops.declare.results import StreamResult as StreamResult
     from fusedops.errors import CompileError as CompileError
     from fusedops.errors import CompilerNotFound as CompilerNotFound
     from fusedops.errors import FusedOpsError as FusedOpsError
@@ -113,7 +121,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"{said}{nearest(name, known)}")
     if name == "nn":
         return importlib.import_module("fusedops.nn")
-    for home in ("errors", "functors", "ops", "group_norm", "row_op", "exporting"):
+    homes = "errors", "functors", "ops", "group_norm", "row_op", "declare.results", "exporting"
+    for home in homes:
         module = importlib.import_module(f"fusedops.{home}")
         if hasattr(module, name):
             globals()[name] = found = getattr(module, name)
