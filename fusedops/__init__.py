@@ -84,14 +84,24 @@ if TYPE_CHECKING or not _is_command():
     from fusedops.functors import Functor as Functor
     from fusedops.functors import shipped as _shipped
     from fusedops.functors.shipped import *
-    from fusedops.group_norm import GroupNorm as GroupNorm
-    from fusedops.group_norm import InstanceNorm as InstanceNorm
-    from fusedops.ops import L2Norm as L2Norm
-    from fusedops.ops import LayerNorm as LayerNorm
-    from fusedops.ops import LogSoftmax as LogSoftmax
-    from fusedops.ops import RMSNorm as RMSNorm
-    from fusedops.ops import Softmax as Softmax
     from fusedops.row_op import RowOp as RowOp
+
+    if TYPE_CHECKING:  # what calls return, as these classes themselves cannot say
+        from fusedops._typed_ops import GroupNorm as GroupNorm
+        from fusedops._typed_ops import InstanceNorm as InstanceNorm
+        from fusedops._typed_ops import L2Norm as L2Norm
+        from fusedops._typed_ops import LayerNorm as LayerNorm
+        from fusedops._typed_ops import LogSoftmax as LogSoftmax
+        from fusedops._typed_ops import RMSNorm as RMSNorm
+        from fusedops._typed_ops import Softmax as Softmax
+    else:
+        from fusedops.group_norm import GroupNorm as GroupNorm
+        from fusedops.group_norm import InstanceNorm as InstanceNorm
+        from fusedops.ops import L2Norm as L2Norm
+        from fusedops.ops import LayerNorm as LayerNorm
+        from fusedops.ops import LogSoftmax as LogSoftmax
+        from fusedops.ops import RMSNorm as RMSNorm
+        from fusedops.ops import Softmax as Softmax
 
     if not TYPE_CHECKING:  # type checkers follow the imports, but cannot compute a list
         __all__ = [*_NAMES, *_shipped.__all__]

@@ -24,7 +24,6 @@ else:
 
 
 __all__ = [
-    "AnyResult",
     "L2NormResult",
     "NormResult",
     "ResultT",
@@ -33,9 +32,7 @@ __all__ = [
     "known_results",
 ]
 
-#: What a call of an op returns, of which nothing is known but that it is an op.
-AnyResult = TypeVar("AnyResult", covariant=True, default=Any)
-#: What a call of one of the library's ops or modules returns: a tensor, unless more was asked for.
+#: What a call of a module returns: a tensor, unless more was asked for.
 ResultT = TypeVar("ResultT", covariant=True, default=Tensor)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from fusedops import ops
 from fusedops.declare.results import ResultT, SoftmaxResult
 from fusedops.errors import shortened
-from fusedops.functors import Alibi, Bias, Causal, Dropout, Functor, Mask, Scale, Window, functor
+from fusedops.functors import Alibi, Bias, Causal, Dropout, Functor, Mask, Scale, Window
 from fusedops.nn.declares import (
     Declares,
     check_finite,
@@ -23,12 +23,6 @@ from fusedops.nn.declares import (
 )
 
 __all__ = ["AttentionSoftmax"]
-
-
-@functor
-def softcap(x: Tensor, cap: float) -> Tensor:
-    """Keeps scores within -cap and cap, as Gemma 2 does."""
-    return cap * torch.tanh(x / cap)
 
 
 class AttentionSoftmax(Declares, Generic[ResultT]):
@@ -240,6 +234,8 @@ class AttentionSoftmax(Declares, Generic[ResultT]):
         if self.scale is not None:
             load.append(Scale("scale"))
         if self.softcap is not None:
+            from fusedops.nn.formulas import softcap
+
             load.append(softcap(self.softcap))
         if bias:
             load.append(Bias("bias"))

@@ -11,21 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from fusedops import ops
-from fusedops.functors import Affine, Functor, functor
+from fusedops.functors import Affine, Functor
 from fusedops.nn.declares import Declares, check_dtype, check_flag, declared
 
 __all__ = ["LayerNorm", "RMSNorm", "affine", "arguments_of", "default_eps"]
 
 
-@functor
-def offset_scale(x: Tensor, weight: Tensor) -> Tensor:
-    """The affine part of Gemma's norms: a weight of zero changes nothing."""
-    return x * (1 + weight)
-
-
 def affine(weight: bool, bias: bool, unit_offset: bool = False) -> list[Functor]:
     """The STORE of a norm that has these parameters."""
     if weight and unit_offset:
+        from fusedops.nn.formulas import offset_scale
+
         return [offset_scale("weight")]
     names = ("weight" if weight else None, "bias" if bias else None)
     return [Affine(*names)] if any(names) else []

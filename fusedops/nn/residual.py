@@ -274,7 +274,7 @@ class ResidualRMSNorm(_Residual[ResultT], nn.RMSNorm):  # type: ignore[misc]
     >>> import torch, fusedops as fo
     >>> norm = fo.nn.ResidualRMSNorm(2, eps=0.0, return_stream=True)
     >>> y, stream = norm(torch.tensor([[1.0, 3.0]]), torch.tensor([[0.0, 4.0]]))
-    >>> y.detach(), stream
+    >>> y.detach(), stream.detach()
     (tensor([[0.2000, 1.4000]]), tensor([[1., 7.]]))
     """
 
