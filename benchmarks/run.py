@@ -13,6 +13,7 @@ Parts (all that this machine can run, unless some are named):
     traffic            GPU   pairs of declarations that move the same bytes
     map                GPU   a map by columns: percent of the ceiling; bias, GELU, dropout and
                              residual beside torch eager and torch.compile
+    lse_and_sink       GPU   softmaxes that return their logsumexp or have a sink, beside torch
     flagship           GPU   both chains beside torch eager and torch.compile
     flagship_backward  GPU   both chains forward and backward, all gradients
     dispatch           GPU   the C++ entry points: compile time with nvcc, percent of the ceiling
@@ -35,6 +36,7 @@ import dispatch
 import errors
 import flagships
 import host
+import lse_and_sink
 import maps
 import memory
 import points
@@ -67,6 +69,7 @@ GPU_PARTS: dict[str, Part] = {
     "causal": causal.squares,
     "traffic": traffic.pairs,
     "map": whole(maps.measured),
+    "lse_and_sink": lse_and_sink.measured,
     "flagship": whole(flagships.forward),
     "flagship_backward": whole(flagships.steps),
     "dispatch": whole(dispatch.sweeps),
