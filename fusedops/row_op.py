@@ -156,8 +156,11 @@ class RowOp(Runnable):
             drawing,
             several,
             self._differentiate,
+            self.label,
         )
-        self.trained = _runtime.Dispatcher(name, self._kinds, self._slow_trained, drawing, tuple)
+        self.trained = _runtime.Dispatcher(
+            name, self._kinds, self._slow_trained, drawing, tuple, label=self.label
+        )
         self.recipes = {}
         self.gradients = {}
         self.text = spell(self)
@@ -318,7 +321,9 @@ class RowOp(Runnable):
     @functools.cached_property
     def direct(self) -> _runtime.Dispatcher:
         """The dispatcher of the torch operator: runs on memory even in tracing; returns a tuple."""
-        return _runtime.Dispatcher(self.name, self._kinds, self._slow_direct, draw, tuple)
+        return _runtime.Dispatcher(
+            self.name, self._kinds, self._slow_direct, draw, tuple, label=self.label
+        )
 
     def _slow_direct(
         self, reason: Reason, x: Any, operands: dict[str, Any], options: dict[str, Any]
