@@ -29,14 +29,14 @@ from fusedops.declare.chains import OPTIONS
 from fusedops.declare.declaration import Declaration
 from fusedops.declare.hints import check_declaration
 from fusedops.declare.text import spell
-from fusedops.errors import UnsupportedError
+from fusedops.errors import IN_COMPILED_CODE, FusedOpsError, UnsupportedError
 from fusedops.functors import Functor, Role
 from fusedops.prebuild import recording
 from fusedops.reference.dropout_mask import keep_mask
 from fusedops.reference.unfused import run
 from fusedops.run.autograd import differentiate
 from fusedops.run.forward import make_plan
-from fusedops.run.refusal import refuse, refuse_classes
+from fusedops.run.refusal import is_of_classes, refuse, refuse_classes
 from fusedops.run.runnable import Runnable
 from fusedops.torch_ops.tracing import call_operator
 
@@ -135,6 +135,8 @@ class RowOp(Runnable):
 
     def __new__(cls, *arguments: Any, **named: Any) -> RowOp:
         """Check the names of the declaration's arguments; `__init__` reads their values."""
+        if torch.compiler.is_dynamo_compiling():
+            raise UnsupportedError(f"{cls.__name__}: {IN_COMPILED_CODE}")
         if len(arguments) > 2 or not named.keys() <= {"load", "store"}:
             check_declaration(cls, arguments, named, OPTIONS)
         made: RowOp = super().__new__(cls)
@@ -295,11 +297,11 @@ class RowOp(Runnable):
             check_layouts(self.name, {"x": x, **operands, "out": options.get("out")})
             try:
                 return self._traced(x, operands, options)
-            except UnsupportedError:
+            except FusedOpsError:
                 raise
-            except (NotImplementedError, TypeError, AssertionError) as error:
+            except (NotImplementedError, TypeError, AssertionError, RuntimeError) as error:
                 # Of a tensor's class or of a mode, unless it names the op.
-                if str(error).startswith(f"{self.name}: "):
+                if not is_of_classes(error) or str(error).startswith(f"{self.name}: "):
                     raise
                 refuse_classes(self, {"x": x, **operands}, error)
         if reason is not Reason.MISS:
