@@ -20,8 +20,6 @@ from fusedops.declare.operator import Operator
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Functor, Role
 
-__all__ = ["Declaration"]
-
 
 class Declaration(Operator):
     """A reduction over rows, with a LOAD before it and a STORE after it.

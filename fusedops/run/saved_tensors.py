@@ -17,8 +17,6 @@ from fusedops.functors import Functor
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
 
-__all__ = ["Needed", "joining_name", "needed", "saved_name"]
-
 
 class Needed(NamedTuple):
     """The tensors that a backward pass reads, besides row statistics and incoming gradients.
