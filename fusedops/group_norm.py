@@ -290,7 +290,7 @@ class GroupNorm(_ChannelNorm):
     as (C, 1, 1) where x has two spatial dimensions; so do gamma and beta of other than one
     dimension, such as (N, C, 1, 1).
 
-    A call takes what `RowOp` describes, but neither ``dim`` nor ``normalized_shape``. y has x's
+    A call takes what `__call__` describes, but neither ``dim`` nor ``normalized_shape``. y has x's
     shape and is contiguous. Nothing is copied for an x of contiguous samples; one in
     ``channels_last`` is copied to be so, and `explain` says it.
 

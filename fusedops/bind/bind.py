@@ -109,10 +109,14 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
     """
     name = op.name
     if not isinstance(x, Tensor):
-        raise TypeError(
-            f"{name}: x must be a torch.Tensor, got {type(x).__name__}; make one, for example with "
-            "torch.as_tensor(x)"
-        )
+        cure = "make one, for example with torch.as_tensor(x)"
+        if isinstance(x, torch.fx.Proxy):
+            cure = (
+                "torch.fx.symbolic_trace knows neither shapes nor dtypes: trace with "
+                "torch.export.export, or have torch.fx.wrap leave the function that calls the op "
+                "as it is"
+            )
+        raise TypeError(f"{name}: x must be a torch.Tensor, got {type(x).__name__}; {cure}")
     if not torch.compiler.is_compiling():
         check_layouts(name, {"x": x, **operands, "out": options.get("out")})
     if x.dtype not in FLOATING:
@@ -141,7 +145,8 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
     if generator is not None and not drawn and not isinstance(generator, torch.Generator):
         raise TypeError(
             f"{name}: generator must be a torch.Generator on {x.device}, got "
-            f"{type(generator).__name__}; make one with torch.Generator({str(x.device)!r})"
+            f"{type(generator).__name__}; make one with torch.Generator({str(x.device)!r}), or "
+            "give the pair of ints (seed, offset)"
         )
     values: dict[str, Any] = {}
     for operand in op.operands:

@@ -16,12 +16,19 @@ if TYPE_CHECKING:
 
 __all__ = ["build"]
 
-EXAMPLES = (
-    "fusedops build fusedops.flagship:ADD_NORM --arch sm_80,sm_90,sm_100 --dtype float16,bfloat16 "
-    "--operand x=T:8192,1024 --operand bias=T:1024 --operand p=0.1 --operand residual=T:8192,1024 "
-    "--operand gamma=T:1024 --operand beta=T:1024; or, what a run has recorded: "
-    "fusedops build --calls calls.jsonl --arch sm_90"
-)
+EXAMPLES = """Examples, of a declaration and of what a run has recorded:
+
+\b
+fusedops build fusedops.flagship:ADD_NORM \\
+  --arch sm_80,sm_90,sm_100 \\
+  --dtype float16,bfloat16 \\
+  --operand x=T:8192,1024 --operand p=0.1 \\
+  --operand residual=T:8192,1024 \\
+  --operand bias=T:1024 \\
+  --operand gamma=T:1024 --operand beta=T:1024
+
+\b
+fusedops build --calls calls.jsonl --arch sm_90"""
 
 
 def build(

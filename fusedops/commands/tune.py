@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = ["tune"]
 
-EXAMPLE = (
-    "fusedops tune my_ops:scores --shape 32,16,3000,3000 --dtype float16 "
-    "--operand bias=T:16,3000,3000 --operand mask=bool:32,1,1,3000 --operand scale=0.125"
-)
+EXAMPLE = """Example:
+
+\b
+fusedops tune my_ops:scores \\
+  --shape 32,16,3000,3000 --dtype float16 \\
+  --operand bias=T:16,3000,3000 \\
+  --operand mask=bool:32,1,1,3000 \\
+  --operand scale=0.125"""
 
 
 def tune(

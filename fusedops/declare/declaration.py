@@ -75,6 +75,13 @@ class Declaration(Operator):
         """The name of the op in error messages, its class's name."""
         return type(self).__name__
 
+    @functools.cached_property
+    def label(self) -> str:
+        """The declaration in short, as profilers show it: ``LayerNorm(Residual | Affine)``."""
+        load, store = (", ".join(type(f).__name__ for f in chain) for _, chain in self._sides())
+        chains = f"{load} | {store}".strip() if store else load
+        return f"{type(self).__name__}({chains})"
+
     def check_differentiable(self) -> None:
         """Raise UnsupportedError if a functor, and so the op, has no derivative."""
         for functor in self.forward_only:

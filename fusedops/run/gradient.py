@@ -69,7 +69,10 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         flags = {operand.name: _FLAGS[operand.role] for operand in op.operands}
         flags["x"] = _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED
         slots = [(name, flags.get(name, _runtime.SLOT_TENSOR)) for name in self.numbers]
-        _runtime.Dispatcher.__init__(self, f"gradient of {op.name}", slots, self._slow, draw, tuple)
+        label = f"gradient of {op.label}"
+        _runtime.Dispatcher.__init__(
+            self, f"gradient of {op.name}", slots, self._slow, draw, tuple, label=label
+        )
 
     def _slow(self, reason: Reason, dy: Any, given: dict[str, Any], options: dict[str, Any]) -> Any:
         if reason is Reason.MISS:

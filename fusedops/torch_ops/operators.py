@@ -3,7 +3,8 @@
 """The operators of torch that stand for fused ops where torch traces: three for all declarations.
 
 - ``fusedops::forward(x, tensors, names, numbers, counts, draw, op, dim, dtype, keep)`` gives the
-  outputs and, with ``keep``, a row's statistics after them.
+  outputs and, with ``keep``, a row's statistics after them. Where no operand is a tensor, the list
+  of tensors holds x, under that name, or nothing.
 - ``fusedops::backward(...)`` gives the wanted gradients.
 - ``fusedops::draw(room, count)`` gives the seed and offset that dropouts start from, two int64 on
   the device of ``room``. That is a ``torch.empty`` of the caller's and says which draw this is: to
@@ -208,7 +209,8 @@ def _operands(
     counts: Sequence[int],
 ) -> dict[str, Any]:
     """All operands of a call, by name."""
-    return dict(zip(names, tensors, strict=True)) | _numbers(op, names, numbers, counts)
+    given = {name: one for name, one in zip(names, tensors, strict=True) if name != "x"}
+    return given | _numbers(op, names, numbers, counts)
 
 
 def _numbers(
@@ -373,7 +375,8 @@ def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ..
         ctx.wanted,
     )
     found = dict(zip(ctx.wanted, results, strict=True))
-    x, *operands = (found.get(name) for name in ("x", *call.names))
+    x = found.pop("x", None)
+    operands = [found.get(name) for name in call.names]
     # An empty list counts as one of tensors.
     lists: list[Any] = [None if given else [] for given in (call.names, call.numbers, call.counts)]
     return x, operands, *lists, None, None, None, None, None
