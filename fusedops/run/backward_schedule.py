@@ -19,6 +19,7 @@ from fusedops.schedule import Schedule, override
 from fusedops.schedule.architectures import Gpu
 from fusedops.schedule.backward import choose_gradient
 from fusedops.schedule.backward_tile import values_of
+from fusedops.schedule.features import BackwardFeatures
 from fusedops.schedule.forward import choose_host
 from fusedops.schedule.forward_tile import Row
 from fusedops.schedule.launch import LaunchConfig
@@ -99,7 +100,7 @@ def in_one_block(schedule: Schedule, rows: int, gpu: Gpu) -> Schedule:
     if not (fits and few) or override.current().backward is not None:
         return schedule
     threads, sums = tile.threads * FEW_ROWS, FEW_ROWS * tile.capacity * schedule.compute_bytes
-    assert schedule.features is not None
+    assert isinstance(schedule.features, BackwardFeatures)
     if launch.sum_storage == "shared":
         sums *= schedule.features.sums
         room = gpu.shared_limit - reserved_shared(threads, schedule.compute_bytes)
