@@ -229,6 +229,34 @@ def test_mean_of_ten_thousand_sigma(op, device):
     verify_gradients(chain, x, parameters(chain, 1000, device=device))
 
 
+@pytest.mark.parametrize("columns", [32, 100, 257, 1024])
+@pytest.mark.parametrize("op", ["layer_norm", "rms_norm"])
+def test_few_rows_have_the_bits_of_many(op, columns, device):
+    """On a GPU up to 8 rows, or what a block has, leave no parts of sums: y and dx are the same."""
+    declared, dtype = declare(OPERATORS[op]), torch.float16
+    x, dy = (randn(300, columns, dtype=dtype, device=device, seed=seed) for seed in (0, 1))
+    given = parameters(OPERATORS[op], columns, dtype, device)
+
+    def step(rows):
+        leaves = {"x": x[:rows], **given}
+        leaves = {name: value.detach().clone().requires_grad_() for name, value in leaves.items()}
+        y = declared(leaves["x"], **{name: leaves[name] for name in given})
+        return y.detach(), *torch.autograd.grad(y, list(leaves.values()), dy[:rows])
+
+    every = step(300)
+    rms = op == "rms_norm"
+    for rows in (2, 3, 8, 9, 31, 40):
+        y, dx, *sums = step(rows)
+        assert same_bits(y, every[0][:rows])
+        assert same_bits(dx, every[1][:rows])
+        of_x, of_y = x[:rows].double(), dy[:rows].double()
+        off = of_x if rms else of_x - of_x.mean(-1, keepdim=True)
+        normed = off * (off.square().mean(-1, keepdim=True) + OPERATORS[op].eps).rsqrt()
+        for got, terms in zip(sums, (of_y * normed, of_y), strict=False):
+            bound = terms.sum(0).abs() * 2.0**-11 + terms.abs().sum(0) * 2.0**-19 + 2.0**-25
+            assert ((got.double() - terms.sum(0)).abs() <= bound).all()
+
+
 def test_many_rows_add_up(device):
     """Sums over so many rows that every level of the summation takes part."""
     rows, columns = (65537, 96) if device == "cuda" else (20011, 96)

@@ -20,6 +20,7 @@ from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.run import forward
 from fusedops.run.backward import Backward
+from fusedops.run.backward_schedule import in_one_block
 from fusedops.run.gradient import Gradient, described
 from fusedops.run.saved_tensors import joining_name, saved_name
 from fusedops.run.wanted_gradients import WantedGradients
@@ -169,7 +170,7 @@ def backward_pass(bound: Bound, gradient: Gradient, target: Target) -> Pass:
         rows if fixed else None,
         None if fixed else _cut(told, target),
         tuple(pieces),
-        0 if fixed or not pieces else 2 if tile else 2 * _fewest_rows(told),
+        0 if fixed or not pieces else _fewest(told),
     )
 
 
@@ -255,6 +256,16 @@ def _cut(told: Backward, target: Target) -> str:
         return "fusedops::cut_rows(rows, rows, 1, 1)"
     resident = resident_rows(tile, target.multiprocessors)
     return f"fusedops::cut_rows(rows, {resident}, 1, {tile.rows_per_block})"
+
+
+def _fewest(told: Backward) -> int:
+    """Rows from which on the op makes sums over them in parts."""
+    tile, gpu = told.tile, told.target.gpu
+    if tile is None or gpu is None:
+        return 2 * _fewest_rows(told)
+    if tile.launch.sum_storage == "memory":
+        return 2
+    return 1 + in_one_block(tile, 2, gpu).rows_per_block
 
 
 def _fewest_rows(told: Backward) -> int:

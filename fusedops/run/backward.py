@@ -35,6 +35,7 @@ from fusedops.generate.views import (
 from fusedops.run import forward
 from fusedops.run.backward_schedule import (
     backward_schedule,
+    in_one_block,
     sums_schedule,
     without_prefetch_across_rows,
 )
@@ -192,7 +193,10 @@ class Backward:
         for one, share in self.sharing.items():
             if one.side == "op" and share.kind != "apart":  # also where a row has one column
                 self.sharing[one] = share._replace(kind="row")
-        tile = self.tile
+        tile, gpu = self.tile, self.target.gpu
+        whole = any(s.kind == "column" and s.group == geometry.rows for s in self.sharing.values())
+        if tile is not None and gpu is not None and whole and not self.split:
+            tile = self.tile = in_one_block(tile, geometry.rows, gpu)
         self.slices = cut(
             geometry.rows,
             geometry.columns,
@@ -217,6 +221,7 @@ class Backward:
             self.views,
             self.outputs,
             self.partial,
+            self.split,
         )
         self.first = self._kernel()
         self.second = self._sums()

@@ -32,6 +32,7 @@ class GradientTargets:
         views: The tensors of the kernel; those of gradients by `Occurrence`.
         outputs: Dtype and shape of each tensor that the call allocates; workspaces are appended.
         partial: Whether such a sum is left in partial sums.
+        split: Whether that is so even where one block has all rows.
 
     Attributes:
         loose: Whether some gradient has the shape of x and is for the caller to sum.
@@ -52,6 +53,7 @@ class GradientTargets:
         views: Mapping[Any, View],
         outputs: list[tuple[torch.dtype, Sequence[int]]],
         partial: Callable[[Sharing], bool],
+        split: bool = False,
     ) -> None:
         self.bound = bound
         self.geometry = geometry
@@ -61,6 +63,7 @@ class GradientTargets:
         self.views = views
         self.outputs = outputs
         self.partial = partial
+        self.split = split
         self.loose = False
         self.shared_sums = 0
         self.parts_of: dict[Occurrence, tuple[tuple[int, int], int]] = {}
@@ -104,9 +107,14 @@ class GradientTargets:
             return kind, ""
         sums = "memory" if self.tile is None else self.tile.launch.sum_storage
         memory = None
-        if partial or sums == "memory":
+        alone = partial and sums != "memory" and self._of_one_block(share)
+        if (partial and not alone) or sums == "memory":
             memory = self._scratch(one, columns)
-        if not partial:
+        if alone:
+            to = write.view(
+                view._replace(placed=Placed((0,), view.placed.column_stride), shared=False)
+            )
+        elif not partial:
             to = write.view(view)
         elif sums == "memory":
             to = write.absent()
@@ -133,6 +141,11 @@ class GradientTargets:
         write.constant(columns // piece)
         write.constant(repeats)
         return f"ByChannel<{numbers}, {0 if self.tile is None else piece}, {write.compute}>"
+
+    def _of_one_block(self, share: Sharing) -> bool:
+        """Whether the rows of one block are all that share the elements: its sum is whole."""
+        rows = 1 if self.tile is None else self.tile.rows_per_block
+        return not self.split and self.slices.total == rows and share.group == self.geometry.rows
 
     def _scratch(self, one: Occurrence, columns: int) -> View:
         """Allot a workspace of `columns` elements of the compute type for each partial sum."""

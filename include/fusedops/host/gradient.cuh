@@ -14,6 +14,7 @@ namespace detail {
 
 /// The one thread of a row, as the targets of operand gradients see it (RowLane on a GPU).
 struct HostLane {
+  static constexpr bool kTogether = false;
   int64_t cols;
 
   template <class T>

@@ -115,6 +115,16 @@ struct ByColumn {
           memory.value[visit.slice * cols + col + i] = 0;
         }
       });
+    } else if constexpr (kPartial && Lane::kTogether) {
+      const int64_t part = lane.part(visit.slice);
+      const auto write = [&](const auto& values, int64_t col) {
+        to.write(values, RowIndex<1>{part, {part}}, col);
+      };
+      if constexpr (kInRegisters) {
+        lane.add_up(sum.at, write);
+      } else {
+        lane.add_up(offset, write);
+      }
     } else {
       if constexpr (kPartial && kInRegisters) lane.combine(sum.at);
       if constexpr (kPartial && kSums == Sums::kShared) lane.wait();
