@@ -24,7 +24,8 @@ from fusedops.generate.variant import Variant
 from fusedops.jit.store import why_not_kept
 from fusedops.prebuild.signature import Signature
 from fusedops.run import contiguous, forward
-from fusedops.run.gradient import Gradient, described
+from fusedops.run.gradient import Gradient, described, gradient_of
+from fusedops.run.saved_tensors import RESULT
 
 __all__ = ["Outcome", "build_all", "variants"]
 
@@ -160,14 +161,16 @@ def _of_every_gradient(one: Signature, target: Target) -> Iterator[Variant]:
         if not bound.op.forward_only:
             given = bound.operands.items()
             floating = {k for k, v in given if isinstance(v, Tensor) and v.is_floating_point()}
-            gradient = Gradient(bound.op, frozenset({"x", *floating}), frozenset(bound.op.joining))
+            wanted, joining = frozenset({"x", *floating}), frozenset(bound.op.joining)
+            gradient = gradient_of(bound, wanted, joining)
             yield from _of_backward(gradient, *described(bound, gradient), target)
 
 
 def _of_gradient(one: Signature, target: Target) -> Iterator[Variant]:
     op = read(one.op)
-    gradient = Gradient(op, frozenset(one.wanted), frozenset(one.joining))
     dy, given, options = one.read()
+    from_result = RESULT in given
+    gradient = Gradient(op, frozenset(one.wanted), frozenset(one.joining), from_result=from_result)
     for training in _modes(op):
         try:
             found = _of_backward(gradient, dy, given, {**options, **training}, target)

@@ -18,7 +18,7 @@ from fusedops.explain.forward import explain
 from fusedops.generate.target import Target
 from fusedops.row_op import RowOp
 from fusedops.run import forward
-from fusedops.run.gradient import Gradient, described
+from fusedops.run.gradient import Gradient, described, gradient_of
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.testing import force_launch
 from fusedops.testing.comparison import Comparison
@@ -79,7 +79,7 @@ def _gradient(bound: Bound) -> Gradient:
             "tune; leave it out"
         )
     names = [name for name, value in _floating(bound.operands)]
-    return Gradient(op, frozenset({"x", *names}), frozenset(op.saves))
+    return gradient_of(bound, frozenset({"x", *names}), frozenset(op.saves))
 
 
 def _floating(values: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:

@@ -7,7 +7,7 @@
 // With p = softmax(v), a gradient of lse, h, adds p * h to dv, which takes h from the sum; and that
 // of a sink is -p_sink * (sum - h), p_sink = exp(sink - lse).
 // y is made anew from v and what the forward pass kept of the row: the maximum, and one over the
-// sum (log-softmax: its logarithm).
+// sum (log-softmax: its logarithm); FromResult reads y itself instead.
 #pragma once
 
 #include <fusedops/op/softmax.cuh>
@@ -20,6 +20,7 @@ template <class Compute_, bool kLog, bool kEmptyIsNan, bool kLse = false, class 
 struct SoftmaxGradient {
   using Compute = Compute_;
   detail::SoftmaxOperands<Sink, OfLse> operands;
+  static constexpr bool kLogarithmic = kLog;
   static constexpr int kKept = 2;
   static constexpr bool kHasSink = !detail::IsSame<Sink, NoOperand>::value;
   static constexpr int kRowOperands = kHasSink ? 1 : 0;
@@ -94,6 +95,46 @@ struct SoftmaxGradient {
   // A logarithm of -inf is a constant, whoever made it so.
   FUSEDOPS_HD static Compute kept(Compute y, Compute gradient) {
     return y == -infinity<Compute>() ? Compute(0) : gradient;
+  }
+};
+
+/// The same where what is loaded is not v but y, in the compute type: one exponential less for each
+/// element. v = -inf has given a result of zero (log-softmax: -inf). So has a v far below the
+/// maximum of a softmax, which counts as masked too: its gradient is zero either way.
+template <class Of>
+struct FromResult : Of {
+  using Compute = typename Of::Compute;
+  static constexpr bool kHasMasked = false, kMaskedIsConstant = false;
+  FUSEDOPS_HD static Compute padding_value() {
+    return Of::kLogarithmic ? -infinity<Compute>() : Compute(0);
+  }
+
+  struct Row : Of::Row {
+    FUSEDOPS_HD explicit Row(const typename Of::Row& known) : Of::Row(known) {}
+    FUSEDOPS_HD Compute result(Compute y) const { return y; }
+  };
+  FUSEDOPS_HD static Row row(const Compute (&kept)[Of::kKept]) { return Row(Of::row(kept)); }
+
+  // By selection: an incoming gradient of Inf or NaN at a masked element stays there.
+  template <class Group, class Tile>
+  FUSEDOPS_HD typename Of::Partial reduce(Group group, const Tile& y, const Tile& g) const {
+    return {group.sum(g.sum_with(y, [](Compute of_y, Compute at) {
+      const Compute term = Of::kLogarithmic ? of_y : of_y * at;
+      return at == padding_value() ? Compute(0) : term;
+    }))};
+  }
+
+  struct Finish : Of::Finish {
+    FUSEDOPS_HD explicit Finish(const typename Of::Finish& finish) : Of::Finish(finish) {}
+    FUSEDOPS_HD Compute operator()(Compute y, Compute g) const {
+      const Compute gradient = Of::Finish::operator()(y, g);
+      return y == padding_value() ? Compute(0) : gradient;
+    }
+  };
+  template <class AnyRow>
+  FUSEDOPS_HD Finish finish(const Row& known, typename Of::Partial all, const AnyRow& row,
+                            int64_t cols) const {
+    return Finish(Of::finish(known, all, row, cols));
   }
 };
 
