@@ -255,6 +255,8 @@ struct Store {
   Target target;
   Functors chain;
 
+  static constexpr bool kComputes = !detail::IsSame<Functors, Chain<0>>::value;
+
   /// The same functors with another target.
   template <class Other>
   FUSEDOPS_HD Store<Other, Functors> to(const Other& other) const {

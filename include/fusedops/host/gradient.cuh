@@ -5,6 +5,7 @@
 // same operators, LOADs, STOREs and targets. Gradients that rows share are summed in memory.
 #pragma once
 
+#include <fusedops/host/in_place.cuh>
 #include <fusedops/host/rows.cuh>
 #include <fusedops/host/through.cuh>
 
@@ -55,8 +56,9 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
   const Alongside<LoadT, Upstream, Row, kEverywhere> along{load, upstream};
   const int64_t chunks = Schedule::kIsShort ? 1 : (cols + Schedule::kChunk - 1) / Schedule::kChunk;
   const int64_t held = Schedule::kIsShort ? Schedule::kRows : kKeeps ? chunks : 1;
-  RowTile* const values = FUSEDOPS_ON_STACK(RowTile, held);
-  RowTile* const gradients = FUSEDOPS_ON_STACK(RowTile, held);
+  constexpr bool kInPlace = detail::in_place<Op, LoadT, StoreT>();
+  RowTile* const values = FUSEDOPS_ON_STACK(RowTile, kInPlace ? 1 : held);
+  RowTile* const gradients = FUSEDOPS_ON_STACK(RowTile, kInPlace ? 1 : held);
   typename Op::Partial parts[Schedule::kRows];
 
   const detail::HostLane lane{cols};
@@ -91,6 +93,11 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
       return Visit{slice, static_cast<uint32_t>(number - begin), static_cast<uint32_t>(end - begin),
                    true, true};
     };
+    if constexpr (kInPlace) {
+      host_gradient_in_place<Schedule>(op, load, upstream, kept, to, load_sinks, lane, visit_of,
+                                       rows, cols, begin, end);
+      continue;
+    }
     for (int64_t number = begin; number < end; number += Schedule::kRows) {
       const int count = static_cast<int>(smaller<int64_t>(end - number, Schedule::kRows));
       if constexpr (Schedule::kRows > 1) {

@@ -73,7 +73,7 @@ struct Softmax {
   FUSEDOPS_HD Partial reduce(Group group, Tile& tile) const {
     const Compute max = group.maximum(tile.maximum());
     const Compute base = finite(max);
-    const auto power = [base](Compute x) { return exponential(difference(x, base)); };
+    const auto power = [base](Compute x) { return bounded_exponential(difference(x, base)); };
     return {max, group.sum(kLog ? tile.sum(power) : tile.apply_and_sum(power))};
   }
 
@@ -90,7 +90,7 @@ struct Softmax {
   FUSEDOPS_HD void rebuild(const Partial& part, Tile& tile) const {
     if constexpr (!kLog) {
       const Compute base = finite(part.max);
-      tile.apply([base](Compute x) { return exponential(difference(x, base)); });
+      tile.apply([base](Compute x) { return bounded_exponential(difference(x, base)); });
     }
   }
 
@@ -98,13 +98,14 @@ struct Softmax {
   template <class Group>
   FUSEDOPS_HD Partial combine(Group group, Partial part) const {
     const Compute max = group.maximum(part.max);
-    return {max, group.sum(part.sum * exponential(part.max - finite(max)))};
+    return {max, group.sum(part.sum * bounded_exponential(part.max - finite(max)))};
   }
 
   FUSEDOPS_HD Partial merge(Partial a, Partial b) const {
     const Compute max = larger(a.max, b.max);
     const Compute base = finite(max);
-    return {max, a.sum * exponential(a.max - base) + b.sum * exponential(b.max - base)};
+    return {max,
+            a.sum * bounded_exponential(a.max - base) + b.sum * bounded_exponential(b.max - base)};
   }
 
   /// Turns what reduce() left of a part of the row into the row's result.
@@ -131,7 +132,7 @@ struct Softmax {
         if (part.max == base) return {base, factor};  // the row's only part, as a rule
 #endif
         // A part without an unmasked element has a maximum of -inf: its zeros get a factor of zero.
-        return {base, exponential(part.max - base) * factor};
+        return {base, bounded_exponential(part.max - base) * factor};
       }
     }
 

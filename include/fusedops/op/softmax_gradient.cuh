@@ -32,10 +32,12 @@ struct SoftmaxGradient {
     Compute base, factor;
     FUSEDOPS_HD Compute result(Compute v) const {
       const Compute below = difference(v, base);
-      return kLog ? difference(below, factor) : product(exponential(below), factor);
+      return kLog ? difference(below, factor) : product(bounded_exponential(below), factor);
     }
   };
   FUSEDOPS_HD static Row row(const Compute (&kept)[kKept]) { return {kept[0], kept[1]}; }
+  /// Whether a result takes longer than reading it from a buffer.
+  static constexpr bool kSlowResult = !kLog;
 
   /// An element of value -inf is masked. A log-softmax is a constant there, whatever its STORE
   /// does; a softmax is zero there, and functors of the STORE act on it.
@@ -71,7 +73,7 @@ struct SoftmaxGradient {
   struct Finish {
     Compute sum, of_sink;
     FUSEDOPS_HD Compute operator()(Compute y, Compute g) const {
-      return kLog ? kept(y, g - exponential(y) * sum) : y * (g - sum);
+      return kLog ? kept(y, g - bounded_exponential(y) * sum) : y * (g - sum);
     }
     FUSEDOPS_HD void row_gradients(Compute (&gradients)[1]) const { gradients[0] = of_sink; }
   };
@@ -85,8 +87,9 @@ struct SoftmaxGradient {
       const Compute sink = number_of<Compute>(operands.sink, row);
       const Compute y = known.result(sink);
       // A sink of -inf is not there, and has no gradient, whatever comes in.
-      finish.of_sink =
-          sink == -infinity<Compute>() ? Compute(0) : -(kLog ? exponential(y) : y) * finish.sum;
+      finish.of_sink = sink == -infinity<Compute>()
+                           ? Compute(0)
+                           : -(kLog ? bounded_exponential(y) : y) * finish.sum;
     }
     return finish;
   }
@@ -104,16 +107,16 @@ struct SoftmaxGradient {
 template <class Of>
 struct FromResult : Of {
   using Compute = typename Of::Compute;
+  static constexpr bool kSlowResult = false;
   static constexpr bool kHasMasked = false, kMaskedIsConstant = false;
   FUSEDOPS_HD static Compute padding_value() {
     return Of::kLogarithmic ? -infinity<Compute>() : Compute(0);
   }
 
   struct Row : Of::Row {
-    FUSEDOPS_HD explicit Row(const typename Of::Row& known) : Of::Row(known) {}
     FUSEDOPS_HD Compute result(Compute y) const { return y; }
   };
-  FUSEDOPS_HD static Row row(const Compute (&kept)[Of::kKept]) { return Row(Of::row(kept)); }
+  FUSEDOPS_HD static Row row(const Compute (&kept)[Of::kKept]) { return {Of::row(kept)}; }
 
   // By selection: an incoming gradient of Inf or NaN at a masked element stays there.
   template <class Group, class Tile>
@@ -125,7 +128,6 @@ struct FromResult : Of {
   }
 
   struct Finish : Of::Finish {
-    FUSEDOPS_HD explicit Finish(const typename Of::Finish& finish) : Of::Finish(finish) {}
     FUSEDOPS_HD Compute operator()(Compute y, Compute g) const {
       const Compute gradient = Of::Finish::operator()(y, g);
       return y == padding_value() ? Compute(0) : gradient;
@@ -134,7 +136,7 @@ struct FromResult : Of {
   template <class AnyRow>
   FUSEDOPS_HD Finish finish(const Row& known, typename Of::Partial all, const AnyRow& row,
                             int64_t cols) const {
-    return Finish(Of::finish(known, all, row, cols));
+    return {Of::finish(known, all, row, cols)};
   }
 };
 
