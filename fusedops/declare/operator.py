@@ -15,8 +15,6 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Operator", "Statistic", "own_operators"]
-
 #: The operators that are part of fusedops, by class name; a text names them without a module.
 own_operators: dict[str, type[Operator]] = {}
 

@@ -17,9 +17,6 @@ from fusedops.run.backward import Backward
 from fusedops.run.gradient import described, gradient_of
 from fusedops.run.operand_gradients import Occurrence
 
-__all__ = ["GradCall", "grad_call"]
-
-
 _PLACES = {"registers": "registers", "shared": "shared memory", "memory": "memory"}
 
 

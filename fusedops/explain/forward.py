@@ -32,8 +32,6 @@ from fusedops.schedule import override
 from fusedops.schedule.forward import HOST_BUFFERED
 from fusedops.schedule.row_schedule import Schedule, reserved_shared
 
-__all__ = ["explain"]
-
 
 def explain(bound: Bound, target: Target | None = None) -> Explanation:
     """Explain a checked call.

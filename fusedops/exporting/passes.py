@@ -26,8 +26,6 @@ from fusedops.run.wanted_gradients import WantedGradients
 from fusedops.schedule.backward import resident_rows
 from fusedops.schedule.row_partition import HOST_SLICE
 
-__all__ = ["Launch", "Pass", "backward_pass", "forward_pass"]
-
 _HELPERS = "exported::"
 
 #: A kernel's argument begins with the number of rows.

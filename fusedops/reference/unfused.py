@@ -26,8 +26,6 @@ from fusedops.errors import UnsupportedError
 from fusedops.functors import Functor
 from fusedops.reference.dropout_mask import keep_mask, keep_scale
 
-__all__ = ["Chain", "run"]
-
 
 class Chain:
     """What functors may ask of a call. Tensors have the reduced dimensions last, as one."""

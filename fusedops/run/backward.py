@@ -52,8 +52,6 @@ from fusedops.schedule.traffic import without_rows
 if TYPE_CHECKING:
     from fusedops.run.wanted_gradients import WantedGradients
 
-__all__ = ["Backward", "BackwardInfo"]
-
 
 class BackwardInfo(NamedTuple):
     """All that is known of a backward call before it runs; `sums` is the second kernel, if any."""

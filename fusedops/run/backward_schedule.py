@@ -24,8 +24,6 @@ from fusedops.schedule.launch import LaunchConfig
 from fusedops.schedule.tiling import Tile
 from fusedops.schedule.traffic import traffic_of
 
-__all__ = ["backward_schedule", "sums_schedule", "without_prefetch_across_rows"]
-
 
 def backward_schedule(
     bound: Bound, geometry: Geometry, target: Target

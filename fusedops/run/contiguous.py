@@ -19,8 +19,6 @@ from fusedops.bind.geometry import Strided, place
 from fusedops.generate.views import Part, contiguous
 from fusedops.run.runnable import Runnable
 
-__all__ = ["copies", "dense_cure", "options", "run_on_copies"]
-
 
 def options(bound: Bound) -> dict[str, Any]:
     """The options by name with which the call on copies computes what the given call means."""

@@ -11,8 +11,6 @@ from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member
 from fusedops.schedule import Schedule
 
-__all__ = ["declared", "forward_members"]
-
 
 def declared(
     bound: Bound,

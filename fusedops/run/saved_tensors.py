@@ -22,9 +22,6 @@ from fusedops.functors import Functor
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
 
-__all__ = ["RESULT", "Needed", "is_exact", "joining_name", "may_start_from_result", "needed"]
-__all__ += ["saved_name"]
-
 #: The keyword under which a backward call gets y, if it reads it in place of x.
 RESULT = "saved y"
 

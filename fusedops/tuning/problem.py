@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from fusedops.bind.bind import Bound
+from fusedops.bind.bind import Bound, floating
 from fusedops.errors import UnsupportedError
 from fusedops.explain.forward import explain
 from fusedops.generate.target import Target
@@ -37,11 +37,6 @@ CHECKED = 1 << 23
 #: there are outputs, gradients and operands, all of them several times.
 TIMED_BYTES = 2 << 30
 TIMED_SHARE = 1 / 24
-
-
-def target_of(device: torch.device) -> Target:
-    """What kernels for a GPU are built for."""
-    return Target.of(device)
 
 
 def kernel_of(bound: Bound, kind: str, target: Target) -> Kernel:
@@ -78,14 +73,7 @@ def _gradient(bound: Bound) -> Gradient:
             f"{op.name}: {op.forward_only[0]!r} has no derivative, so there is no backward pass to "
             "tune; leave it out"
         )
-    names = [name for name, value in _floating(bound.operands)]
-    return gradient_of(bound, frozenset({"x", *names}), frozenset(op.saves))
-
-
-def _floating(values: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    for name, value in values.items():
-        if isinstance(value, Tensor) and value.is_floating_point():
-            yield name, value
+    return gradient_of(bound, frozenset({"x", *floating(bound.operands)}), frozenset(op.saves))
 
 
 class Problem:
@@ -103,7 +91,7 @@ class Problem:
         # The op that sees x as the kernel does: that of a GroupNorm is a LayerNorm.
         op = cast("RowOp", bound.op)
         self.op, self.kind, self.device = op, kind, device
-        self.kernel = kernel_of(bound, kind, target_of(device))
+        self.kernel = kernel_of(bound, kind, Target.of(device))
         self._options = {k: v for k, v in options.items() if k != "normalized_shape"}
         self._options["dim"] = bound.reduced
         self._draws = bool(bound.dropout_slots)
@@ -171,7 +159,7 @@ class Problem:
         return self.op(given["x"], **operands, **self._options)
 
     def _backward(self, given: dict[str, Any]) -> clock.Call:
-        leaves = {name: value.detach().requires_grad_() for name, value in _floating(given)}
+        leaves = {name: given[name].detach().requires_grad_() for name in floating(given)}
         found = self._call({**given, **leaves})
         result: Any = (found,) if isinstance(found, Tensor) else found
         outputs = dict(zip(self.op.outputs, result, strict=True))
@@ -196,5 +184,5 @@ class Problem:
         gradient = _gradient(bound)
         dy, read, _ = described(bound, gradient)
         tensors = [dy, *(value for value in read.values() if isinstance(value, Tensor))]
-        results = [value for _, value in _floating(given)]
+        results = [given[name] for name in floating(given)]
         return sum(tensor.numel() * tensor.element_size() for tensor in (*tensors, *results))

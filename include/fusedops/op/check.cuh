@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether a type meets the contract of an operator, or of its gradient (op/contract.cuh), and a
-// compiler's message that names what it lacks.
+// Checks whether a type meets the contract of an operator or of an operator's gradient
+// (op/contract.cuh); the compiler's message names the member that is missing.
 #pragma once
 
 #include <fusedops/core/detect.cuh>
@@ -13,7 +13,7 @@ namespace fusedops {
 
 namespace detail {
 
-// What the members are called with: one lane, one tile of one value.
+// The members are called with one lane and with a tile of one value.
 template <class Op>
 using OneTile = Tile<typename Op::Compute, 1, 1, 1, 1, true>;
 template <class Op>
@@ -90,7 +90,8 @@ FUSEDOPS_HD constexpr bool moves() {
 template <class Op>
 using HasMaskedFlag = Flag<Op::kHasMasked>;
 
-/// Refuses what is not an operator, and names what it lacks: the types first, which all else needs.
+/// Refuses a type that is not an operator, and names what it lacks. The types are checked first,
+/// since all other checks need them.
 template <class Op>
 FUSEDOPS_HD constexpr bool check_operator() {
   constexpr bool kTypes = detected<OperatorTypes, Op>();
@@ -131,7 +132,7 @@ FUSEDOPS_HD constexpr bool check_operator() {
   return true;
 }
 
-/// The same of an operator's gradient.
+/// Refuses a type that is not the gradient of an operator, and names what it lacks.
 template <class Op>
 FUSEDOPS_HD constexpr bool check_gradient() {
   constexpr bool kTypes = detected<GradientTypes, Op>();
