@@ -102,6 +102,11 @@ class Softmax(RowOp):
         super().__init__(load, store, **constants)
 
     @property
+    def from_result(self) -> bool:
+        # NaN in an empty row would not tell that the row is masked.
+        return bool(self.constants["empty_row"] == "zero")
+
+    @property
     def row_operands(self) -> tuple[str, ...]:
         return (self.constants["sink"],) if "sink" in self.constants else ()
 

@@ -73,14 +73,14 @@ MUTATIONS = [
     Mutation(
         "a sink of the wrong sign",
         "include/fusedops/op/softmax_gradient.cuh",
-        "-(kLog ? exponential(y) : y) * finish.sum",
-        "(kLog ? exponential(y) : y) * finish.sum",
+        "-(kLog ? bounded_exponential(y) : y) * finish.sum",
+        "(kLog ? bounded_exponential(y) : y) * finish.sum",
         "test_lse_and_sink.py::test_the_gradient_of_one_operand_alone[cpu-s]",
     ),
     Mutation(
         "a sink whose share is the logarithm",
         "include/fusedops/op/softmax_gradient.cuh",
-        "-(kLog ? exponential(y) : y) * finish.sum",
+        "-(kLog ? bounded_exponential(y) : y) * finish.sum",
         "-y * finish.sum",
         "test_lse_and_sink.py::test_the_gradient_of_one_operand_alone[cpu-s]",
     ),
@@ -108,7 +108,8 @@ MUTATIONS = [
     Mutation(
         "a gradient of no sink",
         "include/fusedops/op/softmax_gradient.cuh",
-        "sink == -infinity<Compute>() ? Compute(0) : -",
+        "sink == -infinity<Compute>()\n                           ? Compute(0)\n"
+        "                           : -",
         "-",
         "test_lse_and_sink.py::test_a_sink_of_minus_infinity_is_none[cpu-softmax]",
     ),
@@ -150,8 +151,8 @@ MUTATIONS = [
     Mutation(
         "an empty part of a row that is not let off",
         "include/fusedops/op/softmax.cuh",
-        "return {base, exponential(part.max - base) * factor};",
-        "return {base, exponential(finite(part.max) - base) * factor};",
+        "return {base, bounded_exponential(part.max - base) * factor};",
+        "return {base, bounded_exponential(finite(part.max) - base) * factor};",
         "test_masks.py::test_parts_without_an_element_far_below_zero"
         "[softmax-cpu-host-2048--1000.0]",
     ),
@@ -277,8 +278,8 @@ MUTATIONS = [
     Mutation(
         "a chunk that is merged without rescaling",
         "include/fusedops/op/softmax.cuh",
-        "a.sum * exponential(a.max - base) + b.sum * exponential(b.max - base)",
-        "a.sum + b.sum * exponential(b.max - base)",
+        "a.sum * bounded_exponential(a.max - base) + b.sum * bounded_exponential(b.max - base)",
+        "a.sum + b.sum * bounded_exponential(b.max - base)",
         "test_forward.py::test_every_size[cpu-softmax-torch.float32-4097]",
     ),
     Mutation(
@@ -312,7 +313,7 @@ MUTATIONS = [
     Mutation(
         "a gradient of log-softmax without its sum",
         "include/fusedops/op/softmax_gradient.cuh",
-        "kept(y, g - exponential(y) * sum)",
+        "kept(y, g - bounded_exponential(y) * sum)",
         "kept(y, g)",
         "test_gradients.py::test_sizes_on_the_cpu[log_softmax-33]",
     ),

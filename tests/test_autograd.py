@@ -137,7 +137,7 @@ KEEPS = {
     "attention": (ATTENTION, {"x", "pair_bias", "padding"}),
     "add_norm": (ADD_NORM, {"stream", "gamma"}),
     "plain norm": (LAYER_NORM, {"x", "gamma"}),
-    "softmax": (Chain("softmax"), {"x"}),
+    "softmax": (Chain("softmax"), {"y"}),
     "dropout of a softmax": (Chain("softmax", store=(("dropout", "p"),)), {"x"}),
 }
 
@@ -150,7 +150,8 @@ def test_nothing_is_kept_but_what_is_needed(name, device):
     operands = {o.name: operands[o.name] for o in declare(chain).operands}
     leaves = {key: value.requires_grad_() for key, value in floating(operands).items()}
     kept, result = saved_by(lambda: declare(chain)(x.requires_grad_(), **{**operands, **leaves}))
-    given = {"x": x, **operands, **(result._asdict() if isinstance(result, tuple) else {})}
+    results = result._asdict() if isinstance(result, tuple) else {"y": result}
+    given = {"x": x, **operands, **results}
     known = {
         value.data_ptr(): key for key, value in given.items() if isinstance(value, torch.Tensor)
     }

@@ -82,6 +82,15 @@ class Operator:
             own_operators[cls.__name__] = cls
 
     @property
+    def from_result(self) -> bool:
+        """Whether the gradient can be computed from the result y and what is kept of the row.
+
+        If so, `gradient_header` has the template ``FromResult``: for the C++ struct G of the
+        gradient, ``FromResult<G>`` is the same with y loaded in place of the value.
+        """
+        return False
+
+    @property
     def row_operands(self) -> tuple[str, ...]:
         """The names of the operands of the operator itself, in the order of its data members.
 

@@ -14,7 +14,7 @@ from fusedops.explain.report import Kept
 from fusedops.generate.target import Target
 from fusedops.run import forward
 from fusedops.run.backward import Backward
-from fusedops.run.gradient import Gradient, described
+from fusedops.run.gradient import described, gradient_of
 from fusedops.run.operand_gradients import Occurrence
 
 _PLACES = {"registers": "registers", "shared": "shared memory", "memory": "memory"}
@@ -34,7 +34,7 @@ class GradCall:
         self.bound = bound
         self.names = names
         self.refused = refused
-        self.gradient = Gradient(bound.op, names, frozenset(bound.op.joining))
+        self.gradient = gradient_of(bound, names, frozenset(bound.op.joining))
 
     def kept(self) -> tuple[Kept, ...]:
         """The saved tensors: row statistics, inputs and saved streams that the backward reads."""
@@ -52,6 +52,9 @@ class GradCall:
         for name in sorted(needed.streams):
             size = math.prod(bound.output_shape(name)) * bound.output_dtype(name).itemsize
             kept.append(Kept(name, "the output itself, not a copy", size, 0))
+        if needed.result:
+            size = math.prod(bound.x.shape) * bound.dtype.itemsize
+            kept.append(Kept("y", "the output itself, not a copy, in place of x", size, 0))
         return tuple(kept)
 
     def how(self, target: Target) -> str:

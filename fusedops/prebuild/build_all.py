@@ -24,7 +24,8 @@ from fusedops.generate.variant import Variant
 from fusedops.jit.store import why_not_kept
 from fusedops.prebuild.signature import Signature
 from fusedops.run import contiguous, forward
-from fusedops.run.gradient import Gradient, described
+from fusedops.run.gradient import Gradient, described, gradient_of
+from fusedops.run.saved_tensors import RESULT
 
 
 @dataclass(frozen=True)
@@ -157,14 +158,15 @@ def _of_every_gradient(one: Signature, target: Target) -> Iterator[Variant]:
     for bound in _calls(one):
         if not bound.op.forward_only:
             wanted = frozenset({"x", *floating(bound.operands)})
-            gradient = Gradient(bound.op, wanted, frozenset(bound.op.joining))
+            gradient = gradient_of(bound, wanted, frozenset(bound.op.joining))
             yield from _of_backward(gradient, *described(bound, gradient), target)
 
 
 def _of_gradient(one: Signature, target: Target) -> Iterator[Variant]:
     op = read(one.op)
-    gradient = Gradient(op, frozenset(one.wanted), frozenset(one.joining))
     dy, given, options = one.read()
+    from_result = RESULT in given
+    gradient = Gradient(op, frozenset(one.wanted), frozenset(one.joining), from_result=from_result)
     for training in _modes(op):
         try:
             found = _of_backward(gradient, dy, given, {**options, **training}, target)

@@ -42,7 +42,7 @@ from fusedops.run.backward_schedule import (
 from fusedops.run.gradient_targets import GradientTargets
 from fusedops.run.kernel_members import declared
 from fusedops.run.operand_gradients import Occurrence
-from fusedops.run.saved_tensors import joining_name, saved_name
+from fusedops.run.saved_tensors import RESULT, joining_name, saved_name
 from fusedops.run.second_stage import second_stage
 from fusedops.schedule import Schedule
 from fusedops.schedule.backward import resident_rows
@@ -276,11 +276,14 @@ class Backward:
 
     def _kernel(self) -> tuple[Variant, bytes, list[tuple[int, int, int]]]:
         """Generate the first kernel: its variant, argument words and relocations."""
-        bound, geometry, op = self.bound, self.geometry, self.op
+        bound, geometry, op, gradient = self.bound, self.geometry, self.op, self.gradient
         x = bound.x
         operands: dict[str, View | Number] = {
             name: self.views[name] for name in ("x", *op.slots) if name in self.views
         }
+        from_result = gradient.needed.result
+        if from_result:
+            operands["x"] = self.views[RESULT]
         for name, value in bound.operands.items():
             if not isinstance(value, Tensor):
                 operands[name] = Number(self.slots[name], isinstance(value, int))
@@ -298,17 +301,17 @@ class Backward:
             logical_row=logical,
             slots=self.slots,
             output_gradients={
-                n: views[joining_name(n)] for n in op.joining if n in self.gradient.joining
+                n: views[joining_name(n)] for n in op.joining if n in gradient.joining
             },
             drawn_in_memory=isinstance(bound.generator, Tensor),
         )
-        members = declared(bound, write, geometry, gradient=True)
+        members = declared(bound, write, geometry, gradient=True, from_result=from_result)
         members.append(Member(write.view(views[("upstream",)]), "upstream"))
         members.append(Member(write.view(views[KEPT]) if op.kept else write.absent(), "kept"))
         to = views.get(("to",))
         members.append(Member(write.absent() if to is None else write.view(to), "to"))
         targets = self.targets
-        members += [targets.member(write, one) for one in self.gradient.occurrences]
+        members += [targets.member(write, one) for one in gradient.occurrences]
         if self.tile is not None and self.tile.launch.prefetch != "never":
             write.constant(self.tile.launch.prefetch_distance)
             members.append(Member("int64_t", "ahead", "distance"))

@@ -23,7 +23,13 @@ from fusedops.functors import Role
 from fusedops.generate.target import Target
 from fusedops.run.backward import Backward
 from fusedops.run.fallback_arch import serve
-from fusedops.run.saved_tensors import joining_name, saved_name
+from fusedops.run.saved_tensors import (
+    RESULT,
+    is_exact,
+    joining_name,
+    may_start_from_result,
+    saved_name,
+)
 from fusedops.run.wanted_gradients import WantedGradients
 
 if TYPE_CHECKING:
@@ -62,8 +68,9 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         wanted: frozenset[str],
         joining: frozenset[str],
         observer: Observer | None = None,
+        from_result: bool = False,
     ) -> None:
-        WantedGradients.__init__(self, op, wanted, joining)
+        WantedGradients.__init__(self, op, wanted, joining, from_result)
         self.observer = observer
         self.loose = len(set(self.names)) != len(self.names)
         flags = {operand.name: _FLAGS[operand.role] for operand in op.operands}
@@ -161,6 +168,13 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         return bound._replace(generator=draw)
 
 
+def gradient_of(bound: Bound, wanted: frozenset[str], joining: frozenset[str]) -> Gradient:
+    """The backward pass of a call, as autograd would run it; it is only described, never called."""
+    op = bound.op
+    from_result = may_start_from_result(op) and is_exact(bound.dtype, bound.x.dtype)
+    return Gradient(op, wanted, joining, from_result=from_result)
+
+
 def described(
     bound: Bound, gradient: WantedGradients
 ) -> tuple[Tensor, dict[str, Any], dict[str, Any]]:
@@ -181,6 +195,8 @@ def described(
             given[saved_name(name)] = _output(bound, name)
     for name in op.joining:
         given[joining_name(name)] = _output(bound, name)
+    if needed.result:
+        given[RESULT] = _output(bound, "y")
     return _output(bound, "y"), given, {"dim": bound.reduced, "training": bool(bound.dropout_slots)}
 
 

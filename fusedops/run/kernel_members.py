@@ -13,17 +13,22 @@ from fusedops.schedule import Schedule
 
 
 def declared(
-    bound: Bound, write: ArgumentWriter, geometry: Geometry, gradient: bool = False
+    bound: Bound,
+    write: ArgumentWriter,
+    geometry: Geometry,
+    gradient: bool = False,
+    from_result: bool = False,
 ) -> list[Member]:
     """Write the members with which every kernel's argument begins: rows, operator, x, functors.
 
     The words of the members go to `write`. `gradient` says whether the operator's gradient takes
-    the place of the operator.
+    the place of the operator, and `from_result` whether y takes the place of x in it.
     """
     members = [Member(write.rows(geometry.rows, geometry.sizes), "rows")]
     write.constant(geometry.columns)
     members.append(Member("int64_t", "cols"))
-    members.append(Member(_operator(bound, write, gradient), "op"))
+    operator = _operator(bound, write, gradient)
+    members.append(Member(f"FromResult<{operator}>" if from_result else operator, "op"))
     members.append(Member(write.operand("x"), "x"))
     for side, chain in (("load", bound.load), ("store", bound.store)):
         for index, functor in enumerate(chain):

@@ -35,6 +35,7 @@ from fusedops.declare.text import read
 from fusedops.errors import UnsupportedError
 from fusedops.reference.unfused import run
 from fusedops.run.autograd import refuse_second, run_backward, what_is_kept
+from fusedops.run.saved_tensors import RESULT, is_exact
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
@@ -325,11 +326,16 @@ def _set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     inputs_by_name = {"x": call.x, **dict(zip(call.names, call.tensors, strict=True))}
     needs = dict(zip(inputs_by_name, ctx.needs_input_grad, strict=False))
     recipe = what_is_kept(op, [needs.get(name, False) for name in ("x", *op.slots)])
-    kept_names = ["x"] * recipe.x
+    kept_names: list[str] = []
+    if recipe.result and is_exact(call.dtype, call.x.dtype):
+        kept_names.append(RESULT)
+    elif recipe.x:
+        kept_names.append("x")
     for name, wanted in zip(op.slots, recipe.kept, strict=True):
         if wanted and name in inputs_by_name:
             kept_names.append(name)
-    kept = [inputs_by_name[name] for name in kept_names]
+    known = {RESULT: output[0], **inputs_by_name}
+    kept = [known[name] for name in kept_names]
     kept += [output[number] for number, _ in recipe.streams]
     others = {name: t for name, t in inputs_by_name.items() if name not in kept_names}
     ctx.sizes = [size for tensor in others.values() for size in tensor.shape]

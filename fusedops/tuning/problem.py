@@ -18,7 +18,7 @@ from fusedops.explain.forward import explain
 from fusedops.generate.target import Target
 from fusedops.row_op import RowOp
 from fusedops.run import forward
-from fusedops.run.gradient import Gradient, described
+from fusedops.run.gradient import Gradient, described, gradient_of
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.testing import force_launch
 from fusedops.testing.comparison import Comparison
@@ -78,7 +78,7 @@ def _gradient(bound: Bound) -> Gradient:
             f"{op.name}: {op.forward_only[0]!r} has no derivative, so there is no backward pass to "
             "tune; leave it out"
         )
-    return Gradient(op, frozenset({"x", *floating(bound.operands)}), frozenset(op.saves))
+    return gradient_of(bound, frozenset({"x", *floating(bound.operands)}), frozenset(op.saves))
 
 
 class Problem:

@@ -5,6 +5,7 @@
 // same operators, LOADs, STOREs and targets. Gradients that rows share are summed in memory.
 #pragma once
 
+#include <fusedops/host/in_place.cuh>
 #include <fusedops/host/rows.cuh>
 #include <fusedops/host/through.cuh>
 
@@ -55,10 +56,11 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
   constexpr bool kEverywhere = !Op::kMaskedIsConstant && Sinks<RowTile, StoreTargets>::kAny;
   const Alongside<LoadT, Upstream, Row, kEverywhere> along{load, upstream};
   const int64_t chunks = Schedule::kIsShort ? 1 : (cols + Schedule::kChunk - 1) / Schedule::kChunk;
-  const int64_t held = !detail::reduces<Op>() ? 1
-                       : Schedule::kIsShort   ? Schedule::kRows
-                       : kKeeps               ? chunks
-                                              : 1;
+  constexpr bool kInPlace = detail::in_place<Op, LoadT, StoreT>();
+  const int64_t held = kInPlace || !detail::reduces<Op>() ? 1
+                       : Schedule::kIsShort               ? Schedule::kRows
+                       : kKeeps                           ? chunks
+                                                          : 1;
   RowTile* const values = FUSEDOPS_ON_STACK(RowTile, held);
   RowTile* const gradients = FUSEDOPS_ON_STACK(RowTile, held);
   typename Op::Partial parts[Schedule::kRows];
@@ -109,6 +111,11 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
         store_sinks.flush(lane, row, visit);
         load_sinks.flush(lane, row, visit);
       }
+      continue;
+    }
+    if constexpr (kInPlace) {
+      host_gradient_in_place<Schedule>(op, load, upstream, kept, to, load_sinks, lane, visit_of,
+                                       rows, cols, begin, end);
       continue;
     }
     for (int64_t number = begin; number < end; number += Schedule::kRows) {

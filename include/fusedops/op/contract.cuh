@@ -143,6 +143,10 @@
 //     this row contributes. One thread of each row calls it. Gradients of rows that share an
 //     element are added up in a fixed order.
 //
+//   static constexpr bool kSlowResult
+//     Whether Row::result takes longer than reading its result from a buffer: an exponential. A CPU
+//     then keeps it between the two visits of a row; absent, it is computed for each.
+//
 //   static constexpr bool kHasMasked                                                      required
 //     Whether elements can be masked: those of value -inf, whichever functor made it. Their
 //     gradients, and those that they would add to operands of the LOAD, are zero. If true, these

@@ -75,7 +75,7 @@ struct Softmax {
   FUSEDOPS_HD Partial reduce(Group group, Tile& tile) const {
     const Compute max = group.maximum(tile.maximum());
     const Compute base = finite(max);
-    const auto power = [base](Compute x) { return exponential(difference(x, base)); };
+    const auto power = [base](Compute x) { return bounded_exponential(difference(x, base)); };
     return {max, group.sum(kLog ? tile.sum(power) : tile.apply_and_sum(power))};
   }
 
@@ -92,7 +92,7 @@ struct Softmax {
   FUSEDOPS_HD void rebuild(const Partial& part, Tile& tile) const {
     if constexpr (!kLog) {
       const Compute base = finite(part.max);
-      tile.apply([base](Compute x) { return exponential(difference(x, base)); });
+      tile.apply([base](Compute x) { return bounded_exponential(difference(x, base)); });
     }
   }
 
@@ -100,13 +100,14 @@ struct Softmax {
   template <class Group>
   FUSEDOPS_HD Partial combine(Group group, Partial part) const {
     const Compute max = group.maximum(part.max);
-    return {max, group.sum(part.sum * exponential(part.max - finite(max)))};
+    return {max, group.sum(part.sum * bounded_exponential(part.max - finite(max)))};
   }
 
   FUSEDOPS_HD Partial merge(Partial a, Partial b) const {
     const Compute max = larger(a.max, b.max);
     const Compute base = finite(max);
-    return {max, a.sum * exponential(a.max - base) + b.sum * exponential(b.max - base)};
+    return {max,
+            a.sum * bounded_exponential(a.max - base) + b.sum * bounded_exponential(b.max - base)};
   }
 
   /// Computes the row's result from the values that reduce() left in the tiles.
@@ -133,7 +134,7 @@ struct Softmax {
         if (part.max == base) return {base, factor};  // usually it is the row's only part
 #endif
         // A part of masked elements alone has a maximum of -inf: its zeros get a factor of zero.
-        return {base, exponential(part.max - base) * factor};
+        return {base, bounded_exponential(part.max - base) * factor};
       }
     }
 

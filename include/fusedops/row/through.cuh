@@ -70,6 +70,7 @@ struct Alongside {
   static constexpr bool kBounds = !kEverywhere && detail::bounds<LoadT, AnyRow>();
   static constexpr bool kSkips = !kEverywhere && detail::skips<LoadT, AnyRow>();
   static constexpr bool kMasksBounds = detail::masks_bounds<LoadT>();
+  static constexpr bool kComputes = false;
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void load(Compute* dst, const Row& row, int64_t col) const {
