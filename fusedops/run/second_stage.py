@@ -86,7 +86,7 @@ def second_stage(
         operands={},
         outputs={},
         query=(),
-        logical_row=(),
+        drawn_rows={},
         slots={},
     )
 
