@@ -84,8 +84,15 @@ class Segments(Masking, word="segments"):
     functor = "Segments"
     examples = {
         "segments": lambda make: (
-            make.named(torch.tensor([2**40, 2**40, 2**40 + 1, 3, 3], device=make.device)[:, None]),
-            make.named(torch.tensor([2**40] * 3 + [2**40 + 1] * 3 + [3, 4], device=make.device)),
+            # Ids that a float, or the lower half of a word, takes for one another.
+            make.named(
+                torch.tensor([2**40, 2**40 + 1, 3, 2**32 + 3, 9], device=make.device)[:, None]
+            ),
+            make.named(
+                torch.tensor(
+                    [2**40, 2**40, 2**40 + 1, 3, 3, 2**32 + 3, 2**32 + 3, 4], device=make.device
+                )
+            ),
         ),
         "segments_of": lambda make: (
             make.named(torch.tensor([1, 1, 0, 3, -2], device=make.device).short()[:, None]),
