@@ -168,6 +168,10 @@ class RowOp(Runnable):
 
     __signature__ = _CallSignature()
 
+    def __class_getitem__(cls, result: Any) -> type[RowOp]:
+        """The class itself: annotations name what the calls of an op return, Softmax[Tensor]."""
+        return cls
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if cls.__call__ is RowOp.__call__:

@@ -25,6 +25,7 @@ LOG_SOFTMAX = Chain("log_softmax")
 LAYER_NORM = Chain("layer_norm", store=(("affine", "gamma", "beta"),), eps=1e-5)
 RMS_NORM = Chain("rms_norm", store=(("affine", "gamma", None),), eps=1e-6)
 L2_NORM = Chain("l2_norm", eps=1e-12)
+MAP = Chain("map", load=(("affine", "gamma", "beta"),))
 
 #: Each operator in its plainest form, norms with their parameters.
 OPERATORS = {chain.op: chain for chain in (SOFTMAX, LOG_SOFTMAX, LAYER_NORM, RMS_NORM)}
@@ -63,9 +64,12 @@ def declare(chain):
         "layer_norm": fo.LayerNorm,
         "rms_norm": fo.RMSNorm,
         "l2_norm": fo.L2Norm,
+        "map": fo.Map,
     }
     if chain.op.endswith("norm"):
         options = {"eps": chain.eps, "stats": chain.stats}
+    elif chain.op == "map":
+        options = {}
     else:
         options = {"empty_row": chain.empty_row, "lse": chain.lse, "sink": chain.sink}
     load = [functor(*step) for step in chain.load]
@@ -81,7 +85,8 @@ def randn(*shape, dtype=torch.float32, device="cpu", seed=0):
 
 def parameters(chain, columns, dtype=torch.float32, device="cpu"):
     """Operands for the affine step of a plain norm; nothing for a softmax."""
-    names = [name for word, *names in chain.store if word == "affine" for name in names if name]
+    steps = (*chain.load, *chain.store)
+    names = [name for word, *names in steps if word == "affine" for name in names if name]
     return {
         name: randn(columns, dtype=dtype, device=device, seed=10 + i)
         for i, name in enumerate(names)

@@ -12,6 +12,7 @@ from cases import (
     ADD_NORM,
     ATTENTION,
     LAYER_NORM,
+    MAP,
     OPERATORS,
     declare,
     floating,
@@ -74,9 +75,9 @@ def test_nothing_that_came_is_written(flagship):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("op", OPERATORS)
+@pytest.mark.parametrize("op", [*OPERATORS, "map"])
 def test_a_row_knows_nothing_of_its_neighbours(op, device):
-    chain = OPERATORS[op]
+    chain = {**OPERATORS, "map": MAP}[op]
     x, dy = (randn(9, 200, device=device, seed=i) for i in range(2))
     operands = parameters(chain, 200, device=device)
     _, wanted = gradients_of(declare(chain), x, operands, {"y": dy})

@@ -43,7 +43,7 @@ SHAPES = [
 
 STORE = examples("softmax", "store")
 LOAD = {op: examples(op, "load") for op in ("softmax", "log_softmax", "layer_norm", "rms_norm")}
-EPS = {"softmax": 0.0, "log_softmax": 0.0, "layer_norm": 1e-5, "rms_norm": 1e-6}
+EPS = {"softmax": 0.0, "log_softmax": 0.0, "layer_norm": 1e-5, "rms_norm": 1e-6, "map": 0.0}
 
 
 class Making:

@@ -33,19 +33,6 @@ from fusedops.declare.hints import for_call
 from fusedops.errors import shortened
 from fusedops.functors import Functor, Role
 
-__all__ = [
-    "FLOATING",
-    "KEPT",
-    "Bound",
-    "bind",
-    "check_device",
-    "check_names",
-    "check_number",
-    "check_tensor",
-    "drops",
-    "find_reduced",
-]
-
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _FLAGS = (torch.bool,)
 _COUNTS = (torch.int32, torch.int64)
@@ -197,6 +184,11 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
     )
     given = options.get("out")
     return bound if given is None else bound._replace(out=_out(bound, name, given))
+
+
+def floating(values: Mapping[str, Any]) -> list[str]:
+    """The names of the floating-point tensors among these values."""
+    return [k for k, v in values.items() if isinstance(v, Tensor) and v.is_floating_point()]
 
 
 def check_names(op: Declaration, name: str, operands: Mapping[str, Any]) -> None:

@@ -16,17 +16,6 @@ from fusedops.bind.generator import OFFSETS
 from fusedops.errors import shortened
 from fusedops.functors import Role
 
-__all__ = [
-    "check_draw",
-    "check_offset",
-    "check_pair",
-    "check_probability",
-    "offset_of",
-    "read_int",
-    "read_ints",
-    "read_number",
-]
-
 
 def read_int(value: Any) -> int | None:
     """The value as a plain int, from any integer type (numpy's, say); None if it is no integer."""

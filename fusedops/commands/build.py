@@ -81,7 +81,8 @@ def build(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Table
 
-    import fusedops.ops  # noqa: F401 (texts of declarations name them)
+    import fusedops.map
+    import fusedops.ops  # noqa: F401 (and theirs)
     from fusedops.commands.words import import_here
     from fusedops.errors import FusedOpsError
     from fusedops.generate.target import Target
@@ -167,13 +168,7 @@ def _signatures(
     for name in _names(dtypes or "float32") if given else [""]:
         if given:
             words.read_dtype(name)
-        values = words.signature(word.replace("=T:", f"={name}:") for word in operand)
-        options: dict[str, object] = {}
-        if dim is not None:
-            options["dim"] = words.ints(dim)
-        if result is not None:
-            options["dtype"] = words.read_dtype(result)
-        found.append(of_call(declared.bind(values.pop("x"), {**values, **options})))
+        found.append(of_call(words.call(declared, operand, name, dim, result)[0]))
     return found
 
 

@@ -81,7 +81,7 @@ def check_chain(op: Declaration, side: str, functors: Iterable[Functor]) -> tupl
         if functor.masks and not op.masks:
             raise ValueError(
                 f"{name}: {functor!r} cannot stand here: a masked element leaves the row, which a "
-                "norm has no meaning for; masks belong in the load of Softmax or LogSoftmax"
+                "norm has no meaning for; masks belong in the load of Softmax, LogSoftmax or Map"
             )
         if functor.masks and side == "store":
             raise ValueError(
@@ -91,7 +91,7 @@ def check_chain(op: Declaration, side: str, functors: Iterable[Functor]) -> tupl
         if functor.needs_query and not (op.masks and side == "load"):
             raise ValueError(
                 f"{name}: {functor!r} cannot stand here: it compares queries with keys, which only "
-                "a softmax's input has; it belongs in the load of Softmax or LogSoftmax"
+                "scores have; it belongs in the load of Softmax, LogSoftmax or Map"
             )
         if functor.saves is not None and side == "store":
             raise ValueError(

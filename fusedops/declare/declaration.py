@@ -16,11 +16,10 @@ from typing import Any
 from torch import Tensor
 
 from fusedops.declare.chains import check_chain, operands_of, optional_of
-from fusedops.declare.operator import Operator
+from fusedops.declare.operator import Operator, own_operators
+from fusedops.declare.results import known_results
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Functor, Role
-
-__all__ = ["Declaration"]
 
 
 class Declaration(Operator):
@@ -177,6 +176,8 @@ class Declaration(Operator):
 @functools.cache
 def _result_type(name: str, fields: tuple[str, ...]) -> Any:
     """The named-tuple class of these fields; its instances pickle by name and fields."""
+    if name.removesuffix("Result") in own_operators and fields in known_results:
+        return known_results[fields]
     made = collections.namedtuple(name, fields)  # type: ignore[misc]
 
     def reduce(result: Any) -> tuple[Any, ...]:

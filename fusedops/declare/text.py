@@ -25,8 +25,6 @@ from fusedops.declare.operator import own_operators
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Functor
 
-__all__ = ["lacking_text", "modules", "read", "spell"]
-
 #: The live ops of this process by their text; a text whose op no longer exists is parsed.
 _spelled: weakref.WeakValueDictionary[str, Declaration] = weakref.WeakValueDictionary()
 

@@ -17,9 +17,6 @@ from fusedops.run.backward import Backward
 from fusedops.run.gradient import Gradient, described
 from fusedops.run.operand_gradients import Occurrence
 
-__all__ = ["GradCall", "grad_call"]
-
-
 _PLACES = {"registers": "registers", "shared": "shared memory", "memory": "memory"}
 
 
@@ -45,7 +42,9 @@ class GradCall:
         compute = str(bound.compute).removeprefix("torch.")
         rows = bound.output_shape(KEPT)
         own = math.prod(rows) * bound.compute.itemsize
-        kept = [Kept("statistics", f"{rows[-1]} numbers in {compute} a row", own, own)]
+        kept = []
+        if bound.op.kept:
+            kept.append(Kept("statistics", f"{rows[-1]} numbers in {compute} a row", own, own))
         for name, value in {"x": bound.x, **bound.operands}.items():
             read = needed.x if name == "x" else name in needed.operands
             if read and isinstance(value, Tensor):

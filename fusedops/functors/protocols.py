@@ -13,8 +13,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Chain", "Writer"]
-
 
 class Writer(Protocol):
     """Appends the members of a functor's C++ struct to the kernel's argument, in their order.

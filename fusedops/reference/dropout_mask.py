@@ -14,8 +14,6 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["keep_mask", "keep_scale", "philox", "threshold"]
-
 _LOW = 0xFFFFFFFF
 
 

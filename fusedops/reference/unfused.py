@@ -27,8 +27,6 @@ from fusedops.errors import UnsupportedError
 from fusedops.functors import Functor
 from fusedops.reference.dropout_mask import keep_mask, keep_scale
 
-__all__ = ["Chain", "run"]
-
 
 class Chain:
     """What functors may ask of a call. Tensors have the reduced dimensions last, as one."""
@@ -171,7 +169,8 @@ class Chain:
         if masks:
             # Their union, last: a masked element leaves the row whatever stands after its mask.
             value = value.masked_fill(functools.reduce(operator.or_, masks), -torch.inf)
-        if not (bound.op.masks and self._differentiable()):
+        leaves = bound.op.masks if bound.op.reduces else bool(masks)
+        if not (leaves and self._differentiable()):
             return value
         gone = value == -torch.inf
         with self._without(gone):

@@ -10,7 +10,7 @@ are passed to it as a pair of dtype and shape.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import torch
 from torch import Tensor
@@ -29,8 +29,6 @@ from fusedops.run.saved_tensors import joining_name, saved_name
 if TYPE_CHECKING:
     from fusedops.run.gradient import Gradient
     from fusedops.run.runnable import Runnable
-
-__all__ = ["Recipe", "differentiate", "run_backward", "what_is_kept"]
 
 _WORD = 1 << 63
 
@@ -181,6 +179,14 @@ class _Differentiated(torch.autograd.Function):
         return (None, None, *[next(once) if isinstance(one, Tensor) else one for one in results])
 
 
+def refuse_second(ctx: Any, *incoming: Any) -> NoReturn:
+    """Raise UnsupportedError for a second derivative."""
+    raise UnsupportedError(
+        f"{ctx.name}: a fused op has a first derivative only, and a second was asked for; use "
+        "op.unfused, which torch differentiates as often as you like"
+    )
+
+
 class _Once(torch.autograd.Function):
     """Passes gradients through, and raises UnsupportedError if they are differentiated again."""
 
@@ -191,10 +197,7 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor) -> Any:
-        raise UnsupportedError(
-            f"{ctx.name}: a fused op has a first derivative only, and a second was asked for; use "
-            "op.unfused, which torch differentiates as often as you like"
-        )
+        refuse_second(ctx)
 
 
 def run_backward(

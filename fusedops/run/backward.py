@@ -52,8 +52,6 @@ from fusedops.schedule.traffic import without_rows
 if TYPE_CHECKING:
     from fusedops.run.wanted_gradients import WantedGradients
 
-__all__ = ["Backward", "BackwardInfo"]
-
 
 class BackwardInfo(NamedTuple):
     """All that is known of a backward call before it runs; `sums` is the second kernel, if any."""
@@ -114,7 +112,8 @@ class Backward:
         if self.apart:
             return
         self.maps = self.geometry.placed[len(parts) :]
-        tile, self.kind = backward_schedule(bound, self.geometry, target)
+        used = gradient.occurrences
+        tile, self.kind = backward_schedule(bound, self.geometry, target, used)
         self.tile = tile
         self.width = width = 0 if tile is None else tile.width
         columns = max(self.geometry.columns, 1)
@@ -123,7 +122,8 @@ class Backward:
             name: view_of(part, place, width)
             for (name, part), place in zip(parts.items(), places, strict=True)
         }
-        views[KEPT] = kept_view(views[KEPT], self.op.kept, width)
+        if KEPT in views:
+            views[KEPT] = kept_view(views[KEPT], self.op.kept, width)
         self.views: dict[Any, View] = views
         self._generate()
 
@@ -136,6 +136,8 @@ class Backward:
             if not isinstance(value, Tensor) or not self._is_read(name):
                 continue
             patch = (_runtime.POINTER, self.slots[name])
+            if name == KEPT and not self.op.kept:
+                continue
             if name == KEPT:
                 shape = bound._replace(keep=True).output_shape(KEPT)
                 inputs[name] = kept_part(shape, value.dtype, patch, bound.reduced)
@@ -258,7 +260,7 @@ class Backward:
             outputs=[(*forward.DLPACK[dtype], tuple(shape)) for dtype, shape in self.outputs],
             rows=total,
             grain=total if geometry.rows * geometry.columns <= forward.HOST_INLINE else 1,
-            grid=1 if tile is None else -(-total // tile.rows_per_block) * tile.cluster,
+            grid=1 if tile is None else -(-total // tile.rows_per_block) * tile.blocks_per_row,
             block=1 if tile is None else tile.threads_per_block,
             shared=shared_sums * self.bound.compute.itemsize,
             draws=self.op.dropouts if self.bound.dropout_slots else 0,
@@ -297,7 +299,7 @@ class Backward:
         )
         members = declared(bound, write, geometry, gradient=True)
         members.append(Member(write.view(views[("upstream",)]), "upstream"))
-        members.append(Member(write.view(views[KEPT]), "kept"))
+        members.append(Member(write.view(views[KEPT]) if op.kept else write.absent(), "kept"))
         to = views.get(("to",))
         members.append(Member(write.absent() if to is None else write.view(to), "to"))
         targets = self.targets

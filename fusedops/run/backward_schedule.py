@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
@@ -14,21 +14,20 @@ from fusedops.bind.bind import Bound
 from fusedops.bind.geometry import Geometry
 from fusedops.generate.target import Target
 from fusedops.run import forward
-from fusedops.run.operand_gradients import occurrences
+from fusedops.run.operand_gradients import Occurrence, occurrences
 from fusedops.schedule import Schedule, override
 from fusedops.schedule.backward import choose_gradient
 from fusedops.schedule.backward_tile import values_of
 from fusedops.schedule.forward import choose_host
 from fusedops.schedule.forward_tile import Row
+from fusedops.schedule.independent import choose_map_gradient
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.schedule.tiling import Tile
 from fusedops.schedule.traffic import traffic_of
 
-__all__ = ["backward_schedule", "sums_schedule", "without_prefetch_across_rows"]
-
 
 def backward_schedule(
-    bound: Bound, geometry: Geometry, target: Target
+    bound: Bound, geometry: Geometry, target: Target, used: Sequence[Occurrence]
 ) -> tuple[Schedule | None, str]:
     """Choose the schedule of a backward call: that of a GPU or None, and the storage of a row.
 
@@ -36,6 +35,7 @@ def backward_schedule(
         bound: The forward call.
         geometry: The rows and columns of the backward call.
         target: The target that kernels are built for.
+        used: The uses of operands whose gradients are wanted.
 
     Raises:
         UnsupportedError: A row has more columns than a GPU kernel counts.
@@ -47,13 +47,19 @@ def backward_schedule(
         return None, choose_host(columns, forced.storage)
     forward.check_columns(bound.op.name, columns)
     traffic = traffic_of(bound)
+    row = Row(
+        columns=columns,
+        element_bytes=bound.x.element_size(),
+        compute_bytes=bound.compute.itemsize,
+        dropout=traffic.draws > 0,
+    )
+    if not bound.op.reduces:
+        sums = sum(1 for _ in _sums(bound))
+        across = any(_is_across(bound, one) for one in used)
+        chosen = choose_map_gradient(row, target.gpu, sums, across, forced.storage, forced.backward)
+        return chosen, chosen.storage
     chosen = choose_gradient(
-        Row(
-            columns=columns,
-            element_bytes=bound.x.element_size(),
-            compute_bytes=bound.compute.itemsize,
-            dropout=traffic.draws > 0,
-        ),
+        row,
         target.arch,
         target.gpu,
         values_of(bound.op.gradient_schedule == "norm", traffic.beside),
@@ -62,6 +68,13 @@ def backward_schedule(
         forced.backward,
     )
     return chosen, chosen.storage
+
+
+def _is_across(bound: Bound, one: Occurrence) -> bool:
+    """Whether the gradient of an operand is a sum over all columns of a row."""
+    tensor = bound.operands[one.name]
+    lead = bound.x.dim() - tensor.dim()
+    return all(dim < lead or tensor.shape[dim - lead] == 1 for dim in bound.reduced)
 
 
 def _sums(bound: Bound) -> Iterator[int]:

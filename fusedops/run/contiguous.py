@@ -21,8 +21,6 @@ from fusedops.functors import Functor
 from fusedops.generate.views import Part, contiguous
 from fusedops.run.runnable import Runnable
 
-__all__ = ["copies", "dense_cure", "options", "run_on_copies"]
-
 
 def options(bound: Bound) -> dict[str, Any]:
     """The options by name with which the call on copies computes what the given call means."""

@@ -42,6 +42,7 @@ from fusedops.run.kernel_members import forward_members
 from fusedops.run.runnable import Runnable
 from fusedops.schedule import Schedule, override
 from fusedops.schedule import forward as schedule
+from fusedops.schedule.independent import choose_map
 from fusedops.schedule.traffic import traffic_of, without_rows
 
 if TYPE_CHECKING:
@@ -197,20 +198,18 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> Fo
         kind, width = schedule.choose_host(columns, forced.storage), 0
     else:
         check_columns(op.name, columns)
-        tile = schedule.choose(
-            schedule.Row(
-                columns=columns,
-                element_bytes=x.element_size(),
-                compute_bytes=bound.compute.itemsize,
-                dropout=traffic.draws > 0,
-                streams=traffic.streams,
-                centred=op.centred,
-            ),
-            target.arch,
-            gpu,
-            forced.storage,
-            forced.forward,
+        row = schedule.Row(
+            columns=columns,
+            element_bytes=x.element_size(),
+            compute_bytes=bound.compute.itemsize,
+            dropout=traffic.draws > 0,
+            streams=traffic.streams,
+            centred=op.centred,
         )
+        if op.reduces:
+            tile = schedule.choose(row, target.arch, gpu, forced.storage, forced.forward)
+        else:
+            tile = choose_map(row, gpu, forced.storage, forced.forward)
         kind, width = tile.storage, tile.width
     places = iter(geometry.placed)
     operands: dict[str, View | Number] = {
@@ -220,9 +219,10 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> Fo
         if name not in inputs:
             operands[name] = Number(op.slots[name], isinstance(value, int))
     views = {name: view_of(part, next(places), width) for name, part in outputs.items()}
-    if bound.keep:
+    if KEPT in views:
         views[KEPT] = kept_view(views[KEPT], op.kept, width)
-    if tile is not None and gpu is not None and gpu.bulk_copies and traffic.streams != "many":
+    stages = op.reduces and traffic.streams != "many"
+    if tile is not None and gpu is not None and gpu.bulk_copies and stages:
         tile = _staged(bound, tile, operands["x"], views["y"], gpu.shared_limit)
     query, *numbers = (() if place is None else place.row_strides for place in places)
     rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
@@ -319,6 +319,8 @@ def _parts(bound: Bound) -> tuple[dict[str, Part], dict[str, Part]]:
         else:
             shape = bound.output_shape(name)
             part = Part(shape, contiguous(shape), bound.output_dtype(name), patch, 16)
+        if name == KEPT and not op.kept:
+            continue  # there is nothing to write
         if name == KEPT:
             outputs[name] = kept_part(shape, part.dtype, patch, bound.reduced)
         else:

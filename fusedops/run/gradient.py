@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
     from fusedops.run.observer import CallText, Observer
 
-__all__ = ["Gradient", "described"]
-
 #: The kinds of values that a backward call may pass for an operand of each role, as flags of the
 #: runtime: also the pair (dtype, shape) of a tensor that is not read.
 _FLAGS = {

@@ -19,8 +19,6 @@ from fusedops.run.operand_gradients import Occurrence, acting_place
 from fusedops.schedule import Schedule
 from fusedops.schedule.row_partition import Sharing, Slices, piece_columns
 
-__all__ = ["GradientTargets"]
-
 
 class GradientTargets:
     """The members of a backward kernel's argument that receive the gradients of operands.

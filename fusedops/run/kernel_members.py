@@ -12,8 +12,6 @@ from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member
 from fusedops.schedule import Schedule
 
-__all__ = ["declared", "forward_members"]
-
 
 def declared(
     bound: Bound, write: ArgumentWriter, geometry: Geometry, gradient: bool = False
@@ -61,7 +59,7 @@ def forward_members(
     members = declared(bound, write, geometry)
     operator = next(one.cpp for one in members if one.name == "op")
     members.append(Member(write.output("y"), "y"))
-    kept = f"Kept<{write.output(KEPT)}, " if bound.keep else ""
+    kept = f"Kept<{write.output(KEPT)}, " if bound.keep and op.kept else ""
     returned = [
         f"Statistic<&{operator}::Finish::{op.statistics[name].member}, {write.output(name)}>"
         for name in op.outputs

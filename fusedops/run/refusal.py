@@ -18,8 +18,6 @@ from fusedops.errors import UnsupportedError
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
 
-__all__ = ["refuse", "refuse_classes"]
-
 
 #: What is wrong and how to mend it, where the arguments themselves are all right.
 _MEANING = {

@@ -12,8 +12,6 @@ from fusedops.declare.declaration import Declaration
 if TYPE_CHECKING:
     from fusedops.run.observer import Observer
 
-__all__ = ["Runnable"]
-
 
 class Runnable(_runtime.Dispatcher, Declaration):
     """A declaration that can be called.

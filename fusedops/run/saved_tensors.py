@@ -17,8 +17,6 @@ from fusedops.functors import Functor
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
 
-__all__ = ["Needed", "joining_name", "needed", "saved_name"]
-
 
 class Needed(NamedTuple):
     """The tensors that a backward pass reads, besides row statistics and incoming gradients.
@@ -54,7 +52,8 @@ def needed(op: Declaration, wanted: Collection[str]) -> Needed:
         for functor in chain[start:end]:
             operands.update(operand.name for operand in functor.operands())
 
-    remake(op.load, len(op.load))
+    if op.reduces or any(functor.masks for functor in op.load):  # else no one reads the values
+        remake(op.load, len(op.load))
     for chain in (op.load, op.store):
         for place, functor in enumerate(chain):
             if functor.masks:

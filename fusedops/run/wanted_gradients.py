@@ -16,8 +16,6 @@ from fusedops.run.saved_tensors import joining_name, needed, saved_name
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
 
-__all__ = ["WantedGradients"]
-
 
 class WantedGradients:
     """One set of wanted gradients of a declaration.

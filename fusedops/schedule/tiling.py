@@ -8,6 +8,7 @@ import math
 from typing import NamedTuple
 
 __all__ = [
+    "CHUNK_PACKS",
     "Table",
     "Tile",
     "at_most",

@@ -33,8 +33,7 @@ from fusedops.bind.scalars import check_draw
 from fusedops.declare.text import read
 from fusedops.errors import UnsupportedError
 from fusedops.reference.unfused import run
-from fusedops.run.autograd import run_backward, what_is_kept
-from fusedops.torch_ops.refusals import refuse_second, refuse_vmap
+from fusedops.run.autograd import refuse_second, run_backward, what_is_kept
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
@@ -380,6 +379,16 @@ def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ..
     return x, operands, *lists, None, None, None, None, None
 
 
+def _refuse_vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
+    """Raise UnsupportedError under vmap."""
+    texts = [one for one in arguments if isinstance(one, str)]
+    name = read(texts[0]).name if texts else "dropout"
+    raise UnsupportedError(
+        f"{name}: torch.func.vmap does not see into a fused kernel; use op.unfused under it, or "
+        "give the op one more dimension: all before the reduced one are rows"
+    )
+
+
 def _set_up_once(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     ctx.name = read(_Backward(*inputs).op).name
 
@@ -393,4 +402,4 @@ library.register_autograd(
 
 
 for _name in ("forward", "backward", "draw"):
-    library.register_vmap(f"fusedops::{_name}", refuse_vmap, lib=_namespace)
+    library.register_vmap(f"fusedops::{_name}", _refuse_vmap, lib=_namespace)

@@ -25,8 +25,6 @@ from fusedops.errors import UnsupportedError
 if TYPE_CHECKING:
     from fusedops.run.runnable import Runnable
 
-__all__ = ["call_operator"]
-
 _NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
 
 

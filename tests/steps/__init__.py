@@ -22,8 +22,9 @@ class Step:
     Attributes:
         word: The word.
         functor: The name of the class in fusedops that says the same.
-        softmax_only: Whether it may stand in the LOAD of softmax and log-softmax alone.
+        softmax_only: Whether it may stand in the LOAD of softmax, log-softmax and map alone.
         store_only: Whether it may stand in a STORE alone.
+        masks: Whether it takes elements out of a row.
         load_only: The examples that may stand in a LOAD alone.
         alone: The examples that differ from another one in nothing that a neighbour in a chain
             sees; tests of pairs leave them out.
@@ -34,6 +35,7 @@ class Step:
     functor: str
     softmax_only = False
     store_only = False
+    masks = False
     load_only = ()
     alone = ()
     examples = {}

@@ -11,6 +11,7 @@ class Masking(Step):
     """A mask: the elements that are not kept become -inf, last of all."""
 
     softmax_only = True
+    masks = True
 
 
 class Mask(Masking, word="mask"):

@@ -4,17 +4,17 @@
 // The gradients of softmax and log-softmax. With y the row's result and g the gradient of y:
 //   softmax      dv = y * (g - sum(g * y))
 //   log-softmax  dv = g - exp(y) * sum(g)
-// With p = softmax(v), a gradient of lse, h, adds p * h to dv, which takes h from the sum; and that
-// of a sink is -p_sink * (sum - h), p_sink = exp(sink - lse).
-// y is made anew from v and what the forward pass kept of the row: the maximum, and one over the
-// sum (log-softmax: its logarithm).
+// A gradient h of lse adds softmax(v) * h to dv; both formulas do so if h is subtracted from their
+// sum. The gradient of a sink is -exp(sink - lse) * (sum - h).
+// y is recomputed from v and the numbers that the forward pass saved: the row's maximum, and the
+// reciprocal of the sum (log-softmax: the logarithm of the sum).
 #pragma once
 
 #include <fusedops/op/softmax.cuh>
 
 namespace fusedops {
 
-/// OfLse: the gradient of lse, where it is an output.
+/// OfLse: the operand that holds the gradient of lse, if lse is an output.
 template <class Compute_, bool kLog, bool kEmptyIsNan, bool kLse = false, class Sink = NoOperand,
           class OfLse = NoOperand>
 struct SoftmaxGradient {
@@ -26,7 +26,7 @@ struct SoftmaxGradient {
 
   FUSEDOPS_HD static Compute padding_value() { return -infinity<Compute>(); }
 
-  /// What is known of a row from the forward pass.
+  /// The saved numbers of a row.
   struct Row {
     Compute base, factor;
     FUSEDOPS_HD Compute result(Compute v) const {
@@ -36,14 +36,14 @@ struct SoftmaxGradient {
   };
   FUSEDOPS_HD static Row row(const Compute (&kept)[kKept]) { return {kept[0], kept[1]}; }
 
-  /// An element of value -inf is masked. A log-softmax is a constant there, whatever its STORE
-  /// does; a softmax is zero there, and functors of the STORE act on it.
+  /// An element of value -inf is masked. There the result of a log-softmax is a constant, whatever
+  /// the STORE does. The result of a softmax is zero, on which the functors of the STORE act.
   static constexpr bool kHasMasked = true;
   static constexpr bool kMaskedIsConstant = kLog;
   FUSEDOPS_HD static bool is_masked(Compute v) { return v == -infinity<Compute>(); }
 
-  /// Stands for the result of a masked element between the two passes over the tile: a softmax is
-  /// never negative.
+  /// The value that marks the result of a masked element between the two passes over the tile. The
+  /// result of a softmax is never negative.
   FUSEDOPS_HD static Compute masked_result() { return kLog ? -infinity<Compute>() : Compute(-1); }
   FUSEDOPS_HD static bool is_masked_result(Compute y) { return y <= masked_result(); }
 
@@ -66,7 +66,7 @@ struct SoftmaxGradient {
   }
   FUSEDOPS_HD Partial merge(Partial a, Partial b) const { return {a.sum + b.sum}; }
 
-  /// Turns the gradient of a result into that of the value it was made from.
+  /// Turns the gradient of a result into the gradient of the value.
   struct Finish {
     Compute sum, of_sink;
     FUSEDOPS_HD Compute operator()(Compute y, Compute g) const {
@@ -83,7 +83,7 @@ struct SoftmaxGradient {
     if constexpr (kHasSink) {
       const Compute sink = number_of<Compute>(operands.sink, row);
       const Compute y = known.result(sink);
-      // A sink of -inf is not there, and has no gradient, whatever comes in.
+      // A sink of -inf counts as absent and has gradient zero, whatever gradients come in.
       finish.of_sink =
           sink == -infinity<Compute>() ? Compute(0) : -(kLog ? exponential(y) : y) * finish.sum;
     }
@@ -91,7 +91,7 @@ struct SoftmaxGradient {
   }
 
  private:
-  // A logarithm of -inf is a constant, whoever made it so.
+  // A result of -inf is a constant, whether a mask or the value itself caused it.
   FUSEDOPS_HD static Compute kept(Compute y, Compute gradient) {
     return y == -infinity<Compute>() ? Compute(0) : gradient;
   }
