@@ -24,6 +24,7 @@ from fusedops.bind.bind import Bound, bind, find_reduced
 from fusedops.bind.generator import draw, draw_in_memory
 from fusedops.bind.layouts import check_layouts
 from fusedops.bind.scalars import check_offset, check_pair, check_probability, read_int, read_ints
+from fusedops.bind.shared_draws import check_shared, shared_dims
 from fusedops.declare.chains import OPTIONS
 from fusedops.declare.declaration import Declaration
 from fusedops.declare.hints import check_declaration
@@ -46,6 +47,7 @@ __all__ = ["RowOp", "declared"]
 _FLAGS = {
     Role.VALUE: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR,
     Role.FLAGS: _runtime.SLOT_TENSOR,
+    Role.IDS: _runtime.SLOT_TENSOR,
     Role.COUNT: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR,
     Role.PROBABILITY: _runtime.SLOT_PROBABILITY | _runtime.SLOT_NUMBER,
     Role.ROW: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR,
@@ -134,13 +136,15 @@ class RowOp(Runnable, metaclass=ShownToUsers):
         the rows of all tensors together may need at most five dimensions once neighbours merge.
 
         Every operand that the declaration names, in a functor or for the operator itself, is given
-        by keyword, under that name; none may be left out. A tensor is on x's device and broadcasts
-        against x. What an operand takes depends on who names it:
+        by keyword, under that name; one of a functor with ``optional=True`` may be left out or be
+        None, and the call is then that of an op declared without that functor. A tensor is on x's
+        device and broadcasts against x. What an operand takes depends on who names it:
 
         - a value: a floating-point tensor, or a real number;
         - a number a row, as a sink: such a tensor of size 1 in the reduced dimension, or a real
           number;
         - a mask: a bool tensor;
+        - ids: a tensor of integers, uint8, int8, int16, int32 or int64;
         - a count of columns: an int32 or int64 tensor of size 1 in the reduced dimension, or an
           int;
         - a probability: a number in [0, 1].
@@ -184,6 +188,12 @@ class RowOp(Runnable, metaclass=ShownToUsers):
 
     def _differentiate(self, options: dict[str, Any] | None, x: Tensor, *values: Any) -> Any:
         """Run a call that needs gradients; `values` are the operands in the order of `slots`."""
+        if self.optional:
+            named = zip(self.slots, values, strict=True)
+            operands = {name: value for name, value in named if value is not None}
+            if self.lacking(operands):
+                op, given = self.given(operands)
+                return op(x, **given, **(options or {}))
         return differentiate(self, options, x, *values)
 
     def over_rows(
@@ -194,7 +204,10 @@ class RowOp(Runnable, metaclass=ShownToUsers):
         Returns:
             An op that reduces dimensions of its x, that x, and operands and options, mixed.
         """
-        return self, x, arguments
+        op, operands = self.given({k: v for k, v in arguments.items() if k not in OPTIONS})
+        if op is not self:
+            arguments = {**operands, **{k: v for k, v in arguments.items() if k in OPTIONS}}
+        return op, x, arguments
 
     def unfused(self, x: Tensor, /, **arguments: Any) -> Any:
         """Compute a call as a chain of torch operations instead of one fused kernel.
@@ -269,12 +282,18 @@ class RowOp(Runnable, metaclass=ShownToUsers):
         seed, offset = check_pair(name, (seed, offset))
         check_offset(name, offset, self.dropouts)
         chance = check_probability(name, "p", p)
-        return keep_mask(sizes, reduced, seed=seed, offset=offset + number, p=chance)
+        check_shared(self, len(sizes), reduced)
+        drawing = [f for f in (*self.load, *self.store) if f.draws is not None]
+        shared = shared_dims(drawing[number], len(sizes))
+        return keep_mask(sizes, reduced, seed=seed, offset=offset + number, p=chance, shared=shared)
 
     def _slow(
         self, reason: Reason, x: Any, operands: dict[str, Any], options: dict[str, Any]
     ) -> Any:
         """Handle a call that the C++ path cannot: return a new plan or the result, or raise."""
+        if self.lacking(operands):
+            op, operands = self.given(operands)
+            return op(x, **operands, **options)
         if reason is Reason.CAPTURE:
             drawn = draw_in_memory(
                 x.device, self.dropouts, options.get("generator"), type(self).__name__

@@ -205,12 +205,11 @@ def floating(operands):
 def upstream_of(chain, x, operands, dtype=None, seed=90):
     """Random gradients of y, of every saved stream and of lse, by name."""
     result = {"y": randn(*x.shape, dtype=dtype or x.dtype, device=x.device, seed=seed)}
-    for word, *arguments in chain.load:
-        if word == "residual" and arguments[2] is not None:
-            kept = operands[arguments[0]]
-            kept = kept.dtype if isinstance(kept, torch.Tensor) else x.dtype
+    for word, *arguments in (*chain.load, *chain.store):
+        saved = STEPS[word].stream(x, operands, *arguments)
+        if saved is not None:
             seed += 1
-            result[arguments[2]] = randn(*x.shape, dtype=kept, device=x.device, seed=seed)
+            result[saved[0]] = randn(*x.shape, dtype=saved[1], device=x.device, seed=seed)
     if chain.lse:
         compute = torch.float64 if torch.float64 in (x.dtype, dtype) else torch.float32
         result["lse"] = randn(*x.shape[:-1], dtype=compute, device=x.device, seed=seed + 1)

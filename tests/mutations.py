@@ -57,6 +57,62 @@ class Mutation:
 
 MUTATIONS = [
     Mutation(
+        "a draw of a row whose columns differ",
+        "include/fusedops/functor/dropout.cuh",
+        "kOneARow ? 0 : col / 8",
+        "col / 8",
+        "test_shared_dropout.py::test_kernels_draw_the_documented_mask[cpu-24-shared0]",
+    ),
+    Mutation(
+        "a shared draw that counts all rows",
+        "fusedops/bind/shared_draws.py",
+        "if dim not in reduced and dim not in shared:",
+        "if dim not in reduced:",
+        "test_shared_dropout.py::test_kernels_draw_the_documented_mask[cpu-24-shared1]",
+    ),
+    Mutation(
+        "a copy whose shared dimensions are those of x",
+        "fusedops/run/contiguous.py",
+        "[dims.index(dim % len(dims)) for dim in functor.shares]",
+        "functor.shares",
+        "test_shared_dropout.py::test_several_reduced_dimensions_that_are_copied_first[cpu]",
+    ),
+    Mutation(
+        "a tap whose gradient is taken away",
+        "include/fusedops/functor/tap.cuh",
+        "g[i] += joining[i]",
+        "g[i] -= joining[i]",
+        "test_taps.py::test_gradients_join[cpu-names1]",
+    ),
+    Mutation(
+        "a cap whose gradient has the wrong sign within",
+        "include/fusedops/functor/softcap.cuh",
+        "pointwise::tanh(share) - share * slope",
+        "pointwise::tanh(share) + share * slope",
+        "test_gradients.py::test_each_functor_alone[cpu-log_softmax-softcap_of]",
+    ),
+    Mutation(
+        "a gated activation whose gradient forgets the gate",
+        "include/fusedops/functor/gate.cuh",
+        "Activation::backward(given * other, in[i])",
+        "Activation::backward(given, in[i])",
+        "test_gradients.py::test_each_functor_alone[cpu-softmax-gate_value]",
+    ),
+    Mutation(
+        "a zero-centred gamma that is the factor",
+        "include/fusedops/functor/affine.cuh",
+        "Compute(1) + gamma : gamma",
+        "gamma : gamma",
+        "test_gradients.py::test_each_functor_alone[cpu-layer_norm-zero_centred]",
+    ),
+    Mutation(
+        "ids of 64 bits that are compared by their lower halves",
+        "include/fusedops/functor/segments.cuh",
+        "using Id = typename detail::IdOf<kWide>::type;",
+        "using Id = int32_t;",
+        "test_gradients.py::test_each_functor_alone[cpu-log_softmax-segments]",
+    ),
+    Mutation(
         "a row below eps whose gradient knows its norm",
         "include/fusedops/op/l2_norm_gradient.cuh",
         "known.share * all.along",
@@ -208,7 +264,7 @@ MUTATIONS = [
     Mutation(
         "a reused dropout counter: the same for all columns",
         "include/fusedops/functor/dropout.cuh",
-        "static_cast<uint32_t>(col / 8),",
+        "static_cast<uint32_t>(kOneARow ? 0 : col / 8),",
         "0u,",
         "test_dropout.py::test_kernels_draw_the_documented_mask[cpu-33-torch.float32]",
     ),
@@ -291,7 +347,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a saved stream that is not what was normalized",
-        "include/fusedops/functor/residual.cuh",
+        "include/fusedops/functor/save.cuh",
         "    stream.round(v);\n",
         "",
         "test_forward.py::test_residual_layer_norm[cpu-torch.float16]",
@@ -413,7 +469,7 @@ MUTATIONS = [
         "fusedops/run/kernel_members.py",
         "write.dropout_slot = bound.dropout_slots.get((side, index), -1)",
         "write.dropout_slot = 0",
-        "test_gradients.py::test_each_functor_alone[cpu-layer_norm-dropout]",
+        "test_gradients.py::test_each_functor_alone[cpu-softmax-dropout]",
     ),
     Mutation(
         "gradients of survivors of dropout not scaled",
@@ -480,14 +536,14 @@ MUTATIONS = [
     ),
     Mutation(
         "a saved stream whose gradient does not join",
-        "include/fusedops/functor/residual.cuh",
+        "include/fusedops/functor/save.cuh",
         "g[i] += joining[i];",
         "g[i] += Compute(0);",
         "test_gradients.py::test_residual_layer_norm[cpu-float32]",
     ),
     Mutation(
         "a saved stream whose gradient takes the place of the other",
-        "include/fusedops/functor/residual.cuh",
+        "include/fusedops/functor/save.cuh",
         "g[i] += joining[i];",
         "g[i] = joining[i];",
         "test_gradients.py::test_residual_layer_norm[cpu-float32]",
@@ -495,10 +551,10 @@ MUTATIONS = [
     Mutation(
         "a saved stream whose gradient joins behind its residual",
         "include/fusedops/functor/residual.cuh",
-        "      FUSEDOPS_VECTOR\n      for (int i = 0; i < N; ++i) g[i] += joining[i];\n",
-        "      residual.backward(g, in, row, col, sink);\n"
-        "      for (int i = 0; i < N; ++i) g[i] += joining[i];\n"
-        "      return;\n",
+        "    saved.backward(g, in, row, col, sink);\n"
+        "    residual.backward(g, in, row, col, sink);\n",
+        "    residual.backward(g, in, row, col, sink);\n"
+        "    saved.backward(g, in, row, col, sink);\n",
         "test_gradients.py::test_residual_layer_norm[cpu-float32]",
     ),
     Mutation(
@@ -506,12 +562,12 @@ MUTATIONS = [
         "include/fusedops/functor/residual.cuh",
         "of_skip[i] = g[i] * factor[i];",
         "of_skip[i] = g[i];",
-        "test_gradients.py::test_each_functor_alone[cpu-rms_norm-residual]",
+        "test_gradients.py::test_each_functor_alone[cpu-softmax-residual]",
     ),
     Mutation(
         "a gradient that passes gamma by",
         "include/fusedops/functor/affine.cuh",
-        "        g[i] *= scale[i];\n",
+        "        g[i] *= factor(scale[i]);\n",
         "",
         "test_gradients.py::test_sizes_on_the_cpu[layer_norm-33]",
     ),

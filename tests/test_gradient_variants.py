@@ -54,14 +54,14 @@ def backward_of(op, x, operands, arch, storage=None, options=None):
         for name, value in operands.items()
         if isinstance(value, torch.Tensor) and value.is_floating_point()
     }
-    gradient = Gradient(op, frozenset({"x", *floating}), frozenset(op.saves))
+    gradient = Gradient(op, frozenset({"x", *floating}), frozenset((*op.saves, *op.taps)))
     bound = bind(op, x, operands, options or {})._replace(keep=True)
 
     def output(name):
         return tensor(*bound.output_shape(name), dtype=bound.output_dtype(name))
 
     given = {KEPT: output(KEPT), "x": x, **{name: operands.get(name) for name in op.slots}}
-    for name in op.saves:
+    for name in (*op.saves, *op.taps):
         given[joining_name(name)] = output(name)
         if name in gradient.needed.streams:
             given[saved_name(name)] = output(name)

@@ -8,6 +8,7 @@ written, and those with which the package runs a call.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -49,11 +50,10 @@ class CallSignature:
         if op is None:
             return None  # the class is called with what its __init__ says
         x = inspect.Parameter("x", inspect.Parameter.POSITIONAL_ONLY, annotation=Tensor)
-        operands = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in op.slots]
-        options = [
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=name == "training" or None
-            )
-            for name in OPTIONS
+        keyword = functools.partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
+        left = dict.fromkeys(op.optional)
+        operands = [
+            keyword(name, default=left.get(name, inspect.Parameter.empty)) for name in op.slots
         ]
+        options = [keyword(name, default=name == "training" or None) for name in OPTIONS]
         return inspect.Signature([x, *operands, *options])

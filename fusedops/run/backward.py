@@ -289,7 +289,7 @@ class Backward:
                 operands[name] = Number(self.slots[name], isinstance(value, int))
         views = self.views
         rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
-        query, logical = (() if place is None else place.row_strides for place in self.maps)
+        query, *numbers = (() if place is None else place.row_strides for place in self.maps)
         write = ArgumentWriter(
             compute=self.compute,
             sizes=geometry.sizes,
@@ -298,7 +298,7 @@ class Backward:
             operands=operands,
             outputs={n: views[saved_name(n)] for n in op.saves if saved_name(n) in views},
             query=query,
-            logical_row=logical,
+            drawn_rows=dict(zip(forward.row_numbers(bound), numbers, strict=True)),
             slots=self.slots,
             output_gradients={
                 n: views[joining_name(n)] for n in op.joining if n in gradient.joining

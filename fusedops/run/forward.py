@@ -19,6 +19,7 @@ from torch import Tensor
 from fusedops import _runtime
 from fusedops.bind.bind import FLOATING, KEPT, Bound
 from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry, Strided, Virtual, place
+from fusedops.bind.shared_draws import drawn_rows
 from fusedops.errors import UnsupportedError
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.target import Target
@@ -57,6 +58,7 @@ __all__ = [
     "make_plan",
     "placed",
     "resolve",
+    "row_numbers",
 ]
 
 #: The most elements for which a call on a CPU uses one thread only. Two threads against one,
@@ -106,7 +108,7 @@ def make_plan(op: Runnable, bound: Bound, shape: Sequence[int] | None = None) ->
         for name, one in zip(bound.outputs, shapes, strict=True)
     ]
     if bound.x.numel() == 0:
-        if bound.columns == 0 and len(op.outputs) > 1 + len(op.saves):
+        if bound.columns == 0 and any(name in op.statistics for name in op.outputs):
             return op.wrap(run(bound))  # rows without columns have statistics
         return _runtime.Plan(
             kernel=None,
@@ -222,7 +224,7 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> Fo
     stages = op.reduces and traffic.streams != "many"
     if tile is not None and gpu is not None and gpu.bulk_copies and stages:
         tile = _staged(bound, tile, operands["x"], views["y"], gpu.shared_limit)
-    query, logical_row = (() if place is None else place.row_strides for place in places)
+    query, *numbers = (() if place is None else place.row_strides for place in places)
     rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
     write = ArgumentWriter(
         compute="double" if bound.compute is torch.float64 else "float",
@@ -232,7 +234,7 @@ def describe(bound: Bound, target: Target | None = None, padding: int = 0) -> Fo
         operands=operands,
         outputs=views,
         query=query,
-        logical_row=logical_row,
+        drawn_rows=dict(zip(row_numbers(bound), numbers, strict=True)),
         slots=op.slots,
         drawn_in_memory=isinstance(bound.generator, Tensor),
     )
@@ -327,22 +329,19 @@ def _parts(bound: Bound) -> tuple[dict[str, Part], dict[str, Part]]:
 
 
 def placed(bound: Bound, parts: Sequence[Part], summed: Sequence[int] = ()) -> Geometry:
-    """Place the parts in their order, then the maps to a row's query index and dropout row number.
+    """Place the parts in their order, then the maps to a row's query index and dropout row numbers.
 
     A map that no functor reads is zero everywhere, so that it keeps no dimensions from merging.
     `summed` are the indices of the parts that are sums over what they are broadcast over.
     """
     shape = tuple(bound.x.shape)
     rows = [dim for dim in range(len(shape)) if dim not in bound.reduced]
-    query, logical = [0] * len(shape), [0] * len(shape)
+    query = [0] * len(shape)
     if rows and bound.op.causal:
         query[rows[-1]] = 1
-    if bound.dropout_slots:
-        for dim, step in zip(rows, contiguous([shape[dim] for dim in rows]), strict=True):
-            logical[dim] = step
     operands: list[Strided] = [(part.shape, part.strides) for part in parts]
-    operands += (Virtual(query), Virtual(logical))
-    sizes = [*[part.dtype.itemsize for part in parts], 0, 0]
+    operands += (Virtual(query), *map(Virtual, row_numbers(bound).values()))
+    sizes = [part.dtype.itemsize for part in parts] + [0] * (len(operands) - len(parts))
     try:
         return place(shape, bound.reduced, operands, sizes, summed)
     except ValueError as error:
@@ -351,6 +350,11 @@ def placed(bound: Bound, parts: Sequence[Part], summed: Sequence[int] = ()) -> G
             f"{bound.op.name}: x of shape {shape} and its operands broadcast in too many ways: "
             f"{error}; {cure}, or use op.unfused"
         ) from None
+
+
+def row_numbers(bound: Bound) -> dict[tuple[int, ...], list[int]]:
+    """The maps from rows to their numbers in the dropout contract (`drawn_rows`) of a call."""
+    return drawn_rows(tuple(bound.x.shape), bound.reduced, (*bound.load, *bound.store))
 
 
 def columns_apart(bound: Bound) -> bool:

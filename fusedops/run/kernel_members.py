@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from fusedops.bind.bind import KEPT, Bound
 from fusedops.bind.geometry import Geometry
+from fusedops.bind.shared_draws import shared_dims
 from fusedops.functors import rounded
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member
@@ -33,6 +34,8 @@ def declared(
     for side, chain in (("load", bound.load), ("store", bound.store)):
         for index, functor in enumerate(chain):
             write.dropout_slot = bound.dropout_slots.get((side, index), -1)
+            write.shared = shared_dims(functor, bound.x.dim())
+            write.shares_columns = {*write.shared} >= {*bound.reduced}
             drawn = functor.draws is not None and write.drawn_in_memory
             name = f"{side}{index}"
             members.append(Member(functor.emit(write), name, "functor", side, index, drawn))

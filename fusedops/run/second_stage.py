@@ -84,7 +84,7 @@ def second_stage(
         operands={},
         outputs={},
         query=(),
-        logical_row=(),
+        drawn_rows={},
         slots={},
     )
 
