@@ -11,6 +11,9 @@ Parts (all that this machine can run, unless some are named):
     few_rows           GPU   the same ops with 1 to 512 rows, beside torch
     causal             GPU   a causal softmax beside the same op unmasked
     traffic            GPU   pairs of declarations that move the same bytes
+    map                GPU   a map by columns: percent of the ceiling; bias, GELU, dropout and
+                             residual beside torch eager and torch.compile
+    lse_and_sink       GPU   softmaxes that return their logsumexp or have a sink, beside torch
     flagship           GPU   both chains beside torch eager and torch.compile
     flagship_backward  GPU   both chains forward and backward, all gradients
     dispatch           GPU   the C++ entry points: compile time with nvcc, percent of the ceiling
@@ -35,6 +38,8 @@ import errors
 import flagships
 import host
 import lengths
+import lse_and_sink
+import maps
 import memory
 import points
 import results
@@ -65,6 +70,8 @@ GPU_PARTS: dict[str, Part] = {
     "few_rows": sweep.few_rows,
     "causal": causal.squares,
     "traffic": traffic.pairs,
+    "map": whole(maps.measured),
+    "lse_and_sink": lse_and_sink.measured,
     "flagship": whole(flagships.forward),
     "flagship_backward": whole(flagships.steps),
     "dispatch": whole(dispatch.sweeps),

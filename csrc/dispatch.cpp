@@ -10,6 +10,7 @@
 #include "arguments.h"
 #include "gate.h"
 #include "key.h"
+#include "profiler_range.h"
 
 namespace fusedops::runtime {
 namespace {
@@ -279,6 +280,7 @@ PyObject* dispatch(Dispatcher* self, PyObject* x, PyObject* const* keyword_value
     if (state.grad && reason == kGrad) return call_grad(state, call.arguments);
     return call_slow(state, reason, x, keyword_values, keywords).release().ptr();
   }
+  const ProfilerRange named(call.torch, state.label);
   const uint64_t hash = call.key.hash();
   Plan* plan = nullptr;
   if (PyObject* known = self->state->plans.find(call.key, hash, &plan)) {

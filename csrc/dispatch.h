@@ -24,6 +24,7 @@ struct State {
   py::object draw;
   py::object result;  // tuple, a namedtuple type, or null
   py::object grad;    // or null
+  py::object label;   // the str that names a call in a profiler's trace, or null
   PlanTable plans;
 };
 

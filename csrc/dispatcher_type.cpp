@@ -41,7 +41,8 @@ py::object null_if_none(const py::handle object) {
 }
 
 void fill(State* state, const char* name, const py::handle slots, const py::handle slow,
-          const py::handle draw, const py::handle result, const py::handle grad) {
+          const py::handle draw, const py::handle result, const py::handle grad,
+          const py::handle label) {
   std::vector<Slot> read;
   for (const py::handle item : slots) {
     const auto [slot, flags] = item.cast<std::pair<py::str, int>>();
@@ -57,6 +58,9 @@ void fill(State* state, const char* name, const py::handle slots, const py::hand
   if (!result.is_none() && !is_tuple_type(result)) {
     throw py::type_error("Dispatcher: result must be a namedtuple type, tuple or None");
   }
+  if (!label.is_none() && !PyUnicode_Check(label.ptr())) {
+    throw py::type_error("Dispatcher: label must be a str or None");
+  }
   if (!grad.is_none() && !PyCallable_Check(grad.ptr())) {
     throw py::type_error("Dispatcher: grad must be callable or None");
   }
@@ -66,20 +70,23 @@ void fill(State* state, const char* name, const py::handle slots, const py::hand
   state->draw = py::reinterpret_borrow<py::object>(draw);
   state->result = null_if_none(result);
   state->grad = null_if_none(grad);
+  state->label = null_if_none(label);
   state->slow = py::reinterpret_borrow<py::object>(slow);
   state->plans.clear();
 }
 
 int init(PyObject* object, PyObject* args, PyObject* keywords) {
-  static const char* names[] = {"name", "slots", "slow", "draw", "result", "grad", nullptr};
+  static const char* names[] = {"name",   "slots", "slow",  "draw",
+                                "result", "grad",  "label", nullptr};
   const char* name = nullptr;
-  PyObject *slots = nullptr, *slow = nullptr, *draw = nullptr, *result = Py_None, *grad = Py_None;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "sOOO|OO:Dispatcher", const_cast<char**>(names),
-                                   &name, &slots, &slow, &draw, &result, &grad)) {
+  PyObject *slots = nullptr, *slow = nullptr, *draw = nullptr;
+  PyObject *result = Py_None, *grad = Py_None, *label = Py_None;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "sOOO|OOO:Dispatcher", const_cast<char**>(names),
+                                   &name, &slots, &slow, &draw, &result, &grad, &label)) {
     return -1;
   }
   try {
-    fill(cast(object)->state, name, slots, slow, draw, result, grad);
+    fill(cast(object)->state, name, slots, slow, draw, result, grad, label);
     return 0;
   } catch (py::error_already_set& error) {
     error.restore();

@@ -82,13 +82,14 @@ Reason check_state(const Torch& torch, bool* grad_mode) {
   if (call(torch.dispatch_modes)) return kMode;
   if (call(torch.function_mode) && !only_default_device(torch)) return kMode;
   if (call(torch.functorch_level)) return kFunctorch;
-  PyObject* level = PyDict_GetItem(torch.forward_ad, torch.dual_level);
+  PyObject* level = PyDict_GetItemWithError(torch.forward_ad, torch.dual_level);
   if (!level || PyLong_AsLong(level) >= 0) {
     PyErr_Clear();
     return kDual;
   }
   // A later torch may lack this flag, which then cannot be set; the other checks remain.
-  if (PyDict_GetItem(torch.compiler, torch.compiling) == Py_True || call(torch.tracing_state)) {
+  if (PyDict_GetItemWithError(torch.compiler, torch.compiling) == Py_True ||
+      call(torch.tracing_state)) {
     return kTracing;
   }
   *grad_mode = call(torch.grad_enabled);

@@ -73,6 +73,12 @@ Torch look_up() {
   found.compiling = keep(py::str("_is_compiling_flag"));
   found.forward_ad = keep(forward_ad.attr("__dict__"));
   found.dual_level = keep(py::str("_current_level"));
+  const auto profiler = py::module_::import("torch.autograd.profiler");
+  found.profiler = keep(profiler.attr("__dict__"));
+  found.profiling = keep(py::str("_is_profiler_enabled"));
+  const py::object ranges = py::getattr(c, "_profiler", py::none());
+  found.record_function = keep_or_null(ranges, "_RecordFunctionFast");
+  if (!found.record_function) found.record_function = keep(profiler.attr("record_function"));
   found.empty = keep(torch.attr("empty"));
   const py::object frames = py::getattr(c.attr("_dynamo"), "eval_frame", py::none());
   found.set_eval_frame = keep_or_null(frames, "set_eval_frame");

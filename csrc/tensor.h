@@ -47,6 +47,11 @@ struct Torch {
   PyObject* compiling;
   PyObject* forward_ad;
   PyObject* dual_level;
+  PyObject* profiler;
+  PyObject* profiling;
+
+  /// The type of a profiler's ranges, a context manager made from a name.
+  PyObject* record_function;
 
   /// Allocation. The exchange API could allocate as well, but its tensors wrap foreign memory:
   /// `record_stream` is silently ignored and the storage cannot be resized. torch.empty costs 1.8

@@ -9,7 +9,7 @@ Declare what happens before and after a row reduction; get one kernel that moves
 >>> attention_softmax(torch.zeros(1, 2), scale=0.125, padding=torch.tensor([False, True]))
 tensor([[1., 0.]])
 
-May import: version, renamed, errors, functors, declare, row_op, ops, group_norm, exporting,
+May import: version, renamed, errors, functors, declare, row_op, ops, map, group_norm, exporting,
 nn.
 """
 
@@ -31,12 +31,17 @@ _NAMES = [
     "GroupNorm",
     "InstanceNorm",
     "L2Norm",
+    "L2NormResult",
     "LayerNorm",
     "LogSoftmax",
+    "Map",
     "MissingVariantError",
+    "NormResult",
     "RMSNorm",
     "RowOp",
     "Softmax",
+    "SoftmaxResult",
+    "StreamResult",
     "UnsupportedError",
     "cpp_functor",
     "export",
@@ -68,6 +73,10 @@ renamed.install()
 # Elsewhere at once: saved programs of torch need the operators that this registers.
 if TYPE_CHECKING or not _is_command():
     from fusedops import nn as nn
+    from fusedops.declare.results import L2NormResult as L2NormResult
+    from fusedops.declare.results import NormResult as NormResult
+    from fusedops.declare.results import SoftmaxResult as SoftmaxResult
+    from fusedops.declare.results import StreamResult as StreamResult
     from fusedops.errors import CompileError as CompileError
     from fusedops.errors import CompilerNotFound as CompilerNotFound
     from fusedops.errors import FusedOpsError as FusedOpsError
@@ -76,14 +85,26 @@ if TYPE_CHECKING or not _is_command():
     from fusedops.functors import Functor as Functor
     from fusedops.functors import shipped as _shipped
     from fusedops.functors.shipped import *
-    from fusedops.group_norm import GroupNorm as GroupNorm
-    from fusedops.group_norm import InstanceNorm as InstanceNorm
-    from fusedops.ops import L2Norm as L2Norm
-    from fusedops.ops import LayerNorm as LayerNorm
-    from fusedops.ops import LogSoftmax as LogSoftmax
-    from fusedops.ops import RMSNorm as RMSNorm
-    from fusedops.ops import Softmax as Softmax
     from fusedops.row_op import RowOp as RowOp
+
+    if TYPE_CHECKING:  # what calls return, as these classes themselves cannot say
+        from fusedops._typed_ops import GroupNorm as GroupNorm
+        from fusedops._typed_ops import InstanceNorm as InstanceNorm
+        from fusedops._typed_ops import L2Norm as L2Norm
+        from fusedops._typed_ops import LayerNorm as LayerNorm
+        from fusedops._typed_ops import LogSoftmax as LogSoftmax
+        from fusedops._typed_ops import Map as Map
+        from fusedops._typed_ops import RMSNorm as RMSNorm
+        from fusedops._typed_ops import Softmax as Softmax
+    else:
+        from fusedops.group_norm import GroupNorm as GroupNorm
+        from fusedops.group_norm import InstanceNorm as InstanceNorm
+        from fusedops.map import Map as Map
+        from fusedops.ops import L2Norm as L2Norm
+        from fusedops.ops import LayerNorm as LayerNorm
+        from fusedops.ops import LogSoftmax as LogSoftmax
+        from fusedops.ops import RMSNorm as RMSNorm
+        from fusedops.ops import Softmax as Softmax
 
     if not TYPE_CHECKING:  # type checkers follow the imports, but cannot compute a list
         __all__ = [*_NAMES, *_shipped.__all__]
@@ -113,7 +134,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"{said}{nearest(name, known)}")
     if name == "nn":
         return importlib.import_module("fusedops.nn")
-    for home in ("errors", "functors", "ops", "group_norm", "row_op", "exporting"):
+    homes = "errors", "functors", "ops", "group_norm", "row_op", "declare.results", "exporting"
+    for home in homes:
         module = importlib.import_module(f"fusedops.{home}")
         if hasattr(module, name):
             globals()[name] = found = getattr(module, name)

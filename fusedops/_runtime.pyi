@@ -133,6 +133,7 @@ class Dispatcher:
             given, or is None if none were; `values` are the operands in the order of the slots,
             None where not given, and nobody has looked at those after the tensor that requires
             grad. Its answer is the call's result.
+        label: What a profiler of torch calls the range of a call; None for no range.
 
     A call's ``generator=`` may also be the draw itself, ``(seed, offset)``, two ints of 64 bits, or
     a tensor of two int64 on x's device, which kernels read when they run: no `draw` is called then.
@@ -146,6 +147,7 @@ class Dispatcher:
         draw: Callable[[str, int, torch.Generator | None, int], tuple[int, int] | None],
         result: type[tuple[Any, ...]] | None = None,
         grad: Callable[..., Any] | None = None,
+        label: str | None = None,
     ) -> None: ...
     def __call__(self, x: torch.Tensor, /, **keywords: Any) -> Any: ...
     def clear(self) -> None:

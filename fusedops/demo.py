@@ -7,6 +7,7 @@ May import: fusedops, flagship.
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import time
@@ -17,7 +18,6 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
-from torch.utils.benchmark import Timer
 
 import fusedops as fo
 from fusedops import flagship
@@ -105,6 +105,10 @@ def first(result: Tensor | tuple[Tensor, ...]) -> Tensor:
 
 def times(cases: list[Case]) -> Table:
     """Both chains on the clock."""
+    # The timer imports torch's builder of extensions, which warns where there is nvcc and no GPU.
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
+    from torch.utils.benchmark import Timer
+
     table = Table("time", "fused", "torch", "speed-up")
     for case in cases:
         fused, chain = (

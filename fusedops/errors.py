@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 __all__ = [
+    "IN_COMPILED_CODE",
     "CompileError",
     "CompilerNotFound",
     "FusedOpsError",
@@ -25,6 +26,13 @@ __all__ = [
     "UnsupportedError",
     "shortened",
 ]
+
+#: The error where something is declared in code that Dynamo compiles: it cannot trace that. Dynamo
+#: prints what is raised there, if that is a constant.
+IN_COMPILED_CODE = (
+    "it cannot be declared in compiled code (torch.compile with fullgraph=True, torch.export with "
+    "strict=True); declare it outside, in a module's __init__, say"
+)
 
 LOG = "log.txt"  # beside the source that was kept
 LOG_LINES = 40  # in a message, where no log is kept

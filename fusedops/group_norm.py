@@ -74,11 +74,17 @@ class _ChannelNorm(LayerNorm):
         stats: bool = False,
     ) -> None:
         super().__init__(load, store, eps=eps, stats=stats)
+        for functor in (*self.load, *self.store):
+            if functor.shares:
+                raise ValueError(
+                    f"{self.name}: {functor!r} cannot share its draw here, where the channels of x "
+                    "are two dimensions; leave shared out, or use a LayerNorm on a view of x"
+                )
         self.per_channel = {
             name for functor in (*self.load, *self.store) for name in functor.channel_operands
         }
         self.rows = _Rows(self)
-        self._of_x = 1 + len(self.saves)  # outputs of x's shape
+        self._of_x = 1 + len(self.saves) + len(self.taps)  # outputs of x's shape
 
     def _groups(self, channels: int) -> int:
         raise NotImplementedError
@@ -88,6 +94,9 @@ class _ChannelNorm(LayerNorm):
     ) -> tuple[RowOp, Tensor, dict[str, Any]]:
         """The LayerNorm that is run, x and the arguments as it sees them: views."""
         operands, options = _parted(arguments)
+        op, given = self.given(operands)
+        if op is not self:
+            return op.over_rows(x, {**given, **options})  # type: ignore[no-any-return]
         self._check(x, operands, options)
         seen, given = self._views(x, operands, options)
         return self.rows, seen, given
@@ -137,6 +146,8 @@ class _ChannelNorm(LayerNorm):
         operands = {
             name: value for name, value in zip(self.slots, values, strict=True) if value is not None
         }
+        if self.lacking(operands):
+            return self.given(operands)[0](x, **operands, **(options or {}))
         return self._run(x, operands, options or {})
 
     def _traced(self, x: Any, operands: dict[str, Any], options: dict[str, Any]) -> Any:
@@ -145,6 +156,9 @@ class _ChannelNorm(LayerNorm):
     def _slow(
         self, reason: Reason, x: Any, operands: dict[str, Any], options: dict[str, Any]
     ) -> Any:
+        if self.lacking(operands):
+            op, operands = self.given(operands)
+            return op(x, **operands, **options)
         if reason is Reason.MISS:
             self._check(x, operands, options)
             seen, given = self._views(x, operands, options)
@@ -234,7 +248,7 @@ class _ChannelNorm(LayerNorm):
         self._check_options(options)
         self._check_shape(x.shape)
         for operand in self.operands:
-            value = operands[operand.name]
+            value = operands.get(operand.name)
             if not isinstance(value, Tensor):
                 continue
             if operand.name in self.per_channel and value.dim() == 1:
@@ -290,7 +304,7 @@ class GroupNorm(_ChannelNorm):
     as (C, 1, 1) where x has two spatial dimensions; so do gamma and beta of other than one
     dimension, such as (N, C, 1, 1).
 
-    A call takes what `RowOp` describes, but neither ``dim`` nor ``normalized_shape``. y has x's
+    A call takes what `__call__` describes, but neither ``dim`` nor ``normalized_shape``. y has x's
     shape and is contiguous. Nothing is copied for an x of contiguous samples; one in
     ``channels_last`` is copied to be so, and `explain` says it.
 

@@ -42,7 +42,7 @@ def _eps(op: RowOp, value: float) -> float:
 class Softmax(RowOp):
     """``y_i = exp(v_i - max v) / sum_j exp(v_j - max v)`` over each row of ``v = load(x)``.
 
-    The shapes, dtypes, operands and options of a call ``op(x, ...)`` are described at `RowOp`.
+    The shapes, dtypes, operands and options of a call ``op(x, ...)`` are described at `__call__`.
 
     Args:
         load: The functors applied to x before the reduction, in order; none by default.
@@ -100,6 +100,11 @@ class Softmax(RowOp):
             check_name(self, "sink", sink)
             constants["sink"] = sink
         super().__init__(load, store, **constants)
+
+    @property
+    def from_result(self) -> bool:
+        # NaN in an empty row would not tell that the row is masked.
+        return bool(self.constants["empty_row"] == "zero")
 
     @property
     def row_operands(self) -> tuple[str, ...]:
@@ -173,8 +178,8 @@ class LogSoftmax(Softmax):
     """``y_i = v_i - max v - log(sum_j exp(v_j - max v))`` over each row of ``v = load(x)``.
 
     The arguments are those of `Softmax`, but a row whose maximum is -inf gives -inf by default, and
-    NaN, torch's answer, with ``empty_row="nan"``. A sink is part of the logarithm's sum. `RowOp`
-    describes what a call takes.
+    NaN, torch's answer, with ``empty_row="nan"``. A sink is part of the logarithm's sum.
+    `__call__` describes what a call takes.
 
     >>> import torch, fusedops as fo
     >>> fo.LogSoftmax()(torch.zeros(1, 2))
@@ -188,7 +193,7 @@ class LayerNorm(RowOp):
     """``y = (v - mean) / sqrt(variance + eps)`` over each row of ``v = load(x)``.
 
     The variance is the biased one. The affine part is a functor of the STORE: `Affine`. The shapes,
-    dtypes, operands and options of a call ``op(x, ...)`` are described at `RowOp`.
+    dtypes, operands and options of a call ``op(x, ...)`` are described at `__call__`.
 
     Args:
         load: The functors applied to x before the reduction, in order; none by default.
@@ -262,7 +267,7 @@ class RMSNorm(LayerNorm):
 
     The arguments are those of `LayerNorm`, but eps, which is added to the mean square, is 1e-6 by
     default. With ``stats=True`` the mean returned is the one that is subtracted, zero, and rstd is
-    ``1 / sqrt(mean(v * v) + eps)``. `RowOp` describes what a call takes.
+    ``1 / sqrt(mean(v * v) + eps)``. `__call__` describes what a call takes.
 
     >>> import torch, fusedops as fo
     >>> fo.RMSNorm()(torch.tensor([[3.0, 3.0]]))
@@ -299,7 +304,7 @@ class L2Norm(RowOp):
 
     As torch.nn.functional.normalize, but a row is NaN where its squares overflow or where it holds
     NaN or Inf. The shapes, dtypes, operands and options of a call ``op(x, ...)`` are described at
-    `RowOp`.
+    `__call__`.
 
     Args:
         load: The functors applied to x before the reduction, in order; none by default.

@@ -11,7 +11,6 @@ May import: errors, _runtime, functors, declare, bind, reference, run, prebuild,
 from __future__ import annotations
 
 import functools
-import inspect
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -25,18 +24,20 @@ from fusedops.bind.bind import Bound, bind, find_reduced
 from fusedops.bind.generator import draw, draw_in_memory
 from fusedops.bind.layouts import check_layouts
 from fusedops.bind.scalars import check_offset, check_pair, check_probability, read_int, read_ints
+from fusedops.bind.shared_draws import check_shared, shared_dims
 from fusedops.declare.chains import OPTIONS
 from fusedops.declare.declaration import Declaration
 from fusedops.declare.hints import check_declaration
+from fusedops.declare.interactive import CallSignature, ShownToUsers, for_users
 from fusedops.declare.text import spell
-from fusedops.errors import UnsupportedError
+from fusedops.errors import IN_COMPILED_CODE, FusedOpsError, UnsupportedError
 from fusedops.functors import Functor, Role
 from fusedops.prebuild import recording
 from fusedops.reference.dropout_mask import keep_mask
 from fusedops.reference.unfused import run
 from fusedops.run.autograd import differentiate
 from fusedops.run.forward import make_plan
-from fusedops.run.refusal import refuse, refuse_classes
+from fusedops.run.refusal import is_of_classes, refuse, refuse_classes
 from fusedops.run.runnable import Runnable
 from fusedops.torch_ops.tracing import call_operator
 
@@ -46,6 +47,7 @@ __all__ = ["RowOp", "declared"]
 _FLAGS = {
     Role.VALUE: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR,
     Role.FLAGS: _runtime.SLOT_TENSOR,
+    Role.IDS: _runtime.SLOT_TENSOR,
     Role.COUNT: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR,
     Role.PROBABILITY: _runtime.SLOT_PROBABILITY | _runtime.SLOT_NUMBER,
     Role.ROW: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR,
@@ -59,63 +61,10 @@ _DISPATCHED = (Reason.MODE, Reason.SUBCLASS, Reason.STORAGE)
 declared: weakref.WeakValueDictionary[int, RowOp] = weakref.WeakValueDictionary()
 
 
-class _CallSignature:
-    """The call signature of an op, with the names of its own operands, for help() and editors."""
-
-    def __get__(self, op: RowOp | None, owner: type[RowOp]) -> inspect.Signature | None:
-        if op is None:
-            return None  # the class is called with what its __init__ says
-        x = inspect.Parameter("x", inspect.Parameter.POSITIONAL_ONLY, annotation=Tensor)
-        operands = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in op.slots]
-        options = [
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=name == "training" or None
-            )
-            for name in OPTIONS
-        ]
-        return inspect.Signature([x, *operands, *options])
-
-
-class RowOp(Runnable):
+class RowOp(Runnable, metaclass=ShownToUsers):
     """Base of the ops: a reduction over rows, with a LOAD before it and a STORE after it.
 
-    ``op(x, **operands, **options)`` runs the fused op on the CPU or a CUDA device. x, the input, is
-    given by position: a float16, bfloat16, float32 or float64 tensor of one or more dimensions, of
-    any shape and strides.
-
-    Every operand that the declaration names, in a functor or for the operator itself, is given by
-    keyword, under that name; none may be left out. A tensor is on x's device and broadcasts against
-    x. What an operand takes depends on who names it:
-
-    - a value: a floating-point tensor, or a real number;
-    - a number a row, as a sink: such a tensor of size 1 in the reduced dimension, or a real number;
-    - a mask: a bool tensor;
-    - a count of columns: an int32 or int64 tensor of size 1 in the reduced dimension, or an int;
-    - a probability: a number in [0, 1].
-
-    Options, each by keyword:
-
-    - dim (int; for norms also a sequence of ints; default: the last dimension): The dimension or
-      dimensions of x that make a row, over which the op reduces.
-    - normalized_shape (int or sequence of ints; default: None): For norms, in place of dim: the
-      sizes of the trailing dimensions of x that make a row.
-    - dtype (torch.dtype; default: x's): The dtype of y, one of those that x may have. The op
-      computes in float64 if x or y is float64, else in float32.
-    - out (tensor, or a sequence of one tensor for each output; default: new tensors): The tensors
-      to write to, of the outputs' shapes and dtypes, which overlap neither an input nor each other.
-      Calls that need gradients do not take it.
-    - training (bool; default: True): False leaves every dropout out.
-    - generator (torch.Generator on x's device, a pair (seed, offset) of ints, or an int64 tensor of
-      shape (2,) on x's device that holds seed and offset; default: the device's default generator
-      of torch): Where dropout takes its random numbers from (docs/dropout.md).
-
-    A call returns y, a tensor of x's shape. If the declaration has more outputs it returns a named
-    tuple: y, the saved streams, which have x's shape, and the statistics of the operator, which
-    have x's shape without the reduced dimensions.
-
-    A call raises TypeError or ValueError for an argument that does not fit, and says how to mend
-    it; UnsupportedError for tensors or modes that a fused kernel cannot take; CompileError or
-    CompilerNotFound if the kernel cannot be built.
+    Calling an op runs it: `__call__` says what a call takes and returns.
 
     The C++ runtime implements the call (csrc/dispatch.cpp): a Python method in between would take
     longer than finding the plan does.
@@ -135,6 +84,8 @@ class RowOp(Runnable):
 
     def __new__(cls, *arguments: Any, **named: Any) -> RowOp:
         """Check the names of the declaration's arguments; `__init__` reads their values."""
+        if torch.compiler.is_dynamo_compiling():
+            raise UnsupportedError(f"{cls.__name__}: {IN_COMPILED_CODE}")
         if len(arguments) > 2 or not named.keys() <= {"load", "store"}:
             check_declaration(cls, arguments, named, OPTIONS)
         made: RowOp = super().__new__(cls)
@@ -156,14 +107,21 @@ class RowOp(Runnable):
             drawing,
             several,
             self._differentiate,
+            self.label,
         )
-        self.trained = _runtime.Dispatcher(name, self._kinds, self._slow_trained, drawing, tuple)
+        self.trained = _runtime.Dispatcher(
+            name, self._kinds, self._slow_trained, drawing, tuple, label=self.label
+        )
         self.recipes = {}
         self.gradients = {}
         self.text = spell(self)
         declared[id(self)] = self
 
-    __signature__ = _CallSignature()
+    __signature__ = CallSignature()
+
+    def __class_getitem__(cls, result: Any) -> type[RowOp]:
+        """The class itself: annotations name what the calls of an op return, Softmax[Tensor]."""
+        return cls
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -171,15 +129,53 @@ class RowOp(Runnable):
             _runtime.call_at_once(cls)
 
     def __call__(self, x: Tensor, /, **arguments: Any) -> Any:
-        """Run the op: operands and the options of `RowOp` by keyword; returns y or a named tuple.
+        """Run the fused op on x, on the CPU or a CUDA device; return y or a named tuple.
 
-        Dynamo traces this method. Python itself calls the C++ runtime directly instead.
+        A call is ``op(x, **operands, **options)``. x, the input, is given by position: a float16,
+        bfloat16, float32 or float64 tensor of one or more dimensions. Its strides may be any, but
+        the rows of all tensors together may need at most five dimensions once neighbours merge.
+
+        Every operand that the declaration names, in a functor or for the operator itself, is given
+        by keyword, under that name; one of a functor with ``optional=True`` may be left out or be
+        None, and the call is then that of an op declared without that functor. A tensor is on x's
+        device and broadcasts against x. What an operand takes depends on who names it:
+
+        - a value: a floating-point tensor, or a real number;
+        - a number a row, as a sink: such a tensor of size 1 in the reduced dimension, or a real
+          number;
+        - a mask: a bool tensor;
+        - ids: a tensor of integers, uint8, int8, int16, int32 or int64;
+        - a count of columns: an int32 or int64 tensor of size 1 in the reduced dimension, or an
+          int;
+        - a probability: a number in [0, 1].
+
+        Options, each by keyword:
+
+        - dim (int; for norms also a sequence of ints; default: the last dimension): The dimension
+          or dimensions of x that make a row, over which the op reduces.
+        - normalized_shape (int or sequence of ints; default: None): For norms, in place of dim: the
+          sizes of the trailing dimensions of x that make a row.
+        - dtype (torch.dtype; default: x's): The dtype of y, one of those that x may have. The op
+          computes in float64 if x or y is float64, else in float32.
+        - out (tensor, or a sequence of one tensor for each output; default: new tensors): The
+          tensors to write to, of the outputs' shapes and dtypes, which overlap neither an input nor
+          each other. Calls that need gradients do not take it.
+        - training (bool; default: True): False leaves every dropout out.
+        - generator (torch.Generator on x's device, a pair (seed, offset) of ints, or an int64
+          tensor of shape (2,) on x's device that holds seed and offset; default: the device's
+          default generator of torch): Where dropout takes its random numbers from
+          (docs/dropout.md).
+
+        A call returns y, a tensor of x's shape. If the declaration has more outputs it returns a
+        named tuple: y, the saved streams, which have x's shape, and the statistics of the operator,
+        which have x's shape without the reduced dimensions.
 
         Raises:
             TypeError, ValueError: An argument is of the wrong kind, shape, device or range.
             UnsupportedError: The tensors or an active mode do not go with a fused kernel.
             CompileError, CompilerNotFound: The kernel could not be built.
         """
+        # Dynamo traces this method. Python itself calls the C++ runtime directly instead.
         if not torch.compiler.is_compiling():
             return _runtime.Dispatcher.__call__(self, x, **arguments)  # super() of a class's own
         operands = {key: value for key, value in arguments.items() if key not in OPTIONS}
@@ -192,6 +188,12 @@ class RowOp(Runnable):
 
     def _differentiate(self, options: dict[str, Any] | None, x: Tensor, *values: Any) -> Any:
         """Run a call that needs gradients; `values` are the operands in the order of `slots`."""
+        if self.optional:
+            named = zip(self.slots, values, strict=True)
+            operands = {name: value for name, value in named if value is not None}
+            if self.lacking(operands):
+                op, given = self.given(operands)
+                return op(x, **given, **(options or {}))
         return differentiate(self, options, x, *values)
 
     def over_rows(
@@ -202,7 +204,10 @@ class RowOp(Runnable):
         Returns:
             An op that reduces dimensions of its x, that x, and operands and options, mixed.
         """
-        return self, x, arguments
+        op, operands = self.given({k: v for k, v in arguments.items() if k not in OPTIONS})
+        if op is not self:
+            arguments = {**operands, **{k: v for k, v in arguments.items() if k in OPTIONS}}
+        return op, x, arguments
 
     def unfused(self, x: Tensor, /, **arguments: Any) -> Any:
         """Compute a call as a chain of torch operations instead of one fused kernel.
@@ -277,12 +282,18 @@ class RowOp(Runnable):
         seed, offset = check_pair(name, (seed, offset))
         check_offset(name, offset, self.dropouts)
         chance = check_probability(name, "p", p)
-        return keep_mask(sizes, reduced, seed=seed, offset=offset + number, p=chance)
+        check_shared(self, len(sizes), reduced)
+        drawing = [f for f in (*self.load, *self.store) if f.draws is not None]
+        shared = shared_dims(drawing[number], len(sizes))
+        return keep_mask(sizes, reduced, seed=seed, offset=offset + number, p=chance, shared=shared)
 
     def _slow(
         self, reason: Reason, x: Any, operands: dict[str, Any], options: dict[str, Any]
     ) -> Any:
         """Handle a call that the C++ path cannot: return a new plan or the result, or raise."""
+        if self.lacking(operands):
+            op, operands = self.given(operands)
+            return op(x, **operands, **options)
         if reason is Reason.CAPTURE:
             drawn = draw_in_memory(
                 x.device, self.dropouts, options.get("generator"), type(self).__name__
@@ -292,11 +303,11 @@ class RowOp(Runnable):
             check_layouts(self.name, {"x": x, **operands, "out": options.get("out")})
             try:
                 return self._traced(x, operands, options)
-            except UnsupportedError:
+            except FusedOpsError:
                 raise
-            except (NotImplementedError, TypeError, AssertionError) as error:
+            except (NotImplementedError, TypeError, AssertionError, RuntimeError) as error:
                 # Of a tensor's class or of a mode, unless it names the op.
-                if str(error).startswith(f"{self.name}: "):
+                if not is_of_classes(error) or str(error).startswith(f"{self.name}: "):
                     raise
                 refuse_classes(self, {"x": x, **operands}, error)
         if reason is not Reason.MISS:
@@ -318,7 +329,9 @@ class RowOp(Runnable):
     @functools.cached_property
     def direct(self) -> _runtime.Dispatcher:
         """The dispatcher of the torch operator: runs on memory even in tracing; returns a tuple."""
-        return _runtime.Dispatcher(self.name, self._kinds, self._slow_direct, draw, tuple)
+        return _runtime.Dispatcher(
+            self.name, self._kinds, self._slow_direct, draw, tuple, label=self.label
+        )
 
     def _slow_direct(
         self, reason: Reason, x: Any, operands: dict[str, Any], options: dict[str, Any]
@@ -355,6 +368,9 @@ class RowOp(Runnable):
         options = {key: value for key, value in arguments.items() if key in OPTIONS}
         operands = {key: value for key, value in arguments.items() if key not in OPTIONS}
         return bind(self, x, operands, options)
+
+    def __dir__(self) -> list[str]:
+        return for_users(type(self), super().__dir__())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.load, self.store, self.constants)

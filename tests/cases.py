@@ -25,6 +25,7 @@ LOG_SOFTMAX = Chain("log_softmax")
 LAYER_NORM = Chain("layer_norm", store=(("affine", "gamma", "beta"),), eps=1e-5)
 RMS_NORM = Chain("rms_norm", store=(("affine", "gamma", None),), eps=1e-6)
 L2_NORM = Chain("l2_norm", eps=1e-12)
+MAP = Chain("map", load=(("affine", "gamma", "beta"),))
 
 #: Each operator in its plainest form, norms with their parameters.
 OPERATORS = {chain.op: chain for chain in (SOFTMAX, LOG_SOFTMAX, LAYER_NORM, RMS_NORM)}
@@ -63,9 +64,12 @@ def declare(chain):
         "layer_norm": fo.LayerNorm,
         "rms_norm": fo.RMSNorm,
         "l2_norm": fo.L2Norm,
+        "map": fo.Map,
     }
     if chain.op.endswith("norm"):
         options = {"eps": chain.eps, "stats": chain.stats}
+    elif chain.op == "map":
+        options = {}
     else:
         options = {"empty_row": chain.empty_row, "lse": chain.lse, "sink": chain.sink}
     load = [functor(*step) for step in chain.load]
@@ -81,7 +85,8 @@ def randn(*shape, dtype=torch.float32, device="cpu", seed=0):
 
 def parameters(chain, columns, dtype=torch.float32, device="cpu"):
     """Operands for the affine step of a plain norm; nothing for a softmax."""
-    names = [name for word, *names in chain.store if word == "affine" for name in names if name]
+    steps = (*chain.load, *chain.store)
+    names = [name for word, *names in steps if word == "affine" for name in names if name]
     return {
         name: randn(columns, dtype=dtype, device=device, seed=10 + i)
         for i, name in enumerate(names)
@@ -200,12 +205,11 @@ def floating(operands):
 def upstream_of(chain, x, operands, dtype=None, seed=90):
     """Random gradients of y, of every saved stream and of lse, by name."""
     result = {"y": randn(*x.shape, dtype=dtype or x.dtype, device=x.device, seed=seed)}
-    for word, *arguments in chain.load:
-        if word == "residual" and arguments[2] is not None:
-            kept = operands[arguments[0]]
-            kept = kept.dtype if isinstance(kept, torch.Tensor) else x.dtype
+    for word, *arguments in (*chain.load, *chain.store):
+        saved = STEPS[word].stream(x, operands, *arguments)
+        if saved is not None:
             seed += 1
-            result[arguments[2]] = randn(*x.shape, dtype=kept, device=x.device, seed=seed)
+            result[saved[0]] = randn(*x.shape, dtype=saved[1], device=x.device, seed=seed)
     if chain.lse:
         compute = torch.float64 if torch.float64 in (x.dtype, dtype) else torch.float32
         result["lse"] = randn(*x.shape[:-1], dtype=compute, device=x.device, seed=seed + 1)

@@ -106,7 +106,8 @@ def differentiate(chain, x, operands, upstream, compute, draw=None, saved=None):
     # the row's deviations. It shows where the result is near zero; the forward pass is allowed more
     # there: roundings of the row's largest.
     centre = y.abs().mean(-1, keepdim=True) if chain.op == "layer_norm" else 0
-    row = (v != -torch.inf) if chain.op.endswith("softmax") else None
+    masked = chain.op == "map" and any(STEPS[word].masks for word, *_ in chain.load)
+    row = (v != -torch.inf) if chain.op.endswith("softmax") or masked else None
     # A logarithm of -inf is a constant, and so is what the store makes of it; a probability of zero
     # is one as well, but the store's operands still act on it.
     way = Way(x, operands, upstream, compute, centre)
@@ -194,12 +195,17 @@ def l2_norm_backward(chain, v, y, g):
     return Gradient((g.each - y * along) / divisor, scale / divisor)
 
 
+def map_backward(chain, v, y, g):
+    return g
+
+
 FORMULAS = {
     "softmax": softmax_backward,
     "log_softmax": log_softmax_backward,
     "layer_norm": layer_norm_backward,
     "rms_norm": rms_norm_backward,
     "l2_norm": l2_norm_backward,
+    "map": map_backward,
 }
 
 

@@ -57,6 +57,62 @@ class Mutation:
 
 MUTATIONS = [
     Mutation(
+        "a draw of a row whose columns differ",
+        "include/fusedops/functor/dropout.cuh",
+        "kOneARow ? 0 : col / 8",
+        "col / 8",
+        "test_shared_dropout.py::test_kernels_draw_the_documented_mask[cpu-24-shared0]",
+    ),
+    Mutation(
+        "a shared draw that counts all rows",
+        "fusedops/bind/shared_draws.py",
+        "if dim not in reduced and dim not in shared:",
+        "if dim not in reduced:",
+        "test_shared_dropout.py::test_kernels_draw_the_documented_mask[cpu-24-shared1]",
+    ),
+    Mutation(
+        "a copy whose shared dimensions are those of x",
+        "fusedops/run/contiguous.py",
+        "[dims.index(dim % len(dims)) for dim in functor.shares]",
+        "functor.shares",
+        "test_shared_dropout.py::test_several_reduced_dimensions_that_are_copied_first[cpu]",
+    ),
+    Mutation(
+        "a tap whose gradient is taken away",
+        "include/fusedops/functor/tap.cuh",
+        "g[i] += joining[i]",
+        "g[i] -= joining[i]",
+        "test_taps.py::test_gradients_join[cpu-names1]",
+    ),
+    Mutation(
+        "a cap whose gradient has the wrong sign within",
+        "include/fusedops/functor/softcap.cuh",
+        "pointwise::tanh(share) - share * slope",
+        "pointwise::tanh(share) + share * slope",
+        "test_gradients.py::test_each_functor_alone[cpu-log_softmax-softcap_of]",
+    ),
+    Mutation(
+        "a gated activation whose gradient forgets the gate",
+        "include/fusedops/functor/gate.cuh",
+        "Activation::backward(given * other, in[i])",
+        "Activation::backward(given, in[i])",
+        "test_gradients.py::test_each_functor_alone[cpu-softmax-gate_value]",
+    ),
+    Mutation(
+        "a zero-centred gamma that is the factor",
+        "include/fusedops/functor/affine.cuh",
+        "Compute(1) + gamma : gamma",
+        "gamma : gamma",
+        "test_gradients.py::test_each_functor_alone[cpu-layer_norm-zero_centred]",
+    ),
+    Mutation(
+        "ids of 64 bits that are compared by their lower halves",
+        "include/fusedops/functor/segments.cuh",
+        "using Id = typename detail::IdOf<kWide>::type;",
+        "using Id = int32_t;",
+        "test_gradients.py::test_each_functor_alone[cpu-log_softmax-segments]",
+    ),
+    Mutation(
         "a row below eps whose gradient knows its norm",
         "include/fusedops/op/l2_norm_gradient.cuh",
         "known.share * all.along",
@@ -73,14 +129,14 @@ MUTATIONS = [
     Mutation(
         "a sink of the wrong sign",
         "include/fusedops/op/softmax_gradient.cuh",
-        "-(kLog ? exponential(y) : y) * finish.sum",
-        "(kLog ? exponential(y) : y) * finish.sum",
+        "-(kLog ? bounded_exponential(y) : y) * finish.sum",
+        "(kLog ? bounded_exponential(y) : y) * finish.sum",
         "test_lse_and_sink.py::test_the_gradient_of_one_operand_alone[cpu-s]",
     ),
     Mutation(
         "a sink whose share is the logarithm",
         "include/fusedops/op/softmax_gradient.cuh",
-        "-(kLog ? exponential(y) : y) * finish.sum",
+        "-(kLog ? bounded_exponential(y) : y) * finish.sum",
         "-y * finish.sum",
         "test_lse_and_sink.py::test_the_gradient_of_one_operand_alone[cpu-s]",
     ),
@@ -108,15 +164,16 @@ MUTATIONS = [
     Mutation(
         "a gradient of no sink",
         "include/fusedops/op/softmax_gradient.cuh",
-        "sink == -infinity<Compute>() ? Compute(0) : -",
+        "sink == -infinity<Compute>()\n                           ? Compute(0)\n"
+        "                           : -",
         "-",
         "test_lse_and_sink.py::test_a_sink_of_minus_infinity_is_none[cpu-softmax]",
     ),
     Mutation(
         "a sink's gradient that goes on into the next sink's",
         "include/fusedops/row/target.cuh",
-        "const Compute all[1] = {sum.at};\n    sum.at = 0;",
-        "const Compute all[1] = {sum.at};",
+        "    sum.at = 0;\n    if (!lane.writes()",
+        "    if (kFunctor != kOfOperator) sum.at = 0;\n    if (!lane.writes()",
         "test_lse_and_sink.py::test_sinks_of_every_shape[cpu-softmax-3x1x1]",
     ),
     Mutation(
@@ -150,8 +207,8 @@ MUTATIONS = [
     Mutation(
         "an empty part of a row that is not let off",
         "include/fusedops/op/softmax.cuh",
-        "return {base, exponential(part.max - base) * factor};",
-        "return {base, exponential(finite(part.max) - base) * factor};",
+        "return {base, bounded_exponential(part.max - base) * factor};",
+        "return {base, bounded_exponential(finite(part.max) - base) * factor};",
         "test_masks.py::test_parts_without_an_element_far_below_zero"
         "[softmax-cpu-host-2048--1000.0]",
     ),
@@ -207,7 +264,7 @@ MUTATIONS = [
     Mutation(
         "a reused dropout counter: the same for all columns",
         "include/fusedops/functor/dropout.cuh",
-        "static_cast<uint32_t>(col / 8),",
+        "static_cast<uint32_t>(kOneARow ? 0 : col / 8),",
         "0u,",
         "test_dropout.py::test_kernels_draw_the_documented_mask[cpu-33-torch.float32]",
     ),
@@ -277,8 +334,8 @@ MUTATIONS = [
     Mutation(
         "a chunk that is merged without rescaling",
         "include/fusedops/op/softmax.cuh",
-        "a.sum * exponential(a.max - base) + b.sum * exponential(b.max - base)",
-        "a.sum + b.sum * exponential(b.max - base)",
+        "a.sum * bounded_exponential(a.max - base) + b.sum * bounded_exponential(b.max - base)",
+        "a.sum + b.sum * bounded_exponential(b.max - base)",
         "test_forward.py::test_every_size[cpu-softmax-torch.float32-4097]",
     ),
     Mutation(
@@ -290,7 +347,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a saved stream that is not what was normalized",
-        "include/fusedops/functor/residual.cuh",
+        "include/fusedops/functor/save.cuh",
         "    stream.round(v);\n",
         "",
         "test_forward.py::test_residual_layer_norm[cpu-torch.float16]",
@@ -312,7 +369,7 @@ MUTATIONS = [
     Mutation(
         "a gradient of log-softmax without its sum",
         "include/fusedops/op/softmax_gradient.cuh",
-        "kept(y, g - exponential(y) * sum)",
+        "kept(y, g - bounded_exponential(y) * sum)",
         "kept(y, g)",
         "test_gradients.py::test_sizes_on_the_cpu[log_softmax-33]",
     ),
@@ -332,9 +389,9 @@ MUTATIONS = [
     ),
     Mutation(
         "a gradient of RMSNorm without that of its mean square",
-        "include/fusedops/op/norm_gradient.cuh",
-        "return rstd * (g - y * along);",
-        "return rstd * g;",
+        "include/fusedops/op/sum_of_squares.cuh",
+        "return factor * (g - y * along);",
+        "return factor * g;",
         "test_gradients.py::test_sizes_on_the_cpu[rms_norm-33]",
     ),
     Mutation(
@@ -382,8 +439,8 @@ MUTATIONS = [
     Mutation(
         "a sum over columns that goes on in the next row",
         "include/fusedops/row/target.cuh",
-        "    const Compute all[1] = {lane.sum(sum.at)};\n    sum.at = 0;\n",
-        "    const Compute all[1] = {lane.sum(sum.at)};\n",
+        "    sum.at = 0;\n    if (!lane.writes()",
+        "    if (kFunctor == kOfOperator) sum.at = 0;\n    if (!lane.writes()",
         "test_gradient_operands.py::test_several_patterns_at_once[cpu-0]",
     ),
     Mutation(
@@ -412,7 +469,7 @@ MUTATIONS = [
         "fusedops/run/kernel_members.py",
         "write.dropout_slot = bound.dropout_slots.get((side, index), -1)",
         "write.dropout_slot = 0",
-        "test_gradients.py::test_each_functor_alone[cpu-layer_norm-dropout]",
+        "test_gradients.py::test_each_functor_alone[cpu-softmax-dropout]",
     ),
     Mutation(
         "gradients of survivors of dropout not scaled",
@@ -479,14 +536,14 @@ MUTATIONS = [
     ),
     Mutation(
         "a saved stream whose gradient does not join",
-        "include/fusedops/functor/residual.cuh",
+        "include/fusedops/functor/save.cuh",
         "g[i] += joining[i];",
         "g[i] += Compute(0);",
         "test_gradients.py::test_residual_layer_norm[cpu-float32]",
     ),
     Mutation(
         "a saved stream whose gradient takes the place of the other",
-        "include/fusedops/functor/residual.cuh",
+        "include/fusedops/functor/save.cuh",
         "g[i] += joining[i];",
         "g[i] = joining[i];",
         "test_gradients.py::test_residual_layer_norm[cpu-float32]",
@@ -494,10 +551,10 @@ MUTATIONS = [
     Mutation(
         "a saved stream whose gradient joins behind its residual",
         "include/fusedops/functor/residual.cuh",
-        "      FUSEDOPS_VECTOR\n      for (int i = 0; i < N; ++i) g[i] += joining[i];\n",
-        "      residual.backward(g, in, row, col, sink);\n"
-        "      for (int i = 0; i < N; ++i) g[i] += joining[i];\n"
-        "      return;\n",
+        "    saved.backward(g, in, row, col, sink);\n"
+        "    residual.backward(g, in, row, col, sink);\n",
+        "    residual.backward(g, in, row, col, sink);\n"
+        "    saved.backward(g, in, row, col, sink);\n",
         "test_gradients.py::test_residual_layer_norm[cpu-float32]",
     ),
     Mutation(
@@ -505,12 +562,12 @@ MUTATIONS = [
         "include/fusedops/functor/residual.cuh",
         "of_skip[i] = g[i] * factor[i];",
         "of_skip[i] = g[i];",
-        "test_gradients.py::test_each_functor_alone[cpu-rms_norm-residual]",
+        "test_gradients.py::test_each_functor_alone[cpu-softmax-residual]",
     ),
     Mutation(
         "a gradient that passes gamma by",
         "include/fusedops/functor/affine.cuh",
-        "        g[i] *= scale[i];\n",
+        "        g[i] *= factor(scale[i]);\n",
         "",
         "test_gradients.py::test_sizes_on_the_cpu[layer_norm-33]",
     ),

@@ -104,12 +104,15 @@ def evaluate(chain, x, operands, compute, draw=None, saved=None, peak=None, tape
         tape[side] = []
         if side == "load":
             v = x.to(compute)
+            if chain.op == "map" and peak is not None:
+                walk.seen = peak  # the load's steps are what rounds on the way to y
         else:
             reduce = FORMULAS[chain.op] if compute == torch.float64 else TORCH[chain.op]
             tape["reduced"] = v.masked_fill(~kept, -torch.inf)
             tape["sink"] = of_rows(walk.operand(chain.sink), v) if chain.sink else None
             v = tape["result"] = reduce(tape["reduced"], chain, walk.outputs, tape["sink"])
-            walk.seen = [] if peak is None else peak
+            if chain.op != "map":
+                walk.seen = [] if peak is None else peak
         for word, *arguments in getattr(chain, side):
             v, step = walk.take(v, word, arguments)
             tape[side].append(step)
@@ -170,12 +173,17 @@ def l2_norm_formula(v, chain, outputs, sink=None):
     return v / norm.clamp(min=chain.eps)
 
 
+def map_formula(v, chain, outputs, sink=None):
+    return v
+
+
 FORMULAS = {
     "softmax": softmax_formula,
     "log_softmax": log_softmax_formula,
     "layer_norm": layer_norm_formula,
     "rms_norm": rms_norm_formula,
     "l2_norm": l2_norm_formula,
+    "map": map_formula,
 }
 
 
@@ -226,6 +234,7 @@ TORCH = {
     "layer_norm": layer_norm_torch,
     "rms_norm": rms_norm_torch,
     "l2_norm": l2_norm_torch,
+    "map": map_formula,
 }
 
 

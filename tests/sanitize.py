@@ -21,7 +21,7 @@ import fusedops as fo
 from fusedops import testing
 from fusedops.flagship import ADD_NORM, ATTENTION
 from fusedops.row_op import RowOp
-from fusedops.schedule.forward import STORAGES
+from fusedops.schedule.row_schedule import STORAGES
 
 # Part of a warp, a warp, several warps with an odd end, several chunks, more than a cluster has
 # blocks, and a cluster of which some blocks have none.
@@ -33,6 +33,8 @@ HALF = torch.float16
 
 Operands = dict[str, object]
 Case = tuple[RowOp, int, Operands, str | None, bool]
+
+TAIL = fo.Map(load=[fo.Bias("b"), fo.Dropout("p"), fo.Residual("r")])
 
 
 def forward_cases(columns: int) -> dict[RowOp, Operands]:
@@ -81,6 +83,11 @@ def cases() -> Iterator[Case]:
         (True, GRADIENT_COLUMNS, gradient_cases),
     ):
         for columns, schedule in itertools.product(sizes, STORAGES):
+            if schedule == "chunks":
+                b = torch.randn(columns, device="cuda", dtype=HALF)
+                r = torch.randn(2, ROWS, columns, device="cuda", dtype=HALF)
+                yield TAIL, columns, {"b": b, "p": 0.1, "r": r}, schedule, backward
+                continue
             long = columns > 16384
             in_shared = columns <= (16384 if backward else IN_SHARED)
             if (long and schedule == "register") or (schedule == "shared" and not in_shared):

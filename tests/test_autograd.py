@@ -12,6 +12,7 @@ from cases import (
     ADD_NORM,
     ATTENTION,
     LAYER_NORM,
+    MAP,
     OPERATORS,
     declare,
     floating,
@@ -74,9 +75,9 @@ def test_nothing_that_came_is_written(flagship):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("op", OPERATORS)
+@pytest.mark.parametrize("op", [*OPERATORS, "map"])
 def test_a_row_knows_nothing_of_its_neighbours(op, device):
-    chain = OPERATORS[op]
+    chain = {**OPERATORS, "map": MAP}[op]
     x, dy = (randn(9, 200, device=device, seed=i) for i in range(2))
     operands = parameters(chain, 200, device=device)
     _, wanted = gradients_of(declare(chain), x, operands, {"y": dy})
@@ -136,7 +137,7 @@ KEEPS = {
     "attention": (ATTENTION, {"x", "pair_bias", "padding"}),
     "add_norm": (ADD_NORM, {"stream", "gamma"}),
     "plain norm": (LAYER_NORM, {"x", "gamma"}),
-    "softmax": (Chain("softmax"), {"x"}),
+    "softmax": (Chain("softmax"), {"y"}),
     "dropout of a softmax": (Chain("softmax", store=(("dropout", "p"),)), {"x"}),
 }
 
@@ -149,7 +150,8 @@ def test_nothing_is_kept_but_what_is_needed(name, device):
     operands = {o.name: operands[o.name] for o in declare(chain).operands}
     leaves = {key: value.requires_grad_() for key, value in floating(operands).items()}
     kept, result = saved_by(lambda: declare(chain)(x.requires_grad_(), **{**operands, **leaves}))
-    given = {"x": x, **operands, **(result._asdict() if isinstance(result, tuple) else {})}
+    results = result._asdict() if isinstance(result, tuple) else {"y": result}
+    given = {"x": x, **operands, **results}
     known = {
         value.data_ptr(): key for key, value in given.items() if isinstance(value, torch.Tensor)
     }

@@ -24,6 +24,7 @@ sys.path.append(str(FOLDER))  # Last: its modules go by short names.
 import cells  # noqa: E402
 import counters  # noqa: E402
 import errors  # noqa: E402
+import lse_and_sink  # noqa: E402
 import page  # noqa: E402
 import run  # noqa: E402
 import summary  # noqa: E402
@@ -243,6 +244,21 @@ def test_pairs_of_equal_traffic(monkeypatch, tmp_path):
     assert said["layer_norm", "Scale(gamma), Bias(beta)"] == ("80.0", "-10.0 points", "no")
     assert said["rms_norm", "Scale(gamma)"] == ("91.0", "+1.0 points", "yes")
     assert len(read(tmp_path / "mine.csv")) == len(rows)  # each row has a key of its own
+
+
+def test_lse_and_sink_beside_torch(monkeypatch, tmp_path):
+    """Each way is measured at each point, and its row has a key of its own."""
+    monkeypatch.setattr(lse_and_sink, "Buffers", lambda point: None)
+    monkeypatch.setattr(lse_and_sink.ceiling, "of_bytes", lambda size, reads: 1.0)
+    monkeypatch.setattr(lse_and_sink, "attempt", lambda measure: (measure(), ""))
+    monkeypatch.setattr(lse_and_sink, "seconds", lambda way, point, buffers: 2.0)
+    path = tmp_path / "mine.csv"
+    found, failed = run.measure(["lse_and_sink"], Selection(), path, Console(record=True))
+    assert not failed
+    rows = found["lse_and_sink"]
+    ways = [way.by for way in lse_and_sink.ways("softmax")]
+    assert len(rows) == 2 * 2 * len(lse_and_sink.COLUMNS) * len(ways) == len(read(path))
+    assert {row["percent"] for row in rows} == {"50.0"}
 
 
 def test_a_pair_of_which_one_fails(monkeypatch):

@@ -6,15 +6,15 @@ import contextlib
 
 import pytest
 import torch
-from cases import ADD_NORM, OPERATORS, declare, forced, named, parameters, randn, thorough
+from cases import ADD_NORM, MAP, OPERATORS, declare, forced, named, parameters, randn, thorough
 from references import Chain
 
 COLUMNS = [1, 7, 32, 129, 1000, 1024, 4097, 12289, 50257]
 
 
-@pytest.fixture(params=OPERATORS)
+@pytest.fixture(params=[*OPERATORS, "map"])
 def chain(request):
-    return OPERATORS[request.param]
+    return {**OPERATORS, "map": MAP}[request.param]
 
 
 def assert_same_bits(got, wanted):

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from fusedops.version import __version__
+
 PROJECT = Path(__file__).parent.parent / "pyproject.toml"
 SCRIPT = """
 import sys
@@ -72,6 +74,45 @@ def test_the_doctor_works_without_torch(without_torch):
     assert "libtorch.so is gone" in checks["torch"]["found"]
     assert "pip install" in checks["torch"]["cure"]
     assert checks["runtime"]["verdict"] == "ok"
+
+
+def test_the_version_is_printed():
+    done = run("-m", "fusedops", "--version")
+    assert (done.returncode, done.stdout) == (0, f"fusedops {__version__}\n")
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+@pytest.mark.parametrize("command", ["build", "record", "tune", "export", "doctor", "demo"])
+def test_help_is_whole_in_narrow_terminals(command, columns):
+    done = run("-m", "fusedops", command, "--help", COLUMNS=str(columns))
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= columns
+    assert "…" not in done.stdout
+    if command in ("build", "tune", "export"):
+        for syntax in ("NAME=DTYPE:SIZES@STRIDES", "NAME=NUMBER"):
+            assert re.search(rf"^ +(.* )?{syntax}\b", done.stdout, re.MULTILINE)
+
+
+def test_the_list_of_commands_cuts_no_sentence_off():
+    done = run("-m", "fusedops", "--help", COLUMNS="60")
+    assert "torch chains." in " ".join(done.stdout.split())
+    assert done.stdout.count("...") == 1  # of the usage
+
+
+def test_an_export_that_cannot_be_written_is_said_in_a_line(tmp_path):
+    file = tmp_path / "missing" / "norm.h"
+    operands = ("x=float32:4,8", "bias=float32:8", "p=0.1", "residual=float32:4,8")
+    operands += ("gamma=float32:8", "beta=float32:8")
+    done = run(
+        *("-m", "fusedops", "export", "fusedops.flagship:ADD_NORM", "--arch", "cpu"),
+        *(word for one in operands for word in ("--operand", one)),
+        *("--output", str(file)),
+    )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    said = " ".join(done.stderr.split())
+    assert f"{file} cannot be written: No such file or directory" in said
+    assert "--output" in said
 
 
 @pytest.fixture

@@ -26,10 +26,12 @@ class Block(nn.Module):
         self.dense = nn.Linear(8, 8)
         self.norm = fo.nn.ResidualLayerNorm(8, return_stream=True)
         self.softmax = fo.nn.AttentionSoftmax(scale=0.3, causal=True)
+        self.add_norm = fo.nn.ResidualRMSNorm(8, 1e-6)
+        self.out_norm = fo.nn.RMSNorm(8, 1e-6)
 
     def forward(self, x):
         y, stream = self.norm(self.dense(x), x, input_bias=self.dense.bias)
-        return self.softmax(y @ y.mT) @ stream
+        return self.out_norm(self.add_norm(self.softmax(y @ y.mT) @ stream, stream))
 
 
 def model():

@@ -83,3 +83,17 @@ def test_train_sentence_embeddings(example, device, capsys):
     printed = capsys.readouterr().out
     for word in ("stock", "unfused", "bound"):
         assert word in printed
+
+
+def test_blocks(monkeypatch):
+    """Fused and unfused blocks differ by roundings: some, in sums of 64 numbers near one."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    blocks = importlib.import_module("blocks")
+    for name, difference in blocks.compare().items():
+        assert difference <= 64 * torch.finfo(torch.float32).eps, name
+    x, residual = torch.randn(2, 2, 10, blocks.DIM).unbind()
+    bert, llama = blocks.BertBlock(), blocks.LlamaBlock()
+    mask = torch.ones(10, dtype=torch.bool)
+    loss = bert(x, mask).square().mean() + sum(llama(x, residual)).square().mean()
+    loss.backward()
+    assert all(each.grad is not None for block in (bert, llama) for each in block.parameters())

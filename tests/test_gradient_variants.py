@@ -54,14 +54,14 @@ def backward_of(op, x, operands, arch, storage=None, options=None):
         for name, value in operands.items()
         if isinstance(value, torch.Tensor) and value.is_floating_point()
     }
-    gradient = Gradient(op, frozenset({"x", *floating}), frozenset(op.saves))
+    gradient = Gradient(op, frozenset({"x", *floating}), frozenset((*op.saves, *op.taps)))
     bound = bind(op, x, operands, options or {})._replace(keep=True)
 
     def output(name):
         return tensor(*bound.output_shape(name), dtype=bound.output_dtype(name))
 
     given = {KEPT: output(KEPT), "x": x, **{name: operands.get(name) for name in op.slots}}
-    for name in op.saves:
+    for name in (*op.saves, *op.taps):
         given[joining_name(name)] = output(name)
         if name in gradient.needed.streams:
             given[saved_name(name)] = output(name)
@@ -245,6 +245,8 @@ def test_a_block_that_is_alone_visits_no_rows_that_share_nothing():
         ("rms_norm", 511, torch.float16, 192),
         ("layer_norm", 128, torch.float16, 128),
         ("rms_norm", 64, torch.float32, 128),
+        ("layer_norm", 32, torch.float16, 256),
+        ("rms_norm", 24, torch.bfloat16, 256),
     ],
 )
 @pytest.mark.parametrize("arch", ["sm_90", *thorough("sm_80")])
@@ -258,6 +260,35 @@ def test_rows_that_share_a_block_leave_one_part(op, columns, dtype, block, arch)
     for _, parts in backward.targets.parts_of.values():
         assert parts * rows == backward.slices.total
     check_compiles(backward)
+
+
+@pytest.mark.parametrize("operator", ["layer_norm", "rms_norm"])
+@pytest.mark.parametrize("columns", [48, 257, 1024])
+def test_few_rows_leave_no_parts(operator, columns):
+    """One block has all of them: what it has summed is the gradient, and no second kernel runs."""
+    op = declare(OPERATORS[operator])
+    given = {name: g.half() for name, g in parameters(op, columns).items()}
+
+    def backward(rows):
+        return backward_of(op, tensor(rows, columns, dtype=torch.float16), given, "sm_90")
+
+    for rows in (2, 8):
+        few = backward(rows)
+        assert few.slices.total == few.tile.rows_per_block >= rows
+        assert few.second is None
+        assert not few.targets.parts_of
+    check_compiles(few)
+    assert backward(100).second is not None
+    assert backward(3).first[0].key == few.first[0].key
+
+
+def test_few_rows_keep_a_launch_configuration_that_is_forced():
+    op, x = declare(OPERATORS["layer_norm"]), tensor(8, 1024, dtype=torch.float16)
+    given = {name: g.half() for name, g in parameters(op, 1024).items()}
+    forced = backward_of(op, tensor(4096, 1024, dtype=torch.float16), given, "sm_90").tile.launch
+    assert forced.rows_per_block == 4
+    with testing.force_launch(backward=forced):
+        assert backward_of(op, x, given, "sm_90").tile.launch == forced
 
 
 def test_sums_in_registers_find_room_to_be_combined():

@@ -4,7 +4,7 @@
 
 import pytest
 import torch
-from cases import ADD_NORM, ATTENTION, OPERATORS, declare, named, parameters, randn, same_bits
+from cases import ADD_NORM, ATTENTION, MAP, OPERATORS, declare, named, parameters, randn, same_bits
 from test_forward import add_norm_case, attention_case
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -28,13 +28,13 @@ def described(result):
     }
 
 
-@pytest.fixture(params=["attention", "add_norm", *OPERATORS])
+@pytest.fixture(params=["attention", "add_norm", "map", *OPERATORS])
 def case(request, device):
     if request.param == "attention":
         return ATTENTION, *attention_case(torch.float16, device)
     if request.param == "add_norm":
         return ADD_NORM, *add_norm_case(torch.float16, device)
-    chain = OPERATORS[request.param]
+    chain = {**OPERATORS, "map": MAP}[request.param]
     x = randn(5, 40, dtype=torch.float16, device=device)
     return chain, x, parameters(chain, 40, device=device)
 

@@ -71,6 +71,21 @@ def test_rows_below_eps(device):
     assert torch.equal(got["x"][2], torch.full((16,), 2.0, device=device))
 
 
+def test_eps_whose_reciprocal_overflows(device):
+    """1 / eps is no float: a row of zeros and its gradient stay free of NaN all the same."""
+    op = fo.L2Norm(eps=1e-40)
+    x = randn(2, 16, device=device)
+    x[0] = 0
+    dy = torch.ones_like(x)
+    dy[0, ::2] = 0
+    y, got = gradients_of(op, x, {}, {"y": dy})
+    assert torch.equal(y["y"][0], torch.zeros(16, device=device))
+    assert not got["x"].isnan().any()
+    assert torch.equal(got["x"][0, ::2], torch.zeros(8, device=device))
+    assert (got["x"][0, 1::2] > 1e38).all()
+    torch.testing.assert_close(y["y"][1], functional.normalize(x[1], dim=0))
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e30])
 def test_a_row_that_diverges_is_nan(value, device):
     x = randn(3, 70, device=device)

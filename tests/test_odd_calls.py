@@ -289,3 +289,80 @@ def test_functors_are_named_with_a_cure_and_nothing_is_printed(name, capfd):
     with raises(fo.UnsupportedError, f"{function.__name__}: ", *parts):
         fo.functor(function)("a")
     assert capfd.readouterr() == ("", "")
+
+
+def wrapped_softmax(x):
+    return PLAIN(x)
+
+
+torch.fx.wrap("wrapped_softmax")
+
+
+class TestSymbolicTracing:
+    def test_it_is_refused_with_cures_that_work(self):
+        x = randn(4, 8)
+        with raises(TypeError, "Softmax: x", "Proxy", "torch.export.export", "torch.fx.wrap"):
+            torch.fx.symbolic_trace(lambda x: PLAIN(x))
+        traced = torch.fx.symbolic_trace(lambda x: 2 * wrapped_softmax(x))
+        assert torch.equal(traced(x), 2 * PLAIN(x))
+
+
+class TestDeclaredInCompiledCode:
+    """Dynamo cannot trace a declaration; with a graph break it runs as it is."""
+
+    @pytest.mark.parametrize(
+        ("name", "call"),
+        [
+            ("Softmax", lambda x: fo.Softmax()(x)),
+            ("LayerNorm", lambda x: fo.LayerNorm(load=[fo.Scale("s")])(x, s=2.0)),
+            ("double", lambda x: fo.Softmax(load=[doubled()])(x)),
+            ("functor", lambda x: fo.Softmax(load=[fo.functor(double)()])(x)),
+        ],
+    )
+    def test_it_is_refused_by_name_with_a_cure(self, name, call):
+        compiled = torch.compile(call, fullgraph=True, backend="eager")
+        with raises(Exception, f"{name}: it cannot be declared", "declare it outside"):
+            compiled(randn(4, 8))
+
+    def test_it_runs_where_the_graph_may_break(self):
+        x = randn(4, 8)
+        compiled = torch.compile(lambda x: fo.Softmax()(2 * x), backend="eager")
+        assert torch.equal(compiled(x), PLAIN(2 * x))
+
+
+def double(x):
+    return 2 * x
+
+
+doubled = fo.functor(double)
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without DTensor")
+class TestDistributedTensors:
+    @pytest.fixture(autouse=True)
+    def group(self, tmp_path):
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1
+        )
+        yield
+        torch.distributed.destroy_process_group()
+
+    @pytest.mark.parametrize("odd", ["x", "b", "x and b"])
+    @pytest.mark.parametrize("grad", [False, True])
+    def test_they_are_refused_beside_plain_tensors_too(self, odd, grad):
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import Replicate, distribute_tensor
+
+        mesh = init_device_mesh("cpu", (1,))
+        plain = {"x": randn(4, 8), "b": randn(8)}
+        given = {
+            key: distribute_tensor(one, mesh, [Replicate()]) if key in odd else one
+            for key, one in plain.items()
+        }
+        for one in given.values():
+            one.requires_grad_(grad)
+        key = odd[0]
+        with raises(fo.UnsupportedError, "Softmax: ", "DTensor", f"say {key}.to_local()"):
+            BIASED(given["x"], b=given["b"])
+        local = {key: one.to_local() if key in odd else one for key, one in given.items()}
+        assert torch.equal(BIASED(local["x"], b=local["b"]), BIASED(plain["x"], b=plain["b"]))

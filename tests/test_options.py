@@ -12,6 +12,7 @@ from cases import (
     ADD_NORM,
     ATTENTION,
     LAYER_NORM,
+    MAP,
     OPERATORS,
     RMS_NORM,
     SOFTMAX,
@@ -203,7 +204,7 @@ def test_nothing_is_written_but_the_outputs(op, device):
 
 
 class TestDeclarations:
-    @pytest.fixture(params=[ATTENTION, ADD_NORM, *OPERATORS.values()], ids=lambda c: c.op)
+    @pytest.fixture(params=[ATTENTION, ADD_NORM, MAP, *OPERATORS.values()], ids=lambda c: c.op)
     def chain(self, request):
         return request.param
 
@@ -233,6 +234,8 @@ class TestDeclarations:
             fo.Softmax(load=[fo.Causal(align="bottom-right")]),
             fo.Softmax(load=[fo.Scale("a"), fo.Bias("b")]),
             fo.Softmax(load=[fo.Bias("b"), fo.Scale("a")]),
+            fo.Map(),
+            fo.Map(load=[fo.Scale("s")]),
             fo.LayerNorm(),
             fo.LayerNorm(eps=1e-6),
             fo.LayerNorm(stats=True),

@@ -119,6 +119,56 @@ def test_a_result_of_then_is_read(name):
     assert str(pickle.loads(again)) == str(found)
 
 
+#: Modules of version 0.1, pickled with protocol 2.
+OLD_MODULES = {
+    "norm": (
+        "eNrdlM9zFEUUx2d/hITmVwiC/BLx90ZlDZsFsioEBRN1Icpw6QvV1TvTm2nonZ7X3cNWqNqqeFhZrOI/4OARb144"
+        "UOVpU+XZf8SzV7t7kgoxscqzc5iZ7vfp9+Z933uzXo66uWaxzHQ9TVHINI9zKm7RNaZWpOohCGZ/gNIAyjU8FQSB"
+        "UZSnPF2FyggfsGuSUUV7zDCloTqAiRreZ3f7jK8mBvZFRqooqZPccKERUayTcxFvn0Ew+S+IYamWijxsIJiqbTLa"
+        "PugqQ0RIGpOukj3SWTNMI9gfkUjGLNKIpe4FAcIzpSAYr5fHPyGx8dv42dLGy/P3x8+/P1W3m7c3fqm45wCCGp62"
+        "H5wpaWQkBXloE+EyhZJD8CFrEtwYwQhLY05TKI9HGDkd1jJGNH/ENFQGUK3hCbupE6kMTLTLuGJXPLUKtKu46pxI"
+        "K9lku5rnLmwNTzq6SAeCIj20ZNMydzdzhBI+bJlWc77RalxpzTWb83NNKBxHWQ6VdnnFQPWOc3cPgr3gEq2Xg61r"
+        "vL7ob3DAF0hQw9OLcPBHOBTC4SEcCWG6HbTLQzjaLg1h5klkxRAsMlYLjb5TMVMsvskjg+DYbAivGTgewolR4hav"
+        "P4aTIZzyeXY41XA6mUymasn+BOHp/1ERFhYuteYbC/+tCFvwjiIUF5xJrO5nQ3hjCOdCeLPQ/bzT/a0nXtG3DbwT"
+        "wruFvO89hvdD+CD340c6ebfrZq02gFl8xu2kMiWZE0zbmTFbANHMwIcRIW6cbK0JQXYHwUf34OMhXAihjo95fzR6"
+        "0KfKzqRiJJHygYZPfNg5fGSHvbBd9LYGPuFsXJNuLsROBuZXvA6kK9UrB5v+4CV8epeJ9LlJiHOwquGyx67gs7sx"
+        "Kvp0TZOI2r6MYcGDLTzzKridw6fe/Bk+t6d5R8jPPXoVH3WoNtQwEttG33R0zVsX8fF/WLdDXffEF0Vm/s+0J/al"
+        "x24UNduFSb0V8Kbnviqq3ZNxLmx3Lw1g2Y9Ian/JVNiOt8cTmjH42vXON74jWabh2+Vrv/7+188v/nzqlWGC9WxT"
+        "9LlmhHa7PGXQHuGSmzW4tbz4R9GQfmyoyBIKt5evb3apHzvFTK5S+6WK0R6sjPJO/W8A7+1m"
+    ),
+    "softmax": (
+        "eNptkstuEzEUhqeFXpiWXmmhF8odEtqGR6gQSF1UAqlsvEGW47ETKx57jo9HgcVIsEDqY/UR+ki1nVZpSGdhjf//"
+        "O/+xZ86fWS5rFIWtsGNM/tl7Ybyy5oeVvmS/csjaf2GmgdkWWcyyzDumjDI9eHBBlsKeVsyxUnjhEB42MJcg2q2l"
+        "jMp8AwtkLyrGGloFSWHMvwUoCg+LnIa90l4ZSvOg5PDoJ+T/YOkclslmymN8MGSuoJUTtG/tAOEx51ZrweNZMf/u"
+        "CuFE8VXxUL3SPodVsjpROCpa60dvnWxHTyGVtdaTDGx8IyvRldbdKdxMhU/I7pRFh8r3aQzoIWwlbJvsT2NMD9lv"
+        "pJyFQxfwNIHPyMZdcHy5nWTvkoN77YmWewndJ+sRRc+8oEX4CjdBz5N7QLb+c8etXiTi5ehm2rLifuxVwl6PfuYU"
+        "ZvG24ZvEvR2NQWmLWguEdw28J3NBwXB9AR9OTy6z9JCZsFTQOj25uhHmw8JZjUxDezyYsjbcW4edkuEA8y8JyOFj"
+        "GM3DBo5aKZxp1TNwTJbDe9d6b8tjp3p9D52UaqWM0/bpLKu7dbdzDcmp9Gc="
+    ),
+}
+
+MODULES = {
+    "norm": lambda: fo.nn.ResidualLayerNorm(2, 1e-6, p=0.25, alpha=2.0, return_stream=True),
+    "softmax": lambda: fo.nn.AttentionSoftmax(
+        scale=0.125, p=0.25, causal=fo.Causal("bottom-right")
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_of_then_is_the_module_of_now(name):
+    module = pickle.loads(zlib.decompress(base64.b64decode(OLD_MODULES[name])))
+    wanted = MODULES[name]()
+    assert type(module) is type(wanted)
+    assert repr(module) == repr(wanted)
+    assert module.op() is wanted.op()
+    x = torch.randn(3, 2)
+    given = (x, x) if name == "norm" else (x,)
+    for got, want in zip(module.eval()(*given), wanted.eval()(*given), strict=True):
+        assert torch.equal(got, want)
+    assert repr(pickle.loads(pickle.dumps(module))) == repr(wanted)
+
+
 def test_old_names_are_not_in_the_way():
     """They are neither imported with the package nor shown, and the new modules are no copies."""
     program = (

@@ -40,6 +40,30 @@ def test_several_threads(device):
     assert not failures
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(3, 4096), (8, 1024), (40, 256)])
+def test_few_rows_one_kernel_after_another(rows, columns, device):
+    """Kernels of few blocks let the next one come up early; it still finds what they wrote."""
+    norm, softmax = fo.LayerNorm(store=[fo.Affine("gamma", "beta")]), fo.Softmax()
+    start = randn(rows, columns, device=device)
+
+    def chain(pause):
+        gamma, beta = (randn(columns, device=device).requires_grad_() for _ in range(2))
+        x = start
+        for _ in range(6):
+            x = x.detach().requires_grad_()
+            y = norm(x, gamma=gamma, beta=beta)
+            pause()
+            z = softmax(y)
+            pause()
+            given = torch.autograd.grad(z, [x, gamma, beta], start)
+            pause()
+            x = start + z + sum(given)
+        return x.detach()
+
+    wanted = chain(torch.cuda.synchronize if start.is_cuda else lambda: None)
+    assert all(same_bits(chain(lambda: None), wanted) for _ in range(10))
+
+
 @pytest.mark.gpu
 def test_a_side_stream_and_record_stream():
     """Memory that a side stream still uses is not handed out again, as for torch's tensors."""

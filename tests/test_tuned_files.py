@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import re
+import threading
 import warnings
 
 import pytest
@@ -131,6 +132,28 @@ class TestTunedFiles:
             forget()
             launch = kernel_of(CALLS["norm"], "forward", TARGET).schedule.launch
             assert launch.min_threads_per_sm == threads
+
+    def test_who_keeps_at_the_same_time_waits(self, cache, monkeypatch):
+        """A second process that kept a row between another's reading and writing would lose it."""
+        monkeypatch.setattr(tuner.Target, "of", classmethod(lambda cls, device: TARGET))
+        first, second = (
+            result(CALLS[name], "forward", other_config(CALLS[name], "forward"))
+            for name in ("attention", "norm")
+        )
+        other = threading.Thread(target=tuner.keep, args=([second], None))
+        put = tuner.put
+
+        def put_while_another_keeps(content, found, measured):
+            if found is first:
+                other.start()
+                other.join(0.5)
+            return put(content, found, measured)
+
+        monkeypatch.setattr(tuner, "put", put_while_another_keeps)
+        tuner.keep([first], None)
+        other.join()
+        forget()
+        assert len(tuned.find("sm_90", HERE.name).rules["forward"]) == 2
 
     def test_nothing_faster_is_nothing_kept(self, cache):
         kernel = kernel_of(CALLS["norm"], "forward", TARGET)
@@ -277,6 +300,20 @@ class TestCommand:
             assert schedule.tuned
         again = invoke(*SHAPE, *OPERANDS)
         assert "nothing is faster" in said(again)
+
+    def test_a_file_that_takes_no_such_row(self, cache, gpu):
+        """Its row is for the same kernel in other words, so that the new row would hide it."""
+        assert invoke(*SHAPE, *OPERANDS, "--no-backward").exit_code == 0
+        forget()
+        content = tuned.content_of(tuned.find("sm_90", HERE.name))
+        (row,) = content["forward"]
+        row["when"] = {name: [value] for name, value in row["when"].items()}
+        row["set"] = {"min_threads_per_sm": 640, "rows_per_block": 2}
+        tuned.keep(content)
+        forget()
+        outcome = invoke(*SHAPE, *OPERANDS, "--no-backward")
+        assert (outcome.exit_code, type(outcome.exception)) == (1, SystemExit)
+        assert "could not be kept: the new file, forward[1]" in said(outcome)
 
     def test_one_pass_and_nothing_kept(self, cache, gpu):
         outcome = invoke(*SHAPE, *OPERANDS, "--no-backward", "--dry-run")

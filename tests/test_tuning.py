@@ -4,6 +4,7 @@
 
 import functools
 import itertools
+import types
 
 import pytest
 import torch
@@ -241,7 +242,7 @@ class TestInputs:
 @pytest.fixture
 def on_cpu_as_if(monkeypatch):
     """Calls run on the CPU, where a launch configuration says nothing, as if it were a GPU."""
-    monkeypatch.setattr(problems, "target_of", lambda device: TARGET)
+    monkeypatch.setattr(problems, "Target", types.SimpleNamespace(of=lambda device: TARGET))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 24, 1 << 24))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
     monkeypatch.setattr(problems.clock, "sets", lambda size: 2)

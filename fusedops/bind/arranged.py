@@ -9,8 +9,6 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-__all__ = ["arranged", "order", "restored", "shares_neighbours"]
-
 
 def order(rank: int, reduced: Sequence[int]) -> list[int]:
     """The dimensions of x in that order."""

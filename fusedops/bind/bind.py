@@ -26,28 +26,17 @@ from fusedops.bind.scalars import (
     read_ints,
     read_number,
 )
+from fusedops.bind.shared_draws import check_shared
 from fusedops.declare.chains import OPTIONS
 from fusedops.declare.declaration import Declaration
 from fusedops.declare.hints import for_call
 from fusedops.errors import shortened
 from fusedops.functors import Functor, Role
 
-__all__ = [
-    "FLOATING",
-    "KEPT",
-    "Bound",
-    "bind",
-    "check_device",
-    "check_names",
-    "check_number",
-    "check_tensor",
-    "drops",
-    "find_reduced",
-]
-
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _FLAGS = (torch.bool,)
 _COUNTS = (torch.int32, torch.int64)
+_IDS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 #: The output with the row statistics, saved for the backward pass. No operand has such a name.
 KEPT = "kept statistics"
@@ -97,6 +86,10 @@ class Bound(NamedTuple):
             return self.dtype
         if name in self.op.statistics or name == KEPT:
             return self.compute
+        if name in self.op.stream_dtypes:
+            return self.op.stream_dtypes[name]
+        if name in self.op.taps:
+            return self.dtype
         like = self.op.saves[name]
         operand = None if like is None else self.operands[like]
         return operand.dtype if isinstance(operand, Tensor) else self.x.dtype
@@ -117,15 +110,21 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
     """Check a call's operands and options against its declaration; return the `Bound` call.
 
     Raises:
-        TypeError: A value is of the wrong kind, or a name is unknown or missing.
+        TypeError: A value is of the wrong kind, or a name is unknown or missing. The call that is
+            bound is of another op where optional operands are left out (`Declaration.given`).
         ValueError: A shape, a device or a number does not fit.
     """
     name = op.name
+    op, operands = op.given(operands)
     if not isinstance(x, Tensor):
-        raise TypeError(
-            f"{name}: x must be a torch.Tensor, got {type(x).__name__}; make one, for example with "
-            "torch.as_tensor(x)"
-        )
+        cure = "make one, for example with torch.as_tensor(x)"
+        if isinstance(x, torch.fx.Proxy):
+            cure = (
+                "torch.fx.symbolic_trace knows neither shapes nor dtypes: trace with "
+                "torch.export.export, or have torch.fx.wrap leave the function that calls the op "
+                "as it is"
+            )
+        raise TypeError(f"{name}: x must be a torch.Tensor, got {type(x).__name__}; {cure}")
     if not torch.compiler.is_compiling():
         check_layouts(name, {"x": x, **operands, "out": options.get("out")})
     if x.dtype not in FLOATING:
@@ -154,7 +153,8 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
     if generator is not None and not drawn and not isinstance(generator, torch.Generator):
         raise TypeError(
             f"{name}: generator must be a torch.Generator on {x.device}, got "
-            f"{type(generator).__name__}; make one with torch.Generator({str(x.device)!r})"
+            f"{type(generator).__name__}; make one with torch.Generator({str(x.device)!r}), or "
+            "give the pair of ints (seed, offset)"
         )
     values: dict[str, Any] = {}
     for operand in op.operands:
@@ -165,6 +165,7 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
         else:
             value = read_number(name, key, role, value)
         values[key] = value
+    check_shared(op, x.dim(), reduced)
     load, store, slots = _acting(op, values, training)
     if slots and isinstance(generator, torch.Generator):
         check_generator(name, generator, x.device.type, x.device.index or 0)
@@ -190,6 +191,11 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
     return bound if given is None else bound._replace(out=_out(bound, name, given))
 
 
+def floating(values: Mapping[str, Any]) -> list[str]:
+    """The names of the floating-point tensors among these values."""
+    return [k for k, v in values.items() if isinstance(v, Tensor) and v.is_floating_point()]
+
+
 def check_names(op: Declaration, name: str, operands: Mapping[str, Any]) -> None:
     """Raise TypeError for an operand that the op does not have, or that is missing or None."""
     for key in operands:
@@ -197,11 +203,12 @@ def check_names(op: Declaration, name: str, operands: Mapping[str, Any]) -> None
             hint = for_call(op, key, OPTIONS)
             raise TypeError(f"{name}: unknown operand {key!r}; {_wanted(op)}{hint}")
     for key in op.slots:
-        if operands.get(key) is None:
+        if operands.get(key) is None and key not in op.optional:
             if key in operands:
                 raise TypeError(
-                    f"{name}: operand {key!r} must not be None; {_wanted(op)}, and none may be "
-                    f"left out: pass {key}=..., or call an op that is declared without it"
+                    f"{name}: operand {key!r} must not be None; {_wanted(op)}: pass "
+                    f"{key}=..., declare the functor that takes it with optional=True, or call an "
+                    "op that is declared without it"
                 )
             raise TypeError(f"{name}: operand {key!r} is missing; {_wanted(op)}: pass {key}=...")
 
@@ -261,13 +268,15 @@ def check_tensor(
             f"{name}: operand {key!r} must be {role.value}, got a tensor; use {key}.item()"
         )
     check_device(name, key, value, x)
-    allowed = {Role.FLAGS: _FLAGS, Role.COUNT: _COUNTS}.get(role, FLOATING)
+    roles = {Role.FLAGS: _FLAGS, Role.COUNT: _COUNTS, Role.IDS: _IDS}
+    allowed = roles.get(role, FLOATING)
     if value.dtype not in allowed:
         cure = {
             Role.VALUE: f"convert it, for example with {key}.to(x.dtype)",
             Role.ROW: f"convert it, for example with {key}.to(x.dtype)",
             Role.FLAGS: f"write {key} != 0 (True is masked out) or {key} == 0, whichever is meant",
             Role.COUNT: f"convert it with {key}.long()",
+            Role.IDS: f"convert it with {key}.long()",
         }[role]
         if value.is_complex():
             cure = _parts_of(key)

@@ -13,9 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["OFFSETS", "check_generator", "draw", "draw_in_memory"]
-
-
 #: The number of Philox streams: a stream, offset + slot, has 48 bits of the counter. csrc/stage.h
 #: has the same number.
 OFFSETS = 1 << 48

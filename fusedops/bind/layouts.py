@@ -12,8 +12,6 @@ from torch import Tensor
 
 from fusedops.errors import UnsupportedError
 
-__all__ = ["check_layouts", "described"]
-
 
 def check_layouts(name: str, values: Mapping[str, Any]) -> None:
     """Raise UnsupportedError for a tensor that is nested, quantized, sparse or masked.

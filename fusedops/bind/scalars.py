@@ -16,17 +16,6 @@ from fusedops.bind.generator import OFFSETS
 from fusedops.errors import shortened
 from fusedops.functors import Role
 
-__all__ = [
-    "check_draw",
-    "check_offset",
-    "check_pair",
-    "check_probability",
-    "offset_of",
-    "read_int",
-    "read_ints",
-    "read_number",
-]
-
 
 def read_int(value: Any) -> int | None:
     """The value as a plain int, from any integer type (numpy's, say); None if it is no integer."""
@@ -153,7 +142,11 @@ def read_number(name: str, key: str, role: Role, value: Any) -> float:
     """
     if type(value) is float and role in (Role.VALUE, Role.ROW):
         return value  # at once: what follows is slow to ask
-    if role is Role.FLAGS or isinstance(value, bool) or not isinstance(value, numbers.Real):
+    if (
+        role in (Role.FLAGS, Role.IDS)
+        or isinstance(value, bool)
+        or not isinstance(value, numbers.Real)
+    ):
         cure = f"; make a tensor with torch.as_tensor({key})" if hasattr(value, "__len__") else ""
         raise TypeError(
             f"{name}: operand {key!r} must be {role.value}, got {type(value).__name__}{cure}"

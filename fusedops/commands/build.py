@@ -17,12 +17,19 @@ if TYPE_CHECKING:
 
 __all__ = ["build"]
 
-EXAMPLES = (
-    "fusedops build fusedops.flagship:ADD_NORM --arch sm_80,sm_90,sm_100 --dtype float16,bfloat16 "
-    "--operand x=T:8192,1024 --operand bias=T:1024 --operand p=0.1 --operand residual=T:8192,1024 "
-    "--operand gamma=T:1024 --operand beta=T:1024; or, what a run has recorded: "
-    "fusedops build --calls calls.jsonl --arch sm_90"
-)
+EXAMPLES = """Examples, of a declaration and of what a run has recorded:
+
+\b
+fusedops build fusedops.flagship:ADD_NORM \\
+  --arch sm_80,sm_90,sm_100 \\
+  --dtype float16,bfloat16 \\
+  --operand x=T:8192,1024 --operand p=0.1 \\
+  --operand residual=T:8192,1024 \\
+  --operand bias=T:1024 \\
+  --operand gamma=T:1024 --operand beta=T:1024
+
+\b
+fusedops build --calls calls.jsonl --arch sm_90"""
 
 
 def build(
@@ -90,7 +97,8 @@ def build(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Table
 
-    import fusedops.ops  # noqa: F401 (texts of declarations name them)
+    import fusedops.map
+    import fusedops.ops  # noqa: F401 (and theirs)
     from fusedops.commands.words import import_here
     from fusedops.errors import FusedOpsError
     from fusedops.generate.target import Target
@@ -181,14 +189,9 @@ def _signatures(
     for name in _names(dtypes or "float32") if given else [""]:
         if given:
             words.read_dtype(name)
-        values = words.signature(word.replace("=T:", f"={name}:") for word in operand)
-        options: dict[str, object] = {}
-        if dim is not None:
-            options["dim"] = words.ints(dim)
-        if result is not None:
-            options["dtype"] = words.read_dtype(result)
+        values = words.values_of(operand, name)
         for one in [values] if lengths is None else _lengths(values, lengths, dim):
-            found.append(of_call(declared.bind(one.pop("x"), {**one, **options})))
+            found.append(of_call(words.bound(declared, one, dim, result)[0]))
     return found
 
 

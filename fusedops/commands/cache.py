@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import textwrap
 import time
 from pathlib import Path
@@ -17,6 +18,8 @@ from rich.filesize import decimal
 from fusedops.commands.output import make_console
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from fusedops.jit.inventory import Item
 
 __all__ = ["app"]
@@ -27,11 +30,43 @@ _SECONDS = {"h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 @app.command("list")
-def list_() -> None:
-    """Lists what is built: name, arch, size, age, compiler and declaration."""
+def list_(
+    as_json: Annotated[bool, typer.Option("--json", help="Prints JSON for programs.")] = False,
+) -> None:
+    """Lists what is built: name, arch, size, age, compiler and declaration.
+
+    Into a pipe or a file each entry is a line with tabs between: name, arch, bytes, seconds since
+    1970, compiler, state and declaration.
+    """
+    root, found = _items()
+    if as_json:
+        typer.echo(json.dumps([_fields(item) for item in found], indent=1))
+    elif sys.stdout.isatty():
+        if found:
+            make_console().print(_table(found), markup=False)
+        typer.echo(f"{_entries(found)} in {root}")
+    else:
+        for item in found:
+            typer.echo("\t".join(" ".join(str(one).split()) for one in _fields(item).values()))
+        typer.echo(f"{_entries(found)} in {root}", err=True)
+
+
+def _fields(item: Item) -> dict[str, str | int]:
+    """What the list says of an entry, in its order."""
+    return {
+        "name": item.folder.name,
+        "arch": item.arch,
+        "bytes": item.size,
+        "built": round(item.built),
+        "compiler": item.compiler,
+        "state": str(item.fault or "whole"),
+        "declaration": str(item.meta.get("declaration", "")),
+    }
+
+
+def _table(found: list[Item]) -> Table:
     from rich.table import Table
 
-    root, found = _items()
     table = Table()
     for heading in ("name", "arch", "size", "age", "compiler", "declaration"):
         table.add_column(heading, overflow="fold")
@@ -45,9 +80,7 @@ def list_() -> None:
             textwrap.shorten(str(item.meta.get("declaration", "")), 60, placeholder="…"),
             style="red" if item.damaged else "yellow" if item.fault else None,
         )
-    if found:
-        make_console().print(table, markup=False)
-    typer.echo(f"{_entries(found)} in {root}")
+    return table
 
 
 @app.command()

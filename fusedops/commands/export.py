@@ -11,11 +11,15 @@ import typer
 
 __all__ = ["export"]
 
-EXAMPLE = (
-    "fusedops export fusedops.flagship:ATTENTION --arch sm_90 --operand "
-    "x=float16:8,16,1024,1024 --operand scale=0.125 --operand pair_bias=float16:16,1024,1024 "
-    "--operand padding=bool:8,1,1,1024 --operand p=0.1 --output attention.cuh"
-)
+EXAMPLE = """Example:
+
+\b
+fusedops export fusedops.flagship:ATTENTION \\
+  --arch sm_90 --output attention.cuh \\
+  --operand x=float16:8,16,1024,1024 \\
+  --operand scale=0.125 --operand p=0.1 \\
+  --operand pair_bias=float16:16,1024,1024 \\
+  --operand padding=bool:8,1,1,1024"""
 
 
 def export(
@@ -75,5 +79,11 @@ def export(
         )
     except (TypeError, ValueError, UnsupportedError) as error:
         raise typer.BadParameter(str(error)) from None
+    except OSError as error:
+        raise typer.BadParameter(
+            f"{error.filename} cannot be written: {error.strerror}; name a file in a folder "
+            "that is there and is yours",
+            param_hint="--output",
+        ) from None
     if output is None:
         typer.echo(result.text, nl=False)

@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = ["tune"]
 
-EXAMPLE = (
-    "fusedops tune my_ops:scores --shape 32,16,3000,3000 --dtype float16 "
-    "--operand bias=T:16,3000,3000 --operand mask=bool:32,1,1,3000 --operand scale=0.125"
-)
+EXAMPLE = """Example:
+
+\b
+fusedops tune my_ops:scores \\
+  --shape 32,16,3000,3000 --dtype float16 \\
+  --operand bias=T:16,3000,3000 \\
+  --operand mask=bool:32,1,1,3000 \\
+  --operand scale=0.125"""
 
 
 def tune(
@@ -62,7 +66,8 @@ def tune(
 
     from rich.console import Console
 
-    import fusedops.ops  # noqa: F401 (texts of declarations name them)
+    import fusedops.map
+    import fusedops.ops  # noqa: F401 (and theirs)
     from fusedops.commands import words
     from fusedops.errors import FusedOpsError
     from fusedops.jit.store import unwritable
@@ -75,7 +80,9 @@ def tune(
         kinds = [kind for kind, wanted in (("forward", forward), ("backward", backward)) if wanted]
         if not kinds:
             raise ValueError("there is nothing to tune with --no-forward and --no-backward")
-        bound, options = _call(declared, shape, dtype, operand or [], dim, result, training)
+        words.read_dtype(dtype)
+        given = [*(operand or []), *([] if shape is None else [f"x=T:{shape}"])]
+        bound, options = words.call(declared, given, dtype, dim, result, training=training)
         gpu = _gpu(device)
         if not dry_run and (reason := unwritable()):
             raise ValueError(f"{reason}; name another by --cache, or keep nothing by --dry-run")
@@ -89,36 +96,11 @@ def tune(
 
     try:
         where = keep(found, gpu)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # of the folder, or of the file that is there
         typer.echo(f"what was found could not be kept: {error}", err=True)
         raise typer.Exit(1) from None
     said = f"kept in {where}" if where else "nothing is faster than what there is; nothing is kept"
     console.print(said, soft_wrap=True, highlight=False)
-
-
-def _call(
-    op: RowOp,
-    shape: str | None,
-    dtype: str,
-    operand: list[str],
-    dim: str | None,
-    result: str | None,
-    training: bool,
-) -> tuple[Bound, dict[str, Any]]:
-    """The checked call on tensors without memory, and its options."""
-    from fusedops.commands import words
-
-    words.read_dtype(dtype)
-    given = [word.replace("=T:", f"={dtype}:") for word in operand]
-    if shape is not None:
-        given.append(f"x={dtype}:{shape}")
-    values = words.signature(given)
-    options: dict[str, Any] = {"training": training}
-    if dim is not None:
-        options["dim"] = words.ints(dim)
-    if result is not None:
-        options["dtype"] = words.read_dtype(result)
-    return op.bind(values.pop("x"), {**values, **options}), options
 
 
 def _gpu(index: int) -> Any:

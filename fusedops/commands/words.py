@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,8 @@ from fusedops.generate.views import STORAGE
 from fusedops.prebuild.signature import read_value
 
 if TYPE_CHECKING:
+    from fusedops.bind.bind import Bound
     from fusedops.row_op import RowOp
-
-__all__ = ["declaration", "import_here", "ints", "read_dtype", "signature"]
 
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in STORAGE}
 _FORMS = "NAME=DTYPE:SIZES, as in x=float16:8,1024, or NAME=NUMBER, as in scale=0.5"
@@ -90,6 +89,47 @@ def signature(words: Iterable[str]) -> dict[str, Any]:
     if "x" not in found:
         raise ValueError("--operand must give x, as in x=float16:8,1024")
     return found
+
+
+def call(
+    op: RowOp,
+    operand: Iterable[str],
+    dtype: str,
+    dim: str | None,
+    result: str | None,
+    **options: Any,
+) -> tuple[Bound, dict[str, Any]]:
+    """The checked call on tensors without memory, and its options.
+
+    Args:
+        op: The declaration.
+        operand: The words for x and the operands; T as the dtype stands for `dtype`.
+        dtype: The name of that dtype.
+        dim: The reduced dimensions with commas between, or None.
+        result: The name of the dtype of the result, or None.
+        options: Other options of the call.
+
+    Raises:
+        TypeError, ValueError: A word has another form, or the call does not fit.
+    """
+    return bound(op, values_of(operand, dtype), dim, result, **options)
+
+
+def values_of(operand: Iterable[str], dtype: str) -> dict[str, Any]:
+    """The values that such words give by name, as `signature`; T stands for `dtype`."""
+    return signature(word.replace("=T:", f"={dtype}:") for word in operand)
+
+
+def bound(
+    op: RowOp, values: Mapping[str, Any], dim: str | None, result: str | None, **options: Any
+) -> tuple[Bound, dict[str, Any]]:
+    """The checked call on x and operands by name; the other arguments are those of `call`."""
+    if dim is not None:
+        options["dim"] = ints(dim)
+    if result is not None:
+        options["dtype"] = read_dtype(result)
+    operands = {name: value for name, value in values.items() if name != "x"}
+    return op.bind(values["x"], {**operands, **options}), options
 
 
 def ints(text: str) -> tuple[int, ...]:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
             """The names of the operands of the operator itself."""
 
 
-__all__ = ["OPTIONS", "check_chain", "operands_of"]
+__all__ = ["OPTIONS", "check_chain", "operands_of", "optional_of"]
 
 #: The keywords of a call that are options, not operands.
 OPTIONS = ("dim", "normalized_shape", "dtype", "out", "training", "generator")
@@ -81,7 +81,7 @@ def check_chain(op: Declaration, side: str, functors: Iterable[Functor]) -> tupl
         if functor.masks and not op.masks:
             raise ValueError(
                 f"{name}: {functor!r} cannot stand here: a masked element leaves the row, which a "
-                "norm has no meaning for; masks belong in the load of Softmax or LogSoftmax"
+                "norm has no meaning for; masks belong in the load of Softmax, LogSoftmax or Map"
             )
         if functor.masks and side == "store":
             raise ValueError(
@@ -91,12 +91,17 @@ def check_chain(op: Declaration, side: str, functors: Iterable[Functor]) -> tupl
         if functor.needs_query and not (op.masks and side == "load"):
             raise ValueError(
                 f"{name}: {functor!r} cannot stand here: it compares queries with keys, which only "
-                "a softmax's input has; it belongs in the load of Softmax or LogSoftmax"
+                "scores have; it belongs in the load of Softmax, LogSoftmax or Map"
             )
         if functor.saves is not None and side == "store":
             raise ValueError(
                 f"{name}: {functor!r} cannot save in store: the value there is the output itself; "
                 "save= belongs in load"
+            )
+        if functor.taps is not None and side == "load":
+            raise ValueError(
+                f"{name}: {functor!r} cannot stand in load, parts of which are not computed; what "
+                "a load returns is a Save"
             )
         _check_traits(functor)
     return chain
@@ -148,6 +153,31 @@ def _of_row(op: Declaration, given: Any) -> str:
     return f"; the call says what a row is: {type(op).__name__}()(x, {option}={shortened(value)})"
 
 
+def optional_of(op: Declaration) -> tuple[str, ...]:
+    """The operands that a call may leave out, in order of first use, each once.
+
+    Raises:
+        ValueError: One functor needs an operand that another can do without.
+    """
+    functors = (*op.load, *op.store)
+    names = tuple(dict.fromkeys(name for one in functors for name in one.may_lack))
+    for functor in functors if names else ():
+        for operand in functor.operands():
+            if operand.name in names and operand.name not in functor.may_lack:
+                raise ValueError(
+                    f"{type(op).__name__}: {functor!r} needs its operand {operand.name!r}, which "
+                    "another functor declares as optional; say optional=True of both, or use two "
+                    "names"
+                )
+    for name in op.row_operands:
+        if name in names:
+            raise ValueError(
+                f"{type(op).__name__}: the op itself needs its operand {name!r}, which a functor "
+                "declares as optional; use two names"
+            )
+    return names
+
+
 def operands_of(op: Declaration) -> tuple[Operand, ...]:
     """The operands that functors and operator name, in order of first use, each once.
 
@@ -164,7 +194,7 @@ def operands_of(op: Declaration) -> tuple[Operand, ...]:
         *((functor, functor.operands()) for functor in op.store),
     ]
     for functor, operands in users:
-        stream = None if functor is None else functor.saves
+        stream = None if functor is None else functor.saves or functor.taps
         for operand in operands:
             if operand.name in reserved:
                 who = name if functor is None else repr(functor)

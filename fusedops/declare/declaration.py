@@ -15,12 +15,11 @@ from typing import Any
 
 from torch import Tensor
 
-from fusedops.declare.chains import check_chain, operands_of
-from fusedops.declare.operator import Operator
+from fusedops.declare.chains import check_chain, operands_of, optional_of
+from fusedops.declare.operator import Operator, own_operators
+from fusedops.declare.results import known_results
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Functor, Role
-
-__all__ = ["Declaration"]
 
 
 class Declaration(Operator):
@@ -31,10 +30,13 @@ class Declaration(Operator):
         constants: The other arguments of the declaration by name, such as eps or empty_row.
         operands: The operands that a call is given, in order of first use, each once.
         slots: The number of each operand by its name, counted from 1; x is number 0.
-        outputs: The names of the results: "y", then the saved streams, then the statistics.
-        joining: The results besides y that can have a gradient, in order: the saved streams, then
-            the differentiable statistics.
+        outputs: The names of the results: "y", then the saved streams, the taps and the statistics.
+        joining: The results besides y that can have a gradient, in order: the saved streams, the
+            taps, then the differentiable statistics.
+        taps: The names of the further outputs that functors of the STORE write.
         saves: The operand whose dtype each saved stream has, or None, by the stream's name.
+        stream_dtypes: The dtypes of the saved streams whose functors say one, by name.
+        optional: The names of the operands that a call may leave out.
         dropouts: The number of functors that draw, such as `Dropout`.
         probabilities: The probability operand of each of those, LOAD before STORE.
         counted: The names of the operands that count columns, such as those of `Lengths`.
@@ -57,13 +59,19 @@ class Declaration(Operator):
         self.slots = {operand.name: slot for slot, operand in enumerate(self.operands, 1)}
         streams = [f.saves for f in self.load if f.saves is not None]
         self.saves = {stream.name: stream.like for stream in streams}
-        if len(self.saves) != len(streams):
+        taps = [f.taps for f in self.store if f.taps is not None]
+        self.taps = tuple(tap.name for tap in taps)
+        streams += taps
+        if len({one.name for one in streams}) != len(streams):
             names = [stream.name for stream in streams]
             raise ValueError(f"{type(self).__name__}: save= names must differ, got {names}")
+        self.stream_dtypes = {one.name: one.dtype for one in streams if one.dtype is not None}
+        self.optional = optional_of(self)
+        self._without: dict[tuple[str, ...], Any] = {}
         returned = [name for name, one in self.statistics.items() if constants.get(one.option)]
-        self.outputs: tuple[str, ...] = ("y", *self.saves, *returned)
+        self.outputs: tuple[str, ...] = ("y", *self.saves, *self.taps, *returned)
         differentiable = [name for name in returned if self.statistics[name].differentiable]
-        self.joining: tuple[str, ...] = (*self.saves, *differentiable)
+        self.joining: tuple[str, ...] = (*self.saves, *self.taps, *differentiable)
         chains = (*self.load, *self.store)
         self.probabilities = [f.draws for f in chains if f.draws is not None]
         self.dropouts = len(self.probabilities)
@@ -71,10 +79,60 @@ class Declaration(Operator):
         self.causal = any(f.needs_query for f in self.load)
         self.forward_only = [f for f in (*self.load, *self.store) if not f.differentiable]
 
+    def given(self, operands: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """The op that a call with these operands runs, and its operands.
+
+        It is another op where the call leaves out optional operands, or gives None for them: that
+        in which the functors' `without` has taken their places.
+
+        Raises:
+            TypeError: An operand is given whose functor is left out for want of another.
+        """
+        lacking = self.lacking(operands)
+        if not lacking:
+            return self, dict(operands)
+        op = self.without(lacking)
+        for name in operands:
+            if name in self.slots and name not in (*op.slots, *lacking):
+                raise TypeError(
+                    f"{self.name}: operand {name!r} is given, but not {', '.join(lacking)}, "
+                    "without which its functor is left out; give both or neither"
+                )
+        return op, {name: value for name, value in operands.items() if name not in lacking}
+
+    def lacking(self, operands: Mapping[str, Any]) -> tuple[str, ...]:
+        """The optional operands that a call leaves out, or gives None for."""
+        return tuple(name for name in self.optional if operands.get(name) is None)
+
+    def without(self, names: tuple[str, ...]) -> Any:
+        """The op that a call runs which leaves these optional operands out, made once."""
+        found = self._without.get(names)
+        if found is None:
+
+            def those(functors: Iterable[Functor]) -> list[Functor]:
+                kept = (f.without(names) if {*f.may_lack} & {*names} else f for f in functors)
+                return [one for one in kept if one is not None]
+
+            found = self._without.setdefault(names, self.of(those(self.load), those(self.store)))
+        return found
+
+    def of(self, load: Iterable[Functor], store: Iterable[Functor]) -> Any:
+        """The same op with other functors, as pickling would make it."""
+        reduced: Any = self.__reduce__()
+        make, (kind, _, _, constants) = reduced
+        return make(kind, tuple(load), tuple(store), constants)
+
     @property
     def name(self) -> str:
         """The name of the op in error messages, its class's name."""
         return type(self).__name__
+
+    @functools.cached_property
+    def label(self) -> str:
+        """The declaration in short, as profilers show it: ``LayerNorm(Residual | Affine)``."""
+        load, store = (", ".join(type(f).__name__ for f in chain) for _, chain in self._sides())
+        chains = f"{load} | {store}".strip() if store else load
+        return f"{type(self).__name__}({chains})"
 
     def check_differentiable(self) -> None:
         """Raise UnsupportedError if a functor, and so the op, has no derivative."""
@@ -125,6 +183,8 @@ class Declaration(Operator):
 @functools.cache
 def _result_type(name: str, fields: tuple[str, ...]) -> Any:
     """The named-tuple class of these fields; its instances pickle by name and fields."""
+    if name.removesuffix("Result") in own_operators and fields in known_results:
+        return known_results[fields]
     made = collections.namedtuple(name, fields)  # type: ignore[misc]
 
     def reduce(result: Any) -> tuple[Any, ...]:

@@ -15,8 +15,6 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Operator", "Statistic", "own_operators"]
-
 #: The operators that are part of fusedops, by class name; a text names them without a module.
 own_operators: dict[str, type[Operator]] = {}
 
@@ -48,6 +46,8 @@ class Operator:
         gradient_header: The C++ header of the operator's gradient.
         definition: C++ text that holds both structs, for an operator that no header has.
         kept: The numbers of a row that the backward pass reads; kKept in the C++.
+        reduces: Whether rows are reduced; False for an operator whose results are functions of
+            single elements, which keeps nothing and has neither statistics nor row operands.
         numbers: The names of the constants that are data members of the C++ structs, in order.
         statistics: The numbers of a row that a call can return, by the output's name, in order.
         several_dims: Whether a row may have several dimensions: dim= takes a sequence, and there is
@@ -63,6 +63,7 @@ class Operator:
     gradient_header: ClassVar[str] = ""
     definition: ClassVar[str] = ""
     kept: ClassVar[int]
+    reduces: ClassVar[bool] = True
     numbers: ClassVar[tuple[str, ...]] = ()
     statistics: ClassVar[Mapping[str, Statistic]] = types.MappingProxyType({})
     several_dims: ClassVar[bool] = False
@@ -79,6 +80,15 @@ class Operator:
         ours = cls.__module__.partition(".")[0] == __name__.partition(".")[0]
         if ours and hasattr(cls, "kept") and not cls.__name__.startswith("_"):
             own_operators[cls.__name__] = cls
+
+    @property
+    def from_result(self) -> bool:
+        """Whether the gradient can be computed from the result y and what is kept of the row.
+
+        If so, `gradient_header` has the template ``FromResult``: for the C++ struct G of the
+        gradient, ``FromResult<G>`` is the same with y loaded in place of the value.
+        """
+        return False
 
     @property
     def row_operands(self) -> tuple[str, ...]:
@@ -169,7 +179,14 @@ class Operator:
                 "fusedops/op/contract.cuh)"
             )
         kept = getattr(self, "kept", None)
-        if isinstance(kept, bool) or not isinstance(kept, int) or kept < 1:
+        if not self.reduces:
+            if kept != 0 or self.statistics or self.row_operands:
+                raise TypeError(
+                    f"{name}: an operator that reduces nothing knows nothing of a row: kept = 0, "
+                    f"no statistics, no row operands; got kept = {kept!r}, statistics "
+                    f"{sorted(self.statistics)} and row operands {sorted(self.row_operands)}"
+                )
+        elif isinstance(kept, bool) or not isinstance(kept, int) or kept < 1:
             raise TypeError(
                 f"{name}: an operator says how many numbers of a row its gradient reads, at least "
                 f"one: kept = 1, say, as kKept in its C++; got {kept!r}"

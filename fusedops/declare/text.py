@@ -25,8 +25,6 @@ from fusedops.declare.operator import own_operators
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Functor
 
-__all__ = ["modules", "read", "spell"]
-
 #: The live ops of this process by their text; a text whose op no longer exists is parsed.
 _spelled: weakref.WeakValueDictionary[str, Declaration] = weakref.WeakValueDictionary()
 
@@ -36,6 +34,7 @@ _classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
 
 _OWN = "-"
 _MARK = "  # "
+_LACKS = "without "
 
 
 def spell(op: Declaration) -> str:
@@ -64,6 +63,14 @@ def read(text: str) -> Any:
     return _spelled.get(text) or _read(text)
 
 
+def lacking_text(text: str, names: tuple[str, ...]) -> str:
+    """The text of a declaration whose call leaves out these optional operands, from its own.
+
+    Dynamo traces it, so it makes no op; `read` does.
+    """
+    return f"{_LACKS}{' '.join(names)}: {text}"
+
+
 def modules(text: str) -> list[str] | None:
     """The names of the modules to import before `text` is read in another process, each once.
 
@@ -79,6 +86,12 @@ def modules(text: str) -> list[str] | None:
 
 @functools.lru_cache(maxsize=1024)
 def _read(text: str) -> Declaration:
+    if text.startswith(_LACKS):
+        names, _, whole = text.removeprefix(_LACKS).partition(": ")
+        op: Declaration = read(whole)
+        if not {*names.split()} <= {*op.optional}:
+            raise _no_declaration(text)
+        return op.without(tuple(names.split()))  # type: ignore[no-any-return]
     body, _, places = text.partition(_MARK)
     order = iter(places.split())  # of the op and its functors, as they are called
     try:

@@ -7,8 +7,6 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-__all__ = ["Finding", "Verdict", "one_line"]
-
 
 class Verdict(enum.Enum):
     """How it stands; only a problem keeps fusedops from working."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 from fusedops.doctor.finding import Finding, Verdict
@@ -81,6 +82,11 @@ def _missing(root: Path, bad: Verdict) -> Finding:
     reason = trust.distrust_above(above / root.name)
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         reason = f"it cannot be made in {above}"
+    elif not reason:  # permissions do not say it all, of /proc for example
+        try:
+            Path(tempfile.mkdtemp(prefix=".fusedops-", dir=above)).rmdir()
+        except OSError as error:
+            reason = f"it cannot be made in {above}: {error.strerror}"
     if reason:
         return Finding("cache", f"{root} is not there: {reason}", bad, f"mend that, or {CURE}")
     if bad is Verdict.PROBLEM:

@@ -14,11 +14,8 @@ from fusedops.explain.report import Kept
 from fusedops.generate.target import Target
 from fusedops.run import forward
 from fusedops.run.backward import Backward
-from fusedops.run.gradient import Gradient, described
+from fusedops.run.gradient import described, gradient_of
 from fusedops.run.operand_gradients import Occurrence
-
-__all__ = ["GradCall", "grad_call"]
-
 
 _PLACES = {"registers": "registers", "shared": "shared memory", "memory": "memory"}
 
@@ -37,7 +34,7 @@ class GradCall:
         self.bound = bound
         self.names = names
         self.refused = refused
-        self.gradient = Gradient(bound.op, names, frozenset(bound.op.joining))
+        self.gradient = gradient_of(bound, names, frozenset(bound.op.joining))
 
     def kept(self) -> tuple[Kept, ...]:
         """The saved tensors: row statistics, inputs and saved streams that the backward reads."""
@@ -45,7 +42,9 @@ class GradCall:
         compute = str(bound.compute).removeprefix("torch.")
         rows = bound.output_shape(KEPT)
         own = math.prod(rows) * bound.compute.itemsize
-        kept = [Kept("statistics", f"{rows[-1]} numbers in {compute} a row", own, own)]
+        kept = []
+        if bound.op.kept:
+            kept.append(Kept("statistics", f"{rows[-1]} numbers in {compute} a row", own, own))
         for name, value in {"x": bound.x, **bound.operands}.items():
             read = needed.x if name == "x" else name in needed.operands
             if read and isinstance(value, Tensor):
@@ -53,6 +52,9 @@ class GradCall:
         for name in sorted(needed.streams):
             size = math.prod(bound.output_shape(name)) * bound.output_dtype(name).itemsize
             kept.append(Kept(name, "the output itself, not a copy", size, 0))
+        if needed.result:
+            size = math.prod(bound.x.shape) * bound.dtype.itemsize
+            kept.append(Kept("y", "the output itself, not a copy, in place of x", size, 0))
         return tuple(kept)
 
     def how(self, target: Target) -> str:
@@ -89,7 +91,7 @@ class GradCall:
             where = ""
             if share.kind == "column" and told.tile is not None:
                 where = f" in {_PLACES[told.tile.launch.sum_storage]}"
-            later = ", the parts added up by the second" * told.partial(share)
+            later = ", the parts added up by the second" * (one in told.targets.parts_of)
             parts.append(f"{one.name}: summed over {over}{where}{later}")
         for found in filter(None, (variant.cached() for variant in told.variants)):
             parts += found.remarks

@@ -32,8 +32,6 @@ from fusedops.schedule import override
 from fusedops.schedule.forward import HOST_BUFFERED
 from fusedops.schedule.row_schedule import Schedule, reserved_shared
 
-__all__ = ["explain"]
-
 
 def explain(bound: Bound, target: Target | None = None) -> Explanation:
     """Explain a checked call.
@@ -88,7 +86,7 @@ def explain(bound: Bound, target: Target | None = None) -> Explanation:
         visited=_visited(described, info),
         schedule=None if info is None else info.schedule,
         tile=None if info is None else info.tile,
-        why=_why(info, target),
+        why=_why(bound, info, target),
         operands=operands,
         numbers={k: v for k, v in bound.operands.items() if not isinstance(v, Tensor)},
         outputs=outputs,
@@ -218,11 +216,13 @@ def _visited(bound: Bound, info: ForwardInfo | None) -> tuple[tuple[int, ...], s
     )
 
 
-def _why(info: ForwardInfo | None, target: Target) -> str:
+def _why(bound: Bound, info: ForwardInfo | None, target: Target) -> str:
     if info is None:
         return "nothing is launched: x has no elements"
     columns, tile = info.geometry.columns, info.tile
     forced = "forced by fusedops.testing; " if override.current() != override.Override() else ""
+    if tile is None and not bound.op.reduces:
+        return f"{forced}nothing is reduced: rows are read and written piece by piece"
     if tile is None:
         if info.schedule == "streaming":
             return f"{forced}rows are read twice (the buffer has room for {HOST_BUFFERED} columns)"
@@ -243,7 +243,9 @@ def _why(info: ForwardInfo | None, target: Target) -> str:
     limit = shared_limit - reserved_shared(tile.threads_per_block, tile.compute_bytes)
     if tile.staged_bytes:
         parts.append(f"rows go through {tile.shared_bytes} bytes of shared memory, as they are")
-    if tile.chunks == 1:
+    if tile.storage == "chunks":
+        parts.append("nothing is reduced: each chunk has a block of its own")
+    elif tile.chunks == 1:
         parts.append("the row fits the registers")
     elif tile.storage == "cluster":
         share = "one each" if tile.one_tile else "some each, read twice"
@@ -301,7 +303,7 @@ def _notes(
         notes.append("masks are applied last, whatever stands after them")
     if any(functor.bounds for functor in acting):
         notes.append("columns that indices mask out are not loaded: the bytes are an upper bound")
-    if info is not None and info.schedule == "streaming":
+    if info is not None and info.schedule == "streaming" and bound.op.reduces:
         notes.append("the row is read twice: the second time from a cache, where it is still there")
     if gradients is not None and gradients.refused:
         notes.append(f"a call in grad mode raises: {gradients.refused}")

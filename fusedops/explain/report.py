@@ -16,8 +16,6 @@ from fusedops.schedule.row_schedule import Schedule
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
 
-__all__ = ["CEILINGS", "Cached", "Ceiling", "Explanation", "Kept", "Place"]
-
 #: The state of a variant: in this process, in the cache on disk, or not built yet.
 Cached: TypeAlias = 'Literal["loaded", "on disk", "to be built"]'
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fusedops.bind.bind import Bound, bind
+from fusedops.bind.bind import Bound, bind, floating
 from fusedops.declare.chains import OPTIONS
 from fusedops.errors import UnsupportedError
 from fusedops.run import forward
@@ -18,8 +18,6 @@ from fusedops.run.gradient import Gradient
 
 if TYPE_CHECKING:
     from fusedops.row_op import RowOp
-
-__all__ = ["exported_call", "gradient_of"]
 
 #: Options that belong to one call, not to what is exported.
 _OF_A_CALL = ("out", "generator")
@@ -69,12 +67,7 @@ def gradient_of(bound: Bound, wanted: Collection[str] | bool) -> Gradient | None
             f"export: {op.forward_only[0]!r} has no derivative, so {op.name} has none; pass "
             "backward=False, or give the functor one"
         )
-    floating = [
-        name
-        for name, value in bound.operands.items()
-        if isinstance(value, Tensor) and value.is_floating_point()
-    ]
-    able = ["x", *(name for name in floating)]
+    able = ["x", *floating(bound.operands)]
     names = able if wanted is True else list(wanted)
     for name in names:
         if name not in able:

@@ -10,8 +10,6 @@ from fusedops.exporting import text
 from fusedops.exporting.passes import Launch, Pass
 from fusedops.generate.source import CUDA_LINKAGE
 
-__all__ = ["ALIGNMENT", "HEAD", "functions", "linkage"]
-
 #: Of every pointer: kernels were chosen for it.
 ALIGNMENT = 16
 

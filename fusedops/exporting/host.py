@@ -14,8 +14,6 @@ from fusedops.exporting import text
 from fusedops.exporting.passes import Pass
 from fusedops.generate.source import HOST_LINKAGE
 
-__all__ = ["HEAD", "functions", "linkage"]
-
 HEAD = """\
 #if defined(__CUDACC__)
 #error "this header is for a CPU: compile what includes it with a host compiler"

@@ -17,8 +17,6 @@ from torch import Tensor
 from fusedops import _runtime
 from fusedops.generate.views import STORAGE, contiguous
 
-__all__ = ["Parameter", "Parameters", "Patch"]
-
 Patch: TypeAlias = "tuple[int, int, int]"
 
 #: Names that the generated functions use themselves, or C++ does.

@@ -20,13 +20,12 @@ from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.run import forward
 from fusedops.run.backward import Backward
+from fusedops.run.backward_schedule import in_one_block
 from fusedops.run.gradient import Gradient, described
 from fusedops.run.saved_tensors import joining_name, saved_name
 from fusedops.run.wanted_gradients import WantedGradients
 from fusedops.schedule.backward import resident_rows
 from fusedops.schedule.row_partition import HOST_SLICE
-
-__all__ = ["Launch", "Pass", "backward_pass", "forward_pass"]
 
 _HELPERS = "exported::"
 
@@ -90,16 +89,18 @@ def forward_pass(bound: Bound, target: Target) -> Pass:
     for name, slot in bound.op.slots.items():
         _operand(parameters, slot, name, bound)
     for number, name in enumerate(bound.outputs):
+        if name == KEPT and not bound.op.kept:
+            continue
         called = "kept" if name == KEPT else name
         parameters.output(number, called, bound.output_dtype(name), bound.output_shape(name))
     blocks = 1 if tile is None else tile.rows_per_block
-    cluster = 1 if tile is None else tile.cluster
+    cluster, apart = (1, 1) if tile is None else (tile.cluster, tile.blocks_per_row)
     launch = Launch(
         info.variant,
         info.words,
         (*parameters.writes(info.patches), *([] if fixed else [_ROWS])),
         str(rows) if fixed else "rows",
-        f"{_HELPERS}blocks({rows if fixed else 'rows'}, {blocks}, {cluster})",
+        f"{_HELPERS}blocks({rows if fixed else 'rows'}, {blocks}, {apart})",
         1 if tile is None else tile.threads_per_block,
         0 if tile is None else tile.shared_bytes,
         cluster,
@@ -130,14 +131,14 @@ def backward_pass(bound: Bound, gradient: Gradient, target: Target) -> Pass:
     tile, rows = told.tile, told.geometry.rows
     variant, words, patches = told.first
     lanes = 1 if tile is None else tile.rows_per_block
-    cluster = 1 if tile is None else tile.cluster
+    cluster, apart = (1, 1) if tile is None else (tile.cluster, tile.blocks_per_row)
     launches = [
         Launch(
             variant,
             words,
             (*parameters.writes(patches), *([] if fixed else [_ROWS, *_slices(words)])),
             total,
-            _blocks(total, lanes, cluster),
+            _blocks(total, lanes, apart),
             1 if tile is None else tile.threads_per_block,
             told.targets.shared_sums * bound.compute.itemsize,
             cluster,
@@ -169,7 +170,7 @@ def backward_pass(bound: Bound, gradient: Gradient, target: Target) -> Pass:
         rows if fixed else None,
         None if fixed else _cut(told, target),
         tuple(pieces),
-        0 if fixed or not pieces else 2 if tile else 2 * _fewest_rows(told),
+        0 if fixed or not pieces else _fewest(told),
     )
 
 
@@ -205,7 +206,7 @@ def _backward_parameters(
     keywords |= {joining_name(name): f"d{name}" for name in op.joining}
     for keyword, name in {**keywords, KEPT: "kept"}.items():
         value = given.get(keyword)
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor) and (name != "kept" or op.kept):
             parameters.tensor(numbers[keyword], name, value)
     for number, name in enumerate(gradient.names):
         dtype, shape = told.outputs[number]
@@ -237,10 +238,10 @@ def _check_sums(bound: Bound, gradient: Gradient, told: Backward) -> None:
     )
 
 
-def _blocks(slices: str, of_block: int, cluster: int) -> str:
-    """Blocks for so many slices."""
-    if cluster > 1:
-        return f"{slices} * {cluster}"
+def _blocks(slices: str, of_block: int, apart: int) -> str:
+    """Blocks for so many slices, of which each has `apart`."""
+    if apart > 1:
+        return f"{slices} * {apart}"
     return slices if of_block == 1 else f"({slices} + {of_block - 1}) / {of_block}"
 
 
@@ -255,6 +256,15 @@ def _cut(told: Backward, target: Target) -> str:
         return "fusedops::cut_rows(rows, rows, 1, 1)"
     resident = resident_rows(tile, target.multiprocessors)
     return f"fusedops::cut_rows(rows, {resident}, 1, {tile.rows_per_block})"
+
+
+def _fewest(told: Backward) -> int:
+    """Rows from which on the op makes sums over them in parts."""
+    tile, gpu = told.tile, told.target.gpu
+    if tile is None or gpu is None:
+        return 2 * _fewest_rows(told)
+    few = in_one_block(tile, gpu)
+    return 2 if few is None else 1 + few.rows_per_block
 
 
 def _fewest_rows(told: Backward) -> int:

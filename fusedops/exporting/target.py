@@ -9,8 +9,6 @@ import torch
 from fusedops.generate.target import ARCHS, Target
 from fusedops.jit import host, nvrtc
 
-__all__ = ["command", "target_of"]
-
 #: What makes a library of it decides no bit of its results.
 _LIBRARY = frozenset({"-fPIC", "-shared", "-fvisibility=hidden"})
 

@@ -11,18 +11,6 @@ from collections.abc import Sequence
 
 from fusedops.exporting.passes import Launch, Pass
 
-__all__ = [
-    "ALIAS",
-    "arguments",
-    "checks",
-    "filled",
-    "function",
-    "kernels",
-    "namespace",
-    "parts",
-    "pieces",
-]
-
 #: At the head of a function that uses the helpers of host/call.cuh.
 ALIAS = "namespace exported = fusedops::exported;"
 

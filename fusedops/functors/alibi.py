@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
-from fusedops.functors.base import Operand, Reads, Role, check_name
+from fusedops.functors.base import Operand, Reads, Role, check_flag, check_name, shown
 from fusedops.functors.position import Positioned
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ class Alibi(Positioned):
             One slope a head has shape (heads, 1, 1) for x of shape (batch, heads, queries, keys).
             A tensor has a gradient.
         align, offset: As for `Causal`.
+        optional: Whether a call may leave the operand out or give None for it; it then runs without
+            the functor.
 
     Raises:
         TypeError, ValueError: slopes cannot be the name of an operand, or align or offset is
@@ -49,10 +51,12 @@ class Alibi(Positioned):
     slopes: str
     align: str = "top-left"
     offset: int = 0
+    optional: bool = dataclasses.field(default=False, kw_only=True)
     header: ClassVar[str] = "alibi.cuh"
 
     def __post_init__(self) -> None:
         check_name(self, "slopes", self.slopes)
+        check_flag(self, "optional")
         self.check_position()
 
     def operands(self) -> tuple[Operand, ...]:
@@ -69,3 +73,6 @@ class Alibi(Positioned):
         writer.query_map()
         writer.constant(self.shift(writer.queries, writer.columns))
         return f"Alibi<{slopes}, RowMap<{writer.rank}>>"
+
+    def __repr__(self) -> str:
+        return shown(self, "optional")

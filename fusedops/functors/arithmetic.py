@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from fusedops.functors.base import Functor, Operand, Reads, Role, check_name
+from fusedops.functors.base import (
+    Functor,
+    Operand,
+    Reads,
+    Role,
+    check_dtype,
+    check_flag,
+    check_name,
+    shown,
+)
 
 if TYPE_CHECKING:
     from fusedops.functors.protocols import Chain, Writer
@@ -27,6 +36,8 @@ class Scale(Functor):
         scale: The name of an operand: a floating tensor of any dtype that broadcasts against x, or
             a number. A number is an argument of the kernel, so a new one builds nothing; a 0-d
             tensor is read on the device. Both x and a tensor have gradients.
+        optional: Whether a call may leave it out or give None for it; it then runs without the
+            functor.
 
     Raises:
         TypeError, ValueError: scale cannot be the name of an operand.
@@ -37,10 +48,12 @@ class Scale(Functor):
     """
 
     scale: str
+    optional: bool = dataclasses.field(default=False, kw_only=True)
     header: ClassVar[str] = "scale.cuh"
 
     def __post_init__(self) -> None:
         check_name(self, "scale", self.scale)
+        check_flag(self, "optional")
 
     def operands(self) -> tuple[Operand, ...]:
         return (Operand(self.scale, Role.VALUE),)
@@ -54,6 +67,9 @@ class Scale(Functor):
     def emit(self, writer: Writer) -> str:
         return f"Scale<{writer.operand(self.scale)}>"
 
+    def __repr__(self) -> str:
+        return shown(self, "optional")
+
 
 @dataclasses.dataclass(frozen=True)
 class Bias(Functor):
@@ -62,6 +78,8 @@ class Bias(Functor):
     Args:
         bias: The name of an operand: a floating tensor of any dtype that broadcasts against x, or a
             number. Both x and a tensor have gradients.
+        optional: Whether a call may leave it out or give None for it; it then runs without the
+            functor.
 
     Raises:
         TypeError, ValueError: bias cannot be the name of an operand.
@@ -72,10 +90,12 @@ class Bias(Functor):
     """
 
     bias: str
+    optional: bool = dataclasses.field(default=False, kw_only=True)
     header: ClassVar[str] = "bias.cuh"
 
     def __post_init__(self) -> None:
         check_name(self, "bias", self.bias)
+        check_flag(self, "optional")
 
     def operands(self) -> tuple[Operand, ...]:
         return (Operand(self.bias, Role.VALUE),)
@@ -89,14 +109,24 @@ class Bias(Functor):
     def emit(self, writer: Writer) -> str:
         return f"Bias<{writer.operand(self.bias)}>"
 
+    def __repr__(self) -> str:
+        return shown(self, "optional")
+
 
 @dataclasses.dataclass(frozen=True)
 class Affine(Functor):
     """Multiply and add: ``x * gamma + beta``, of which one may be left out.
 
+    With `zero_centred` it is ``x * (1 + gamma) + beta``, as with the weights of Gemma and with
+    Megatron's ``layernorm_zero_centered_gamma``: ``1 + gamma`` is computed in the compute type, so
+    that nothing of a 16-bit gamma is rounded away.
+
     Args:
         gamma, beta: The names of operands, or None: floating tensors of any dtype that broadcast
             against x, in norms of shape (columns,) as a rule, or numbers. Tensors have gradients.
+        optional: Whether a call may leave out either or both, or give None: it then runs as
+            declared without those.
+        zero_centred: Whether gamma is stored as its difference from 1.
 
     Raises:
         TypeError, ValueError: gamma or beta cannot be the name of an operand, or both are None.
@@ -110,6 +140,8 @@ class Affine(Functor):
 
     gamma: str | None = None
     beta: str | None = None
+    zero_centred: bool = dataclasses.field(default=False, kw_only=True)
+    optional: bool = dataclasses.field(default=False, kw_only=True)
     header: ClassVar[str] = "affine.cuh"
 
     def __post_init__(self) -> None:
@@ -118,6 +150,10 @@ class Affine(Functor):
         for field in ("gamma", "beta"):
             if getattr(self, field) is not None:
                 check_name(self, field, getattr(self, field))
+        check_flag(self, "optional")
+        check_flag(self, "zero_centred")
+        if self.zero_centred and self.gamma is None:
+            raise ValueError("Affine: zero_centred says what gamma is, and there is none")
 
     def operands(self) -> tuple[Operand, ...]:
         return tuple(
@@ -126,7 +162,7 @@ class Affine(Functor):
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         if self.gamma is not None:
-            x = x * chain.value(self.gamma)
+            x = x * self._factor(chain)
         return x if self.beta is None else x + chain.value(self.beta)
 
     @property
@@ -134,7 +170,12 @@ class Affine(Functor):
         return tuple(name for name in (self.gamma, self.beta) if name is not None)
 
     def intermediates(self, x: Tensor, chain: Chain) -> tuple[Tensor, ...]:
-        return () if self.gamma is None else (x * chain.value(self.gamma),)
+        return () if self.gamma is None else (x * self._factor(chain),)
+
+    def _factor(self, chain: Chain) -> Tensor | float:
+        assert self.gamma is not None
+        gamma = chain.value(self.gamma)
+        return 1 + gamma if self.zero_centred else gamma
 
     def gradients(self) -> tuple[str | None, ...]:
         return (self.gamma, self.beta)
@@ -146,7 +187,17 @@ class Affine(Functor):
     def emit(self, writer: Writer) -> str:
         gamma = writer.absent() if self.gamma is None else writer.operand(self.gamma)
         beta = writer.absent() if self.beta is None else writer.operand(self.beta)
-        return f"Affine<{gamma}, {beta}>"
+        return f"Affine<{gamma}, {beta}{', true' if self.zero_centred else ''}>"
+
+    def without(self, names: Collection[str]) -> Affine | None:
+        gamma, beta = (None if one in names else one for one in (self.gamma, self.beta))
+        if gamma is None and beta is None:
+            return None
+        centred = self.zero_centred and gamma is not None
+        return dataclasses.replace(self, gamma=gamma, beta=beta, zero_centred=centred)
+
+    def __repr__(self) -> str:
+        return shown(self, "zero_centred", "optional")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,11 +222,7 @@ class Cast(Functor):
     rounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        known = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-        if self.dtype not in known:
-            raise TypeError(
-                f"Cast: dtype must be one of {', '.join(map(str, known))}, got {self.dtype!r}"
-            )
+        check_dtype(self, "dtype", self.dtype)
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         return x.to(self.dtype).to(x.dtype)

@@ -9,10 +9,13 @@ import dataclasses
 import enum
 import keyword
 import math
-from collections.abc import Collection
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
+
+from fusedops.errors import shortened
 
 if TYPE_CHECKING:
     from fusedops.functors.protocols import Chain, Writer
@@ -23,10 +26,13 @@ __all__ = [
     "Reads",
     "Role",
     "Stream",
+    "check_dtype",
+    "check_flag",
     "check_name",
     "check_stream",
     "is_finite",
     "rounded",
+    "shown",
 ]
 
 
@@ -36,6 +42,7 @@ class Role(enum.Enum):
     VALUE = "a floating-point tensor or a number"
     FLAGS = "a bool tensor"
     COUNT = "an int32 or int64 tensor or an int"
+    IDS = "a tensor of integers"
     PROBABILITY = "a float in [0, 1]"
     ROW = "a floating-point tensor of one number a row, or a number"
 
@@ -72,10 +79,12 @@ class Stream(NamedTuple):
         name: The name of the output, a field of the op's result.
         like: The operand whose dtype the stream has where the call gives a tensor for it. Where the
             call gives a number, and where `like` is None, the stream has the dtype of x.
+        dtype: The dtype of the stream, whatever the operands have; None: as `like` says.
     """
 
     name: str
     like: str | None = None
+    dtype: torch.dtype | None = None
 
 
 class Functor:
@@ -99,6 +108,8 @@ class Functor:
             depends on which side of a rounding a value falls: `testing.check` allows both sides.
         differentiable: Whether the C++ struct has a `backward`. An op with a functor that has none
             runs forward only.
+        optional: Whether a call may leave the functor's operands out, or give None for them: a
+            field of the classes whose declarations choose.
     """
 
     header: ClassVar[str]
@@ -107,6 +118,7 @@ class Functor:
     needs_query: ClassVar[bool] = False
     rounds: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True
+    optional: bool = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -125,6 +137,15 @@ class Functor:
         return None
 
     @property
+    def taps(self) -> Stream | None:
+        """The further output that the functor writes, or None; in a STORE alone.
+
+        `apply` calls ``chain.tap(name, value)``. The C++ writes it wherever its type is not
+        ``Unread``, which it is in the backward pass; it has no kSaves.
+        """
+        return None
+
+    @property
     def draws(self) -> str | None:
         """The probability operand of a functor that draws random numbers, or None.
 
@@ -133,6 +154,22 @@ class Functor:
         ``chain.dropout(self)``, and `emit` the C++ ``Dropout`` from ``writer.dropout(name)``.
         """
         return None
+
+    @property
+    def shares(self) -> tuple[int, ...]:
+        """The dimensions of x along which a functor that draws has one draw for all elements.
+
+        They are x's as the call gives it, counted from the end where negative. Of the reduced
+        dimensions a functor shares either all or none.
+        """
+        return ()
+
+    def sharing(self, dims: Sequence[int]) -> Functor:
+        """The same functor with other dimensions for `shares`, for an x in another order of dims.
+
+        A functor that overrides `shares` has it as well.
+        """
+        raise NotImplementedError(f"{type(self).__name__}: sharing(dims), the same with other dims")
 
     @property
     def channel_operands(self) -> tuple[str, ...]:
@@ -212,6 +249,21 @@ class Functor:
         """
         return Reads(True, tuple(operand.name for operand in self.operands()))
 
+    @property
+    def may_lack(self) -> tuple[str, ...]:
+        """The names of the operands that a call may leave out: all, if the functor is `optional`.
+
+        The call then runs the declaration in which `without` has taken the functor's place.
+        """
+        return tuple(one.name for one in self.operands()) if self.optional else ()
+
+    def without(self, names: Collection[str]) -> Functor | None:
+        """What stands in the functor's place where a call leaves these of its operands out.
+
+        None, unless a functor knows better: nothing stands there.
+        """
+        return None
+
     def emit(self, writer: Writer) -> str:
         """Write the functor into the argument of a kernel; return its C++ type.
 
@@ -219,6 +271,20 @@ class Functor:
         member's type. A struct without members calls ``writer.constant(0)``.
         """
         raise NotImplementedError(f"{type(self).__name__}: emit(writer), its type in C++")
+
+
+def shown(functor: Any, *quiet: str) -> str:
+    """How a functor prints: the fields of `quiet` only where they differ from their defaults.
+
+    A field that joins a class after its first release is one of these, so that declarations which
+    do not use it keep their text.
+    """
+    fields = [
+        f"{one.name}={getattr(functor, one.name)!r}"
+        for one in dataclasses.fields(functor)
+        if one.name not in quiet or getattr(functor, one.name) != one.default
+    ]
+    return f"{type(functor).__name__}({', '.join(fields)})"
 
 
 def check_name(functor: object, field: str, name: object) -> None:
@@ -242,6 +308,24 @@ def check_stream(functor: object, field: str, name: object) -> None:
             f"{type(functor).__name__}: {field} names a field of the result, a named tuple, so it "
             "must neither begin with an underscore nor be a method of tuples (count, index), got "
             f"{name!r}"
+        )
+
+
+def check_dtype(functor: object, field: str, dtype: object) -> None:
+    """Raise TypeError unless this is a floating dtype that kernels write."""
+    known = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    if not isinstance(dtype, torch.dtype) or dtype not in known:
+        raise TypeError(
+            f"{type(functor).__name__}: {field} must be one of {', '.join(map(str, known))}, got "
+            f"{dtype!r}"
+        )
+
+
+def check_flag(functor: object, field: str) -> None:
+    """Raise TypeError unless a field is True or False."""
+    if not isinstance(value := getattr(functor, field), bool):
+        raise TypeError(
+            f"{type(functor).__name__}: {field} must be True or False, got {shortened(value)}"
         )
 
 

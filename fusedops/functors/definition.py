@@ -13,8 +13,6 @@ import re
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-__all__ = ["GRADIENT", "RESERVED", "VALUE", "Definition", "Program", "Step", "define", "names"]
-
 #: What expressions call the value that the functor sees, and the gradient of what it makes of it.
 VALUE, GRADIENT = "v", "g"
 

@@ -16,8 +16,6 @@ from torch import Tensor, fx
 
 from fusedops.functors.pointwise import SAME
 
-__all__ = ["freeze"]
-
 #: Views of the sample's shape, which other tensors need not have.
 _VIEWS = SAME - {"alias", "detach", "lift", "contiguous"}
 

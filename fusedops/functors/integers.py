@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["Range", "is_integer", "range_of"]
-
 #: Every integer up to here is a float.
 _EXACT = 1 << 24
 

@@ -29,8 +29,6 @@ from fusedops.functors.pointwise import (
     literal,
 )
 
-__all__ = ["lower"]
-
 _CURE = (
     "compute it outside and pass the result as an operand, or give the functor as C++ with "
     "fusedops.cpp_functor"

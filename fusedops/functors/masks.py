@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, ClassVar
 from torch import Tensor
 
 from fusedops.errors import shortened
-from fusedops.functors.base import Functor, Operand, Reads, Role, check_name
+from fusedops.functors.base import Functor, Operand, Reads, Role, check_flag, check_name, shown
 from fusedops.functors.position import FAR, Positioned
 
 if TYPE_CHECKING:
     from fusedops.functors.protocols import Chain, Writer
 
-__all__ = ["Causal", "Lengths", "Mask", "Window"]
+__all__ = ["Causal", "Lengths", "Mask", "Segments", "Window"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +29,8 @@ class Mask(Functor):
             dimension as well.
         keep: What True means: with False that the element is masked out, with True that it takes
             part, the convention of attention masks in torch.
+        optional: Whether a call may leave the mask out or give None for it; it then runs without
+            the functor.
 
     Raises:
         TypeError, ValueError: mask cannot be the name of an operand, or keep is no bool.
@@ -40,11 +42,13 @@ class Mask(Functor):
 
     mask: str
     keep: bool = False
+    optional: bool = dataclasses.field(default=False, kw_only=True)
     header: ClassVar[str] = "mask.cuh"
     masks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_name(self, "mask", self.mask)
+        check_flag(self, "optional")
         if not isinstance(self.keep, bool):
             raise TypeError(f"Mask: keep must be True or False, got {self.keep!r}")
 
@@ -60,6 +64,9 @@ class Mask(Functor):
 
     def emit(self, writer: Writer) -> str:
         return f"Mask<{writer.operand(self.mask)}, {str(self.keep).lower()}>"
+
+    def __repr__(self) -> str:
+        return shown(self, "optional")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,6 +194,8 @@ class Lengths(Functor):
         lengths: The name of an operand: an int, or an int32 or int64 tensor that broadcasts against
             x and has size 1 in the reduced dimensions. For x of shape (batch, heads, queries,
             keys), for example, its shape is (batch, 1, 1, 1).
+        optional: Whether a call may leave the operand out or give None for it; it then runs without
+            the functor.
 
     Raises:
         TypeError, ValueError: lengths cannot be the name of an operand.
@@ -197,12 +206,14 @@ class Lengths(Functor):
     """
 
     lengths: str
+    optional: bool = dataclasses.field(default=False, kw_only=True)
     header: ClassVar[str] = "lengths.cuh"
     masks: ClassVar[bool] = True
     bounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_name(self, "lengths", self.lengths)
+        check_flag(self, "optional")
 
     def operands(self) -> tuple[Operand, ...]:
         return (Operand(self.lengths, Role.COUNT),)
@@ -216,3 +227,62 @@ class Lengths(Functor):
 
     def emit(self, writer: Writer) -> str:
         return f"Lengths<{writer.operand(self.lengths)}>"
+
+    def __repr__(self) -> str:
+        return shown(self, "optional")
+
+
+@dataclasses.dataclass(frozen=True)
+class Segments(Functor):
+    """Keep the elements whose query and key are of the same segment; the others are masked.
+
+    Several sequences packed into one row attend each to itself: ``queries == keys``, compared as
+    integers, so that ids of any size are told apart.
+
+    Args:
+        queries: The name of an operand: a tensor of integers (uint8, int8, int16, int32 or int64)
+            that broadcasts against x. One id a query has shape (batch, 1, queries, 1) for x of
+            shape (batch, heads, queries, keys).
+        keys: The same for keys: (batch, 1, 1, keys), say. The two may be of different dtypes.
+        optional: Whether a call may leave both out or give None for them; it then runs without the
+            functor.
+
+    Raises:
+        TypeError, ValueError: queries or keys cannot be the name of an operand.
+
+    >>> import torch, fusedops as fo
+    >>> op, ids = fo.Softmax(load=[fo.Segments("q", "k")]), torch.tensor([0, 0, 1])
+    >>> op(torch.zeros(3, 3), q=ids[:, None], k=ids)
+    tensor([[0.5000, 0.5000, 0.0000],
+            [0.5000, 0.5000, 0.0000],
+            [0.0000, 0.0000, 1.0000]])
+    """
+
+    queries: str
+    keys: str
+    optional: bool = dataclasses.field(default=False, kw_only=True)
+    header: ClassVar[str] = "segments.cuh"
+    masks: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_name(self, "queries", self.queries)
+        check_name(self, "keys", self.keys)
+        check_flag(self, "optional")
+
+    def operands(self) -> tuple[Operand, ...]:
+        return (Operand(self.queries, Role.IDS), Operand(self.keys, Role.IDS))
+
+    def masked(self, chain: Chain) -> Tensor:
+        queries: Tensor = chain.tensor(self.queries)
+        keys: Tensor = chain.tensor(self.keys)
+        return queries != keys
+
+    def reads(self, wanted: Collection[str]) -> Reads:
+        return Reads(False, ())  # what left the row is known before
+
+    def emit(self, writer: Writer) -> str:
+        queries = writer.operand(self.queries)
+        return f"Segments<{queries}, {writer.operand(self.keys)}>"
+
+    def __repr__(self) -> str:
+        return shown(self, "optional")

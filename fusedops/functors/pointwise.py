@@ -13,18 +13,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-__all__ = [
-    "COPIES",
-    "EMPTY",
-    "IDLE",
-    "LOGICAL",
-    "PREDICATES",
-    "SAME",
-    "SPELLINGS",
-    "Spelling",
-    "literal",
-]
-
 Spelling: TypeAlias = str | Callable[[Mapping[str, Any]], str]
 
 
@@ -185,14 +173,7 @@ PREDICATES = LOGICAL | frozenset(["eq", "ne", "lt", "le", "gt", "ge", "isnan", "
 #: the other.
 SAME = frozenset(
     [
-        "alias",
-        "detach",
-        "view",
-        "_unsafe_view",
-        "reshape",
-        "expand",
-        "lift",
-        "contiguous",
+        *("alias", "detach", "view", "_unsafe_view", "reshape", "expand", "lift", "contiguous"),
         "_reshape_alias",
     ]
 )
@@ -206,16 +187,7 @@ EMPTY = frozenset(["empty", "empty_like", "new_empty"])
 #: Arguments that do not change an element's value.
 IDLE = frozenset(
     [
-        "dtype",
-        "layout",
-        "device",
-        "pin_memory",
-        "memory_format",
-        "non_blocking",
-        "size",
-        "stride",
-        "implicit",
-        "buffer",
-        "self_is_result",
+        *("dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking"),
+        *("size", "stride", "implicit", "buffer", "self_is_result"),
     ]
 )

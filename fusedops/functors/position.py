@@ -14,8 +14,6 @@ from fusedops.functors.base import Functor
 if TYPE_CHECKING:
     from fusedops.functors.protocols import Chain
 
-__all__ = ["FAR", "Positioned"]
-
 #: Beyond every row; a sum of a few of them still fits 64 bits.
 FAR = 1 << 60
 

@@ -13,8 +13,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Chain", "Writer"]
-
 
 class Writer(Protocol):
     """Appends the members of a functor's C++ struct to the kernel's argument, in their order.
@@ -58,7 +56,8 @@ class Writer(Protocol):
         """Append a ``Dropout``: seed, offset, threshold, scale and the map to the logical row.
 
         `p` is the name of the probability operand. Where seed and offset lie in memory, as in a
-        captured graph, the type is ``DropoutFrom``.
+        captured graph, the type is ``DropoutFrom``. The number of the row and the column are those
+        of the functor's `shares`.
         """
 
     def storage(self, dtype: torch.dtype) -> str:
@@ -92,6 +91,9 @@ class Chain(Protocol):
 
     def save(self, name: str, value: Tensor) -> Tensor:
         """Save a value as an output; return it rounded to the output's dtype, to go on with."""
+
+    def tap(self, name: str, value: Tensor) -> None:
+        """Keep a value of the STORE as an output, without rounding the chain."""
 
     def dropout(self, functor: Any) -> tuple[Tensor, float]:
         """Draw the mask of a functor that draws.

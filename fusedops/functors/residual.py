@@ -1,13 +1,14 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The residual connection."""
+"""The residual connection, and values that are saved on the way."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Generic, overload
 
+import torch
 from torch import Tensor
 
 from fusedops.errors import shortened
@@ -17,20 +18,32 @@ from fusedops.functors.base import (
     Reads,
     Role,
     Stream,
+    check_dtype,
+    check_flag,
     check_name,
     check_stream,
     is_finite,
     rounded,
+    shown,
 )
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from fusedops.functors.protocols import Chain, Writer
 
-__all__ = ["Residual"]
+    #: str where the stream is saved, None where it is not: an op's result depends on it.
+    SaveT = TypeVar("SaveT", bound=str | None, covariant=True, default=str | None)
+else:
+    from typing import TypeVar
+
+    SaveT = TypeVar("SaveT", covariant=True)
+
+__all__ = ["Residual", "Save", "Tap"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Residual(Functor):
+class Residual(Functor, Generic[SaveT]):
     """The residual connection: ``x + alpha * residual``.
 
     Args:
@@ -40,6 +53,12 @@ class Residual(Functor):
         save: The name under which the op also returns the sum, of x's shape and rounded to the
             residual's dtype (to x's where the residual is a number); in a LOAD alone. The chain
             goes on with the rounded value, so that the result is exactly the norm of the stream.
+        dtype: The dtype of the saved sum, torch.float32 for a residual stream that is kept in it,
+            say; None for the residual's. The chain goes on with the value rounded to it.
+        optional: Whether a call may leave the residual out or give None for it. It then runs
+            without the functor; with `save`, with `Save` in its place: what is saved is the value
+            without a residual, in `dtype`, or in x's dtype where that is None. An alpha that is an
+            operand may be left out with it, or alone: it is 1 then.
 
     Raises:
         TypeError, ValueError: A name cannot be that of an operand or of a result, or alpha is no
@@ -55,7 +74,61 @@ class Residual(Functor):
     residual: str
     alpha: float | str = 1.0
     save: str | None = None
+    dtype: torch.dtype | None = dataclasses.field(default=None, kw_only=True)
+    optional: bool = dataclasses.field(default=False, kw_only=True)
     header: ClassVar[str] = "residual.cuh"
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self: Residual[None],
+            residual: str,
+            alpha: float | str = ...,
+            save: None = ...,
+            *,
+            dtype: None = ...,
+            optional: bool = ...,
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Residual[str],
+            residual: str,
+            alpha: float | str = ...,
+            *,
+            save: str,
+            dtype: torch.dtype | None = ...,
+            optional: bool = ...,
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Residual[str],
+            residual: str,
+            alpha: float | str,
+            save: str,
+            *,
+            dtype: torch.dtype | None = ...,
+            optional: bool = ...,
+        ) -> None: ...
+        @overload
+        def __init__(
+            self,
+            residual: str,
+            alpha: float | str = ...,
+            save: str | None = ...,
+            *,
+            dtype: torch.dtype | None = ...,
+            optional: bool = ...,
+        ) -> None: ...
+        def __init__(
+            self,
+            residual: str,
+            alpha: float | str = 1.0,
+            save: str | None = None,
+            *,
+            dtype: torch.dtype | None = None,
+            optional: bool = False,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         check_name(self, "residual", self.residual)
@@ -68,6 +141,14 @@ class Residual(Functor):
             raise TypeError(f"Residual: alpha must be a number or an operand's name, got {got}")
         elif not is_finite(self.alpha):
             raise ValueError(f"Residual: alpha must be finite, got {shortened(self.alpha)}")
+        if self.dtype is not None:
+            check_dtype(self, "dtype", self.dtype)
+            if self.save is None:
+                raise ValueError(
+                    "Residual: dtype is that of the saved sum, and nothing is saved; name the sum "
+                    "with save=, or use Cast to round without saving"
+                )
+        check_flag(self, "optional")
 
     def operands(self) -> tuple[Operand, ...]:
         mine = Operand(self.residual, Role.VALUE)
@@ -75,7 +156,12 @@ class Residual(Functor):
 
     @property
     def saves(self) -> Stream | None:
-        return None if self.save is None else Stream(self.save, like=self.residual)
+        return None if self.save is None else Stream(self.save, self.residual, self.dtype)
+
+    def without(self, names: Collection[str]) -> Functor | None:
+        if self.residual not in names:
+            return dataclasses.replace(self, alpha=1.0)
+        return None if self.save is None else Save(self.save, dtype=self.dtype)
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         alpha = chain.value(self.alpha) if isinstance(self.alpha, str) else self.alpha
@@ -99,3 +185,97 @@ class Residual(Functor):
             return f"Residual<{skip}, {alpha}>"
         stream, joining = writer.output(self.save), writer.output_gradient(self.save)
         return f"SavedResidual<{skip}, {alpha}, {stream}, {joining}>"
+
+    def __repr__(self) -> str:
+        return shown(self, "dtype", "optional")
+
+
+@dataclasses.dataclass(frozen=True)
+class Save(Functor):
+    """Save the value as an output, of x's shape; the chain goes on with it as it was rounded.
+
+    This is what `Residual` with ``save=`` does, without a residual: the first layer of a network
+    whose residual stream is kept in float32 has none yet. In a LOAD alone.
+
+    Args:
+        name: The name under which the op returns the value. It has a gradient.
+        dtype: The dtype of the output: torch.float16, torch.bfloat16, torch.float32 or
+            torch.float64; None for x's.
+
+    Raises:
+        TypeError, ValueError: name cannot be that of a result, or dtype is another.
+
+    >>> import torch, fusedops as fo
+    >>> op = fo.LayerNorm(load=[fo.Scale("s"), fo.Save("scaled", dtype=torch.float64)])
+    >>> op(torch.tensor([[1.0, 2.0]]), s=3.0).scaled
+    tensor([[3., 6.]], dtype=torch.float64)
+    """
+
+    name: str
+    dtype: torch.dtype | None = None
+    header: ClassVar[str] = "save.cuh"
+
+    def __post_init__(self) -> None:
+        check_stream(self, "name", self.name)
+        if self.dtype is not None:
+            check_dtype(self, "dtype", self.dtype)
+
+    @property
+    def saves(self) -> Stream:
+        return Stream(self.name, dtype=self.dtype)
+
+    def apply(self, x: Tensor, chain: Chain) -> Tensor:
+        return chain.save(self.name, x)
+
+    def reads(self, wanted: Collection[str]) -> Reads:
+        return Reads(False, ())
+
+    def emit(self, writer: Writer) -> str:
+        return f"Save<{writer.output(self.name)}, {writer.output_gradient(self.name)}>"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tap(Functor):
+    """Return the value at this place of a STORE as a further output; the chain goes on with it.
+
+    Before a `Dropout` it gives the probabilities of a softmax, or the result of a norm before its
+    `Affine`. It has a gradient, which joins that of y in the same backward kernel. Nothing else
+    changes: the chain is not rounded, and y has the bits that it has without. In a STORE alone;
+    what a LOAD returns is a `Save`.
+
+    Args:
+        name: The name under which the op returns the value, of x's shape.
+        dtype: The dtype of the output: torch.float16, torch.bfloat16, torch.float32 or
+            torch.float64; None for that of y.
+
+    Raises:
+        TypeError, ValueError: name cannot be that of a result, or dtype is another.
+
+    >>> import torch, fusedops as fo
+    >>> op = fo.Softmax(store=[fo.Tap("probs"), fo.Dropout("p")])
+    >>> op(torch.zeros(1, 2), p=1.0)
+    SoftmaxResult(y=tensor([[0., 0.]]), probs=tensor([[0.5000, 0.5000]]))
+    """
+
+    name: str
+    dtype: torch.dtype | None = None
+    header: ClassVar[str] = "tap.cuh"
+
+    def __post_init__(self) -> None:
+        check_stream(self, "name", self.name)
+        if self.dtype is not None:
+            check_dtype(self, "dtype", self.dtype)
+
+    @property
+    def taps(self) -> Stream:
+        return Stream(self.name, dtype=self.dtype)
+
+    def apply(self, x: Tensor, chain: Chain) -> Tensor:
+        chain.tap(self.name, x)
+        return x
+
+    def reads(self, wanted: Collection[str]) -> Reads:
+        return Reads(False, ())
+
+    def emit(self, writer: Writer) -> str:
+        return f"Tap<{writer.output(self.name)}, {writer.output_gradient(self.name)}>"

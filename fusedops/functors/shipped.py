@@ -8,7 +8,8 @@ the module that defines it.
 
 from typing import TYPE_CHECKING
 
-from fusedops.functors import alibi, arithmetic, dropout, masks, residual
+from fusedops.functors import activations, alibi, arithmetic, dropout, masks, residual
+from fusedops.functors.activations import *
 from fusedops.functors.alibi import *
 from fusedops.functors.arithmetic import *
 from fusedops.functors.dropout import *
@@ -17,5 +18,7 @@ from fusedops.functors.residual import *
 
 if not TYPE_CHECKING:  # type checkers follow the imports, but cannot compute a list
     __all__ = [
-        name for module in (alibi, arithmetic, dropout, masks, residual) for name in module.__all__
+        name
+        for module in (activations, alibi, arithmetic, dropout, masks, residual)
+        for name in module.__all__
     ]

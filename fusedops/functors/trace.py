@@ -24,8 +24,6 @@ from fusedops.functors.definition import GRADIENT, VALUE, Program
 from fusedops.functors.frozen import freeze
 from fusedops.functors.lowering import lower
 
-__all__ = ["Traced", "trace"]
-
 _SAMPLES = (((2, 3), torch.float64), ((5,), torch.float32))
 
 

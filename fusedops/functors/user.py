@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from fusedops.errors import UnsupportedError
+from fusedops.errors import IN_COMPILED_CODE, UnsupportedError
 from fusedops.functors.base import Functor, Operand, Reads, Role, check_name
 from fusedops.functors.definition import VALUE, Definition, define
 from fusedops.functors.trace import Traced, trace
@@ -106,6 +106,8 @@ class UserFunctor(Functor):
 
     def _define(self) -> tuple[Definition, Traced]:
         """Derive the C++, once for all declarations that say the same."""
+        if torch.compiler.is_dynamo_compiling():
+            raise UnsupportedError(f"{type(self).__name__}: {IN_COMPILED_CODE}")
         names = self._names()
         # Text tells 0.0 from -0.0 and 1 from True, which compare equal.
         key = tuple(names.index(a) if isinstance(a, str) else repr(a) for a in self.arguments)
@@ -193,6 +195,8 @@ def functor(function: Callable[..., Tensor]) -> type[UserFunctor]:
     Args:
         function: Of the value and any number of operands, all positional.
     """
+    if torch.compiler.is_dynamo_compiling():
+        raise UnsupportedError(f"functor: {IN_COMPILED_CODE}")
     if not inspect.isfunction(function):
         raise TypeError(f"functor: it decorates a Python function, got {function!r}")
     every = list(inspect.signature(function).parameters.values())

@@ -29,6 +29,9 @@ class ArgumentWriter:
         rank: Number of row dimensions.
         queries, columns: Numbers of queries and of columns, for masks that are made from indices.
         dropout_slot: Dropout number of the functor that is emitted next; -1 if it draws nothing.
+        shared: The dimensions of x along which that functor has one draw, the key of its map from
+            rows to their numbers in the dropout contract.
+        shares_columns: Whether it has one draw for all columns of a row.
         drawn_in_memory: Whether seed and offset are read from a tensor, as in a captured graph.
         words: The content of the argument so far, in 64-bit words.
         patches: Words to fill in at each call, as (index of the word, kind, source).
@@ -44,7 +47,7 @@ class ArgumentWriter:
         operands: Mapping[str, View | Number],
         outputs: Mapping[str, View],
         query: Sequence[int],
-        logical_row: Sequence[int],
+        drawn_rows: Mapping[tuple[int, ...], Sequence[int]],
         slots: Mapping[str, int],
         output_gradients: Mapping[str, View] | None = None,
         drawn_in_memory: bool = False,
@@ -57,10 +60,12 @@ class ArgumentWriter:
         self._outputs = outputs
         self._output_gradients = output_gradients or {}
         self._query = query
-        self._logical_row = logical_row
+        self._drawn_rows = drawn_rows
         self._slots = slots
         self.drawn_in_memory = drawn_in_memory
         self.dropout_slot = -1  # of the functor that is emitted next
+        self.shared: tuple[int, ...] = ()
+        self.shares_columns = False
         self._float_patch = _runtime.FLOAT32 if compute == "float" else _runtime.FLOAT64
         self._scale_patch = _runtime.KEEP_SCALE32 if compute == "float" else _runtime.KEEP_SCALE64
         self.words: list[int] = []
@@ -145,9 +150,10 @@ class ArgumentWriter:
             self._patched(_runtime.OFFSET, self.dropout_slot)
         self._patched(_runtime.THRESHOLD, slot)
         self._patched(self._scale_patch, slot)
-        self.words.extend(self._logical_row)
+        self.words.extend(self._drawn_rows[self.shared])
         kind = "DropoutFrom" if self.drawn_in_memory else "Dropout"
-        return f"{kind}<{self.compute}, RowMap<{self.rank}>>"
+        one_a_row = ", true" if self.shares_columns else ""
+        return f"{kind}<{self.compute}, RowMap<{self.rank}>{one_a_row}>"
 
     def rows(self, count: int, sizes: Sequence[int]) -> str:
         """Append the row count and the row dimensions, with reciprocals for 32-bit division."""

@@ -80,8 +80,11 @@ def cuda_source(
     stages = str(tile.staged_bytes > 0).lower()
     relays = str(tile.launch.relay_handshake).lower()
     eager = str(tile.launch.eager_operands).lower()
+    forward = (f"row_kernel<{tile.cpp}, {prefetches}, {stages}, {relays}>", "row/kernel.cuh")
+    if tile.storage == "chunks":
+        forward = (f"map_kernel<{tile.cpp}>", "row/map.cuh")
     called, header = {
-        "forward": (f"row_kernel<{tile.cpp}, {prefetches}, {stages}, {relays}>", "row/kernel.cuh"),
+        "forward": forward,
         "gradient": (
             f"gradient_kernel<{tile.cpp}, {_PREFETCH[prefetch]}, {eager}>",
             "row/gradient.cuh",

@@ -33,6 +33,9 @@ STORAGE: dict[torch.dtype, str] = {
     torch.float32: "float",
     torch.float64: "double",
     torch.bool: "uint8_t",
+    torch.uint8: "uint8_t",
+    torch.int8: "int8_t",
+    torch.int16: "int16_t",
     torch.int32: "int32_t",
     torch.int64: "int64_t",
 }

@@ -35,8 +35,6 @@ from fusedops.jit.store import (
     writable_store,
 )
 
-__all__ = ["Artifact", "Order", "build", "cached"]
-
 
 class Order(NamedTuple):
     """The arguments of `build`, for another process."""

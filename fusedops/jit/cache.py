@@ -124,7 +124,7 @@ class Store:
 
     def abandoned(self) -> list[Path]:
         """Temporary folders of killed processes; the next entry that is written reclaims them."""
-        return abandoned(self.root, TEMPORARY)
+        return list(abandoned(self.root, TEMPORARY))
 
     def clear(self, folders: Iterable[Path]) -> int:
         """Remove `folders` of this store; gives how many were there.

@@ -19,20 +19,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = [
-    "cache_dir",
-    "cmake_dir",
-    "compiler_environment",
-    "cuda_homes",
-    "cxx",
-    "include_dir",
-    "no_cache_dir",
-    "offline",
-    "record_file",
-    "verbose",
-]
-
-
 # What would change what GCC, clang and ld make, or where they write, unseen by the key.
 _INFLUENCES = {
     *("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "OBJC_INCLUDE_PATH"),

@@ -131,15 +131,8 @@ def compile_host(source: str, arch: str) -> tuple[bytes, str]:
     with anywhere() as scratch:
         Path(scratch, "kernel.cpp").write_text(source, encoding="utf-8")
         include = f"-I{env.include_dir()}"
-        command = [
-            *compiler,
-            *flags(arch),
-            *_own_flags(compiler),
-            include,
-            "kernel.cpp",
-            "-o",
-            BINARY,
-        ]
+        options = (*flags(arch), *_own_flags(compiler), include)
+        command = [*compiler, *options, "kernel.cpp", "-o", BINARY]
         status, log = _run(command, scratch)
         if status < 0:
             log += f"\nthe compiler was ended by signal {-status}"

@@ -22,8 +22,6 @@ from fusedops.jit.cache import DAMAGED, FAILED, LOCKS, TEMPORARY, Store
 from fusedops.jit.entry import Damaged, Refused, read_damaged
 from fusedops.jit.scratch import reclaim
 
-__all__ = ["Item", "items", "leftovers", "remove", "size"]
-
 _ENTRY = re.compile(r"[A-Za-z0-9_]+-[0-9a-f]{16}-[0-9a-f]{8}")
 
 

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SCHEMA", "Request", "build_digest", "closure", "digest", "make_request"]
-
 SCHEMA = 3  # raise it when what a digest means, or the format of an entry, changes
 
 # Under #if too: which branch is taken is the compiler's business, so the key covers all of them.

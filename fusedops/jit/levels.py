@@ -7,8 +7,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-__all__ = ["LEVELS", "cpu_level"]
-
 # The instruction set of each level: explicit, so that a cache can be shared between machines.
 LEVELS = {
     "x86-64-v2": ("-march=x86-64-v2",),

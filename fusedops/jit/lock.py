@@ -18,8 +18,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["among_processes", "among_threads", "guard", "opened", "taken"]
-
 #: Held across a fork: what is done under it a child finds done or not begun, and can do itself.
 #: Imports within functions are done under it, too: a child forked in the middle of one would wait
 #: for a thread that it does not have. (Modules that do so import this one at their top: the lock

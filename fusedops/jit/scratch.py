@@ -85,14 +85,9 @@ def anywhere() -> Iterator[Path]:
     raise OSError(errno.ENOSPC, f"no folder for temporary files ({tried}): set TMPDIR to one")
 
 
-def abandoned(base: Path, prefix: str) -> list[Path]:
-    """The folders in `base` that `reclaim` would remove, whether or not they were made yet."""
-    return list(_abandoned(base, prefix))
-
-
 def reclaim(base: Path, prefix: str) -> None:
     """Remove this user's folders in `base` whose owners are gone."""
-    for folder in _abandoned(base, prefix):
+    for folder in abandoned(base, prefix):
         _remove(folder)
 
 
@@ -115,8 +110,11 @@ def _probe(folder: Path) -> None:
     room.unlink()
 
 
-def _abandoned(base: Path, prefix: str) -> Iterator[Path]:
-    """Abandoned folders, each of them locked while it is looked at."""
+def abandoned(base: Path, prefix: str) -> Iterator[Path]:
+    """The folders in `base` that `reclaim` would remove, whether or not they were made yet.
+
+    Each is locked while it is looked at.
+    """
     with contextlib.suppress(OSError):
         for file in base.iterdir():
             if not (file.name.startswith(prefix) and file.name.endswith(_SUFFIX)):

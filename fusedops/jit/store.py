@@ -20,18 +20,6 @@ from fusedops.jit import env, lock, trust
 from fusedops.jit.cache import LOCK_SECONDS, Store, make_folder
 from fusedops.jit.entry import Entry, Identity, record
 
-__all__ = [
-    "find",
-    "keep",
-    "newest",
-    "only_builder",
-    "say_once",
-    "shared_store",
-    "unwritable",
-    "why_not_kept",
-    "writable_store",
-]
-
 _unkept: dict[str, Entry] = {}  # what this process keeps for itself, by the name of its folder
 _said: dict[str, str] = {}  # the latest reason to work around the cache
 

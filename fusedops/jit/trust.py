@@ -15,8 +15,6 @@ import pwd
 import stat
 from pathlib import Path
 
-__all__ = ["distrust", "distrust_above", "distrust_cache"]
-
 
 def distrust(status: os.stat_result) -> str | None:
     """Why somebody else may write to the file or folder with this `status`; None if nobody may."""

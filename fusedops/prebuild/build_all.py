@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from fusedops import jit
-from fusedops.bind.bind import Bound, bind
+from fusedops.bind.bind import Bound, bind, floating
 from fusedops.declare.declaration import Declaration
 from fusedops.declare.text import read
 from fusedops.errors import FusedOpsError
@@ -24,9 +24,8 @@ from fusedops.generate.variant import Variant
 from fusedops.jit.store import why_not_kept
 from fusedops.prebuild.signature import Signature
 from fusedops.run import contiguous, forward
-from fusedops.run.gradient import Gradient, described
-
-__all__ = ["Outcome", "build_all", "variants"]
+from fusedops.run.gradient import Gradient, described, gradient_of
+from fusedops.run.saved_tensors import RESULT
 
 
 @dataclass(frozen=True)
@@ -161,16 +160,16 @@ def _of_call(one: Signature, target: Target) -> Iterator[Variant]:
 def _of_every_gradient(one: Signature, target: Target) -> Iterator[Variant]:
     for bound in _calls(one):
         if not bound.op.forward_only:
-            given = bound.operands.items()
-            floating = {k for k, v in given if isinstance(v, Tensor) and v.is_floating_point()}
-            gradient = Gradient(bound.op, frozenset({"x", *floating}), frozenset(bound.op.joining))
+            wanted = frozenset({"x", *floating(bound.operands)})
+            gradient = gradient_of(bound, wanted, frozenset(bound.op.joining))
             yield from _of_backward(gradient, *described(bound, gradient), target)
 
 
 def _of_gradient(one: Signature, target: Target) -> Iterator[Variant]:
     op = read(one.op)
-    gradient = Gradient(op, frozenset(one.wanted), frozenset(one.joining))
     dy, given, options = one.read()
+    from_result = RESULT in given
+    gradient = Gradient(op, frozenset(one.wanted), frozenset(one.joining), from_result=from_result)
     for training in _modes(op):
         try:
             found = _of_backward(gradient, dy, given, {**options, **training}, target)

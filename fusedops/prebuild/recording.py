@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from fusedops.prebuild.signature import Signature
     from fusedops.run.wanted_gradients import WantedGradients
 
-__all__ = ["notify", "of_call", "of_gradient"]
-
 _seen: set[tuple[object, ...]] = set()
 
 

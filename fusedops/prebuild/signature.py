@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from fusedops.bind.bind import Bound
     from fusedops.run.wanted_gradients import WantedGradients
 
-__all__ = ["Signature", "of_call", "of_gradient", "read_value"]
-
 _TENSOR = re.compile(r"(~?)(\w+):([\d,]*)(?:@([-\d,]*))?(?:\+(\d+))?")
 _ALIGNED = 16
 

@@ -9,12 +9,10 @@ docs/dropout.md has the map. The kernels draw the same bits; this is for `op.unf
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
-
-__all__ = ["keep_mask", "keep_scale", "philox", "threshold"]
 
 _LOW = 0xFFFFFFFF
 
@@ -39,12 +37,15 @@ def keep_mask(
     seed: int,
     offset: int,
     p: float,
+    shared: Collection[int] = (),
     device: torch.device | str = "cpu",
 ) -> Tensor:
     """True where an element is kept; rows and columns are numbered in the order of the dims.
 
-    Seed and offset count as the kernels take them, modulo 2^64.
+    Seed and offset count as the kernels take them, modulo 2^64. Along the `shared` dimensions all
+    elements have one draw, that of a tensor in which those have size 1.
     """
+    whole, shape = tuple(shape), [1 if dim in shared else n for dim, n in enumerate(shape)]
     rows = [dim for dim in range(len(shape)) if dim not in reduced]
     columns = math.prod(shape[dim] for dim in reduced)
     count = math.prod(shape[dim] for dim in rows)
@@ -62,7 +63,7 @@ def keep_mask(
     kept = (bits >= threshold(p)).flatten(1)[:, :columns]
     order = [*rows, *reduced]
     placed = kept.reshape([shape[dim] for dim in order])
-    return placed.permute([order.index(dim) for dim in range(len(shape))])
+    return placed.permute([order.index(dim) for dim in range(len(shape))]).expand(whole)
 
 
 def philox(

@@ -18,8 +18,6 @@ from torch import Tensor
 from fusedops.bind.bind import Bound
 from fusedops.reference.unfused import Chain
 
-__all__ = ["Expected", "expected"]
-
 #: Two chains in double differ by so much of the largest number at hand: nothing here is more exact.
 _DOUBLE = 2.0**-44
 

@@ -22,11 +22,10 @@ from torch import Tensor
 from fusedops.bind.arranged import arranged, restored
 from fusedops.bind.bind import Bound
 from fusedops.bind.generator import draw
+from fusedops.bind.shared_draws import shared_dims
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Functor
 from fusedops.reference.dropout_mask import keep_mask, keep_scale
-
-__all__ = ["Chain", "run"]
 
 
 class Chain:
@@ -87,6 +86,10 @@ class Chain:
             self.saved[name] = self.restore(rounded)
         return rounded
 
+    def tap(self, name: str, value: Tensor) -> None:
+        """Keep a value of the STORE as an output."""
+        self.saved[name] = self.restore(self._kept(value))
+
     def rounded(self, name: str, value: Tensor) -> Tensor:
         """A value as the stream of this name holds it; its gradient passes as it is."""
         dtype = self._bound.output_dtype(name)
@@ -116,6 +119,7 @@ class Chain:
             seed=seed,
             offset=offset + self._dropout_slot,
             p=p,
+            shared=shared_dims(functor, x.dim()),
             device=x.device,
         )
         return self.arrange(kept), keep_scale(p)
@@ -165,7 +169,8 @@ class Chain:
         if masks:
             # Their union, last: a masked element leaves the row whatever stands after its mask.
             value = value.masked_fill(functools.reduce(operator.or_, masks), -torch.inf)
-        if not (bound.op.masks and self._differentiable()):
+        leaves = bound.op.masks if bound.op.reduces else bool(masks)
+        if not (leaves and self._differentiable()):
             return value
         gone = value == -torch.inf
         with self._without(gone):

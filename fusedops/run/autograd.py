@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Differentiate a fused op: the forward pass with its saved tensors, and the backward pass.
 
-Only tensors that exist anyway (inputs, saved streams) and a few numbers a row are saved for the
+Only tensors that exist anyway (inputs, saved streams, y) and a few numbers a row are saved for the
 backward pass; `saved_tensors` decides which inputs. Tensors that the backward pass does not read
 are passed to it as a pair of dtype and shape.
 """
@@ -10,7 +10,7 @@ are passed to it as a pair of dtype and shape.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import torch
 from torch import Tensor
@@ -24,13 +24,17 @@ from fusedops.jit.lock import guard
 from fusedops.reference.unfused import run
 from fusedops.run.contiguous import run_on_copies
 from fusedops.run.forward import columns_apart
-from fusedops.run.saved_tensors import joining_name, saved_name
+from fusedops.run.saved_tensors import (
+    RESULT,
+    is_exact,
+    joining_name,
+    may_start_from_result,
+    saved_name,
+)
 
 if TYPE_CHECKING:
     from fusedops.run.gradient import Gradient
     from fusedops.run.runnable import Runnable
-
-__all__ = ["Recipe", "differentiate", "run_backward", "what_is_kept"]
 
 _WORD = 1 << 63
 
@@ -82,12 +86,14 @@ class Recipe(NamedTuple):
         kept: Whether each operand is saved, in the order of `op.slots`.
         streams: For each saved stream that is read again: the index of its output, and the keyword
             under which the backward call gets it.
+        result: Whether y is saved in place of x if it `is_exact`.
     """
 
     wanted: frozenset[str]
     x: bool
     kept: tuple[bool, ...]  # by operand
     streams: tuple[tuple[int, str], ...]  # number of the output, keyword
+    result: bool
 
 
 #: What a backward pass must know of the forward pass, besides the saved tensors: the op, the names
@@ -111,9 +117,8 @@ class _Differentiated(torch.autograd.Function):
             recipe = op.recipes[ctx.needs_input_grad] = what_is_kept(op, ctx.needs_input_grad[2:])
         arguments: dict[str, Any] = {}
         given: dict[str, Any] = {}
-        names, tensors = ["x"] * recipe.x, [x] * recipe.x
-        if not recipe.x:
-            given["x"] = (x.dtype, x.shape)
+        names: list[str] = []
+        tensors: list[Tensor] = []
         odd = False
         for name, value, keep in zip(op.slots, values, recipe.kept, strict=True):
             if value is None:
@@ -153,6 +158,15 @@ class _Differentiated(torch.autograd.Function):
             else:
                 given["generator"] = generator
         *outputs, kept = op.trained(x, **arguments)
+        if recipe.result and is_exact(outputs[0].dtype, x.dtype):
+            names.append(RESULT)
+            tensors.append(outputs[0])
+            given["x"] = (x.dtype, x.shape)
+        elif recipe.x:
+            names.append("x")
+            tensors.append(x)
+        else:
+            given["x"] = (x.dtype, x.shape)
         for number, name in recipe.streams:
             names.append(name)
             tensors.append(outputs[number])
@@ -181,6 +195,14 @@ class _Differentiated(torch.autograd.Function):
         return (None, None, *[next(once) if isinstance(one, Tensor) else one for one in results])
 
 
+def refuse_second(ctx: Any, *incoming: Any) -> NoReturn:
+    """Raise UnsupportedError for a second derivative."""
+    raise UnsupportedError(
+        f"{ctx.name}: a fused op has a first derivative only, and a second was asked for; use "
+        "op.unfused, which torch differentiates as often as you like"
+    )
+
+
 class _Once(torch.autograd.Function):
     """Passes gradients through, and raises UnsupportedError if they are differentiated again."""
 
@@ -191,10 +213,7 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor) -> Any:
-        raise UnsupportedError(
-            f"{ctx.name}: a fused op has a first derivative only, and a second was asked for; use "
-            "op.unfused, which torch differentiates as often as you like"
-        )
+        refuse_second(ctx)
 
 
 def run_backward(
@@ -228,9 +247,10 @@ def run_backward(
             arguments[joining_name(name)] = gradient
     if dy is None:
         dy = torch.zeros((), dtype=dtype, device=kept.device).expand(shape)
-    gradient_op: Gradient | None = op.gradients.get((wanted, *joining))
+    from_result = RESULT in arguments
+    gradient_op: Gradient | None = op.gradients.get((wanted, from_result, *joining))
     if gradient_op is None:
-        gradient_op = _new_gradient(op, wanted, joining)
+        gradient_op = _new_gradient(op, wanted, joining, from_result)
     results = gradient_op(dy, **arguments)
     if gradient_op.loose:
         found = _summed(gradient_op, results, arguments)
@@ -311,7 +331,7 @@ def what_is_kept(op: Runnable, needs: Sequence[bool]) -> Recipe:
     """
     names = ("x", *op.slots)
     wanted = frozenset(name for name, need in zip(names, needs, strict=True) if need)
-    gradient = op.gradients.get((wanted,)) or _new_gradient(op, wanted, ())
+    gradient = op.gradients.get((wanted, False)) or _new_gradient(op, wanted, ())
     needed = gradient.needed
     streams = [
         (number, saved_name(name))
@@ -319,16 +339,18 @@ def what_is_kept(op: Runnable, needs: Sequence[bool]) -> Recipe:
         if name in needed.streams
     ]
     kept = tuple(name in needed.operands for name in op.slots)
-    return Recipe(wanted, needed.x, kept, tuple(streams))
+    return Recipe(wanted, needed.x, kept, tuple(streams), may_start_from_result(op))
 
 
-def _new_gradient(op: Runnable, wanted: frozenset[str], joining: Sequence[str]) -> Gradient:
+def _new_gradient(
+    op: Runnable, wanted: frozenset[str], joining: Sequence[str], from_result: bool = False
+) -> Gradient:
     with guard:
         from fusedops.run.gradient import Gradient  # a fifth of the package's import
 
-    made = Gradient(op, wanted, frozenset(joining), op.observer)
+    made = Gradient(op, wanted, frozenset(joining), op.observer, from_result)
     # another thread's, if it was first
-    kept: Gradient = op.gradients.setdefault((wanted, *joining), made)
+    kept: Gradient = op.gradients.setdefault((wanted, from_result, *joining), made)
     return kept
 
 

@@ -35,6 +35,7 @@ from fusedops.generate.views import (
 from fusedops.run import forward
 from fusedops.run.backward_schedule import (
     backward_schedule,
+    in_one_block,
     sums_schedule,
     without_prefetch_across_rows,
 )
@@ -42,17 +43,15 @@ from fusedops.run.gradient_targets import GradientTargets
 from fusedops.run.kernel_members import declared, scheduled
 from fusedops.run.operand_gradients import Occurrence
 from fusedops.run.reading import USUAL, Reading, is_shared, may_broadcast, padded, rank_of
-from fusedops.run.saved_tensors import joining_name, saved_name
+from fusedops.run.saved_tensors import RESULT, joining_name, saved_name
 from fusedops.run.second_stage import second_stage
 from fusedops.schedule import Schedule
 from fusedops.schedule.backward import resident_rows
 from fusedops.schedule.forward import host_columns
-from fusedops.schedule.row_partition import Sharing, Slices, cut, is_sum, sharing
+from fusedops.schedule.row_partition import Sharing, Slices, cut, cut_few, is_sum, sharing
 
 if TYPE_CHECKING:
     from fusedops.run.wanted_gradients import WantedGradients
-
-__all__ = ["Backward", "BackwardInfo"]
 
 
 class BackwardInfo(NamedTuple):
@@ -117,7 +116,8 @@ class Backward:
         if self.apart:
             return
         self.maps = self.geometry.placed[len(parts) :]
-        tile, self.kind = backward_schedule(bound, self.geometry, target, reading)
+        used = gradient.occurrences
+        tile, self.kind = backward_schedule(bound, self.geometry, target, used, reading)
         self.tile = tile
         self.width = width = 0 if tile is None else tile.width
         columns = max(self.geometry.columns, 1)
@@ -126,7 +126,8 @@ class Backward:
             name: view_of(part, place, width, columns)
             for (name, part), place in zip(parts.items(), places, strict=True)
         }
-        views[KEPT] = kept_view(views[KEPT], self.op.kept, width)
+        if KEPT in views:
+            views[KEPT] = kept_view(views[KEPT], self.op.kept, width)
         self.views: dict[Any, View] = views
         self._generate()
 
@@ -138,6 +139,8 @@ class Backward:
             if not isinstance(value, Tensor) or not self._is_read(name):
                 continue
             patch = (_runtime.POINTER, self.slots[name])
+            if name == KEPT and not self.op.kept:
+                continue
             if name == KEPT:
                 shape = bound._replace(keep=True).output_shape(KEPT)
                 inputs[name] = kept_part(shape, value.dtype, patch, bound.reduced)
@@ -209,15 +212,20 @@ class Backward:
             elif share.kind == "each" and self._sums_one(one):
                 share = share._replace(kind="column")
             self.sharing[one] = share
-        tile = self.tile
-        self.slices = cut(
-            geometry.rows,
-            geometry.columns,
-            list(self.sharing.values()),
-            None if tile is None else resident_rows(tile, self.target.multiprocessors),
-            1 if tile is None else tile.rows_per_block,
-            tile is not None and tile.launch.persistent,
-        )
+        few = self._few()
+        tile = self.tile = few or self.tile
+        shared = list(self.sharing.values())
+        if few is not None:
+            self.slices = cut_few(geometry.rows, shared, few.rows_per_block)
+        else:
+            self.slices = cut(
+                geometry.rows,
+                geometry.columns,
+                shared,
+                None if tile is None else resident_rows(tile, self.target.multiprocessors),
+                1 if tile is None else tile.rows_per_block,
+                tile is not None and tile.launch.persistent,
+            )
         summed = any(is_sum(share) for share in self.sharing.values())
         if tile is not None and summed:
             self.tile = without_prefetch_across_rows(tile)
@@ -234,9 +242,26 @@ class Backward:
             self.views,
             self.outputs,
             self.partial,
+            few is not None,
         )
         self.first = self._kernel()
         self.second = self._sums()
+
+    def _few(self) -> Schedule | None:
+        """The schedule with which one block has all rows, where few rows share an operand.
+
+        Whether there is one follows from the schedule of many rows, and which of the two a call has
+        from its number of rows alone, for that decides the order in which sums are added up. Only
+        a single row has no such order, and may be read as one of many.
+        """
+        rows, gpu = self.geometry.rows, self.target.gpu
+        whole = any(one.of_all and one.kind == "column" for one in self.sharing.values())
+        if self.tile is None or gpu is None or not whole or self.split:
+            return None
+        few = in_one_block(self.tile, gpu)
+        if few is None or rows > few.rows_per_block or (rows == 1 and self.reading.many):
+            return None
+        return few
 
     @property
     def compute(self) -> str:
@@ -277,7 +302,7 @@ class Backward:
             outputs=[(*forward.DLPACK[dtype], tuple(shape)) for dtype, shape in self.outputs],
             rows=total,
             grain=total if geometry.rows * geometry.columns <= forward.HOST_INLINE else 1,
-            grid=1 if tile is None else -(-total // tile.rows_per_block) * tile.cluster,
+            grid=1 if tile is None else -(-total // tile.rows_per_block) * tile.blocks_per_row,
             block=1 if tile is None else tile.threads_per_block,
             shared=shared_sums * self.bound.compute.itemsize,
             draws=self.op.dropouts if self.bound.dropout_slots else 0,
@@ -288,17 +313,20 @@ class Backward:
 
     def _kernel(self) -> tuple[Variant, bytes, list[tuple[int, int, int]]]:
         """Generate the first kernel: its variant, argument words and relocations."""
-        bound, geometry, op = self.bound, self.geometry, self.op
+        bound, geometry, op, gradient = self.bound, self.geometry, self.op, self.gradient
         x = bound.x
         operands: dict[str, View | Number] = {
             name: self.views[name] for name in ("x", *op.slots) if name in self.views
         }
+        from_result = gradient.needed.result
+        if from_result:
+            operands["x"] = self.views[RESULT]
         for name, value in bound.operands.items():
             if not isinstance(value, Tensor):
                 operands[name] = Number(self.slots[name], isinstance(value, int))
         views = self.views
         rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
-        query, logical = (() if place is None else place.row_strides for place in self.maps)
+        query, *numbers = (() if place is None else place.row_strides for place in self.maps)
         write = ArgumentWriter(
             compute=self.compute,
             sizes=geometry.sizes,
@@ -307,20 +335,20 @@ class Backward:
             operands=operands,
             outputs={n: views[saved_name(n)] for n in op.saves if saved_name(n) in views},
             query=query,
-            logical_row=logical,
+            drawn_rows=dict(zip(forward.row_numbers(bound), numbers, strict=True)),
             slots=self.slots,
             output_gradients={
-                n: views[joining_name(n)] for n in op.joining if n in self.gradient.joining
+                n: views[joining_name(n)] for n in op.joining if n in gradient.joining
             },
             drawn_in_memory=isinstance(bound.generator, Tensor),
         )
-        members = declared(bound, write, geometry, gradient=True)
+        members = declared(bound, write, geometry, gradient=True, from_result=from_result)
         members.append(Member(write.view(views[("upstream",)]), "upstream"))
-        members.append(Member(write.view(views[KEPT]), "kept"))
+        members.append(Member(write.view(views[KEPT]) if op.kept else write.absent(), "kept"))
         to = views.get(("to",))
         members.append(Member(write.absent() if to is None else write.view(to), "to"))
         targets = self.targets
-        members += [targets.member(write, one) for one in self.gradient.occurrences]
+        members += [targets.member(write, one) for one in gradient.occurrences]
         members += scheduled(write, self.tile)
         for number in (self.slices.rows, self.slices.span, self.slices.per_span):
             write.constant(number)

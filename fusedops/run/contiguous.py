@@ -8,18 +8,18 @@ Where instead the row dimensions are too many for a kernel, the caller has to ma
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from fusedops.bind.arranged import arranged, restored
+from fusedops.bind.arranged import arranged, order, restored
 from fusedops.bind.bind import Bound
 from fusedops.bind.geometry import Strided, place
+from fusedops.functors import Functor
 from fusedops.generate.views import Part, contiguous
 from fusedops.run.runnable import Runnable
-
-__all__ = ["copies", "dense_cure", "options", "run_on_copies"]
 
 
 def options(bound: Bound) -> dict[str, Any]:
@@ -55,7 +55,9 @@ def run_on_copies(op: Runnable, bound: Bound) -> Any:
     lists all these copies.
     """
     dense, operands = copies(bound)
-    results = op(dense, **operands, **options(bound))
+    results = _arranged_op(op, order(bound.x.dim(), bound.reduced))(
+        dense, **operands, **options(bound)
+    )
     names = op.outputs
     tensors = dict(zip(names, [results] if len(names) == 1 else results, strict=True))
     for name, tensor in tensors.items():
@@ -64,6 +66,25 @@ def run_on_copies(op: Runnable, bound: Bound) -> Any:
         if name in bound.out:
             tensors[name] = bound.out[name].copy_(tensors[name])
     return op.wrap(tensors)
+
+
+def _arranged_op(op: Runnable, dims: Sequence[int]) -> Runnable:
+    """The op for an x whose dimensions come in another order: dimension i of its x is dims[i]."""
+    if not any(functor.shares for functor in (*op.load, *op.store)):
+        return op
+    return _moved(op, tuple(dims))
+
+
+@functools.lru_cache(maxsize=1024)
+def _moved(op: Runnable, dims: tuple[int, ...]) -> Runnable:
+    def moved(functor: Functor) -> Functor:
+        if not functor.shares:
+            return functor
+        return functor.sharing([dims.index(dim % len(dims)) for dim in functor.shares])
+
+    load, store = ([moved(one) for one in side] for side in (op.load, op.store))
+    made: Runnable = op.of(load, store)
+    return made
 
 
 def dense_cure(

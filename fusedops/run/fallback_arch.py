@@ -30,8 +30,6 @@ from fusedops.generate.target import ARCHS, Target
 if TYPE_CHECKING:
     from fusedops.run.observer import CallText
 
-__all__ = ["serve"]
-
 _T = TypeVar("_T")
 _LACKING = (MissingVariantError, CompilerNotFound, UnknownArchError)
 

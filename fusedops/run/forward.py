@@ -19,6 +19,7 @@ from torch import Tensor
 from fusedops import _runtime
 from fusedops.bind.bind import FLOATING, KEPT, Bound
 from fusedops.bind.geometry import Geometry, Strided, Virtual, place
+from fusedops.bind.shared_draws import drawn_rows
 from fusedops.errors import UnsupportedError
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.target import Target
@@ -42,6 +43,7 @@ from fusedops.run.reading import USUAL, Reading, is_shared, padded, rank_of, rea
 from fusedops.run.runnable import Runnable
 from fusedops.schedule import Schedule, override
 from fusedops.schedule import forward as schedule
+from fusedops.schedule.independent import choose_map
 from fusedops.schedule.traffic import traffic_of
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ __all__ = [
     "make_plan",
     "placed",
     "resolve",
+    "row_numbers",
 ]
 
 #: The most elements for which a call on a CPU uses one thread only. Two threads against one,
@@ -106,7 +109,7 @@ def make_plan(op: Runnable, bound: Bound, shape: Sequence[int] | None = None) ->
         for name, one in zip(bound.outputs, shapes, strict=True)
     ]
     if bound.x.numel() == 0:
-        if bound.columns == 0 and len(op.outputs) > 1 + len(op.saves):
+        if bound.columns == 0 and any(name in op.statistics for name in op.outputs):
             return op.wrap(run(bound))  # rows without columns have statistics
         return _runtime.Plan(
             kernel=None,
@@ -195,20 +198,18 @@ def describe(bound: Bound, target: Target | None = None, reading: Reading = USUA
         kind, width = schedule.choose_host(columns, forced.storage), 0
     else:
         check_columns(op.name, columns)
-        tile = schedule.choose(
-            schedule.Row(
-                columns=columns,
-                element_bytes=x.element_size(),
-                compute_bytes=bound.compute.itemsize,
-                dropout=traffic.draws > 0,
-                streams=traffic.streams,
-                centred=op.centred,
-            ),
-            target.arch,
-            gpu,
-            forced.storage,
-            forced.forward,
+        row = schedule.Row(
+            columns=columns,
+            element_bytes=x.element_size(),
+            compute_bytes=bound.compute.itemsize,
+            dropout=traffic.draws > 0,
+            streams=traffic.streams,
+            centred=op.centred,
         )
+        if op.reduces:
+            tile = schedule.choose(row, target.arch, gpu, forced.storage, forced.forward)
+        else:
+            tile = choose_map(row, gpu, forced.storage, forced.forward)
         kind, width = tile.storage, tile.width
     places = iter(geometry.placed)
     operands: dict[str, View | Number] = {
@@ -218,11 +219,12 @@ def describe(bound: Bound, target: Target | None = None, reading: Reading = USUA
         if name not in inputs:
             operands[name] = Number(op.slots[name], isinstance(value, int))
     views = {name: view_of(part, next(places), width, columns) for name, part in outputs.items()}
-    if bound.keep:
+    if KEPT in views:
         views[KEPT] = kept_view(views[KEPT], op.kept, width)
-    if tile is not None and gpu is not None and gpu.bulk_copies and traffic.streams != "many":
+    stages = op.reduces and traffic.streams != "many"
+    if tile is not None and gpu is not None and gpu.bulk_copies and stages:
         tile = _staged(bound, tile, operands["x"], views["y"], gpu.shared_limit)
-    query, logical_row = (() if place is None else place.row_strides for place in places)
+    query, *numbers = (() if place is None else place.row_strides for place in places)
     rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
     write = ArgumentWriter(
         compute="double" if bound.compute is torch.float64 else "float",
@@ -232,7 +234,7 @@ def describe(bound: Bound, target: Target | None = None, reading: Reading = USUA
         operands=operands,
         outputs=views,
         query=query,
-        logical_row=logical_row,
+        drawn_rows=dict(zip(row_numbers(bound), numbers, strict=True)),
         slots=op.slots,
         drawn_in_memory=isinstance(bound.generator, Tensor),
     )
@@ -307,6 +309,8 @@ def _parts(bound: Bound, reading: Reading = USUAL) -> tuple[dict[str, Part], dic
         else:
             shape = bound.output_shape(name)
             part = Part(shape, contiguous(shape), bound.output_dtype(name), patch, 16)
+        if name == KEPT and not op.kept:
+            continue  # there is nothing to write
         if name == KEPT:
             outputs[name] = kept_part(shape, part.dtype, patch, bound.reduced)
         else:
@@ -315,22 +319,19 @@ def _parts(bound: Bound, reading: Reading = USUAL) -> tuple[dict[str, Part], dic
 
 
 def placed(bound: Bound, parts: Sequence[Part], summed: Sequence[int] = ()) -> Geometry:
-    """Place the parts in their order, then the maps to a row's query index and dropout row number.
+    """Place the parts in their order, then the maps to a row's query index and dropout row numbers.
 
     A map that no functor reads is zero everywhere, so that it keeps no dimensions from merging.
     `summed` are the indices of the parts that are sums over what they are broadcast over.
     """
     shape = tuple(bound.x.shape)
     rows = [dim for dim in range(len(shape)) if dim not in bound.reduced]
-    query, logical = [0] * len(shape), [0] * len(shape)
+    query = [0] * len(shape)
     if rows and bound.op.causal:
         query[rows[-1]] = 1
-    if bound.dropout_slots:
-        for dim, step in zip(rows, contiguous([shape[dim] for dim in rows]), strict=True):
-            logical[dim] = step
     operands: list[Strided] = [(part.shape, part.strides) for part in parts]
-    operands += (Virtual(query), Virtual(logical))
-    sizes = [*[part.dtype.itemsize for part in parts], 0, 0]
+    operands += (Virtual(query), *map(Virtual, row_numbers(bound).values()))
+    sizes = [part.dtype.itemsize for part in parts] + [0] * (len(operands) - len(parts))
     try:
         return place(shape, bound.reduced, operands, sizes, summed)
     except ValueError as error:
@@ -339,6 +340,11 @@ def placed(bound: Bound, parts: Sequence[Part], summed: Sequence[int] = ()) -> G
             f"{bound.op.name}: x of shape {shape} and its operands broadcast in too many ways: "
             f"{error}; {cure}, or use op.unfused"
         ) from None
+
+
+def row_numbers(bound: Bound) -> dict[tuple[int, ...], list[int]]:
+    """The maps from rows to their numbers in the dropout contract (`drawn_rows`) of a call."""
+    return drawn_rows(tuple(bound.x.shape), bound.reduced, (*bound.load, *bound.store))
 
 
 def columns_apart(bound: Bound) -> bool:

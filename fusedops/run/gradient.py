@@ -24,20 +24,25 @@ from fusedops.generate.target import Target
 from fusedops.run.backward import Backward
 from fusedops.run.fallback_arch import serve
 from fusedops.run.reading import USUAL, Reading, readings
-from fusedops.run.saved_tensors import joining_name, saved_name
+from fusedops.run.saved_tensors import (
+    RESULT,
+    is_exact,
+    joining_name,
+    may_start_from_result,
+    saved_name,
+)
 from fusedops.run.wanted_gradients import WantedGradients
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
     from fusedops.run.observer import CallText, Observer
 
-__all__ = ["Gradient", "described"]
-
 #: The kinds of values that a backward call may pass for an operand of each role, as flags of the
 #: runtime: also the pair (dtype, shape) of a tensor that is not read.
 _FLAGS = {
     Role.VALUE: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
     Role.FLAGS: _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
+    Role.IDS: _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
     Role.COUNT: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
     Role.PROBABILITY: _runtime.SLOT_PROBABILITY | _runtime.SLOT_NUMBER,
     Role.ROW: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
@@ -65,14 +70,18 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         wanted: frozenset[str],
         joining: frozenset[str],
         observer: Observer | None = None,
+        from_result: bool = False,
     ) -> None:
-        WantedGradients.__init__(self, op, wanted, joining)
+        WantedGradients.__init__(self, op, wanted, joining, from_result)
         self.observer = observer
         self.loose = len(set(self.names)) != len(self.names)
         flags = {operand.name: _FLAGS[operand.role] for operand in op.operands}
         flags["x"] = _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED
         slots = [(name, flags.get(name, _runtime.SLOT_TENSOR)) for name in self.numbers]
-        _runtime.Dispatcher.__init__(self, f"gradient of {op.name}", slots, self._slow, draw, tuple)
+        label = f"gradient of {op.label}"
+        _runtime.Dispatcher.__init__(
+            self, f"gradient of {op.name}", slots, self._slow, draw, tuple, label=label
+        )
 
     def _slow(self, reason: Reason, dy: Any, given: dict[str, Any], options: dict[str, Any]) -> Any:
         if reason is Reason.MISS:
@@ -180,6 +189,13 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         return bound._replace(generator=draw)
 
 
+def gradient_of(bound: Bound, wanted: frozenset[str], joining: frozenset[str]) -> Gradient:
+    """The backward pass of a call, as autograd would run it; it is only described, never called."""
+    op = bound.op
+    from_result = may_start_from_result(op) and is_exact(bound.dtype, bound.x.dtype)
+    return Gradient(op, wanted, joining, from_result=from_result)
+
+
 def described(
     bound: Bound, gradient: WantedGradients
 ) -> tuple[Tensor, dict[str, Any], dict[str, Any]]:
@@ -200,6 +216,8 @@ def described(
             given[saved_name(name)] = _output(bound, name)
     for name in op.joining:
         given[joining_name(name)] = _output(bound, name)
+    if needed.result:
+        given[RESULT] = _output(bound, "y")
     return _output(bound, "y"), given, {"dim": bound.reduced, "training": bool(bound.dropout_slots)}
 
 

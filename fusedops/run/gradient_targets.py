@@ -19,8 +19,6 @@ from fusedops.run.operand_gradients import Occurrence, acting_place
 from fusedops.schedule import Schedule
 from fusedops.schedule.row_partition import Sharing, Slices, piece_columns
 
-__all__ = ["GradientTargets"]
-
 
 class GradientTargets:
     """The members of a backward kernel's argument that receive the gradients of operands.
@@ -34,6 +32,7 @@ class GradientTargets:
         views: The tensors of the kernel; those of gradients by `Occurrence`.
         outputs: Dtype and shape of each tensor that the call allocates; workspaces are appended.
         partial: Whether such a sum is left in partial sums.
+        few: Whether one block has all rows, and a sum over them is not in parts.
 
     Attributes:
         loose: Whether some gradient has the shape of x and is for the caller to sum.
@@ -54,6 +53,7 @@ class GradientTargets:
         views: Mapping[Any, View],
         outputs: list[tuple[torch.dtype, Sequence[int]]],
         partial: Callable[[Sharing], bool],
+        few: bool = False,
     ) -> None:
         self.bound = bound
         self.geometry = geometry
@@ -63,6 +63,7 @@ class GradientTargets:
         self.views = views
         self.outputs = outputs
         self.partial = partial
+        self.few = few
         self.loose = False
         self.shared_sums = 0
         self.parts_of: dict[Occurrence, tuple[tuple[int, int], int]] = {}
@@ -106,7 +107,7 @@ class GradientTargets:
             return kind, ""
         sums = "memory" if self.tile is None else self.tile.launch.sum_storage
         memory = None
-        if partial or sums == "memory":
+        if (partial and not self._is_whole(share)) or sums == "memory":
             memory = self._scratch(one, columns)
         if share.of_all:
             kind = self._by_column(write, one, numbers, memory, partial=True, sums=sums)
@@ -131,9 +132,12 @@ class GradientTargets:
         sums: str,
     ) -> str:
         """The C++ type of a sum over rows; `memory` is its workspace, if it has one."""
-        columns = self.geometry.columns
+        columns, view = self.geometry.columns, self.views[one]
         if not partial:
-            to = write.view(self.views[one])
+            to = write.view(view)
+        elif self._is_whole(self.sharing[one]):
+            place = Placed((0,), view.placed.column_stride)  # the only part is the gradient
+            to = write.view(view._replace(placed=place, shared=False))
         elif sums == "memory":
             to = write.absent()
         else:
@@ -156,6 +160,10 @@ class GradientTargets:
         write.constant(columns // piece)
         write.constant(repeats)
         return f"ByChannel<{numbers}, {0 if self.tile is None else piece}, {write.compute}>"
+
+    def _is_whole(self, share: Sharing) -> bool:
+        """Whether one block has all rows, so that its part of a sum over them is the sum."""
+        return self.few and share.of_all
 
     def _scratch(self, one: Occurrence, columns: int) -> View:
         """Allot a workspace of `columns` elements of the compute type for each partial sum."""

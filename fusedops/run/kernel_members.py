@@ -6,30 +6,36 @@ from __future__ import annotations
 
 from fusedops.bind.bind import KEPT, Bound
 from fusedops.bind.geometry import Geometry
+from fusedops.bind.shared_draws import shared_dims
 from fusedops.functors import rounded
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member
 from fusedops.schedule import Schedule
 
-__all__ = ["declared", "forward_members", "scheduled"]
-
 
 def declared(
-    bound: Bound, write: ArgumentWriter, geometry: Geometry, gradient: bool = False
+    bound: Bound,
+    write: ArgumentWriter,
+    geometry: Geometry,
+    gradient: bool = False,
+    from_result: bool = False,
 ) -> list[Member]:
     """Write the members with which every kernel's argument begins: rows, operator, x, functors.
 
     The words of the members go to `write`. `gradient` says whether the operator's gradient takes
-    the place of the operator.
+    the place of the operator, and `from_result` whether y takes the place of x in it.
     """
     members = [Member(write.rows(geometry.rows, geometry.sizes), "rows")]
     write.constant(geometry.columns)
     members.append(Member("int64_t", "cols"))
-    members.append(Member(_operator(bound, write, gradient), "op"))
+    operator = _operator(bound, write, gradient)
+    members.append(Member(f"FromResult<{operator}>" if from_result else operator, "op"))
     members.append(Member(write.operand("x"), "x"))
     for side, chain in (("load", bound.load), ("store", bound.store)):
         for index, functor in enumerate(chain):
             write.dropout_slot = bound.dropout_slots.get((side, index), -1)
+            write.shared = shared_dims(functor, bound.x.dim())
+            write.shares_columns = {*write.shared} >= {*bound.reduced}
             drawn = functor.draws is not None and write.drawn_in_memory
             name = f"{side}{index}"
             members.append(Member(functor.emit(write), name, "functor", side, index, drawn))
@@ -58,7 +64,7 @@ def forward_members(
     members = declared(bound, write, geometry)
     operator = next(one.cpp for one in members if one.name == "op")
     members.append(Member(write.output("y"), "y"))
-    kept = f"Kept<{write.output(KEPT)}, " if bound.keep else ""
+    kept = f"Kept<{write.output(KEPT)}, " if bound.keep and op.kept else ""
     returned = [
         f"Statistic<&{operator}::Finish::{op.statistics[name].member}, {write.output(name)}>"
         for name in op.outputs

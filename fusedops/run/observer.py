@@ -20,8 +20,6 @@ from fusedops.generate.variant import Variant
 if TYPE_CHECKING:
     from fusedops.run.wanted_gradients import WantedGradients
 
-__all__ = ["CallText", "Observer"]
-
 
 class CallText(Protocol):
     """A call as text: `str` of it is what ``fusedops build --call`` takes."""

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from fusedops.bind.bind import Bound
     from fusedops.declare.declaration import Declaration
 
-__all__ = ["Occurrence", "acting_place", "occurrences"]
-
 
 class Occurrence(NamedTuple):
     """One use of an operand by a functor; an operand that two functors use has two gradients.

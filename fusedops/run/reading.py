@@ -10,6 +10,7 @@ but for the sign of a zero in the gradient of an operand: tiles follow from none
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,11 +38,14 @@ class Reading(NamedTuple):
             that has rows.
         broadcast: Whether the gradient of an operand of size 1 in a dimension in which x has size 1
             as well is a sum over that dimension, as in a larger batch.
+        many: Whether the sums of a single row are left in partial sums as those of many rows are,
+            in place of the kernel for few rows (`run.backward_schedule.in_one_block`).
     """
 
     rank: int = 0
     vectors: bool = False
     broadcast: bool = False
+    many: bool = False
 
 
 #: The reading of a call for which no kernel is loaded.
@@ -98,9 +102,10 @@ def readings(bound: Bound, first: Geometry, backward: bool = False) -> Iterator[
     own = [value for value in bound.operands.values() if isinstance(value, Tensor)]
     open_ = backward and any(may_broadcast(bound, value) for value in own)
     kinds = [(False, False)] + [(False, True)] * open_ + [(True, False)] * (alone and bool(own))
-    for vectors, broadcast in kinds:
+    many = (False, True) if backward and first.rows == 1 else (False,)
+    for (vectors, broadcast), one_of_many in itertools.product(kinds, many):
         for rank in ranks:
-            yield Reading(rank, vectors, broadcast)
+            yield Reading(rank, vectors, broadcast, one_of_many)
 
 
 def may_broadcast(bound: Bound, value: Tensor) -> bool:

@@ -18,13 +18,11 @@ from fusedops.errors import UnsupportedError
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
 
-__all__ = ["refuse", "refuse_classes"]
-
 
 #: What is wrong and how to mend it, where the arguments themselves are all right.
 _MEANING = {
     Reason.SUBCLASS: "{classes} must be plain, a torch.Tensor or Parameter; pass the plain tensor "
-    "in it, say {key}.as_subclass(torch.Tensor), or use op.unfused",
+    "in it, say {plain}, or use op.unfused",
     Reason.NEG: "{negative} must not have its negative bit set, for its memory holds other "
     "numbers; use .resolve_neg()",
     Reason.CONJ: "{conjugate} must not have its conjugate bit set, for its memory holds other "
@@ -91,7 +89,7 @@ def refuse(
     classes = {key: one for key, one in tensors.items() if not _is_plain(one)}
     text = _MEANING[reason].format(
         classes=_classes(classes),
-        key=next(iter(classes), "x"),
+        plain=_plain_tensor(classes),
         negative=those(lambda one: one.is_neg()),
         conjugate=those(lambda one: one.is_conj()),
         layouts=", ".join(f"{described(k)}: {one.layout}" for k, one in tensors.items()),
@@ -99,6 +97,15 @@ def refuse(
         without=those(lambda one: not _is_plain(one) or one.is_meta or not _has_memory(one)),
     )
     raise UnsupportedError(f"{name}: {text}")
+
+
+def is_of_classes(error: Exception) -> bool:
+    """Whether an error of torch says that a tensor's class or a mode lacks our operators.
+
+    Other errors at run time are about the machine, such as those of memory.
+    """
+    by_kind = isinstance(error, (NotImplementedError, TypeError, AssertionError))
+    return by_kind or "got mixed torch.Tensor and DTensor" in str(error)
 
 
 def refuse_classes(op: Declaration, named: Mapping[str, Any], error: Exception) -> NoReturn:
@@ -112,7 +119,8 @@ def refuse_classes(op: Declaration, named: Mapping[str, Any], error: Exception) 
     said = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
     raise UnsupportedError(
         f"{op.name}: {_classes(classes) or 'a mode'} cannot be computed with here ({said}); give "
-        "the op plain tensors, say x.to_local() of a DTensor, or use op.unfused"
+        f"the op plain tensors, say {next(iter(classes), 'x')}.to_local() of a DTensor, or use "
+        "op.unfused"
     ) from error
 
 
@@ -123,6 +131,13 @@ def _is_plain(tensor: Tensor) -> bool:
 def _classes(tensors: Mapping[str, Tensor]) -> str:
     said = (f"{described(key)}, a {type(one).__name__}," for key, one in tensors.items())
     return " and ".join(said)
+
+
+def _plain_tensor(classes: Mapping[str, Tensor]) -> str:
+    """The expression for the plain tensor in the first of these."""
+    key, tensor = next(iter(classes.items()), ("x", None))
+    local = hasattr(tensor, "to_local")  # a DTensor
+    return f"{key}.to_local()" if local else f"{key}.as_subclass(torch.Tensor)"
 
 
 def _has_memory(tensor: Tensor) -> bool:

@@ -12,8 +12,6 @@ from fusedops.declare.declaration import Declaration
 if TYPE_CHECKING:
     from fusedops.run.observer import Observer
 
-__all__ = ["Runnable"]
-
 
 class Runnable(_runtime.Dispatcher, Declaration):
     """A declaration that can be called.
@@ -27,7 +25,8 @@ class Runnable(_runtime.Dispatcher, Declaration):
         recipes: Which tensors a forward pass saves (`autograd.Recipe`), by which of the autograd
             function's inputs need gradients.
         gradients: The backward passes (`gradient.Gradient`), by the set of names whose gradients
-            are wanted and the names of the saved streams that have a gradient.
+            are wanted, whether y is read in place of x, and the names of the saved streams that
+            have a gradient.
         observer: The object that is notified of calls that need a kernel.
     """
 

@@ -5,6 +5,9 @@
 The backward kernel recomputes the values of the LOAD: from the last saved stream if there is one,
 else from x. On its way back through the chains it recomputes the input of a functor if that
 functor's gradient reads it. This module finds the tensors that this takes; no others are saved.
+
+An operator may have a gradient that starts from its result instead (`Operator.from_result`). Then y
+is saved in place of x where it is that result: without functors, and not rounded.
 """
 
 from __future__ import annotations
@@ -12,12 +15,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
+
 from fusedops.functors import Functor
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
 
-__all__ = ["Needed", "joining_name", "needed", "saved_name"]
+#: The keyword under which a backward call gets y, if it reads it in place of x.
+RESULT = "saved y"
 
 
 class Needed(NamedTuple):
@@ -27,15 +33,32 @@ class Needed(NamedTuple):
         x: Whether x is read.
         operands: The names of the operands that are read.
         streams: The names of the saved streams that are read.
+        result: Whether y is read in place of x.
     """
 
     x: bool
     operands: frozenset[str]
     streams: frozenset[str]
+    result: bool = False
 
 
-def needed(op: Declaration, wanted: Collection[str]) -> Needed:
-    """The tensors that a backward pass reads for the gradients of the names in `wanted`."""
+def may_start_from_result(op: Declaration) -> bool:
+    """Whether a backward pass of the op can read y in place of x, if y `is_exact`."""
+    return op.from_result and not op.load and not op.store
+
+
+def is_exact(y: torch.dtype, x: torch.dtype) -> bool:
+    """Whether a y of that dtype has the compute type, so that storing did not round it."""
+    return y is torch.float64 or (y is torch.float32 and x is not torch.float64)
+
+
+def needed(op: Declaration, wanted: Collection[str], from_result: bool = False) -> Needed:
+    """The tensors that a backward pass reads for the gradients of the names in `wanted`.
+
+    `from_result`: y is read in place of x, which `may_start_from_result` has to allow.
+    """
+    if from_result:
+        return Needed(False, frozenset(op.reads(wanted)), frozenset(), True)
     x = False
     operands: set[str] = set()
     streams: set[str] = set()
@@ -54,7 +77,8 @@ def needed(op: Declaration, wanted: Collection[str]) -> Needed:
         for functor in chain[start:end]:
             operands.update(operand.name for operand in functor.operands())
 
-    remake(op.load, len(op.load))
+    if op.reduces or any(functor.masks for functor in op.load):  # else no one reads the values
+        remake(op.load, len(op.load))
     for chain in (op.load, op.store):
         for place, functor in enumerate(chain):
             if functor.masks:

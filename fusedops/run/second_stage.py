@@ -17,8 +17,6 @@ from fusedops.generate.views import View
 from fusedops.run.operand_gradients import Occurrence
 from fusedops.schedule.row_partition import Sharing
 
-__all__ = ["SecondStage", "second_stage"]
-
 #: Columns and threads of a thread block where sums are over pieces of neighbouring columns as well:
 #: each of its warps has a column.
 _PIECES = (8, 256)
@@ -86,7 +84,7 @@ def second_stage(
         operands={},
         outputs={},
         query=(),
-        logical_row=(),
+        drawn_rows={},
         slots={},
     )
 

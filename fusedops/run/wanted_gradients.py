@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING
 
 from fusedops.bind.bind import KEPT
 from fusedops.run.operand_gradients import occurrences
-from fusedops.run.saved_tensors import joining_name, needed, saved_name
+from fusedops.run.saved_tensors import RESULT, joining_name, needed, saved_name
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
-
-__all__ = ["WantedGradients"]
 
 
 class WantedGradients:
@@ -35,11 +33,17 @@ class WantedGradients:
         numbers: The slot number of each keyword of a backward call, counted from 1.
     """
 
-    def __init__(self, op: Declaration, wanted: frozenset[str], joining: frozenset[str]) -> None:
+    def __init__(
+        self,
+        op: Declaration,
+        wanted: frozenset[str],
+        joining: frozenset[str],
+        from_result: bool = False,
+    ) -> None:
         self.op = op
         self.wanted = wanted
         self.joining = joining
-        self.needed = needed(op, wanted)
+        self.needed = needed(op, wanted, from_result)
         self.occurrences = occurrences(op, wanted)
         self.names = ["x"] * ("x" in wanted) + [one.name for one in self.occurrences]
         at = {name: place for place, name in enumerate(self.names)}
@@ -47,4 +51,5 @@ class WantedGradients:
         keywords = [KEPT, "x", *op.slots]
         keywords += [saved_name(name) for name in op.saves]
         keywords += [joining_name(name) for name in op.joining]
+        keywords += [RESULT] * from_result
         self.numbers = {name: number for number, name in enumerate(keywords, 1)}

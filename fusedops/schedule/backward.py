@@ -19,6 +19,7 @@ from fusedops.schedule.lookup import Found, launch_config, remembered
 from fusedops.schedule.row_schedule import (
     Schedule,
     check_cluster,
+    check_reduces,
     cluster_of,
     reserved_shared,
 )
@@ -57,6 +58,7 @@ def choose_gradient(
     Raises:
         ValueError: The storage cannot hold the row.
     """
+    check_reduces(storage)
     found = gradient_rung(row, gpu.cluster_limit, family)
     rung, columns = found.rung, row.columns
     tile = rung.tile
@@ -137,4 +139,4 @@ def resident_rows(schedule: Schedule, multiprocessors: int) -> int:
     """Number of rows that the persistent blocks of a device process at a time."""
     blocks = schedule.launch.persistent_threads_per_sm // schedule.threads_per_block
     clusters = resident_clusters(multiprocessors, blocks, schedule.cluster)
-    return clusters * schedule.rows_per_block
+    return max(1, clusters * schedule.cluster // schedule.blocks_per_row) * schedule.rows_per_block

@@ -20,6 +20,7 @@ from fusedops.schedule.row_schedule import (
     STAGED_WORD,
     Schedule,
     check_cluster,
+    check_reduces,
     cluster_of,
     reserved_shared,
 )
@@ -81,6 +82,7 @@ def choose(
 
     if storage == "host":
         raise ValueError("'host' is the schedule of a CPU")
+    check_reduces(storage)
     in_shared = dataclasses.replace(made("shared"), staged_bytes=0)
     free = gpu.shared_limit - reserved_shared(in_shared.threads_per_block, compute_bytes)
     fits = in_shared.shared_bytes <= free
@@ -143,7 +145,7 @@ def staged(
 
 def choose_host(columns: int, forced: str | None) -> str:
     """The schedule on a CPU: "host" (the row in a buffer that fits the caches) or "streaming"."""
-    if forced in ("register", "shared", "cluster"):
+    if forced in ("register", "shared", "cluster", "chunks"):
         raise ValueError(f"a CPU has no {forced} schedule; it has 'host' and 'streaming'")
     if forced == "host" and columns > HOST_BUFFERED:
         raise ValueError(f"a row of {columns} columns does not fit the buffer of {HOST_BUFFERED}")

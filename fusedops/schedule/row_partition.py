@@ -17,7 +17,7 @@ from typing import NamedTuple
 from fusedops.bind.geometry import Placed
 from fusedops.schedule.row_schedule import Schedule
 
-__all__ = ["Sharing", "Slices", "cut", "is_sum", "piece_columns", "sharing"]
+__all__ = ["Sharing", "Slices", "cut", "cut_few", "is_sum", "piece_columns", "sharing"]
 
 #: Largest number of slices on a CPU: more than any number of threads shares well, few enough that
 #: their partial sums stay in the caches.
@@ -153,3 +153,17 @@ def cut(
     size = max(1, min(size, span))
     per_span = math.ceil(span / size / lanes) * lanes
     return Slices(size, span, per_span, math.ceil(rows / span) * per_span)
+
+
+def cut_few(rows: int, shared: Sequence[Sharing], lanes: int) -> Slices:
+    """Partition few rows into as many slices as one block has, some of them empty.
+
+    A slice has whole groups of those operands that not all rows share.
+
+    Args:
+        rows: Number of rows in the call, at most `lanes`.
+        shared: How rows share each operand that has a gradient.
+        lanes: Number of slices of a block.
+    """
+    groups = {one.group for one in shared if is_sum(one) and not one.of_all}
+    return Slices(max({1} | {group for group in groups if group < rows}), rows, lanes, lanes)

@@ -15,6 +15,7 @@ __all__ = [
     "STORAGES",
     "Schedule",
     "check_cluster",
+    "check_reduces",
     "cluster_of",
     "reserved_shared",
 ]
@@ -25,6 +26,7 @@ STORAGES = {
     "cluster": "InRegisters",
     "shared": "InShared",
     "streaming": "Streamed",
+    "chunks": "InChunks",
 }
 
 #: Bytes of the aligned words that shared-memory staging copies; a row may begin and end anywhere in
@@ -132,7 +134,13 @@ class Schedule:
 
     def grid(self, rows: int) -> int:
         """Thread blocks in the grid; where it cannot hold all rows, blocks take several in turn."""
-        return min(ceil_div(rows, self.rows_per_block), MOST_BLOCKS // self.cluster) * self.cluster
+        apart = self.blocks_per_row
+        return min(ceil_div(rows, self.rows_per_block), MOST_BLOCKS // apart) * apart
+
+    @property
+    def blocks_per_row(self) -> int:
+        """Thread blocks that share a row: those of a cluster, or of chunks that are independent."""
+        return self.chunks if self.storage == "chunks" else self.cluster
 
     @property
     def shared_bytes(self) -> int:
@@ -147,6 +155,8 @@ class Schedule:
     @property
     def one_tile(self) -> bool:
         """Whether a block has a single tile of each row, held in its registers."""
+        if self.storage == "chunks":
+            return True
         return self.storage in ("register", "cluster") and self.chunks <= self.cluster
 
     @property
@@ -187,6 +197,12 @@ def check_cluster(columns: int, chunks: int, cluster: int) -> None:
         raise ValueError(
             f"no cluster of this device holds the {chunks} chunks of {columns} columns"
         )
+
+
+def check_reduces(storage: str | None) -> None:
+    """Raise ValueError where independent chunks are forced on rows that are reduced."""
+    if storage == "chunks":
+        raise ValueError("the chunks of a row that is reduced are not independent of one another")
 
 
 def reserved_shared(threads: int, compute_bytes: int) -> int:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fusedops.schedule.tiling import CHUNK_PACKS, Tile, evened, is_exact, power_of_two_above
+from fusedops.schedule.tiling import CHUNK_PACKS, Tile, evened, power_of_two_above
 
 __all__ = ["Rung", "longest", "rung_of", "samples"]
 
@@ -53,7 +53,13 @@ class Rung(NamedTuple):
     full: int
 
 
-def rung_of(columns: int, width: int, pieces: bool, tile_at: Callable[[int, bool], Tile]) -> Rung:
+def rung_of(
+    columns: int,
+    width: int,
+    pieces: bool,
+    tile_at: Callable[[int, bool], Tile],
+    shared: bool = True,
+) -> Rung:
     """The rung of a row.
 
     Args:
@@ -61,11 +67,13 @@ def rung_of(columns: int, width: int, pieces: bool, tile_at: Callable[[int, bool
         width: Elements in a pack, by which the ladder is chosen.
         pieces: Whether the end of the row cuts a pack.
         tile_at: The tile of a row of so many columns, if it fills the tile and if it does not.
+        shared: Whether the blocks of a cluster may share the chunks of a row, so that their number
+            is a power of two.
     """
     top = longest(columns, width, pieces)
     if columns == top:
         for tile in (tile_at(top, True), tile_at(top, False)):
-            if is_exact(top, tile.capacity, tile.chunks):
+            if top == tile.capacity * _chunks(tile, shared):
                 return Rung(top, top, tile, True, tile.packs)
     tile = tile_at(top, False)
     low = _step_below(top, width, pieces)
@@ -78,7 +86,8 @@ def rung_of(columns: int, width: int, pieces: bool, tile_at: Callable[[int, bool
             break
         top = above
     low += 1
-    return Rung(low, top, evened(tile, columns), False, _full(low, tile))
+    chunks = _chunks(tile, shared)
+    return Rung(low, top, evened(tile, columns, chunks), False, _full(low, tile, chunks))
 
 
 def longest(columns: int, width: int, pieces: bool) -> int:
@@ -129,13 +138,17 @@ def _same(one: Tile, other: Tile) -> bool:
     return one[:4] == other[:4]
 
 
-def _full(low: int, tile: Tile) -> int:
+def _chunks(tile: Tile, shared: bool) -> int:
+    """The number of chunks into which a row of the tile is cut evenly."""
+    return power_of_two_above(tile.chunks) if shared else tile.chunks
+
+
+def _full(low: int, tile: Tile, chunks: int) -> int:
     """Packs that are full in every thread, in all rows of at least `low` columns.
 
     Chunks are rounded up to CHUNK_PACKS packs, so the last one of a row is shorter than the others
     by as much for each of them.
     """
-    chunks = power_of_two_above(tile.chunks)
     of_last = low // chunks
     if chunks > 1:
         of_last -= (chunks - 1) * CHUNK_PACKS * tile.width

@@ -8,12 +8,12 @@ import math
 from typing import NamedTuple
 
 __all__ = [
+    "CHUNK_PACKS",
     "Table",
     "Tile",
     "at_most",
     "ceil_div",
     "evened",
-    "is_exact",
     "pack_width",
     "power_of_two_above",
     "tile_of",
@@ -108,27 +108,23 @@ def tile_of(
     chunks = power_of_two_above(ceil_div(packs_of_row, most_threads * most_packs))
     packs = ceil_div(packs_of_row, most_threads * chunks)
     threads = 32 * ceil_div(packs_of_row, 32 * packs * chunks)
-    return evened(Tile(threads, packs, width, chunks, threads * packs * width), columns)
+    return evened(Tile(threads, packs, width, chunks, threads * packs * width), columns, chunks)
 
 
-def evened(tile: Tile, columns: int) -> Tile:
-    """The tile with chunks of even size for rows of so many columns, no more than it was cut for.
+def evened(tile: Tile, columns: int, chunks: int) -> Tile:
+    """The tile with `chunks` chunks of even size, or fewer, for rows of so many columns.
 
-    So no block waits for a fuller one, and most packs are surely full.
+    They are no more columns than the tile was cut for. So no block waits for a fuller one, and most
+    packs are surely full: where the last chunk is nearly empty, each access of every chunk has to
+    be predicated.
     """
-    if tile.chunks == 1:
+    if chunks == 1:
         return tile
-    chunks = power_of_two_above(tile.chunks)
     packs_of_row = ceil_div(columns, tile.width)
     even = min(
         CHUNK_PACKS * ceil_div(packs_of_row, CHUNK_PACKS * chunks), tile.threads * tile.packs
     )
     return tile._replace(chunks=ceil_div(packs_of_row, even), chunk=even * tile.width)
-
-
-def is_exact(columns: int, tile: int, chunks: int) -> bool:
-    """Whether every tile is full for any cluster size, which is always a power of two."""
-    return columns == tile * chunks and chunks == power_of_two_above(chunks)
 
 
 def ceil_div(a: int, b: int) -> int:

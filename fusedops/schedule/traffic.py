@@ -85,7 +85,7 @@ def traffic_of(bound: Bound) -> Traffic:
         load=_extents(bound, bound.load),
         store=_extents(bound, bound.store),
         draws=sum(functor.draws is not None for functor in functors),
-        saves=len(bound.op.saves),
+        saves=len(bound.op.saves) + len(bound.op.taps),
         masks=any(functor.masks for functor in functors),
     )
 

@@ -13,13 +13,11 @@ import torch
 from torch import Tensor
 
 from fusedops._runtime import Reason
-from fusedops.bind.bind import Bound
+from fusedops.bind.bind import Bound, floating
 from fusedops.bind.generator import draw
 from fusedops.reference.error_bound import Expected, expected
 from fusedops.row_op import RowOp
 from fusedops.run.refusal import refuse
-
-__all__ = ["Compared", "Comparison", "Report", "check"]
 
 _SEED = 20
 
@@ -145,7 +143,7 @@ def _cases(bound: Bound) -> Iterator[_Case]:
     last = bound.reduced[-1]
     rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
     yield _Case("as given", x, operands)
-    others = tuple(_floating(operands))
+    others = tuple(floating(operands))
     if others and not bound.op.forward_only:
         yield _Case("x alone", x, operands, without=others)
         yield _Case("operands alone", x, operands, without=("x",))
@@ -162,12 +160,6 @@ def _cases(bound: Bound) -> Iterator[_Case]:
         yield _cut("one column", x, operands, dict.fromkeys(bound.reduced, 1))
     if rows:
         yield _cut("no rows", x, operands, {rows[0]: 0})
-
-
-def _floating(values: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in values.items():
-        if isinstance(value, Tensor) and value.is_floating_point():
-            yield name
 
 
 def _cut(name: str, x: Tensor, operands: Mapping[str, Any], sizes: Mapping[int, int]) -> _Case:
@@ -251,7 +243,7 @@ def _call(
     given = {"x": case.x, **case.operands}
     leaves = {
         name: given[name].detach().requires_grad_(not op.forward_only)
-        for name in _floating(given)
+        for name in floating(given)
         if name not in case.without
     }
     given |= leaves

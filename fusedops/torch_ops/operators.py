@@ -3,7 +3,8 @@
 """The operators of torch that stand for fused ops where torch traces: three for all declarations.
 
 - ``fusedops::forward(x, tensors, names, numbers, counts, draw, op, dim, dtype, keep)`` gives the
-  outputs and, with ``keep``, a row's statistics after them.
+  outputs and, with ``keep``, a row's statistics after them. Where no operand is a tensor, the list
+  of tensors holds x, under that name, or nothing.
 - ``fusedops::backward(...)`` gives the wanted gradients.
 - ``fusedops::draw(room, count)`` gives the seed and offset that dropouts start from, two int64 on
   the device of ``room``. That is a ``torch.empty`` of the caller's and says which draw this is: to
@@ -33,8 +34,8 @@ from fusedops.bind.scalars import check_draw
 from fusedops.declare.text import read
 from fusedops.errors import UnsupportedError
 from fusedops.reference.unfused import run
-from fusedops.run.autograd import run_backward, what_is_kept
-from fusedops.torch_ops.refusals import refuse_second, refuse_vmap
+from fusedops.run.autograd import refuse_second, run_backward, what_is_kept
+from fusedops.run.saved_tensors import RESULT, is_exact
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
@@ -209,7 +210,8 @@ def _operands(
     counts: Sequence[int],
 ) -> dict[str, Any]:
     """All operands of a call, by name."""
-    return dict(zip(names, tensors, strict=True)) | _numbers(op, names, numbers, counts)
+    given = {name: one for name, one in zip(names, tensors, strict=True) if name != "x"}
+    return given | _numbers(op, names, numbers, counts)
 
 
 def _numbers(
@@ -324,11 +326,16 @@ def _set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     inputs_by_name = {"x": call.x, **dict(zip(call.names, call.tensors, strict=True))}
     needs = dict(zip(inputs_by_name, ctx.needs_input_grad, strict=False))
     recipe = what_is_kept(op, [needs.get(name, False) for name in ("x", *op.slots)])
-    kept_names = ["x"] * recipe.x
+    kept_names: list[str] = []
+    if recipe.result and is_exact(call.dtype, call.x.dtype):
+        kept_names.append(RESULT)
+    elif recipe.x:
+        kept_names.append("x")
     for name, wanted in zip(op.slots, recipe.kept, strict=True):
         if wanted and name in inputs_by_name:
             kept_names.append(name)
-    kept = [inputs_by_name[name] for name in kept_names]
+    known = {RESULT: output[0], **inputs_by_name}
+    kept = [known[name] for name in kept_names]
     kept += [output[number] for number, _ in recipe.streams]
     others = {name: t for name, t in inputs_by_name.items() if name not in kept_names}
     ctx.sizes = [size for tensor in others.values() for size in tensor.shape]
@@ -374,10 +381,21 @@ def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ..
         ctx.wanted,
     )
     found = dict(zip(ctx.wanted, results, strict=True))
-    x, *operands = (found.get(name) for name in ("x", *call.names))
+    x = found.pop("x", None)
+    operands = [found.get(name) for name in call.names]
     # An empty list counts as one of tensors.
     lists: list[Any] = [None if given else [] for given in (call.names, call.numbers, call.counts)]
     return x, operands, *lists, None, None, None, None, None
+
+
+def _refuse_vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
+    """Raise UnsupportedError under vmap."""
+    texts = [one for one in arguments if isinstance(one, str)]
+    name = read(texts[0]).name if texts else "dropout"
+    raise UnsupportedError(
+        f"{name}: torch.func.vmap does not see into a fused kernel; use op.unfused under it, or "
+        "give the op one more dimension: all before the reduced one are rows"
+    )
 
 
 def _set_up_once(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
@@ -393,4 +411,4 @@ library.register_autograd(
 
 
 for _name in ("forward", "backward", "draw"):
-    library.register_vmap(f"fusedops::{_name}", refuse_vmap, lib=_namespace)
+    library.register_vmap(f"fusedops::{_name}", _refuse_vmap, lib=_namespace)

@@ -19,12 +19,11 @@ import fusedops.torch_ops.operators  # noqa: F401 (registers them)
 from fusedops.bind.arranged import arranged, restored
 from fusedops.bind.bind import check_names, check_number, find_reduced
 from fusedops.bind.scalars import check_offset, check_pair
+from fusedops.declare.text import lacking_text
 from fusedops.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from fusedops.run.runnable import Runnable
-
-__all__ = ["call_operator"]
 
 _NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
 
@@ -63,7 +62,10 @@ def call_operator(
     tensors: list[Tensor] = []
     numbers: list[float] = []
     counts: list[int] = []
+    lacking = op.lacking(operands)
     for key in op.slots:
+        if key in lacking:
+            continue
         value = operands[key]
         if isinstance(value, Tensor) and key not in op.probabilities:
             names.append(key)
@@ -81,11 +83,21 @@ def call_operator(
         op.check_differentiable()
     dim = reduced
     if len(reduced) > 1:  # which go last, where the operator makes them one
+        last = reduced[0] == x.dim() - len(reduced)
+        if not last and any(functor.shares for functor in (*op.load, *op.store)):
+            raise UnsupportedError(
+                f"{name}: a draw that is shared along dimensions of x goes with tracing only where "
+                f"several reduced dimensions are x's last, got dim={reduced} of {x.dim()}; "
+                "movedim them to the end before the call, or use op.unfused"
+            )
         tensors = [arranged(tensor, x.shape, reduced) for tensor in tensors]
         x = arranged(x, x.shape, reduced)
         dim = tuple(range(x.dim() - len(reduced), x.dim()))
+    if not tensors:  # AOTInductor runs no operator whose list of tensors is empty
+        names, tensors = ["x"], [x]
+    text = lacking_text(op.text, lacking) if lacking else op.text
     outputs = torch.ops.fusedops.forward(
-        x, tensors, names, numbers, counts, draw, op.text, dim, dtype, keep
+        x, tensors, names, numbers, counts, draw, text, dim, dtype, keep
     )
     if keep:
         outputs = outputs[:-1]

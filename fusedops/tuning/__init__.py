@@ -5,7 +5,8 @@
 candidates.py says what can be tried, problem.py checks and times one call, search.py chooses, and
 rows.py makes rows of tuning files of it. `fusedops tune` and `benchmarks/tune.py` are its users.
 
-May import: version, errors, _runtime, bind, schedule, generate, run, explain, row_op, testing.
+May import: version, errors, _runtime, jit, bind, schedule, generate, run, explain, row_op,
+testing.
 """
 
 from __future__ import annotations

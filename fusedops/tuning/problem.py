@@ -6,19 +6,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from fusedops.bind.bind import Bound
+from fusedops.bind.bind import Bound, floating
 from fusedops.errors import UnsupportedError
 from fusedops.explain.forward import explain
 from fusedops.generate.target import Target
 from fusedops.row_op import RowOp
 from fusedops.run import forward
-from fusedops.run.gradient import Gradient, described
+from fusedops.run.gradient import Gradient, described, gradient_of
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.testing import force_launch
 from fusedops.testing.comparison import Comparison
@@ -39,11 +39,6 @@ TIMED_BYTES = 2 << 30
 TIMED_SHARE = 1 / 24
 
 
-def target_of(device: torch.device) -> Target:
-    """What kernels for a GPU are built for."""
-    return Target.of(device)
-
-
 def kernel_of(bound: Bound, kind: str, target: Target) -> Kernel:
     """The kernel of a pass and its schedule.
 
@@ -57,6 +52,11 @@ def kernel_of(bound: Bound, kind: str, target: Target) -> Kernel:
     """
     op = bound.op
     assert target.gpu is not None
+    if not op.reduces:
+        raise UnsupportedError(
+            f"{op.name}: there is nothing to tune: without a reduction the launch configuration is "
+            "a fixed one (fusedops/schedule/independent.py)"
+        )
     if forward.columns_apart(bound) or bound.x.numel() == 0:
         raise UnsupportedError(
             f"{op.name}: there is no kernel to tune for x of shape {tuple(bound.x.shape)}: it has "
@@ -78,14 +78,7 @@ def _gradient(bound: Bound) -> Gradient:
             f"{op.name}: {op.forward_only[0]!r} has no derivative, so there is no backward pass to "
             "tune; leave it out"
         )
-    names = [name for name, value in _floating(bound.operands)]
-    return Gradient(op, frozenset({"x", *names}), frozenset(op.saves))
-
-
-def _floating(values: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    for name, value in values.items():
-        if isinstance(value, Tensor) and value.is_floating_point():
-            yield name, value
+    return gradient_of(bound, frozenset({"x", *floating(bound.operands)}), frozenset(op.saves))
 
 
 class Problem:
@@ -103,7 +96,7 @@ class Problem:
         # The op that sees x as the kernel does: that of a GroupNorm is a LayerNorm.
         op = cast("RowOp", bound.op)
         self.op, self.kind, self.device = op, kind, device
-        self.kernel = kernel_of(bound, kind, target_of(device))
+        self.kernel = kernel_of(bound, kind, Target.of(device))
         self._options = {k: v for k, v in options.items() if k != "normalized_shape"}
         self._options["dim"] = bound.reduced
         self._draws = bool(bound.dropout_slots)
@@ -171,7 +164,7 @@ class Problem:
         return self.op(given["x"], **operands, **self._options)
 
     def _backward(self, given: dict[str, Any]) -> clock.Call:
-        leaves = {name: value.detach().requires_grad_() for name, value in _floating(given)}
+        leaves = {name: given[name].detach().requires_grad_() for name in floating(given)}
         found = self._call({**given, **leaves})
         result: Any = (found,) if isinstance(found, Tensor) else found
         outputs = dict(zip(self.op.outputs, result, strict=True))
@@ -196,5 +189,5 @@ class Problem:
         gradient = _gradient(bound)
         dy, read, _ = described(bound, gradient)
         tensors = [dy, *(value for value in read.values() if isinstance(value, Tensor))]
-        results = [value for _, value in _floating(given)]
+        results = [given[name] for name in floating(given)]
         return sum(tensor.numel() * tensor.element_size() for tensor in (*tensors, *results))

@@ -13,6 +13,8 @@ from fusedops import _runtime
 from fusedops.bind.bind import Bound
 from fusedops.generate import tuned
 from fusedops.generate.target import Target
+from fusedops.jit.entry import Identity
+from fusedops.jit.store import only_builder, shared_store
 from fusedops.row_op import RowOp
 from fusedops.schedule.features import Features
 from fusedops.tuning import rows
@@ -123,13 +125,16 @@ def keep(every: Sequence[Tuned], device: torch.device) -> str | None:
 
     Raises:
         OSError: The cache folder cannot be written.
+        TuningFileError: The file there has a row that would never be used then.
     """
     target = Target.of(device)
     assert target.gpu is not None
-    tuned.find.cache_clear()  # another process may have kept a row meanwhile
-    file = tuned.find(target.arch, target.gpu.name)
-    before = rows.empty(target.arch, target.gpu) if file is None else tuned.content_of(file)
-    content = before
-    for found in every:
-        content = put(content, found, measured_on(device))
-    return None if content == before else str(tuned.keep(content))
+    identity = Identity(f"tuning-{target.arch}-{target.gpu.name}", "", "")
+    with only_builder(shared_store(), identity):  # a row that another keeps meanwhile would be lost
+        tuned.find.cache_clear()  # another process may have kept a row since it was read
+        file = tuned.find(target.arch, target.gpu.name)
+        before = rows.empty(target.arch, target.gpu) if file is None else tuned.content_of(file)
+        content = before
+        for found in every:
+            content = put(content, found, measured_on(device))
+        return None if content == before else str(tuned.keep(content))

@@ -8,13 +8,21 @@
 //   bias(operand)                   v + b                     gradient 0: b
 //   residual(operand, alpha)        v + alpha * r             gradients 0: r, 1: alpha
 //   saved_residual(operand, stream) the same, and saves it    the same
+//   save(stream)                    v, and saves it
+//   tap(operand)                    v, written as well; in a STORE
 //   affine(gamma, beta)             v * gamma + beta          gradients 0: gamma, 1: beta
+//   zero_centred(gamma, beta)       v * (1 + gamma) + beta    the same
+//   softcap(operand)                cap * tanh(v / cap)       gradient 0: cap
+//   gate<Silu>(operand)             v * silu(g)               gradient 0: g
+//   gated<Silu>(operand)            silu(v) * g               gradient 0: g
 //   dropout(p, seed, offset)        docs/dropout.md
+//   row_dropout(p, seed, offset)    the same, one draw a row
 //   cast<half>()                    v rounded to half
 //   mask(operand), keep(operand)    -inf where true, and where false
 //   causal(queries, shift)          keeps column k of query q if k <= q + shift
 //   window(queries, left, right)    ... if q - left <= k <= q + right
 //   lengths(operand)                keeps the first n columns of a row
+//   segments(operand, operand)      keeps where the two ids, integers, are equal
 //   alibi(operand, queries, shift)  v - slope * |q + shift - k|   gradient 0: slope
 #pragma once
 
@@ -26,10 +34,15 @@
 #include <fusedops/functor/causal.cuh>
 #include <fusedops/functor/compose.cuh>
 #include <fusedops/functor/dropout.cuh>
+#include <fusedops/functor/gate.cuh>
 #include <fusedops/functor/lengths.cuh>
 #include <fusedops/functor/mask.cuh>
 #include <fusedops/functor/residual.cuh>
+#include <fusedops/functor/save.cuh>
 #include <fusedops/functor/scale.cuh>
+#include <fusedops/functor/segments.cuh>
+#include <fusedops/functor/softcap.cuh>
+#include <fusedops/functor/tap.cuh>
 #include <fusedops/functor/window.cuh>
 #include <fusedops/row/operand.cuh>
 
@@ -75,10 +88,45 @@ FUSEDOPS_HD SavedResidual<Skip, Value<Number>, Stream, Upstream> saved_residual(
   return {{skip, {{alpha}}}, stream, upstream};
 }
 
+/// Saves the value to `stream`, with which the chain continues; `stream` and `upstream` as above.
+template <class Stream, class Upstream = Absent>
+FUSEDOPS_HD Save<Stream, Upstream> save(const Stream& stream, const Upstream& upstream = {}) {
+  return {stream, upstream};
+}
+
+/// Writes the value to `target` as well, in a STORE. In a gradient the target is Unread{}, and
+/// `upstream` is its incoming gradient, if it has one.
+template <class Target, class Upstream = Absent>
+FUSEDOPS_HD Tap<Target, Upstream> tap(const Target& target, const Upstream& upstream = {}) {
+  return {target, upstream};
+}
+
 /// v * gamma + beta; either may be Absent{}.
 template <class Gamma, class Beta = Absent>
 FUSEDOPS_HD Affine<Gamma, Beta> affine(const Gamma& gamma, const Beta& beta = {}) {
   return {gamma, beta};
+}
+
+/// v * (1 + gamma) + beta; beta may be Absent{}.
+template <class Gamma, class Beta = Absent>
+FUSEDOPS_HD Affine<Gamma, Beta, true> zero_centred(const Gamma& gamma, const Beta& beta = {}) {
+  return {gamma, beta};
+}
+
+template <class Cap>
+FUSEDOPS_HD Softcap<Cap> softcap(const Cap& cap) {
+  return {cap};
+}
+
+/// v * act(gate), where the activation is Silu, Gelu, GeluTanh or Sigmoid.
+template <class Activation, class By>
+FUSEDOPS_HD Gate<By, Activation, false> gate(const By& by) {
+  return {by};
+}
+/// act(v) * gate.
+template <class Activation, class By>
+FUSEDOPS_HD Gate<By, Activation, true> gated(const By& by) {
+  return {by};
 }
 
 template <class Storage>
@@ -149,6 +197,12 @@ FUSEDOPS_HD Lengths<Length> lengths(const Length& length) {
   return Lengths<Length>(length);
 }
 
+/// Ids of the queries and of the keys: per_row() and per_column() of integers, say.
+template <class QueryIds, class KeyIds>
+FUSEDOPS_HD Segments<QueryIds, KeyIds> segments(const QueryIds& queries, const KeyIds& keys) {
+  return {queries, keys};
+}
+
 template <class Slope>
 FUSEDOPS_HD Alibi<Slope, Layout<2>> alibi(const Slope& slope, int64_t queries, int64_t shift = 0) {
   return {slope, detail::query_of(queries), shift};
@@ -166,6 +220,14 @@ FUSEDOPS_HD detail::MaybeDropout<Dropout<Compute, LogicalRow>> dropout(
            drop_below(p),
            {static_cast<Compute>(keep_scale(p))},
            row}};
+}
+
+/// The same with one draw for each row, for all its columns. Where `row` gives several rows one
+/// number, they share the draw as well.
+template <class Compute = float, class LogicalRow = RowMap<1>>
+FUSEDOPS_HD detail::MaybeDropout<Dropout<Compute, LogicalRow, true>> row_dropout(
+    double p, uint64_t seed, uint64_t offset, int slot = 0, const LogicalRow& row = {{1}}) {
+  return {dropout<Compute>(p, seed, offset, slot, row).inner.one_a_row()};
 }
 
 }  // namespace fusedops

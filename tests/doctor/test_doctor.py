@@ -178,6 +178,18 @@ class TestCache:
         assert "belongs to user 12345" in folder.check_cache().found
         assert folder.check_cache().verdict is Verdict.WARNING
 
+    def test_one_that_a_filesystem_refuses_to_make(self, monkeypatch):
+        monkeypatch.setenv("FUSEDOPS_CACHE_DIR", "/proc/cache")  # writable, as its mode has it
+        finding = folder.check_cache()
+        assert finding.verdict is Verdict.WARNING
+        assert "it cannot be made in /proc" in finding.found
+        assert "FUSEDOPS_CACHE_DIR" in finding.cure
+
+    def test_looking_makes_nothing(self, cache):
+        before = {*cache.parent.iterdir()}
+        folder.check_cache()
+        assert {*cache.parent.iterdir()} == before
+
     def test_one_that_is_no_folder_or_cannot_be_made(self, cache, monkeypatch):
         cache.write_text("")
         assert folder.check_cache().verdict is Verdict.WARNING

@@ -121,7 +121,7 @@ def wait(children: list[int], kills: list[tuple[float, int]]) -> dict[str, int]:
 
 def abandoned(store: Store) -> int:
     temporary = Path(tempfile.gettempdir())
-    return len(store.abandoned()) + len(scratch.abandoned(temporary, scratch.PREFIX))
+    return len(store.abandoned()) + len([*scratch.abandoned(temporary, scratch.PREFIX)])
 
 
 def locked(store: Store) -> int:

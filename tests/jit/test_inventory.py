@@ -8,6 +8,7 @@ import errno
 import hashlib
 import json
 import os
+import pty
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ from fusedops.jit.entry import META_LIMIT
 from fusedops.jit.scratch import scratch
 
 DAY = 86400
+TWO = ("one", "two")
 
 
 def make(cache: Path, name: str, arch: str = "x86-64-v3", days: float = 0) -> Path:
@@ -63,13 +65,40 @@ class TestLooking:
         assert (status, said) == (0, f"there is no cache yet at {cache}\n")
 
     def test_list_has_a_line_for_each(self, cache: Path) -> None:
+        one, two = TWO
+        names = [make(cache, one, days=3).name, make(cache, two, arch="sm_90").name]
+        done = CliRunner().invoke(app, ["cache", "list"], env={"COLUMNS": "60"})
+        assert done.exit_code == 0
+        lines = [line.split("\t") for line in done.stdout.splitlines()]
+        assert [line[0] for line in lines] == names
+        assert [line[-1] for line in lines] == [f"Softmax(load=[Scale({n!r})])" for n in TWO]
+        assert lines[1][1] == "sm_90"
+        assert lines[1][4:6] == ["gcc 12.2.0", "whole"]
+        assert int(lines[0][2]) > 0
+        assert round((int(lines[1][3]) - int(lines[0][3])) / 86400) == 3
+        assert "2 entries of" in done.stderr
+
+    def test_list_has_json(self, cache: Path) -> None:
+        name = make(cache, "one").name
+        (make(cache, "two") / "meta.json").write_text("{")
+        done = CliRunner().invoke(app, ["cache", "list", "--json"])
+        one, two = json.loads(done.stdout)
+        assert (one["name"], one["state"]) == (name, "whole")
+        assert one["declaration"] == "Softmax(load=[Scale('one')])"
+        assert two["state"] != "whole"
+
+    def test_list_is_a_table_on_a_terminal(self, cache: Path) -> None:
         make(cache, "one", days=3)
-        make(cache, "two", arch="sm_90")
-        status, said = run("list")
-        assert status == 0
-        for text in ("one-", "two-", "sm_90", "3 d", "gcc 12.2.0", "Softmax(load=[Scale('two')])"):
+        ours, theirs = pty.openpty()
+        environment = {**os.environ, "COLUMNS": "200", "FUSEDOPS_CACHE_DIR": str(cache)}
+        command = [sys.executable, "-m", "fusedops", "cache", "list"]
+        done = subprocess.run(command, stdout=theirs, env=environment, check=False)
+        os.close(theirs)
+        said = os.read(ours, 1 << 16).decode()
+        os.close(ours)
+        assert done.returncode == 0
+        for text in ("one-", "3 d", "gcc 12.2.0", "Softmax(load=[Scale('one')])", "1 entry of"):
             assert text in said
-        assert "2 entries of" in said
 
     def test_a_damaged_entry_is_listed_too(self, cache: Path) -> None:
         (make(cache, "one") / "meta.json").write_text("{")

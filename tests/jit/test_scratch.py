@@ -71,7 +71,7 @@ def test_a_folder_is_its_owners_alone_and_goes_at_the_end(tmp_path: Path) -> Non
 def test_a_folder_in_use_is_left_alone(tmp_path: Path, owner: subprocess.Popen[str]) -> None:
     before = names(tmp_path)
     assert len(before) == 2
-    assert scratch.abandoned(tmp_path, PREFIX) == []
+    assert [*scratch.abandoned(tmp_path, PREFIX)] == []
     scratch.reclaim(tmp_path, PREFIX)
     assert names(tmp_path) == before
 
@@ -82,7 +82,7 @@ def test_a_killed_owners_folder_is_reclaimed_by_the_next(
     (left,) = (path for path in tmp_path.iterdir() if path.is_dir())
     owner.send_signal(signal.SIGKILL)
     owner.wait()
-    assert scratch.abandoned(tmp_path, PREFIX) == [left]
+    assert [*scratch.abandoned(tmp_path, PREFIX)] == [left]
     assert left.is_dir()
     with scratch.scratch(tmp_path, PREFIX) as folder:
         assert names(tmp_path) == [folder.name, f"{folder.name}.lock"]
@@ -177,7 +177,7 @@ def test_a_fork_leaves_its_parents_folder_alone(tmp_path: Path) -> None:
         os._exit(0)
     os.waitpid(child, 0)
     assert folder.is_dir()
-    assert scratch.abandoned(tmp_path, PREFIX) == []
+    assert [*scratch.abandoned(tmp_path, PREFIX)] == []
     held.__exit__(None, None, None)
     assert names(tmp_path) == []
 

@@ -22,15 +22,22 @@ class Step:
     Attributes:
         word: The word.
         functor: The name of the class in fusedops that says the same.
-        softmax_only: Whether it may stand in the LOAD of softmax and log-softmax alone.
+        softmax_only: Whether it may stand in the LOAD of softmax, log-softmax and map alone.
+        store_only: Whether it may stand in a STORE alone.
+        masks: Whether it takes elements out of a row.
         load_only: The examples that may stand in a LOAD alone.
+        alone: The examples that differ from another one in nothing that a neighbour in a chain
+            sees; tests of pairs leave them out.
         examples: By name, functions that get a `test_gradients.Making`, which makes operands, and
             return the step's arguments. Tests run each of them in every op, forward and backward.
     """
 
     functor: str
     softmax_only = False
+    store_only = False
+    masks = False
     load_only = ()
+    alone = ()
     examples = {}
 
     def __init_subclass__(cls, word=None):
@@ -47,6 +54,11 @@ class Step:
     def value(walk, v, *arguments):
         """What becomes of the value v; `walk` is a `references.Walk`."""
         return v
+
+    @staticmethod
+    def stream(x, operands, *arguments):
+        """The name and the dtype of what the step saves; None for one that saves nothing."""
+        return None
 
     @staticmethod
     def kept(walk, *arguments):
@@ -77,7 +89,7 @@ def examples(op, side):
     return tuple(
         name
         for step in steps
-        if softmax or not step.softmax_only
+        if (softmax or not step.softmax_only) and (side == "store" or not step.store_only)
         for name in step.examples
         if side == "load" or name not in step.load_only
     )

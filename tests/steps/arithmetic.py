@@ -41,25 +41,30 @@ class Affine(Step, word="affine"):
         "affine": lambda make: (make.value(), make.value()),
         "gamma": lambda make: (make.value(), None),
         "beta": lambda make: (None, make.value()),
+        "zero_centred": lambda make: (make.value(), make.value(), True),
     }
 
     @staticmethod
-    def value(walk, v, gamma, beta):
-        v = v if gamma is None else v * walk.operand(gamma)
+    def declare(kind, gamma, beta, zero_centred=False):
+        return kind(gamma, beta, zero_centred=zero_centred)
+
+    @staticmethod
+    def value(walk, v, gamma, beta, zero_centred=False):
+        v = v if gamma is None else v * (zero_centred + walk.operand(gamma))
         if beta is None:
             return v
         walk.seen.append(v)  # a value that is rounded on the way
         return v + walk.operand(beta)
 
     @staticmethod
-    def back(way, g, step, gamma, beta):
+    def back(way, g, step, gamma, beta, zero_centred=False):
         if beta is not None:
             way.give(beta, g)
         if gamma is None:
             return g
         saw = step.saw
         way.give(gamma, type(g)(g.each * saw, g.scale * (saw.abs() + way.centre)))
-        return g.times(way.operand(gamma))
+        return g.times(zero_centred + way.operand(gamma))
 
 
 class Cast(Step, word="cast"):

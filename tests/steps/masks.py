@@ -11,6 +11,7 @@ class Masking(Step):
     """A mask: the elements that are not kept become -inf, last of all."""
 
     softmax_only = True
+    masks = True
 
 
 class Mask(Masking, word="mask"):
@@ -78,6 +79,32 @@ class Lengths(Masking, word="lengths"):
     @staticmethod
     def kept(walk, lengths):
         return torch.arange(walk.x.shape[-1], device=walk.x.device) < walk.operands[lengths]
+
+
+class Segments(Masking, word="segments"):
+    functor = "Segments"
+    examples = {
+        "segments": lambda make: (
+            # Ids that a float, or the lower half of a word, takes for one another.
+            make.named(
+                torch.tensor([2**40, 2**40 + 1, 3, 2**32 + 3, 9], device=make.device)[:, None]
+            ),
+            make.named(
+                torch.tensor(
+                    [2**40, 2**40, 2**40 + 1, 3, 3, 2**32 + 3, 2**32 + 3, 4], device=make.device
+                )
+            ),
+        ),
+        "segments_of": lambda make: (
+            make.named(torch.tensor([1, 1, 0, 3, -2], device=make.device).short()[:, None]),
+            make.named(torch.tensor([1, 1, 0, 1, 0, 3, 3, 255], device=make.device).byte()),
+        ),
+    }
+    alone = ("segments_of",)
+
+    @staticmethod
+    def kept(walk, queries, keys):
+        return walk.operands[queries].long() == walk.operands[keys].long()
 
 
 class Alibi(Step, word="alibi"):

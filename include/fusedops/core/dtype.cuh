@@ -70,9 +70,11 @@ struct Convert<bfloat16, float> {
 
 template <>
 struct Convert<float, half> {
-  FUSEDOPS_HD static float apply(half x) {
-    const uint32_t magnitude = uint32_t(x.bits & 0x7fffu) << 13;
-    const uint32_t sign = uint32_t(x.bits & 0x8000u) << 16;
+  FUSEDOPS_HD static float apply(half x) { return of_word(x.bits); }
+  /// Of the bits in a word.
+  FUSEDOPS_HD static float of_word(uint32_t bits) {
+    const uint32_t magnitude = (bits & 0x7fffu) << 13;
+    const uint32_t sign = (bits & 0x8000u) << 16;
     // Multiplying by 2^112 changes the exponent bias from 15 to 127 and normalizes subnormals.
     const uint32_t finite = bit_cast<uint32_t>(bit_cast<float>(magnitude) * 0x1p112f);
     const uint32_t value = magnitude >= 0x0f800000u ? (magnitude | 0x7f800000u) : finite;
@@ -97,7 +99,8 @@ struct Convert<half, float> {
 };
 template <>
 struct Convert<float, bfloat16> {
-  FUSEDOPS_HD static float apply(bfloat16 x) { return bit_cast<float>(uint32_t(x.bits) << 16); }
+  FUSEDOPS_HD static float apply(bfloat16 x) { return of_word(x.bits); }
+  FUSEDOPS_HD static float of_word(uint32_t bits) { return bit_cast<float>(bits << 16); }
 };
 template <>
 struct Convert<bfloat16, float> {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Affine: v = v * gamma + beta; one of the two may be Absent.
+// Affine: v = v * gamma + beta, or v * (1 + gamma) + beta; one of gamma and beta may be Absent.
 #pragma once
 
 #include <fusedops/core/math.cuh>
@@ -10,7 +10,8 @@
 
 namespace fusedops {
 
-template <class Gamma, class Beta>
+/// kZeroCentred: gamma is stored as its difference from 1, and the sum is in the compute type.
+template <class Gamma, class Beta, bool kZeroCentred = false>
 struct Affine {
   Gamma gamma;
   Beta beta;
@@ -31,11 +32,11 @@ struct Affine {
       const auto scale = gamma.template fetch<N, Compute>(row, col);
       const auto shift = beta.template fetch<N, Compute>(row, col);
       FUSEDOPS_VECTOR
-      for (int i = 0; i < N; ++i) v[i] = fused(v[i], scale[i], shift[i]);
+      for (int i = 0; i < N; ++i) v[i] = fused(v[i], factor(scale[i]), shift[i]);
     } else if constexpr (kHasGamma) {
       const auto scale = gamma.template fetch<N, Compute>(row, col);
       FUSEDOPS_VECTOR
-      for (int i = 0; i < N; ++i) v[i] *= scale[i];
+      for (int i = 0; i < N; ++i) v[i] *= factor(scale[i]);
     } else {
       const auto shift = beta.template fetch<N, Compute>(row, col);
       FUSEDOPS_VECTOR
@@ -53,10 +54,16 @@ struct Affine {
       FUSEDOPS_VECTOR
       for (int i = 0; i < N; ++i) {
         of_gamma[i] = g[i] * in[i];
-        g[i] *= scale[i];
+        g[i] *= factor(scale[i]);
       }
       sink.template add<0>(of_gamma, row, col);
     }
+  }
+
+ private:
+  template <class Compute>
+  FUSEDOPS_HD static Compute factor(Compute gamma) {
+    return kZeroCentred ? Compute(1) + gamma : gamma;
   }
 };
 

@@ -16,6 +16,7 @@ namespace fusedops {
 template <int kFirst, class... Functors>
 struct Chain {
   static constexpr bool kSaves = false;
+  static constexpr bool kComputesAfterSave = false;
   static constexpr bool kStreamGradient = false;
   static constexpr bool kMasks = false;
   static constexpr bool kBounds = false;
@@ -57,6 +58,8 @@ struct Chain<kFirst, F, Rest...> {
   static constexpr bool kSavesHere = detail::saves<F>();
   static constexpr bool kSavesLater = Chain<kFirst + 1, Rest...>::kSaves;
   static constexpr bool kSaves = kSavesHere || kSavesLater;
+  static constexpr bool kComputesAfterSave =
+      kSavesLater ? Chain<kFirst + 1, Rest...>::kComputesAfterSave : sizeof...(Rest) > 0;
   static constexpr bool kStreamGradient =
       detail::has_stream_gradient<F>() || Chain<kFirst + 1, Rest...>::kStreamGradient;
   static constexpr bool kMasks = detail::masks<F>() || Chain<kFirst + 1, Rest...>::kMasks;
@@ -177,7 +180,10 @@ struct Load {
   Source source;
   Chain<0, Functors...> chain;
 
-  static constexpr bool kComputes = sizeof...(Functors) > 0;  // not the elements as they are read
+  // Whether load, and revisit, give other values than the elements as they are read.
+  static constexpr bool kComputes = sizeof...(Functors) > 0;
+  static constexpr bool kComputesAgain =
+      Chain<0, Functors...>::kSaves ? Chain<0, Functors...>::kComputesAfterSave : kComputes;
 
   // A stream is saved at masked elements as well, so then no column is skipped.
   static constexpr bool kSaves = Chain<0, Functors...>::kSaves;
@@ -254,6 +260,8 @@ template <class Target, class Functors>
 struct Store {
   Target target;
   Functors chain;
+
+  static constexpr bool kComputes = !detail::IsSame<Functors, Chain<0>>::value;
 
   /// The same functors with another target.
   template <class Other>

@@ -11,8 +11,9 @@
 
 namespace fusedops {
 
-/// LogicalRow: a map from a row to its number in the dropout contract.
-template <class Compute, class LogicalRow>
+/// LogicalRow: a map from a row to its number in the dropout contract. kOneARow: all columns of a
+/// row have the draw of column 0.
+template <class Compute, class LogicalRow, bool kOneARow = false>
 struct Dropout {
   uint64_t seed;
   uint64_t offset;     // the slot of the functor included; less than 2^48
@@ -21,6 +22,11 @@ struct Dropout {
   LogicalRow logical_row;
   static constexpr bool kNeedsInput = false;
   static constexpr int kGradients = 0;
+
+  /// The same with the draw of column 0 for all columns.
+  FUSEDOPS_HD Dropout<Compute, LogicalRow, true> one_a_row() const {
+    return {seed, offset, threshold, scale, logical_row};
+  }
 
   template <int N, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
@@ -31,7 +37,7 @@ struct Dropout {
   template <int N>
   FUSEDOPS_HD void drop(Compute (&v)[N], uint64_t logical, int64_t col) const {
     const PhiloxStream stream{
-        static_cast<uint32_t>(col / 8),
+        static_cast<uint32_t>(kOneARow ? 0 : col / 8),
         static_cast<uint32_t>(logical),
         static_cast<uint32_t>(offset),
         static_cast<uint32_t>(logical >> 32 << 16) | static_cast<uint32_t>(offset >> 32),
@@ -40,7 +46,11 @@ struct Dropout {
     // An element is kept if its bits are >= threshold, compared in the upper half of a word.
     const uint32_t below = (static_cast<uint32_t>(threshold) << 16) - 1;
     const Compute factor = scale;
-    if constexpr (N % 8 == 0) {
+    if constexpr (kOneARow) {
+      const bool dropped = !(SixteenBits<8>(stream).upper(0) > below);
+      FUSEDOPS_VECTOR
+      for (int i = 0; i < N; ++i) v[i] = dropped ? Compute(0) : v[i] * factor;
+    } else if constexpr (N % 8 == 0) {
       const SixteenBits<N> bits(stream);
       FUSEDOPS_VECTOR
       for (int i = 0; i < N; ++i) v[i] = bits.upper(i) > below ? v[i] * factor : Compute(0);
@@ -68,7 +78,7 @@ struct Dropout {
 
 /// A dropout whose seed and offset lie in memory, where a captured CUDA graph updates them at each
 /// replay. A kernel reads them once, before its rows.
-template <class Compute, class LogicalRow>
+template <class Compute, class LogicalRow, bool kOneARow = false>
 struct DropoutFrom {
   const uint64_t* draw;  // seed, offset
   uint64_t slot;         // added to the offset: the number of the dropout in its declaration
@@ -76,7 +86,7 @@ struct DropoutFrom {
   Word<Compute> scale;
   LogicalRow logical_row;
 
-  FUSEDOPS_HD Dropout<Compute, LogicalRow> drawn() const {
+  FUSEDOPS_HD Dropout<Compute, LogicalRow, kOneARow> drawn() const {
     return {draw[0], draw[1] + slot, threshold, scale, logical_row};
   }
 };

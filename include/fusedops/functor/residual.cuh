@@ -8,6 +8,7 @@
 
 #include <fusedops/core/math.cuh>
 #include <fusedops/functor/contract.cuh>
+#include <fusedops/functor/save.cuh>
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
@@ -49,61 +50,50 @@ struct Residual {
   }
 };
 
-/// Upstream: the incoming gradient of the stream, or Absent.
+/// A residual, then a Save. Upstream: the incoming gradient of the stream, or Absent.
 template <class Skip, class Alpha, class Stream, class Upstream = Absent>
 struct SavedResidual {
   Residual<Skip, Alpha> residual;
-  Stream stream;
-  Upstream upstream;
+  Save<Stream, Upstream> saved;
   static constexpr bool kSaves = true;
-  static constexpr bool kStreamGradient = !detail::IsSame<Upstream, Absent>::value;
+  static constexpr bool kStreamGradient = Save<Stream, Upstream>::kStreamGradient;
   static constexpr bool kNeedsInput = false;
   static constexpr int kGradients = 2;
 
   template <class Visit>
   FUSEDOPS_HD void operands(Visit& visit) const {
     residual.operands(visit);
-    visit(stream);
-    visit(upstream);
+    saved.operands(visit);
   }
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
     residual(v, row, col);
-    stream.write(v, row, col);
-    stream.round(v);
+    saved(v, row, col);
   }
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void reread(Compute (&v)[N], const Row& row, int64_t col) const {
-    stream.read_again(v, row, col);
+    saved.reread(v, row, col);
   }
 
   template <int N, class Row>
   FUSEDOPS_HD void prefetch(const Row& row, int64_t col) const {
-    stream.template prefetch<N>(row, col);
-    if constexpr (kStreamGradient) {
-      upstream.template prefetch<N>(row, col);
-    }
+    saved.template prefetch<N>(row, col);
   }
 
 #if defined(FUSEDOPS_CUDA)
   template <class Row, class By = Alone>
   __device__ __forceinline__ void prefetch_all(const Row& row, int64_t begin, int64_t end,
                                                By by = {}) const {
-    stream.prefetch_all(row, begin, end, by);
-    if constexpr (kStreamGradient) upstream.prefetch_all(row, begin, end, by);
+    saved.prefetch_all(row, begin, end, by);
   }
 #endif
 
   template <int N, class Compute, class Row, class Sink>
   FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&in)[N], const Row& row, int64_t col,
                             Sink& sink) const {
-    if constexpr (kStreamGradient) {
-      const auto joining = upstream.template fetch<N, Compute>(row, col);
-      FUSEDOPS_VECTOR
-      for (int i = 0; i < N; ++i) g[i] += joining[i];
-    }
+    saved.backward(g, in, row, col, sink);
     residual.backward(g, in, row, col, sink);
   }
 };

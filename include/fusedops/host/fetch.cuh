@@ -36,6 +36,13 @@ FUSEDOPS_HD void each_pack(const Tile& tile, F f) {
 
 template <class LoadT>
 using ComputesFlag = Flag<LoadT::kComputes>;
+template <class LoadT>
+using ComputesAgainFlag = Flag<LoadT::kComputesAgain>;
+template <bool kAgain, class LoadT>
+FUSEDOPS_HD constexpr bool computes() {
+  if constexpr (kAgain) return flag<flag<true, ComputesFlag, LoadT>(), ComputesAgainFlag, LoadT>();
+  return flag<true, ComputesFlag, LoadT>();
+}
 
 /// Loads a pack, unless it cannot be unmasked: then it becomes `padding`.
 template <int N, bool kAgain, class LoadT, class Compute, class Row>
@@ -49,7 +56,7 @@ FUSEDOPS_HD void load_wanted(const LoadT& load, Compute* dst, const Row& row, in
 #if defined(__GNUC__) && !defined(FUSEDOPS_CUDA)
     // A product of the LOAD is rounded before the operator gets it, in both passes: GCC forgets
     // __builtin_assoc_barrier where it vectorizes.
-    if constexpr (flag<true, ComputesFlag, LoadT>()) {
+    if constexpr (computes<kAgain, LoadT>()) {
       asm volatile("" : "+m"(*reinterpret_cast<Compute(*)[N]>(dst)));
     }
 #endif

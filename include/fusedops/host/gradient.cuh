@@ -5,6 +5,7 @@
 // same operators, LOADs, STOREs and targets. Gradients that rows share are summed in memory.
 #pragma once
 
+#include <fusedops/host/in_place.cuh>
 #include <fusedops/host/rows.cuh>
 #include <fusedops/host/through.cuh>
 
@@ -14,6 +15,7 @@ namespace detail {
 
 /// The one thread of a row, as the targets of operand gradients see it (RowLane on a GPU).
 struct HostLane {
+  static constexpr bool kTogether = false;
   int64_t cols;
 
   template <class T>
@@ -54,16 +56,20 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
   constexpr bool kEverywhere = !Op::kMaskedIsConstant && Sinks<RowTile, StoreTargets>::kAny;
   const Alongside<LoadT, Upstream, Row, kEverywhere> along{load, upstream};
   const int64_t chunks = Schedule::kIsShort ? 1 : (cols + Schedule::kChunk - 1) / Schedule::kChunk;
-  const int64_t held = Schedule::kIsShort ? Schedule::kRows : kKeeps ? chunks : 1;
+  constexpr bool kInPlace = detail::in_place<Op, LoadT, StoreT>();
+  const int64_t held = kInPlace || !detail::reduces<Op>() ? 1
+                       : Schedule::kIsShort               ? Schedule::kRows
+                       : kKeeps                           ? chunks
+                                                          : 1;
   RowTile* const values = FUSEDOPS_ON_STACK(RowTile, held);
   RowTile* const gradients = FUSEDOPS_ON_STACK(RowTile, held);
   typename Op::Partial parts[Schedule::kRows];
 
   const detail::HostLane lane{cols};
   const auto known_of = [&](const Row& row) {
-    Compute numbers[Op::kKept];
-    kept.read(numbers, row, 0);
-    return Op::row(numbers);
+    detail::KeptOfRow<Op> of_row;
+    of_row.read(kept, row);
+    return of_row.known();
   };
   // Chunk `chunk` of a row, in tile number `at`.
   const auto begin_chunk = [&](int64_t at, const Row& row, int64_t chunk) {
@@ -91,6 +97,27 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
       return Visit{slice, static_cast<uint32_t>(number - begin), static_cast<uint32_t>(end - begin),
                    true, true};
     };
+    if constexpr (!detail::reduces<Op>()) {
+      for (int64_t number = begin; number < end; ++number) {
+        const Row row = rows.index(number);
+        const Visit visit = visit_of(number);
+        const typename Op::Finish finish = op.finish(known_of(row), Op::identity(), row, cols);
+        for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+          begin_chunk(0, row, chunk);
+          fetch(0, row, chunk, store_sinks, visit);
+          host_through_load<Op, kMasks>(values[0], gradients[0], finish, load, to, row,
+                                        chunk * Schedule::kChunk, load_sinks, lane, visit);
+        }
+        store_sinks.flush(lane, row, visit);
+        load_sinks.flush(lane, row, visit);
+      }
+      continue;
+    }
+    if constexpr (kInPlace) {
+      host_gradient_in_place<Schedule>(op, load, upstream, kept, to, load_sinks, lane, visit_of,
+                                       rows, cols, begin, end);
+      continue;
+    }
     for (int64_t number = begin; number < end; number += Schedule::kRows) {
       const int count = static_cast<int>(smaller<int64_t>(end - number, Schedule::kRows));
       if constexpr (Schedule::kRows > 1) {

@@ -48,7 +48,19 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
   static_assert(detail::check_sides<LoadT, StoreT, Compute, Row>());
   using Partial = typename Op::Partial;
 
-  if constexpr (Schedule::kIsShort) {
+  if constexpr (!detail::reduces<Op>()) {
+    RowTile tile;
+    for (int64_t number = begin; number < end; ++number) {
+      const Row row = rows.index(number);
+      const Columns bounds = bounds_of(load, row, cols);
+      const typename Op::Finish finish = op.finish(Op::identity(), row, cols);
+      for (int64_t col = 0; col < cols; col += Schedule::kChunk) {
+        tile.begin(cols - col);
+        load_host_tile<false>(tile, load, row, col, bounds, Op::padding_value());
+        store_host_tile(tile, store, row, col, finish);
+      }
+    }
+  } else if constexpr (Schedule::kIsShort) {
     RowTile tiles[Schedule::kRows];
     Partial parts[Schedule::kRows];
     for (int64_t first = begin; first < end; first += Schedule::kRows) {

@@ -135,7 +135,12 @@ FUSEDOPS_HD void host_through_store(Tile& value, Tile& gradient, const LoadT& lo
       along.view.template prefetch<N>(ahead.row, ahead.col + place);
     }
     Compute v[N], g[N];  // in registers
-    detail::load_wanted<N, true>(load, v, row, col + place, bounds, Op::padding_value());
+    if constexpr (detail::uses_values<Op>()) {
+      detail::load_wanted<N, true>(load, v, row, col + place, bounds, Op::padding_value());
+    } else {
+      FUSEDOPS_VECTOR
+      for (int i = 0; i < N; ++i) v[i] = 0;
+    }
     detail::load_wanted<N, false>(along, g, row, col + place, bounds, Compute(0));
     detail::host_pack_through_store<Op, kMasks>(v, g, detail::WholePack<N>{}, place, known, store,
                                                 row, col, sinks, lane, visit);

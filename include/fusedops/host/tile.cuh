@@ -11,6 +11,23 @@
 
 namespace fusedops {
 
+namespace detail {
+
+/// The sum, say, of N values, pairwise.
+template <int N, class Compute, class F>
+FUSEDOPS_HD Compute folded(Compute (&partial)[N], F f) {
+  if constexpr (N == 1) {
+    return partial[0];
+  } else {
+    Compute half[N / 2];
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < N / 2; ++i) half[i] = f(partial[i], partial[i + N / 2]);
+    return folded(half, f);
+  }
+}
+
+}  // namespace detail
+
 /// kColumns: the most columns. kWidth: those of a pack, which moves through LOAD and STORE at once.
 /// kAlways: the loops visit all kColumns, a constant, however few of them are in the row.
 template <class Compute_, int kColumns_, int kWidth_, bool kAlways_>
@@ -87,7 +104,7 @@ struct HostTile {
         partial[i] += value;
       }
     }
-    return folded(partial, [](Compute a, Compute b) { return a + b; });
+    return detail::folded(partial, [](Compute a, Compute b) { return a + b; });
   }
 
   /// The sum of f over the tile, in a fixed order: kLanes partial sums, then pairwise.
@@ -98,7 +115,7 @@ struct HostTile {
       FUSEDOPS_VECTOR
       for (int i = 0; i < kLanes; ++i) partial[i] += f(at[begin + i]);
     }
-    return folded(partial, [](Compute a, Compute b) { return a + b; });
+    return detail::folded(partial, [](Compute a, Compute b) { return a + b; });
   }
 
   /// The same of f over two tiles, value by value.
@@ -109,7 +126,7 @@ struct HostTile {
       FUSEDOPS_VECTOR
       for (int i = 0; i < kLanes; ++i) partial[i] += f(at[begin + i], other.at[begin + i]);
     }
-    return folded(partial, [](Compute a, Compute b) { return a + b; });
+    return detail::folded(partial, [](Compute a, Compute b) { return a + b; });
   }
 
   FUSEDOPS_HD Compute maximum() const {
@@ -119,20 +136,7 @@ struct HostTile {
       FUSEDOPS_VECTOR
       for (int i = 0; i < kLanes; ++i) partial[i] = larger(at[begin + i], partial[i]);
     }
-    return folded(partial, [](Compute a, Compute b) { return larger(a, b); });
-  }
-
- private:
-  template <int N, class F>
-  FUSEDOPS_HD static Compute folded(Compute (&partial)[N], F f) {
-    if constexpr (N == 1) {
-      return partial[0];
-    } else {
-      Compute half[N / 2];
-      FUSEDOPS_VECTOR
-      for (int i = 0; i < N / 2; ++i) half[i] = f(partial[i], partial[i + N / 2]);
-      return folded(half, f);
-    }
+    return detail::folded(partial, [](Compute a, Compute b) { return larger(a, b); });
   }
 };
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether a type meets the contract of an operator, or of its gradient (op/contract.cuh), and a
-// compiler's message that names what it lacks.
+// Checks whether a type meets the contract of an operator or of an operator's gradient
+// (op/contract.cuh); the compiler's message names the member that is missing.
 #pragma once
 
 #include <fusedops/core/detect.cuh>
@@ -13,7 +13,7 @@ namespace fusedops {
 
 namespace detail {
 
-// What the members are called with: one lane, one tile of one value.
+// The members are called with one lane and with a tile of one value.
 template <class Op>
 using OneTile = Tile<typename Op::Compute, 1, 1, 1, 1, true>;
 template <class Op>
@@ -57,7 +57,7 @@ using KeepCall =
 template <class Op>
 using GradientTypes = Void<OperatorTypes<Op>, typename Op::Row>;
 template <class Op>
-using GradientConstants = Flag<(Op::kKept > 0) && (Op::kHasMasked || Op::kMaskedIsConstant)>;
+using GradientConstants = Flag<(Op::kKept >= 0) && (Op::kHasMasked || Op::kMaskedIsConstant)>;
 template <class Op>
 using RowCall =
     decltype(accept<typename Op::Row>(Op::row(any_of<const typename Op::Compute[Op::kKept]>())));
@@ -79,6 +79,28 @@ template <class Op>
 using MaskedCalls = decltype(accept<bool>(Op::is_masked(any_of<typename Op::Compute>())),
                              accept<bool>(Op::is_masked_result(Op::masked_result())));
 
+template <class Op>
+using ReducesFlag = Flag<Op::kReduces>;
+/// Whether the operator reduces rows; false for one whose results are functions of single elements.
+template <class Op>
+FUSEDOPS_HD constexpr bool reduces() {
+  return flag<true, ReducesFlag, Op>();
+}
+/// Whether the backward pass has a use for the values of the LOAD, beside what its functors read.
+template <class Op>
+FUSEDOPS_HD constexpr bool uses_values() {
+  return reduces<Op>() || Op::kHasMasked;
+}
+/// Whether there is Row row(kept), or nothing is kept of a row.
+template <class Op>
+FUSEDOPS_HD constexpr bool knows_row() {
+  if constexpr (reduces<Op>()) {
+    return detected<RowCall, Op>();
+  } else {
+    return Op::kKept == 0;
+  }
+}
+
 /// Whether a Partial can move through shared memory.
 template <class Op>
 using MovesFlag =
@@ -90,7 +112,8 @@ FUSEDOPS_HD constexpr bool moves() {
 template <class Op>
 using HasMaskedFlag = Flag<Op::kHasMasked>;
 
-/// Refuses what is not an operator, and names what it lacks: the types first, which all else needs.
+/// Refuses a type that is not an operator, and names what it lacks. The types are checked first,
+/// since all other checks need them.
 template <class Op>
 FUSEDOPS_HD constexpr bool check_operator() {
   constexpr bool kTypes = detected<OperatorTypes, Op>();
@@ -131,7 +154,7 @@ FUSEDOPS_HD constexpr bool check_operator() {
   return true;
 }
 
-/// The same of an operator's gradient.
+/// Refuses a type that is not the gradient of an operator, and names what it lacks.
 template <class Op>
 FUSEDOPS_HD constexpr bool check_gradient() {
   constexpr bool kTypes = detected<GradientTypes, Op>();
@@ -151,7 +174,7 @@ FUSEDOPS_HD constexpr bool check_gradient() {
   static_assert(!kTypes || detected<IdentityCall, Op>(),
                 "fusedops: not the gradient of an operator: it needs static Partial identity() "
                 "(see fusedops/op/contract.cuh)");
-  static_assert(!kTypes || !kConstants || detected<RowCall, Op>(),
+  static_assert(!kTypes || !kConstants || knows_row<Op>(),
                 "fusedops: not the gradient of an operator: it needs static Row row(const Compute "
                 "(&kept)[kKept]) (see fusedops/op/contract.cuh)");
   static_assert(!kTypes || detected<ResultCall, Op>(),
@@ -198,7 +221,7 @@ inline constexpr bool is_operator_gradient_v =
     detail::detected<detail::GradientTypes, Op>() && detail::moves<Op>() &&
     detail::detected<detail::GradientConstants, Op>() &&
     detail::detected<detail::PaddingCall, Op>() && detail::detected<detail::IdentityCall, Op>() &&
-    detail::detected<detail::RowCall, Op>() && detail::detected<detail::ResultCall, Op>() &&
+    detail::knows_row<Op>() && detail::detected<detail::ResultCall, Op>() &&
     detail::detected<detail::ReduceBothCall, Op>() && detail::detected<detail::CombineCall, Op>() &&
     detail::detected<detail::MergeCall, Op>() && detail::detected<detail::FinishRowCall, Op>() &&
     detail::detected<detail::GradientElementCall, Op>() &&

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The second stage of gradients that slices share: adds up their parts, in a fixed order.
+// The second stage of a backward pass: it adds up the partial sums of gradients that several slices
+// share, in a fixed order.
 #pragma once
 
 #include <fusedops/core/lanes.cuh>
@@ -10,7 +11,8 @@
 
 namespace fusedops {
 
-/// `parts` rows of `cols` columns follow one another for each of `groups` rows of the result.
+/// The partial sums of one gradient: for each of the `groups` rows of the result, `parts` rows of
+/// `cols` columns, one after another.
 template <class To, class Compute>
 struct PartsOf {
   To to;
@@ -18,8 +20,9 @@ struct PartsOf {
   int64_t parts, groups, cols;
 };
 
-/// The same where each result is the sum of `pieces` neighbouring columns as well: `parts` rows of
-/// `cols` times `pieces` columns follow one another for each of `groups` rows of the result.
+/// The partial sums of one gradient of which each result also adds up `pieces` neighbouring
+/// columns: for each of the `groups` rows of the result, `parts` rows of `cols` times `pieces`
+/// columns.
 template <class To, class Compute>
 struct PiecesOf {
   To to;
@@ -29,7 +32,7 @@ struct PiecesOf {
 
 #if !defined(__CUDACC_RTC__)
 
-/// One row of one sum, on a CPU.
+/// Computes one row of one result on a CPU.
 template <class To, class Compute>
 inline void host_column_sums(const PartsOf<To, Compute>& all, int64_t group) {
   constexpr int kWidth = 64;
@@ -51,12 +54,12 @@ inline void host_column_sums(const PartsOf<To, Compute>& all, int64_t group) {
 
 #if defined(FUSEDOPS_CUDA)
 
-/// The order of additions, whoever does them: parts 128 apart, then four neighbours in pairs, then
-/// the 32 groups of four one by one.
+/// The order of summation, however many threads add up a column: first the parts that are 128
+/// apart, then four neighbouring sums in pairs, then the 32 groups of four one by one.
 inline constexpr int kSumApart = 128, kSumGroups = 32;
 
-/// Columns that a block sums, and its threads, in the C++ entry points; the Python package chooses
-/// them for each call (run/second_stage.py).
+/// The columns and the threads of a block in the C++ entry points. The Python package chooses both
+/// for each call (run/second_stage.py).
 inline constexpr int kSumColumns = 8, kSumThreads = kSumColumns * kSumApart;
 
 namespace detail {
@@ -72,7 +75,7 @@ __device__ __forceinline__ Compute sum_of_group(const Compute* from, int64_t fir
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-/// Every thread a column: nothing to exchange.
+/// Sums a column by one thread.
 template <class Compute>
 __device__ __forceinline__ Compute sum_alone(const Compute* from, int64_t parts, int64_t cols) {
   Compute sum = 0;
@@ -84,7 +87,8 @@ __device__ __forceinline__ Compute sum_alone(const Compute* from, int64_t parts,
   return sum;
 }
 
-/// Every thread a part of a column, or a group of them; the column's first thread has the sum.
+/// Sums a column by several threads, each of which takes one of 128 parts or one group of four. The
+/// column's first thread returns the sum.
 template <int kColumns, int kThreads, class Compute>
 __device__ __forceinline__ Compute sum_together(const Compute* from, int64_t parts, int64_t cols) {
   static_assert(kThreads == kSumApart || kThreads == kSumGroups, "a thread has a part or a group");
@@ -109,8 +113,9 @@ __device__ __forceinline__ Compute sum_together(const Compute* from, int64_t par
   return sum;
 }
 
-/// `terms` pieces, `pieces` of them in each part and the parts `apart` from one another. Lane by
-/// lane, then over the warp, whose lanes all have the sum.
+/// Sums `terms` pieces by one warp: each part has `pieces` of them, and parts are `apart` elements
+/// apart. Each lane adds up its own terms, then the warp adds up its lanes, all of which get the
+/// sum.
 template <class Index, class Compute>
 __device__ __forceinline__ Compute sum_of_pieces(const Compute* from, Index pieces, Index terms,
                                                  int64_t apart) {
@@ -128,7 +133,7 @@ __device__ __forceinline__ Compute sum_of_pieces(const Compute* from, Index piec
 
 }  // namespace detail
 
-/// A warp has a column.
+/// Sums each column by one warp.
 template <int kColumns, int kThreads, class To, class Compute>
 __device__ __forceinline__ void column_sums(const PiecesOf<To, Compute>& all, int64_t block) {
   constexpr int kWarps = kColumns * kThreads / 32;
@@ -167,7 +172,7 @@ __device__ __forceinline__ void column_sums(const PartsOf<To, Compute>& all, int
   if (threadIdx.x < kColumns && here) all.to.write(value, RowIndex<1>{group, {group}}, col);
 }
 
-/// Each block does one block of one of the sums, a column by so many threads.
+/// Computes one block of one of the sums; kThreads threads add up a column.
 template <int kColumns = kSumColumns, int kThreads = kSumApart, class First, class... Rest>
 __device__ __forceinline__ void all_column_sums(int64_t block, const First& first,
                                                 const Rest&... rest) {
@@ -178,7 +183,7 @@ __device__ __forceinline__ void all_column_sums(int64_t block, const First& firs
 
 #else
 
-/// Row `number` of all rows of all sums.
+/// Computes row `number`, counted over the rows of all sums.
 template <class First, class... Rest>
 inline void all_column_sums(int64_t number, const First& first, const Rest&... rest) {
   if (number < first.groups) return host_column_sums(first, number);

@@ -31,8 +31,8 @@
 // 2. Data
 //
 //   using Compute                    float or double: the type of all arithmetic
-//   struct Partial                   what is known of part of a row: trivially copyable, a multiple
-//                                    of 4 bytes, without constructors. It moves through shared
+//   struct Partial                   the accumulator of part of a row: trivially copyable, without
+//                                    constructors, a multiple of 4 bytes. It moves through shared
 //                                    memory and between blocks, faster with alignas(8) or (16).
 //   data members                     the operator's own arguments, in this order:
 //                                    - for each number of the declaration, Word<Compute>;
@@ -46,12 +46,12 @@
 // 3. Padding
 //
 //   static Compute padding_value()                                                        required
-//     What elements hold that are not in the row, or that an index mask excludes: 0 for sums, -inf
-//     for softmaxes, whose masks set -inf as well. A reduction of padding alone is equivalent to
-//     identity(). An operator to which 0 is a value like any other asks tile.group_count() how many
-//     columns its group holds, and tile.fill_absent(value) sets what lies beyond the row.
+//     The value of elements that are not in the row or that an index mask excludes: 0 for sums,
+//     -inf for softmaxes, whose masks set -inf as well. A reduction of padding alone is equivalent
+//     to identity(). An operator to which 0 is a value like any other asks tile.group_count() how
+//     many columns its group holds, and tile.fill_absent(value) sets what lies beyond the row.
 //   static Partial identity()                                                             required
-//     What is known of no elements: merge(identity(), p) and merge(p, identity()) equal p, and
+//     The Partial of no elements: merge(identity(), p) and merge(p, identity()) equal p, and
 //     lanes that pass identity() to combine do not change the others' result. Stands for chunks
 //     that an index mask excludes and for lanes without a part. finish(identity(), row, cols) is
 //     the row whose elements are all masked. finish(...).of(identity()) is called for tiles of
@@ -60,24 +60,25 @@
 // 4. Reduction
 //
 //   template <class Group, class Tile> Partial reduce(Group group, Tile& tile) const      required
-//     All lanes, once for each chunk of each row. Each lane passes its own tile; every lane of the
-//     group returns the same Partial, to the bit. It may rewrite the tile to whatever results are
-//     best made from: softmax leaves exp(x - maximum). tile.sum(f), tile.sum_with(other, f),
-//     tile.maximum() and tile.apply(f) walk the values in a fixed order, padding included. The
-//     operation has to be a function of the values alone: which lane or thread holds them may not
-//     matter but for the order of additions.
+//     All lanes call it, once for each chunk of each row. Each lane passes its own tile, and every
+//     lane of the group returns the same Partial, to the bit. The member may rewrite the tile to
+//     the values from which results are best computed: softmax leaves exp(x - maximum).
+//     tile.sum(f), tile.sum_with(other, f), tile.maximum() and tile.apply(f) visit the values in a
+//     fixed order, padding included. The Partial has to be a function of the values alone: which
+//     lane or thread holds a value may affect nothing but the order of additions.
 //   template <class Group, class Tile> Partial rebuild(Group group, Tile& tile) const     required
-//     All lanes, where the tile was read again and reduce's Partial is no longer at hand. Leaves
-//     the tile as reduce did, to the bit, and returns a Partial that Finish::of alone will see.
-//     Here tile.group_count() is not valid.
+//     All lanes call it where the tile was read again and the Partial that reduce returned is no
+//     longer stored. It leaves the tile as reduce did, to the bit, and returns a Partial that only
+//     Finish::of gets. tile.group_count() is not valid here.
 //   template <class Tile> void rebuild(const Partial& part, Tile& tile) const             required
-//     The same where it is at hand: part is what reduce returned for this chunk, or identity().
-//     Both are empty for an operator whose reduce leaves the tile alone.
+//     Does the same where that Partial is stored: part is what reduce returned for this chunk, or
+//     identity(). Both overloads are empty for an operator whose reduce does not rewrite the tile.
 //   template <class Group> Partial combine(Group group, Partial part) const               required
-//     All lanes, on a GPU alone: each lane of the group has one part of the same row, or
-//     identity(); every lane returns what is known of all of them, the same to the bit.
+//     All lanes call it, on a GPU only. Each lane of the group passes the Partial of one part of
+//     the same row, or identity(); every lane returns that of all these parts, the same to the bit.
 //   Partial merge(Partial a, Partial b) const                                             required
-//     What is known of a and b together; a comes before b in the row. Each thread for itself.
+//     Returns the Partial of two parts together; a comes before b in the row. Each thread calls it
+//     for itself.
 //
 //   reduce, combine and merge have to agree: up to rounding, the Partial of a row may not depend on
 //   how it was cut into tiles, chunks and lanes, nor on the order in which parts were merged: merge
@@ -87,28 +88,30 @@
 // 5. Result
 //
 //   template <class Row> Finish finish(Partial part, const Row& row, int64_t cols) const  required
-//     Each thread, once for each row, all with the same Partial, which is that of the whole row.
-//     row is the row's index (row/index.cuh), by which row operands are read.
-//     1 <= cols < 2^31 on a GPU.
+//     Each thread calls it once for each row, all with the same Partial, that of the whole row. row
+//     is the row's index (row/index.cuh), by which row operands are read. 1 <= cols < 2^31 on a
+//     GPU.
 //   struct Finish                                                                         required
 //     It has these members:
 //     auto of(Partial part) const
-//       Each thread, for each tile: a function object, Compute -> Compute, that makes the result
-//       which the STORE gets of a value of the tile. part is what reduce or rebuild returned for
-//       the tile. Values of padding are passed as well, and dropped.
+//       Each thread calls it for each tile. It returns a function object, Compute -> Compute, which
+//       computes from a value of the tile the result that the STORE gets. part is what reduce or
+//       rebuild returned for the tile. Padding values are passed as well; their results are
+//       dropped.
 //     using Compute; static constexpr int kKept; void keep(Compute (&kept)[kKept]) const
-//       Required for a gradient: the numbers of the row that it needs. One thread of each row calls
-//       it, where a gradient is wanted; the numbers go to memory.
+//       Required for a gradient. It returns the numbers of the row that the gradient needs. One
+//       thread of each row calls it, where a gradient is wanted; the numbers are stored in memory.
 //     one member for each statistic that a call can return
-//       A data member, Compute rstd, or a member function, Compute rstd() const. One thread of each
-//       row reads it, where the statistic is an output. The operator's Python class maps the names
-//       of outputs to members.
+//       It is a data member, such as Compute rstd, or a member function, Compute rstd() const. One
+//       thread of each row reads it, where the statistic is an output. The operator's Python class
+//       maps the names of outputs to members.
 //
 // 6. Gradient: a second struct
 //
-//   The backward pass loads the row again, v, and the gradient of y; goes back through the STORE,
-//   which leaves g, the gradient of the operator's result y; reduces what the derivative sums over
-//   the row; and turns (y, g) into the gradient of v, which goes back through the LOAD.
+//   The backward pass loads the row v again, and the gradient of what was stored. It goes back
+//   through the STORE, which gives g, the gradient of the operator's result y. It reduces the sums
+//   over the row that the derivative has, and turns (y, g) into the gradient of v, which goes back
+//   through the LOAD.
 //
 //   Compute, data members, padding_value, identity, Partial, combine and merge are as above; their
 //   Partial may be another. The tile of g is padded with 0. Further data members follow the row
@@ -117,25 +120,32 @@
 //   does not read, have zero for number_of.
 //
 //   static constexpr int kKept                                                            required
-//     As Finish::kKept of the operator.
+//     It equals Finish::kKept of the operator.
 //   struct Row; static Row row(const Compute (&kept)[kKept])                              required
-//     What is known of the row, from the numbers that `keep` has kept. Each thread, for each row.
+//     Each thread calls it for each row. It makes a Row from the numbers that `keep` stored.
 //   Compute Row::result(Compute v) const                                                  required
-//     The operator's result y of one value, as the forward pass computed it up to rounding. Called
-//     for elements in the row, which include excluded ones: v = padding_value().
+//     Returns the operator's result y for one value, equal to that of the forward pass up to
+//     rounding. It is called for elements in the row, excluded ones with v = padding_value()
+//     included.
 //   template <class Group, class Tile>
 //   Partial reduce(Group group, const Tile& y, const Tile& g) const                       required
-//     All lanes, once for each chunk. y and g are 0 beyond the row. At a masked element y is
-//     masked_result() and g is 0: their product has to be finite where it is added up. Here too
-//     group_count() is not valid.
+//     All lanes call it, once for each chunk. y and g are 0 beyond the row. At a masked element y
+//     is masked_result() and g is 0: their product has to be finite where it is added up.
+//     group_count() is not valid here either.
 //   template <class AnyRow> Finish finish(const Row& known, Partial all, const AnyRow& row,
 //                                         int64_t cols) const                             required
-//     Each thread, for each row. row is the row's index.
+//     Each thread calls it for each row. row is the row's index.
 //   Compute Finish::operator()(Compute y, Compute g) const                                required
-//     The gradient of v of one element. At masked elements the result is dropped, by selection.
+//     Returns the gradient of v for one element. At masked elements the result is dropped, by
+//     selection.
 //   static constexpr int kRowOperands; void Finish::row_gradients(Compute (&g)[kRowOperands]) const
-//     Of an operator with row operands: their gradients that come from this row. One thread of each
-//     row calls it. Gradients of rows that share an element are added up in a fixed order.
+//     Required of an operator with row operands: it returns the gradients of these operands that
+//     this row contributes. One thread of each row calls it. Gradients of rows that share an
+//     element are added up in a fixed order.
+//
+//   static constexpr bool kSlowResult
+//     Whether Row::result takes longer than reading its result from a buffer: an exponential. A CPU
+//     then keeps it between the two visits of a row; absent, it is computed for each.
 //
 //   static constexpr bool kHasMasked                                                      required
 //     Whether elements can be masked: those of value -inf, whichever functor made it. Their
@@ -145,10 +155,18 @@
 //       static Compute masked_result()            stands in for its y: no y of another element
 //       static bool is_masked_result(Compute y)   whether y is that; false for NaN
 //   static constexpr bool kMaskedIsConstant                                               required
-//     Whether y is a constant at masked elements, whatever the STORE does: log-softmax, -inf. Then
-//     operands of the STORE have no gradient there; otherwise (softmax, 0) they have.
+//     Whether y is a constant at masked elements, whatever the STORE does. It is for log-softmax
+//     (-inf), and operands of the STORE then have no gradient there. For softmax (0) they have.
 //
-// 7. Promises that an operator makes
+// 7. An operator that reduces nothing
+//
+//   static constexpr bool kReduces = false
+//     Of both structs: results are functions of single elements (op/map.cuh). Chunks of a row then
+//     do not know of one another: none of reduce, rebuild, combine and merge is called, finish gets
+//     identity(), and there are no statistics and no row operands. Its gradient has kKept = 0 and
+//     needs no `row`.
+//
+// 8. Promises that an operator makes
 //
 //   - Arithmetic is in Compute; the only rounding to a storage type is the STORE's.
 //   - The header names formula, source and error: what is summed in what form, and which rows
@@ -158,7 +176,7 @@
 //   - A row's bits follow from its values, the number of columns and the tile; not from other rows,
 //     from the storage between reduction and result, or from timing.
 //
-// 8. A complete operator and its gradient
+// 9. A complete operator and its gradient
 //
 //     y = v / sqrt(sum v^2 + eps)      dv = (g - y * sum(g * y)) / sqrt(sum v^2 + eps)
 //

@@ -3,46 +3,20 @@
 //
 // A row divided by its Euclidean norm: y = v / max(sqrt(sum v^2), eps).
 //
-// Squares are summed as they are. Those of values beyond 1.8e19 (float) overflow, and then the row
-// becomes NaN, as does one that holds Inf or NaN: a factor of zero would make zeros of it. Those of
-// values below 1e-22 lose digits, which shows where eps is smaller still.
+// Squares are summed without scaling. The squares of values beyond 1.8e19 (float) overflow; then
+// the row becomes NaN, as does a row that holds Inf or NaN, since a factor of zero would turn it
+// into zeros. The squares of values below 1e-22 lose digits, which shows where eps is smaller
+// still.
 #pragma once
 
-#include <fusedops/row/tile.cuh>
+#include <fusedops/op/sum_of_squares.cuh>
 
 namespace fusedops {
 
 template <class Compute_>
-struct L2Norm {
-  using Compute = Compute_;
-  Word<Compute> eps;
-
-  struct Partial {
-    Compute squares;
-  };
-
-  FUSEDOPS_HD static Compute padding_value() { return 0; }
-
-  FUSEDOPS_HD static Partial identity() { return {0}; }
-
-  template <class Group, class Tile>
-  FUSEDOPS_HD Partial reduce(Group group, Tile& tile) const {
-    return {group.sum(tile.sum([](Compute x) { return x * x; }))};
-  }
-
-  template <class Group, class Tile>
-  FUSEDOPS_HD Partial rebuild(Group, Tile&) const {
-    return identity();
-  }
-  template <class Tile>
-  FUSEDOPS_HD void rebuild(const Partial&, Tile&) const {}
-
-  template <class Group>
-  FUSEDOPS_HD Partial combine(Group group, Partial part) const {
-    return {group.sum(part.squares)};
-  }
-
-  FUSEDOPS_HD Partial merge(Partial a, Partial b) const { return {a.squares + b.squares}; }
+struct L2Norm : SumOfSquares<Compute_> {
+  using typename SumOfSquares<Compute_>::Compute;
+  using typename SumOfSquares<Compute_>::Partial;
 
   struct Finish {
     using Compute = Compute_;
@@ -62,8 +36,12 @@ struct L2Norm {
   FUSEDOPS_HD Finish finish(Partial part, const Row&, int64_t) const {
     const Compute inverse = reciprocal_sqrt(part.squares);
     const Compute norm = part.squares > 0 ? part.squares * inverse : part.squares;
-    const bool clamped = norm < eps.value;
-    const Compute factor = clamped ? Compute(1) / eps.value : inverse;
+    const bool clamped = norm < this->eps.value;
+    // Where the reciprocal overflows, as of a subnormal eps, the largest number stands for it:
+    // times infinity a zero would be NaN.
+    constexpr double kLargest = sizeof(Compute) == 4 ? 0x1.fffffep127 : 0x1.fffffffffffffp1023;
+    const Compute of_eps = smaller(Compute(1) / this->eps.value, Compute(kLargest));
+    const Compute factor = clamped ? of_eps : inverse;
     return {norm, factor + (part.squares - part.squares), clamped};
   }
 };

@@ -5,18 +5,16 @@
 //   dv = (g - y * sum(g * y)) / n, or g / eps where the norm is below eps
 #pragma once
 
-#include <fusedops/row/tile.cuh>
+#include <fusedops/op/sum_of_squares.cuh>
 
 namespace fusedops {
 
 template <class Compute_>
-struct L2NormGradient {
-  using Compute = Compute_;
-  Word<Compute> eps;
+struct L2NormGradient : SumOfSquaresGradient<Compute_> {
+  using typename SumOfSquaresGradient<Compute_>::Compute;
+  using typename SumOfSquaresGradient<Compute_>::Partial;
+  using typename SumOfSquaresGradient<Compute_>::Finish;
   static constexpr int kKept = 2;
-
-  static constexpr bool kHasMasked = false, kMaskedIsConstant = false;
-  FUSEDOPS_HD static Compute padding_value() { return 0; }
 
   struct Row {
     Compute factor, share;  // the share is 0 where the factor is a constant, else 1
@@ -24,25 +22,6 @@ struct L2NormGradient {
   };
   FUSEDOPS_HD static Row row(const Compute (&kept)[kKept]) { return {kept[0], kept[1]}; }
 
-  struct Partial {
-    Compute along;
-  };
-  FUSEDOPS_HD static Partial identity() { return {0}; }
-
-  template <class Group, class Tile>
-  FUSEDOPS_HD Partial reduce(Group group, const Tile& y, const Tile& g) const {
-    return {group.sum(g.sum_with(y, [](Compute of_y, Compute at) { return of_y * at; }))};
-  }
-  template <class Group>
-  FUSEDOPS_HD Partial combine(Group group, Partial part) const {
-    return {group.sum(part.along)};
-  }
-  FUSEDOPS_HD Partial merge(Partial a, Partial b) const { return {a.along + b.along}; }
-
-  struct Finish {
-    Compute factor, along;
-    FUSEDOPS_HD Compute operator()(Compute y, Compute g) const { return factor * (g - y * along); }
-  };
   template <class AnyRow>
   FUSEDOPS_HD Finish finish(const Row& known, Partial all, const AnyRow&, int64_t) const {
     return {known.factor, known.share * all.along};

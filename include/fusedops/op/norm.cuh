@@ -3,25 +3,28 @@
 //
 // LayerNorm and RMSNorm over a row, without the affine part, which is a functor of the STORE.
 //
-// What is known of part of a row: how many columns, their mean, and the sum of squares about it.
-// The mean is kept as a float and its rounding error, the squares are centred (the second pass of a
-// two-pass algorithm; the values are at hand), and parts are merged as in Chan, Golub and LeVeque,
-// "Updating formulae and a pairwise algorithm for computing sample variances" (1979). The sums are
-// of x / 2^k, so that values near the largest float do not overflow. The squares of large values may,
-// and then the row becomes NaN, as does one that holds Inf or NaN: a reciprocal deviation of zero
-// would make zeros of it.
+// The Partial of a LayerNorm is the number of columns in a part of a row, their mean, and the sum
+// of their squared deviations. The mean is stored as a float and its rounding error. The deviations
+// are those from the part's own mean: the second pass of a two-pass algorithm, over values that are
+// still in registers. Parts are merged as in Chan, Golub and LeVeque, "Updating formulae and a
+// pairwise algorithm for computing sample variances" (1979). The columns are added up as x / 2^k,
+// so that values near the largest float do not overflow. Squares of large values may overflow; then
+// the row becomes NaN, as does a row that holds Inf or NaN, since a reciprocal deviation of zero
+// would turn it into zeros.
 #pragma once
 
+#include <fusedops/op/sum_of_squares.cuh>
 #include <fusedops/row/tile.cuh>
 
 namespace fusedops {
 
 namespace detail {
 
-/// 1 / sqrt(variance + eps), or NaN where the variance is infinite or NaN: then squares have
-/// overflowed, or the row holds Inf or NaN. Corrections may leave a variance a little below zero;
-/// larger() drops NaN, and the difference, which is zero of all numbers, brings it back. A comparison
-/// would become a branch, behind which the operands of the STORE are loaded too late.
+/// Returns 1 / sqrt(variance + eps), or NaN where the variance is infinite or NaN, which is where
+/// squares have overflowed or the row holds Inf or NaN. Corrections may leave the variance slightly
+/// below zero. larger() drops NaN; the difference at the end, zero for every finite variance,
+/// brings it back. A comparison would become a branch, after which the STORE's operands are loaded
+/// too late.
 template <class Compute>
 FUSEDOPS_HD Compute reciprocal_deviation(Compute variance, Compute eps) {
   return reciprocal_sqrt(larger(variance, Compute(0)) + eps) + (variance - variance);
@@ -54,18 +57,19 @@ struct LayerNorm {
     tile.fill_absent(mean);
     const Compute squares = group.sum(
         tile.sum([mean](Compute x) { return difference(x, mean) * difference(x, mean); }));
-    // The mean is off by an ulp or so of itself, which matters where it exceeds the deviation: then
-    // the deviations are summed as well to find by how much. Elsewhere their own rounding is no less.
+    // The mean has an error of about one ulp, which matters where the mean exceeds the deviation:
+    // there the deviations are summed as well, to find that error. Elsewhere the roundings of the
+    // deviations themselves are no smaller.
     const bool matters = mean * mean * count > squares || squares == 0;
-    // Lanes agree within a group, not across groups.
+    // `matters` is the same in all lanes of a group, and may differ between groups.
     if (kBranches<Group, Tile> && !group.any(matters)) return {count, mean, 0, squares};
     const Compute off = group.sum(tile.sum([mean](Compute x) { return difference(x, mean); }));
     const Compute low = matters && count > 0 ? off * inverse(tile, count) : Compute(0);
     return {count, mean, low, matters ? squares - off * low : squares};  // off may be infinite
   }
 
-  /// A tile that was loaded a second time needs nothing: results are made from the values
-  /// themselves.
+  /// Does nothing to a tile that was loaded a second time: results are computed from the values as
+  /// they were loaded.
   template <class Group, class Tile>
   FUSEDOPS_HD Partial rebuild(Group, Tile&) const {
     return identity();
@@ -73,7 +77,7 @@ struct LayerNorm {
   template <class Tile>
   FUSEDOPS_HD void rebuild(const Partial&, Tile&) const {}
 
-  /// Two rounds of sums, each of two sums that do not wait for one another.
+  /// Combines the parts of all lanes by two rounds of two independent sums.
   template <class Group>
   FUSEDOPS_HD Partial combine(Group group, Partial part) const {
     constexpr Compute kShrink = Compute(1) / (1ll << 31);  // more columns than a row has
@@ -96,7 +100,7 @@ struct LayerNorm {
     const Compute delta = (b.mean - a.mean) + (b.low - a.low);
     const Compute step = delta * share;
     const Compute mean = a.mean + step;
-    // What the addition lost, exactly (Knuth's two-sum).
+    // The exact rounding error of that addition (Knuth's two-sum).
     const Compute taken = mean - a.mean;
     const Compute lost = (a.mean - (mean - taken)) + (step - taken);
     return {count, mean, lost + a.low, a.squares + b.squares + delta * delta * a.count * share};
@@ -126,13 +130,14 @@ struct LayerNorm {
   }
 
  private:
-  /// Whether to leave out what seldom matters. Where a thread holds many values, one more addition
-  /// each, beside the squares, costs less than a branch, which keeps so much alive that 64 values
-  /// take 255 registers in place of 128.
+  /// Whether to branch around the sum of deviations where it does not matter. Where a thread holds
+  /// many values, one more addition for each costs less than the branch, which keeps so many values
+  /// alive that 64 of them take 255 registers in place of 128.
   template <class Group, class Tile>
   static constexpr bool kBranches = Group::kCount == 1 || Tile::kPacks * Tile::kWidth <= 32;
 
-  /// One over the columns that a group holds, a constant where every pack is complete.
+  /// The reciprocal of the number of columns that a group holds, a constant if every pack is
+  /// complete.
   template <class Tile>
   FUSEDOPS_HD static Compute inverse(const Tile&, Compute count) {
     if constexpr (Tile::kExact) {
@@ -144,40 +149,13 @@ struct LayerNorm {
 };
 
 template <class Compute_>
-struct RmsNorm {
-  using Compute = Compute_;
-  Word<Compute> eps;
-
-  struct Partial {
-    Compute squares;
-  };
-
-  FUSEDOPS_HD static Compute padding_value() { return 0; }
-
-  FUSEDOPS_HD static Partial identity() { return {0}; }
-
-  template <class Group, class Tile>
-  FUSEDOPS_HD Partial reduce(Group group, Tile& tile) const {
-    return {group.sum(tile.sum([](Compute x) { return x * x; }))};
-  }
-
-  template <class Group, class Tile>
-  FUSEDOPS_HD Partial rebuild(Group, Tile&) const {
-    return identity();
-  }
-  template <class Tile>
-  FUSEDOPS_HD void rebuild(const Partial&, Tile&) const {}
-
-  template <class Group>
-  FUSEDOPS_HD Partial combine(Group group, Partial part) const {
-    return {group.sum(part.squares)};
-  }
-
-  FUSEDOPS_HD Partial merge(Partial a, Partial b) const { return {a.squares + b.squares}; }
+struct RmsNorm : SumOfSquares<Compute_> {
+  using typename SumOfSquares<Compute_>::Compute;
+  using typename SumOfSquares<Compute_>::Partial;
 
   struct Finish {
     using Compute = Compute_;
-    Compute mean, rstd;  // the mean is that which is subtracted: zero
+    Compute mean, rstd;  // RMSNorm subtracts no mean: it is zero
     FUSEDOPS_HD Compute operator()(Compute x) const { return product(x, rstd); }
     FUSEDOPS_HD Finish of(Partial) const { return *this; }
 
@@ -188,7 +166,7 @@ struct RmsNorm {
   template <class Row>
   FUSEDOPS_HD Finish finish(Partial part, const Row&, int64_t cols) const {
     const Compute variance = average(part.squares, static_cast<Compute>(cols));
-    return {0, detail::reciprocal_deviation<Compute>(variance, eps)};
+    return {0, detail::reciprocal_deviation<Compute>(variance, this->eps)};
   }
 };
 

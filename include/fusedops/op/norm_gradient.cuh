@@ -5,9 +5,10 @@
 // a functor of the STORE) and g the gradient of y:
 //   LayerNorm  dv = rstd * (g - mean(g) - y * mean(g * y))
 //   RMSNorm    dv = rstd * (g - y * mean(g * y))
-// y is made anew from v and the statistics that the forward pass kept.
+// y is recomputed from v and the statistics that the forward pass saved.
 #pragma once
 
+#include <fusedops/op/sum_of_squares.cuh>
 #include <fusedops/row/tile.cuh>
 
 namespace fusedops {
@@ -60,13 +61,11 @@ struct LayerNormGradient {
 };
 
 template <class Compute_>
-struct RmsNormGradient {
-  using Compute = Compute_;
-  Word<Compute> eps;
+struct RmsNormGradient : SumOfSquaresGradient<Compute_> {
+  using typename SumOfSquaresGradient<Compute_>::Compute;
+  using typename SumOfSquaresGradient<Compute_>::Partial;
+  using typename SumOfSquaresGradient<Compute_>::Finish;
   static constexpr int kKept = 1;
-
-  static constexpr bool kHasMasked = false, kMaskedIsConstant = false;
-  FUSEDOPS_HD static Compute padding_value() { return 0; }
 
   struct Row {
     Compute rstd;
@@ -74,25 +73,6 @@ struct RmsNormGradient {
   };
   FUSEDOPS_HD static Row row(const Compute (&kept)[kKept]) { return {kept[0]}; }
 
-  struct Partial {
-    Compute along;
-  };
-  FUSEDOPS_HD static Partial identity() { return {0}; }
-
-  template <class Group, class Tile>
-  FUSEDOPS_HD Partial reduce(Group group, const Tile& y, const Tile& g) const {
-    return {group.sum(g.sum_with(y, [](Compute of_y, Compute at) { return of_y * at; }))};
-  }
-  template <class Group>
-  FUSEDOPS_HD Partial combine(Group group, Partial part) const {
-    return {group.sum(part.along)};
-  }
-  FUSEDOPS_HD Partial merge(Partial a, Partial b) const { return {a.along + b.along}; }
-
-  struct Finish {
-    Compute rstd, along;
-    FUSEDOPS_HD Compute operator()(Compute y, Compute g) const { return rstd * (g - y * along); }
-  };
   template <class AnyRow>
   FUSEDOPS_HD Finish finish(const Row& known, Partial all, const AnyRow&, int64_t cols) const {
     return {known.rstd, average(all.along, static_cast<Compute>(cols))};

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Operands of an operator itself, which have one number for each row: how it reads them, and how
-// the gradients that its rows give them reach the targets (row/target.cuh).
+// Operands of an operator itself, which have one number for each row: the function that reads them,
+// and the one that passes their gradients, row by row, to the targets (row/target.cuh).
 #pragma once
 
 #include <fusedops/row/target.cuh>
@@ -10,11 +10,11 @@
 
 namespace fusedops {
 
-/// The type of a row operand that a declaration does not have; takes no room in an argument.
+/// The type of a row operand that a declaration does not have. It occupies no word of an argument.
 struct NoOperand {};
 
-/// The number that an operand has for a row; the operand may be a number given at the call. Zero for
-/// an absent one.
+/// Returns the number that an operand has for a row: an element of a tensor, a number that the call
+/// gives, or zero for an absent operand.
 template <class Compute, class Operand, class Row>
 FUSEDOPS_HD Compute number_of(const Operand& operand, const Row& row) {
   if constexpr (detail::IsSame<Operand, Absent>::value) {
@@ -45,7 +45,8 @@ FUSEDOPS_HD void add_row_gradients(const Compute (&gradients)[kCount], Sinks& si
   }
 }
 
-/// Adds the gradients of the operator's row operands that come from one row, by one of its threads.
+/// Adds the gradients of the operator's row operands that one row contributes. One thread of the
+/// row adds them.
 template <class Op, class Finish, class Sinks, class Lane, class Row>
 FUSEDOPS_HD void add_row_gradients(const Finish& finish, Sinks& sinks, const Lane& lane,
                                    const Row& row, const Visit& visit) {

@@ -1,15 +1,17 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Softmax and log-softmax over a row. What is known of part of a row is its maximum and the sum of
-// exp(x - maximum); parts are merged by rescaling (Milakov and Gimelshein, "Online normalizer
-// calculation for softmax", 2018), so a row may arrive in any number of chunks.
+// Softmax and log-softmax over a row. The Partial of a part of a row is its maximum and the sum of
+// exp(x - maximum). Parts are merged by rescaling (Milakov and Gimelshein, "Online normalizer
+// calculation for softmax", 2018), so a row may be reduced in any number of chunks.
 //
-// A sink is one more logit of a row: it takes part in maximum and sum, and has no column.
+// A sink is one more logit of a row. It takes part in the maximum and in the sum, and has no
+// column.
 //
-// An empty row, one whose maximum is -inf, gives zeros (log-softmax: -inf), or NaN where asked for.
-// The statistic lse, the logarithm of the sum of the exponentials, sink included, is maximum +
-// log(sum) as computed: -inf for an empty row, NaN for one that holds NaN or +inf, as its results.
+// The results of an empty row, whose maximum is -inf, are zeros (log-softmax: -inf), or NaN if the
+// declaration asks for that. The statistic lse, the logarithm of the sum of the exponentials, sink
+// included, is computed as maximum + log(sum). Like the results, it is NaN for a row that holds NaN
+// or +inf; it is -inf for an empty row.
 #pragma once
 
 #include <fusedops/op/row_operand.cuh>
@@ -19,8 +21,8 @@ namespace fusedops {
 
 namespace detail {
 
-/// The operands of a softmax and of its gradient: the sink, and the gradient of lse. Absent ones
-/// take no room, but an argument has one word at least.
+/// The operands of a softmax and of its gradient: the sink and the gradient of lse. Those that the
+/// declaration does not have occupy no word, but an argument has at least one word.
 template <class Sink, class OfLse = NoOperand>
 struct SoftmaxOperands {
   Sink sink;
@@ -39,7 +41,7 @@ struct SoftmaxOperands<NoOperand, NoOperand> {
   uint64_t unused;
 };
 
-/// The sum of a row, where lse is made from it.
+/// The sum of a row, which is stored only if lse is computed from it.
 template <class Compute, bool kLse>
 struct SumForLse {
   Compute sum;
@@ -51,7 +53,7 @@ struct SumForLse<Compute, false> {
 
 }  // namespace detail
 
-/// kLse: the statistic lse is asked for.
+/// kLse: whether the call returns the statistic lse.
 template <class Compute_, bool kLog, bool kEmptyIsNan, bool kLse = false, class Sink = NoOperand>
 struct Softmax {
   using Compute = Compute_;
@@ -61,53 +63,54 @@ struct Softmax {
     Compute max, sum;
   };
 
-  /// The value that takes no part.
+  /// The value of elements that take no part in the reduction.
   FUSEDOPS_HD static Compute padding_value() { return -infinity<Compute>(); }
 
   FUSEDOPS_HD static Partial identity() { return {-infinity<Compute>(), 0}; }
 
-  /// The part of a row that a group of lanes holds; every lane gets it. Rewrites the tile to what
-  /// finishing starts from: softmax keeps exp(x - maximum of the part), so that no element is
-  /// exponentiated twice.
+  /// Reduces the part of a row that a group of lanes holds, and returns it in every lane. A softmax
+  /// replaces each element x of the tile by exp(x - maximum of the part), from which Finish
+  /// computes the result, so that no element is exponentiated twice.
   template <class Group, class Tile>
   FUSEDOPS_HD Partial reduce(Group group, Tile& tile) const {
     const Compute max = group.maximum(tile.maximum());
     const Compute base = finite(max);
-    const auto power = [base](Compute x) { return exponential(difference(x, base)); };
+    const auto power = [base](Compute x) { return bounded_exponential(difference(x, base)); };
     return {max, group.sum(kLog ? tile.sum(power) : tile.apply_and_sum(power))};
   }
 
-  /// Rewrites a tile that was loaded a second time as reduce() did; what it returns suits
-  /// Finish::of alone.
+  /// Rewrites a tile that was loaded a second time as reduce() did. The Partial that it returns has
+  /// no sum; Finish::of, for which it is meant, reads none.
   template <class Group, class Tile>
   FUSEDOPS_HD Partial rebuild(Group group, Tile& tile) const {
     const Partial part{group.maximum(tile.maximum()), 0};
     rebuild(part, tile);
     return part;
   }
-  /// The same where the part is known.
+  /// Does the same to a tile whose part is known.
   template <class Tile>
   FUSEDOPS_HD void rebuild(const Partial& part, Tile& tile) const {
     if constexpr (!kLog) {
       const Compute base = finite(part.max);
-      tile.apply([base](Compute x) { return exponential(difference(x, base)); });
+      tile.apply([base](Compute x) { return bounded_exponential(difference(x, base)); });
     }
   }
 
-  /// Parts of a row held by the lanes of a group, one each.
+  /// Combines the parts of a row that the lanes of a group hold, one each.
   template <class Group>
   FUSEDOPS_HD Partial combine(Group group, Partial part) const {
     const Compute max = group.maximum(part.max);
-    return {max, group.sum(part.sum * exponential(part.max - finite(max)))};
+    return {max, group.sum(part.sum * bounded_exponential(part.max - finite(max)))};
   }
 
   FUSEDOPS_HD Partial merge(Partial a, Partial b) const {
     const Compute max = larger(a.max, b.max);
     const Compute base = finite(max);
-    return {max, a.sum * exponential(a.max - base) + b.sum * exponential(b.max - base)};
+    return {max,
+            a.sum * bounded_exponential(a.max - base) + b.sum * bounded_exponential(b.max - base)};
   }
 
-  /// Turns what reduce() left of a part of the row into the row's result.
+  /// Computes the row's result from the values that reduce() left in the tiles.
   struct Finish {
     using Compute = Compute_;
     Compute base, factor;
@@ -128,14 +131,14 @@ struct Softmax {
         return {base, factor};
       } else {
 #if !defined(FUSEDOPS_CUDA)
-        if (part.max == base) return {base, factor};  // the row's only part, as a rule
+        if (part.max == base) return {base, factor};  // usually it is the row's only part
 #endif
-        // A part without an unmasked element has a maximum of -inf: its zeros get a factor of zero.
-        return {base, exponential(part.max - base) * factor};
+        // A part of masked elements alone has a maximum of -inf: its zeros get a factor of zero.
+        return {base, bounded_exponential(part.max - base) * factor};
       }
     }
 
-    /// What the gradient makes the row's result from: op/softmax_gradient.cuh.
+    /// The numbers from which the gradient recomputes the row's result (op/softmax_gradient.cuh).
     static constexpr int kKept = 2;
     FUSEDOPS_HD void keep(Compute (&kept)[kKept]) const {
       kept[0] = base;
@@ -152,7 +155,7 @@ struct Softmax {
     }
     const Compute base = finite(part.max);
     const detail::SumForLse<Compute, kLse> all{part.sum};
-    // NaN among masked elements has a sum that is NaN, so that row is not empty.
+    // A NaN beside masked elements makes the sum NaN, so such a row is not empty.
     if (part.max == -infinity<Compute>() && part.sum == 0) {
       return {base, kEmptyIsNan ? quiet_nan<Compute>() : Compute(0), all};
     }
@@ -160,7 +163,7 @@ struct Softmax {
   }
 
  private:
-  // Subtracting a maximum of -inf would make NaN of an empty part.
+  // Subtracting a maximum of -inf would turn an empty part into NaN.
   FUSEDOPS_HD static Compute finite(Compute max) {
     return max == -infinity<Compute>() ? Compute(0) : max;
   }

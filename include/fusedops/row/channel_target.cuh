@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The target of the gradient of an operand each of whose elements stands for several neighbouring
-// columns (row/repeated.cuh), such as gamma of a group norm. Each row leaves sums over pieces of
-// its columns, none of which belongs to two elements; a second kernel adds up the pieces of an
-// element over the rows that share it (op/column_sums.cuh). A piece is what a few lanes hold of one
-// pack: no lane waits for another row or warp, and the order of additions does not depend on the
-// rows.
+// The target of the gradient of an operand of which several neighbouring columns share each element
+// (row/repeated.cuh), such as gamma of a group norm. For each row, the kernel writes sums over
+// pieces of the columns; all columns of a piece share one element. A second kernel adds up the
+// pieces of an element over the rows that share it (op/column_sums.cuh). A piece consists of the
+// columns that a few neighbouring lanes hold in one pack each, so that no lane waits for another
+// row or warp, and the order of summation does not depend on the number of rows.
 #pragma once
 
 #include <fusedops/row/repeated.cuh>
@@ -14,8 +14,9 @@
 
 namespace fusedops {
 
-/// `pieces` sums a row, of kColumns columns each: a power of two, by which all packs are aligned.
-/// On a host kColumns is kAnyWidth, and the piece is all that shares an element, `repeats` columns.
+/// Writes `pieces` sums for each row, over kColumns columns each; kColumns is a power of two to
+/// which all packs are aligned. On a CPU kColumns is kAnyWidth, and a piece consists of all
+/// `repeats` columns that share an element.
 template <int kFunctor_, int kOperand_, int kColumns, class Compute>
 struct ByChannel {
   static constexpr int kFunctor = kFunctor_;
@@ -40,7 +41,7 @@ struct ByChannel {
     } else if constexpr (N == Tile::kWidth && kColumns >= N) {
       const Compute sum = sum_of_lanes<kColumns / N>(detail::pairwise_sum(gradient));
       if (is_first_lane<kColumns / N>()) at[static_cast<uint32_t>(col) / kColumns] = sum;
-    } else if constexpr (kColumns <= N) {  // else there are no such packs
+    } else if constexpr (kColumns <= N) {  // packs with other widths do not occur
       FUSEDOPS_UNROLL
       for (int i = 0; i < N; i += kColumns) {
         Compute part[kColumns];
@@ -52,7 +53,7 @@ struct ByChannel {
   }
 
  private:
-  /// A host's packs come in the order of the columns.
+  /// Adds a pack on a CPU, where the packs of a row come in the order of the columns.
   template <int N>
   FUSEDOPS_HD void add_elements(const Compute (&gradient)[N], Compute* at, int64_t col) const {
     int64_t element = col / repeats;
@@ -71,7 +72,7 @@ struct ByChannel {
     }
   }
 
-  /// Over kLanes neighbouring lanes, all of which have a pack or none.
+  /// The sum over kLanes neighbouring lanes, all of which have a pack or none of which has.
   template <int kLanes>
   FUSEDOPS_HD static Compute sum_of_lanes(Compute sum) {
 #if defined(FUSEDOPS_ON_DEVICE)

@@ -38,6 +38,7 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
                        Schedule::kThreads * Schedule::kWidth, Schedule::kLanes * Schedule::kWidth,
                        Schedule::kExact, Schedule::kFull, Schedule::kPieces>;
   constexpr bool kMasks = Op::kHasMasked;
+  constexpr bool kReduces = detail::reduces<Op>();
   constexpr Lanes<Schedule::kLanes> kGroup{};
   constexpr bool kEverywhere = !Op::kMaskedIsConstant && Sinks<RowTile, StoreTargets>::kAny;
 
@@ -52,7 +53,8 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
   const int of_chunk = Schedule::chunk_cols(even);
   const int chunks = Schedule::chunks(cols, of_chunk);
   const Share share = Schedule::share(blockIdx.x, chunks);
-  const int64_t slice = Schedule::first_row(blockIdx.x) + threadIdx.x / Schedule::kThreads;
+  const unsigned block = Schedule::kApart ? blockIdx.x / chunks : blockIdx.x;
+  const int64_t slice = Schedule::first_row(block) + threadIdx.x / Schedule::kThreads;
   const int64_t begin = slices.begin(slice);
   const int64_t end = slices.end(slice, rows.count);
   const uint32_t turns =
@@ -77,7 +79,11 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
     const int col = chunk * of_chunk + first_col;
     value.begin(left, 0);
     gradient.begin(left, 0);
-    load_tile<true>(value, load, row, col, bounds, Op::padding_value());
+    if constexpr (detail::uses_values<Op>()) {
+      load_tile<true>(value, load, row, col, bounds, Op::padding_value());
+    } else {
+      value.fill(Compute(0));
+    }
     load_tile<false, kBranchless>(gradient, along, row, col, bounds, Compute(0));
   };
 
@@ -123,24 +129,23 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
     const Row row = rows.index(mine ? begin + turn : 0);
     const Visit visit{slice, turn, turns, begin < end, mine};
     if constexpr (kBefore) prefetch_later(turn);
-    typename Op::Compute of_row[Op::kKept];
+    detail::KeptOfRow<Op> of_row;
     if constexpr (kEagerOperands) {
-      kept.read(of_row, unaware(row), 0);  // not an operand: no promise of alignment
+      of_row.read(kept, unaware(row));  // not an operand: no promise of alignment
     } else {
       // The branch makes these loads complete before those of the STORE's operands are issued,
       // which then take no registers meanwhile.
       if (mine) {
-        kept.read(of_row, unaware(row), 0);
+        of_row.read(kept, unaware(row));
         fetch(row, share.begin);
       } else {
-        FUSEDOPS_UNROLL
-        for (int i = 0; i < Op::kKept; ++i) of_row[i] = 0;
+        of_row.clear();
         value.fill(Compute(0));
         gradient.fill(Compute(0));
       }
       if constexpr (kEarly) prefetch_later(turn);
     }
-    const typename Op::Row known = Op::row(of_row);
+    const typename Op::Row known = of_row.known();
 
     for (int chunk = share.begin; chunk < share.end; ++chunk) {
       if (mine) {
@@ -149,24 +154,31 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
                                   store_sinks, lane, visit);
       }
       if (kEagerOperands && kEarly && chunk == share.begin) prefetch_later(turn);
-      const typename Op::Partial part = op.reduce(kGroup, value, gradient);
-      handshake.wait();
-      parts.add(op, part, chunk);
-    }
-    const typename Op::Partial of_all = parts.all(op, chunks);
-    if constexpr (kLate) prefetch_later(turn);
-    const typename Op::Finish finish = op.finish(known, of_all, row, cols);
-    detail::add_row_gradients<Op>(finish, load_sinks, lane, row, visit);
-    for (int chunk = share.begin; chunk < share.end; ++chunk) {
-      if (!mine) continue;
-      const int col = chunk * of_chunk + first_col;
-      if constexpr (!Storage::kOneTile) {
-        Sinks<RowTile, Targets<>> seen{Targets<>{}};  // the STORE's operands have their gradients
-        fetch(row, chunk);
-        through_store<Op, kMasks>(value, gradient, known, store, row, col, seen, lane, visit);
+      if constexpr (kReduces) {
+        const typename Op::Partial part = op.reduce(kGroup, value, gradient);
+        handshake.wait();
+        parts.add(op, part, chunk);
+      } else if (mine) {
+        through_load<Op, kMasks>(value, gradient, op.finish(known, Op::identity(), row, cols), load,
+                                 to, row, chunk * of_chunk + first_col, load_sinks, lane, visit);
       }
-      through_load<Op, kMasks>(value, gradient, finish, load, to, row, col, load_sinks, lane,
-                               visit);
+    }
+    if constexpr (kReduces) {
+      const typename Op::Partial of_all = parts.all(op, chunks);
+      if constexpr (kLate) prefetch_later(turn);
+      const typename Op::Finish finish = op.finish(known, of_all, row, cols);
+      detail::add_row_gradients<Op>(finish, load_sinks, lane, row, visit);
+      for (int chunk = share.begin; chunk < share.end; ++chunk) {
+        if (!mine) continue;
+        const int col = chunk * of_chunk + first_col;
+        if constexpr (!Storage::kOneTile) {
+          Sinks<RowTile, Targets<>> seen{Targets<>{}};  // the STORE's operands have their gradients
+          fetch(row, chunk);
+          through_store<Op, kMasks>(value, gradient, known, store, row, col, seen, lane, visit);
+        }
+        through_load<Op, kMasks>(value, gradient, finish, load, to, row, col, load_sinks, lane,
+                                 visit);
+      }
     }
     load_sinks.flush(lane, row, visit);
     store_sinks.flush(lane, row, visit);

@@ -47,6 +47,7 @@ struct Schedule {
   static constexpr int kGroups = kThreads / kLanes;  // groups of lanes in a row
   static constexpr bool kEven = kEven_;
   static constexpr int kTile = kThreads * kPacks * kWidth;
+  static constexpr bool kApart = detail::flag<false, detail::ApartFlag, Storage>();
   static_assert(kGroups == 1 || kRows == 1, "a row of several warps has the block to itself");
   static_assert(kGroups <= 32, "at most 1024 threads a row");
   static_assert(kBlocks == 1 || (kRows == 1 && kLanes == 32), "a cluster has one row");
@@ -61,13 +62,18 @@ struct Schedule {
   FUSEDOPS_HD static int chunk_cols(int64_t even) { return kEven ? static_cast<int>(even) : kTile; }
   /// Chunks in a row; `of_chunk` is the columns per chunk, as below.
   FUSEDOPS_HD static int chunks(int64_t cols, int of_chunk) {
-    return Storage::kOneTile ? kBlocks : static_cast<int>((cols + of_chunk - 1) / of_chunk);
+    if constexpr (Storage::kOneTile && !kApart) return kBlocks;
+    return static_cast<int>((cols + of_chunk - 1) / of_chunk);
   }
   /// Columns from the first of a chunk to the end of the row, or to the end of the chunk.
   FUSEDOPS_HD static int64_t left(int64_t cols, int64_t begin, int of_chunk) {
     return kEven ? smaller<int64_t>(cols - begin, of_chunk) : cols - begin;
   }
   FUSEDOPS_HD static Share share(int64_t block, int chunks) {
+    if constexpr (kApart) {
+      const int chunk = static_cast<int>(block % chunks);
+      return {chunk, chunk + 1};
+    }
     if constexpr (Storage::kOneTile) return {rank(block), rank(block) + 1};
     // Every block has a chunk: the next rows of the others could overtake one that sends no part.
     return {rank(block) * chunks / kBlocks, (rank(block) + 1) * chunks / kBlocks};

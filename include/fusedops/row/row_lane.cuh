@@ -6,6 +6,7 @@
 // row.
 #pragma once
 
+#include <fusedops/row/block_sums.cuh>
 #include <fusedops/row/kernel.cuh>
 #include <fusedops/row/through.cuh>
 
@@ -54,9 +55,26 @@ struct RowLane {
     return thread == 0 && Schedule::rank(blockIdx.x) == 0;
   }
 
-  /// The rows of a block make one part of a sum, which the threads of the first row write.
-  __device__ __forceinline__ bool writes_part() const { return threadIdx.x < Schedule::kThreads; }
+  /// The rows of a block make one part of a sum. It is added up by all threads of the block
+  /// (kTogether: row/block_sums.cuh) or by those of the first row.
+  static constexpr bool kTogether = BlockSums<Schedule, Tile>::kTogether;
   __device__ __forceinline__ int64_t part(int64_t slice) const { return slice / Schedule::kRows; }
+
+  /// Adds up the block's sums, which are in registers or `offset` elements into the shared memory,
+  /// and calls write(values, column) for neighbouring columns.
+  template <class F>
+  __device__ __forceinline__ void add_up(const Compute (&sums)[Tile::kPacks][Tile::kWidth],
+                                         F write) const {
+    BlockSums<Schedule, Tile>::add_up(sums, cols, write);
+  }
+  template <class F>
+  __device__ __forceinline__ void add_up(int64_t offset, F write) const {
+    extern __shared__ __align__(16) char shared_row[];
+    BlockSums<Schedule, Tile>::add_up(reinterpret_cast<Compute*>(shared_row) + offset, cols, write);
+  }
+
+  /// The threads of the first row.
+  __device__ __forceinline__ bool writes_part() const { return threadIdx.x < Schedule::kThreads; }
 
   /// Adds the sums of the block's other rows to those of the first.
   __device__ __forceinline__ void combine(Compute (&sums)[Tile::kPacks][Tile::kWidth]) const {
@@ -129,7 +147,7 @@ struct RowLane {
   }
 
  private:
-  static constexpr int kMost = smaller<int>(16 / sizeof(Compute), Tile::kWidth);
+  static constexpr int kMost = BlockSums<Schedule, Tile>::kMost;
   template <int N>
   static constexpr int kWord = smaller<int>(N, kMost);
 

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The targets of the operand gradients of a LOAD or a STORE, with their running sums: the sink of a
-// chain's backward(). A gradient without a target is discarded, and the compiler removes what
-// computed it.
+// The targets of the operand gradients of a LOAD or a STORE together with their running sums. They
+// form the sink that a chain's backward() gets. A gradient without a target is discarded, and the
+// compiler removes the code that computes it.
 #pragma once
 
 #include <fusedops/row/channel_target.cuh>
@@ -11,7 +11,7 @@
 
 namespace fusedops {
 
-/// References to the targets of a LOAD's or a STORE's operands.
+/// References to the targets of the operand gradients of a LOAD or a STORE.
 template <class... Targets_>
 struct Targets {};
 template <class First, class... Rest>
@@ -67,7 +67,7 @@ struct Sinks<Tile, Targets<First, Rest...>> {
       rest.template add<kFunctor, kOperand>(gradient, lane, row, col, visit, pack, first);
     }
   }
-  /// Called after each row: writes the sums that are complete with it.
+  /// Writes the sums that are complete; called after each row.
   template <class Lane, class Row>
   FUSEDOPS_HD void flush(const Lane& lane, const Row& row, const Visit& visit) {
     target.template flush<Tile>(sum, lane, row, visit);
@@ -75,7 +75,7 @@ struct Sinks<Tile, Targets<First, Rest...>> {
   }
 };
 
-/// The sink of a chain for one pack of a tile.
+/// The sink that a chain's backward() gets for one pack of a tile.
 template <class Sinks, class Lane>
 struct PackSink {
   Sinks& sinks;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the statistics of a row go: nowhere, to outputs of the call, or to what the backward pass
-// keeps of a row.
+// The destinations of the statistics of a row: none, outputs of the call, or the row statistics
+// that are saved for the backward pass.
 #pragma once
 
 #include <fusedops/op/check.cuh>
@@ -29,8 +29,9 @@ struct NoStatistics {
   FUSEDOPS_HD void write(const Finish&, const Row&) const {}
 };
 
-/// One statistic of each row and the view that it is written to. kMember is the member of the
-/// operator's Finish that gives it: &Finish::rstd, a data member, or a const member function.
+/// Writes one statistic of each row to a view. kMember points to the member of the operator's
+/// Finish that holds or returns it: a data member, such as &Finish::rstd, or a const member
+/// function.
 template <auto kMember, class To>
 struct Statistic {
   To to;
@@ -52,7 +53,7 @@ struct Statistic {
   }
 };
 
-/// The statistics that a call returns, in their order.
+/// Writes the statistics that a call returns, in order.
 template <class First, class... Rest>
 struct Statistics {
   First first;
@@ -67,8 +68,9 @@ struct Statistics {
 template <class Only>
 struct Statistics<Only> : Only {};
 
-/// Saves the Finish::kKept numbers of a row that the operator's gradient reads, and writes the others.
-/// kNumbers: how many the caller has allocated; 0 says nothing.
+/// Writes the Finish::kKept numbers of a row that the operator's gradient reads, and the statistics
+/// of `others`. kNumbers is how many numbers the caller has allocated for a row; 0 skips that
+/// check.
 template <class To, class Others, int kNumbers = 0>
 struct Kept {
   To to;

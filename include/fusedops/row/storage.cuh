@@ -5,6 +5,7 @@
 // reduce them in the same order, so the choice never changes a bit of the result.
 #pragma once
 
+#include <fusedops/core/detect.cuh>
 #include <fusedops/core/memory.cuh>
 #include <fusedops/row/tile.cuh>
 
@@ -14,6 +15,14 @@ namespace fusedops {
 struct InRegisters {
   static constexpr bool kOneTile = true;
   static constexpr bool kRevisits = false;
+};
+
+/// In registers, where chunks of a row do not know of one another: each has a block of its own, and
+/// there may be any number of them.
+struct InChunks {
+  static constexpr bool kOneTile = true;
+  static constexpr bool kRevisits = false;
+  static constexpr bool kApart = true;
 };
 
 /// In shared memory, in the compute type. A thread reads only what it wrote, so no barrier is
@@ -72,5 +81,12 @@ struct Streamed {
   static constexpr bool kOneTile = false;
   static constexpr bool kRevisits = true;
 };
+
+namespace detail {
+
+template <class Storage>
+using ApartFlag = Flag<Storage::kApart>;
+
+}  // namespace detail
 
 }  // namespace fusedops

@@ -1,12 +1,13 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the gradients of operands go, one target each. An operand of x's size gets its gradient as
-// it comes. One that rows or columns share gets a sum: over the columns by the lanes of a row, over
-// the rows by whoever visits them, one after another, so the order is fixed. Rows that share an
-// element are neighbours in visiting order: a group. A group that lies within one slice of the rows
-// is summed and written once, by that slice; one that slices share gets a partial sum from each,
-// which a second kernel adds up (op/column_sums.cuh).
+// The targets of operand gradients, one for each wanted gradient. The gradient of an operand of x's
+// size is written element by element. That of an operand which rows or columns share is a sum. The
+// lanes of a row add up its columns; the threads that process a slice add up its rows, one after
+// another, so that the order of summation is fixed. Rows that share an element are neighbours in
+// the row order and form a group. A group that lies within one slice is summed and written once.
+// For a group that several slices share, each slice writes a partial sum, and a second kernel adds
+// these up (op/column_sums.cuh).
 #pragma once
 
 #include <fusedops/row/slices.cuh>
@@ -15,10 +16,11 @@
 
 namespace fusedops {
 
-/// Stands for the number of a functor where the operand is the operator's own.
+/// The number of the functor for an operand of the operator itself.
 inline constexpr int kOfOperator = -1;
 
-/// Operand kOperand of the chain's functor kFunctor has a gradient for every element of x.
+/// The target of operand kOperand of functor kFunctor where the operand has x's size: the gradient
+/// is written element by element.
 template <int kFunctor_, int kOperand_, class View>
 struct Each {
   static constexpr int kFunctor = kFunctor_;
@@ -39,8 +41,8 @@ struct Each {
   FUSEDOPS_HD void flush(Sum<Tile>&, const Lane&, const Row&, const Visit&) const {}
 };
 
-/// Where sums over rows are while a slice is visited: in registers, or in shared memory, where a
-/// row is one tile in registers; else in memory, a row for each slice.
+/// The storage of sums over rows while a slice is processed: registers or shared memory, where a
+/// row is one tile in registers; otherwise global memory, one row of sums for each slice.
 enum class Sums { kRegisters, kShared, kMemory };
 
 namespace detail {
@@ -56,7 +58,8 @@ struct ColumnSum {
 
 }  // namespace detail
 
-/// Rows share the elements: `group` neighbours each, or all of a slice and more (kPartial).
+/// The target of an operand whose elements rows share: `group` neighbouring rows share each
+/// element, or, with kPartial, all rows of a slice and rows of other slices.
 template <int kFunctor_, int kOperand_, class View, bool kPartial, Sums kSums, class Compute>
 struct ByColumn {
   static constexpr int kFunctor = kFunctor_;
@@ -66,7 +69,7 @@ struct ByColumn {
   using Number = Compute;
   View to;
   Word<Compute*> memory;
-  int64_t offset;  // in shared memory, in elements
+  int64_t offset;  // of the sums in shared memory, in elements
   int64_t group, cols;
 
   template <class Tile>
@@ -134,13 +137,23 @@ struct ByColumn {
                          const Visit& visit) const {
     if (!visit.ends(kPartial ? 0 : group)) return;
     if constexpr (kSums == Sums::kMemory && kPartial) {
-      // A part of a sum that is in memory stands where it belongs, unless no row came.
+      // The partial sum is in its place already. A slice without rows has to write zeros.
       if (visit.any) return;
       lane.walk([&](auto width, int64_t col, int, int) {
         for (int i = 0; i < decltype(width)::value; ++i) {
           memory.value[visit.slice * cols + col + i] = 0;
         }
       });
+    } else if constexpr (kPartial && Lane::kTogether) {
+      const int64_t part = lane.part(visit.slice);
+      const auto write = [&](const auto& values, int64_t col) {
+        to.write(values, RowIndex<1>{part, {part}}, col);
+      };
+      if constexpr (kInRegisters) {
+        lane.add_up(sum.at, write);
+      } else {
+        lane.add_up(offset, write);
+      }
     } else {
       if constexpr (kPartial && kInRegisters) lane.combine(sum.at);
       if constexpr (kPartial && kSums == Sums::kShared) lane.wait();
@@ -164,9 +177,9 @@ struct ByColumn {
   }
 };
 
-/// Rows share the elements: `group` neighbours each, all of a slice and more where `partial` is set.
-/// That follows from how many rows there are, so one kernel does both; `Whole` and `Split` are the
-/// ByColumn of each.
+/// The target of an operand with rows of its own, whose elements `group` neighbouring rows share:
+/// those of a slice, or more where `partial` is set. Which it is follows from how many rows there
+/// are, so that one kernel does both; `Whole` and `Split` are the ByColumn of each.
 template <class Whole_, class Split_>
 struct ByColumnOrSplit {
   static constexpr int kFunctor = Whole_::kFunctor;
@@ -201,8 +214,11 @@ struct ByColumnOrSplit {
         whole.template flush<Tile>(sum, lane, row, visit);
       }
     } else {
-      // As ByColumn does, but with one walk for both: two would take registers.
       if (!visit.ends(partial ? 0 : whole.group)) return;
+      if constexpr (Lane::kTogether) {
+        if (partial) return split.template flush<Tile>(sum, lane, row, visit);
+      }
+      // As ByColumn does, but with one walk for both: two would take registers.
       if (partial) {
         if constexpr (Whole_::kInRegisters) {
           lane.combine(sum.at);
@@ -243,7 +259,9 @@ FUSEDOPS_HD Compute pairwise_sum(const Compute (&values)[N]) {
 
 }  // namespace detail
 
-/// Columns share one element, and so do `group` neighbouring rows.
+/// The target of an operand of which all columns of a row, and `group` neighbouring rows, share an
+/// element. OfRow is that of an operand of the operator itself, which has one number for each row:
+/// the thread that writes a sum has also added it up, so the lanes exchange nothing.
 template <int kFunctor_, int kOperand_, class View, bool kPartial, class Compute>
 struct ByRow {
   static constexpr int kFunctor = kFunctor_;
@@ -276,7 +294,8 @@ struct ByRow {
   FUSEDOPS_HD void flush(Sum<Tile>& sum, const Lane& lane, const Row& row,
                          const Visit& visit) const {
     if (!visit.ends(kPartial ? 0 : group)) return;
-    const Compute all[1] = {lane.sum(sum.at)};
+    Compute all[1] = {sum.at};
+    if constexpr (kFunctor != kOfOperator) all[0] = lane.sum(sum.at);
     sum.at = 0;
     if (!lane.writes() || !(kPartial || visit.here)) return;  // a slice may be empty
     if constexpr (kPartial) {
@@ -286,43 +305,7 @@ struct ByRow {
     }
   }
 };
-
-/// A row operand of the operator: each row gives one number, and `group` neighbouring rows share an
-/// element. The thread that writes is the one that adds, so nothing has to be exchanged.
-template <int kOperand_, class View, bool kPartial, class Compute>
-struct OfRow {
-  static constexpr int kFunctor = kOfOperator;
-  static constexpr int kOperand = kOperand_;
-  View to;
-  int64_t group;
-
-  template <class Tile>
-  struct Sum {
-    Compute at = 0;
-  };
-
-  template <class Tile, class Lane>
-  FUSEDOPS_HD void begin(Sum<Tile>&, const Lane&) const {}
-
-  template <class Tile, int N, class Lane, class Row>
-  FUSEDOPS_HD void add(Sum<Tile>& sum, const Compute (&gradient)[N], const Lane&, const Row&,
-                       int64_t, const Visit&, int, int) const {
-    sum.at += gradient[0];
-  }
-
-  template <class Tile, class Lane, class Row>
-  FUSEDOPS_HD void flush(Sum<Tile>& sum, const Lane& lane, const Row& row,
-                         const Visit& visit) const {
-    if (!visit.ends(kPartial ? 0 : group)) return;
-    const Compute all[1] = {sum.at};
-    sum.at = 0;
-    if (!lane.writes() || !(kPartial || visit.here)) return;  // a slice may be empty
-    if constexpr (kPartial) {
-      to.write(all, RowIndex<1>{visit.slice, {visit.slice}}, 0);
-    } else {
-      to.write(all, row, 0);
-    }
-  }
-};
+template <int kOperand, class View, bool kPartial, class Compute>
+using OfRow = ByRow<kOfOperator, kOperand, View, kPartial, Compute>;
 
 }  // namespace fusedops

@@ -14,6 +14,29 @@ namespace fusedops {
 
 namespace detail {
 
+/// The numbers that the forward pass has kept of a row, if any.
+template <class Op, int kKept = Op::kKept>
+struct KeptOfRow {
+  typename Op::Compute numbers[kKept];
+
+  template <class Kept, class Row>
+  FUSEDOPS_HD void read(const Kept& kept, const Row& row) {
+    kept.read(numbers, row, 0);
+  }
+  FUSEDOPS_HD void clear() {
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < kKept; ++i) numbers[i] = 0;
+  }
+  FUSEDOPS_HD typename Op::Row known() const { return Op::row(numbers); }
+};
+template <class Op>
+struct KeptOfRow<Op, 0> {
+  template <class Kept, class Row>
+  FUSEDOPS_HD void read(const Kept&, const Row&) {}
+  FUSEDOPS_HD void clear() {}
+  FUSEDOPS_HD typename Op::Row known() const { return {}; }
+};
+
 template <int N, class Compute>
 FUSEDOPS_HD Compute (&values_at(Compute* first))
     [N] { return *reinterpret_cast<Compute(*)[N]>(first); }
@@ -47,6 +70,7 @@ struct Alongside {
   static constexpr bool kBounds = !kEverywhere && detail::bounds<LoadT, AnyRow>();
   static constexpr bool kSkips = !kEverywhere && detail::skips<LoadT, AnyRow>();
   static constexpr bool kMasksBounds = detail::masks_bounds<LoadT>();
+  static constexpr bool kComputes = false;
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void load(Compute* dst, const Row& row, int64_t col) const {

@@ -1,10 +1,11 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// An operand as a kernel sees it: a pointer, a stride for each dimension of the rows (0 where it is
-// broadcast) and one for the columns. How wide a pack is belongs to the schedule; how wide this
-// operand can be read belongs to its pointer and strides: a pack of N is read as N / W accesses of
-// W elements. An operand that all rows share (gamma, say) has rank 0.
+// The view through which a kernel accesses an operand: a pointer, a stride for each dimension of
+// the rows (0 where the operand is broadcast) and a stride for the columns. The schedule decides
+// the width N of a pack. The operand's pointer and strides decide its vector width W: a pack is
+// read by N / W accesses of W elements each. An operand that all rows share, such as gamma, has
+// rank 0.
 #pragma once
 
 #include <fusedops/core/memory.cuh>
@@ -13,29 +14,29 @@
 
 namespace fusedops {
 
-/// How the columns of an operand lie in memory.
+/// The memory layout of the columns of an operand.
 enum class Column { kBroadcast, kContiguous, kStrided };
 
-/// The width of a host's operands, whose compiler chooses its own.
+/// The vector width of operands on a CPU, where the host compiler chooses the width of accesses.
 inline constexpr int kAnyWidth = 0;
 
-/// N values of an operand in the compute type, by index. A GPU has read them into registers when it
-/// has one.
+/// N values of an operand in the compute type, accessed by index. On a GPU they have been loaded
+/// into registers.
 template <class Compute, int N>
 struct Values {
   Compute at[N];
   FUSEDOPS_HD Compute operator[](int i) const { return at[i]; }
 };
 
-/// One value that stands for all.
+/// One value that all N columns share, accessed by index.
 template <class Compute>
 struct Repeated {
   Compute one;
   FUSEDOPS_HD Compute operator[](int) const { return one; }
 };
 
-/// Values that are read where they are used: a host compiler makes one vector loop of reading and
-/// using.
+/// Values that stay in memory and are loaded when they are used, so that a host compiler makes one
+/// vector loop of both.
 template <class Compute, class T>
 struct InPlace {
   const T* first;
@@ -43,8 +44,9 @@ struct InPlace {
 };
 
 #if !defined(FUSEDOPS_CUDA)
-/// N bytes to N words. GCC makes all vectors of a loop as long as that of its narrowest type allows, so
-/// a loop over bytes and floats has short vectors of float, which longer loads would have to wait for.
+/// Converts N bytes to N words. GCC gives all vectors of a loop the element count that its
+/// narrowest type allows, so a loop over bytes and floats would store short vectors of floats, and
+/// the longer loads that follow would wait for these stores.
 template <int N>
 FUSEDOPS_HD void widen(const uint8_t* from, uint32_t (&to)[N]) {
   if constexpr (N % 16 == 0) {
@@ -54,13 +56,23 @@ FUSEDOPS_HD void widen(const uint8_t* from, uint32_t (&to)[N]) {
     for (int i = 0; i < N; i += 16) {
       Bytes bytes;
       __builtin_memcpy(&bytes, from + i, sizeof(bytes));
-      // In two steps, each of which GCC knows instructions for.
+      // GCC has instructions for each of these two steps, and none for both at once.
       const Words words = __builtin_convertvector(__builtin_convertvector(bytes, Halves), Words);
       __builtin_memcpy(to + i, &words, sizeof(words));
     }
   } else {
     for (int i = 0; i < N; ++i) to[i] = from[i];
   }
+}
+/// 16 halves of words to as many words: a loop that makes floats of 16 of them stores two short vectors,
+/// for which the load of one of 64 bytes has to wait. Longer loops have long vectors by themselves.
+FUSEDOPS_HD void widen(const uint16_t* from, uint32_t (&to)[16]) {
+  using Halves = uint16_t __attribute__((vector_size(32)));
+  using Words = uint32_t __attribute__((vector_size(64)));
+  Halves halves;
+  __builtin_memcpy(&halves, from, sizeof(halves));
+  const Words words = __builtin_convertvector(halves, Words);
+  __builtin_memcpy(to, &words, sizeof(words));
 }
 #endif
 
@@ -72,13 +84,13 @@ struct View {
   RowMap<kRank> rows;
   int64_t column_stride;
 
-  /// Where a row's first column is.
+  /// The address of a row's first column.
   template <class Row>
   FUSEDOPS_HD T* begin(const Row& row) const {
     return data + rows(row);
   }
 
-  /// N columns of an input from `col` on, by index, in the compute type.
+  /// Returns N columns of an input from `col` on, accessed by index, in the compute type.
   template <int N, class Compute, class Row>
   FUSEDOPS_HD auto fetch(const Row& row, int64_t col) const {
     const T* base = data + rows(row);
@@ -89,6 +101,14 @@ struct View {
                          detail::IsSame<Compute, uint32_t>::value) {
       Values<Compute, N> values;
       widen(reinterpret_cast<const uint8_t*>(base + col), values.at);
+      return values;
+    } else if constexpr (kColumn == Column::kContiguous && W == kAnyWidth && sizeof(T) == 2 &&
+                         N == 16 && detail::IsSame<Compute, float>::value) {
+      uint32_t words[N];
+      widen(reinterpret_cast<const uint16_t*>(base + col), words);
+      Values<float, N> values;
+      FUSEDOPS_VECTOR
+      for (int i = 0; i < N; ++i) values.at[i] = Convert<float, T>::of_word(words[i]);
       return values;
 #endif
     } else if constexpr (kColumn == Column::kContiguous && W == kAnyWidth) {
@@ -112,7 +132,7 @@ struct View {
     }
   }
 
-  /// The same into an array: what a LOAD starts from.
+  /// Loads N columns from `col` on into an array; a LOAD begins with this call.
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void read(Compute (&value)[N], const Row& row, int64_t col) const {
     const auto fetched = fetch<N, Compute>(row, col);
@@ -120,7 +140,7 @@ struct View {
     for (int i = 0; i < N; ++i) value[i] = fetched[i];
   }
 
-  /// Announces that these columns are read soon.
+  /// Prefetches N columns from `col` on into the L2 cache.
   template <int N, class Row>
   FUSEDOPS_HD void prefetch(const Row& row, int64_t col) const {
     if constexpr (kColumn == Column::kContiguous) {
@@ -129,7 +149,7 @@ struct View {
   }
 
 #if defined(FUSEDOPS_CUDA)
-  /// The same of columns from `begin` to `end`; `by`: as prefetch_bytes().
+  /// Prefetches the columns from `begin` to `end`; `by` is the argument of prefetch_bytes().
   template <class Row, class By = Alone>
   __device__ __forceinline__ void prefetch_all(const Row& row, int64_t begin, int64_t end,
                                                By by = {}) const {
@@ -140,7 +160,7 @@ struct View {
   }
 #endif
 
-  /// Reads what this thread has written before (a saved stream).
+  /// Loads N columns that this thread has written earlier, those of a saved stream.
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void read_again(Compute (&value)[N], const Row& row, int64_t col) const {
     const T* base = data + rows(row);
@@ -161,7 +181,7 @@ struct View {
     }
   }
 
-  /// Rounds N columns to the storage type, once, and writes them.
+  /// Rounds N values to the storage type and writes them.
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void write(const Compute (&value)[N], const Row& row, int64_t col) const {
     T* base = data + rows(row);
@@ -183,7 +203,7 @@ struct View {
     }
   }
 
-  /// What write() and read_again() would make of the values.
+  /// Rounds the values to the storage type, as write() followed by read_again() would.
   template <int N, class Compute>
   FUSEDOPS_HD void round(Compute (&value)[N]) const {
     FUSEDOPS_VECTOR
@@ -198,8 +218,8 @@ struct View {
 #else
     constexpr bool kByWords = false;
 #endif
-    if constexpr (
-        kByWords) {  // two are a word, and take an instruction each; alone they take three
+    if constexpr (kByWords) {
+      // Two values in one word take one instruction each to convert, separate ones take three.
       struct Words {
         uint32_t at[kStep / 2];
       };
@@ -216,12 +236,13 @@ struct View {
   }
 };
 
-/// Stands for an operand that the declaration leaves out.
+/// The type of an operand that the declaration leaves out.
 struct Absent {
   uint64_t unused;
 };
 
-/// Stands for an operand that a gradient does not read: it was not kept.
+/// The type of an operand that the backward pass does not read, and that was not saved for it. It
+/// reads as zero.
 struct Unread {
   uint64_t unused;
 
@@ -246,7 +267,7 @@ struct Unread {
 #endif
 };
 
-/// A number given at the call, in place of a tensor.
+/// An operand for which the call gives a number, not a tensor.
 template <class Number>
 struct Value {
   Word<Number> number;

@@ -1,0 +1,59 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""What help(), dir() and editors show of an op: the names for its users, and the call's signature.
+
+The ops of the library have many more public names: those with which an operator of one's own is
+written, and those with which the package runs a call.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from fusedops.declare.chains import OPTIONS
+
+if TYPE_CHECKING:
+    from fusedops.declare.declaration import Declaration
+
+#: The names of an op that are for its users.
+_FOR_USERS = frozenset(
+    (
+        *("load", "store", "constants", "operands", "slots", "outputs", "saves", "dropouts"),
+        *("causal", "launches", "unfused", "explain", "dropout_mask"),
+    )
+)
+
+
+class ShownToUsers(type):
+    """The class of the classes of ops, whose dir(), and so help(), lists the names for users."""
+
+    def __dir__(cls) -> list[str]:
+        return for_users(cls, super().__dir__())
+
+
+def for_users(owner: type, names: Iterable[str]) -> list[str]:
+    """Those of the names that are for users; all names of a class from outside of this package."""
+    if owner.__module__.partition(".")[0] != __name__.partition(".")[0]:
+        return [*names]
+    return [name for name in names if name.startswith("_") or name in _FOR_USERS]
+
+
+class CallSignature:
+    """The call signature of an op, with the names of its own operands, for help() and editors."""
+
+    def __get__(self, op: Declaration | None, owner: type) -> inspect.Signature | None:
+        if op is None:
+            return None  # the class is called with what its __init__ says
+        x = inspect.Parameter("x", inspect.Parameter.POSITIONAL_ONLY, annotation=Tensor)
+        keyword = functools.partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
+        left = dict.fromkeys(op.optional)
+        operands = [
+            keyword(name, default=left.get(name, inspect.Parameter.empty)) for name in op.slots
+        ]
+        options = [keyword(name, default=name == "training" or None) for name in OPTIONS]
+        return inspect.Signature([x, *operands, *options])

@@ -1,0 +1,92 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""What calls return: the named tuples of the library's ops, and their place in types.
+
+A result with outputs that a declaration names itself, such as a saved stream, has a class that is
+made for these outputs (`declare.declaration`). The classes here are those that annotations name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor
+
+if TYPE_CHECKING:  # at run time typing's own, which does not know defaults before Python 3.13
+    from typing_extensions import TypeVar
+else:
+    from typing import TypeVar as _TypeVar
+
+    def TypeVar(name: str, *, covariant: bool, default: Any) -> Any:  # noqa: N802
+        """A type variable without its default, which only type checkers read."""
+        return _TypeVar(name, covariant=covariant)
+
+
+__all__ = [
+    "L2NormResult",
+    "NormResult",
+    "ResultT",
+    "SoftmaxResult",
+    "StreamResult",
+    "known_results",
+]
+
+#: What a call of a module returns: a tensor, unless more was asked for.
+ResultT = TypeVar("ResultT", covariant=True, default=Tensor)
+
+
+class SoftmaxResult(NamedTuple):
+    """What a softmax with ``lse=True`` returns.
+
+    Attributes:
+        y: The result, of x's shape.
+        lse: The logsumexp of each row, of x's shape without the reduced dimension.
+    """
+
+    y: Tensor
+    lse: Tensor
+
+
+class NormResult(NamedTuple):
+    """What a norm with ``stats=True`` returns, but `L2Norm`.
+
+    Attributes:
+        y: The result, of x's shape.
+        mean: What was subtracted from each row.
+        rstd: What each row was multiplied by.
+    """
+
+    y: Tensor
+    mean: Tensor
+    rstd: Tensor
+
+
+class L2NormResult(NamedTuple):
+    """What `L2Norm` with ``stats=True`` returns.
+
+    Attributes:
+        y: The result, of x's shape.
+        norm: The norm of each row.
+    """
+
+    y: Tensor
+    norm: Tensor
+
+
+class StreamResult(NamedTuple):
+    """What a norm returns that also saves its residual stream under the name ``stream``.
+
+    Attributes:
+        y: The result, of x's shape.
+        stream: What was normalised, of x's shape and the residual's dtype.
+    """
+
+    y: Tensor
+    stream: Tensor
+
+
+#: The classes above by their fields.
+known_results: Mapping[tuple[str, ...], Any] = {
+    each._fields: each for each in (SoftmaxResult, NormResult, L2NormResult, StreamResult)
+}

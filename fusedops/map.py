@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The op without a reduction: functors from LOAD to result, in one kernel.
+
+May import: errors, functors, declare, row_op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from torch import Tensor
+
+from fusedops.functors import Functor
+from fusedops.row_op import RowOp
+
+__all__ = ["Map"]
+
+
+class Map(RowOp):
+    """``y = load(x)``: a chain of functors without a reduction, in one kernel.
+
+    x and y move once, in either pass, and so do operands of x's size. Nothing is saved for the
+    backward pass but tensors that exist anyway; values are recomputed, dropout masks drawn again.
+
+    The shapes, dtypes, operands and options of a call ``op(x, ...)`` are described at `RowOp`. What
+    counts columns, masks and dropouts, counts them along ``dim``.
+
+    Args:
+        load: The functors applied to x, in order; none by default, which makes a copy of x.
+        store: Must be empty: what would stand there stands at the end of `load`.
+
+    A masked element, such as one that `Mask` or `Causal` takes out, is -inf, and its gradient is
+    zero; so scores can be masked by a `Map`. Without masks -inf is a value like any other.
+
+    Raises:
+        TypeError: load holds something that is no functor, or an argument is unknown.
+        ValueError: store holds functors.
+
+    >>> import torch, fusedops as fo
+    >>> op = fo.Map(load=[fo.Bias("b"), fo.Residual("r")])
+    >>> op(torch.ones(2, 2), b=torch.tensor([0.0, 1.0]), r=torch.full((2, 2), 3.0))
+    tensor([[4., 5.],
+            [4., 5.]])
+    """
+
+    header = "op/map.cuh"
+    gradient_header = "op/map.cuh"
+    kept = 0
+    reduces = False
+    masks = True
+
+    def __init__(self, load: Iterable[Functor] = (), store: Iterable[Functor] = ()) -> None:
+        super().__init__(load, store)
+        if self.store:
+            raise ValueError(
+                f"{self.name}: store must be empty, got {list(self.store)!r}: no reduction stands "
+                f"between load and store; write load={[*self.load, *self.store]!r}"
+            )
+
+    def reference(self, value: Tensor, *operands: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        return value, {}
+
+    def cpp(self, compute: str, *operands: str) -> str:
+        return f"Map<{compute}, {self._masked}>"
+
+    def gradient_cpp(self, compute: str, *operands: str) -> str:
+        return f"MapGradient<{compute}, {self._masked}>"
+
+    def gradient_sizes(
+        self, value: Tensor, result: Tensor, upstream: Tensor, statistics: Mapping[str, Tensor]
+    ) -> Tensor | None:
+        return upstream
+
+    @property
+    def _masked(self) -> str:
+        """Whether the load masks elements, as a C++ constant."""
+        return str(any(functor.masks for functor in self.load)).lower()

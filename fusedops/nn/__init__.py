@@ -1,0 +1,26 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Modules over fused ops, for where those of `torch.nn` stand today.
+
+A module with the name of one of torch's takes its arguments, has its parameters by name, shape and
+initial value, and is an instance of its class. A module chooses its declaration by its own settings
+and by which operands a call gives. Equal choices share one declaration in the whole process, and
+with it the plans of its kernels. `op(...)` of a module returns it, to be printed, explained or
+called.
+
+May import: errors, functors, declare, bind, ops, group_norm.
+"""
+
+from fusedops.nn.attention import AttentionSoftmax
+from fusedops.nn.group_norm import GroupNorm
+from fusedops.nn.norms import LayerNorm, RMSNorm
+from fusedops.nn.residual import ResidualLayerNorm, ResidualRMSNorm
+
+__all__ = [
+    "AttentionSoftmax",
+    "GroupNorm",
+    "LayerNorm",
+    "RMSNorm",
+    "ResidualLayerNorm",
+    "ResidualRMSNorm",
+]

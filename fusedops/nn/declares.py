@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""What all modules share: they declare their ops ahead of their calls, and check their settings."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from fusedops.bind.bind import FLOATING
+from fusedops.functors.base import is_finite
+
+__all__ = ["Declares", "check_dtype", "check_finite", "check_flag", "check_probability", "declared"]
+
+#: The declarations of all modules by their settings. A plain dictionary, since Dynamo reads one
+#: where it would look into a cached function.
+declared: dict[tuple[Any, ...], Any] = {}
+
+
+class Declares(nn.Module):
+    """A module that declares what its calls may ask for as soon as its settings are known.
+
+    Inside torch.compile nothing can be declared, and what a declaration refuses is refused here,
+    not at the first call.
+    """
+
+    #: The attributes that a declaration depends on.
+    _settings: ClassVar[frozenset[str]]
+    #: Whether `__init__` has set all of them.
+    _settled: bool = False
+
+    def _declare(self) -> None:
+        """Declare every op that a call may need."""
+        raise NotImplementedError
+
+    def _settle(self) -> None:
+        """Declare now, and again when a setting changes; the end of each `__init__`."""
+        self._settled = True
+        self._declare()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if self._settled and name in self._settings:
+            self._declare()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._settle()
+
+
+def check_dtype(module: str, dtype: torch.dtype | None) -> None:
+    """Raise TypeError unless the parameters may have this dtype."""
+    if dtype not in (None, *FLOATING):
+        allowed = ", ".join(map(str, FLOATING))
+        raise TypeError(f"{module}: dtype must be one of {allowed}, got {dtype}")
+
+
+def check_probability(module: str, p: float) -> float:
+    """The probability of a dropout; raises ValueError for what is none."""
+    if not is_finite(p) or not 0 <= p <= 1:
+        raise ValueError(f"{module}: p must be a probability in [0, 1], got {p!r}")
+    return float(p)
+
+
+def check_finite(module: str, name: str, value: float) -> float:
+    """A finite number; raises ValueError for what is none."""
+    if not is_finite(value):
+        raise ValueError(f"{module}: {name} must be a finite number, got {value!r}")
+    return float(value)
+
+
+def check_flag(module: str, name: str, value: bool) -> bool:
+    """A bool; raises TypeError for anything else."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{module}: {name} must be True or False, got {value!r}")
+    return value

@@ -1,0 +1,259 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Norms over the end of a shape, LayerNorm and RMSNorm, and what those with a residual share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from fusedops import ops
+from fusedops.functors import Affine, Functor
+from fusedops.nn.declares import Declares, check_dtype, check_flag, declared
+
+__all__ = ["LayerNorm", "RMSNorm", "affine", "arguments_of", "default_eps"]
+
+
+def affine(weight: bool, bias: bool, unit_offset: bool = False) -> list[Functor]:
+    """The STORE of a norm that has these parameters."""
+    if weight and unit_offset:
+        from fusedops.nn.formulas import offset_scale
+
+        return [offset_scale("weight")]
+    names = ("weight" if weight else None, "bias" if bias else None)
+    return [Affine(*names)] if any(names) else []
+
+
+def default_eps(dtype: torch.dtype | None) -> float:
+    """The eps of an RMSNorm that names none, where x has this dtype.
+
+    It is torch's: that of the type which the arithmetic is in.
+    """
+    return torch.finfo(torch.float64 if dtype is torch.float64 else torch.float32).eps
+
+
+def arguments_of(
+    x: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None
+) -> dict[str, Any]:
+    """The parameters of a norm over the end of x's shape, as a call of its op takes them."""
+    arguments: dict[str, Any] = {}
+    # The last dimension is what an op takes anyway, and options cost host time.
+    if not (isinstance(x, Tensor) and x.shape[-1:] == shape):
+        arguments["normalized_shape"] = shape
+    if weight is not None:
+        arguments["weight"] = weight
+    if bias is not None:
+        arguments["bias"] = bias
+    return arguments
+
+
+class LayerNorm(Declares, nn.LayerNorm):
+    r"""``(x - mean) / sqrt(variance + eps) * weight + bias``, as `torch.nn.LayerNorm`.
+
+    Mean and biased variance are those of each row, the last dimensions of x. Arguments, parameters,
+    ``state_dict`` and initial values are torch's, and the module is an instance of torch's class.
+    Arithmetic is in float32 (float64 where x is), whatever the dtypes of x and of the parameters,
+    which may differ; y has x's dtype, under autocast as well.
+
+    Args:
+        normalized_shape: The end of x's shape to normalise over: an int or several.
+        eps: Added to the variance.
+        elementwise_affine: Whether there is a weight, and a bias.
+        bias: False leaves the bias out.
+        device: Of the parameters.
+        dtype: Of the parameters: half, bfloat16, float or double.
+
+    Raises:
+        TypeError: If dtype is none of the four.
+        ValueError: If eps is no finite number of at least 0.
+
+    Attributes:
+        weight, bias: Parameters of shape ``normalized_shape``, or None.
+
+    >>> import torch, fusedops as fo
+    >>> norm = fo.nn.LayerNorm(2)
+    >>> norm(torch.tensor([[1.0, 3.0]])).detach()
+    tensor([[-1.0000,  1.0000]])
+    >>> norm.load_state_dict(torch.nn.LayerNorm(2).state_dict())
+    <All keys matched successfully>
+    """
+
+    _settings = frozenset({"eps", "weight", "bias"})
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        check_dtype("LayerNorm", dtype)
+        super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
+        self._settle()
+
+    if TYPE_CHECKING:
+
+        def __call__(self, input: Tensor) -> Tensor:
+            """As `forward`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise each row.
+
+        Args:
+            input: x, ``[..., *normalized_shape]``, half, bfloat16, float or double.
+
+        Returns:
+            y, of x's shape and dtype.
+
+        Raises:
+            TypeError, ValueError: x does not fit; the message says how to mend it.
+        """
+        y: Tensor = self.op()(input, **self._arguments(input))
+        return y
+
+    def unfused(self, input: Tensor) -> Tensor:
+        """The same as a chain of torch calls."""
+        y: Tensor = self.op().unfused(input, **self._arguments(input))
+        return y
+
+    def op(self) -> ops.LayerNorm:
+        """The declaration that a call runs.
+
+        >>> import fusedops as fo
+        >>> fo.nn.LayerNorm(8, bias=False).op()
+        LayerNorm(store=[Affine(gamma='weight', beta=None)], eps=1e-05, stats=False)
+        """
+        settings = ("LayerNorm", self.weight is not None, self.bias is not None, self.eps)
+        op: ops.LayerNorm | None = declared.get(settings)
+        if op is None:
+            store = affine(*settings[1:3])
+            op = declared[settings] = ops.LayerNorm(store=store, eps=self.eps)
+        return op
+
+    def _declare(self) -> None:
+        LayerNorm.op(self)
+
+    def _arguments(self, x: Tensor) -> dict[str, Any]:
+        return arguments_of(x, self.normalized_shape, self.weight, self.bias)
+
+
+class RMSNorm(Declares, nn.RMSNorm):
+    r"""``x / sqrt(mean(x * x) + eps) * weight``, as `torch.nn.RMSNorm`, or Gemma's.
+
+    The mean is that of each row, the last dimensions of x. Arguments, parameters, ``state_dict``
+    and initial values are torch's, and the module is an instance of torch's class. With
+    ``unit_offset`` it is the norm of Gemma: the row is multiplied by ``1 + weight``, and the weight
+    is zero at first. Arithmetic is in float32 (float64 where x is), whatever the dtypes of x and
+    weight, which may differ; y has x's dtype.
+
+    Args:
+        normalized_shape: The end of x's shape to normalise over: an int or several.
+        eps: Added to the mean square. None is torch's default, the ``torch.finfo(...).eps`` of the
+            type that the arithmetic is in.
+        elementwise_affine: Whether there is a weight.
+        device: Of the weight.
+        dtype: Of the weight: half, bfloat16, float or double.
+        unit_offset: Whether what multiplies is ``1 + weight``.
+
+    Raises:
+        TypeError: If dtype is none of the four, or unit_offset no bool.
+        ValueError: If eps is no finite number of at least 0.
+
+    Attributes:
+        weight: A parameter of shape ``normalized_shape``, or None.
+
+    >>> import torch, fusedops as fo
+    >>> norm = fo.nn.RMSNorm(2, eps=0.0, unit_offset=True)
+    >>> norm(torch.tensor([[1.0, 7.0]])).detach()
+    tensor([[0.2000, 1.4000]])
+    >>> norm.weight.detach()
+    tensor([0., 0.])
+    """
+
+    _settings = frozenset({"eps", "weight", "unit_offset"})
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        *,
+        unit_offset: bool = False,
+    ) -> None:
+        check_dtype("RMSNorm", dtype)
+        super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
+        self.unit_offset = check_flag("RMSNorm", "unit_offset", unit_offset)
+        self.reset_parameters()
+        self._settle()
+
+    def reset_parameters(self) -> None:
+        """Set the weight to what changes nothing: ones, or zeros with ``unit_offset``."""
+        # torch's constructor calls this, too, before there is a unit_offset.
+        reset_weight(self.weight, getattr(self, "unit_offset", False))
+
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Tensor) -> Tensor:
+            """As `forward`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise each row.
+
+        Args:
+            x: ``[..., *normalized_shape]``, half, bfloat16, float or double.
+
+        Returns:
+            y, of x's shape and dtype.
+
+        Raises:
+            TypeError, ValueError: x does not fit; the message says how to mend it.
+        """
+        y: Tensor = self._op_of(x)(x, **self._arguments(x))
+        return y
+
+    def unfused(self, x: Tensor) -> Tensor:
+        """The same as a chain of torch calls."""
+        y: Tensor = self._op_of(x).unfused(x, **self._arguments(x))
+        return y
+
+    def op(self, *, dtype: torch.dtype = torch.float32) -> ops.RMSNorm:
+        """The declaration that a call runs, for an x of this dtype, which eps=None depends on.
+
+        >>> import fusedops as fo
+        >>> fo.nn.RMSNorm(8, eps=1e-6).op()
+        RMSNorm(store=[Affine(gamma='weight', beta=None)], eps=1e-06, stats=False)
+        """
+        eps = default_eps(dtype) if self.eps is None else self.eps
+        settings = ("RMSNorm", self.weight is not None, self.unit_offset, eps)
+        op: ops.RMSNorm | None = declared.get(settings)
+        if op is None:
+            store = affine(self.weight is not None, False, self.unit_offset)
+            op = declared[settings] = ops.RMSNorm(store=store, eps=eps)
+        return op
+
+    def _op_of(self, x: Tensor) -> ops.RMSNorm:
+        return self.op(dtype=x.dtype) if isinstance(x, Tensor) else self.op()
+
+    def _declare(self) -> None:
+        for dtype in (torch.float32, torch.float64):
+            RMSNorm.op(self, dtype=dtype)
+
+    def extra_repr(self) -> str:
+        """The settings: torch's, and ``unit_offset`` where it is True."""
+        return super().extra_repr() + (", unit_offset=True" if self.unit_offset else "")
+
+    def _arguments(self, x: Tensor) -> dict[str, Any]:
+        return arguments_of(x, self.normalized_shape, self.weight, None)
+
+
+def reset_weight(weight: Tensor | None, unit_offset: bool) -> None:
+    """Set the weight of an RMSNorm to what changes nothing."""
+    if weight is not None:
+        nn.init.constant_(weight, 0.0 if unit_offset else 1.0)

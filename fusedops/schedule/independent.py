@@ -1,0 +1,159 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Choose the schedule of an operator that reduces nothing: rows are cut into independent chunks.
+
+Each chunk has a thread block of its own, whatever the length of the row and the architecture. No
+tile changes a bit of a result or of the gradient of x, so the tile follows from speed alone. A sum
+over rows depends on the number of blocks, as it does for every operator. Lengths share kernels as
+those of other operators do (rungs.py).
+"""
+
+from __future__ import annotations
+
+from fusedops.schedule.architectures import Gpu
+from fusedops.schedule.forward_tile import Row
+from fusedops.schedule.launch import LaunchConfig
+from fusedops.schedule.row_schedule import Schedule
+from fusedops.schedule.rungs import Rung, rung_of
+from fusedops.schedule.tiling import Table, Tile, at_most, ceil_div, power_of_two_above
+
+__all__ = ["choose_map", "choose_map_gradient"]
+
+#: Threads in a block.
+THREADS = 256
+
+#: Bytes of x that a thread has, and the most packs: several vector accesses in flight, in few
+#: enough registers that many threads fit on an SM. One H200, 16 bits, a bias, percent of the
+#: ceiling: 1024 columns 98, 4096 columns 99, 65536 columns 97. Where a pack is one column, fewer
+#: packs ought to do better: 1023 columns 48 with 32 packs.
+FORWARD = (64, 16)
+BACKWARD = (32, 16)
+
+#: Occupancy targets in threads per SM, by values per thread, as for softmaxes in sm_90.json: with
+#: 32 values room for the loads of several tensors at a time is worth more than more threads. 0
+#: leaves the registers to the compiler. Kernels with sums over rows have OCCUPANCY_OF_SUMS.
+OCCUPANCY: Table = ((16, 0), (None, 896))
+OCCUPANCY_OF_SUMS = 1024
+
+#: Threads per SM of blocks that visit one row after another.
+PERSISTENT = 1024
+
+
+def choose_map(
+    row: Row, gpu: Gpu, storage: str | None = None, launch: LaunchConfig | None = None
+) -> Schedule:
+    """Choose the schedule of a forward pass on a GPU.
+
+    Args:
+        row: The facts of a row; `streams` and `centred` make no difference.
+        gpu: The facts of the GPU.
+        storage: A storage that a test forces, or None.
+        launch: A launch configuration in place of the chosen one, or None.
+
+    Raises:
+        ValueError: The storage is one of a row that is reduced.
+    """
+    _check(storage)
+    rung = _rung(row, FORWARD)
+    occupancy = at_most(OCCUPANCY, rung.tile.registers(row.compute_bytes))
+    return _made(row, rung, gpu, occupancy, launch)
+
+
+def choose_map_gradient(
+    row: Row,
+    gpu: Gpu,
+    sums: int,
+    across: bool,
+    storage: str | None = None,
+    launch: LaunchConfig | None = None,
+) -> Schedule:
+    """Choose the schedule of a backward pass on a GPU.
+
+    Args:
+        row: The facts of a row; `streams` and `centred` make no difference.
+        gpu: The facts of the GPU.
+        sums: The number of operands whose gradients can be sums over rows.
+        across: Whether the gradient of an operand is a sum over all columns of a row. One block
+            then visits all chunks of a row.
+        storage: A storage that a test forces, or None.
+        launch: A launch configuration in place of the chosen one, or None.
+
+    Raises:
+        ValueError: The storage is one of a row that is reduced.
+    """
+    _check(storage)
+    rung = _rung(row, BACKWARD)
+    occupancy = at_most(OCCUPANCY, rung.tile.registers(row.compute_bytes))
+    if sums or across:
+        occupancy = OCCUPANCY_OF_SUMS
+    streams = across and rung.tile.chunks > 1
+    return _made(row, rung, gpu, occupancy, launch, summed=sums > 0, streams=streams)
+
+
+def _check(storage: str | None) -> None:
+    if storage not in (None, "chunks"):
+        raise ValueError(
+            f"an operator that reduces nothing keeps no rows: it has no {storage!r} schedule, only "
+            "'chunks'"
+        )
+
+
+def _rung(row: Row, values: tuple[int, int]) -> Rung:
+    """The rung of a row, with the row's tile."""
+
+    def tile_at(columns: int, fills: bool) -> Tile:
+        return _tile(row, columns, values)
+
+    return rung_of(row.columns, row.width, row.cut, tile_at, shared=False)
+
+
+def _tile(row: Row, columns: int, values: tuple[int, int]) -> Tile:
+    """Cut rows of up to so many columns into chunks of at most THREADS threads.
+
+    Of `row` only what all rows of a rung have in common counts.
+    """
+    size, most = values
+    width = row.width
+    registers = size // row.element_bytes * 4 // row.compute_bytes
+    packs = max(1, min(registers // width, most))
+    packs_of_row = ceil_div(columns, width)
+    if packs_of_row <= 32 * packs:
+        threads = power_of_two_above(ceil_div(packs_of_row, packs))
+        packs = ceil_div(packs_of_row, threads)
+        return Tile(threads, packs, width, 1, threads * packs * width)
+    chunks = ceil_div(packs_of_row, THREADS * packs)
+    threads = 32 * ceil_div(packs_of_row, 32 * packs * chunks)
+    return Tile(threads, packs, width, chunks, threads * packs * width)
+
+
+def _made(
+    row: Row,
+    rung: Rung,
+    gpu: Gpu,
+    occupancy: int,
+    launch: LaunchConfig | None,
+    *,
+    summed: bool = False,
+    streams: bool = False,
+) -> Schedule:
+    tile = rung.tile
+    if launch is None:
+        rows = max(1, THREADS // tile.threads) if tile.chunks == 1 and tile.threads <= 32 else 1
+        launch = LaunchConfig(
+            rows,
+            min(occupancy, gpu.threads_per_sm),
+            persistent_threads_per_sm=min(PERSISTENT, gpu.threads_per_sm),
+        )
+        if summed:  # a block visits its rows one after another
+            launch = launch._replace(prefetch="per_thread", prefetch_distance=1)
+    if streams:
+        launch = launch._replace(sum_storage="memory")
+    return Schedule(
+        "streaming" if streams else "chunks",
+        tile,
+        launch,
+        exact=rung.exact,
+        compute_bytes=row.compute_bytes,
+        full=rung.full,
+        pieces=row.columns % tile.width > 0,
+    )

@@ -1,0 +1,48 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Softcap: v = cap * tanh(v / cap), where the cap is a number or a tensor that broadcasts.
+#pragma once
+
+#include <fusedops/core/pointwise.cuh>
+#include <fusedops/row/view.cuh>
+
+namespace fusedops {
+
+template <class Cap>
+struct Softcap {
+  Cap cap;
+  static constexpr bool kNeedsInput = true;
+  static constexpr int kGradients = 1;
+
+  template <class Visit>
+  FUSEDOPS_HD void operands(Visit& visit) const {
+    visit(cap);
+  }
+
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
+    const auto limit = cap.template fetch<N, Compute>(row, col);
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < N; ++i) v[i] = limit[i] * pointwise::tanh(v[i] / limit[i]);
+  }
+
+  template <int N, class Compute, class Row, class Sink>
+  FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&in)[N], const Row& row, int64_t col,
+                            Sink& sink) const {
+    const auto limit = cap.template fetch<N, Compute>(row, col);
+    Compute of_cap[N];
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < N; ++i) {
+      const Compute share = in[i] / limit[i];
+      // 1 - tanh^2 by the exponential: the difference would lose its digits where tanh is near 1.
+      const Compute decay = pointwise::exp(Compute(-2) * pointwise::fabs(share));
+      const Compute slope = Compute(4) * decay / ((Compute(1) + decay) * (Compute(1) + decay));
+      of_cap[i] = g[i] * (pointwise::tanh(share) - share * slope);
+      g[i] *= slope;
+    }
+    sink.template add<0>(of_cap, row, col);
+  }
+};
+
+}  // namespace fusedops
