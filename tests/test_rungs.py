@@ -22,6 +22,7 @@ from fusedops.schedule import forward as schedule
 from fusedops.schedule.architectures import GPUS
 from fusedops.schedule.backward_tile import GRADIENT_VALUES, gradient_rung
 from fusedops.schedule.forward_tile import row_rung
+from fusedops.schedule.row_partition import Sharing, cut_few
 from fusedops.schedule.rungs import samples
 
 #: The most kernels of an op and a pass: on a GPU four alignments of a row, ten of each; on a CPU
@@ -31,6 +32,10 @@ DTYPE = {"sm_90": torch.float16, "x86-64-v3": torch.float32}
 
 LONGEST = 4096
 SIZES = (1, 1, 2, 3, 5, 8, 16, 33, 128)
+
+
+#: Reduces nothing.
+EPILOGUE = fo.Map(load=[fo.Bias("b")])
 
 
 def lengths(count):
@@ -68,6 +73,10 @@ def add_norm(shape, dtype):
     return ADD_NORM, meta(*shape, dtype=dtype), {**given, "gamma": vector, "beta": vector}
 
 
+def map_case(*shape):
+    return meta(*shape, dtype=torch.float16), {"b": meta(shape[-1], dtype=torch.float16)}
+
+
 def meta(*shape, dtype):
     return torch.empty(shape, dtype=dtype, device="meta")
 
@@ -77,19 +86,23 @@ class Process:
 
     def __init__(self, monkeypatch, arch):
         self.target = Target.named(arch)
-        self.kernels = {"forward": set(), "gradient": set(), "sums": set()}
+        self.kernels = {"forward": set(), "gradient": set(), "few": set(), "sums": set()}
         self.loaded = set()
-        monkeypatch.setattr(Variant, "loaded", property(lambda one: one.key in self.loaded))
+        self.monkeypatch = monkeypatch
 
     def call(self, op, x, operands):
-        """Train and evaluate."""
+        """Train and evaluate; return what the backward pass runs."""
+        loaded = property(lambda one: one.key in self.loaded)
+        self.monkeypatch.setattr(Variant, "loaded", loaded)
         bound = bind(op, x, operands, {})
         floating = {k for k, v in operands.items() if isinstance(v, torch.Tensor)} - {"padding"}
         gradient = Gradient(op, frozenset({"x", *floating}), frozenset(op.saves))
         told = gradient._loaded(*described(bound, gradient), self.target)
         for one in (resolve(bound._replace(keep=True), self.target).variant, *told.variants):
             self.loaded.add(one.key)
-            self.kernels[one.entry].add(one.key)
+            entry = "few" if one.entry == "gradient" and told.few else one.entry
+            self.kernels[entry].add(one.key)
+        return told
 
 
 @pytest.mark.parametrize("arch", MOST)
@@ -117,7 +130,7 @@ def test_all_lengths_of_a_plain_norm_share_a_hundred_kernels(arch, monkeypatch):
     assert max(len(keys) for keys in process.kernels.values()) <= (100 if arch == "sm_90" else 6)
 
 
-@pytest.mark.parametrize("rows", [1, 4, 400, 5000])
+@pytest.mark.parametrize("rows", [1, 9, 400, 5000])
 @pytest.mark.parametrize("arch", MOST)
 def test_the_number_of_rows_builds_nothing(rows, arch, monkeypatch):
     process = Process(monkeypatch, arch)
@@ -129,6 +142,72 @@ def test_the_number_of_rows_builds_nothing(rows, arch, monkeypatch):
     new = process.loaded - before
     # What adds up partial sums has a few forms, by how many there are.
     assert all(key[3] == "sums" for key in new), new
+
+
+ROWS = (2, 3, 8, 9, 31, 33, 4096)
+
+
+@pytest.mark.parametrize("columns", [24, 1000, 2000])
+@pytest.mark.parametrize("op", ["add norm", "map"])
+def test_few_rows_need_one_kernel_more_at_most(op, columns, monkeypatch):
+    """One block has all of them where they fit (`in_one_block`), whatever was called before."""
+
+    def call(process, *rows):
+        if op == "add norm":
+            return process.call(*add_norm((*rows, columns), torch.float16))
+        return process.call(EPILOGUE, *map_case(*rows, columns))
+
+    first, later = (Process(monkeypatch, "sm_90") for _ in range(2))
+    call(later, 64)
+    for process in (first, later):
+        fitting = [rows for rows in ROWS if call(process, rows).few]
+        assert fitting == list(ROWS[: len(fitting)])
+        assert not fitting or 8 in fitting
+        for rows in ((1,), (1, 3), (2, 2, 2), ()):
+            call(process, *rows)
+        assert len(process.kernels["gradient"]) == 1
+        assert len(process.kernels["few"]) == (1 if fitting else 0)
+    # Only a single row may be read either way: it has no order of additions.
+    assert first.kernels["few"] == later.kernels["few"]
+    assert first.kernels["gradient"] == later.kernels["gradient"]
+
+
+def test_sums_have_one_order_whatever_was_called_before(monkeypatch):
+    """A larger batch shares the pair bias; one sum more may cut the rows elsewhere."""
+    op = fo.LayerNorm(load=[fo.Bias("pair")], store=[fo.Bias("b")])
+    first, later = (Process(monkeypatch, "sm_90") for _ in range(2))
+    for columns in (400, 401, 1001, 2000, 12289, 30522):
+        vector = meta(columns, dtype=torch.float16)
+        pair = meta(1, 64, 40, columns, dtype=torch.float16)
+        later.call(op, meta(2, 64, 40, columns, dtype=torch.float16), {"pair": pair, "b": vector})
+        one, other = (
+            process.call(op, pair, {"pair": pair, "b": vector}) for process in (first, later)
+        )
+        assert one.slices == other.slices, columns
+        assert one.tile.rows_per_block == other.tile.rows_per_block, columns
+
+
+@pytest.mark.parametrize(
+    ("rows", "group"), [(8, 1), (8, 2), (8, 4), (8, 8), (6, 3), (5, 5), (7, 1), (1, 1)]
+)
+def test_few_rows_keep_their_groups_whole(rows, group):
+    """Rows of one block: a slice that splits a group would add it to another one's sum."""
+    of_all = Sharing("column", rows, 0, of_all=True)
+    slices = cut_few(rows, [of_all, Sharing("column", group, 1)], 8)
+    assert slices.total == slices.per_span == 8
+    assert slices.rows * 8 >= rows == slices.span
+    assert group == rows or slices.rows % group == 0
+
+
+def test_lengths_of_a_map_share_kernels(monkeypatch):
+    process = Process(monkeypatch, "sm_90")
+    for columns in lengths(400):
+        process.call(EPILOGUE, *map_case(100, columns))
+    assert max(map(len, process.kernels.values())) <= 100
+    process.call(EPILOGUE, *map_case(100, 50257))
+    before = set(process.loaded)
+    process.call(EPILOGUE, *map_case(100, 50259))
+    assert process.loaded == before
 
 
 def rows_of(columns):

@@ -72,6 +72,7 @@ class Backward:
     Attributes:
         apart: Whether some tensor's reduced dimensions do not merge, so that no kernel can be made;
             if so, the attributes that describe kernels are not set.
+        few: Whether one block has all rows, so that no sum over them is in parts.
         targets: Where the kernel puts the gradients of operands.
         parts_at: The index of the argument word of the second kernel that holds the number of
             partial sums, for each of `targets.parts_of`.
@@ -164,6 +165,19 @@ class Backward:
             return True
         return share.group > self.slices.rows
 
+    def adds_as(self, other: Backward) -> bool:
+        """Whether this reading of a call adds up every sum over rows in the same order as another.
+
+        The kernel of a reading with more sums may have another launch configuration, and so another
+        row partition. It may not serve then: which kernels are loaded must not decide a bit.
+        """
+        shares = (*self.sharing.values(), *other.sharing.values())
+        if not any(is_sum(share) and share.group > 1 for share in shares):
+            return True
+        tiles = (self.tile, other.tile)
+        blocks = [0 if tile is None else tile.rows_per_block for tile in tiles]
+        return self.slices == other.slices and blocks[0] == blocks[1]
+
     def _of_all(self, one: Occurrence) -> bool:
         """Whether the gradient of an operand is a sum over all rows, however many there are."""
         tensor = self.bound.operands[one.name]
@@ -213,6 +227,7 @@ class Backward:
                 share = share._replace(kind="column")
             self.sharing[one] = share
         few = self._few()
+        self.few = few is not None
         tile = self.tile = few or self.tile
         shared = list(self.sharing.values())
         if few is not None:
@@ -242,7 +257,7 @@ class Backward:
             self.views,
             self.outputs,
             self.partial,
-            few is not None,
+            self.few,
         )
         self.first = self._kernel()
         self.second = self._sums()

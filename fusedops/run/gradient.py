@@ -144,7 +144,7 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
             return own
         for reading in readings(own.bound, own.geometry, backward=True):
             other = self.describe(dy, given, options, target, reading=reading)
-            if other.variants[0].loaded:
+            if other.variants[0].loaded and other.adds_as(own):
                 return other
         return own
 

@@ -26,12 +26,15 @@ SHORTEST_CUT = 32
 #: Rungs in each doubling of the columns, as first-match table of (largest number of columns, rungs
 #: where packs have more than NARROW columns, where they have fewer, and where the end of a row may
 #: cut a pack). What a rung has beyond the end of its shortest rows costs instructions: many packs
-#: of one column each cost more of them than few wide ones. Rungs whose tile is the same are one.
+#: of one column each cost more of them than few wide ones. Rungs whose tile is the same are one, so
+#: where steps are fine, tiles decide: a backward pass of 200000 columns of 4 bytes in 16 blocks needs
+#: 448 threads a block, of which two fit on an SM, and not the 480 that 212992 columns need.
 NARROW = 2
-STEPS = (
-    (128, 1, 1, 1),
-    (4096, 4, 4, 1),
-    (None, 8, 16, 8),
+STEPS: tuple[tuple[int | None, tuple[int, int, int]], ...] = (
+    (128, (1, 1, 1)),
+    (4096, (4, 4, 1)),
+    (131072, (8, 16, 8)),
+    (None, (32, 32, 32)),
 )
 
 
@@ -96,7 +99,7 @@ def longest(columns: int, width: int, pieces: bool) -> int:
     if columns <= shortest:
         return shortest
     below = 1 << (columns - 1).bit_length() - 1  # a power of two, below the columns
-    step = below // _steps(2 * below, width, pieces)
+    step = below // _steps(2 * below)[_kind(width, pieces)]
     return below + -(-(columns - below) // step) * step
 
 
@@ -109,7 +112,7 @@ def samples(most: int) -> list[int]:
     found = {most, *range(1, min(most, 16) + 1)}
     below = 16
     while below < most:
-        step = below // 16  # the finest of STEPS
+        step = below // max(16, *_steps(2 * below))
         for first in range(below, min(2 * below, most), step):
             last = min(first + step, most)
             found.add(last)
@@ -126,12 +129,16 @@ def _step_below(top: int, width: int, pieces: bool) -> int:
     if top <= (SHORTEST_CUT if pieces else SHORTEST):
         return 0
     below = 1 << (top - 1).bit_length() - 1
-    return top - below // _steps(2 * below, width, pieces)
+    return top - below // _steps(2 * below)[_kind(width, pieces)]
 
 
-def _steps(columns: int, width: int, pieces: bool) -> int:
-    of_kind = 3 if pieces else 2 if width <= NARROW else 1
-    return next(int(one[of_kind] or 1) for one in STEPS if one[0] is None or columns <= one[0])
+def _steps(columns: int) -> tuple[int, int, int]:
+    """Rungs in the doubling that ends with so many columns, of each kind."""
+    return next(steps for most, steps in STEPS if most is None or columns <= most)
+
+
+def _kind(width: int, pieces: bool) -> int:
+    return 2 if pieces else 1 if width <= NARROW else 0
 
 
 def _same(one: Tile, other: Tile) -> bool:

@@ -18,8 +18,9 @@ namespace fusedops {
 /// in turn; kAcrossRows: kBulk for a row of another slice, where slices are single rows.
 enum class Prefetch { kNever, kPerThread, kBulk, kPerLine, kAcrossRows };
 
-/// `ahead`: the prefetch distance in rows. `even`: as in row_kernel. kEagerOperands: the loads of the STORE's operands are
-/// issued together with those of the row, not after them (more bytes in flight, more registers).
+/// `ahead`: the prefetch distance in rows. `even`: as in row_kernel. kEagerOperands: the loads of
+/// the STORE's operands are issued together with those of the row, not after them (more bytes in
+/// flight, more registers).
 template <class Schedule, Prefetch kPrefetch, bool kEagerOperands = true, class Op, class LoadT,
           class Upstream, class StoreT, class Kept, class To, class LoadTargets, class StoreTargets,
           class Rows>
