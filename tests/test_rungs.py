@@ -287,3 +287,17 @@ def test_samples_stand_for_all_lengths(case, monkeypatch):
     for columns in range(1, 1601):
         process.call(*case((*lead, columns), torch.float16))
     assert process.loaded == before
+
+
+def test_draws_that_rows_share_need_no_rank_of_their_own(monkeypatch):
+    """A batch of one or a sequence of one has the kernel of others (`Dropout(shared=...)`)."""
+    op = fo.Softmax(store=[fo.Dropout("p", shared=(-2,))])
+    process = Process(monkeypatch, "sm_90")
+    for shape in ((1, 64, 400), (4, 1, 400), (4, 64, 400), (2, 3, 64, 400)):
+        process.call(op, meta(*shape, dtype=torch.float16), {"p": 0.1})
+    assert {entry: len(keys) for entry, keys in process.kernels.items()} == {
+        "forward": 1,
+        "gradient": 1,
+        "few": 0,
+        "sums": 0,
+    }

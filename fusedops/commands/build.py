@@ -46,7 +46,8 @@ def build(
         typer.Option(
             help="x or an operand of the declaration: NAME=DTYPE:SIZES, NAME=DTYPE:SIZES@STRIDES, "
             "or NAME=NUMBER. T as the dtype stands for each of --dtype. The sizes of rows make no "
-            "difference, but that a size of 1 may be one over which an operand is broadcast."
+            "difference, but that a size of 1 may be one over which an operand is broadcast, and "
+            "that backward passes may have another kernel for up to 8 rows."
         ),
     ] = None,
     dtype: Annotated[

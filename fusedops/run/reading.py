@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch import Tensor
 
 from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry
+from fusedops.bind.shared_draws import shared_dims
 from fusedops.schedule.traffic import without_rows
 
 if TYPE_CHECKING:
@@ -67,9 +68,12 @@ def rank_of(bound: Bound, sizes: Sequence[int]) -> int:
 
 
 def _broadcasts(bound: Bound) -> bool:
-    """Whether a functor tells queries apart, or an operand with rows is broadcast over some."""
+    """Whether a functor tells queries apart, or operands or draws with rows are shared by some."""
     x, reduced = bound.x, bound.reduced
     if bound.op.causal:
+        return True
+    drawing = (functor for functor in (*bound.load, *bound.store) if functor.draws is not None)
+    if any({*shared_dims(functor, x.dim())} - {*reduced} for functor in drawing):
         return True
     for value in bound.operands.values():
         if not isinstance(value, Tensor) or without_rows(value, x, reduced):

@@ -27,8 +27,8 @@ SHORTEST_CUT = 32
 #: where packs have more than NARROW columns, where they have fewer, and where the end of a row may
 #: cut a pack). What a rung has beyond the end of its shortest rows costs instructions: many packs
 #: of one column each cost more of them than few wide ones. Rungs whose tile is the same are one, so
-#: where steps are fine, tiles decide: a backward pass of 200000 columns of 4 bytes in 16 blocks needs
-#: 448 threads a block, of which two fit on an SM, and not the 480 that 212992 columns need.
+#: where steps are fine, tiles decide: a backward pass of 200000 columns of 4 bytes in 16 blocks
+#: needs 448 threads a block, of which two fit on an SM, and not the 480 that 212992 columns need.
 NARROW = 2
 STEPS: tuple[tuple[int | None, tuple[int, int, int]], ...] = (
     (128, (1, 1, 1)),
