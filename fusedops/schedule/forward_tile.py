@@ -37,7 +37,7 @@ WIDE_VALUES = ((512, 8), *VALUES[2:])
 INEXACT = 32
 
 #: Vector width in bytes below which rows are cut for staging in shared memory, as they lie in
-#: memory (row/staging.cuh), and the row length from which on that is so. Beside operands that all
+#: memory (row/staging.cuh), and the row length beyond which that is so. Beside operands that all
 #: rows share, only packs of one column are staged: of 16 bits, LayerNorm of 30522 columns reaches
 #: 75 staged and 77 unstaged, RMSNorm 85 and 87.
 WIDE_ACCESS = 8
@@ -152,7 +152,7 @@ def is_staged_tile(row: Row, columns: int, cluster_limit: int) -> bool:
     The tile may not depend on anything that comes after the cluster limit. So it is cut for staging
     on every device with clusters, whether or not its rows are staged then.
     """
-    long = columns >= STAGED_COLUMNS
+    long = columns > STAGED_COLUMNS
     return row.narrow and long and row.streams != "many" and cluster_limit > 1
 
 
