@@ -150,10 +150,12 @@ def test_types(tmp_path):
 
 @pytest.mark.thorough
 def test_every_functor_that_saves_nothing_is_listed(tmp_path):
-    """By fusedops/_typed_ops.pyi; Residual says it by its arguments."""
+    """By fusedops/_typed_ops.pyi; Residual says by its arguments whether it saves."""
     text = PLAIN
-    saving = {name for name in shipped.__all__ if "saves" in vars(getattr(shipped, name))}
-    assert "Residual" in saving
+    saving = {
+        name for name in shipped.__all__ if {"saves", "taps"} & vars(getattr(shipped, name)).keys()
+    }
+    assert saving == {"Residual", "Save", "Tap"}
     for name in sorted({*shipped.__all__} - saving):
         text += f"""
 
