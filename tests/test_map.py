@@ -374,7 +374,7 @@ def test_chains_are_equal_whatever_their_dropout(device):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_gradient_of_a_cap_keeps_its_digits(device, dtype):
-    """Both terms of tanh(u) - u / cosh(u)^2 are near u where u is small, their difference 2u^3/3."""
+    """Both terms of tanh(u) - u / cosh(u)^2 are near u where u is small, and cancel to 2u^3/3."""
     x = torch.cat([torch.logspace(-2, 1, 200), torch.linspace(0.9, 1.1, 41)]).to(device, dtype)
     cap = torch.ones_like(x, requires_grad=True)  # The quotient is exact.
     (found,) = torch.autograd.grad(fo.Map(load=[fo.Softcap("c")])(x, c=cap).sum(), cap)
