@@ -3,7 +3,9 @@
 """What a call returns is known to type checkers: a tensor or a named tuple, never Any."""
 
 import pytest
+import torch
 
+import fusedops as fo
 from fusedops.functors import shipped
 
 PROGRAM = """
@@ -175,3 +177,12 @@ def test_what_is_wrong_is_found(tmp_path):
 
 def test_the_program_of_types_runs():
     exec(compile(PROGRAM, "program", "exec"), {"__name__": "program"})
+
+
+def test_a_saved_program_may_return_a_result(tmp_path):
+    module, x = fo.nn.AttentionSoftmax(lse=True), torch.ones(2, 3)
+    program = torch.export.export(module, (x,))
+    torch.export.save(program, tmp_path / "program.pt2")
+    found = torch.export.load(tmp_path / "program.pt2").module()(x)
+    assert isinstance(found, fo.SoftmaxResult)
+    assert all(map(torch.equal, found, module(x)))
