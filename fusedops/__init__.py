@@ -134,8 +134,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"{said}{nearest(name, known)}")
     if name == "nn":
         return importlib.import_module("fusedops.nn")
-    homes = "errors", "functors", "ops", "group_norm", "row_op", "declare.results", "exporting"
-    for home in homes:
+    homes = "errors functors ops map group_norm row_op declare.results exporting"
+    for home in homes.split():
         module = importlib.import_module(f"fusedops.{home}")
         if hasattr(module, name):
             globals()[name] = found = getattr(module, name)

@@ -26,14 +26,17 @@ _Plain: TypeAlias = (
     | shipped.Cast
     | shipped.Causal
     | shipped.Dropout
+    | shipped.Gate
     | shipped.Lengths
     | shipped.Mask
     | shipped.Residual[None]
     | shipped.Scale
+    | shipped.Segments
+    | shipped.Softcap
     | UserFunctor
     | shipped.Window
 )
-_Known: TypeAlias = _Plain | shipped.Residual[str]
+_Known: TypeAlias = _Plain | shipped.Residual[str] | shipped.Save | shipped.Tap
 
 class Outputs(Protocol):
     """A named tuple whose fields the declaration names, as those of saved streams."""

@@ -158,7 +158,8 @@ class _ChannelNorm(LayerNorm):
     ) -> Any:
         if self.lacking(operands):
             op, operands = self.given(operands)
-            return op(x, **operands, **options)
+            if op is not self:
+                return op(x, **operands, **options)
         if reason is Reason.MISS:
             self._check(x, operands, options)
             seen, given = self._views(x, operands, options)

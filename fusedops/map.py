@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The op without a reduction: functors from LOAD to result, in one kernel.
 
-May import: errors, functors, declare, row_op.
+May import: functors, row_op.
 """
 
 from __future__ import annotations

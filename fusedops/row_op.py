@@ -293,7 +293,8 @@ class RowOp(Runnable, metaclass=ShownToUsers):
         """Handle a call that the C++ path cannot: return a new plan or the result, or raise."""
         if self.lacking(operands):
             op, operands = self.given(operands)
-            return op(x, **operands, **options)
+            if op is not self:
+                return op(x, **operands, **options)
         if reason is Reason.CAPTURE:
             drawn = draw_in_memory(
                 x.device, self.dropouts, options.get("generator"), type(self).__name__

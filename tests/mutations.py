@@ -292,8 +292,8 @@ MUTATIONS = [
     Mutation(
         "only the first row computed",
         "include/fusedops/host/rows.cuh",
-        "for (int64_t number = begin; number < end; ++number) {",
-        "for (int64_t number = begin; number < smaller<int64_t>(end, 1); ++number) {",
+        "held);\n    for (int64_t number = begin; number < end; ++number) {",
+        "held);\n    for (int64_t number = begin; number < smaller<int64_t>(end, 1); ++number) {",
         "test_forward.py::test_every_size[cpu-softmax-torch.float32-255]",
     ),
     Mutation(

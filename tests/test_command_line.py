@@ -58,6 +58,13 @@ def test_started_as_a_module_it_needs_no_torch_either(without_torch):
         assert f" {command} " in done.stdout
 
 
+def test_a_command_finds_every_public_name():
+    """Modules that a command imports say `fo.Map` as any other."""
+    names = "import fusedops; [getattr(fusedops, name) for name in fusedops.__all__]"
+    done = run("-c", f"import sys; sys.argv = ['/usr/bin/fusedops']; {names}")
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_command_that_needs_torch_says_so_without_a_traceback(without_torch):
     done = run("-m", "fusedops", "demo", **without_torch)
     assert done.returncode == 1

@@ -370,3 +370,23 @@ def test_chains_are_equal_whatever_their_dropout(device):
     got = verify(plain, x, {"b": operands["b"], "r": operands["r"]})
     wanted = fo.Map(load=[fo.Bias("b"), fo.Dropout("p"), fo.Residual("r", alpha=0.5)])
     assert torch.equal(got["y"], wanted(x, **operands, training=False))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_gradient_of_a_cap_keeps_its_digits(device, dtype):
+    """Both terms of tanh(u) - u / cosh(u)^2 are near u where u is small, and cancel to 2u^3/3."""
+    x = torch.cat([torch.logspace(-2, 1, 200), torch.linspace(0.9, 1.1, 41)]).to(device, dtype)
+    cap = torch.ones_like(x, requires_grad=True)  # The quotient is exact.
+    (found,) = torch.autograd.grad(fo.Map(load=[fo.Softcap("c")])(x, c=cap).sum(), cap)
+    # By the series of sinh(w) - w, all of whose terms are positive, in double.
+    twice = 2 * x.detach().double()
+    series, term = torch.zeros_like(twice), twice
+    for k in range(1, 60):
+        term = term * twice**2 / ((2 * k) * (2 * k + 1))
+        series = series + term
+    truth = series / (2 * torch.cosh(twice / 2) ** 2)
+    # The exponential carries the rounding of its argument, 2u. Above u = 1 the terms are at most
+    # three times their difference; each has the errors of its functions, of two ulps, and its own.
+    eps = torch.finfo(dtype).eps
+    bound = (16 + 4 * x.double()) * eps * truth
+    assert ((found.double() - truth).abs() <= bound).all()

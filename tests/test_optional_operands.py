@@ -184,8 +184,18 @@ def test_what_is_refused():
         NORM(x)
     with raises(TypeError, "'b' must not be None", "optional=True"):
         fo.Softmax(load=[fo.Bias("b")])(x, b=None)
-    with raises(TypeError, "unknown operand 'q'"):
-        NORM(x, p=0.0, q=x)
+    # Neither a Dropout nor an op's own operand can be optional.
+    with raises(TypeError, "'p' must not be None", "pass p=..., p=0 to drop nothing, or call"):
+        NORM(x, p=None)
+    with raises(TypeError, "'s' must not be None", "pass s=..., or call"):
+        fo.Softmax(sink="s")(x, s=None)
+    for call in (NORM, NORM.unfused, NORM.explain):
+        with raises(TypeError, "unknown operand 'gama'", "'r', 'gamma', 'beta'", "mean 'gamma'"):
+            call(x, p=0.0, gama=x)
+    group_norm = fo.GroupNorm(2, store=NORM.store)
+    for call in (group_norm, group_norm.unfused):
+        with raises(TypeError, "unknown operand 'gama'", "'gamma', 'beta'", "mean 'gamma'"):
+            call(randn(2, 4, 3), gama=x)
     ids = torch.zeros(4, 1, dtype=torch.int32)
     op = fo.Softmax(load=[fo.Segments("q", "k", optional=True)])
     for call in (op, op.unfused):

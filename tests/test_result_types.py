@@ -3,7 +3,9 @@
 """What a call returns is known to type checkers: a tensor or a named tuple, never Any."""
 
 import pytest
+import torch
 
+import fusedops as fo
 from fusedops.functors import shipped
 
 PROGRAM = """
@@ -150,10 +152,12 @@ def test_types(tmp_path):
 
 @pytest.mark.thorough
 def test_every_functor_that_saves_nothing_is_listed(tmp_path):
-    """By fusedops/_typed_ops.pyi; Residual says it by its arguments."""
+    """By fusedops/_typed_ops.pyi; Residual says by its arguments whether it saves."""
     text = PLAIN
-    saving = {name for name in shipped.__all__ if "saves" in vars(getattr(shipped, name))}
-    assert "Residual" in saving
+    saving = {
+        name for name in shipped.__all__ if {"saves", "taps"} & vars(getattr(shipped, name)).keys()
+    }
+    assert saving == {"Residual", "Save", "Tap"}
     for name in sorted({*shipped.__all__} - saving):
         text += f"""
 
@@ -173,3 +177,12 @@ def test_what_is_wrong_is_found(tmp_path):
 
 def test_the_program_of_types_runs():
     exec(compile(PROGRAM, "program", "exec"), {"__name__": "program"})
+
+
+def test_a_saved_program_may_return_a_result(tmp_path):
+    module, x = fo.nn.AttentionSoftmax(lse=True), torch.ones(2, 3)
+    program = torch.export.export(module, (x,))
+    torch.export.save(program, tmp_path / "program.pt2")
+    found = torch.export.load(tmp_path / "program.pt2").module()(x)
+    assert isinstance(found, fo.SoftmaxResult)
+    assert all(map(torch.equal, found, module(x)))

@@ -145,7 +145,7 @@ def test_what_is_refused():
         fo.Softmax(load=[fo.Tap("probs")])
     with raises(ValueError, "'lse'"):
         fo.Softmax(store=[fo.Tap("lse")], lse=True)
-    with raises(ValueError, "names must differ"):
+    with raises(ValueError, "names of saved streams and taps must differ", "['a', 'a']"):
         fo.LayerNorm(load=[fo.Save("a")], store=[fo.Tap("a")])
     with raises(TypeError, "dtype"):
         fo.Tap("probs", dtype=torch.int32)

@@ -207,10 +207,19 @@ def check_names(op: Declaration, name: str, operands: Mapping[str, Any]) -> None
             if key in operands:
                 raise TypeError(
                     f"{name}: operand {key!r} must not be None; {_wanted(op)}: pass "
-                    f"{key}=..., declare the functor that takes it with optional=True, or call an "
-                    "op that is declared without it"
+                    f"{key}=...{_spared(op, key)}, or call an op that is declared without it"
                 )
             raise TypeError(f"{name}: operand {key!r} is missing; {_wanted(op)}: pass {key}=...")
+
+
+def _spared(op: Declaration, key: str) -> str:
+    """How else a call may do without an operand, as a part of a sentence."""
+    if key in op.probabilities:
+        return f", {key}=0 to drop nothing"
+    users = [f for f in (*op.load, *op.store) if key in (one.name for one in f.operands())]
+    if users and all("optional" in getattr(f, "__dataclass_fields__", ()) for f in users):
+        return ", declare the functor that takes it with optional=True"
+    return ""
 
 
 def _wanted(op: Declaration) -> str:

@@ -210,6 +210,6 @@ def operands_of(op: Declaration) -> tuple[Operand, ...]:
                 )
         if stream is not None and stream.name in reserved:
             raise ValueError(
-                f"{name}: {functor!r}: save={stream.name!r} is taken; choose another name"
+                f"{name}: {functor!r}: the name {stream.name!r} is taken; choose another"
             )
     return tuple(found.values())

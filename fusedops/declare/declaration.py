@@ -64,7 +64,9 @@ class Declaration(Operator):
         streams += taps
         if len({one.name for one in streams}) != len(streams):
             names = [stream.name for stream in streams]
-            raise ValueError(f"{type(self).__name__}: save= names must differ, got {names}")
+            raise ValueError(
+                f"{type(self).__name__}: names of saved streams and taps must differ, got {names}"
+            )
         self.stream_dtypes = {one.name: one.dtype for one in streams if one.dtype is not None}
         self.optional = optional_of(self)
         self._without: dict[tuple[str, ...], Any] = {}
@@ -83,13 +85,14 @@ class Declaration(Operator):
         """The op that a call with these operands runs, and its operands.
 
         It is another op where the call leaves out optional operands, or gives None for them: that
-        in which the functors' `without` has taken their places.
+        in which the functors' `without` has taken their places. With an operand that no functor
+        names it is the op itself, whose checks refuse the name and list its operands.
 
         Raises:
             TypeError: An operand is given whose functor is left out for want of another.
         """
         lacking = self.lacking(operands)
-        if not lacking:
+        if not lacking or not operands.keys() <= self.slots.keys():
             return self, dict(operands)
         op = self.without(lacking)
         for name in operands:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
+from torch.utils import _pytree
 
 if TYPE_CHECKING:  # at run time typing's own, which does not know defaults before Python 3.13
     from typing_extensions import TypeVar
@@ -90,3 +91,6 @@ class StreamResult(NamedTuple):
 known_results: Mapping[tuple[str, ...], Any] = {
     each._fields: each for each in (SoftmaxResult, NormResult, L2NormResult, StreamResult)
 }
+
+for _each in known_results.values():  # as programs that torch.export saves name what they return
+    _pytree._register_namedtuple(_each, serialized_type_name=f"fusedops.{_each.__name__}")

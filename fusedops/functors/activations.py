@@ -117,10 +117,10 @@ class Gate(Functor):
         check_flag(self, "optional")
         for field, known in (("activation", tuple(_ACTIVATIONS)), ("of", ("gate", "value"))):
             if getattr(self, field) not in known:
+                cure = "; any other activation is a functor of your own, by fusedops.functor"
                 raise ValueError(
                     f"Gate: {field} must be one of {', '.join(map(repr, known))}, got "
-                    f"{shortened(getattr(self, field))}; any other activation is a functor of your "
-                    "own, by fusedops.functor"
+                    f"{shortened(getattr(self, field))}{cure if field == 'activation' else ''}"
                 )
 
     def operands(self) -> tuple[Operand, ...]:

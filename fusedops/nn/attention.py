@@ -13,7 +13,17 @@ from torch import Tensor
 from fusedops import ops
 from fusedops.declare.results import ResultT, SoftmaxResult
 from fusedops.errors import shortened
-from fusedops.functors import Alibi, Bias, Causal, Dropout, Functor, Mask, Scale, Window
+from fusedops.functors import (
+    Alibi,
+    Bias,
+    Causal,
+    Dropout,
+    Functor,
+    Mask,
+    Scale,
+    Softcap,
+    Window,
+)
 from fusedops.nn.declares import (
     Declares,
     check_finite,
@@ -219,7 +229,14 @@ class AttentionSoftmax(Declares, Generic[ResultT]):
         window: Any = self.window
         if isinstance(window, Window):
             window = (window.left, window.right, window.align, window.offset)
-        own = (self.scale is not None, self.p > 0, causal, window, self.softcap, self.lse)
+        own = (
+            self.scale is not None,
+            self.p > 0,
+            causal,
+            window,
+            self.softcap is not None,
+            self.lse,
+        )
         settings = ("AttentionSoftmax", given, own)
         op: ops.Softmax | None = declared.get(settings)
         if op is None:
@@ -234,9 +251,7 @@ class AttentionSoftmax(Declares, Generic[ResultT]):
         if self.scale is not None:
             load.append(Scale("scale"))
         if self.softcap is not None:
-            from fusedops.nn.formulas import softcap
-
-            load.append(softcap(self.softcap))
+            load.append(Softcap("softcap"))
         if bias:
             load.append(Bias("bias"))
         causal, window = self.causal, self.window
@@ -298,6 +313,8 @@ class AttentionSoftmax(Declares, Generic[ResultT]):
         arguments: dict[str, Any] = {}
         if self.scale is not None:
             arguments["scale"] = self.scale
+        if self.softcap is not None:
+            arguments["softcap"] = self.softcap
         if bias is not None:
             _check_kind("bias", bias, floating=True)
             arguments["bias"] = bias

@@ -20,9 +20,7 @@ __all__ = ["LayerNorm", "RMSNorm", "affine", "arguments_of", "default_eps"]
 def affine(weight: bool, bias: bool, unit_offset: bool = False) -> list[Functor]:
     """The STORE of a norm that has these parameters."""
     if weight and unit_offset:
-        from fusedops.nn.formulas import offset_scale
-
-        return [offset_scale("weight")]
+        return [Affine("weight", zero_centred=True)]
     names = ("weight" if weight else None, "bias" if bias else None)
     return [Affine(*names)] if any(names) else []
 

@@ -38,10 +38,25 @@ struct Softcap {
       // 1 - tanh^2 by the exponential: the difference would lose its digits where tanh is near 1.
       const Compute decay = pointwise::exp(Compute(-2) * pointwise::fabs(share));
       const Compute slope = Compute(4) * decay / ((Compute(1) + decay) * (Compute(1) + decay));
-      of_cap[i] = g[i] * (pointwise::tanh(share) - share * slope);
+      of_cap[i] = g[i] * of_limit(share, slope);
       g[i] *= slope;
     }
     sink.template add<0>(of_cap, row, col);
+  }
+
+ private:
+  /// tanh(u) - u / cosh(u)^2, the derivative by the cap, with slope = 1 / cosh(u)^2. The two terms
+  /// cancel where u is small, so there it is slope * (sinh(2u) - 2u) / 2 by the series of sinh.
+  template <class Compute>
+  FUSEDOPS_HD static Compute of_limit(Compute u, Compute slope) {
+    constexpr int kTerms = sizeof(Compute) == 4 ? 7 : 11;  // The rest is below an ulp for |u| < 1.
+    const Compute square = Compute(4) * u * u;
+    Compute sum = 1;
+    for (int k = kTerms; k > 0; --k) {
+      sum = Compute(1) + square * (Compute(1) / Compute((2 * k + 2) * (2 * k + 3))) * sum;
+    }
+    const Compute small = slope * (Compute(2) / Compute(3)) * u * u * u * sum;
+    return pointwise::fabs(u) < Compute(1) ? small : pointwise::tanh(u) - u * slope;
   }
 };
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <fusedops/host/fetch.cuh>
+#include <fusedops/op/check.cuh>
 #include <fusedops/row/through.cuh>
 
 namespace fusedops {
