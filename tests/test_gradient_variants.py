@@ -7,6 +7,7 @@ As in test_variants, values of the axes are combined in pairs, not in full.
 
 import functools
 import itertools
+import math
 import re
 
 import pytest
@@ -280,6 +281,25 @@ def test_few_rows_leave_no_parts(operator, columns):
     check_compiles(few)
     assert backward(100).second is not None
     assert backward(3).first[0].key == few.first[0].key
+
+
+@pytest.mark.parametrize(("columns", "fits"), [(32, True), (203, True), (1001, False)])
+@pytest.mark.parametrize("lead", [(2, 4), (4, 1), (200, 64)])
+def test_sums_over_all_rows_beside_sums_over_some(lead, columns, fits):
+    """One block of few rows has whole groups of the bias in its slices, and all of gamma's rows."""
+    op = fo.LayerNorm(load=[fo.Bias("pair")], store=[fo.Affine("g", "b")])
+    vector = tensor(columns, dtype=torch.float16)
+    given = {"pair": tensor(1, lead[1], columns, dtype=torch.float16), "g": vector, "b": vector}
+    backward = backward_of(op, tensor(*lead, columns, dtype=torch.float16), given, "sm_90")
+    pair = next(share for one, share in backward.sharing.items() if one.name == "pair")
+    assert pair.group == lead[0]
+    assert not pair.of_all
+    rows = math.prod(lead)
+    assert backward.few == (fits and rows <= 8)
+    if backward.few:
+        assert backward.slices.total == backward.tile.rows_per_block
+        assert backward.slices.rows == (2 if lead == (2, 4) else 1)
+    check_compiles(backward)
 
 
 def test_few_rows_keep_a_launch_configuration_that_is_forced():
