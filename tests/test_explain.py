@@ -200,6 +200,20 @@ class TestOnAGpu:
         assert ("shared memory" in told.why) == (schedule == "streaming")
         assert ("twice" in str(told)) == (schedule == "streaming")
 
+    @pytest.mark.parametrize(
+        ("columns", "served"),
+        [
+            (1000, "rows of 769 to 1024 columns that packs of 8 divide"),
+            (999, "rows of 897 to 1024 columns that are odd"),
+            (1024, "rows of 1024 columns alone"),
+        ],
+    )
+    def test_the_rung(self, columns, served):
+        x = torch.zeros(64, columns, dtype=torch.float16, requires_grad=True)
+        told = on_gpu(fo.Softmax(), x)
+        assert f"the kernel serves {served};" in told.why
+        assert "the kernel serves rows of " in told.backward
+
     def test_a_forced_schedule(self):
         with testing.force_schedule("streaming"):
             told = on_gpu(declare(SOFTMAX), randn(8, 64))

@@ -73,6 +73,7 @@ class GradCall:
             parts.append(f"{tile.threads} threads x {tile.packs} packs x {tile.width} columns")
             rows = tile.rows_per_block
             parts.append(f"{rows} row{'s' * (rows > 1)} a block")
+            parts.append(tile.served)
             if tile.tuned:
                 parts.append(f"launch configuration tuned on this device, from {tile.tuned}")
         for one, share in told.sharing.items():

@@ -234,6 +234,7 @@ def _why(bound: Bound, info: ForwardInfo | None, target: Target) -> str:
         f"{tile.chunks} chunk{'s' * (tile.chunks > 1)} a row",
         f"{rows} row{'s' * (rows > 1)} a block of {tile.threads_per_block} threads",
         f"{tile.packs * tile.width} values a thread for {columns} columns",
+        tile.served,
         "every pack is full"
         if tile.exact
         else f"the tile of {tile.chunks * tile.tile.capacity} is not full",

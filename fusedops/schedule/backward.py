@@ -92,6 +92,7 @@ def choose_gradient(
         cluster=cluster,
         features=features,
         tuned=looked_up.where,
+        lengths=(rung.low, rung.top),
     )
 
 

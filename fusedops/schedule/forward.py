@@ -78,6 +78,7 @@ def choose(
             staged_bytes=row.element_bytes if found.config.smem_staged and read_once else 0,
             features=features,
             tuned=found.where,
+            lengths=(rung.low, rung.top),
         )
 
     if storage == "host":

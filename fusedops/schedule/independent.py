@@ -156,4 +156,5 @@ def _made(
         compute_bytes=row.compute_bytes,
         full=rung.full,
         pieces=row.columns % tile.width > 0,
+        lengths=(rung.low, rung.top),
     )

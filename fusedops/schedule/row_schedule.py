@@ -70,6 +70,8 @@ class Schedule:
         features: The features by which the launch configuration was looked up; None for a kernel
             that has none.
         tuned: The file from which the launch configuration is, if it was tuned on this machine.
+        lengths: The shortest and the longest rows of its rung (rungs.py); None for a kernel that
+            has none.
     """
 
     storage: str
@@ -83,6 +85,7 @@ class Schedule:
     staged_bytes: int = 0
     features: Features | None = dataclasses.field(default=None, compare=False, repr=False)
     tuned: str = dataclasses.field(default="", compare=False)
+    lengths: tuple[int, int] | None = dataclasses.field(default=None, compare=False)
 
     @property
     def threads(self) -> int:
@@ -116,6 +119,17 @@ class Schedule:
         It is then a word of the kernel's argument; otherwise a chunk is a whole tile.
         """
         return self.chunks > 1 and not self.exact
+
+    @property
+    def served(self) -> str:
+        """The rows that the kernel serves, in words."""
+        low, top = self.lengths or (0, 0)
+        kind = "that are odd" if self.width == 1 else f"that packs of {self.width} divide"
+        if self.pieces:
+            kind = f"that packs of {self.width} do not divide"
+        if low == top:
+            return f"the kernel serves rows of {top} columns alone"
+        return f"the kernel serves rows of {low} to {top} columns {kind}"
 
     @property
     def rows_per_block(self) -> int:
