@@ -40,6 +40,11 @@ STATIC_SHARED = 40 << 10
 #: one slice of a few neighbouring rows.
 MANY_SUMS = 1024
 
+#: Rows from which on an operand with row dimensions that all rows share, such as one of (1,
+#: columns), has the schedule of one sum. Fewer rows are taken for a batch that happens to be small,
+#: which has the kernel of larger ones; sums over them are short whatever the schedule.
+ONE_SUM_ROWS = 1024
+
 
 def backward_schedule(
     bound: Bound, geometry: Geometry, target: Target, used: Sequence[Occurrence], reading: Reading
@@ -110,8 +115,9 @@ def _sums(bound: Bound, reading: Reading) -> Iterator[int]:
         elif reading.broadcast and may_broadcast(bound, tensor):
             yield MANY_SUMS
         elif any(own.get(dim, -1) < x.shape[dim] for dim in rows):
-            one_sum = math.prod(own.get(dim, 1) for dim in rows) == 1 and not reading.broadcast
-            yield 1 if one_sum else MANY_SUMS
+            of_all = math.prod(own.get(dim, 1) for dim in rows) == 1
+            many_rows = math.prod(x.shape[dim] for dim in rows) >= ONE_SUM_ROWS
+            yield 1 if of_all and many_rows and not reading.broadcast else MANY_SUMS
 
 
 def in_one_block(schedule: Schedule, gpu: Gpu) -> Schedule | None:
