@@ -3,9 +3,11 @@
 """Variable lengths: the kernels that random row lengths and shapes need, and the longest call."""
 
 import gc
+import math
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -18,7 +20,8 @@ from fusedops.generate.variant import _kernels
 COUNT = 1000  # Of lengths, and of shapes.
 LONGEST = 4096
 SIZES = (1, 2, 3, 5, 8, 16)
-MOST_KERNELS = {"cuda": 40, "cpu": 6}  # Of an op and a pass.
+FEW_ROWS = 8  # So many that share an operand have a backward kernel of their own.
+MOST_KERNELS = {"cuda": 40, "cpu": 6}  # Of an op and a pass, and of few rows in a backward pass.
 MOST_SECONDS = 1e-3  # Of a call that builds nothing, on the host.
 
 Shape = tuple[int, ...]
@@ -42,11 +45,11 @@ def _op(
     for _ in range(COUNT):
         rows = [draw.choice(SIZES) for _ in range(draw.randint(0, 3))]
         shapes.append((*rows, draw.randint(1, LONGEST)))
-    before = set(_kernels)
+    counts: Counter[str] = Counter()
     seconds: dict[str, list[float]] = {"forward": [], "backward": []}
     for shape in shapes:
         op, x, operands = make(shape, device)
-        known = len(_kernels)
+        known = set(_kernels)
         with torch.enable_grad():
             begin = time.perf_counter()
             y = op(x, **operands)
@@ -57,12 +60,14 @@ def _op(
         begin = time.perf_counter()
         torch.autograd.grad(y, leaves, upstream)
         backward = time.perf_counter() - begin
-        if len(_kernels) == known:
+        new = [str(key[3]) for key in _kernels if key not in known]
+        if not new:
             seconds["forward"].append(forward)
             seconds["backward"].append(backward)
-    new = [key for key in _kernels if key not in before]
+        few = math.prod(shape[:-1]) <= FEW_ROWS
+        counts.update(f"{one}, few rows" if one == "gradient" and few else one for one in new)
     most = MOST_KERNELS[device.type]
-    for entry, count in _counts(new).items():
+    for entry, count in sorted(counts.items()):
         yield Result(
             "lengths",
             f"{name} on {device}: kernels, {entry}",
@@ -85,12 +90,6 @@ def _op(
             f"100 below {taken[len(taken) * 99 // 100] * 1e6:.0f} us",
         )
     gc.collect()
-
-
-def _counts(keys: Sequence[tuple[object, ...]]) -> dict[str, int]:
-    """How many of these kernels are of each pass."""
-    entries = [str(key[3]) for key in keys]
-    return {entry: entries.count(entry) for entry in ("forward", "gradient", "sums")}
 
 
 def _wants(value: Any) -> bool:
