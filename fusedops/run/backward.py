@@ -42,7 +42,7 @@ from fusedops.run.backward_schedule import (
 from fusedops.run.gradient_targets import GradientTargets
 from fusedops.run.kernel_members import declared, scheduled
 from fusedops.run.operand_gradients import Occurrence
-from fusedops.run.reading import USUAL, Reading, is_shared, may_broadcast, padded, rank_of
+from fusedops.run.reading import USUAL, Reading, as_read, is_shared, padded, rank_of
 from fusedops.run.saved_tensors import RESULT, joining_name, saved_name
 from fusedops.run.second_stage import second_stage
 from fusedops.schedule import Schedule
@@ -178,16 +178,6 @@ class Backward:
         blocks = [0 if tile is None else tile.rows_per_block for tile in tiles]
         return self.slices == other.slices and blocks[0] == blocks[1]
 
-    def _of_all(self, one: Occurrence) -> bool:
-        """Whether the gradient of an operand is a sum over all rows, however many there are."""
-        tensor = self.bound.operands[one.name]
-        return is_shared(self.bound, one.name, tensor, self.reading)
-
-    def _sums_one(self, one: Occurrence) -> bool:
-        """Whether a gradient that each row has for itself is read as a sum over one row."""
-        tensor = self.bound.operands[one.name]
-        return self.reading.broadcast and may_broadcast(self.bound, tensor)
-
     def _is_read(self, name: str) -> bool:
         if name == "x":
             return self.gradient.needed.x
@@ -213,19 +203,10 @@ class Backward:
     def _generate(self) -> None:
         """Generate the kernel, and a second one if slices of the rows share a gradient."""
         geometry, gradient = self.geometry, self.gradient
-        self.sharing = {
-            one: sharing(self.views[one].placed, geometry.sizes, geometry.columns)
-            for one in gradient.occurrences
-        }
-        for one, share in self.sharing.items():
-            if one.side == "op" and share.kind != "apart":  # also where a row has one column
-                share = share._replace(kind="row")
-            if share.kind in ("each", "column", "row") and self._of_all(one):
-                kind = "row" if share.kind == "row" else "column"
-                share = share._replace(kind=kind, of_all=True)
-            elif share.kind == "each" and self._sums_one(one):
-                share = share._replace(kind="column")
-            self.sharing[one] = share
+        self.sharing = {}
+        for one in gradient.occurrences:
+            share = sharing(self.views[one].placed, geometry.sizes, geometry.columns)
+            self.sharing[one] = as_read(self.bound, one, share, self.reading)
         few = self._few()
         self.few = few is not None
         tile = self.tile = few or self.tile

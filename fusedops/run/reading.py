@@ -18,12 +18,12 @@ from torch import Tensor
 
 from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry
 from fusedops.bind.shared_draws import shared_dims
+from fusedops.run.operand_gradients import Occurrence
+from fusedops.schedule.row_partition import Sharing
 from fusedops.schedule.traffic import without_rows
 
 if TYPE_CHECKING:
     from fusedops.bind.bind import Bound
-
-__all__ = ["USUAL", "Reading", "is_shared", "may_broadcast", "padded", "rank_of", "readings"]
 
 #: Numbers of row dimensions that kernels are made for.
 RANKS = (1, 2, 3, MAX_ROW_DIMS)
@@ -150,3 +150,22 @@ def is_shared(bound: Bound, name: str, value: Tensor, reading: Reading) -> bool:
         return False
     saving = (functor for functor in (*bound.load, *bound.store) if functor.saves)
     return not any(operand.name == name for functor in saving for operand in functor.operands())
+
+
+def as_read(bound: Bound, one: Occurrence, share: Sharing, reading: Reading) -> Sharing:
+    """How elements of x share one of an operand that has a gradient, as a reading has it.
+
+    Args:
+        bound: The forward call.
+        one: The use of the operand.
+        share: How they share it by the strides alone.
+        reading: The reading.
+    """
+    value = bound.operands[one.name]
+    if one.side == "op" and share.kind != "apart":  # also where a row has one column
+        share = share._replace(kind="row")
+    if share.kind in ("each", "column", "row") and is_shared(bound, one.name, value, reading):
+        return share._replace(kind="row" if share.kind == "row" else "column", of_all=True)
+    if share.kind == "each" and reading.broadcast and may_broadcast(bound, value):
+        return share._replace(kind="column")  # a sum over one row
+    return share
