@@ -22,6 +22,7 @@ from fusedops.run import forward
 from fusedops.run.backward import Backward
 from fusedops.run.backward_schedule import in_one_block
 from fusedops.run.gradient import Gradient, described
+from fusedops.run.reading import EXACT
 from fusedops.run.saved_tensors import joining_name, saved_name
 from fusedops.run.wanted_gradients import WantedGradients
 from fusedops.schedule.backward import resident_rows
@@ -81,7 +82,7 @@ class Pass(NamedTuple):
 
 def forward_pass(bound: Bound, target: Target) -> Pass:
     """The pass that a call of the op runs."""
-    info = forward.describe(bound, target)
+    info = forward.describe(bound, target, EXACT)
     tile, rows = info.tile, info.geometry.rows
     fixed = not _any_rows(bound, info.geometry)
     parameters = Parameters()
@@ -116,10 +117,10 @@ def backward_pass(bound: Bound, gradient: Gradient, target: Target) -> Pass:
         UnsupportedError: A gradient would have to be summed by the caller.
     """
     dy, given, options = described(bound, gradient)
-    told = gradient.describe(dy, given, options, target)
+    told = gradient.describe(dy, given, options, target, reading=EXACT)
     fixed = told.apart or not _any_rows(bound, told.geometry)
     if not fixed:
-        told = gradient.describe(dy, given, options, target, split=True)
+        told = gradient.describe(dy, given, options, target, split=True, reading=EXACT)
     _check_sums(bound, gradient, told)
     parameters = _backward_parameters(bound, gradient, told, dy, given)
     total = str(told.slices.total) if fixed else "slices.per_span"

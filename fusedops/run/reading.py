@@ -52,6 +52,9 @@ class Reading(NamedTuple):
 #: The reading of a call for which no kernel is loaded.
 USUAL = Reading()
 
+#: The reading with no more row dimensions than are left after merging, for what is made once.
+EXACT = Reading(rank=1)
+
 
 def rank_of(bound: Bound, sizes: Sequence[int]) -> int:
     """The number of row dimensions that the kernel of a call is made for.
