@@ -127,7 +127,7 @@ struct Make {
   auto saved(int i) const {
     using Stream = Full<double>;
     return SavedResidual<Full<const double>, Value<double>, Stream>{
-        residual(i), {p.stream, {{p.cols}}, 1}, {}};
+        residual(i), {{p.stream, {{p.cols}}, 1}, {}}};
   }
   auto gamma(int i) const { return Affine<Full<const double>, Absent>{operand(i), {}}; }
   auto beta(int i) const { return Affine<Absent, Full<const double>>{{}, operand(i)}; }
