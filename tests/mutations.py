@@ -87,8 +87,8 @@ MUTATIONS = [
     Mutation(
         "a cap whose gradient has the wrong sign within",
         "include/fusedops/functor/softcap.cuh",
-        "pointwise::tanh(share) - share * slope",
-        "pointwise::tanh(share) + share * slope",
+        "pointwise::tanh(u) - u * slope",
+        "pointwise::tanh(u) + u * slope",
         "test_gradients.py::test_each_functor_alone[cpu-log_softmax-softcap_of]",
     ),
     Mutation(

@@ -55,8 +55,8 @@ struct Softcap {
     for (int k = kTerms; k > 0; --k) {
       sum = Compute(1) + square * (Compute(1) / Compute((2 * k + 2) * (2 * k + 3))) * sum;
     }
-    const Compute small = slope * (Compute(2) / Compute(3)) * u * u * u * sum;
-    return pointwise::fabs(u) < Compute(1) ? small : pointwise::tanh(u) - u * slope;
+    const Compute series = slope * (Compute(2) / Compute(3)) * u * u * u * sum;
+    return pointwise::fabs(u) < Compute(1) ? series : pointwise::tanh(u) - u * slope;
   }
 };
 
