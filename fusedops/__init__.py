@@ -62,7 +62,8 @@ def _is_command() -> bool:
     return Path(sys.argv[0] if sys.argv else "").name == "fusedops"
 
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imported by __getattr__
+    from fusedops import nn as nn
     from fusedops.exporting import Exported as Exported
     from fusedops.exporting import export as export
     from fusedops.functors import cpp_functor as cpp_functor
@@ -72,7 +73,6 @@ renamed.install()
 
 # Elsewhere at once: saved programs of torch need the operators that this registers.
 if TYPE_CHECKING or not _is_command():
-    from fusedops import nn as nn
     from fusedops.declare.results import L2NormResult as L2NormResult
     from fusedops.declare.results import NormResult as NormResult
     from fusedops.declare.results import SoftmaxResult as SoftmaxResult

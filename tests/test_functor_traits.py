@@ -213,7 +213,7 @@ class TestSaves:
         ("arguments", "message"),
         [
             (("s", "_z"), "must neither begin with an underscore"),
-            (("s", "y"), "choose another name"),
+            (("s", "y"), "choose another"),
             (("s", "z", "other"), "none of its operands"),
         ],
     )

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -95,6 +96,10 @@ def no_locks(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(lock.fcntl, "flock", refuse)
+    # Other processes have locks, and would take an unlocked folder in theirs for an abandoned one.
+    own = cache.with_name("temporary")
+    own.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(own))
 
 
 def no_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
