@@ -35,7 +35,9 @@ _NAMES = [
     "LayerNorm",
     "Linear",
     "LogSoftmax",
+    "MLP",
     "Map",
+    "Matmul",
     "MissingVariantError",
     "NormResult",
     "RMSNorm",
@@ -89,6 +91,7 @@ if TYPE_CHECKING or not _is_command():
     from fusedops.row_op import RowOp as RowOp
 
     if TYPE_CHECKING:  # what calls return, as these classes themselves cannot say
+        from fusedops._typed_ops import MLP as MLP
         from fusedops._typed_ops import GroupNorm as GroupNorm
         from fusedops._typed_ops import InstanceNorm as InstanceNorm
         from fusedops._typed_ops import L2Norm as L2Norm
@@ -96,6 +99,7 @@ if TYPE_CHECKING or not _is_command():
         from fusedops._typed_ops import Linear as Linear
         from fusedops._typed_ops import LogSoftmax as LogSoftmax
         from fusedops._typed_ops import Map as Map
+        from fusedops._typed_ops import Matmul as Matmul
         from fusedops._typed_ops import RMSNorm as RMSNorm
         from fusedops._typed_ops import Softmax as Softmax
     else:
@@ -107,7 +111,9 @@ if TYPE_CHECKING or not _is_command():
         from fusedops.ops import LogSoftmax as LogSoftmax
         from fusedops.ops import RMSNorm as RMSNorm
         from fusedops.ops import Softmax as Softmax
+        from fusedops.product import MLP as MLP
         from fusedops.product import Linear as Linear
+        from fusedops.product import Matmul as Matmul
 
     if not TYPE_CHECKING:  # type checkers follow the imports, but cannot compute a list
         __all__ = [*_NAMES, *_shipped.__all__]

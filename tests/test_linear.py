@@ -119,7 +119,7 @@ def saved(function):
 
 
 def test_the_least_is_kept(device):
-    """x and w, and the product only where the STORE's gradient reads it; explain says the same."""
+    """X and w, and the product only where the STORE's gradient reads it; explain says the same."""
     x, w, operands = case(torch.float16, device)
     leaves = [one.requires_grad_() for one in (x, w)]
     given = [one.data_ptr() for one in (x, w)]
@@ -163,7 +163,7 @@ def test_vehicles(device):
 
 
 def test_ranks_and_nothing(device):
-    """x of any rank, operands that broadcast, no rows, no terms."""
+    """X of any rank, operands that broadcast, no rows, no terms."""
     for shape in ((), (5,), (2, 1, 3)):
         x, w, operands = case(device=device, shape=shape)
         got = FULL(x, w, **operands, generator=(1, 0))
@@ -187,7 +187,7 @@ def test_optional_operands(device):
 
 
 def test_dropout_is_that_of_the_map(device):
-    x, w, operands = case(device=device)
+    x, w, _ = case(device=device)
     given = {"p": P, "generator": (SEED, OFFSET)}
     y = fo.Linear(store=[fo.Dropout("p")])(x, w, **given)
     same = fo.Map(load=[fo.Dropout("p")])(functional.linear(x, w), **given)
@@ -195,7 +195,7 @@ def test_dropout_is_that_of_the_map(device):
 
 
 def test_a_declaration_is_a_value():
-    assert FULL == pickle.loads(pickle.dumps(FULL))
+    assert pickle.loads(pickle.dumps(FULL)) == FULL
     assert hash(FULL) == hash(pickle.loads(pickle.dumps(FULL)))
     assert FULL != SAVING
     assert repr(BIAS) == "Linear(store=[Bias(bias='b')])"

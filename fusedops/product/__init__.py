@@ -6,10 +6,12 @@ No kernel here multiplies matrices: docs/gemm.md says what was measured. An op o
 declaration of its own whose parts, torch's product and the `Map`, each have gradients, operators of
 torch and reports already; it adds their common contract.
 
-May import: errors, functors, declare, bind, explain, map.
+May import: errors, functors, declare, bind, run, explain, map.
 """
 
 from fusedops.product.declaration import ProductOp
 from fusedops.product.linear import Linear
+from fusedops.product.matmul import Matmul
+from fusedops.product.mlp import MLP
 
-__all__ = ["Linear", "ProductOp"]
+__all__ = ["MLP", "Linear", "Matmul", "ProductOp"]

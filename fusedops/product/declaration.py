@@ -168,7 +168,7 @@ class ProductOp(metaclass=ShownToUsers):
                     else f"size {wrong.got} in dimension {wrong.dim} where it has {wrong.wanted}"
                 )
                 raise ValueError(
-                    f"{self.name}: operand {key!r} of shape {tuple(value.shape)} does not "
+                    f"{epilogue.name}: operand {key!r} of shape {tuple(value.shape)} does not "
                     f"broadcast against the product of shape {shape}: {detail}; add or expand "
                     "dimensions, as torch's broadcasting wants"
                 )

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Check the factors of a matrix product: what torch would take otherwise, or refuse in its words."""
+"""Check the factors of a matrix product, before torch refuses them in its words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fusedops.bind.bind import FLOATING
 from fusedops.bind.layouts import check_layouts
 from fusedops.errors import shortened
 
-__all__ = ["check_factors", "factor_dtype"]
+__all__ = ["check_factors", "factor_dtype", "wrong_shape", "wrong_weight"]
 
 
 def check_factors(name: str, keys: tuple[str, ...], factors: tuple[Any, ...]) -> None:
@@ -64,3 +64,11 @@ def wrong_shape(name: str, key: str, value: Tensor, wanted: str, cure: str) -> V
     return ValueError(
         f"{name}: {key} must have shape {wanted}, got {shortened(tuple(value.shape))}; {cure}"
     )
+
+
+def wrong_weight(name: str, key: str, value: Tensor, columns: int, of: str) -> ValueError:
+    """The error of a weight whose rows do not have this many columns, those of `of`."""
+    cure = "each row of it makes one number of each row, as in torch.nn.Linear"
+    if value.dim() == 2 and value.shape[0] == columns:
+        cure = f"pass {key}.mT: the rows of {key} are the outputs, as in torch.nn.Linear"
+    return wrong_shape(name, key, value, f"(N, {columns}) for {of}", cure)

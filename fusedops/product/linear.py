@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from fusedops.declare.interactive import CallSignature
 from fusedops.functors import Functor
-from fusedops.product.declaration import TAKEN, ProductOp
-from fusedops.product.factors import check_factors, wrong_shape
+from fusedops.product.declaration import TAKEN
+from fusedops.product.factors import check_factors, wrong_shape, wrong_weight
 from fusedops.product.single import SingleProduct
 
 __all__ = ["Linear"]
@@ -33,7 +33,7 @@ class Linear(SingleProduct):
     against (..., N), as those of a `Map` against its x; masks set elements to -inf; dropouts draw
     as in any op, elements being counted along the last dimension (docs/dropout.md).
 
-    Gradients of x, w and every floating operand: one kernel goes back through the STORE, which draws
+    Gradients of x, w and every floating operand: one kernel goes back through the STORE, draws
     dropout masks again and sums the gradients of biases in a fixed order, then there are two
     products. Kept for them are x, w, and the product only if a functor's gradient reads it.
 
@@ -66,29 +66,26 @@ class Linear(SingleProduct):
         self._bias = chain[0].adds if len(chain) == 1 else None
 
     def check(self, first: Any, second: Any) -> None:
+        """Raise TypeError or ValueError for factors that do not fit."""
         check_factors(self.name, self.inputs, (first, second))
         if first.dim() == 0:
             raise wrong_shape(self.name, "x", first, "(..., K)", "use x[None]")
         columns = first.shape[-1]
         if second.dim() != 2 or second.shape[1] != columns:
-            cure = "K is the size of x's last dimension"
-            if second.dim() == 2 and second.shape[0] == columns:
-                cure = "pass w.mT: the rows of w are the outputs, as in torch.nn.Linear"
-            wanted = f"(N, {columns}) for x of shape {tuple(first.shape)}"
-            raise wrong_shape(self.name, "w", second, wanted, cure)
+            raise wrong_weight(self.name, "w", second, columns, f"x of shape {tuple(first.shape)}")
 
     def shape(self, first: Tensor, second: Tensor) -> tuple[int, ...]:
+        """The shape of the product of checked factors."""
         return (*first.shape[:-1], second.shape[0])
 
-    def product(self, first: Tensor, second: Tensor) -> Tensor:
-        return functional.linear(first, second)
+    def product(self, first: Tensor, second: Tensor, operand: Tensor | None = None) -> Tensor:
+        """The product, by torch; plus an operand that is `absorbed`, in the same call."""
+        return functional.linear(first, second, operand)
 
     def absorbed(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> str | None:
+        """The bias of shape (N,) that torch's product adds, if that is all that the STORE does."""
         bias = arguments.get(self._bias) if self._bias is not None else None
         if not isinstance(bias, Tensor) or bias.dim() != 1 or bias.shape[0] != second.shape[0]:
             return None
         same = bias.dtype is second.dtype and bias.device == second.device
         return self._bias if same else None
-
-    def product_with(self, first: Tensor, second: Tensor, operand: Tensor) -> Tensor:
-        return functional.linear(first, second, operand)

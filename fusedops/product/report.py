@@ -37,6 +37,7 @@ if TYPE_CHECKING:
             self, epilogue: Epilogue, z: Tensor, arguments: Mapping[str, Any], way: str
         ) -> Any: ...
 
+
 __all__ = ["ProductExplanation", "explain_product"]
 
 

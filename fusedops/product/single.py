@@ -44,16 +44,7 @@ class SingleProduct(ProductOp):
         """
         self.check(first, second)
         assert second is not None
-        if not self.alone(first, second, arguments):
-            return self.run_store(self.epilogue, self.product(first, second), arguments)
-        operand = self.absorbed(first, second, arguments)
-        if operand is None:
-            z = self.product(first, second)
-        else:
-            z = self.product_with(first, second, arguments[operand])
-        if len(arguments) > (operand is not None) and not torch.compiler.is_compiling():
-            self._check_unread(z, arguments)
-        return z
+        return self.run(first, second, arguments, self.product)
 
     def unfused(self, first: Tensor, second: Tensor | None = None, /, **arguments: Any) -> Any:
         """Compute a call as a chain of torch operations: the product, then each functor.
@@ -89,17 +80,24 @@ class SingleProduct(ProductOp):
         """The shape of the product of checked factors."""
         raise NotImplementedError
 
-    def product(self, first: Tensor, second: Tensor) -> Tensor:
-        """The product, by torch."""
+    def product(self, first: Tensor, second: Tensor, operand: Tensor | None = None) -> Tensor:
+        """The product, by torch; plus an operand that is `absorbed`, in the same call."""
         raise NotImplementedError
 
     def absorbed(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> str | None:
         """The operand that torch's product adds by itself, which is all that the STORE does."""
         return None
 
-    def product_with(self, first: Tensor, second: Tensor, operand: Tensor) -> Tensor:
-        """The product plus an operand, by one call of torch."""
-        raise NotImplementedError
+    def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any], product: Any) -> Any:
+        """Run a call whose factors have been checked, with `product` as that of this class."""
+        if not self.alone(first, second, arguments):
+            return self.run_store(self.epilogue, product(first, second), arguments)
+        operand = self.absorbed(first, second, arguments)
+        given = () if operand is None else (arguments[operand],)
+        z = product(first, second, *given)
+        if len(arguments) > len(given) and not torch.compiler.is_compiling():
+            self._check_unread(z, arguments)
+        return z
 
     def alone(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> bool:
         """Whether a call needs no kernel after torch's product."""

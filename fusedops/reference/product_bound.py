@@ -44,7 +44,8 @@ def gradients_of_factors(
 
     Args:
         product: The product as a function of both factors.
-        first, second: The factors.
+        first: The left factor.
+        second: The right factor.
         upstream: The gradient of the product: what it should be, and how exactly.
     """
     factors = [one.detach().double() for one in (first, second)]
@@ -82,9 +83,12 @@ def _summing(
     """How far sums of products may be off before they are rounded to the dtype.
 
     Args:
-        dtype, device: Of the factors.
+        dtype: That of the factors.
+        device: That of the factors.
         count: The number of terms in each sum.
-        value, size, squares: The sums, those of the terms' sizes, and those of their squares.
+        value: The sums.
+        size: The sums of the terms' sizes.
+        squares: The sums of their squares.
     """
     compute = torch.float64 if dtype is torch.float64 else torch.float32
     # Roundings of a sum in any order are independent enough to add up as the root of their number

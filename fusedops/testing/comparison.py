@@ -14,11 +14,12 @@ from torch import Tensor
 from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound, floating
 from fusedops.bind.generator import draw
+from fusedops.product.mlp import MLP
 from fusedops.product.single import SingleProduct
 from fusedops.reference.error_bound import expected
 from fusedops.row_op import RowOp
 from fusedops.run.refusal import refuse
-from fusedops.testing.products import check_product
+from fusedops.testing.products import check_pair, check_product
 from fusedops.testing.report import SEED, Compared, Report, cut, same_bits, worst
 
 
@@ -31,7 +32,9 @@ class _Case(NamedTuple):
     without: tuple[str, ...] = ()  # tensors whose gradients are not asked for
 
 
-def check(op: RowOp | SingleProduct, x: Tensor, /, *further: Tensor, **arguments: Any) -> Report:
+def check(
+    op: RowOp | SingleProduct | MLP, x: Tensor, /, *further: Tensor, **arguments: Any
+) -> Report:
     """Compare a fused op with its unfused chain: outputs, gradients, dropout and edge shapes.
 
     Whatever the declaration holds, functors of your own included. The truth is the unfused chain in
@@ -64,13 +67,15 @@ def check(op: RowOp | SingleProduct, x: Tensor, /, *further: Tensor, **arguments
     >>> report.passed
     True
     """
-    if not isinstance(op, RowOp | SingleProduct):
+    if not isinstance(op, RowOp | SingleProduct | MLP):
         raise TypeError(f"check: op must be a fused op, such as Softmax(), got {op!r}")
     if arguments.pop("out", None) is not None:
         raise TypeError("check: out= has no place here; leave it away")
     arguments.pop("generator", None)
     if isinstance(op, SingleProduct):
         return check_product(op, (x, *further), arguments)
+    if isinstance(op, MLP):
+        return check_pair(op, (x, *further), arguments)
     if further:
         raise TypeError(f"check: {op.name} takes one tensor by position, got {1 + len(further)}")
     op, x, arguments = op.over_rows(x, arguments)

@@ -14,12 +14,14 @@ from torch import Tensor
 
 from fusedops.bind.bind import floating
 from fusedops.bind.generator import draw
+from fusedops.product.linear import Linear
+from fusedops.product.mlp import MLP
 from fusedops.product.single import SingleProduct
 from fusedops.reference.error_bound import Expected, expected
 from fusedops.reference.product_bound import expected_product, gradients_of_factors
 from fusedops.testing.report import SEED, Compared, Report, cut, same_bits, worst
 
-__all__ = ["check_product"]
+__all__ = ["check_pair", "check_product"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +49,67 @@ def check_product(op: SingleProduct, factors: tuple[Any, ...], arguments: dict[s
     with torch.enable_grad():
         for case in _cases(op, first.detach(), second.detach(), arguments):
             compared += _compare(op, case, options)
+    report = Report(op.declaration, tuple(compared))
+    if not report.passed:
+        raise AssertionError(report)
+    return report
+
+
+def check_pair(op: MLP, factors: tuple[Any, ...], arguments: dict[str, Any]) -> Report:
+    """Compare an op of two products with its layers to the bit, and check each of the layers.
+
+    Raises:
+        AssertionError: Something differs, or is out of its bound.
+        TypeError, ValueError: An argument does not fit.
+    """
+    x, w1, w2 = (*factors, None, None, None)[:3]
+    op.check(x, w1, w2)
+    layers = Linear(op.hidden), Linear(op.store)
+    given = [{k: v for k, v in arguments.items() if k in one.slots} for one in layers]
+    options = {"training": arguments.get("training", True)}
+    dtype = {"dtype": arguments.get("dtype")}
+
+    def by_layers(x: Tensor, w1: Tensor, w2: Tensor, **all_of: Any) -> Any:
+        first, second = ({k: all_of[k] for k in one} for one in given)
+        return layers[1](layers[0](x, w1, **first, **options), w2, **second, **options, **dtype)
+
+    def whole(*factors: Tensor, **all_of: Any) -> Any:
+        return op(*factors, **all_of, **options, **dtype)
+
+    operands = {k: v for k, v in arguments.items() if k in op.slots}
+    tensors = {**dict(zip(op.inputs, (x, w1, w2), strict=True)), **operands}
+    able = not any(one.epilogue.forward_only for one in layers)
+    compared, results = [], []
+    with torch.enable_grad():
+        for call in (whole, by_layers):
+            leaves = {k: tensors[k].detach().requires_grad_(able) for k in floating(tensors)}
+            all_of = {**tensors, **leaves}
+            torch.manual_seed(SEED)
+            given_first = [all_of.pop(key) for key in op.inputs]
+            made = call(*given_first, **all_of)
+            outputs = dict(zip(op.outputs, [made] if len(op.outputs) == 1 else made, strict=True))
+            found = {name: one.detach() for name, one in outputs.items()}
+            if able:
+                source = torch.Generator(x.device).manual_seed(SEED + 2)
+                random = [
+                    torch.randn(one.shape, device=x.device, generator=source).to(one.dtype)
+                    for one in outputs.values()
+                ]
+                got = torch.autograd.grad([*outputs.values()], [*leaves.values()], random)
+                found |= {f"gradient of {name}": g for name, g in zip(leaves, got, strict=True)}
+            results.append(found)
+        for name, tensor in results[0].items():
+            share = 0.0 if same_bits(tensor, results[1][name]) else math.inf
+            compared.append(Compared("as layers", name, tensor.numel(), None, 0.0, 0.0, share))
+    with torch.no_grad():
+        hidden = layers[0](x, w1, **given[0], training=False)
+    inputs: tuple[Any, ...] = (("first", (x, w1), {}), ("second", (hidden, w2), dtype))
+    for layer, own, (which, pair, more) in zip(layers, given, inputs, strict=True):
+        try:
+            report = check_product(layer, pair, {**own, **options, **more})
+        except AssertionError as error:
+            report = error.args[0]
+        compared += [dataclasses.replace(c, case=f"{which}: {c.case}") for c in report.compared]
     report = Report(op.declaration, tuple(compared))
     if not report.passed:
         raise AssertionError(report)
