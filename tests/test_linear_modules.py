@@ -136,3 +136,20 @@ def test_settings(device):
         fo.nn.MLP(8, 4, activation=gelu(), dtype=torch.int32)
     with raises(ValueError, "Linear: w must have shape (N, 9)"):
         fo.nn.Linear(8, 4)(torch.zeros(2, 9))
+
+
+def test_settings_that_change(device):
+    """The declaration follows, a bias of a layer that goes included; norms compile beside it."""
+    block = fo.nn.MLP(8, 16, activation=gelu(), device=device)
+    block.linear1.bias = None
+    x = randn(4, 8, device=device)
+    assert "bias1" not in repr(block.op())
+    torch.testing.assert_close(block(x), block.unfused(x))
+    layer = fo.nn.Linear(8, 8, activation=gelu(), device=device)
+    assert layer.op() is copy.deepcopy(layer).op()
+    layer.activation = None
+    assert repr(layer.op()) == "Linear(store=[Bias(bias='bias')])"
+    norm = fo.nn.LayerNorm(8, device=device)
+    torch._dynamo.reset()
+    step = torch.compile(lambda x: norm(block(x)), fullgraph=True, backend="aot_eager")
+    assert same_bits(step(x).detach(), norm(block(x)).detach())

@@ -27,7 +27,7 @@ def scores_case(dtype=torch.float32, device="cpu"):
 
 
 def test_scores_by_hand(device):
-    """Masked elements are -inf and have no gradient, whatever comes in; the heads' keys are summed."""
+    """Masked elements are -inf and have no gradient, whatever comes in; heads share their keys."""
     q, k, operands = scores_case(torch.float64, device)
     leaves = [one.clone().requires_grad_() for one in (q, k, operands["b"])]
     y = SCORES(leaves[0], leaves[1].mT, **{**operands, "b": leaves[2]})

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         store: tuple[Functor, ...]
 
         @property
-        def name(self) -> str:
+        def title(self) -> str:
             """The name of the op in error messages."""
 
         @property
@@ -68,7 +68,7 @@ def check_chain(op: Declaration, side: str, functors: Iterable[Functor]) -> tupl
         TypeError: One of them is no functor, or there is no sequence of functors.
         ValueError: A functor has no meaning on that side of this op.
     """
-    name = op.name
+    name = op.title
     chain = functors_of(name, side, functors, lambda given: _of_row(op, given))
     for functor in chain:
         if functor.masks and not op.masks:
@@ -168,7 +168,7 @@ def _of_row(op: Declaration, given: Any) -> str:
         return ""
     option = "normalized_shape" if op.several_dims else "dim"
     value = tuple(given) if several else given
-    return f"; the call says what a row is: {op.name}()(x, {option}={shortened(value)})"
+    return f"; the call says what a row is: {op.title}()(x, {option}={shortened(value)})"
 
 
 def optional_of(op: Declaration) -> tuple[str, ...]:
@@ -183,14 +183,14 @@ def optional_of(op: Declaration) -> tuple[str, ...]:
         for operand in functor.operands():
             if operand.name in names and operand.name not in functor.may_lack:
                 raise ValueError(
-                    f"{op.name}: {functor!r} needs its operand {operand.name!r}, which "
+                    f"{op.title}: {functor!r} needs its operand {operand.name!r}, which "
                     "another functor declares as optional; say optional=True of both, or use two "
                     "names"
                 )
     for name in op.row_operands:
         if name in names:
             raise ValueError(
-                f"{op.name}: the op itself needs its operand {name!r}, which a functor "
+                f"{op.title}: the op itself needs its operand {name!r}, which a functor "
                 "declares as optional; use two names"
             )
     return names
@@ -202,7 +202,7 @@ def operands_of(op: Declaration) -> tuple[Operand, ...]:
     Raises:
         ValueError: A name is reserved for the call, or stands for operands of two roles.
     """
-    name = op.name
+    name = op.title
     reserved = (*_RESERVED, *op.statistics)
     found: dict[str, Operand] = {}
     own = tuple(Operand(one, Role.ROW) for one in op.row_operands)

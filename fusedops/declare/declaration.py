@@ -65,7 +65,7 @@ class Declaration(Operator):
         if len({one.name for one in streams}) != len(streams):
             names = [stream.name for stream in streams]
             raise ValueError(
-                f"{type(self).__name__}: names of saved streams and taps must differ, got {names}"
+                f"{self.title}: names of saved streams and taps must differ, got {names}"
             )
         self.stream_dtypes = {one.name: one.dtype for one in streams if one.dtype is not None}
         self.optional = optional_of(self)
@@ -128,6 +128,11 @@ class Declaration(Operator):
     @property
     def name(self) -> str:
         """The name of the op in error messages, its class's name."""
+        return type(self).__name__
+
+    @property
+    def title(self) -> str:
+        """The name of the op in errors while it is made, when it is no op yet that has a `name`."""
         return type(self).__name__
 
     @property

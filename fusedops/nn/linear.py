@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fusedops import product
 from fusedops.errors import shortened
 from fusedops.functors import Bias, Dropout, Functor, Residual
-from fusedops.nn.declares import Declares, check_dtype, check_probability, declared
+from fusedops.nn.declares import Declares, check_dtype, check_probability, shared
 
 __all__ = ["Linear", "check_activation", "tail"]
 
@@ -21,8 +21,8 @@ def check_activation(module: str, activation: Functor | None) -> Functor | None:
     """A functor without operands, or None; raises TypeError or ValueError for anything else."""
     if activation is not None and not isinstance(activation, Functor):
         raise TypeError(
-            f"{module}: activation must be a functor or None, got {shortened(activation)}; make one "
-            "of a function by fusedops.functor"
+            f"{module}: activation must be a functor or None, got {shortened(activation)}; make "
+            "one of a function by fusedops.functor"
         )
     if activation is not None and activation.operands():
         names = [operand.name for operand in activation.operands()]
@@ -133,17 +133,17 @@ class Linear(Declares, nn.Linear):
         >>> fo.nn.Linear(8, 8).op()
         Linear(store=[Bias(bias='bias')])
         """
-        settings = ("Linear", self.bias is not None, self.activation, self.p > 0, residual)
-        op: product.Linear | None = declared.get(settings)
-        if op is None:
-            names = ("bias" if settings[1] else None, "p" if settings[3] else None)
-            store = tail(names[0], self.activation, names[1], "residual" if residual else None)
-            op = declared[settings] = product.Linear(store)
-        return op
+        return self._ops[residual]
 
     def _declare(self) -> None:
+        bias = None if self.bias is None else "bias"
+        p = "p" if self.p > 0 else None
+        self._ops: dict[bool, product.Linear] = {}
         for residual in (False, True):
-            Linear.op(self, residual=residual)
+            store = tuple(tail(bias, self.activation, p, "residual" if residual else None))
+            settings = ("Linear", store)
+            self._ops[residual] = shared.get(settings) or product.Linear(store)
+            shared[settings] = self._ops[residual]
 
     def _arguments(self, residual: Tensor | None) -> dict[str, Any]:
         arguments: dict[str, Any] = {}

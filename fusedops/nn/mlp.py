@@ -11,10 +11,12 @@ from torch import Tensor, nn
 
 from fusedops import product
 from fusedops.functors import Functor
-from fusedops.nn.declares import Declares, check_dtype, check_probability, declared
+from fusedops.nn.declares import Declares, check_dtype, check_probability, shared
 from fusedops.nn.linear import check_activation, tail
 
 __all__ = ["MLP"]
+
+_BIASES = ("bias1", "bias2")
 
 
 class MLP(Declares):
@@ -117,27 +119,21 @@ class MLP(Declares):
     def op(self, *, residual: bool = False) -> product.MLP:
         """The declaration that a call runs, with a residual or without."""
         biased = self.linear1.bias is not None, self.linear2.bias is not None
-        settings = ("MLP", *biased, self.activation, self.p > 0, self.p_hidden > 0, residual)
-        op: product.MLP | None = declared.get(settings)
-        if op is None:
-            hidden = tail(
-                "bias1" if biased[0] else None,
-                self.activation,
-                "p_hidden" if self.p_hidden > 0 else None,
-                None,
-            )
-            store = tail(
-                "bias2" if biased[1] else None,
-                None,
-                "p" if self.p > 0 else None,
-                "residual" if residual else None,
-            )
-            op = declared[settings] = product.MLP(hidden, store)
-        return op
+        if biased != self._biased:  # the layers have been changed since
+            self._declare()
+        return self._ops[residual]
 
     def _declare(self) -> None:
+        self._biased = self.linear1.bias is not None, self.linear2.bias is not None
+        names = [name if there else None for name, there in zip(_BIASES, self._biased, strict=True)]
+        p_hidden, p = "p_hidden" if self.p_hidden > 0 else None, "p" if self.p > 0 else None
+        hidden = tuple(tail(names[0], self.activation, p_hidden, None))
+        self._ops: dict[bool, product.MLP] = {}
         for residual in (False, True):
-            MLP.op(self, residual=residual)
+            store = tuple(tail(names[1], None, p, "residual" if residual else None))
+            settings = ("MLP", hidden, store)
+            self._ops[residual] = shared.get(settings) or product.MLP(hidden, store)
+            shared[settings] = self._ops[residual]
 
     def _arguments(self, residual: Tensor | None) -> dict[str, Any]:
         given = {

@@ -52,6 +52,11 @@ class Epilogue(Map):
         return self._of
 
     @property
+    def title(self) -> str:
+        """The same while it is made."""
+        return self._of
+
+    @property
     def kernels(self) -> str:
         """The name of the op in the names of its kernels."""
         return "Map"
