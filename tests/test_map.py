@@ -390,23 +390,3 @@ def test_the_gradient_of_a_cap_keeps_its_digits(device, dtype):
     eps = torch.finfo(dtype).eps
     bound = (16 + 4 * x.double()) * eps * truth
     assert ((found.double() - truth).abs() <= bound).all()
-
-
-TAPPED = fo.Map(
-    load=[fo.Bias("b")],
-    store=[fo.Tap("t"), gelu("b"), fo.Tap("u"), fo.Dropout("p"), fo.Residual("r")],
-)
-
-
-def test_a_tap_returns_a_value_within_the_chain(device):
-    """Neither the chain nor its bits change; what follows the tap reads its input again."""
-    x, operands = tail_case(6, 40, torch.float16, device)
-    assert check(TAPPED, x, **operands).passed
-    plain = fo.Map(load=[fo.Bias("b"), gelu("b"), fo.Dropout("p"), fo.Residual("r")])
-    got = TAPPED(x, **operands, generator=(3, 0))
-    assert same_bits(got.y, plain(x, **operands, generator=(3, 0)))
-    torch.testing.assert_close(
-        got.t.double(), x.double() + operands["b"].double(), rtol=1e-3, atol=0
-    )
-    with raises(ValueError, "begin with a Tap", "load=[Bias(", "store=[Tap("):
-        fo.Map(store=[fo.Bias("b"), fo.Tap("t")])
