@@ -13,6 +13,8 @@ Parts (all that this machine can run, unless some are named):
     traffic            GPU   pairs of declarations that move the same bytes
     map                GPU   a map by columns: percent of the ceiling; bias, GELU, dropout and
                              residual beside torch eager and torch.compile
+    gemm               GPU   products with what follows them beside torch eager, torch.compile and
+                             cuBLASLt; a feed-forward block forward and backward
     lse_and_sink       GPU   softmaxes that return their logsumexp or have a sink, beside torch
     flagship           GPU   both chains beside torch eager and torch.compile
     flagship_backward  GPU   both chains forward and backward, all gradients
@@ -36,6 +38,7 @@ import cpu
 import dispatch
 import errors
 import flagships
+import gemm
 import host
 import lengths
 import lse_and_sink
@@ -71,6 +74,7 @@ GPU_PARTS: dict[str, Part] = {
     "causal": causal.squares,
     "traffic": traffic.pairs,
     "map": whole(maps.measured),
+    "gemm": whole(gemm.measured),
     "lse_and_sink": lse_and_sink.measured,
     "flagship": whole(flagships.forward),
     "flagship_backward": whole(flagships.steps),

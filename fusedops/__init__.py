@@ -9,8 +9,8 @@ Declare what happens before and after a row reduction; get one kernel that moves
 >>> attention_softmax(torch.zeros(1, 2), scale=0.125, padding=torch.tensor([False, True]))
 tensor([[1., 0.]])
 
-May import: version, renamed, errors, functors, declare, row_op, ops, map, group_norm, exporting,
-nn.
+May import: version, renamed, errors, functors, declare, row_op, ops, map, group_norm, product,
+exporting, nn.
 """
 
 import importlib
@@ -33,8 +33,11 @@ _NAMES = [
     "L2Norm",
     "L2NormResult",
     "LayerNorm",
+    "Linear",
     "LogSoftmax",
+    "MLP",
     "Map",
+    "Matmul",
     "MissingVariantError",
     "NormResult",
     "RMSNorm",
@@ -88,12 +91,15 @@ if TYPE_CHECKING or not _is_command():
     from fusedops.row_op import RowOp as RowOp
 
     if TYPE_CHECKING:  # what calls return, as these classes themselves cannot say
+        from fusedops._typed_ops import MLP as MLP
         from fusedops._typed_ops import GroupNorm as GroupNorm
         from fusedops._typed_ops import InstanceNorm as InstanceNorm
         from fusedops._typed_ops import L2Norm as L2Norm
         from fusedops._typed_ops import LayerNorm as LayerNorm
+        from fusedops._typed_ops import Linear as Linear
         from fusedops._typed_ops import LogSoftmax as LogSoftmax
         from fusedops._typed_ops import Map as Map
+        from fusedops._typed_ops import Matmul as Matmul
         from fusedops._typed_ops import RMSNorm as RMSNorm
         from fusedops._typed_ops import Softmax as Softmax
     else:
@@ -105,6 +111,9 @@ if TYPE_CHECKING or not _is_command():
         from fusedops.ops import LogSoftmax as LogSoftmax
         from fusedops.ops import RMSNorm as RMSNorm
         from fusedops.ops import Softmax as Softmax
+        from fusedops.product import MLP as MLP
+        from fusedops.product import Linear as Linear
+        from fusedops.product import Matmul as Matmul
 
     if not TYPE_CHECKING:  # type checkers follow the imports, but cannot compute a list
         __all__ = [*_NAMES, *_shipped.__all__]
@@ -134,7 +143,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"{said}{nearest(name, known)}")
     if name == "nn":
         return importlib.import_module("fusedops.nn")
-    homes = "errors functors ops map group_norm row_op declare.results exporting"
+    homes = "errors functors ops map group_norm product row_op declare.results exporting"
     for home in homes.split():
         module = importlib.import_module(f"fusedops.{home}")
         if hasattr(module, name):

@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, overload
 
 from torch import Tensor
 
-from fusedops import group_norm, map, ops
+from fusedops import group_norm, map, ops, product
 from fusedops.declare.results import L2NormResult, NormResult, ResultT, SoftmaxResult
 from fusedops.functors import shipped
 from fusedops.functors.base import Functor
@@ -314,6 +314,58 @@ class Map(map.Map, Generic[ResultT]):
     ) -> None: ...
     def __call__(self, x: Tensor, /, **arguments: Any) -> ResultT: ...
     def unfused(self, x: Tensor, /, **arguments: Any) -> ResultT: ...
+
+class Linear(product.Linear, Generic[ResultT]):
+    @overload
+    def __init__(self: Linear[Tensor], store: Iterable[_Plain] = ...) -> None: ...
+    @overload
+    def __init__(self: Linear[Outputs], store: Iterable[_Known] = ...) -> None: ...
+    @overload
+    def __init__(self: Linear[Tensor | Outputs], store: Iterable[Functor] = ...) -> None: ...
+    def __call__(self, x: Tensor, w: Tensor | None = ..., /, **arguments: Any) -> ResultT: ...
+    def unfused(self, x: Tensor, w: Tensor | None = ..., /, **arguments: Any) -> ResultT: ...
+
+class Matmul(product.Matmul, Generic[ResultT]):
+    @overload
+    def __init__(self: Matmul[Tensor], store: Iterable[_Plain] = ...) -> None: ...
+    @overload
+    def __init__(self: Matmul[Outputs], store: Iterable[_Known] = ...) -> None: ...
+    @overload
+    def __init__(self: Matmul[Tensor | Outputs], store: Iterable[Functor] = ...) -> None: ...
+    def __call__(self, x: Tensor, other: Tensor | None = ..., /, **arguments: Any) -> ResultT: ...
+    def unfused(self, x: Tensor, other: Tensor | None = ..., /, **arguments: Any) -> ResultT: ...
+
+class MLP(product.MLP, Generic[ResultT]):
+    @overload
+    def __init__(
+        self: MLP[Tensor], hidden: Iterable[Functor] = ..., store: Iterable[_Plain] = ...
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: MLP[Outputs], hidden: Iterable[Functor] = ..., store: Iterable[_Known] = ...
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: MLP[Tensor | Outputs],
+        hidden: Iterable[Functor] = ...,
+        store: Iterable[Functor] = ...,
+    ) -> None: ...
+    def __call__(
+        self,
+        x: Tensor,
+        w1: Tensor | None = ...,
+        w2: Tensor | None = ...,
+        /,
+        **arguments: Any,
+    ) -> ResultT: ...
+    def unfused(
+        self,
+        x: Tensor,
+        w1: Tensor | None = ...,
+        w2: Tensor | None = ...,
+        /,
+        **arguments: Any,
+    ) -> ResultT: ...
 
 class GroupNorm(group_norm.GroupNorm, LayerNorm[ResultT]):
     @overload

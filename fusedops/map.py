@@ -28,14 +28,15 @@ class Map(RowOp):
 
     Args:
         load: The functors applied to x, in order; none by default, which makes a copy of x.
-        store: Must be empty: what would stand there stands at the end of `load`.
+        store: Empty, unless the chain has a `Tap`: then it begins with the first. All else that
+            would stand there stands at the end of `load`.
 
     A masked element, such as one that `Mask` or `Causal` takes out, is -inf, and its gradient is
     zero; so scores can be masked by a `Map`. Without masks -inf is a value like any other.
 
     Raises:
         TypeError: load holds something that is no functor, or an argument is unknown.
-        ValueError: store holds functors.
+        ValueError: store begins with another functor than a Tap.
 
     >>> import torch, fusedops as fo
     >>> op = fo.Map(load=[fo.Bias("b"), fo.Residual("r")])
@@ -52,10 +53,14 @@ class Map(RowOp):
 
     def __init__(self, load: Iterable[Functor] = (), store: Iterable[Functor] = ()) -> None:
         super().__init__(load, store)
-        if self.store:
+        taps = [place for place, functor in enumerate(self.store) if functor.taps is not None]
+        if self.store and taps[:1] != [0]:
+            first = taps[0] if taps else len(self.store)
+            rest = f", store={list(self.store[first:])!r}" if taps else ""
             raise ValueError(
-                f"{self.name}: store must be empty, got {list(self.store)!r}: no reduction stands "
-                f"between load and store; write load={[*self.load, *self.store]!r}"
+                f"{self.name}: store must be empty or begin with a Tap, got {list(self.store)!r}: "
+                "no reduction stands between load and store; write "
+                f"load={[*self.load, *self.store[:first]]!r}{rest}"
             )
 
     def reference(self, value: Tensor, *operands: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

@@ -95,7 +95,7 @@ class RowOp(Runnable, metaclass=ShownToUsers):
         self, load: Iterable[Functor] = (), store: Iterable[Functor] = (), **constants: Any
     ) -> None:
         Declaration.__init__(self, load, store, **constants)
-        name = type(self).__name__
+        name = self.title
         self._kinds = [(operand.name, _FLAGS[operand.role]) for operand in self.operands]
         drawing = functools.partial(draw, op=name)
         several = self.result_type if len(self.outputs) > 1 else None  # made before tracers ask
@@ -263,7 +263,7 @@ class RowOp(Runnable, metaclass=ShownToUsers):
             TypeError, ValueError: An argument is of the wrong kind or out of its range: the sum of
                 offset and the number of dropouts in the declaration is at most 2^48.
         """
-        name = f"{type(self).__name__}.dropout_mask"
+        name = f"{self.title}.dropout_mask"
         number = read_int(slot)
         if number is None or not 0 <= number < self.dropouts:
             raise ValueError(
@@ -296,9 +296,7 @@ class RowOp(Runnable, metaclass=ShownToUsers):
             if op is not self:
                 return op(x, **operands, **options)
         if reason is Reason.CAPTURE:
-            drawn = draw_in_memory(
-                x.device, self.dropouts, options.get("generator"), type(self).__name__
-            )
+            drawn = draw_in_memory(x.device, self.dropouts, options.get("generator"), self.name)
             return self(x, **operands, **{**options, "generator": drawn})
         if _stands_for_an_operator(reason, x):
             check_layouts(self.name, {"x": x, **operands, "out": options.get("out")})

@@ -177,7 +177,7 @@ def test_old_names_are_not_in_the_way():
         "assert not NAMES.keys() & sys.modules.keys()\n"
         "from fusedops.check import Report as old\n"
         "from fusedops.testing import Report\n"
-        "assert old is Report and old.__module__ == 'fusedops.testing.comparison'\n"
+        "assert old is Report and old.__module__ == 'fusedops.testing.report'\n"
         "import importlib.util\n"
         "assert importlib.util.find_spec('fusedops.nothing') is None\n"
     )

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
         store: tuple[Functor, ...]
 
         @property
+        def title(self) -> str:
+            """The name of the op in error messages."""
+
+        @property
         def masks(self) -> bool:
             """Whether elements may be masked, as in a softmax."""
 
@@ -42,7 +46,7 @@ if TYPE_CHECKING:
             """The names of the operands of the operator itself."""
 
 
-__all__ = ["OPTIONS", "check_chain", "operands_of", "optional_of"]
+__all__ = ["OPTIONS", "check_chain", "functors_of", "operands_of", "optional_of"]
 
 #: The keywords of a call that are options, not operands.
 OPTIONS = ("dim", "normalized_shape", "dtype", "out", "training", "generator")
@@ -64,20 +68,9 @@ def check_chain(op: Declaration, side: str, functors: Iterable[Functor]) -> tupl
         TypeError: One of them is no functor, or there is no sequence of functors.
         ValueError: A functor has no meaning on that side of this op.
     """
-    name = type(op).__name__
-    if isinstance(functors, Functor):
-        functors = (functors,)
-    chain = _sequence(op, side, functors)
+    name = op.title
+    chain = functors_of(name, side, functors, lambda given: _of_row(op, given))
     for functor in chain:
-        if isinstance(functor, type) and issubclass(functor, Functor):
-            title = functor.__name__
-            raise TypeError(
-                f"{name}: {side} must hold functors, got the class {title}; write {title}(...) "
-                f"with the names of its operands, or {title}() if it has none"
-            )
-        if not isinstance(functor, Functor):
-            said = f"{name}: {side} must hold functors, got {shortened(functor)}"
-            raise TypeError(f"{said}{_of_row(op, functors)}")
         if functor.masks and not op.masks:
             raise ValueError(
                 f"{name}: {functor!r} cannot stand here: a masked element leaves the row, which a "
@@ -107,6 +100,48 @@ def check_chain(op: Declaration, side: str, functors: Iterable[Functor]) -> tupl
     return chain
 
 
+def functors_of(
+    name: str, side: str, functors: Any, cure_of: Callable[[Any], str] = lambda given: ""
+) -> tuple[Functor, ...]:
+    """The functors of one argument of a declaration as a tuple, whatever they do.
+
+    Args:
+        name: The name of the op in errors.
+        side: The name of the argument.
+        functors: One functor, or an iterable of them.
+        cure_of: The cure in an error for what is none, or an empty text.
+
+    Raises:
+        TypeError: One of them is no functor, or there is no sequence of functors.
+    """
+    if isinstance(functors, Functor):
+        return (functors,)
+    odd = isinstance(functors, (str, bytes, Mapping, Tensor))  # which can be iterated, all the same
+    if odd or not hasattr(functors, "__iter__"):
+        if functors is None:
+            cure = f"; leave {side} out where there are none"
+        elif isinstance(functors, Tensor):
+            cure = f"; tensors are given to the call: {name}()(x)"
+        else:
+            cure = cure_of(functors) or f"; write {side}=[fusedops.Scale('scale')], say"
+        raise TypeError(
+            f"{name}: {side} must hold functors, got {shortened(functors)} in place of a sequence "
+            f"of them{cure}"
+        )
+    chain = tuple(functors)
+    for functor in chain:
+        if isinstance(functor, type) and issubclass(functor, Functor):
+            title = functor.__name__
+            raise TypeError(
+                f"{name}: {side} must hold functors, got the class {title}; write {title}(...) "
+                f"with the names of its operands, or {title}() if it has none"
+            )
+        if not isinstance(functor, Functor):
+            said = f"{name}: {side} must hold functors, got {shortened(functor)}"
+            raise TypeError(f"{said}{cure_of(chain)}")
+    return chain
+
+
 def _check_traits(functor: Functor) -> None:
     """Raise TypeError or ValueError where a functor's traits do not fit its operands."""
     kind, roles = type(functor).__name__, {one.name: one.role for one in functor.operands()}
@@ -126,23 +161,6 @@ def _check_traits(functor: Functor) -> None:
         )
 
 
-def _sequence(op: Declaration, side: str, functors: Any) -> tuple[Any, ...]:
-    odd = isinstance(functors, (str, bytes, Mapping, Tensor))  # which can be iterated, all the same
-    if not odd and hasattr(functors, "__iter__"):
-        return tuple(functors)
-    name = type(op).__name__
-    if functors is None:
-        cure = f"; leave {side} out where there are none"
-    elif isinstance(functors, Tensor):
-        cure = f"; tensors are given to the call: {name}()(x)"
-    else:
-        cure = _of_row(op, functors) or f"; write {side}=[fusedops.Scale('scale')], say"
-    raise TypeError(
-        f"{name}: {side} must hold functors, got {shortened(functors)} in place of a sequence of "
-        f"them{cure}"
-    )
-
-
 def _of_row(op: Declaration, given: Any) -> str:
     """The cure in an error for numbers in place of functors: torch's modules take a row's sizes."""
     several = isinstance(given, (tuple, list)) and given
@@ -150,7 +168,7 @@ def _of_row(op: Declaration, given: Any) -> str:
         return ""
     option = "normalized_shape" if op.several_dims else "dim"
     value = tuple(given) if several else given
-    return f"; the call says what a row is: {type(op).__name__}()(x, {option}={shortened(value)})"
+    return f"; the call says what a row is: {op.title}()(x, {option}={shortened(value)})"
 
 
 def optional_of(op: Declaration) -> tuple[str, ...]:
@@ -165,14 +183,14 @@ def optional_of(op: Declaration) -> tuple[str, ...]:
         for operand in functor.operands():
             if operand.name in names and operand.name not in functor.may_lack:
                 raise ValueError(
-                    f"{type(op).__name__}: {functor!r} needs its operand {operand.name!r}, which "
+                    f"{op.title}: {functor!r} needs its operand {operand.name!r}, which "
                     "another functor declares as optional; say optional=True of both, or use two "
                     "names"
                 )
     for name in op.row_operands:
         if name in names:
             raise ValueError(
-                f"{type(op).__name__}: the op itself needs its operand {name!r}, which a functor "
+                f"{op.title}: the op itself needs its operand {name!r}, which a functor "
                 "declares as optional; use two names"
             )
     return names
@@ -184,7 +202,7 @@ def operands_of(op: Declaration) -> tuple[Operand, ...]:
     Raises:
         ValueError: A name is reserved for the call, or stands for operands of two roles.
     """
-    name = type(op).__name__
+    name = op.title
     reserved = (*_RESERVED, *op.statistics)
     found: dict[str, Operand] = {}
     own = tuple(Operand(one, Role.ROW) for one in op.row_operands)

@@ -65,7 +65,7 @@ class Declaration(Operator):
         if len({one.name for one in streams}) != len(streams):
             names = [stream.name for stream in streams]
             raise ValueError(
-                f"{type(self).__name__}: names of saved streams and taps must differ, got {names}"
+                f"{self.title}: names of saved streams and taps must differ, got {names}"
             )
         self.stream_dtypes = {one.name: one.dtype for one in streams if one.dtype is not None}
         self.optional = optional_of(self)
@@ -130,6 +130,16 @@ class Declaration(Operator):
         """The name of the op in error messages, its class's name."""
         return type(self).__name__
 
+    @property
+    def title(self) -> str:
+        """The name of the op in errors while it is made, when it is no op yet that has a `name`."""
+        return type(self).__name__
+
+    @property
+    def kernels(self) -> str:
+        """The name of the op in the names of its kernels: ops of one source have one."""
+        return self.name
+
     @functools.cached_property
     def label(self) -> str:
         """The declaration in short, as profilers show it: ``LayerNorm(Residual | Affine)``."""
@@ -159,7 +169,7 @@ class Declaration(Operator):
     @functools.cached_property
     def result_type(self) -> Any:
         """The named-tuple class of a result with several outputs; its fields are `outputs`."""
-        return _result_type(f"{type(self).__name__}Result", self.outputs)
+        return named_result(f"{type(self).__name__}Result", self.outputs)
 
     def wrap(self, outputs: Mapping[str, Tensor]) -> Any:
         """The result of a call: y if it is the only output, else all as a `result_type`."""
@@ -184,7 +194,7 @@ class Declaration(Operator):
 
 
 @functools.cache
-def _result_type(name: str, fields: tuple[str, ...]) -> Any:
+def named_result(name: str, fields: tuple[str, ...]) -> Any:
     """The named-tuple class of these fields; its instances pickle by name and fields."""
     if name.removesuffix("Result") in own_operators and fields in known_results:
         return known_results[fields]
@@ -198,4 +208,4 @@ def _result_type(name: str, fields: tuple[str, ...]) -> Any:
 
 
 def _result(name: str, fields: tuple[str, ...], values: Iterable[Any]) -> Any:
-    return _result_type(name, fields)._make(values)
+    return named_result(name, fields)._make(values)

@@ -18,12 +18,29 @@ from torch import Tensor
 from fusedops.declare.chains import OPTIONS
 
 if TYPE_CHECKING:
-    from fusedops.declare.declaration import Declaration
+    from typing import Protocol
+
+    class Called(Protocol):
+        """What can be called: the names of its operands, and of those that a call may leave out."""
+
+        slots: dict[str, int]
+        optional: tuple[str, ...]
+
 
 #: The names of an op that are for its users.
 _FOR_USERS = frozenset(
     (
-        *("load", "store", "constants", "operands", "slots", "outputs", "saves", "dropouts"),
+        *(
+            "load",
+            "hidden",
+            "store",
+            "constants",
+            "operands",
+            "slots",
+            "outputs",
+            "saves",
+            "dropouts",
+        ),
         *("causal", "launches", "unfused", "explain", "dropout_mask"),
     )
 )
@@ -44,16 +61,28 @@ def for_users(owner: type, names: Iterable[str]) -> list[str]:
 
 
 class CallSignature:
-    """The call signature of an op, with the names of its own operands, for help() and editors."""
+    """The call signature of an op, with the names of its own operands, for help() and editors.
 
-    def __get__(self, op: Declaration | None, owner: type) -> inspect.Signature | None:
+    Args:
+        inputs: The names of the tensors that a call gives by position.
+        options: The keywords of a call that are options.
+    """
+
+    def __init__(
+        self, inputs: tuple[str, ...] = ("x",), options: tuple[str, ...] = OPTIONS
+    ) -> None:
+        self._inputs = inputs
+        self._options = options
+
+    def __get__(self, op: Called | None, owner: type) -> inspect.Signature | None:
         if op is None:
             return None  # the class is called with what its __init__ says
-        x = inspect.Parameter("x", inspect.Parameter.POSITIONAL_ONLY, annotation=Tensor)
+        by_place = inspect.Parameter.POSITIONAL_ONLY
+        inputs = [inspect.Parameter(one, by_place, annotation=Tensor) for one in self._inputs]
         keyword = functools.partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
         left = dict.fromkeys(op.optional)
         operands = [
             keyword(name, default=left.get(name, inspect.Parameter.empty)) for name in op.slots
         ]
-        options = [keyword(name, default=name == "training" or None) for name in OPTIONS]
-        return inspect.Signature([x, *operands, *options])
+        options = [keyword(name, default=name == "training" or None) for name in self._options]
+        return inspect.Signature([*inputs, *operands, *options])

@@ -100,6 +100,10 @@ class Bias(Functor):
     def operands(self) -> tuple[Operand, ...]:
         return (Operand(self.bias, Role.VALUE),)
 
+    @property
+    def adds(self) -> str | None:
+        return self.bias if type(self) is Bias else None  # a derived class may do more
+
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         return x + chain.value(self.bias)
 

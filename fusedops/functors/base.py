@@ -156,6 +156,14 @@ class Functor:
         return None
 
     @property
+    def adds(self) -> str | None:
+        """The operand of a functor that is ``x + operand`` and nothing else, or None.
+
+        A matrix product can add such an operand by itself (`Linear`).
+        """
+        return None
+
+    @property
     def shares(self) -> tuple[int, ...]:
         """The dimensions of x along which a functor that draws has one draw for all elements.
 

@@ -8,18 +8,22 @@ and by which operands a call gives. Equal choices share one declaration in the w
 with it the plans of its kernels. `op(...)` of a module returns it, to be printed, explained or
 called.
 
-May import: errors, functors, declare, bind, ops, group_norm.
+May import: errors, functors, declare, bind, ops, group_norm, product.
 """
 
 from fusedops.nn.attention import AttentionSoftmax
 from fusedops.nn.group_norm import GroupNorm
+from fusedops.nn.linear import Linear
+from fusedops.nn.mlp import MLP
 from fusedops.nn.norms import LayerNorm, RMSNorm
 from fusedops.nn.residual import ResidualLayerNorm, ResidualRMSNorm
 
 __all__ = [
+    "MLP",
     "AttentionSoftmax",
     "GroupNorm",
     "LayerNorm",
+    "Linear",
     "RMSNorm",
     "ResidualLayerNorm",
     "ResidualRMSNorm",

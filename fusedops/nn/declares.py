@@ -12,11 +12,23 @@ from torch import nn
 from fusedops.bind.bind import FLOATING
 from fusedops.functors.base import is_finite
 
-__all__ = ["Declares", "check_dtype", "check_finite", "check_flag", "check_probability", "declared"]
+__all__ = [
+    "Declares",
+    "check_dtype",
+    "check_finite",
+    "check_flag",
+    "check_probability",
+    "declared",
+    "shared",
+]
 
 #: The declarations of all modules by their settings. A plain dictionary, since Dynamo reads one
 #: where it would look into a cached function.
 declared: dict[tuple[Any, ...], Any] = {}
+
+#: The same of modules whose settings hold functors. Dynamo cannot hash these: each module has its
+#: own declarations at hand, and looks here as it is made.
+shared: dict[tuple[Any, ...], Any] = {}
 
 
 class Declares(nn.Module):

@@ -31,18 +31,23 @@ class Expected(NamedTuple):
     Attributes:
         value: In double.
         error: The error that a chain in the compute type makes, per element.
+        inherited: How far it may be off since x may be, per element.
     """
 
     value: Tensor
     error: Tensor
+    inherited: Tensor | float = 0.0
 
     def allowed(self, dtype: torch.dtype) -> Tensor:
         """How far a result of this dtype may be off, per element."""
-        return 0.51 * _ulp(self.value, dtype) + 4 * self.error
+        return 0.51 * ulp(self.value, dtype) + 4 * self.error + self.inherited
 
 
 def expected(
-    bound: Bound, streams: Mapping[str, Tensor], upstream: Mapping[str, Tensor]
+    bound: Bound,
+    streams: Mapping[str, Tensor],
+    upstream: Mapping[str, Tensor],
+    spread: Tensor | None = None,
 ) -> dict[str, Expected]:
     """Every output by name, and every gradient as "gradient of name".
 
@@ -50,6 +55,8 @@ def expected(
         bound: The call, its generator where it was when the fused op drew from it.
         streams: The saved streams that the fused op made: the chain goes on from these.
         upstream: The gradients of y and of the streams; empty if none are asked for.
+        spread: How far each element of x may be off, independently of the others, in an op that
+            reduces nothing; None where x is exact.
     """
     double = bound.compute is torch.float64
     eps = _DOUBLE if double else torch.finfo(bound.compute).eps
@@ -58,6 +65,13 @@ def expected(
     if any(functor.rounds for functor in (*bound.load, *bound.store)):
         # What falls on the other side of a rounding within the chain is no error.
         runs += [_Run(bound, torch.float64, streams, upstream, nudge=n) for n in (eps, -eps)]
+    moved = []
+    if spread is not None:
+        ends = (bound.x.double() + spread, bound.x.double() - spread)
+        moved = [
+            _Run(bound._replace(x=end), torch.float64, streams, upstream, whole=True)
+            for end in ends
+        ]
     found = {}
     for name, value in true.outputs.items():
         size = value.abs()
@@ -67,7 +81,8 @@ def expected(
             size = true.statistic_sizes[name]
         error = _largest(eps * _finite(size), [_apart(run.outputs[name], value) for run in runs])
         of_rows = name in bound.op.statistics
-        found[name] = Expected(value, error if of_rows else _by_row(error, bound))
+        off = _largest(torch.zeros_like(value), [_apart(run.outputs[name], value) for run in moved])
+        found[name] = Expected(value, error if of_rows else _by_row(error, bound), off)
     for name, terms in true.gradients.items():
         shape = (bound.x if name == "x" else bound.operands[name]).shape
         value = terms.sum_to_size(shape)
@@ -79,8 +94,26 @@ def expected(
         chains = [run.gradients[name].sum_to_size(shape) for run in runs]
         error = _largest(error, [_apart(chain, value) for chain in chains])
         whole = terms.numel() == value.numel()
-        found[f"gradient of {name}"] = Expected(value, _by_row(error, bound) if whole else error)
+        off = _largest(
+            torch.zeros_like(terms), [_apart(run.gradients[name], terms) for run in moved]
+        )
+        off = independent(off.sum_to_size(shape), off.square().sum_to_size(shape))
+        error = _by_row(error, bound) if whole else error
+        found[f"gradient of {name}"] = Expected(value, error, off)
     return found
+
+
+def independent(total: Tensor, squares: Tensor) -> Tensor:
+    """How far a sum may be off whose terms are off independently of one another.
+
+    That is never more than the sum of what the terms are off by. By Hoeffding's inequality it is
+    more than 8 times the root of the sum of the squares once in 10^13.
+
+    Args:
+        total: The sum of what the terms may be off by.
+        squares: The sum of the squares of that.
+    """
+    return torch.minimum(total, 8 * squares.sqrt())
 
 
 def _largest(error: Tensor, others: Sequence[Tensor]) -> Tensor:
@@ -312,7 +345,8 @@ def _by_row(error: Tensor, bound: Bound) -> Tensor:
     return error.amax(dims, keepdim=True).expand(error.shape) if error.numel() and dims else error
 
 
-def _ulp(value: Tensor, dtype: torch.dtype) -> Tensor:
+def ulp(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """The distance of the numbers of a dtype at each of these values."""
     info = torch.finfo(dtype)
     smallest = math.log2(info.tiny)
     exponent = torch.where(value == 0, smallest, torch.frexp(value).exponent.double() - 1)

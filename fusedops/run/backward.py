@@ -359,7 +359,7 @@ class Backward:
             tile=self.tile,
             members=tuple(members),
             words=len(write.words),
-            op=self.op.name,
+            op=self.op.kernels,
             headers=tuple(self.op.headers(gradient=True)),
             load=bound.load,
             store=bound.store,

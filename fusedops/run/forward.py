@@ -245,7 +245,7 @@ def describe(bound: Bound, target: Target | None = None, reading: Reading = USUA
         tile=tile,
         members=members,
         words=len(write.words),
-        op=op.name,
+        op=op.kernels,
         headers=tuple(op.headers()),
         load=bound.load,
         store=bound.store,

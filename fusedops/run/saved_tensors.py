@@ -74,6 +74,8 @@ def needed(op: Declaration, wanted: Collection[str], from_result: bool = False) 
             streams.add(last.name)
         elif chain is op.load:
             x = True
+        elif not op.reduces:  # what the STORE starts from is the LOAD's value itself
+            remake(op.load, len(op.load))
         for functor in chain[start:end]:
             operands.update(operand.name for operand in functor.operands())
 

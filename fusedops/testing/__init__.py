@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """For tests: check a declaration; force a schedule, see which one ran, count launches.
 
-May import: _runtime, bind, reference, schedule, run, row_op.
+May import: _runtime, bind, reference, schedule, run, row_op, product.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from fusedops.schedule import override
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.schedule.override import Override
 from fusedops.schedule.row_schedule import STORAGES
-from fusedops.testing.comparison import Compared, Report, check
+from fusedops.testing.comparison import check
+from fusedops.testing.report import Compared, Report
 
 __all__ = [
     "Compared",

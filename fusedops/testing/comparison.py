@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -15,77 +14,27 @@ from torch import Tensor
 from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound, floating
 from fusedops.bind.generator import draw
-from fusedops.reference.error_bound import Expected, expected
+from fusedops.product.mlp import MLP
+from fusedops.product.single import SingleProduct
+from fusedops.reference.error_bound import expected
 from fusedops.row_op import RowOp
 from fusedops.run.refusal import refuse
-
-_SEED = 20
-
-
-@dataclasses.dataclass(frozen=True)
-class Compared:
-    """One comparison.
-
-    Attributes:
-        case: Which inputs.
-        what: An output, a gradient, or a property.
-        elements: How many there are.
-        at: The index of the worst of them; None if there are none.
-        got, wanted: What it is, and what it should be.
-        share: Of its bound; beyond 1 it is wrong.
-    """
-
-    case: str
-    what: str
-    elements: int
-    at: tuple[int, ...] | None
-    got: float
-    wanted: float
-    share: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """What `check` compared; prints as a table with the worst element of each comparison."""
-
-    declaration: str
-    compared: tuple[Compared, ...]
-
-    @property
-    def worst(self) -> Compared:
-        """The comparison that is nearest to its bound, or farthest beyond it."""
-        return max(self.compared, key=lambda one: one.share)
-
-    @property
-    def passed(self) -> bool:
-        """Whether every element is within its bound."""
-        return self.worst.share <= 1
-
-    def __str__(self) -> str:
-        head = ("case", "what", "elements", "worst at", "got", "wanted", "of its bound")
-        rows = [head]
-        for one in self.compared:
-            at = "" if one.at is None else str(list(one.at))
-            numbers = ("", "") if one.at is None else (f"{one.got:.9g}", f"{one.wanted:.9g}")
-            share = f"{one.share:.3g}" + (" OUT" if one.share > 1 else "")
-            rows.append((one.case, one.what, str(one.elements), at, *numbers, share))
-        widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        out = sum(one.share > 1 for one in self.compared)
-        verdict = f"{out} of {len(self.compared)} are out" if out else "all within the bound"
-        return "\n".join([self.declaration, *lines, verdict])
+from fusedops.testing.products import check_pair, check_product
+from fusedops.testing.report import SEED, Compared, Report, cut, same_bits, worst
 
 
 class _Case(NamedTuple):
     name: str
     x: Tensor
     operands: Mapping[str, Any]
-    seed: int = _SEED
+    seed: int = SEED
     expanded: bool = False
     without: tuple[str, ...] = ()  # tensors whose gradients are not asked for
 
 
-def check(op: RowOp, x: Tensor, /, **arguments: Any) -> Report:
+def check(
+    op: RowOp | SingleProduct | MLP, x: Tensor, /, *further: Tensor, **arguments: Any
+) -> Report:
     """Compare a fused op with its unfused chain: outputs, gradients, dropout and edge shapes.
 
     Whatever the declaration holds, functors of your own included. The truth is the unfused chain in
@@ -96,9 +45,13 @@ def check(op: RowOp, x: Tensor, /, **arguments: Any) -> Report:
     one column, no rows; the gradient of x alone, and those of the operands alone; and that a second
     run gives the same bits. Much of that has to be built first: a check takes seconds on a CPU.
 
+    Of an op with a matrix product the truth is that product, and the chain after it, in double; the
+    bound is docs/gemm.md's.
+
     Args:
         op: The declaration.
         x: The input; a few rows will do.
+        further: The other factors of an op with a product.
         arguments: Operands and options, as in a call; a generator is not used, and there is no
             ``out``.
 
@@ -114,11 +67,17 @@ def check(op: RowOp, x: Tensor, /, **arguments: Any) -> Report:
     >>> report.passed
     True
     """
-    if not isinstance(op, RowOp):
+    if not isinstance(op, RowOp | SingleProduct | MLP):
         raise TypeError(f"check: op must be a fused op, such as Softmax(), got {op!r}")
     if arguments.pop("out", None) is not None:
         raise TypeError("check: out= has no place here; leave it away")
     arguments.pop("generator", None)
+    if isinstance(op, SingleProduct):
+        return check_product(op, (x, *further), arguments)
+    if isinstance(op, MLP):
+        return check_pair(op, (x, *further), arguments)
+    if further:
+        raise TypeError(f"check: {op.name} takes one tensor by position, got {1 + len(further)}")
     op, x, arguments = op.over_rows(x, arguments)
     bound = op.bind(x, arguments)
     if x.device.type not in ("cpu", "cuda"):
@@ -148,7 +107,7 @@ def _cases(bound: Bound) -> Iterator[_Case]:
         yield _Case("x alone", x, operands, without=others)
         yield _Case("operands alone", x, operands, without=("x",))
     if bound.dropout_slots:
-        yield _Case("another draw", x, operands, seed=_SEED + 1)
+        yield _Case("another draw", x, operands, seed=SEED + 1)
     apart = torch.full((*x.shape, 2), torch.nan, dtype=x.dtype, device=x.device)[..., 0]
     yield _Case("columns apart", apart.copy_(x), operands)
     yield _Case("shared upstream", x, operands, expanded=True)
@@ -164,17 +123,8 @@ def _cases(bound: Bound) -> Iterator[_Case]:
 
 def _cut(name: str, x: Tensor, operands: Mapping[str, Any], sizes: Mapping[int, int]) -> _Case:
     """Cut some dimensions of x to these sizes, and those of the operands with them."""
-
-    def cut(value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        for dim, size in sizes.items():
-            own = dim - x.dim()
-            if -own <= value.dim() and value.shape[own] == x.shape[dim]:
-                value = value.narrow(own, value.shape[own] - size, size)  # the end: misaligned
-        return value
-
-    return _Case(name, cut(x), {key: cut(value) for key, value in operands.items()})
+    given = {key: cut(value, x.shape, sizes) for key, value in operands.items()}
+    return _Case(name, cut(x, x.shape, sizes), given)
 
 
 class Comparison:
@@ -219,12 +169,12 @@ class _Runs:
 
     def judged(self, found: Mapping[str, Tensor]) -> Iterator[Compared]:
         for name, tensor in found.items():
-            yield _worst(self.case.name, name, tensor.detach(), self.want[name])
+            yield worst(self.case.name, name, tensor.detach(), self.want[name])
 
     def changed(self, found: Mapping[str, Tensor]) -> Iterator[Compared]:
         """What has other bits than in the first run."""
         for name, tensor in found.items():
-            if not _same(tensor, self.found[name]):
+            if not same_bits(tensor, self.found[name]):
                 what = f"{name}, run again"
                 yield Compared(self.case.name, what, tensor.numel(), None, 0.0, 0.0, math.inf)
 
@@ -271,30 +221,3 @@ def _upstream(output: Tensor, case: _Case, reduced: tuple[int, ...]) -> Tensor:
         shape = [size if dim in reduced else 1 for dim, size in enumerate(shape)]
     values = torch.randn(shape, device=output.device, generator=generator)
     return values.to(output.dtype).expand(output.shape)
-
-
-def _worst(case: str, what: str, got: Tensor, want: Expected) -> Compared:
-    value, allowed = want.value, want.allowed(got.dtype)
-    if not got.numel() or got.shape != value.shape:
-        of_shape = 0.0 if got.shape == value.shape else math.inf
-        return Compared(case, what, got.numel(), None, 0.0, 0.0, of_shape)
-    exact = got.double()
-    share = (exact - value).abs() / allowed
-    # A bound of 0 (a row of zeros) allows exactly what it says.
-    share = torch.where((exact == value) | (exact.isnan() & value.isnan()), 0, share)
-    # The dtype may end below the truth: half an ulp beyond its last number.
-    info = torch.finfo(got.dtype)
-    beyond = value.abs() + allowed >= info.max * (1 + info.eps / 4)
-    overflow = exact.isinf() & value.isfinite() & (exact.sign() == value.sign())
-    share = torch.where(overflow & beyond, 0, share).nan_to_num(math.inf, math.inf)
-    flat = int(share.argmax())
-    at = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), got.shape))
-    return Compared(
-        case, what, got.numel(), at, exact[at].item(), value[at].item(), share[at].item()
-    )
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    """Whether two results have the same bits."""
-    bits = [tensor.detach().contiguous().flatten().view(torch.uint8) for tensor in (a, b)]
-    return torch.equal(*bits)

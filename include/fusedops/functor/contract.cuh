@@ -243,6 +243,8 @@ using StreamGradientFlag = Flag<F::kStreamGradient>;
 template <class F>
 using NeedsInputFlag = Flag<F::kNeedsInput>;
 template <class L>
+using ComputesFlag = Flag<L::kComputes>;
+template <class L>
 using BoundsFlag = Flag<L::kBounds>;
 template <class L>
 using SkipsFlag = Flag<L::kSkips>;

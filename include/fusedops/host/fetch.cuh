@@ -35,8 +35,6 @@ FUSEDOPS_HD void each_pack(const Tile& tile, F f) {
 }
 
 template <class LoadT>
-using ComputesFlag = Flag<LoadT::kComputes>;
-template <class LoadT>
 using ComputesAgainFlag = Flag<LoadT::kComputesAgain>;
 template <bool kAgain, class LoadT>
 FUSEDOPS_HD constexpr bool computes() {

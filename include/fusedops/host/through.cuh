@@ -136,7 +136,7 @@ FUSEDOPS_HD void host_through_store(Tile& value, Tile& gradient, const LoadT& lo
       along.view.template prefetch<N>(ahead.row, ahead.col + place);
     }
     Compute v[N], g[N];  // in registers
-    if constexpr (detail::uses_values<Op>()) {
+    if constexpr (detail::uses_values<Op, StoreT>()) {
       detail::load_wanted<N, true>(load, v, row, col + place, bounds, Op::padding_value());
     } else {
       FUSEDOPS_VECTOR

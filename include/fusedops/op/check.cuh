@@ -6,6 +6,7 @@
 #pragma once
 
 #include <fusedops/core/detect.cuh>
+#include <fusedops/functor/contract.cuh>
 #include <fusedops/row/index.cuh>
 #include <fusedops/row/tile.cuh>
 
@@ -87,9 +88,9 @@ FUSEDOPS_HD constexpr bool reduces() {
   return flag<true, ReducesFlag, Op>();
 }
 /// Whether the backward pass has a use for the values of the LOAD, beside what its functors read.
-template <class Op>
+template <class Op, class StoreT>
 FUSEDOPS_HD constexpr bool uses_values() {
-  return reduces<Op>() || Op::kHasMasked;
+  return reduces<Op>() || Op::kHasMasked || flag<true, ComputesFlag, StoreT>();
 }
 /// Whether there is Row row(kept), or nothing is kept of a row.
 template <class Op>

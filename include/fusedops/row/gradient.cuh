@@ -80,7 +80,7 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
     const int col = chunk * of_chunk + first_col;
     value.begin(left, 0);
     gradient.begin(left, 0);
-    if constexpr (detail::uses_values<Op>()) {
+    if constexpr (detail::uses_values<Op, StoreT>()) {
       load_tile<true>(value, load, row, col, bounds, Op::padding_value());
     } else {
       value.fill(Compute(0));

@@ -1,0 +1,17 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix products with a STORE: torch's product, and one `Map` kernel for the functors after it.
+
+No kernel here multiplies matrices: docs/gemm.md says what was measured. An op of this package is a
+declaration of its own whose parts, torch's product and the `Map`, each have gradients, operators of
+torch and reports already; it adds their common contract.
+
+May import: errors, functors, declare, bind, run, explain, map.
+"""
+
+from fusedops.product.declaration import ProductOp
+from fusedops.product.linear import Linear
+from fusedops.product.matmul import Matmul
+from fusedops.product.mlp import MLP
+
+__all__ = ["MLP", "Linear", "Matmul", "ProductOp"]

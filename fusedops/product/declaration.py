@@ -1,0 +1,201 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""What all ops with a matrix product are: a declaration of chains that follow products."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fusedops.bind.geometry import mismatch
+from fusedops.declare.chains import OPTIONS, functors_of
+from fusedops.declare.hints import check_declaration
+from fusedops.declare.interactive import CallSignature, ShownToUsers, for_users
+from fusedops.errors import IN_COMPILED_CODE, FusedOpsError, UnsupportedError, shortened
+from fusedops.functors import Functor
+from fusedops.product.epilogue import Epilogue
+
+__all__ = ["TAKEN", "ProductOp"]
+
+#: The options of a call that an op with a product takes, and those that it refuses.
+TAKEN = ("dtype", "out", "training", "generator")
+_FOREIGN = {*OPTIONS} - {*TAKEN}
+
+
+class ProductOp(metaclass=ShownToUsers):
+    """A declaration of chains of functors, each of which follows a matrix product.
+
+    Attributes:
+        chains: The functors of each chain, in order, by the name of the declaration's argument.
+        epilogues: The `Map` of each chain.
+        operands: The operands that a call is given, in order of first use, each once.
+        slots: The number of each operand by its name, counted from 1.
+        outputs: The names of the results: "y", then the saved streams and taps.
+        saves: The name of the operand whose dtype each saved stream has, by the stream's name.
+        optional: The names of the operands that a call may leave out.
+        dropouts: The number of functors that draw.
+        causal: Whether some functor depends on the query index of a row.
+    """
+
+    #: The tensors that a call gives by position.
+    inputs: ClassVar[tuple[str, ...]]
+
+    def __new__(cls, *arguments: Any, **named: Any) -> ProductOp:
+        """Check the names of the declaration's arguments; `__init__` reads their values."""
+        if torch.compiler.is_dynamo_compiling():
+            raise UnsupportedError(f"{cls.__name__}: {IN_COMPILED_CODE}")
+        if "load" in named:
+            raise TypeError(
+                f"{cls.__name__}: unknown argument 'load' of the declaration: a product reads "
+                f"{cls.inputs[0]} as it is; let a Map or a norm make it, in a kernel of its own"
+            )
+        check_declaration(cls, arguments, named, OPTIONS)
+        return super().__new__(cls)
+
+    def __init__(self, chains: Mapping[str, Iterable[Functor]]) -> None:
+        name = self.name
+        self.chains = {side: functors_of(name, side, each) for side, each in chains.items()}
+        self.epilogues = tuple(Epilogue(name, each) for each in self.chains.values())
+        operands = [operand for each in self.epilogues for operand in each.operands]
+        known = {operand.name: operand for operand in operands}
+        for operand in operands:
+            if operand.name in self.inputs:
+                raise ValueError(
+                    f"{name}: operand {operand.name!r} has the name of a factor; choose another "
+                    f"than {', '.join(self.inputs)}"
+                )
+            if known[operand.name].role is not operand.role:
+                raise ValueError(
+                    f"{name}: operand {operand.name!r} is named twice, as "
+                    f"{known[operand.name].role.value} and as {operand.role.value}; use two names"
+                )
+        self.operands = tuple(known.values())
+        self.slots = {operand: number for number, operand in enumerate(known, 1)}
+        self.optional = tuple(
+            dict.fromkeys(one for each in self.epilogues for one in each.optional)
+        )
+        further = [output for each in self.epilogues for output in each.outputs[1:]]
+        if len({*further}) != len(further):
+            raise ValueError(f"{name}: names of saved streams and taps must differ, got {further}")
+        self.outputs = ("y", *further)
+        self.saves = {key: one for each in self.epilogues for key, one in each.saves.items()}
+        self.dropouts = sum(each.dropouts for each in self.epilogues)
+        self.causal = any(each.causal for each in self.epilogues)
+
+    __signature__ = CallSignature(("x",), TAKEN)
+
+    @property
+    def name(self) -> str:
+        """The name of the op in error messages, its class's name."""
+        return type(self).__name__
+
+    @functools.cached_property
+    def declaration(self) -> str:
+        """The declaration as it prints, computed once."""
+        return repr(self)
+
+    def dropout_mask(
+        self, shape: Sequence[int], seed: int, offset: int, p: float, *, slot: int = 0
+    ) -> Tensor:
+        """Compute which elements a dropout of this op keeps: as `RowOp.dropout_mask`.
+
+        Args:
+            shape: The shape of the product that the dropout stands after.
+            seed: The seed that the call took from its generator (docs/dropout.md).
+            offset: The offset that the call took from its generator; 0 on a CPU.
+            p: The probability with which an element is dropped, in [0, 1].
+            slot: The number of the `Dropout` in the declaration, counted from 0.
+
+        Raises:
+            TypeError, ValueError: An argument is of the wrong kind or out of its range.
+        """
+        number = slot
+        for each in self.epilogues:
+            if number < each.dropouts or each is self.epilogues[-1]:
+                break
+            number, offset = number - each.dropouts, offset + each.dropouts
+        return each.dropout_mask(shape, seed, offset, p, slot=number)
+
+    def run_store(
+        self, epilogue: Epilogue, z: Tensor, arguments: Mapping[str, Any], way: str = "__call__"
+    ) -> Any:
+        """Run a chain on its product; what is wrong with the call is found out once it has failed.
+
+        Args:
+            epilogue: The chain.
+            z: The product.
+            arguments: The operands of the chain and the options of the call, mixed.
+            way: The method of the chain that is called: "__call__", "unfused" or "explain".
+        """
+        run = epilogue if way == "__call__" else getattr(epilogue, way)
+        if torch.compiler.is_compiling():
+            return run(z, **arguments)
+        if arguments.keys() & _FOREIGN:
+            self.check_arguments(arguments)
+        try:
+            return run(z, **arguments)
+        except FusedOpsError:
+            raise
+        except (TypeError, ValueError):
+            self._check_broadcast(epilogue, z, arguments)
+            raise
+
+    def check_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Raise TypeError for an option that a product does not take."""
+        for key in _FOREIGN:
+            if arguments.get(key) is not None:
+                raise TypeError(
+                    f"{self.name}: {key} is no option of this op, got {shortened(arguments[key])}: "
+                    "a row of the product is its last dimension; leave it away"
+                )
+
+    def _check_broadcast(self, epilogue: Epilogue, z: Tensor, arguments: Mapping[str, Any]) -> None:
+        """Raise the error of an operand that does not fit, in words that know no x."""
+        shape = tuple(z.shape)
+        for key in epilogue.slots:
+            value = arguments.get(key)
+            if not isinstance(value, Tensor):
+                continue
+            wrong = mismatch(shape, value.shape)
+            if wrong is not None:
+                detail = (
+                    f"the product has no dimension {wrong.dim}"
+                    if wrong.wanted is None
+                    else f"size {wrong.got} in dimension {wrong.dim} where it has {wrong.wanted}"
+                )
+                raise ValueError(
+                    f"{epilogue.name}: operand {key!r} of shape {tuple(value.shape)} does not "
+                    f"broadcast against the product of shape {shape}: {detail}; add or expand "
+                    "dimensions, as torch's broadcasting wants"
+                )
+
+    def _key(self) -> tuple[Any, ...]:
+        return (type(self), *self.chains.items())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProductOp) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        parts = [f"{side}={list(chain)!r}" for side, chain in self.chains.items() if chain]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def __dir__(self) -> list[str]:
+        return for_users(type(self), super().__dir__())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.chains)
+
+    def __class_getitem__(cls, result: Any) -> type[ProductOp]:
+        """The class itself: annotations name what the calls of an op return, Linear[Tensor]."""
+        return cls
+
+
+def _rebuild(kind: Any, chains: dict[str, tuple[Functor, ...]]) -> Any:
+    return kind(**chains)

@@ -1,0 +1,74 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Check the factors of a matrix product, before torch refuses them in its words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusedops.bind.bind import FLOATING
+from fusedops.bind.layouts import check_layouts
+from fusedops.errors import shortened
+
+__all__ = ["check_factors", "factor_dtype", "wrong_shape", "wrong_weight"]
+
+
+def check_factors(name: str, keys: tuple[str, ...], factors: tuple[Any, ...]) -> None:
+    """Raise TypeError or ValueError unless these are floating tensors that can be multiplied.
+
+    Args:
+        name: The name of the op.
+        keys: The names of the factors.
+        factors: The factors. Their shapes are the caller's to check.
+    """
+    first, kind = keys[0], factors[0]
+    for key, value in zip(keys, factors, strict=True):
+        if not isinstance(value, Tensor):
+            raise TypeError(
+                f"{name}: {key} must be a torch.Tensor, got {type(value).__name__}; a call is "
+                f"op({', '.join(keys)}, ...), these by position, operands and options by name"
+            )
+        if value.layout is not torch.strided or value.is_nested:
+            check_layouts(name, {key: value})
+        if value.dtype not in FLOATING:
+            allowed = ", ".join(map(str, FLOATING))
+            raise TypeError(
+                f"{name}: {key} must be floating point ({allowed}), got {value.dtype}; convert it, "
+                f"for example with {key}.float()"
+            )
+        if value.device != kind.device:
+            raise ValueError(
+                f"{name}: {key} must be on {first}'s device {kind.device}, got {value.device}; "
+                f"move it with .to({str(kind.device)!r})"
+            )
+        if value.dtype is not kind.dtype and not torch.is_autocast_enabled(kind.device.type):
+            raise TypeError(
+                f"{name}: {key} must have {first}'s dtype {kind.dtype}, got {value.dtype}; convert "
+                f"it with {key}.to({first}.dtype), or call the op under torch.autocast"
+            )
+
+
+def factor_dtype(factor: Tensor) -> torch.dtype:
+    """The dtype in which torch multiplies, and so that of the product: autocast may lower it."""
+    device = factor.device.type
+    if factor.dtype is not torch.float64 and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return factor.dtype
+
+
+def wrong_shape(name: str, key: str, value: Tensor, wanted: str, cure: str) -> ValueError:
+    """The error of a factor whose shape does not fit."""
+    return ValueError(
+        f"{name}: {key} must have shape {wanted}, got {shortened(tuple(value.shape))}; {cure}"
+    )
+
+
+def wrong_weight(name: str, key: str, value: Tensor, columns: int, of: str) -> ValueError:
+    """The error of a weight whose rows do not have this many columns, those of `of`."""
+    cure = "each row of it makes one number of each row, as in torch.nn.Linear"
+    if value.dim() == 2 and value.shape[0] == columns:
+        cure = f"pass {key}.mT: the rows of {key} are the outputs, as in torch.nn.Linear"
+    return wrong_shape(name, key, value, f"(N, {columns}) for {of}", cure)

@@ -1,0 +1,91 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Linear: a product with a weight, and a STORE after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from torch import Tensor
+from torch.nn import functional
+
+from fusedops.declare.interactive import CallSignature
+from fusedops.functors import Functor
+from fusedops.product.declaration import TAKEN
+from fusedops.product.factors import check_factors, wrong_shape, wrong_weight
+from fusedops.product.single import SingleProduct
+
+__all__ = ["Linear"]
+
+
+class Linear(SingleProduct):
+    """``y = store(x @ w.T)``: a linear layer with all that follows it elementwise.
+
+    A call is ``op(x, w, **operands, **options)``: x of shape (..., K), and w of shape (N, K) as the
+    weight of `torch.nn.Linear` is. Both are float16, bfloat16, float32 or float64, of one dtype
+    unless torch.autocast is on, and on one device. y has shape (..., N) and the dtype of the
+    product, unless ``dtype=`` says another.
+
+    The product is torch's, by cuBLAS on a GPU. The functors of the STORE are one kernel, which gets
+    the product rounded to its dtype (docs/gemm.md has the bound that follows); a STORE that is one
+    ``Bias`` of shape (N,) is part of torch's product. `explain` says which. Operands broadcast
+    against (..., N), as those of a `Map` against its x; masks set elements to -inf; dropouts draw
+    as in any op, elements being counted along the last dimension (docs/dropout.md).
+
+    Gradients of x, w and every floating operand: one kernel goes back through the STORE, draws
+    dropout masks again and sums the gradients of biases in a fixed order, then there are two
+    products. Kept for them are x, w, and the product only if a functor's gradient reads it.
+
+    Options are those of `Map`, but for ``dim``: a row is the last dimension of y.
+
+    Args:
+        store: The functors applied to the product, in order; none by default. `Residual` and `Save`
+            with a name, and `Tap`, return further outputs: a call then returns a named tuple.
+
+    Raises:
+        TypeError: store holds something that is no functor, or an argument is unknown. A call: a
+            factor is no floating tensor, or they have two dtypes.
+        ValueError: A functor has no meaning in a STORE, or stands behind a Tap and may not. A call:
+            a shape or a device does not fit.
+
+    >>> import torch, fusedops as fo
+    >>> op = fo.Linear(store=[fo.Bias("b"), fo.Residual("r")])
+    >>> x, w = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 1.0], [0.0, 3.0]])
+    >>> op(x, w, b=torch.tensor([0.5, 0.0]), r=torch.tensor([[10.0, 20.0]]))
+    tensor([[13.5000, 26.0000]])
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ("x", "w")
+    formula: ClassVar[str] = "x @ w.T"
+    __signature__ = CallSignature(inputs, TAKEN)
+
+    def __init__(self, store: Iterable[Functor] = ()) -> None:
+        super().__init__(store)
+        chain = self.store
+        self._bias = chain[0].adds if len(chain) == 1 else None
+
+    def check(self, first: Any, second: Any) -> None:
+        """Raise TypeError or ValueError for factors that do not fit."""
+        check_factors(self.name, self.inputs, (first, second))
+        if first.dim() == 0:
+            raise wrong_shape(self.name, "x", first, "(..., K)", "use x[None]")
+        columns = first.shape[-1]
+        if second.dim() != 2 or second.shape[1] != columns:
+            raise wrong_weight(self.name, "w", second, columns, f"x of shape {tuple(first.shape)}")
+
+    def shape(self, first: Tensor, second: Tensor) -> tuple[int, ...]:
+        """The shape of the product of checked factors."""
+        return (*first.shape[:-1], second.shape[0])
+
+    def product(self, first: Tensor, second: Tensor, operand: Tensor | None = None) -> Tensor:
+        """The product, by torch; plus an operand that is `absorbed`, in the same call."""
+        return functional.linear(first, second, operand)
+
+    def absorbed(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> str | None:
+        """The bias of shape (N,) that torch's product adds, if that is all that the STORE does."""
+        bias = arguments.get(self._bias) if self._bias is not None else None
+        if not isinstance(bias, Tensor) or bias.dim() != 1 or bias.shape[0] != second.shape[0]:
+            return None
+        same = bias.dtype is second.dtype and bias.device == second.device
+        return self._bias if same else None

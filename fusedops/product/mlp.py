@@ -1,0 +1,222 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""MLP: two linear layers declared together, so that less is kept between the passes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fusedops.bind.bind import drops
+from fusedops.bind.generator import draw, draw_in_memory
+from fusedops.declare.hints import nearest
+from fusedops.declare.interactive import CallSignature
+from fusedops.functors import Functor
+from fusedops.product.declaration import TAKEN, ProductOp
+from fusedops.product.epilogue import Epilogue
+from fusedops.product.factors import check_factors, factor_dtype, wrong_shape, wrong_weight
+from fusedops.product.linear import Linear
+from fusedops.product.pair import PairExplanation, explain_pair
+from fusedops.product.remade import linear_of_remade
+from fusedops.product.report import explain_product
+from fusedops.run.saved_tensors import needed
+
+__all__ = ["MLP"]
+
+
+class MLP(ProductOp):
+    """``y = store(hidden(x @ w1.T) @ w2.T)``: the feed-forward block of a transformer.
+
+    A call is ``op(x, w1, w2, **operands, **options)``: x of shape (..., K), w1 of shape (H, K) and
+    w2 of shape (N, H), weights as of `torch.nn.Linear`. Operands belong to the chain that names
+    them and broadcast against its product; a name in both is one operand. Outputs, gradients and
+    options are those of two `Linear`, and so are all bits: dropouts of `hidden` are drawn before
+    those of `store`, and of a given (seed, offset) the slots of `store` follow those of `hidden`.
+
+    Between forward and backward pass a block holds two tensors of (..., H) if its layers are called
+    one after the other: the product x @ w1.T and what `hidden` makes of it. Where the gradient of
+    `hidden` reads the product, this op keeps that alone, and one kernel makes the other again for
+    the gradient of w2. In compiled code torch decides what is kept.
+
+    Args:
+        hidden: The functors after the first product, in order: bias and activation, as a rule.
+        store: The functors after the second product, in order; none by default.
+
+    Raises:
+        TypeError: hidden or store holds something that is no functor, or an argument is unknown. A
+            call: a factor is no floating tensor, or they have two dtypes.
+        ValueError: A functor has no meaning where it stands, an output has the name of another, or
+            ``hidden`` returns outputs. A call: a shape or a device does not fit.
+
+    >>> import torch, fusedops as fo
+    >>> @fo.functor
+    ... def relu(v):
+    ...     return torch.relu(v)
+    >>> op = fo.MLP(hidden=[fo.Bias("b1"), relu()], store=[fo.Bias("b2")])
+    >>> x, w1, w2 = torch.tensor([[1.0, -1.0]]), torch.eye(2), torch.ones(1, 2)
+    >>> op(x, w1, w2, b1=torch.tensor([1.0, 0.0]), b2=torch.tensor([0.5]))
+    tensor([[2.5000]])
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ("x", "w1", "w2")
+    __signature__ = CallSignature(inputs, TAKEN)
+
+    def __init__(self, hidden: Iterable[Functor] = (), store: Iterable[Functor] = ()) -> None:
+        super().__init__({"hidden": hidden, "store": store})
+        self.hidden, self.store = self.chains["hidden"], self.chains["store"]
+        first = self.epilogues[0]
+        if len(first.outputs) > 1:
+            raise ValueError(
+                f"{self.name}: hidden cannot return outputs, got {list(first.outputs[1:])}: it may "
+                "be run again in the backward pass; call two Linear, the first of which does"
+            )
+        self._first, self._second = Linear(self.hidden), Linear(self.store)
+        for layer, epilogue in zip((self._first, self._second), self.epilogues, strict=True):
+            layer.epilogue = epilogue  # which names this op in errors
+
+    def __call__(
+        self, x: Tensor, w1: Tensor | None = None, w2: Tensor | None = None, /, **arguments: Any
+    ) -> Any:
+        """Run the op: as the class says.
+
+        Raises:
+            TypeError, ValueError: An argument does not fit.
+            UnsupportedError: The tensors or an active mode do not go with a fused kernel.
+        """
+        self.check(x, w1, w2)
+        assert w1 is not None
+        assert w2 is not None
+        first, second = self._shared(arguments)
+        if not self._remakes(x, w1, w2, first):
+            h = self._first.run(x, w1, first, self._first.product)
+            return self._second.run(h, w2, second, self._second.product)
+        if drops(self.epilogues[0], first):
+            first["generator"] = _drawn(x, first.get("generator"), self.epilogues[0])
+        z = self._first.product(x, w1)
+        h = self.run_store(self.epilogues[0], z, first)
+        product = functools.partial(linear_of_remade, self.epilogues[0], z, first)
+        return self._second.run(h, w2, second, product)
+
+    def unfused(
+        self, x: Tensor, w1: Tensor | None = None, w2: Tensor | None = None, /, **arguments: Any
+    ) -> Any:
+        """Compute a call as a chain of torch operations: products, and each functor.
+
+        It takes the same arguments, returns the same outputs and drops the same elements.
+        """
+        self.check(x, w1, w2)
+        assert w1 is not None
+        assert w2 is not None
+        first, second = self._shared(arguments)
+        h = self.run_store(self.epilogues[0], self._first.product(x, w1), first, "unfused")
+        return self.run_store(self.epilogues[1], self._second.product(h, w2), second, "unfused")
+
+    def explain(
+        self, x: Tensor, w1: Tensor | None = None, w2: Tensor | None = None, /, **arguments: Any
+    ) -> PairExplanation:
+        """Say what a call with these arguments would run and why, without running it.
+
+        Returns a `PairExplanation`; print it. It has the report of each of the two layers, and what
+        is kept between the passes.
+
+        Raises:
+            TypeError, ValueError: An argument does not fit, as in a call.
+        """
+        self.check(x, w1, w2)
+        assert w1 is not None
+        assert w2 is not None
+        first, second = self._shared(arguments)
+        shape = self._first.shape(x, w1)
+        h = torch.empty(shape, dtype=factor_dtype(x), device=x.device)  # not touched
+        h.requires_grad_(self._learns(x, w1, first))
+        reports = (
+            explain_product(self._first, x, w1, first),
+            explain_product(self._second, h, w2, second),
+        )
+        return explain_pair(self, *reports, remade=self._remakes(x, w1, w2, first))
+
+    def check(self, x: Any, w1: Any, w2: Any) -> None:
+        """Raise TypeError or ValueError for factors that do not fit."""
+        check_factors(self.name, self.inputs, (x, w1, w2))
+        if x.dim() == 0:
+            raise wrong_shape(self.name, "x", x, "(..., K)", "use x[None]")
+        if w1.dim() != 2 or w1.shape[1] != x.shape[-1]:
+            of = f"x of shape {tuple(x.shape)}"
+            raise wrong_weight(self.name, "w1", w1, x.shape[-1], of)
+        if w2.dim() != 2 or w2.shape[1] != w1.shape[0]:
+            of = f"w1 of shape {tuple(w1.shape)}"
+            raise wrong_weight(self.name, "w2", w2, w1.shape[0], of)
+
+    def _shared(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The arguments of both layers."""
+        self.check_arguments(arguments)
+        wanted = f"this op takes {', '.join(map(repr, self.slots)) or 'no operands'}"
+        for key in arguments:
+            if key not in self.slots and key not in TAKEN:
+                near = nearest(key, (*self.slots, *TAKEN))
+                raise TypeError(f"{self.name}: unknown operand {key!r}; {wanted}{near}")
+        for key in self.slots:
+            if key not in arguments and key not in self.optional:
+                raise TypeError(
+                    f"{self.name}: operand {key!r} is missing; {wanted}: pass {key}=..."
+                )
+        first, second = self.epilogues
+        own = {key: value for key, value in arguments.items() if key in first.slots}
+        rest = {key: value for key, value in arguments.items() if key in second.slots}
+        rest |= {key: value for key, value in arguments.items() if key in TAKEN}
+        if "training" in arguments:
+            own["training"] = arguments["training"]
+        generator = arguments.get("generator")
+        if generator is not None and first.dropouts:
+            own["generator"] = generator
+            rest["generator"] = _later(generator, first.dropouts)
+        return own, rest
+
+    def _learns(self, x: Tensor, w1: Tensor, first: Mapping[str, Any]) -> bool:
+        """Whether a gradient goes back through the hidden tensor."""
+        return torch.is_grad_enabled() and any(
+            isinstance(one, Tensor) and one.requires_grad for one in (x, w1, *first.values())
+        )
+
+    def _remakes(self, x: Tensor, w1: Tensor, w2: Tensor, first: dict[str, Any]) -> bool:
+        """Whether what `hidden` makes is not kept for the gradient of w2, but made again.
+
+        That takes one tensor less where the gradient of `hidden` reads the product: it is kept in
+        any case, and the hidden tensor follows from it.
+        """
+        if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+            return False
+        if not w2.requires_grad or not self._learns(x, w1, first):
+            return False
+        if self._first.alone(x, w1, first):
+            return False
+        wanted = {
+            key for key, one in first.items() if isinstance(one, Tensor) and one.requires_grad
+        }
+        if x.requires_grad or w1.requires_grad:
+            wanted.add("x")
+        return needed(self.epilogues[0], wanted).x
+
+
+def _drawn(x: Tensor, generator: Any, epilogue: Epilogue) -> Any:
+    """What the dropouts of a chain start from, drawn as a call of it would."""
+    if isinstance(generator, (tuple, Tensor)):
+        return generator
+    where = ("cuda", x.get_device()) if x.is_cuda else ("cpu", 0)
+    drawn = draw(*where, generator, epilogue.dropouts, epilogue.name)
+    if drawn is None:
+        return draw_in_memory(x.device, epilogue.dropouts, generator, epilogue.name)
+    return drawn
+
+
+def _later(generator: Any, count: int) -> Any:
+    """A generator's numbers for the dropouts that follow the first `count`."""
+    if isinstance(generator, tuple) and len(generator) == 2:
+        return generator[0], generator[1] + count
+    if isinstance(generator, Tensor):
+        return generator + generator.new_tensor([0, count])
+    return generator

@@ -1,0 +1,75 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The report of `explain` of an op with two products: those of both, and what is kept of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from fusedops.explain.report import Kept
+from fusedops.product.report import ProductExplanation
+
+if TYPE_CHECKING:
+    from fusedops.product.declaration import ProductOp
+
+__all__ = ["PairExplanation", "explain_pair"]
+
+
+@dataclasses.dataclass(frozen=True)
+class PairExplanation:
+    """What a call of an op with two products would run, and why; print it, or read its attributes.
+
+    Attributes:
+        op: The declaration that is called.
+        first, second: The reports of the two layers, as those of two `Linear`.
+        kept: The tensors saved for the backward pass; none if no gradient is wanted. The hidden
+            tensor, which the second layer reads, is called h.
+        remade: Whether h is made again in the backward pass, in place of being kept.
+        flops: The floating-point operations of both products.
+        bytes: The bytes that must move in the forward pass.
+    """
+
+    op: ProductOp
+    first: ProductExplanation
+    second: ProductExplanation
+    kept: tuple[Kept, ...]
+    remade: bool
+    flops: int
+    bytes: int
+
+    def __str__(self) -> str:
+        lines = [f"{type(self.op).__name__}", f"  op    {self.op!r}"]
+        lines += [f"  kept  {one}" for one in self.kept]
+        if self.remade:
+            made = self.first.store
+            moved = 0 if made is None else made.bytes
+            lines.append(
+                f"  h     made again from z in the backward pass, by one kernel that moves {moved} "
+                "bytes, and not kept"
+            )
+        lines.append(f"  bytes {self.bytes} (each element that is touched, once by each kernel)")
+        for which, report in (("first", self.first), ("second", self.second)):
+            lines += [f"  {line}" for line in f"the {which} layer: {report}".splitlines()]
+        return "\n".join(lines)
+
+
+def explain_pair(
+    op: ProductOp, first: ProductExplanation, second: ProductExplanation, *, remade: bool
+) -> PairExplanation:
+    """The report of an op from those of its layers; `remade`: whether h is not kept."""
+    kept = [dataclasses.replace(one, name="w1") if one.name == "w" else one for one in first.kept]
+    for one in second.kept:
+        if one.name == "x" and remade:
+            continue
+        names = {"x": "h", "w": "w2", "z": "z2"}
+        kept.append(dataclasses.replace(one, name=names.get(one.name, one.name)))
+    return PairExplanation(
+        op=op,
+        first=first,
+        second=second,
+        kept=tuple(kept),
+        remade=remade,
+        flops=first.flops + second.flops,
+        bytes=first.bytes + second.bytes,
+    )

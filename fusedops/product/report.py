@@ -1,0 +1,177 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The report of `explain` of an op with one product: its vehicle, and the kernel after it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import torch
+from torch import Tensor
+
+from fusedops.explain.report import Explanation, Kept
+from fusedops.product.factors import factor_dtype
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from fusedops.product.declaration import ProductOp
+    from fusedops.product.epilogue import Epilogue
+
+    class OfOneProduct(Protocol):
+        """The part of an op with one product that this module reads; `SingleProduct` has it."""
+
+        inputs: ClassVar[tuple[str, ...]]
+        formula: ClassVar[str]
+        epilogue: Epilogue
+
+        def shape(self, first: Tensor, second: Tensor) -> tuple[int, ...]: ...
+        def alone(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> bool: ...
+        def absorbed(
+            self, first: Tensor, second: Tensor, arguments: dict[str, Any]
+        ) -> str | None: ...
+        def run_store(
+            self, epilogue: Epilogue, z: Tensor, arguments: Mapping[str, Any], way: str
+        ) -> Any: ...
+
+
+__all__ = ["ProductExplanation", "explain_product"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ProductExplanation:
+    """What a call of an op with one product would run, and why; print it, or read its attributes.
+
+    Attributes:
+        op: The declaration that is called.
+        product: The product, its dtype and its size, in words.
+        vehicle: What runs the product and the functors after it, with the reason and the bytes that
+            the functors move beside the product, in words.
+        kept: The tensors saved for the backward pass; none if no gradient is wanted.
+        backward: What the backward pass would run, in words; None if no gradient is wanted.
+        flops: The floating-point operations of the product.
+        bytes: The bytes that must move: each element once that the product reads and writes, and
+            those of the kernel after it.
+        store: What the kernel after the product would be; None if there is none.
+        notes: Further remarks, in words.
+    """
+
+    op: ProductOp
+    product: str
+    vehicle: str
+    kept: tuple[Kept, ...]
+    backward: str | None
+    flops: int
+    bytes: int
+    store: Explanation | None
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [
+            ("op", repr(self.op)),
+            ("product", self.product),
+            ("vehicle", self.vehicle),
+            *(("kept", str(one)) for one in self.kept),
+            *([("backward", self.backward)] if self.backward else []),
+            ("bytes", f"{self.bytes} (each element that is touched, once by each kernel)"),
+            *(("note", text) for text in self.notes),
+        ]
+        width = max(len(name) for name, _ in lines)
+        told = [type(self.op).__name__, *(f"  {name:<{width}}  {text}" for name, text in lines)]
+        if self.store is not None:
+            told += [f"  {line}" for line in f"the STORE: {self.store}".splitlines()]
+        return "\n".join(told)
+
+
+def explain_product(
+    op: OfOneProduct, first: Tensor, second: Tensor, arguments: dict[str, Any]
+) -> ProductExplanation:
+    """Explain a call whose factors have been checked; nothing is computed.
+
+    Raises:
+        TypeError, ValueError: An argument does not fit, as in a call.
+    """
+    shape, dtype = op.shape(first, second), factor_dtype(first)
+    inner = first.shape[-1]
+    flops = 2 * math.prod(shape) * inner
+    size = math.prod(shape) * dtype.itemsize
+    z = torch.empty(shape, dtype=dtype, device=first.device)  # not touched
+    factors = (first, second)
+    learns = torch.is_grad_enabled() and any(one.requires_grad for one in factors)
+    z.requires_grad_(learns)
+    operand = None
+    told: Explanation | None = None
+    if op.alone(first, second, arguments):
+        op.epilogue.bind(z, arguments)
+        operand = op.absorbed(first, second, arguments)
+    else:
+        told = op.run_store(op.epilogue, z, arguments, "explain")
+    moved = sum(one.numel() * one.element_size() for one in factors) + size
+    kept = [_given(key, one) for key, one in zip(op.inputs, factors, strict=True) if learns]
+    notes = []
+    if told is None:
+        added = "" if operand is None else f", which adds {operand!r}"
+        why = "the STORE is empty" if operand is None else "that is all of the STORE"
+        vehicle = f"torch's product alone{added}: {why}, and no byte is moved for it"
+    else:
+        told = dataclasses.replace(told, op=op.epilogue.plain)
+        moved += told.bytes
+        vehicle = (
+            f"torch's product, then one kernel for the STORE, which moves {told.bytes} bytes, "
+            f"{size} of them z again: no epilogue within a product is faster yet (docs/gemm.md)"
+        )
+        if dtype.itemsize < 4:
+            notes.append(
+                f"the product is accumulated in float32 and rounded to {_short(dtype)} before the "
+                "STORE gets it (docs/gemm.md has the bound)"
+            )
+        kept += [_renamed(one, flops) for one in told.kept]
+    backward = None
+    if learns:
+        wanted = [key for key, one in zip(op.inputs, factors, strict=True) if one.requires_grad]
+        products = f"{len(wanted)} product{'s' * (len(wanted) > 1)} for {' and '.join(wanted)}"
+        through = None if told is None else told.backward
+        backward = products if through is None else f"{_of_z(through)}; then {products}"
+    elif told is not None and told.backward:
+        backward = _of_z(told.backward)
+    sizes = f"{tuple(first.shape)} and {tuple(second.shape)} -> z {tuple(shape)}"
+    return ProductExplanation(
+        op=cast("ProductOp", op),
+        product=f"z = {op.formula}: {sizes} in {_short(dtype)}, {flops} flops, by torch",
+        vehicle=vehicle,
+        kept=tuple(kept),
+        backward=backward,
+        flops=flops,
+        bytes=moved,
+        store=told,
+        notes=tuple(notes),
+    )
+
+
+def _given(key: str, tensor: Tensor) -> Kept:
+    size = tensor.numel() * tensor.element_size()
+    return Kept(key, "the tensor that was given, not a copy", size, 0)
+
+
+def _renamed(kept: Kept, flops: int) -> Kept:
+    """What the kernel keeps of its x is the product."""
+    if kept.name != "x":
+        return kept
+    what = f"the product, which the STORE's gradient reads; to multiply again is {flops} flops"
+    return Kept("z", what, kept.bytes, kept.bytes)
+
+
+def _of_z(backward: str) -> str:
+    """The words of the kernel's backward pass, in which its x is the product."""
+    head, _, rest = backward.partition(" by ")
+    names = ", ".join(
+        "z" if name == "x" else name for name in head.removeprefix("gradients of ").split(", ")
+    )
+    return f"gradients of {names} by {rest}"
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,112 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""An op with one product: how a call is run, whichever the product is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fusedops.functors import Functor
+from fusedops.product.declaration import ProductOp
+from fusedops.product.epilogue import Epilogue
+from fusedops.product.factors import factor_dtype
+from fusedops.product.report import ProductExplanation, explain_product
+
+__all__ = ["SingleProduct"]
+
+
+class SingleProduct(ProductOp):
+    """An op of one product and the functors after it.
+
+    Attributes:
+        store: The functors after the product, in order.
+        epilogue: The `Map` that runs them.
+    """
+
+    #: The product as it is written, in the names of the inputs.
+    formula: ClassVar[str]
+
+    def __init__(self, store: Iterable[Functor] = ()) -> None:
+        super().__init__({"store": store})
+        self.store = self.chains["store"]
+        self.epilogue: Epilogue = self.epilogues[0]
+
+    def __call__(self, first: Tensor, second: Tensor | None = None, /, **arguments: Any) -> Any:
+        """Run the op: as the class says.
+
+        Raises:
+            TypeError, ValueError: An argument does not fit.
+            UnsupportedError: The tensors or an active mode do not go with a fused kernel.
+        """
+        self.check(first, second)
+        assert second is not None
+        return self.run(first, second, arguments, self.product)
+
+    def unfused(self, first: Tensor, second: Tensor | None = None, /, **arguments: Any) -> Any:
+        """Compute a call as a chain of torch operations: the product, then each functor.
+
+        It takes the same arguments, returns the same outputs and drops the same elements; torch
+        differentiates it as often as needed.
+        """
+        self.check(first, second)
+        assert second is not None
+        return self.run_store(self.epilogue, self.product(first, second), arguments, "unfused")
+
+    def explain(
+        self, first: Tensor, second: Tensor | None = None, /, **arguments: Any
+    ) -> ProductExplanation:
+        """Say what a call with these arguments would run and why, without running it.
+
+        Returns a `ProductExplanation`; print it. Its line *vehicle* says by what the product and
+        the STORE are run, with the reason and the bytes.
+
+        Raises:
+            TypeError, ValueError: An argument does not fit, as in a call.
+        """
+        self.check(first, second)
+        assert second is not None
+        self.check_arguments(arguments)
+        return explain_product(self, first, second, arguments)
+
+    def check(self, first: Any, second: Any) -> None:
+        """Raise TypeError or ValueError for factors that do not fit."""
+        raise NotImplementedError
+
+    def shape(self, first: Tensor, second: Tensor) -> tuple[int, ...]:
+        """The shape of the product of checked factors."""
+        raise NotImplementedError
+
+    def product(self, first: Tensor, second: Tensor, operand: Tensor | None = None) -> Tensor:
+        """The product, by torch; plus an operand that is `absorbed`, in the same call."""
+        raise NotImplementedError
+
+    def absorbed(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> str | None:
+        """The operand that torch's product adds by itself, which is all that the STORE does."""
+        return None
+
+    def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any], product: Any) -> Any:
+        """Run a call whose factors have been checked, with `product` as that of this class."""
+        if not self.alone(first, second, arguments):
+            return self.run_store(self.epilogue, product(first, second), arguments)
+        operand = self.absorbed(first, second, arguments)
+        given = () if operand is None else (arguments[operand],)
+        z = product(first, second, *given)
+        if len(arguments) > len(given) and not torch.compiler.is_compiling():
+            self._check_unread(z, arguments)
+        return z
+
+    def alone(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> bool:
+        """Whether a call needs no kernel after torch's product."""
+        if self.store and self.absorbed(first, second, arguments) is None:
+            return False
+        dtype = arguments.get("dtype")
+        return arguments.get("out") is None and dtype in (None, factor_dtype(first))
+
+    def _check_unread(self, z: Tensor, arguments: dict[str, Any]) -> None:
+        """Check the arguments of a call that runs no kernel, which would have."""
+        self.check_arguments(arguments)
+        self.epilogue.bind(z, arguments)

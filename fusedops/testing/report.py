@@ -1,0 +1,119 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a check reports, and what all checks compare with."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusedops.reference.error_bound import Expected
+
+__all__ = ["SEED", "Compared", "Report", "cut", "same_bits", "worst"]
+
+#: The seed of the inputs that a check draws.
+SEED = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Compared:
+    """One comparison.
+
+    Attributes:
+        case: Which inputs.
+        what: An output, a gradient, or a property.
+        elements: How many there are.
+        at: The index of the worst of them; None if there are none.
+        got, wanted: What it is, and what it should be.
+        share: Of its bound; beyond 1 it is wrong.
+    """
+
+    case: str
+    what: str
+    elements: int
+    at: tuple[int, ...] | None
+    got: float
+    wanted: float
+    share: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What `check` compared; prints as a table with the worst element of each comparison."""
+
+    declaration: str
+    compared: tuple[Compared, ...]
+
+    @property
+    def worst(self) -> Compared:
+        """The comparison that is nearest to its bound, or farthest beyond it."""
+        return max(self.compared, key=lambda one: one.share)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every element is within its bound."""
+        return self.worst.share <= 1
+
+    def __str__(self) -> str:
+        head = ("case", "what", "elements", "worst at", "got", "wanted", "of its bound")
+        rows = [head]
+        for one in self.compared:
+            at = "" if one.at is None else str(list(one.at))
+            numbers = ("", "") if one.at is None else (f"{one.got:.9g}", f"{one.wanted:.9g}")
+            share = f"{one.share:.3g}" + (" OUT" if one.share > 1 else "")
+            rows.append((one.case, one.what, str(one.elements), at, *numbers, share))
+        widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        out = sum(one.share > 1 for one in self.compared)
+        verdict = f"{out} of {len(self.compared)} are out" if out else "all within the bound"
+        return "\n".join([self.declaration, *lines, verdict])
+
+
+def worst(case: str, what: str, got: Tensor, want: Expected) -> Compared:
+    """The element of a result that is nearest to its bound, or farthest beyond it."""
+    value, allowed = want.value, want.allowed(got.dtype)
+    if not got.numel() or got.shape != value.shape:
+        of_shape = 0.0 if got.shape == value.shape else math.inf
+        return Compared(case, what, got.numel(), None, 0.0, 0.0, of_shape)
+    exact = got.double()
+    share = (exact - value).abs() / allowed
+    # A bound of 0 (a row of zeros) allows exactly what it says.
+    share = torch.where((exact == value) | (exact.isnan() & value.isnan()), 0, share)
+    # The dtype may end below the truth: half an ulp beyond its last number.
+    info = torch.finfo(got.dtype)
+    beyond = value.abs() + allowed >= info.max * (1 + info.eps / 4)
+    overflow = exact.isinf() & value.isfinite() & (exact.sign() == value.sign())
+    share = torch.where(overflow & beyond, 0, share).nan_to_num(math.inf, math.inf)
+    flat = int(share.argmax())
+    at = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), got.shape))
+    return Compared(
+        case, what, got.numel(), at, exact[at].item(), value[at].item(), share[at].item()
+    )
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Whether two results have the same bits."""
+    bits = [tensor.detach().contiguous().flatten().view(torch.uint8) for tensor in (a, b)]
+    return torch.equal(*bits)
+
+
+def cut(value: Any, shape: Sequence[int], sizes: Mapping[int, int]) -> Any:
+    """A tensor that broadcasts against a shape, once some dimensions of that have been cut.
+
+    Args:
+        value: The tensor; what is none is returned.
+        shape: The shape that it broadcasts against.
+        sizes: The sizes that dimensions of the shape are cut to.
+    """
+    if not isinstance(value, Tensor):
+        return value
+    for dim, size in sizes.items():
+        own = dim - len(shape)
+        if -own <= value.dim() and value.shape[own] == shape[dim]:
+            value = value.narrow(own, value.shape[own] - size, size)  # the end: misaligned
+    return value
