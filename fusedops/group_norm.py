@@ -75,10 +75,10 @@ class _ChannelNorm(LayerNorm):
     ) -> None:
         super().__init__(load, store, eps=eps, stats=stats)
         for functor in (*self.load, *self.store):
-            if functor.shares:
+            if functor.shares or functor.positions:
                 raise ValueError(
-                    f"{self.name}: {functor!r} cannot share its draw here, where the channels of x "
-                    "are two dimensions; leave shared out, or use a LayerNorm on a view of x"
+                    f"{self.name}: {functor!r} cannot share its draw or read positions here, where "
+                    "the channels of x are two dimensions; use a LayerNorm on a view of x"
                 )
         self.per_channel = {
             name for functor in (*self.load, *self.store) for name in functor.channel_operands

@@ -18,6 +18,7 @@ from torch import Tensor
 from fusedops.bind.generator import check_generator
 from fusedops.bind.geometry import mismatch
 from fusedops.bind.layouts import check_layouts
+from fusedops.bind.positions import check_positions
 from fusedops.bind.scalars import (
     check_draw,
     check_offset,
@@ -166,6 +167,7 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
             value = read_number(name, key, role, value)
         values[key] = value
     check_shared(op, x.dim(), reduced)
+    check_positions(op, x.dim())
     load, store, slots = _acting(op, values, training)
     if slots and isinstance(generator, torch.Generator):
         check_generator(name, generator, x.device.type, x.device.index or 0)
@@ -277,7 +279,12 @@ def check_tensor(
             f"{name}: operand {key!r} must be {role.value}, got a tensor; use {key}.item()"
         )
     check_device(name, key, value, x)
-    roles = {Role.FLAGS: _FLAGS, Role.COUNT: _COUNTS, Role.IDS: _IDS}
+    roles = {
+        Role.FLAGS: _FLAGS,
+        Role.COUNT: _COUNTS,
+        Role.IDS: _IDS,
+        Role.INTEGER: (*_FLAGS, *_IDS),
+    }
     allowed = roles.get(role, FLOATING)
     if value.dtype not in allowed:
         cure = {
@@ -286,6 +293,7 @@ def check_tensor(
             Role.FLAGS: f"write {key} != 0 (True is masked out) or {key} == 0, whichever is meant",
             Role.COUNT: f"convert it with {key}.long()",
             Role.IDS: f"convert it with {key}.long()",
+            Role.INTEGER: f"convert it with {key}.long()",
         }[role]
         if value.is_complex():
             cure = _parts_of(key)

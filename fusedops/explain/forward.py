@@ -302,8 +302,13 @@ def _notes(
     last = max((i for i, f in enumerate(bound.load) if not f.masks), default=-1)
     if any(functor.masks for functor in bound.load[: max(last, 0)]):
         notes.append("masks are applied last, whatever stands after them")
-    if any(functor.bounds for functor in acting):
+    rank = bound.x.dim()
+    bounded = [functor for functor in acting if functor.bounds_along(rank, bound.reduced)]
+    if bounded:
         notes.append("columns that indices mask out are not loaded: the bytes are an upper bound")
+    for functor in acting:
+        if functor.masks and functor.positions and functor not in bounded:
+            notes.append(f"no range of columns follows from {functor!r}: all columns are loaded")
     if info is not None and info.schedule == "streaming" and bound.op.reduces:
         notes.append("the row is read twice: the second time from a cache, where it is still there")
     if gradients is not None and gradients.refused:

@@ -43,6 +43,7 @@ class Role(enum.Enum):
     FLAGS = "a bool tensor"
     COUNT = "an int32 or int64 tensor or an int"
     IDS = "a tensor of integers"
+    INTEGER = "a tensor of integers or bools, or an int"
     PROBABILITY = "a float in [0, 1]"
     ROW = "a floating-point tensor of one number a row, or a number"
 
@@ -170,6 +171,19 @@ class Functor:
         A functor that overrides `shares` has it as well.
         """
         raise NotImplementedError(f"{type(self).__name__}: sharing(dims), the same with other dims")
+
+    def bounds_along(self, rank: int, reduced: Sequence[int]) -> bool:
+        """Whether the functor has bounds where these dimensions of an x of this rank make a row."""
+        return self.bounds
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The dimensions of x, as the call gives it, whose coordinates the functor reads.
+
+        `apply` gets them from ``chain.position(dim)``, and `emit` the C++ operands from
+        ``writer.position(dim)``. Negative ones are counted from the end.
+        """
+        return ()
 
     @property
     def channel_operands(self) -> tuple[str, ...]:

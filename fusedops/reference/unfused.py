@@ -79,6 +79,17 @@ class Chain:
         """The number of each row's query, as a column."""
         return torch.arange(self.queries, device=self._bound.x.device)[:, None]
 
+    def position(self, dim: int) -> Tensor:
+        """The coordinates along a dimension of x, arranged."""
+        x = self._bound.x
+        sizes = [1] * x.dim()
+        sizes[dim] = -1
+        return self.arrange(torch.arange(x.shape[dim], device=x.device).view(sizes))
+
+    def nothing(self) -> Tensor:
+        """One element that stands for any value."""
+        return torch.zeros((), dtype=self._bound.compute, device=self._bound.x.device)
+
     def save(self, name: str, value: Tensor) -> Tensor:
         """Keep a value as an output; the chain goes on with what was kept."""
         rounded = self.rounded(name, value)

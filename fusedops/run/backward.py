@@ -322,7 +322,6 @@ class Backward:
                 operands[name] = Number(self.slots[name], isinstance(value, int))
         views = self.views
         rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
-        query, *numbers = (() if place is None else place.row_strides for place in self.maps)
         write = ArgumentWriter(
             compute=self.compute,
             sizes=geometry.sizes,
@@ -330,8 +329,7 @@ class Backward:
             queries=x.shape[rows[-1]] if rows else 1,
             operands=operands,
             outputs={n: views[saved_name(n)] for n in op.saves if saved_name(n) in views},
-            query=query,
-            drawn_rows=dict(zip(forward.row_numbers(bound), numbers, strict=True)),
+            maps=forward.row_maps(bound, self.maps),
             slots=self.slots,
             output_gradients={
                 n: views[joining_name(n)] for n in op.joining if n in gradient.joining

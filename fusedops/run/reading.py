@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch import Tensor
 
 from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry
+from fusedops.bind.positions import read_positions
 from fusedops.bind.shared_draws import shared_dims
 from fusedops.run.operand_gradients import Occurrence
 from fusedops.schedule.row_partition import Sharing
@@ -71,11 +72,12 @@ def rank_of(bound: Bound, sizes: Sequence[int]) -> int:
 
 
 def _broadcasts(bound: Bound) -> bool:
-    """Whether a functor tells queries apart, or operands or draws with rows are shared by some."""
+    """Whether rows differ by their places, or some of them share operands or draws with rows."""
     x, reduced = bound.x, bound.reduced
-    if bound.op.causal:
+    functors = (*bound.load, *bound.store)
+    if bound.op.causal or {*read_positions(functors, x.dim())} - {*reduced}:
         return True
-    drawing = (functor for functor in (*bound.load, *bound.store) if functor.draws is not None)
+    drawing = (functor for functor in functors if functor.draws is not None)
     if any({*shared_dims(functor, x.dim())} - {*reduced} for functor in drawing):
         return True
     for value in bound.operands.values():

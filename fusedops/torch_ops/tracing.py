@@ -84,10 +84,11 @@ def call_operator(
     dim = reduced
     if len(reduced) > 1:  # which go last, where the operator makes them one
         last = reduced[0] == x.dim() - len(reduced)
-        if not last and any(functor.shares for functor in (*op.load, *op.store)):
+        if not last and any(one.shares or one.positions for one in (*op.load, *op.store)):
             raise UnsupportedError(
-                f"{name}: a draw that is shared along dimensions of x goes with tracing only where "
-                f"several reduced dimensions are x's last, got dim={reduced} of {x.dim()}; "
+                f"{name}: a draw that is shared along dimensions of x, or a position along one, "
+                "goes with tracing only where several reduced dimensions are x's last, got "
+                f"dim={reduced} of {x.dim()}; "
                 "movedim them to the end before the call, or use op.unfused"
             )
         tensors = [arranged(tensor, x.shape, reduced) for tensor in tensors]
