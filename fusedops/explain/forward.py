@@ -116,7 +116,9 @@ def _place(bound: Bound, name: str, info: ForwardInfo | None, *, out: bool = Fal
     view = info.outputs[name] if out else info.operands[name]
     assert isinstance(view, View)
     lies = [_columns_lie(view)]
-    if tensor is not None and not out and name != "x":
+    if tensor is not None and not out and name in bound.tables:
+        lies = ["looked up by an index"]
+    elif tensor is not None and not out and name != "x":
         lies += _rows_lie(bound, tensor, view)
     width, limit = _width(view, dtype.itemsize, tensor, info.tile)
     return Place(dtype, shape, ", ".join(lies), width, limit, touched * dtype.itemsize)
@@ -328,7 +330,7 @@ def _with_copies(bound: Bound) -> tuple[Bound, tuple[str, ...], int]:
 
     def copied(name: str, value: Any) -> Any:
         nonlocal moved
-        if not isinstance(value, Tensor):
+        if not isinstance(value, Tensor) or name in bound.tables:
             return value
         seen = arranged(value, x.shape, bound.reduced)
         if not seen.is_contiguous():

@@ -134,8 +134,8 @@ def _trace(one: _Function, operands: int, dims: tuple[int, ...]) -> Traced:
     if one.masks and VALUE in result.reads([result.value]):
         raise TypeError(
             f"{one.title}: it must return floating point, or truth values that do not depend on "
-            "the value if it is a mask, got torch.bool; convert it with .to(x.dtype), or compute the "
-            "mask of fusedops.position and operands: masks apply last, whatever stands after them"
+            "the value if it is a mask, got torch.bool; convert it with .to(x.dtype), or compute "
+            "the mask of fusedops.position and operands: masks apply last, whatever follows them"
         )
     frozen = _freeze(one)
     try:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 
 from fusedops import _runtime
+from fusedops.bind.tables import SeenTable
 from fusedops.generate.views import STORAGE, Number, View
 
 __all__ = ["ArgumentWriter", "RowMaps"]
@@ -67,6 +68,7 @@ class ArgumentWriter:
         operands: Mapping[str, View | Number],
         outputs: Mapping[str, View],
         maps: RowMaps,
+        tables: Mapping[str, SeenTable] | None = None,
         slots: Mapping[str, int],
         output_gradients: Mapping[str, View] | None = None,
         drawn_in_memory: bool = False,
@@ -79,6 +81,7 @@ class ArgumentWriter:
         self._outputs = outputs
         self._output_gradients = output_gradients or {}
         self._maps = maps
+        self._tables = tables or {}
         self._slots = slots
         self.drawn_in_memory = drawn_in_memory
         self.dropout_slot = -1  # of the functor that is emitted next
@@ -153,6 +156,13 @@ class ArgumentWriter:
     def query_map(self) -> None:
         """Append the map from a row's coordinates to its query index."""
         self.words.extend(self._maps.query)
+
+    def table(self, name: str) -> str:
+        """Append a table's first entry, the number of entries and the step between them."""
+        kind = self.operand(name)
+        table = self._tables[name]
+        self.words += (table.entries, table.step)
+        return kind
 
     def position(self, dim: int) -> str:
         """Append the coordinate along a dimension of x."""

@@ -46,7 +46,8 @@ def copies(bound: Bound) -> tuple[Tensor, dict[str, Any]]:
             return value
         return arranged(value, bound.x.shape, bound.reduced).contiguous()
 
-    return dense(bound.x), {name: dense(value) for name, value in bound.operands.items()}
+    operands = bound.operands.items()
+    return dense(bound.x), {k: v if k in bound.tables else dense(v) for k, v in operands}
 
 
 def run_on_copies(op: Runnable, bound: Bound) -> Any:

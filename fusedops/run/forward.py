@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from fusedops import _runtime
-from fusedops.bind.bind import FLOATING, KEPT, Bound
+from fusedops.bind.bind import KEPT, Bound
 from fusedops.bind.geometry import Geometry, Placed, Strided, Virtual, place
+from fusedops.bind.operands import FLOATING
 from fusedops.bind.positions import row_positions
 from fusedops.bind.shared_draws import drawn_rows
 from fusedops.errors import UnsupportedError
@@ -234,6 +235,7 @@ def describe(bound: Bound, target: Target | None = None, reading: Reading = USUA
         operands=operands,
         outputs=views,
         maps=row_maps(bound, places),
+        tables=bound.tables,
         slots=op.slots,
         drawn_in_memory=isinstance(bound.generator, Tensor),
     )
@@ -296,7 +298,7 @@ def _parts(bound: Bound, reading: Reading = USUAL) -> tuple[dict[str, Part], dic
     """The tensors that the kernel reads and the tensors that it writes, each by name."""
     x, op, rank = bound.x, bound.op, bound.x.dim()
     inputs = {"x": part_of(x, (_runtime.POINTER, 0))}
-    for name, value in bound.operands.items():
+    for name, value in bound.seen.items():
         if isinstance(value, Tensor):
             patch = (_runtime.POINTER, op.slots[name])
             inputs[name] = part_of(value, patch, is_shared(bound, name, value, reading))

@@ -19,7 +19,7 @@ from torch import Tensor
 from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry
 from fusedops.bind.positions import read_positions
 from fusedops.bind.shared_draws import shared_dims
-from fusedops.run.operand_gradients import Occurrence
+from fusedops.run.operand_gradients import Occurrence, gradient_like, occurrences
 from fusedops.schedule.row_partition import Sharing
 from fusedops.schedule.traffic import without_rows
 
@@ -80,7 +80,7 @@ def _broadcasts(bound: Bound) -> bool:
     drawing = (functor for functor in functors if functor.draws is not None)
     if any({*shared_dims(functor, x.dim())} - {*reduced} for functor in drawing):
         return True
-    for value in bound.operands.values():
+    for value in bound.seen.values():
         if not isinstance(value, Tensor) or without_rows(value, x, reduced):
             continue
         lead = x.dim() - value.dim()
@@ -108,7 +108,8 @@ def readings(bound: Bound, first: Geometry, backward: bool = False) -> Iterator[
         *(r for r in RANKS if len(sizes) <= r < usual),
     ]
     alone = bound.x.dim() == len(bound.reduced)
-    own = [value for value in bound.operands.values() if isinstance(value, Tensor)]
+    own = [value for value in bound.seen.values() if isinstance(value, Tensor)]
+    own += [gradient_like(bound, one) for one in occurrences(bound.op, bound.tables)]
     open_ = backward and any(may_broadcast(bound, value) for value in own)
     kinds = [(False, False)] + [(False, True)] * open_ + [(True, False)] * (alone and bool(own))
     many = (False, True) if backward and first.rows == 1 else (False,)
@@ -166,7 +167,7 @@ def as_read(bound: Bound, one: Occurrence, share: Sharing, reading: Reading) -> 
         share: How they share it by the strides alone.
         reading: The reading.
     """
-    value = bound.operands[one.name]
+    value = gradient_like(bound, one)
     if one.side == "op" and share.kind != "apart":  # also where a row has one column
         share = share._replace(kind="row")
     if share.kind in ("each", "column", "row") and is_shared(bound, one.name, value, reading):

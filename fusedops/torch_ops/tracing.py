@@ -19,6 +19,7 @@ import fusedops.torch_ops.operators  # noqa: F401 (registers them)
 from fusedops.bind.arranged import arranged, restored
 from fusedops.bind.bind import check_names, check_number, find_reduced
 from fusedops.bind.scalars import check_offset, check_pair
+from fusedops.bind.tables import tables_of
 from fusedops.declare.text import lacking_text
 from fusedops.errors import UnsupportedError
 
@@ -91,7 +92,11 @@ def call_operator(
                 f"dim={reduced} of {x.dim()}; "
                 "movedim them to the end before the call, or use op.unfused"
             )
-        tensors = [arranged(tensor, x.shape, reduced) for tensor in tensors]
+        tables = tables_of((*op.load, *op.store))
+        tensors = [
+            tensor if key in tables else arranged(tensor, x.shape, reduced)
+            for key, tensor in zip(names, tensors, strict=True)
+        ]
         x = arranged(x, x.shape, reduced)
         dim = tuple(range(x.dim() - len(reduced), x.dim()))
     if not tensors:  # AOTInductor runs no operator whose list of tensors is empty
