@@ -179,7 +179,7 @@ def _cut(
 
     given = {k: v if k in bound.tables else cut(v) for k, v in operands.items()}
     for key, one in tables_of((*bound.load, *bound.store)).items():
-        dim = None if one.dim is None else one.dim % x.dim()
+        dim = -1 if one.dim is None else one.dim % x.dim()
         if dim in sizes and given[key].shape[1] == x.shape[dim]:
             given[key] = given[key][:, x.shape[dim] - sizes[dim] :]
     return _Case(name, cut(x), given)

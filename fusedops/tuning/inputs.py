@@ -49,9 +49,9 @@ def fewer_rows(bound: Bound, elements: int) -> tuple[Tensor, dict[str, Any]]:
 
     given = {k: v if k in bound.tables else cut(v) for k, v in bound.operands.items()}
     for key, one in tables_of((*bound.load, *bound.store)).items():
-        dim = None if one.dim is None else one.dim % x.dim()
-        if dim is not None and given[key].shape[1] == bound.x.shape[dim]:
-            given[key] = given[key][:, : sizes[dim]]
+        along = -1 if one.dim is None else one.dim % x.dim()
+        if along >= 0 and given[key].shape[1] == bound.x.shape[along]:
+            given[key] = given[key][:, : sizes[along]]
     return x, given
 
 
