@@ -393,3 +393,18 @@ def test_they_compile_for_a_gpu(arch):
     }
     check_compiles(described(op, x, operands, arch))
     check_gradient_compiles(backward_of(op, x, operands, arch))
+
+
+def test_an_export_has_the_lookup_and_no_gradient_of_the_table(tmp_path):
+    op = fo.Softmax(load=[fo.Gather("table", "index")])
+    x = torch.empty(2, 4, 16, 32, device="meta")
+    given = {
+        "table": torch.empty(9, 4, device="meta"),
+        "index": torch.empty(16, 32, dtype=torch.int32, device="meta"),
+    }
+    with pytest.raises(fo.UnsupportedError, match=r"of table, which is looked up by an index"):
+        fo.export(op, x, **given, name="looked", arch="cpu", path=tmp_path / "a.h")
+    header = fo.export(
+        op, x, **given, name="looked", arch="cpu", path=tmp_path / "b.h", backward=["x"]
+    )
+    assert header.parameters["looked_forward"] == ("x", "table", "index", "y", "kept")

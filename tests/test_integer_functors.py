@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functors of integers and of positions: exact arithmetic, biases and masks made from indices."""
 
+import functools
 import pickle
 
 import pytest
@@ -11,6 +12,7 @@ from references import check
 from test_variants import ARCHS, check_compiles, described
 
 import fusedops as fo
+from fusedops.functors.definition import Bounds
 
 WIDE = 1 << 60  # beyond the 53 bits of a double, let alone the 24 of a float
 
@@ -469,3 +471,33 @@ def test_they_compile_for_a_gpu(arch):
         "k": whole(2, 1, 1, 1024),
     }
     check_compiles(described(op, x, operands, arch))
+
+
+def test_columns_out_of_the_range_are_not_loaded(monkeypatch):
+    """With a range that is too narrow the others are missing: so it decides what is loaded.
+
+    A GPU reads masked packs beside the range in their place, and relies on the mask.
+    """
+    monkeypatch.setattr(
+        "fusedops.functors.trace.bounds_of",
+        lambda value, trees, operands, positions: (Bounds(positions[0], "0", "int64_t(64)"),),
+    )
+    op = fo.Softmax(load=[fo.functor(lambda x: fo.position(-1) >= 0)()])
+    y = op(torch.zeros(3, 4096))
+    torch.testing.assert_close(y[:, :64].sum(-1), torch.ones(3))
+    assert not y[:, 2048:].any()
+
+
+def of_place(placed):
+    return fo.functor(lambda x: x + placed().to(x.dtype))
+
+
+def test_an_export_of_positions_is_for_its_rows(tmp_path):
+    """Another number of rows would have other coordinates; along the columns it would not."""
+    x = torch.empty(6, 32, device="meta")
+    for dim, rows in ((-2, ()), (-1, ("rows",))):
+        placed = functools.partial(fo.position, dim)
+        op = fo.Softmax(load=[of_place(placed)()])
+        path = tmp_path / f"of{-dim}.h"
+        header = fo.export(op, x, name="placed", arch="cpu", path=path)
+        assert header.parameters["placed_forward"] == (*rows, "x", "y", "kept")
