@@ -50,6 +50,7 @@ _NAMES = [
     "export",
     "functor",
     "nn",
+    "position",
 ]
 
 
@@ -86,6 +87,7 @@ if TYPE_CHECKING or not _is_command():
     from fusedops.errors import MissingVariantError as MissingVariantError
     from fusedops.errors import UnsupportedError as UnsupportedError
     from fusedops.functors import Functor as Functor
+    from fusedops.functors import position as position
     from fusedops.functors import shipped as _shipped
     from fusedops.functors.shipped import *
     from fusedops.row_op import RowOp as RowOp

@@ -27,6 +27,7 @@ _Plain: TypeAlias = (
     | shipped.Causal
     | shipped.Dropout
     | shipped.Gate
+    | shipped.Gather
     | shipped.Lengths
     | shipped.Mask
     | shipped.Residual[None]

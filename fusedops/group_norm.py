@@ -18,8 +18,9 @@ from typing import Any
 from torch import Tensor
 
 from fusedops._runtime import Reason
-from fusedops.bind.bind import Bound, bind, check_names, check_tensor
+from fusedops.bind.bind import Bound, bind, check_names
 from fusedops.bind.layouts import check_layouts
+from fusedops.bind.operands import check_tensor
 from fusedops.bind.scalars import read_int, read_ints
 from fusedops.declare.chains import OPTIONS
 from fusedops.declare.text import spell
@@ -75,10 +76,11 @@ class _ChannelNorm(LayerNorm):
     ) -> None:
         super().__init__(load, store, eps=eps, stats=stats)
         for functor in (*self.load, *self.store):
-            if functor.shares:
+            if functor.shares or functor.positions or functor.tables:
                 raise ValueError(
-                    f"{self.name}: {functor!r} cannot share its draw here, where the channels of x "
-                    "are two dimensions; leave shared out, or use a LayerNorm on a view of x"
+                    f"{self.name}: {functor!r} cannot share its draw, read positions or look up a "
+                    "table here, where the channels of x are two dimensions; use a LayerNorm on a "
+                    "view of x"
                 )
         self.per_channel = {
             name for functor in (*self.load, *self.store) for name in functor.channel_operands

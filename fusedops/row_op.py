@@ -49,6 +49,8 @@ _FLAGS = {
     Role.FLAGS: _runtime.SLOT_TENSOR,
     Role.IDS: _runtime.SLOT_TENSOR,
     Role.COUNT: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR,
+    Role.TABLE: _runtime.SLOT_TENSOR,
+    Role.INTEGER: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR,
     Role.PROBABILITY: _runtime.SLOT_PROBABILITY | _runtime.SLOT_NUMBER,
     Role.ROW: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR,
 }

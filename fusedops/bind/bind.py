@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.generator import check_generator
-from fusedops.bind.geometry import mismatch
 from fusedops.bind.layouts import check_layouts
+from fusedops.bind.operands import FLOATING, check_tensor, dtype_names, parts_of
+from fusedops.bind.positions import check_positions
 from fusedops.bind.scalars import (
     check_draw,
     check_offset,
@@ -27,16 +28,12 @@ from fusedops.bind.scalars import (
     read_number,
 )
 from fusedops.bind.shared_draws import check_shared
+from fusedops.bind.tables import SeenTable, check_table, seen, tables_of
 from fusedops.declare.chains import OPTIONS
 from fusedops.declare.declaration import Declaration
 from fusedops.declare.hints import for_call
 from fusedops.errors import shortened
 from fusedops.functors import Functor, Role
-
-FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_FLAGS = (torch.bool,)
-_COUNTS = (torch.int32, torch.int64)
-_IDS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 #: The output with the row statistics, saved for the backward pass. No operand has such a name.
 KEPT = "kept statistics"
@@ -59,6 +56,7 @@ class Bound(NamedTuple):
         out: The preallocated outputs, by output name.
         generator: The generator for dropout, or a drawn (seed, offset): a pair or a tensor.
         keep: Whether the call also writes row statistics, for the backward pass (`KEPT`).
+        tables: The tables that functors look up, by operand name.
     """
 
     op: Declaration
@@ -74,6 +72,14 @@ class Bound(NamedTuple):
     out: Mapping[str, Tensor]
     generator: torch.Generator | tuple[int, int] | Tensor | None
     keep: bool = False
+    tables: Mapping[str, SeenTable] = {}
+
+    @property
+    def seen(self) -> Mapping[str, Any]:
+        """The operands as kernels see them, all of which broadcast against x."""
+        if not self.tables:
+            return self.operands
+        return {**self.operands, **{name: one.first for name, one in self.tables.items()}}
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -129,8 +135,8 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
         check_layouts(name, {"x": x, **operands, "out": options.get("out")})
     if x.dtype not in FLOATING:
         raise TypeError(
-            f"{name}: x must be floating point ({_names(FLOATING)}), got {x.dtype}; "
-            f"{_parts_of('x') if x.is_complex() else 'convert it, for example with x.float()'}"
+            f"{name}: x must be floating point ({dtype_names(FLOATING)}), got {x.dtype}; "
+            f"{parts_of('x') if x.is_complex() else 'convert it, for example with x.float()'}"
         )
     check_names(op, name, operands)
     for key in options:
@@ -140,7 +146,7 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
     dtype = x.dtype if options.get("dtype") is None else options["dtype"]
     if not isinstance(dtype, torch.dtype) or dtype not in FLOATING:
         got = shortened(dtype)
-        raise TypeError(f"{name}: dtype must be one of {_names(FLOATING)}, got {got}")
+        raise TypeError(f"{name}: dtype must be one of {dtype_names(FLOATING)}, got {got}")
     training = options.get("training", True)
     if not isinstance(training, bool):
         raise TypeError(f"{name}: training must be True or False, got {shortened(training)}")
@@ -162,10 +168,19 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
         value = operands[key]
         if isinstance(value, Tensor):
             check_tensor(name, key, role, value, x, reduced)
+        elif role is Role.TABLE:
+            raise TypeError(
+                f"{name}: operand {key!r} must be {role.value}, got {type(value).__name__}; make a "
+                f"table with torch.as_tensor({key})"
+            )
         else:
             value = read_number(name, key, role, value)
         values[key] = value
     check_shared(op, x.dim(), reduced)
+    check_positions(op, x.dim())
+    tables = tables_of((*op.load, *op.store))
+    for key, one in tables.items():
+        check_table(name, one, values[key], x, reduced)
     load, store, slots = _acting(op, values, training)
     if slots and isinstance(generator, torch.Generator):
         check_generator(name, generator, x.device.type, x.device.index or 0)
@@ -186,6 +201,7 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
         dropout_slots=slots,
         out={},
         generator=generator,
+        tables={key: seen(values[key], one, x.dim()) for key, one in tables.items()},
     )
     given = options.get("out")
     return bound if given is None else bound._replace(out=_out(bound, name, given))
@@ -268,59 +284,6 @@ def find_reduced(
     return result
 
 
-def check_tensor(
-    name: str, key: str, role: Role, value: Tensor, x: Tensor, reduced: tuple[int, ...]
-) -> None:
-    """Raise TypeError or ValueError for a tensor operand that does not fit its role or x."""
-    if role is Role.PROBABILITY:
-        raise TypeError(
-            f"{name}: operand {key!r} must be {role.value}, got a tensor; use {key}.item()"
-        )
-    check_device(name, key, value, x)
-    roles = {Role.FLAGS: _FLAGS, Role.COUNT: _COUNTS, Role.IDS: _IDS}
-    allowed = roles.get(role, FLOATING)
-    if value.dtype not in allowed:
-        cure = {
-            Role.VALUE: f"convert it, for example with {key}.to(x.dtype)",
-            Role.ROW: f"convert it, for example with {key}.to(x.dtype)",
-            Role.FLAGS: f"write {key} != 0 (True is masked out) or {key} == 0, whichever is meant",
-            Role.COUNT: f"convert it with {key}.long()",
-            Role.IDS: f"convert it with {key}.long()",
-        }[role]
-        if value.is_complex():
-            cure = _parts_of(key)
-        raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {value.dtype}; {cure}")
-    wrong = None if value.shape == x.shape else mismatch(x.shape, value.shape)
-    if wrong is not None:
-        detail = (
-            f"x has no dimension {wrong.dim}"
-            if wrong.wanted is None
-            else f"size {wrong.got} in dimension {wrong.dim} where x has {wrong.wanted}"
-        )
-        raise ValueError(
-            f"{name}: operand {key!r} of shape {tuple(value.shape)} does not broadcast against x "
-            f"of shape {tuple(x.shape)}: {detail}; add or expand dimensions, as torch's "
-            "broadcasting wants"
-        )
-    if role in (Role.COUNT, Role.ROW):
-        own = (1,) * (x.dim() - value.dim()) + tuple(value.shape)
-        if any(own[dim] != 1 for dim in reduced):
-            what = "counts columns a row" if role is Role.COUNT else "has one number a row"
-            raise ValueError(
-                f"{name}: operand {key!r} {what}, so it must have size 1 in the reduced dimension, "
-                f"got shape {tuple(value.shape)}; use {key}[..., None]"
-            )
-
-
-def check_device(name: str, key: str, value: Tensor, x: Tensor) -> None:
-    """Raise ValueError for an operand on another device than x."""
-    if value.device != x.device:
-        raise ValueError(
-            f"{name}: operand {key!r} must be on x's device {x.device}, got {value.device}; "
-            f"move it with .to({str(x.device)!r})"
-        )
-
-
 def drops(op: Declaration, arguments: Mapping[str, Any]) -> bool:
     """Whether a call with these arguments draws random numbers."""
     if arguments.get("training", True):
@@ -394,11 +357,3 @@ def _out(bound: Bound, name: str, given: Any) -> dict[str, Tensor]:
                 f"got {tensor.dtype}; the output's dtype is chosen with dtype="
             )
     return {key: tensor for key, tensor in zip(names, tensors, strict=True) if tensor is not None}
-
-
-def _parts_of(key: str) -> str:
-    return f"take what is real of it: {key}.real, {key}.abs() or torch.view_as_real({key})"
-
-
-def _names(dtypes: tuple[torch.dtype, ...]) -> str:
-    return ", ".join(str(dtype) for dtype in dtypes)

@@ -151,7 +151,7 @@ def read_number(name: str, key: str, role: Role, value: Any) -> float:
         raise TypeError(
             f"{name}: operand {key!r} must be {role.value}, got {type(value).__name__}{cure}"
         )
-    if role is Role.COUNT:
+    if role in (Role.COUNT, Role.INTEGER):
         if not isinstance(value, numbers.Integral):
             raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {shortened(value)}")
         count = int(value)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from fusedops.errors import shortened
-from fusedops.functors import Functor, Operand, Role, check_stream
+from fusedops.functors import Functor, Operand, Role, TableOf, check_stream
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -200,11 +200,13 @@ def operands_of(op: Declaration) -> tuple[Operand, ...]:
     """The operands that functors and operator name, in order of first use, each once.
 
     Raises:
-        ValueError: A name is reserved for the call, or stands for operands of two roles.
+        ValueError: A name is reserved for the call, or stands for operands of two roles, or for a
+            table of two dimensions of x.
     """
     name = op.title
     reserved = (*_RESERVED, *op.statistics)
     found: dict[str, Operand] = {}
+    tables: dict[str, TableOf] = {}
     own = tuple(Operand(one, Role.ROW) for one in op.row_operands)
     users: list[tuple[Functor | None, tuple[Operand, ...]]] = [
         *((functor, functor.operands()) for functor in op.load),
@@ -213,6 +215,12 @@ def operands_of(op: Declaration) -> tuple[Operand, ...]:
     ]
     for functor, operands in users:
         stream = None if functor is None else functor.saves or functor.taps
+        for table in () if functor is None else functor.tables:
+            if tables.setdefault(table.table, table).dim != table.dim:
+                raise ValueError(
+                    f"{name}: the table {table.table!r} stands for two dimensions of x, "
+                    f"{tables[table.table].dim} and {table.dim}; use two names"
+                )
         for operand in operands:
             if operand.name in reserved:
                 who = name if functor is None else repr(functor)

@@ -39,7 +39,7 @@ class Declaration(Operator):
         optional: The names of the operands that a call may leave out.
         dropouts: The number of functors that draw, such as `Dropout`.
         probabilities: The probability operand of each of those, LOAD before STORE.
-        counted: The names of the operands that count columns, such as those of `Lengths`.
+        counted: The names of the operands whose numbers are integers, such as those of `Lengths`.
         causal: Whether some functor depends on the query index of a row.
         forward_only: The functors that have no derivative.
         text: The declaration as a line of text (`declare.text.spell`); set when the declaration
@@ -77,7 +77,8 @@ class Declaration(Operator):
         chains = (*self.load, *self.store)
         self.probabilities = [f.draws for f in chains if f.draws is not None]
         self.dropouts = len(self.probabilities)
-        self.counted = [operand.name for operand in self.operands if operand.role is Role.COUNT]
+        whole = (Role.COUNT, Role.INTEGER)
+        self.counted = [operand.name for operand in self.operands if operand.role in whole]
         self.causal = any(f.needs_query for f in self.load)
         self.forward_only = [f for f in (*self.load, *self.store) if not f.differentiable]
 

@@ -77,6 +77,8 @@ class GradCall:
             if tile.tuned:
                 parts.append(f"launch configuration tuned on this device, from {tile.tuned}")
         for one, share in told.sharing.items():
+            if one.name in self.bound.tables:
+                parts.append(f"{one.name}: then summed over equal indices by torch, sorted")
             if share.kind == "each":
                 continue
             if share.kind == "apart":

@@ -116,7 +116,9 @@ def _place(bound: Bound, name: str, info: ForwardInfo | None, *, out: bool = Fal
     view = info.outputs[name] if out else info.operands[name]
     assert isinstance(view, View)
     lies = [_columns_lie(view)]
-    if tensor is not None and not out and name != "x":
+    if tensor is not None and not out and name in bound.tables:
+        lies = ["looked up by an index"]
+    elif tensor is not None and not out and name != "x":
         lies += _rows_lie(bound, tensor, view)
     width, limit = _width(view, dtype.itemsize, tensor, info.tile)
     return Place(dtype, shape, ", ".join(lies), width, limit, touched * dtype.itemsize)
@@ -302,8 +304,13 @@ def _notes(
     last = max((i for i, f in enumerate(bound.load) if not f.masks), default=-1)
     if any(functor.masks for functor in bound.load[: max(last, 0)]):
         notes.append("masks are applied last, whatever stands after them")
-    if any(functor.bounds for functor in acting):
+    rank = bound.x.dim()
+    bounded = [functor for functor in acting if functor.bounds_along(rank, bound.reduced)]
+    if bounded:
         notes.append("columns that indices mask out are not loaded: the bytes are an upper bound")
+    for functor in acting:
+        if functor.masks and functor.positions and functor not in bounded:
+            notes.append(f"no range of columns follows from {functor!r}: all columns are loaded")
     if info is not None and info.schedule == "streaming" and bound.op.reduces:
         notes.append("the row is read twice: the second time from a cache, where it is still there")
     if gradients is not None and gradients.refused:
@@ -323,7 +330,7 @@ def _with_copies(bound: Bound) -> tuple[Bound, tuple[str, ...], int]:
 
     def copied(name: str, value: Any) -> Any:
         nonlocal moved
-        if not isinstance(value, Tensor):
+        if not isinstance(value, Tensor) or name in bound.tables:
             return value
         seen = arranged(value, x.shape, bound.reduced)
         if not seen.is_contiguous():

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fusedops.bind.bind import KEPT, Bound
 from fusedops.bind.geometry import Geometry
+from fusedops.bind.positions import read_positions
 from fusedops.errors import UnsupportedError
 from fusedops.exporting.parameters import Parameter, Parameters
 from fusedops.generate.target import Target
@@ -182,7 +183,9 @@ def _any_rows(bound: Bound, geometry: Geometry) -> bool:
     how far the next is.
     """
     leading = bound.reduced[0] == bound.x.dim() - len(bound.reduced)
-    return len(geometry.sizes) == 1 and geometry.rows > 1 and leading and not bound.op.causal
+    dims = read_positions((*bound.load, *bound.store), bound.x.dim())
+    told_apart = bound.op.causal or bool({*dims} - {*bound.reduced})
+    return len(geometry.sizes) == 1 and geometry.rows > 1 and leading and not told_apart
 
 
 def _operand(parameters: Parameters, slot: int, name: str, bound: Bound) -> None:
@@ -225,14 +228,17 @@ def _check_sums(bound: Bound, gradient: Gradient, told: Backward) -> None:
     if not (gradient.loose or told.targets.loose):
         return
     apart = {one.name for one, share in told.sharing.items() if share.kind == "apart"}
+    looked_up = {*bound.tables} & {*gradient.names}
     names = gradient.names
     twice = {name for name in names if names.count(name) > 1}
     why = (
         f"of {', '.join(sorted(twice))}, which several functors use"
         if twice
+        else f"of {', '.join(sorted(looked_up))}, which is looked up by an index"
+        if looked_up
         else f"of {', '.join(sorted(apart))}, whose rows are no neighbours"
     )
-    able = ", ".join(dict.fromkeys(name for name in names if name not in twice | apart))
+    able = ", ".join(dict.fromkeys(name for name in names if name not in twice | apart | looked_up))
     raise UnsupportedError(
         f"export: {bound.op.name}: the gradient {why}, would be left for the caller to sum; leave "
         f"it out with backward=, which may name {able or 'nothing then'}, or use two names"

@@ -26,6 +26,7 @@ __all__ = [
     "Reads",
     "Role",
     "Stream",
+    "TableOf",
     "check_dtype",
     "check_flag",
     "check_name",
@@ -43,6 +44,8 @@ class Role(enum.Enum):
     FLAGS = "a bool tensor"
     COUNT = "an int32 or int64 tensor or an int"
     IDS = "a tensor of integers"
+    TABLE = "a floating-point tensor"
+    INTEGER = "a tensor of integers or bools, or an int"
     PROBABILITY = "a float in [0, 1]"
     ROW = "a floating-point tensor of one number a row, or a number"
 
@@ -85,6 +88,20 @@ class Stream(NamedTuple):
     name: str
     like: str | None = None
     dtype: torch.dtype | None = None
+
+
+class TableOf(NamedTuple):
+    """A table that a functor looks up.
+
+    Attributes:
+        table: The name of the operand, of shape (entries, n), or (entries,) if `dim` is None.
+        indices: The name of the operand that holds the indices.
+        dim: The dimension of x that the second one of the table stands for.
+    """
+
+    table: str
+    indices: str
+    dim: int | None
 
 
 class Functor:
@@ -178,6 +195,29 @@ class Functor:
         A functor that overrides `shares` has it as well.
         """
         raise NotImplementedError(f"{type(self).__name__}: sharing(dims), the same with other dims")
+
+    def bounds_along(self, rank: int, reduced: Sequence[int]) -> bool:
+        """Whether the functor has bounds where these dimensions of an x of this rank make a row."""
+        return self.bounds
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The dimensions of x, as the call gives it, whose coordinates the functor reads.
+
+        `apply` gets them from ``chain.position(dim)``, and `emit` the C++ operands from
+        ``writer.position(dim)``. Negative ones are counted from the end.
+        """
+        return ()
+
+    @property
+    def tables(self) -> tuple[TableOf, ...]:
+        """The operands of `Role.TABLE`, which the functor looks up by an index.
+
+        `apply` gets what is looked up from ``chain.gathered(table)``, and `emit` the C++ operand,
+        with the number of entries and the step from one to the next, from ``writer.table(name)``.
+        The gradient of a table goes to the sink element by element.
+        """
+        return ()
 
     @property
     def channel_operands(self) -> tuple[str, ...]:

@@ -13,8 +13,14 @@ import re
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from fusedops.functors.whole import WHOLE
+
 #: What expressions call the value that the functor sees, and the gradient of what it makes of it.
 VALUE, GRADIENT = "v", "g"
+
+#: The kinds of values that a step holds: the compute type, and truth values. Whole numbers are the
+#: third (`functors.whole`).
+COMPUTE, TRUTH = "Compute", "bool"
 
 #: What the struct itself uses; identifiers that start like these are its own, too.
 RESERVED = frozenset({VALUE, GRADIENT, "i", "row", "col", "sink", "value", "gradient"})
@@ -23,11 +29,24 @@ _NAME = re.compile(r"\b[A-Za-z_]\w*\b")
 
 
 class Step(NamedTuple):
-    """One statement: ``const kind name = text;``, the kind Compute or bool."""
+    """One statement: ``const kind name = text;``, the kind Compute, bool or int64_t."""
 
     kind: str
     name: str
     text: str
+
+
+class Bounds(NamedTuple):
+    """The columns of a row that a mask can keep, if one of its coordinates is the column.
+
+    Attributes:
+        column: What expressions call that coordinate.
+        begin, end: The range, half open, as expressions over numbers of the row alone.
+    """
+
+    column: str
+    begin: str
+    end: str
 
 
 class Program(NamedTuple):
@@ -36,15 +55,30 @@ class Program(NamedTuple):
     Attributes:
         operands: What expressions call the operands, in order.
         steps: Statements that later ones and the results may use.
-        value: An expression for the functor's value.
+        value: An expression for the functor's value; of a mask, whether the element is kept.
         gradients: Expressions for the gradients, that of the input first, then those of the
-            operands; none where there is no derivative.
+            operands; none where there is no derivative. That of an operand of integers is empty.
+        integers: What expressions call the operands that are integers.
+        positions: What expressions call the coordinates, in order.
+        masks: Whether the functor is a mask.
+        bounds: The range of columns that a mask can keep in a row, where that is known.
     """
 
     operands: tuple[str, ...]
     steps: tuple[Step, ...]
     value: str
     gradients: tuple[str, ...]
+    integers: frozenset[str] = frozenset()
+    positions: tuple[str, ...] = ()
+    masks: bool = False
+    bounds: tuple[Bounds, ...] = ()
+
+    def members(self) -> dict[str, str]:
+        """The struct's members by what expressions call what they hold."""
+        return {
+            **{name: f"operand{k}" for k, name in enumerate(self.operands)},
+            **{name: f"position{k}" for k, name in enumerate(self.positions)},
+        }
 
     def leading_to(self, results: Sequence[str]) -> list[Step]:
         """The steps on which these results depend, in order."""
@@ -80,19 +114,27 @@ class Definition(NamedTuple):
 
 def define(title: str, program: Program) -> Definition:
     """Write the struct of a program; its name has a digest of its text, and so is unique."""
-    members = [f"Operand{k} operand{k};" for k in range(len(program.operands))]
-    template = ", ".join(f"class Operand{k}" for k in range(len(program.operands)))
+    kinds = [f"Operand{k}" for k in range(len(program.operands))]
+    kinds += [f"Position{k}" for k in range(len(program.positions))]
+    members = [f"{kind} {kind.lower()};" for kind in kinds]
+    template = ", ".join(f"class {kind}" for kind in kinds)
     forward = _function(
         program,
         "template <int N, class Compute, class Row>\n"
         "FUSEDOPS_HD void operator()(Compute (&value)[N], const Row& row, int64_t col) const",
         [program.value],
-        ["value"],
-        f"value[i] = {program.value};",
+        [] if program.masks else ["value"],
+        f"value[i] = {program.value} ? value[i] : -infinity<Compute>();"
+        if program.masks
+        else f"value[i] = {program.value};",
     )
     needs = str(VALUE in program.reads(program.gradients)).lower()
     constant = [f"static constexpr bool kNeedsInput = {needs};"] if program.gradients else []
-    parts = [*members, *constant, "", *forward, *_backward(program)]
+    if program.masks:
+        constant = [
+            f"static constexpr bool {one};" for one in ("kMasks = true", "kNeedsInput = false")
+        ]
+    parts = [*members, *constant, "", *forward, *_columns(program), *_backward(program)]
     body = "\n".join(f"  {line}".rstrip() for line in parts)
     digest = hashlib.sha256(body.encode()).hexdigest()[:16]
     camel = "".join(part.title() for part in re.findall("[A-Za-z0-9]+", title)) or "Functor"
@@ -105,9 +147,10 @@ def define(title: str, program: Program) -> Definition:
 def _backward(program: Program) -> list[str]:
     if not program.gradients:
         return []
-    arrays = [f"of_operand{k}" for k in range(len(program.operands))]
+    able = [k for k, name in enumerate(program.operands) if name not in program.integers]
+    arrays = [f"of_operand{k}" for k in able]
     writes = [
-        *(f"{a}[i] = {text};" for a, text in zip(arrays, program.gradients[1:], strict=True)),
+        *(f"of_operand{k}[i] = {program.gradients[1 + k]};" for k in able),
         f"gradient[i] = {program.gradients[0]};",
     ]
     return [
@@ -121,8 +164,37 @@ def _backward(program: Program) -> list[str]:
             ["value", "gradient"],
             *writes,
             arrays=arrays,
-            after=[f"sink.template add<{k}>({a}, row, col);" for k, a in enumerate(arrays)],
+            after=[f"sink.template add<{k}>(of_operand{k}, row, col);" for k in able],
         ),
+    ]
+
+
+def _columns(program: Program) -> list[str]:
+    """The text of the member that tells which columns of a row a mask can keep."""
+    if not program.bounds:
+        return []
+    lines = []
+    for bounds in program.bounds:
+        column = program.members()[bounds.column]
+        used = names(bounds.begin, bounds.end)
+        lines += [
+            f"if constexpr ({column.capitalize()}::kIsColumn) {{",
+            *(
+                f"  const int64_t {name} = number_of_row({member}, row);"
+                for name, member in program.members().items()
+                if name in used
+            ),
+            f"  return {{{bounds.begin}, {bounds.end}}};",
+            "} else {",
+        ]
+    return [
+        "",
+        "template <class Row>",
+        "FUSEDOPS_HD Columns columns(const Row& row) const {",
+        *(f"  {line}" for line in lines),
+        "    return {0, whole::kMost};",
+        f"  {'}' * len(program.bounds)}",
+        "}",
     ]
 
 
@@ -141,12 +213,12 @@ def _function(
     for name, array in ((VALUE, "value"), (GRADIENT, "gradient")):
         if name in used and array in given:
             locals_.append(f"const Compute {name} = {array}[i];")
-    for k, name in enumerate(program.operands):
+    for name, member in program.members().items():
         if name in used:
-            fetches.append(
-                f"const auto fetched{k} = operand{k}.template fetch<N, Compute>(row, col);"
-            )
-            locals_.append(f"const Compute {name} = fetched{k}[i];")
+            whole = name in program.integers or name in program.positions
+            kind = WHOLE if whole else COMPUTE
+            fetches.append(f"const auto of_{name} = {member}.template fetch<N, {kind}>(row, col);")
+            locals_.append(f"const {kind} {name} = of_{name}[i];")
     steps = [f"const {kind} {name} = {text};" for kind, name, text in program.leading_to(results)]
     return [
         *f"{head} {{".split("\n"),

@@ -15,13 +15,13 @@ from typing import NamedTuple
 import torch
 
 #: Every integer up to here is a float.
-_EXACT = 1 << 24
+EXACT = 1 << 24
 
 #: The result is a number that was given.
-_CONSTANT = frozenset(["full", "full_like", "new_full", "scalar_tensor"])
+CONSTANT = frozenset(["full", "full_like", "new_full", "scalar_tensor"])
 
 #: The result is -1, 0 or 1.
-_SMALL = frozenset(
+SMALL = frozenset(
     [
         *("sign", "sgn", "ones", "ones_like", "new_ones"),
         *("zero", "zeros", "zeros_like", "new_zeros", "_efficientzerotensor"),
@@ -74,7 +74,7 @@ def range_of(
     """
     scale, power = numbers.get("alpha", 1), numbers.get("exponent", 0)
     plain = [Range.of(v) for key, v in numbers.items() if key not in ("alpha", "exponent")]
-    makes = name in _CONSTANT or name in _SMALL
+    makes = name in CONSTANT or name in SMALL
     choosing = ("condition", "mask", *(["self"] if name == "fill" else []))
     known = [one for key, one in tensors.items() if not makes and key not in choosing]
     given = [*plain, *(one for one in known if one is not None)]
@@ -83,7 +83,7 @@ def range_of(
     ):
         return None
     sizes = [one.most for one in given]
-    if name in _SMALL:
+    if name in SMALL:
         most = 1.0
     elif name in _SUMS:
         most = sum(sizes) * max(1, abs(scale))
@@ -91,11 +91,11 @@ def range_of(
         most = sizes[0] * sizes[-1]
     elif name == "pow" and 0 <= power <= 24 and "exponent" in numbers and len(sizes) == 1:
         most = max(1.0, sizes[0]) ** power
-    elif name in _SELECTS or name in _CONSTANT:
+    elif name in _SELECTS or name in CONSTANT:
         most = max(sizes, default=0)
     else:
         return None
     info = torch.iinfo(dtype)
     negative = any(one.signed for one in given) or scale < 0 or name in _MAKES_NEGATIVE
-    fits = most <= min(_EXACT, info.max) and (info.min < 0 or not negative)
+    fits = most <= min(EXACT, info.max) and (info.min < 0 or not negative)
     return Range(most, negative) if fits else None

@@ -9,15 +9,17 @@ Memory is followed as well: torch's formulas write in place, and views show what
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, fx
 
 from fusedops.errors import UnsupportedError
-from fusedops.functors.definition import Step
-from fusedops.functors.integers import Range, is_integer, range_of
+from fusedops.functors import whole
+from fusedops.functors.contents import Memory, Tree, is_divisor, is_whole
+from fusedops.functors.definition import COMPUTE, TRUTH, Step
+from fusedops.functors.integers import CONSTANT, EXACT, SMALL, Range, is_integer, range_of
 from fusedops.functors.pointwise import (
     COPIES,
     EMPTY,
@@ -28,6 +30,7 @@ from fusedops.functors.pointwise import (
     SPELLINGS,
     literal,
 )
+from fusedops.functors.whole import CONDITIONS, WHOLE
 
 _CURE = (
     "compute it outside and pass the result as an operand, or give the functor as C++ with "
@@ -45,26 +48,18 @@ class _Number(float):
         return literal(self)
 
 
-class _Memory:
-    """The contents of one element of a tensor's memory: the C++ text of the value, and its kind.
+class Lowered(NamedTuple):
+    """A graph as statements.
 
-    Of integers also the range; truth values are such, floating point is none. What was moved away
-    has no text; torch's formulas move some tensors whose values nothing uses.
+    Attributes:
+        steps: The statements.
+        results: The expressions of the graph's results.
+        trees: What names of truth values and of whole numbers stand for.
     """
 
-    def __init__(
-        self,
-        text: str | None,
-        logical: bool = False,
-        given: bool = False,
-        integers: Range | None = None,
-        moved: str = "",
-    ) -> None:
-        self.text = text
-        self.logical = logical
-        self.given = given
-        self.integers = Range(1) if logical else integers
-        self.moved = moved
+    steps: tuple[Step, ...]
+    results: tuple[str, ...]
+    trees: Mapping[str, Tree]
 
 
 class _Lowering:
@@ -74,6 +69,8 @@ class _Lowering:
         self.rounds = rounds
         self.steps: list[Step] = []
         self._named: dict[tuple[str, str], str] = {}  # an expression that was met is not repeated
+        #: What the names of truth values and whole numbers stand for: an operation, its arguments.
+        self.trees: dict[str, Tree] = {}
 
     def refuse(self, what: str, why: str) -> NoReturn:
         raise UnsupportedError(f"{self.title}: {what} {why}")
@@ -86,17 +83,19 @@ class _Lowering:
             self.steps.append(Step(kind, known, text))
         return known
 
-    def text(self, memory: _Memory, logical: bool = False) -> str:
-        """The value that is held, as a truth value or as a number."""
+    def text(self, memory: Memory, kind: str = COMPUTE) -> str:
+        """The value that is held, as a number of this kind."""
         if memory.moved:
             self.refuse(memory.moved, "where it has no value; a functor stays on x's device")
         if memory.text is None:
             self.refuse("reads memory that nothing was written to,", "which has no value; fill it")
-        if memory.logical == logical:
+        if memory.kind == kind:
             return memory.text
-        return f"({memory.text} != 0)" if logical else f"Compute({memory.text})"
+        if kind == WHOLE and memory.number is not None:
+            return whole.literal(memory.number)
+        return f"({memory.text} != 0)" if kind == TRUTH else f"{kind}({memory.text})"
 
-    def constant(self, value: Any) -> _Memory:
+    def constant(self, value: Any) -> Memory:
         """A tensor that the function holds or makes."""
         if isinstance(value, Tensor) and value.requires_grad:
             self.refuse(
@@ -109,9 +108,12 @@ class _Lowering:
                 f"it uses a tensor{shape} from outside,",
                 "but what is known here is one element at a time; make it an operand",
             )
-        number = value.item()
-        integers = Range.of(number) if is_integer(value.dtype) else None
-        return _Memory(literal(number), given=True, integers=integers)
+        number: Any = value.item()
+        if not is_integer(value.dtype):
+            return Memory(literal(number), given=True)
+        if abs(number) > EXACT:
+            return Memory(whole.literal(number), WHOLE, given=True, number=number)
+        return Memory(literal(number), given=True, integers=Range.of(number), number=number)
 
     def call(self, node: fx.Node, memory: dict[fx.Node, Any]) -> Any:
         """The contents of the result of an operation."""
@@ -126,7 +128,7 @@ class _Lowering:
         name = full[:-1] if writes and full.endswith("_") else full
         self.check(target, node, name)
         if name in EMPTY:
-            return _Memory(None)
+            return Memory(None)
         given = {key: memory[v] if isinstance(v, fx.Node) else v for key, v in arguments.items()}
         if name in SAME:
             return given["self"]
@@ -134,25 +136,84 @@ class _Lowering:
         value = result[0] if isinstance(result, (tuple, list)) else result
         if value.device.type != "cpu":  # where it is traced
             moved = f"{target.overloadpacket} ({target}) moves to {value.device},"
-            return _Memory(None, moved=moved)
-        logical = value.dtype == torch.bool
-        integers = self.counted(target, name, given, value.dtype)
-        if name in COPIES:
-            text = self.copied(node, given["self"], value)
+            return Memory(None, moved=moved)
+        kind = TRUTH if value.dtype == torch.bool else COMPUTE
+        text = self.whole(node, name, given, value)
+        integers = None
+        if text is not None:
+            kind = kind if kind == TRUTH else WHOLE
+            text = self.name(kind, text)
+            self.trees[text] = Tree.of(name, given)
+        elif name in COPIES:
+            kind = WHOLE if is_whole(given["self"]) and is_integer(value.dtype) else kind
+            integers = None if kind == WHOLE else self.counted(target, name, given, value.dtype)
+            text = self.copied(node, given["self"], value, kind)
         else:
-            text = self.spelled(target, name, given, logical)
+            integers = self.counted(target, name, given, value.dtype)
+            text = self.spelled(target, name, given, kind == TRUTH)
             if self.rounds and value.dtype == torch.float32:  # as torch computes it beside doubles
                 text = f"Compute(float({text}))"
-            text = self.name("bool" if logical else "Compute", text)
+            text = self.name(kind, text)
+            if kind == TRUTH:
+                self.trees[text] = Tree.of(name, given)
         if writes:
             kept = given["self"]
             if kept.given:
                 self.refuse(f"aten.{full}", "writes to an argument of the functor; make a copy")
-            kept.text, kept.logical = text, logical
-            kept.integers = Range(1) if logical else integers
+            kept.text, kept.kind, kept.number = text, kind, None
+            kept.integers = Range(1) if kind == TRUTH else integers
             return kept
-        made = _Memory(text, logical, integers=integers)
-        return made if value is result else [made, *[_Memory(None) for _ in result[1:]]]
+        number = given.get("fill_value", given.get("s")) if is_integer(value.dtype) else None
+        number = number if name in CONSTANT and isinstance(number, int) else None
+        made = Memory(text, kind, integers=integers, number=number)
+        return made if value is result else [made, *[Memory(None) for _ in result[1:]]]
+
+    def whole(self, node: fx.Node, name: str, given: dict[str, Any], value: Tensor) -> str | None:
+        """The expression of an operation on whole numbers; None for any other."""
+        if name in CONSTANT and value.dtype == torch.int64:
+            number: Any = given.get("fill_value", given.get("s"))
+            large = isinstance(number, int) and abs(number) > EXACT
+            return whole.literal(number) if large else None
+        used = {key: one for key, one in given.items() if key not in CONDITIONS}
+        numbers = [one for one in used.values() if isinstance(one, Memory)]
+        constants = SMALL - {"sign", "sgn"}
+        if name in constants | COPIES | SAME or not any(map(is_whole, numbers)):
+            return None
+        called = f"{node.target.overloadpacket} ({node.target})"  # type: ignore[union-attr]
+        floats = any(one.kind == COMPUTE and one.integers is None for one in numbers)
+        fractions = any(isinstance(one, float) for one in used.values())
+        if value.dtype.is_floating_point or (name in whole.COMPARISONS and floats):
+            if not floats or fractions:
+                self.refuse(
+                    called,
+                    "computes with whole numbers in torch's default dtype; convert them to x.dtype "
+                    "before, with .to(x.dtype)",
+                )
+            return None
+        if name.startswith("logical_"):
+            return None
+        texts = {
+            key: self.text(one, TRUTH if key in CONDITIONS else WHOLE)
+            if isinstance(one, Memory)
+            else whole.literal(one)
+            if isinstance(one, int) and key not in ("alpha", "exponent")
+            else one
+            for key, one in given.items()
+        }
+        if name in whole.DIVISIONS and not is_divisor(given["other"]):
+            self.refuse(called, "divides by what may be 0; divide by a number, or in x.dtype")
+        text = None
+        if name in whole.COMPARISONS and not fractions:
+            text = whole.COMPARISONS[name].format_map(texts)
+        elif value.dtype == torch.int64 and not fractions:
+            text = whole.spelled(name, texts)
+        if text is None:
+            self.refuse(
+                called,
+                f"computes {value.dtype} of whole numbers, which has no spelling here; write it in "
+                "int64 with + - * // %, comparisons and torch.where, or convert with .to(x.dtype)",
+            )
+        return text
 
     def counted(
         self, target: Any, name: str, given: dict[str, Any], dtype: torch.dtype
@@ -165,7 +226,7 @@ class _Lowering:
             for key, value in given.items()
             if isinstance(value, (int, float)) and not isinstance(value, bool)
         }
-        tensors = {key: v.integers for key, v in given.items() if isinstance(v, _Memory)}
+        tensors = {key: v.integers for key, v in given.items() if isinstance(v, Memory)}
         found = range_of(name, numbers, tensors, dtype)
         if found is None:
             self.refuse(
@@ -175,10 +236,17 @@ class _Lowering:
             )
         return found
 
-    def copied(self, node: fx.Node, source: _Memory, value: Tensor) -> str:
+    def copied(self, node: fx.Node, source: Memory, value: Tensor, kind: str) -> str:
         """The same value; a conversion from double to float rounds, where Compute is double."""
-        text = self.text(source, value.dtype == torch.bool)
+        if kind == WHOLE and value.dtype != torch.int64:
+            self.refuse(
+                f"{node.target}",
+                f"makes {value.dtype} of whole numbers, which may wrap; they stay in int64",
+            )
+        text = self.text(source, kind)
         was = node.args[0].meta["val"].dtype if isinstance(node.args[0], fx.Node) else value.dtype
+        if self.rounds and is_whole(source) and value.dtype == torch.float32:
+            return self.name("Compute", f"Compute(float({source.text}))")
         if self.rounds and was == torch.float64 and value.dtype == torch.float32:
             return self.name("Compute", f"Compute(float({text}))")
         return text
@@ -188,21 +256,27 @@ class _Lowering:
         texts: dict[str, Any] = {}
         for argument in target._schema.arguments:
             key, value = argument.name, given.get(argument.name)
-            if isinstance(value, _Memory):
+            if isinstance(value, Memory):
                 if value.text is not None:
-                    texts[key] = self.text(value, name in LOGICAL or key in ("condition", "mask"))
+                    truth = name in LOGICAL or key in CONDITIONS
+                    texts[key] = self.text(value, TRUTH if truth else COMPUTE)
             elif isinstance(value, bool) and str(argument.type) == "bool":
                 texts[key] = str(value).lower()
             elif isinstance(value, (bool, int, float)):
                 texts[key] = self.number(value)
             elif value is not None:
                 texts[key] = value
+        if name not in SPELLINGS:
+            self.refuse(
+                f"{target.overloadpacket} ({target})",
+                f"has a spelling in C++ for integer operands and positions alone; {_CURE}",
+            )
         spelling = SPELLINGS[name]
         read = _Recorded(texts)
         text = spelling(read) if callable(spelling) else spelling.format_map(read)
         for argument in target._schema.arguments:
             key, value = argument.name, given.get(argument.name)
-            if key in read.used or key in IDLE or isinstance(value, _Memory):
+            if key in read.used or key in IDLE or isinstance(value, Memory):
                 continue
             if value is not None and value != argument.default_value:
                 self.refuse(f"aten.{name}", f"with {key}={value!r} has no spelling here; {_CURE}")
@@ -222,7 +296,7 @@ class _Lowering:
         called = f"{target.overloadpacket} ({target})"
         if torch.Tag.nondeterministic_seeded in target.tags:
             self.refuse(called, "draws random numbers; the functor for that is fusedops.Dropout")
-        if name not in SPELLINGS and name not in SAME | COPIES | EMPTY:
+        if name not in (*SPELLINGS, *whole.DIVISIONS) and name not in SAME | COPIES | EMPTY:
             pointwise = torch.Tag.pointwise in target.tags
             why = (
                 "is pointwise, but has no spelling in C++ here"
@@ -287,7 +361,7 @@ def lower(
     shape: tuple[int, ...],
     *,
     rounds: bool,
-) -> tuple[tuple[Step, ...], tuple[str, ...]]:
+) -> Lowered:
     """Statements for a graph, and the expressions of its results.
 
     Args:
@@ -306,12 +380,16 @@ def lower(
     results: tuple[str, ...] = ()
     for node in traced.graph.nodes:
         if node.op == "placeholder":
-            memory[node] = _Memory(next(names), given=True)
+            integers = is_integer(node.meta["val"].dtype)
+            memory[node] = Memory(next(names), WHOLE if integers else COMPUTE, given=True)
         elif node.op == "get_attr":
             memory[node] = lowering.constant(getattr(traced, str(node.target)))
         elif node.op == "call_function":
             memory[node] = lowering.call(node, memory)
         elif node.op == "output":
             returned: Any = node.args[0]
-            results = tuple(lowering.text(memory[one]) for one in returned)
-    return tuple(lowering.steps), results
+            results = tuple(
+                lowering.text(memory[one], TRUTH if memory[one].kind == TRUTH else COMPUTE)
+                for one in returned
+            )
+    return Lowered(tuple(lowering.steps), results, lowering.trees)

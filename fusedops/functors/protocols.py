@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fusedops.functors.base import TableOf
+
 
 class Writer(Protocol):
     """Appends the members of a functor's C++ struct to the kernel's argument, in their order.
@@ -52,6 +54,12 @@ class Writer(Protocol):
     def query_map(self) -> None:
         """Append a ``RowMap``, which maps the coordinates of a row to the number of its query."""
 
+    def table(self, name: str) -> str:
+        """Append a table by its name, then its entries and the step from one to the next."""
+
+    def position(self, dim: int) -> str:
+        """Append the coordinate along a dimension of x, as an operand of 64-bit integers."""
+
     def dropout(self, p: str) -> str:
         """Append a ``Dropout``: seed, offset, threshold, scale and the map to the logical row.
 
@@ -88,6 +96,15 @@ class Chain(Protocol):
 
     def query(self) -> Tensor:
         """The numbers of the queries, of shape (queries, 1)."""
+
+    def position(self, dim: int) -> Tensor:
+        """The coordinates along a dimension of x, in int64, to broadcast to (..., columns)."""
+
+    def gathered(self, table: TableOf) -> Tensor:
+        """What is looked up in a table, in the compute type, to broadcast to (..., columns)."""
+
+    def nothing(self) -> Tensor:
+        """One element in the compute type, on x's device, which stands for any value."""
 
     def save(self, name: str, value: Tensor) -> Tensor:
         """Save a value as an output; return it rounded to the output's dtype, to go on with."""

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor, fx
 
 from fusedops.errors import UnsupportedError
+from fusedops.functors.bounds import bounds_of
+from fusedops.functors.coordinates import NotGiven, positions
 from fusedops.functors.definition import GRADIENT, VALUE, Program
 from fusedops.functors.frozen import freeze
 from fusedops.functors.lowering import lower
@@ -35,99 +37,174 @@ class Traced(NamedTuple):
         forward: The same of tensors, by the dtype of the arithmetic. None where torch could not
             differentiate it as the function itself (a `torch.autograd.Function`, a part under
             `torch.no_grad()`), or where C++ was given.
+        positions: The dimensions of x whose coordinates it reads, in the order of the program's.
     """
 
     program: Program
     forward: Mapping[torch.dtype, Callable[..., Tensor]] | None
+    positions: tuple[int, ...] = ()
 
 
-def trace(title: str, function: Callable[..., Tensor], operands: int) -> Traced:
+class _Function(NamedTuple):
+    """A function to be traced.
+
+    Attributes:
+        title: What messages call it.
+        call: The function, of x, of the operands and of the coordinates.
+        integers: Of each operand and coordinate, whether it is of integers.
+        masks: Whether it returns truth values.
+    """
+
+    title: str
+    call: Callable[..., Tensor]
+    integers: tuple[bool, ...]
+    masks: bool = False
+
+
+class _Truth(Exception):  # noqa: N818 (not an error: it tells how to trace)
+    """A function that is traced returns truth values."""
+
+
+def trace(title: str, function: Callable[..., Tensor], integers: Sequence[bool]) -> Traced:
     """Trace the value of ``function(x, *operands)`` for one element, and its gradients.
+
+    Args:
+        title: What messages call it.
+        function: The function.
+        integers: Of each operand, whether it is of integers.
 
     Raises:
         UnsupportedError: It uses an operation that is not pointwise, or depends on values, shapes
             or dtypes; the message names the operation.
-        TypeError: It does not return one floating-point tensor of x's shape.
+        TypeError: It does not return one floating-point tensor of x's shape, or truth values.
     """
+    dims: list[int] = []
+    masks = False
+    while True:  # until nothing is found that the function has to be given
+        placed = with_positions(function, len(integers), dims)
+        one = _Function(title, placed, (*integers, *(True for _ in dims)), masks)
+        try:
+            return _trace(one, len(integers), tuple(dims))
+        except NotGiven as missing:
+            dims.append(missing.dim)
+        except _Truth:
+            masks = True
+
+
+def with_positions(
+    function: Callable[..., Tensor], operands: int, dims: Sequence[int]
+) -> Callable[..., Tensor]:
+    """The function as one of x, of the operands and of its coordinates along these dimensions."""
+
+    def placed(x: Tensor, *values: Tensor) -> Tensor:
+        with positions(dict(zip(dims, values[operands:], strict=True))):
+            return function(x, *values[:operands])
+
+    return placed
+
+
+def _trace(one: _Function, operands: int, dims: tuple[int, ...]) -> Traced:
     names = tuple(f"a{k}" for k in range(operands))
+    places = tuple(f"p{k}" for k in range(len(dims)))
+    whole = frozenset(name for name, is_one in zip(names, one.integers, strict=False) if is_one)
 
     def program(graph: fx.GraphModule, shape: tuple[int, ...], rounds: bool) -> Program:
-        inputs = (GRADIENT, VALUE, *names)
-        steps, results = lower(title, graph, inputs, shape, rounds=rounds)
-        return Program(names, steps, results[0], results[1:])
+        inputs = (VALUE, *names, *places)
+        inputs = inputs if one.masks else (GRADIENT, *inputs)
+        lowered = lower(one.title, graph, inputs, shape, rounds=rounds)
+        value, *pulled = lowered.results
+        if one.masks:
+            bounds = bounds_of(value, lowered.trees, names, places)
+            return Program(names, lowered.steps, value, (), whole, places, True, bounds)
+        rest = iter(pulled[1:])
+        of_operands = ("" if name in whole else next(rest) for name in names)
+        gradients = (pulled[0], *of_operands)
+        return Program(names, lowered.steps, value, gradients, whole, places)
 
     (shape, dtype), (other_shape, other_dtype) = _SAMPLES
-    graph = _graph(title, function, operands, shape, dtype)
+    graph = _graph(one, shape, dtype)
     result = program(graph, shape, rounds=True)
-    other = _graph(title, function, operands, other_shape, other_dtype)
+    other = _graph(one, other_shape, other_dtype)
     if program(graph, shape, rounds=False) != program(other, other_shape, rounds=False):
         raise UnsupportedError(
-            f"{title}: what it computes depends on x's shape or dtype (x.shape, x.numel(), "
+            f"{one.title}: what it computes depends on x's shape or dtype (x.shape, x.numel(), "
             "torch.finfo(x.dtype), say), but a functor sees one element at a time, in the compute "
             "type; pass such a number as an operand"
         )
-    frozen = _freeze(title, function, operands)
+    if one.masks and VALUE in result.reads([result.value]):
+        raise TypeError(
+            f"{one.title}: it must return floating point, or truth values that do not depend on "
+            "the value if it is a mask, got torch.bool; convert it with .to(x.dtype), or compute "
+            "the mask of fusedops.position and operands: masks apply last, whatever follows them"
+        )
+    frozen = _freeze(one)
     try:
-        again = program(_graph(title, frozen[dtype], operands, shape, dtype), shape, rounds=True)
+        again = program(_graph(one._replace(call=frozen[dtype]), shape, dtype), shape, rounds=True)
     except UnsupportedError:  # of what the function keeps from autograd
-        return Traced(result, None)
-    return Traced(result, frozen if again == result else None)
+        return Traced(result, None, dims)
+    return Traced(result, frozen if again == result else None, dims)
 
 
-def _freeze(
-    title: str, function: Callable[..., Tensor], operands: int
-) -> dict[torch.dtype, Callable[..., Tensor]]:
+def _freeze(one: _Function) -> dict[torch.dtype, Callable[..., Tensor]]:
     """The value of the function as torch operations, by dtype."""
     found = {}
     for shape, dtype in _SAMPLES:
-        traced = _traced(title, function, 1 + operands, shape, dtype)
-        found[dtype] = freeze(traced, shape)
+        found[dtype] = freeze(_traced(one, one.call, one.integers, shape, dtype), shape)
     return found
 
 
-def _graph(
-    title: str,
-    function: Callable[..., Tensor],
-    operands: int,
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-) -> fx.GraphModule:
-    """The function's value and gradients as a graph, of the upstream gradient and the inputs."""
+def _graph(one: _Function, shape: tuple[int, ...], dtype: torch.dtype) -> fx.GraphModule:
+    """The function's value and gradients as a graph, of the upstream gradient and the inputs.
+
+    That of a mask is of the inputs alone.
+    """
 
     def checked(x: Tensor, *values: Tensor) -> Tensor:
-        result = function(x, *values)
-        _check_result(title, result, shape)
+        result = one.call(x, *values)
+        _check_result(one, result, shape)
         return result
 
-    def both(upstream: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
-        value, pull = torch.func.vjp(checked, *inputs)[:2]
+    if one.masks:
+        return _traced(one, lambda *inputs: (checked(*inputs),), one.integers, shape, dtype)
+
+    def both(upstream: Tensor, x: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+        floats = [v for v, whole in zip(values, one.integers, strict=True) if not whole]
+
+        def of_floats(x: Tensor, *given: Tensor) -> Tensor:
+            rest = iter(given)
+            pairs = zip(values, one.integers, strict=True)
+            return checked(x, *(value if whole else next(rest) for value, whole in pairs))
+
+        value, pull = torch.func.vjp(of_floats, x, *floats)[:2]
         with torch.no_grad():  # else its formulas are those that can be differentiated again
             return (value, *pull(upstream.to(value.dtype)))
 
-    return _traced(title, both, 2 + operands, shape, dtype)
+    return _traced(one, both, (False, *one.integers), shape, dtype)
 
 
 def _traced(
-    title: str,
+    one: _Function,
     function: Callable[..., Any],
-    inputs: int,
+    integers: Sequence[bool],
     shape: tuple[int, ...],
     dtype: torch.dtype,
 ) -> fx.GraphModule:
-    """The operations of a function of so many samples, as a graph."""
+    """The operations of a function as a graph: of a sample of x and of samples of these kinds."""
     # Imported here: it takes a second, and only functors of the user's own need it.
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    samples = [torch.empty(shape, dtype=dtype, device="cpu") for _ in range(inputs)]
+    kinds = (dtype, *(torch.int64 if whole else dtype for whole in integers))
+    samples = [torch.empty(shape, dtype=kind, device="cpu") for kind in kinds]
     # A table of one's own, though empty: by default torch makes x.detach() a plain view.
     maker = make_fx(
         function, decomposition_table={}, tracing_mode="fake", _allow_non_fake_inputs=True
     )
-    with _plain_modes(), _explained(title):
+    with _plain_modes(), _explained(one.title):
         return maker(*samples)
 
 
-def _check_result(title: str, result: Any, shape: Sequence[int]) -> None:
+def _check_result(one: _Function, result: Any, shape: Sequence[int]) -> None:
+    title = one.title
     if not isinstance(result, Tensor):
         raise TypeError(f"{title}: it must return a tensor, got {type(result).__name__}")
     if tuple(result.shape) != tuple(shape):
@@ -135,10 +212,13 @@ def _check_result(title: str, result: Any, shape: Sequence[int]) -> None:
             f"{title}: it must return a value for each element of x, a tensor of x's shape; "
             f"got shape {tuple(result.shape)} for x of shape {tuple(shape)}"
         )
-    if not result.dtype.is_floating_point:
+    if result.dtype is torch.bool:
+        if not one.masks:
+            raise _Truth
+    elif not result.dtype.is_floating_point:
         raise TypeError(
-            f"{title}: it must return floating point, got {result.dtype}; "
-            "convert it with .to(x.dtype)"
+            f"{title}: it must return floating point, or truth values if it is a mask, got "
+            f"{result.dtype}; convert it with .to(x.dtype)"
         )
 
 

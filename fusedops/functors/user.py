@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import math
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from torch import Tensor
 from fusedops.errors import IN_COMPILED_CODE, UnsupportedError
 from fusedops.functors.base import Functor, Operand, Reads, Role, check_name
 from fusedops.functors.definition import VALUE, Definition, define
-from fusedops.functors.trace import Traced, trace
+from fusedops.functors.trace import Traced, trace, with_positions
 
 if TYPE_CHECKING:
     from fusedops.functors.protocols import Chain, Writer
@@ -40,6 +41,8 @@ class UserFunctor(Functor):
     #: Its meaning in torch: the value, then the operands.
     function: ClassVar[Callable[..., Tensor] | None]
     parameters: ClassVar[inspect.Signature]
+    #: The parameters that are integers.
+    integers: ClassVar[frozenset[str]] = frozenset()
     #: What was derived, by the constants and by which operands are the same.
     derived: ClassVar[dict[tuple[int | str, ...], tuple[Definition, Traced]]]
 
@@ -59,25 +62,58 @@ class UserFunctor(Functor):
             else:
                 check_name(self, parameter, argument)
         object.__setattr__(self, "arguments", tuple(bound.arguments.values()))
+        self._check_kinds()
         made, traced = self._define()  # refuses what cannot be fused
         object.__setattr__(self, "_made", made)
         object.__setattr__(self, "_traced", traced)
 
     def operands(self) -> tuple[Operand, ...]:
-        return tuple(Operand(name, Role.VALUE) for name in self._names())
+        return tuple(
+            Operand(name, Role.INTEGER if whole else Role.VALUE)
+            for name, whole in zip(self._names(), self._whole(), strict=True)
+        )
+
+    @property
+    def masks(self) -> bool:  # type: ignore[override]
+        return self._made.program.masks
+
+    @property
+    def bounds(self) -> bool:  # type: ignore[override]
+        return bool(self._made.program.bounds)
+
+    def bounds_along(self, rank: int, reduced: Sequence[int]) -> bool:
+        program = self._made.program
+        columns = dict(zip(program.positions, self.positions, strict=True))
+        return any((columns[one.column] % rank,) == tuple(reduced) for one in program.bounds)
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        return self._traced.positions
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
-        forward = self._traced.forward
+        return self._run(x, chain).to(x.dtype).expand(x.shape)
+
+    def masked(self, chain: Chain) -> Tensor:
+        return ~self._run(chain.nothing(), chain)
+
+    def _run(self, x: Tensor, chain: Chain) -> Tensor:
+        """What the function returns of x, as it was traced."""
+        forward, names = self._traced.forward, self._names()
         if forward is None:
             self._check_unchanged()
         values = [
-            torch.as_tensor(chain.value(name), dtype=x.dtype, device=x.device)
-            for name in self._names()
+            torch.as_tensor(chain.tensor(name), dtype=torch.int64, device=x.device)
+            if whole
+            else torch.as_tensor(chain.value(name), dtype=x.dtype, device=x.device)
+            for name, whole in zip(names, self._whole(), strict=True)
         ]
-        function = self._of_operands() if forward is None else forward[x.dtype]
-        return function(x, *values).to(x.dtype).expand(x.shape)
+        values += [chain.position(dim) for dim in self.positions]
+        function = with_positions(self._of_operands(), len(names), self.positions)
+        return (function if forward is None else forward[x.dtype])(x, *values)
 
     def reads(self, wanted: Collection[str]) -> Reads:
+        if self.masks:
+            return Reads(False, ())  # what left the row is known before
         program, names = self._made.program, self._names()
         used = program.gradient_reads([k for k, name in enumerate(names) if name in wanted])
         fetched = zip(names, program.operands, strict=True)
@@ -85,13 +121,20 @@ class UserFunctor(Functor):
 
     def emit(self, writer: Writer) -> str:
         types = [writer.operand(name) for name in self._names()]
+        types += [writer.position(dim) for dim in self.positions]
         if not types:
             writer.constant(0)
         return f"{self._made.name}<{', '.join(types)}>" if types else self._made.name
 
     @property
     def headers(self) -> tuple[str, ...]:
-        return ("row/view.cuh", self.header)
+        program = self._made.program
+        whole = ("row/position.cuh", "core/whole.cuh")
+        return (
+            "row/view.cuh",
+            self.header,
+            *(whole if program.integers or program.positions else ()),
+        )
 
     @property
     def definition(self) -> str:
@@ -100,6 +143,27 @@ class UserFunctor(Functor):
     def _names(self) -> list[str]:
         """The names of the operands, each once, in order of first use."""
         return list(dict.fromkeys(one for one in self.arguments if isinstance(one, str)))
+
+    def _whole(self) -> list[bool]:
+        """Whether each of these operands is of integers."""
+        own = dict(zip(self.parameters.parameters, self.arguments, strict=True))
+        whole = {argument for name, argument in own.items() if name in self.integers}
+        return [name in whole for name in self._names()]
+
+    def _check_kinds(self) -> None:
+        """Raise TypeError or ValueError where an argument is none of its parameter's kind."""
+        title = type(self).__name__
+        own = dict(zip(self.parameters.parameters, self.arguments, strict=True))
+        kinds: dict[str, bool] = {}
+        for name, argument in own.items():
+            whole = name in self.integers
+            if isinstance(argument, float) and whole:
+                raise TypeError(f"{title}: {name} is an integer, got {argument!r}; give an int")
+            if isinstance(argument, str) and kinds.setdefault(argument, whole) != whole:
+                raise ValueError(
+                    f"{title}: operand {argument!r} is named twice, as an integer and as floating "
+                    "point; use two names"
+                )
 
     def _takes_numbers(self) -> bool:
         return True
@@ -118,7 +182,7 @@ class UserFunctor(Functor):
         return known
 
     def _derive(self) -> Traced:
-        return trace(type(self).__name__, self._of_operands(), len(self._names()))
+        return trace(type(self).__name__, self._of_operands(), self._whole())
 
     def _of_operands(self) -> Callable[..., Tensor]:
         """The function as one of x and of each operand once."""
@@ -170,7 +234,15 @@ def make_class(
     return type(name, (base,), content)
 
 
-def functor(function: Callable[..., Tensor]) -> type[UserFunctor]:
+@overload
+def functor(function: Callable[..., Tensor], /) -> type[UserFunctor]: ...
+@overload
+def functor(
+    *, integers: Sequence[str] = ()
+) -> Callable[[Callable[..., Tensor]], type[UserFunctor]]: ...
+def functor(
+    function: Callable[..., Tensor] | None = None, /, *, integers: Sequence[str] = ()
+) -> type[UserFunctor] | Callable[[Callable[..., Tensor]], type[UserFunctor]]:
     """Make a functor of a Python function of torch operations, elementwise over its arguments.
 
     The function gets the value first, then its operands, all of them tensors in the compute type;
@@ -192,9 +264,35 @@ def functor(function: Callable[..., Tensor]) -> type[UserFunctor]:
     >>> op(torch.tensor([[0.0, 1000.0]]), scale=2.0, cap=1.0)
     tensor([[0.2689, 0.7311]])
 
+    Inside, `fusedops.position` gives the coordinates of the element in x. A function that returns
+    truth values is a mask, for the LOAD of a softmax: an element takes part where they are True,
+    and columns that comparisons of positions rule out are not loaded.
+
+    >>> @fo.functor(integers=["prefix"])
+    ... def prefix_lm(x, prefix):
+    ...     query, key = fo.position(-2), fo.position(-1)
+    ...     return (key <= query) | (key < prefix)
+    >>> fo.Softmax(load=[prefix_lm("n")])(torch.zeros(3, 3), n=2)
+    tensor([[0.5000, 0.5000, 0.0000],
+            [0.5000, 0.5000, 0.0000],
+            [0.3333, 0.3333, 0.3333]])
+
     Args:
         function: Of the value and any number of operands, all positional.
+        integers: The names of the parameters that are integers. The function gets them in int64,
+            whatever the call passes: a tensor of integers or truth values, or an int. Arithmetic
+            with them is that of int64, without rounding; they have no gradient.
+
+    Raises:
+        TypeError: It decorates no function, or integers names no parameter after the first.
     """
+    if function is None:
+        return functools.partial(_functor, integers=integers)
+    return _functor(function, integers)
+
+
+def _functor(function: Callable[..., Tensor], integers: Sequence[str]) -> type[UserFunctor]:
+    """The class of the functors of a function."""
     if torch.compiler.is_dynamo_compiling():
         raise UnsupportedError(f"functor: {IN_COMPILED_CODE}")
     if not inspect.isfunction(function):
@@ -206,8 +304,15 @@ def functor(function: Callable[..., Tensor]) -> type[UserFunctor]:
             f"functor: {function.__name__} must take the value and then its operands, each as a "
             f"plain parameter, got {function.__name__}{inspect.signature(function)}"
         )
+    names = [one.name for one in every[1:]]
+    if isinstance(integers, str) or not all(one in names for one in integers):
+        raise TypeError(
+            f"functor: integers must list parameters of {function.__name__} after the first, "
+            f"{names}, got {integers!r}"
+        )
     attributes = {
         "function": staticmethod(function),
+        "integers": frozenset(integers),
         "__doc__": function.__doc__,
         "__wrapped__": staticmethod(function),
         "__qualname__": function.__qualname__,

@@ -10,15 +10,36 @@ to fill in, and from what.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 
 from fusedops import _runtime
+from fusedops.bind.tables import SeenTable
 from fusedops.generate.views import STORAGE, Number, View
 
-__all__ = ["ArgumentWriter"]
+__all__ = ["ArgumentWriter", "RowMaps"]
+
+
+class RowMaps(NamedTuple):
+    """The numbers that functors read of a row and of a column, beside operands.
+
+    Attributes:
+        query: The strides of the rows that give the number of a row's query.
+        drawn_rows: Those that give its number in the dropout contract, by the shared dimensions.
+        positions: Those that give its coordinate, by the dimension of x.
+        columns: The dimensions of x that make a row, each with its size.
+        rank: The number of x's dimensions.
+    """
+
+    query: Sequence[int] = ()
+    drawn_rows: Mapping[tuple[int, ...], Sequence[int]] = {}
+    positions: Mapping[int, Sequence[int]] = {}
+    columns: Sequence[tuple[int, int]] = ()
+    rank: int = 0
 
 
 class ArgumentWriter:
@@ -46,8 +67,8 @@ class ArgumentWriter:
         queries: int,
         operands: Mapping[str, View | Number],
         outputs: Mapping[str, View],
-        query: Sequence[int],
-        drawn_rows: Mapping[tuple[int, ...], Sequence[int]],
+        maps: RowMaps,
+        tables: Mapping[str, SeenTable] | None = None,
         slots: Mapping[str, int],
         output_gradients: Mapping[str, View] | None = None,
         drawn_in_memory: bool = False,
@@ -59,8 +80,8 @@ class ArgumentWriter:
         self._operands = operands
         self._outputs = outputs
         self._output_gradients = output_gradients or {}
-        self._query = query
-        self._drawn_rows = drawn_rows
+        self._maps = maps
+        self._tables = tables or {}
         self._slots = slots
         self.drawn_in_memory = drawn_in_memory
         self.dropout_slot = -1  # of the functor that is emitted next
@@ -134,7 +155,29 @@ class ArgumentWriter:
 
     def query_map(self) -> None:
         """Append the map from a row's coordinates to its query index."""
-        self.words.extend(self._query)
+        self.words.extend(self._maps.query)
+
+    def table(self, name: str) -> str:
+        """Append a table's first entry, the number of entries and the step between them."""
+        kind = self.operand(name)
+        table = self._tables[name]
+        self.words += (table.entries, table.step)
+        return kind
+
+    def position(self, dim: int) -> str:
+        """Append the coordinate along a dimension of x."""
+        dim %= self._maps.rank
+        columns = self._maps.columns
+        reduced = [one for one, _ in columns]
+        if dim not in reduced:
+            self.words.extend(self._maps.positions[dim])
+            return f"RowPosition<{self.rank}>"
+        if len(columns) == 1:
+            self.words.append(0)
+            return "ColumnPosition"
+        at = reduced.index(dim)
+        self.words += (math.prod(size for _, size in columns[at + 1 :]), columns[at][1])
+        return "PartOfColumnPosition"
 
     def dropout(self, p: str) -> str:
         """Append a dropout: seed, offset, threshold, scale and the map to the logical row.
@@ -150,7 +193,7 @@ class ArgumentWriter:
             self._patched(_runtime.OFFSET, self.dropout_slot)
         self._patched(_runtime.THRESHOLD, slot)
         self._patched(self._scale_patch, slot)
-        self.words.extend(self._drawn_rows[self.shared])
+        self.words.extend(self._maps.drawn_rows[self.shared])
         kind = "DropoutFrom" if self.drawn_in_memory else "Dropout"
         one_a_row = ", true" if self.shares_columns else ""
         return f"{kind}<{self.compute}, RowMap<{self.rank}>{one_a_row}>"

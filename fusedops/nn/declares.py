@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from fusedops.bind.bind import FLOATING
+from fusedops.bind.operands import FLOATING
 from fusedops.functors.base import is_finite
 
 __all__ = [

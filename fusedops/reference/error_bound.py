@@ -87,13 +87,15 @@ def expected(
         shape = (bound.x if name == "x" else bound.operands[name]).shape
         value = terms.sum_to_size(shape)
         size = _finite(torch.maximum(terms.abs(), true.sizes[name])).sum_to_size(shape)
-        count = terms.numel() // max(1, value.numel())
+        looked_up = name in bound.tables
+        added = bound.x.numel() if looked_up else terms.numel()
+        count = added // max(1, value.numel())
         # A sum of n terms is certain to log2(n) roundings of the sum of their sizes, be it added in
         # pairs. Half an eps is one rounding.
         error = eps * max(1.0, math.log2(max(1, count)) / 2) * size
         chains = [run.gradients[name].sum_to_size(shape) for run in runs]
         error = _largest(error, [_apart(chain, value) for chain in chains])
-        whole = terms.numel() == value.numel()
+        whole = terms.numel() == value.numel() and not looked_up
         off = _largest(
             torch.zeros_like(terms), [_apart(run.gradients[name], terms) for run in moved]
         )
@@ -150,7 +152,7 @@ class _Run:
         for name, value in {"x": bound.x, **bound.operands}.items():
             if isinstance(value, Tensor) and value.is_floating_point():
                 leaf = value.detach().to(compute)
-                if whole:
+                if whole and name not in bound.tables:
                     leaf = leaf.expand(of_rows if name in own else bound.x.shape).clone()
                 leaves[name] = leaf.requires_grad_(bool(upstream))
         operands = {**bound.operands, **leaves}

@@ -24,7 +24,7 @@ from fusedops.bind.bind import Bound
 from fusedops.bind.generator import draw
 from fusedops.bind.shared_draws import shared_dims
 from fusedops.errors import UnsupportedError
-from fusedops.functors import Functor
+from fusedops.functors import Functor, TableOf
 from fusedops.reference.dropout_mask import keep_mask, keep_scale
 
 
@@ -78,6 +78,29 @@ class Chain:
     def query(self) -> Tensor:
         """The number of each row's query, as a column."""
         return torch.arange(self.queries, device=self._bound.x.device)[:, None]
+
+    def position(self, dim: int) -> Tensor:
+        """The coordinates along a dimension of x, arranged."""
+        x = self._bound.x
+        sizes = [1] * x.dim()
+        sizes[dim] = -1
+        return self.arrange(torch.arange(x.shape[dim], device=x.device).view(sizes))
+
+    def gathered(self, table: TableOf) -> Tensor:
+        """What is looked up in a table; NaN where the index is none of an entry."""
+        given = self._bound.operands[table.table].to(self._bound.compute)
+        index = self.tensor(table.indices).long()
+        known = (index >= 0) & (index < given.shape[0])
+        at: tuple[Tensor, ...] = (torch.where(known, index, 0),)
+        if table.dim is not None:
+            place = self.position(table.dim)
+            at = (*at, place if given.shape[1] > 1 else torch.zeros_like(place))
+        found = given[at]
+        return self._kept(torch.where(known, found, torch.nan))
+
+    def nothing(self) -> Tensor:
+        """One element that stands for any value."""
+        return torch.zeros((), dtype=self._bound.compute, device=self._bound.x.device)
 
     def save(self, name: str, value: Tensor) -> Tensor:
         """Keep a value as an output; the chain goes on with what was kept."""

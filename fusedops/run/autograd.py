@@ -31,6 +31,7 @@ from fusedops.run.saved_tensors import (
     may_start_from_result,
     saved_name,
 )
+from fusedops.run.table_gradients import gathered, of_table
 
 if TYPE_CHECKING:
     from fusedops.run.gradient import Gradient
@@ -253,20 +254,27 @@ def run_backward(
         gradient_op = _new_gradient(op, wanted, joining, from_result)
     results = gradient_op(dy, **arguments)
     if gradient_op.loose:
-        found = _summed(gradient_op, results, arguments)
+        found = _summed(gradient_op, results, arguments, len(shape))
         return (found.get("x"), *[found.get(name) for name in op.slots])
     return tuple([None if k is None else results[k] for k in gradient_op.places])
 
 
 def _summed(
-    gradient: Gradient, results: Sequence[Tensor], arguments: dict[str, Any]
+    gradient: Gradient, results: Sequence[Tensor], arguments: dict[str, Any], rank: int
 ) -> dict[str, Tensor]:
-    """Sum gradients that came in x's shape, or from several functors, by the operand's name."""
+    """Sum gradients that came in x's shape, from several functors or by an index, by the name.
+
+    `rank` is the number of x's dimensions.
+    """
     found: dict[str, Tensor] = {}
     targets: dict[str, torch.dtype] = {}
-    for name, result in zip(gradient.names, results, strict=True):
+    lookups = gathered(gradient)
+    for place, (name, result) in enumerate(zip(gradient.names, results, strict=True)):
         value = arguments[name]
         dtype, shape = value if isinstance(value, tuple) else (value.dtype, value.shape)
+        if place in lookups:
+            lookup = lookups[place]
+            result = of_table(result, arguments[lookup.indices], lookup, shape, rank)
         if result.shape != shape:
             result = result.sum_to_size(shape)
         found[name] = found[name] + result if name in found else result

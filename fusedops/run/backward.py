@@ -17,6 +17,7 @@ from torch import Tensor
 from fusedops import _runtime
 from fusedops.bind.bind import KEPT, Bound
 from fusedops.bind.geometry import Geometry
+from fusedops.bind.tables import seen, tables_of
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member, Members
 from fusedops.generate.target import Target
@@ -41,7 +42,7 @@ from fusedops.run.backward_schedule import (
 )
 from fusedops.run.gradient_targets import GradientTargets
 from fusedops.run.kernel_members import declared, scheduled
-from fusedops.run.operand_gradients import Occurrence
+from fusedops.run.operand_gradients import Occurrence, gradient_like
 from fusedops.run.reading import USUAL, Reading, as_read, is_shared, padded, rank_of
 from fusedops.run.saved_tensors import RESULT, joining_name, saved_name
 from fusedops.run.second_stage import second_stage
@@ -96,6 +97,7 @@ class Backward:
         self.target = target
         self.slots = gradient.numbers
         self.given = given
+        self.lookups = tables_of((*gradient.op.load, *gradient.op.store))
         self.outputs: list[tuple[torch.dtype, Sequence[int]]] = []
         self.of_statistics = {joining_name(n) for n in self.op.joining if n in self.op.statistics}
         self.parts_at: Sequence[int] = ()
@@ -148,6 +150,8 @@ class Backward:
             elif name in self.of_statistics:
                 inputs[name] = widened(part_of(value, patch), bound.reduced)
             else:
+                if name in bound.tables:
+                    value = seen(value, self.lookups[name], bound.x.dim()).first
                 shared = name in self.op.slots and is_shared(bound, name, value, self.reading)
                 inputs[name] = part_of(value, patch, shared)
         return inputs
@@ -189,7 +193,7 @@ class Backward:
         meant: list[tuple[Any, Tensor]] = []
         if "x" in self.gradient.wanted:
             meant.append((("to",), self.bound.x))
-        meant += [(one, self.bound.operands[one.name]) for one in self.gradient.occurrences]
+        meant += [(one, gradient_like(self.bound, one)) for one in self.gradient.occurrences]
         names = [one.name for one in self.gradient.occurrences]
         for key, tensor in meant:
             twice = key != ("to",) and names.count(key.name) > 1
@@ -322,7 +326,6 @@ class Backward:
                 operands[name] = Number(self.slots[name], isinstance(value, int))
         views = self.views
         rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
-        query, *numbers = (() if place is None else place.row_strides for place in self.maps)
         write = ArgumentWriter(
             compute=self.compute,
             sizes=geometry.sizes,
@@ -330,8 +333,8 @@ class Backward:
             queries=x.shape[rows[-1]] if rows else 1,
             operands=operands,
             outputs={n: views[saved_name(n)] for n in op.saves if saved_name(n) in views},
-            query=query,
-            drawn_rows=dict(zip(forward.row_numbers(bound), numbers, strict=True)),
+            maps=forward.row_maps(bound, self.maps),
+            tables=bound.tables,
             slots=self.slots,
             output_gradients={
                 n: views[joining_name(n)] for n in op.joining if n in gradient.joining

@@ -14,7 +14,7 @@ from fusedops.bind.bind import Bound
 from fusedops.bind.geometry import Geometry
 from fusedops.generate.target import Target
 from fusedops.run import forward
-from fusedops.run.operand_gradients import Occurrence, occurrences
+from fusedops.run.operand_gradients import Occurrence, gradient_like, occurrences
 from fusedops.run.reading import Reading, is_shared, may_broadcast
 from fusedops.schedule import Schedule, override
 from fusedops.schedule.architectures import Gpu
@@ -93,7 +93,7 @@ def backward_schedule(
 
 def _is_across(bound: Bound, one: Occurrence) -> bool:
     """Whether the gradient of an operand is a sum over all columns of a row."""
-    tensor = bound.operands[one.name]
+    tensor = gradient_like(bound, one)
     lead = bound.x.dim() - tensor.dim()
     return all(dim < lead or tensor.shape[dim - lead] == 1 for dim in bound.reduced)
 
@@ -102,7 +102,7 @@ def _sums(bound: Bound, reading: Reading) -> Iterator[int]:
     """For each operand whose gradient can be a sum over rows, the number of such sums or MANY."""
     x, reduced = bound.x, bound.reduced
     for one in occurrences(bound.op, bound.op.slots):
-        tensor = bound.operands[one.name]
+        tensor = gradient_like(bound, one)
         if not isinstance(tensor, Tensor) or one.side == "op":
             continue
         lead = x.dim() - tensor.dim()

@@ -17,6 +17,7 @@ from torch import Tensor
 from fusedops.bind.arranged import arranged, order, restored
 from fusedops.bind.bind import Bound
 from fusedops.bind.geometry import Strided, place
+from fusedops.errors import UnsupportedError
 from fusedops.functors import Functor
 from fusedops.generate.views import Part, contiguous
 from fusedops.run.runnable import Runnable
@@ -45,7 +46,8 @@ def copies(bound: Bound) -> tuple[Tensor, dict[str, Any]]:
             return value
         return arranged(value, bound.x.shape, bound.reduced).contiguous()
 
-    return dense(bound.x), {name: dense(value) for name, value in bound.operands.items()}
+    operands = bound.operands.items()
+    return dense(bound.x), {k: v if k in bound.tables else dense(v) for k, v in operands}
 
 
 def run_on_copies(op: Runnable, bound: Bound) -> Any:
@@ -69,7 +71,18 @@ def run_on_copies(op: Runnable, bound: Bound) -> Any:
 
 
 def _arranged_op(op: Runnable, dims: Sequence[int]) -> Runnable:
-    """The op for an x whose dimensions come in another order: dimension i of its x is dims[i]."""
+    """The op for an x whose dimensions come in another order: dimension i of its x is dims[i].
+
+    Raises:
+        UnsupportedError: A functor reads coordinates, whose dimensions it alone can name.
+    """
+    reading = [functor for functor in (*op.load, *op.store) if functor.positions]
+    if reading and [*dims] != sorted(dims):
+        raise UnsupportedError(
+            f"{op.name}: {reading[0]!r} reads positions along dimensions of x, which this call "
+            "would have to copy into another order; movedim the reduced dimensions to the end and "
+            "make x contiguous, or use op.unfused"
+        )
     if not any(functor.shares for functor in (*op.load, *op.store)):
         return op
     return _moved(op, tuple(dims))

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fusedops import _runtime
-from fusedops.bind.bind import FLOATING, KEPT, Bound
-from fusedops.bind.geometry import Geometry, Strided, Virtual, place
+from fusedops.bind.bind import KEPT, Bound
+from fusedops.bind.geometry import Geometry, Placed, Strided, Virtual, place
+from fusedops.bind.operands import FLOATING
+from fusedops.bind.positions import row_positions
 from fusedops.bind.shared_draws import drawn_rows
 from fusedops.errors import UnsupportedError
-from fusedops.generate.arguments import ArgumentWriter
+from fusedops.generate.arguments import ArgumentWriter, RowMaps
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import (
@@ -59,7 +61,7 @@ __all__ = [
     "make_plan",
     "placed",
     "resolve",
-    "row_numbers",
+    "row_maps",
 ]
 
 #: The most elements for which a call on a CPU uses one thread only. Two threads against one,
@@ -224,7 +226,6 @@ def describe(bound: Bound, target: Target | None = None, reading: Reading = USUA
     stages = op.reduces and traffic.streams != "many"
     if tile is not None and gpu is not None and gpu.bulk_copies and stages:
         tile = _staged(bound, tile, operands["x"], views["y"], gpu.shared_limit)
-    query, *numbers = (() if place is None else place.row_strides for place in places)
     rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
     write = ArgumentWriter(
         compute="double" if bound.compute is torch.float64 else "float",
@@ -233,8 +234,8 @@ def describe(bound: Bound, target: Target | None = None, reading: Reading = USUA
         queries=x.shape[rows[-1]] if rows else 1,
         operands=operands,
         outputs=views,
-        query=query,
-        drawn_rows=dict(zip(row_numbers(bound), numbers, strict=True)),
+        maps=row_maps(bound, places),
+        tables=bound.tables,
         slots=op.slots,
         drawn_in_memory=isinstance(bound.generator, Tensor),
     )
@@ -297,7 +298,7 @@ def _parts(bound: Bound, reading: Reading = USUAL) -> tuple[dict[str, Part], dic
     """The tensors that the kernel reads and the tensors that it writes, each by name."""
     x, op, rank = bound.x, bound.op, bound.x.dim()
     inputs = {"x": part_of(x, (_runtime.POINTER, 0))}
-    for name, value in bound.operands.items():
+    for name, value in bound.seen.items():
         if isinstance(value, Tensor):
             patch = (_runtime.POINTER, op.slots[name])
             inputs[name] = part_of(value, patch, is_shared(bound, name, value, reading))
@@ -319,7 +320,9 @@ def _parts(bound: Bound, reading: Reading = USUAL) -> tuple[dict[str, Part], dic
 
 
 def placed(bound: Bound, parts: Sequence[Part], summed: Sequence[int] = ()) -> Geometry:
-    """Place the parts in their order, then the maps to a row's query index and dropout row numbers.
+    """Place the parts in their order, then the maps from a row to the numbers that functors read.
+
+    These are its query index, its numbers in the dropout contract and its coordinates.
 
     A map that no functor reads is zero everywhere, so that it keeps no dimensions from merging.
     `summed` are the indices of the parts that are sums over what they are broadcast over.
@@ -331,6 +334,7 @@ def placed(bound: Bound, parts: Sequence[Part], summed: Sequence[int] = ()) -> G
         query[rows[-1]] = 1
     operands: list[Strided] = [(part.shape, part.strides) for part in parts]
     operands += (Virtual(query), *map(Virtual, row_numbers(bound).values()))
+    operands += map(Virtual, _coordinates(bound).values())
     sizes = [part.dtype.itemsize for part in parts] + [0] * (len(operands) - len(parts))
     try:
         return place(shape, bound.reduced, operands, sizes, summed)
@@ -345,6 +349,25 @@ def placed(bound: Bound, parts: Sequence[Part], summed: Sequence[int] = ()) -> G
 def row_numbers(bound: Bound) -> dict[tuple[int, ...], list[int]]:
     """The maps from rows to their numbers in the dropout contract (`drawn_rows`) of a call."""
     return drawn_rows(tuple(bound.x.shape), bound.reduced, (*bound.load, *bound.store))
+
+
+def _coordinates(bound: Bound) -> dict[int, list[int]]:
+    """The maps from rows to the coordinates that functors read, by dimension."""
+    return row_positions(tuple(bound.x.shape), bound.reduced, (*bound.load, *bound.store))
+
+
+def row_maps(bound: Bound, places: Iterable[Placed | None]) -> RowMaps:
+    """The maps of a call from its rows, as `placed` has placed them after the parts."""
+    query, *others = (() if place is None else place.row_strides for place in places)
+    numbers, positions = row_numbers(bound), _coordinates(bound)
+    x, count = bound.x, len(row_numbers(bound))
+    return RowMaps(
+        query=query,
+        drawn_rows=dict(zip(numbers, others[:count], strict=True)),
+        positions=dict(zip(positions, others[count:], strict=True)),
+        columns=tuple((dim, x.shape[dim]) for dim in bound.reduced),
+        rank=x.dim(),
+    )
 
 
 def columns_apart(bound: Bound) -> bool:

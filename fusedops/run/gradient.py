@@ -18,6 +18,7 @@ from fusedops import _runtime
 from fusedops._runtime import Reason
 from fusedops.bind.bind import KEPT, Bound, bind
 from fusedops.bind.generator import draw
+from fusedops.bind.tables import tables_of
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Role
 from fusedops.generate.target import Target
@@ -44,6 +45,8 @@ _FLAGS = {
     Role.FLAGS: _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
     Role.IDS: _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
     Role.COUNT: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
+    Role.TABLE: _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
+    Role.INTEGER: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
     Role.PROBABILITY: _runtime.SLOT_PROBABILITY | _runtime.SLOT_NUMBER,
     Role.ROW: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
 }
@@ -61,7 +64,8 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         observer: The object that is notified of calls that need a kernel; None for a gradient that
             is only described, never called.
         loose: Whether the caller has to sum results of some plan made so far: an operand that
-            several functors use has several gradients, and others may come in the shape of x.
+            several functors use has several gradients, that of a table comes element by element of
+            its index, and others may come in the shape of x.
     """
 
     def __init__(
@@ -74,7 +78,8 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
     ) -> None:
         WantedGradients.__init__(self, op, wanted, joining, from_result)
         self.observer = observer
-        self.loose = len(set(self.names)) != len(self.names)
+        tables = tables_of((*op.load, *op.store)).keys()
+        self.loose = len(set(self.names)) != len(self.names) or bool(tables & {*self.names})
         flags = {operand.name: _FLAGS[operand.role] for operand in op.operands}
         flags["x"] = _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED
         slots = [(name, flags.get(name, _runtime.SLOT_TENSOR)) for name in self.numbers]

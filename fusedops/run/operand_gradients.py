@@ -5,11 +5,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fusedops.bind.tables import contributions
 
 if TYPE_CHECKING:
     from fusedops.bind.bind import Bound
     from fusedops.declare.declaration import Declaration
+    from fusedops.functors import TableOf
 
 
 class Occurrence(NamedTuple):
@@ -39,6 +42,25 @@ def occurrences(op: Declaration, wanted: Collection[str]) -> list[Occurrence]:
                     found.append(Occurrence(side, place, index, str(name)))
     own = enumerate(op.row_operands)
     return found + [Occurrence("op", 0, index, name) for index, name in own if name in wanted]
+
+
+def lookup_of(op: Declaration, one: Occurrence) -> TableOf | None:
+    """The table that an occurrence is, if its functor looks it up."""
+    if one.side == "op":
+        return None
+    functor = (op.load if one.side == "load" else op.store)[one.place]
+    return next((table for table in functor.tables if table.table == one.name), None)
+
+
+def gradient_like(bound: Bound, one: Occurrence) -> Any:
+    """A tensor of the shape and dtype in which a kernel gives the gradient of an operand.
+
+    It broadcasts against x, and is the operand itself, be it a number, unless that is a table.
+    """
+    value, table = bound.operands[one.name], lookup_of(bound.op, one)
+    if table is None:
+        return value
+    return contributions(table, value, bound.operands, bound.x.dim(), bound.compute)
 
 
 def acting_place(op: Declaration, bound: Bound, one: Occurrence) -> int:

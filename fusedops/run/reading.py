@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch import Tensor
 
 from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry
+from fusedops.bind.positions import read_positions
 from fusedops.bind.shared_draws import shared_dims
-from fusedops.run.operand_gradients import Occurrence
+from fusedops.run.operand_gradients import Occurrence, gradient_like, occurrences
 from fusedops.schedule.row_partition import Sharing
 from fusedops.schedule.traffic import without_rows
 
@@ -71,14 +72,15 @@ def rank_of(bound: Bound, sizes: Sequence[int]) -> int:
 
 
 def _broadcasts(bound: Bound) -> bool:
-    """Whether a functor tells queries apart, or operands or draws with rows are shared by some."""
+    """Whether rows differ by their places, or some of them share operands or draws with rows."""
     x, reduced = bound.x, bound.reduced
-    if bound.op.causal:
+    functors = (*bound.load, *bound.store)
+    if bound.op.causal or {*read_positions(functors, x.dim())} - {*reduced}:
         return True
-    drawing = (functor for functor in (*bound.load, *bound.store) if functor.draws is not None)
+    drawing = (functor for functor in functors if functor.draws is not None)
     if any({*shared_dims(functor, x.dim())} - {*reduced} for functor in drawing):
         return True
-    for value in bound.operands.values():
+    for value in bound.seen.values():
         if not isinstance(value, Tensor) or without_rows(value, x, reduced):
             continue
         lead = x.dim() - value.dim()
@@ -106,7 +108,8 @@ def readings(bound: Bound, first: Geometry, backward: bool = False) -> Iterator[
         *(r for r in RANKS if len(sizes) <= r < usual),
     ]
     alone = bound.x.dim() == len(bound.reduced)
-    own = [value for value in bound.operands.values() if isinstance(value, Tensor)]
+    own = [value for value in bound.seen.values() if isinstance(value, Tensor)]
+    own += [gradient_like(bound, one) for one in occurrences(bound.op, bound.tables)]
     open_ = backward and any(may_broadcast(bound, value) for value in own)
     kinds = [(False, False)] + [(False, True)] * open_ + [(True, False)] * (alone and bool(own))
     many = (False, True) if backward and first.rows == 1 else (False,)
@@ -164,7 +167,7 @@ def as_read(bound: Bound, one: Occurrence, share: Sharing, reading: Reading) -> 
         share: How they share it by the strides alone.
         reading: The reading.
     """
-    value = bound.operands[one.name]
+    value = gradient_like(bound, one)
     if one.side == "op" and share.kind != "apart":  # also where a row has one column
         share = share._replace(kind="row")
     if share.kind in ("each", "column", "row") and is_shared(bound, one.name, value, reading):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fusedops.bind.geometry import Geometry, Placed
-from fusedops.generate.arguments import ArgumentWriter
+from fusedops.generate.arguments import ArgumentWriter, RowMaps
 from fusedops.generate.members import Member
 from fusedops.generate.views import View
 from fusedops.run.operand_gradients import Occurrence
@@ -83,8 +83,7 @@ def second_stage(
         queries=0,
         operands={},
         outputs={},
-        query=(),
-        drawn_rows={},
+        maps=RowMaps(),
         slots={},
     )
 

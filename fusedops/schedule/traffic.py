@@ -92,7 +92,7 @@ def traffic_of(bound: Bound) -> Traffic:
 
 def _extents(bound: Bound, chain: Iterable[Functor]) -> tuple[Extent, ...]:
     return tuple(
-        extent(bound.operands[operand.name], bound.x, bound.reduced)
+        extent(bound.seen[operand.name], bound.x, bound.reduced)
         for functor in chain
         for operand in functor.operands()
     )

@@ -14,9 +14,10 @@ from torch import Tensor
 from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound, floating
 from fusedops.bind.generator import draw
+from fusedops.bind.tables import tables_of
 from fusedops.product.mlp import MLP
 from fusedops.product.single import SingleProduct
-from fusedops.reference.error_bound import expected
+from fusedops.reference.error_bound import Expected, expected
 from fusedops.row_op import RowOp
 from fusedops.run.refusal import refuse
 from fusedops.testing.products import check_pair, check_product
@@ -112,18 +113,27 @@ def _cases(bound: Bound) -> Iterator[_Case]:
     yield _Case("columns apart", apart.copy_(x), operands)
     yield _Case("shared upstream", x, operands, expanded=True)
     if x.shape[last] > 1 and x.shape[last] % 2 == 0:
-        yield _cut("odd columns", x, operands, {last: x.shape[last] - 1})
+        yield _cut(bound, "odd columns", x, operands, {last: x.shape[last] - 1})
     if any(x.shape[dim] > 1 for dim in rows):
-        yield _cut("one row", x, operands, dict.fromkeys(rows, 1))
+        yield _cut(bound, "one row", x, operands, dict.fromkeys(rows, 1))
     if bound.columns > 1:
-        yield _cut("one column", x, operands, dict.fromkeys(bound.reduced, 1))
+        yield _cut(bound, "one column", x, operands, dict.fromkeys(bound.reduced, 1))
     if rows:
-        yield _cut("no rows", x, operands, {rows[0]: 0})
+        yield _cut(bound, "no rows", x, operands, {rows[0]: 0})
 
 
-def _cut(name: str, x: Tensor, operands: Mapping[str, Any], sizes: Mapping[int, int]) -> _Case:
+def _cut(
+    bound: Bound, name: str, x: Tensor, operands: Mapping[str, Any], sizes: Mapping[int, int]
+) -> _Case:
     """Cut some dimensions of x to these sizes, and those of the operands with them."""
-    given = {key: cut(value, x.shape, sizes) for key, value in operands.items()}
+    given = {
+        key: value if key in bound.tables else cut(value, x.shape, sizes)
+        for key, value in operands.items()
+    }
+    for key, one in tables_of((*bound.load, *bound.store)).items():
+        dim = -1 if one.dim is None else one.dim % x.dim()
+        if dim in sizes and given[key].shape[1] == x.shape[dim]:
+            given[key] = given[key][:, x.shape[dim] - sizes[dim] :]
     return _Case(name, cut(x, x.shape, sizes), given)
 
 

@@ -28,14 +28,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, library
 
-from fusedops.bind.bind import KEPT, Bound, bind, check_device
+from fusedops.bind.bind import KEPT, Bound, bind
 from fusedops.bind.generator import draw_in_memory
+from fusedops.bind.operands import check_device
 from fusedops.bind.scalars import check_draw
+from fusedops.bind.tables import tables_of
 from fusedops.declare.text import read
 from fusedops.errors import UnsupportedError
 from fusedops.reference.unfused import run
 from fusedops.run.autograd import refuse_second, run_backward, what_is_kept
 from fusedops.run.saved_tensors import RESULT, is_exact
+from fusedops.torch_ops.stand_ins import stand_in, table_stand_in
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
@@ -256,15 +259,19 @@ def _fake_forward(*arguments: Any) -> list[Tensor]:
     called, x = call.called, call.x
     for name, tensor in zip(call.names, call.tensors, strict=True):
         check_device(called.name, name, tensor, x)
+    tables = tables_of((*called.load, *called.store))
     operands = _operands(
         called,
-        [_stand_in(tensor, x) for tensor in call.tensors],
+        [
+            table_stand_in(tensor, tables[name], x) if name in tables else stand_in(tensor, x)
+            for name, tensor in zip(call.names, call.tensors, strict=True)
+        ],
         call.names,
         [one if isinstance(one, (int, float)) else 0.5 for one in call.numbers],
         [one if isinstance(one, int) else 1 for one in call.counts],
     )
     options = {"dim": tuple(call.dim), "dtype": call.dtype}
-    bound = bind(called, _stand_in(x, x), operands, options)._replace(keep=call.keep)
+    bound = bind(called, stand_in(x, x), operands, options)._replace(keep=call.keep)
     rows = [size for at, size in enumerate(x.shape) if at not in bound.reduced]
     shapes = {**dict.fromkeys(called.statistics, rows), KEPT: [*rows, called.kept]}
     return [
@@ -290,20 +297,6 @@ for _name, _fake in (
     ("draw", _fake_draw),
 ):
     library.register_fake(f"fusedops::{_name}", _fake, lib=_namespace)
-
-
-def _stand_in(tensor: Tensor, x: Tensor) -> Tensor:
-    """A tensor to check a call by: sizes not known yet are taken to fit, and guard nothing.
-
-    A batch may then be of any size, one included, in code that is compiled once.
-    """
-    extra = x.dim() - tensor.dim()
-    shape = []
-    for at, size in enumerate(tensor.shape):
-        of_x = x.shape[at + extra] if at + extra >= 0 else size
-        known = type(size) is int and (type(of_x) is int or size == 1)
-        shape.append(size if known else of_x if type(of_x) is int else 2)
-    return torch.empty(shape, dtype=tensor.dtype, device="meta")
 
 
 # --------------------------------------------------------------------------------------- gradients

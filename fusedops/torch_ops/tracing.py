@@ -19,6 +19,7 @@ import fusedops.torch_ops.operators  # noqa: F401 (registers them)
 from fusedops.bind.arranged import arranged, restored
 from fusedops.bind.bind import check_names, check_number, find_reduced
 from fusedops.bind.scalars import check_offset, check_pair
+from fusedops.bind.tables import tables_of
 from fusedops.declare.text import lacking_text
 from fusedops.errors import UnsupportedError
 
@@ -84,13 +85,18 @@ def call_operator(
     dim = reduced
     if len(reduced) > 1:  # which go last, where the operator makes them one
         last = reduced[0] == x.dim() - len(reduced)
-        if not last and any(functor.shares for functor in (*op.load, *op.store)):
+        if not last and any(one.shares or one.positions for one in (*op.load, *op.store)):
             raise UnsupportedError(
-                f"{name}: a draw that is shared along dimensions of x goes with tracing only where "
-                f"several reduced dimensions are x's last, got dim={reduced} of {x.dim()}; "
+                f"{name}: a draw that is shared along dimensions of x, or a position along one, "
+                "goes with tracing only where several reduced dimensions are x's last, got "
+                f"dim={reduced} of {x.dim()}; "
                 "movedim them to the end before the call, or use op.unfused"
             )
-        tensors = [arranged(tensor, x.shape, reduced) for tensor in tensors]
+        tables = tables_of((*op.load, *op.store))
+        tensors = [
+            tensor if key in tables else arranged(tensor, x.shape, reduced)
+            for key, tensor in zip(names, tensors, strict=True)
+        ]
         x = arranged(x, x.shape, reduced)
         dim = tuple(range(x.dim() - len(reduced), x.dim()))
     if not tensors:  # AOTInductor runs no operator whose list of tensors is empty

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.bind import Bound
+from fusedops.bind.tables import tables_of
 
 __all__ = ["fewer_rows", "filled"]
 
@@ -46,7 +47,12 @@ def fewer_rows(bound: Bound, elements: int) -> tuple[Tensor, dict[str, Any]]:
                 value = value.narrow(own, 0, sizes[dim])
         return value
 
-    return x, {name: cut(value) for name, value in bound.operands.items()}
+    given = {k: v if k in bound.tables else cut(v) for k, v in bound.operands.items()}
+    for key, one in tables_of((*bound.load, *bound.store)).items():
+        along = -1 if one.dim is None else one.dim % x.dim()
+        if along >= 0 and given[key].shape[1] == bound.x.shape[along]:
+            given[key] = given[key][:, : sizes[along]]
+    return x, given
 
 
 def filled(values: Mapping[str, Any], columns: int, device: torch.device) -> dict[str, Any]:

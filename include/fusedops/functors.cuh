@@ -24,6 +24,7 @@
 //   lengths(operand)                keeps the first n columns of a row
 //   segments(operand, operand)      keeps where the two ids, integers, are equal
 //   alibi(operand, queries, shift)  v - slope * |q + shift - k|   gradient 0: slope
+//   gather(operand, entries, step, operand)  v + table[index]; the first operand is entry 0
 #pragma once
 
 #include <fusedops/core/threshold.cuh>
@@ -35,6 +36,7 @@
 #include <fusedops/functor/compose.cuh>
 #include <fusedops/functor/dropout.cuh>
 #include <fusedops/functor/gate.cuh>
+#include <fusedops/functor/gather.cuh>
 #include <fusedops/functor/lengths.cuh>
 #include <fusedops/functor/mask.cuh>
 #include <fusedops/functor/residual.cuh>
@@ -201,6 +203,14 @@ FUSEDOPS_HD Lengths<Length> lengths(const Length& length) {
 template <class QueryIds, class KeyIds>
 FUSEDOPS_HD Segments<QueryIds, KeyIds> segments(const QueryIds& queries, const KeyIds& keys) {
   return {queries, keys};
+}
+
+/// v + table[index]. `table` is the first of so many entries, of which the next lies `step` elements
+/// further: per_row(table) or broadcast(table, layout), where rows have other numbers.
+template <class Table, class Index>
+FUSEDOPS_HD Gather<Table, Index> gather(const Table& table, int64_t entries, int64_t step,
+                                        const Index& index) {
+  return {table, entries, step, index};
 }
 
 template <class Slope>

@@ -1,0 +1,90 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Check the tensors that a call gives for operands: dtypes, shapes and devices."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fusedops.bind.geometry import mismatch
+from fusedops.functors import Role
+
+__all__ = ["FLOATING", "check_device", "check_tensor", "dtype_names", "parts_of"]
+
+FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_FLAGS = (torch.bool,)
+_COUNTS = (torch.int32, torch.int64)
+_IDS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def check_tensor(
+    name: str, key: str, role: Role, value: Tensor, x: Tensor, reduced: tuple[int, ...]
+) -> None:
+    """Raise TypeError or ValueError for a tensor operand that does not fit its role or x."""
+    if role is Role.PROBABILITY:
+        raise TypeError(
+            f"{name}: operand {key!r} must be {role.value}, got a tensor; use {key}.item()"
+        )
+    check_device(name, key, value, x)
+    roles = {
+        Role.FLAGS: _FLAGS,
+        Role.COUNT: _COUNTS,
+        Role.IDS: _IDS,
+        Role.INTEGER: (*_FLAGS, *_IDS),
+    }
+    allowed = roles.get(role, FLOATING)
+    if value.dtype not in allowed:
+        cure = {
+            Role.VALUE: f"convert it, for example with {key}.to(x.dtype)",
+            Role.ROW: f"convert it, for example with {key}.to(x.dtype)",
+            Role.TABLE: f"convert it, for example with {key}.to(x.dtype)",
+            Role.FLAGS: f"write {key} != 0 (True is masked out) or {key} == 0, whichever is meant",
+            Role.COUNT: f"convert it with {key}.long()",
+            Role.IDS: f"convert it with {key}.long()",
+            Role.INTEGER: f"convert it with {key}.long()",
+        }[role]
+        if value.is_complex():
+            cure = parts_of(key)
+        raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {value.dtype}; {cure}")
+    if role is Role.TABLE:
+        return  # its shape is `check_table`'s to check
+    wrong = None if value.shape == x.shape else mismatch(x.shape, value.shape)
+    if wrong is not None:
+        detail = (
+            f"x has no dimension {wrong.dim}"
+            if wrong.wanted is None
+            else f"size {wrong.got} in dimension {wrong.dim} where x has {wrong.wanted}"
+        )
+        raise ValueError(
+            f"{name}: operand {key!r} of shape {tuple(value.shape)} does not broadcast against x "
+            f"of shape {tuple(x.shape)}: {detail}; add or expand dimensions, as torch's "
+            "broadcasting wants"
+        )
+    if role in (Role.COUNT, Role.ROW):
+        own = (1,) * (x.dim() - value.dim()) + tuple(value.shape)
+        if any(own[dim] != 1 for dim in reduced):
+            what = "counts columns a row" if role is Role.COUNT else "has one number a row"
+            raise ValueError(
+                f"{name}: operand {key!r} {what}, so it must have size 1 in the reduced dimension, "
+                f"got shape {tuple(value.shape)}; use {key}[..., None]"
+            )
+
+
+def check_device(name: str, key: str, value: Tensor, x: Tensor) -> None:
+    """Raise ValueError for an operand on another device than x."""
+    if value.device != x.device:
+        raise ValueError(
+            f"{name}: operand {key!r} must be on x's device {x.device}, got {value.device}; "
+            f"move it with .to({str(x.device)!r})"
+        )
+
+
+def parts_of(key: str) -> str:
+    """The cure for complex numbers."""
+    return f"take what is real of it: {key}.real, {key}.abs() or torch.view_as_real({key})"
+
+
+def dtype_names(dtypes: tuple[torch.dtype, ...]) -> str:
+    """Dtypes in words."""
+    return ", ".join(str(dtype) for dtype in dtypes)

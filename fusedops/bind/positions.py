@@ -1,0 +1,39 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The dimensions of x whose coordinates functors read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fusedops.declare.declaration import Declaration
+from fusedops.functors import Functor
+
+__all__ = ["check_positions", "read_positions"]
+
+
+def read_positions(functors: Iterable[Functor], rank: int) -> tuple[int, ...]:
+    """The dimensions of an x of this rank whose coordinates are read, ascending and from 0."""
+    return tuple(sorted({dim % rank for functor in functors for dim in functor.positions}))
+
+
+def row_positions(
+    shape: Sequence[int], reduced: Sequence[int], acting: Iterable[Functor]
+) -> dict[int, list[int]]:
+    """The maps from rows to the coordinates that are read, by dimension.
+
+    A map is a number for each of x's dimensions: what one step along it adds.
+    """
+    dims = [dim for dim in read_positions(acting, len(shape)) if dim not in reduced]
+    return {dim: [int(dim == one) for one in range(len(shape))] for dim in dims}
+
+
+def check_positions(op: Declaration, rank: int) -> None:
+    """Raise ValueError for positions along dimensions that an x of this rank lacks."""
+    for functor in (*op.load, *op.store):
+        for dim in functor.positions:
+            if not -rank <= dim < rank:
+                raise ValueError(
+                    f"{op.name}: {functor!r} reads position({dim}), but x has {rank} dimensions; "
+                    "give x in as many dimensions as the functor counts on"
+                )

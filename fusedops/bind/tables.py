@@ -1,0 +1,91 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tables that functors look up: how a kernel sees one, and where its gradient comes from.
+
+A table of shape (entries, n) does not broadcast against x. What does is its first entry, with its n
+numbers along one dimension of x; the other entries lie a constant step further. The gradient comes
+element by element of the index (`contributions`), and is summed by `run.table_gradients`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fusedops.functors import Functor, TableOf
+
+__all__ = ["SeenTable", "check_table", "contributions", "seen", "tables_of"]
+
+
+class SeenTable(NamedTuple):
+    """A table as a kernel sees it.
+
+    Attributes:
+        first: Its first entry, which broadcasts against x.
+        entries: The number of entries.
+        step: The step from one entry to the next, in elements.
+    """
+
+    first: Tensor
+    entries: int
+    step: int
+
+
+def tables_of(functors: Iterable[Functor]) -> dict[str, TableOf]:
+    """The tables that these functors look up, by the operand's name."""
+    return {one.table: one for functor in functors for one in functor.tables}
+
+
+def check_table(name: str, one: TableOf, table: Tensor, x: Tensor, reduced: Sequence[int]) -> None:
+    """Raise ValueError for a table whose shape does not fit x."""
+    wanted = "(entries,), since dim is None" if one.dim is None else ""
+    if one.dim is not None:
+        dim = one.dim % x.dim()
+        if dim in reduced:
+            raise ValueError(
+                f"{name}: the table {one.table!r} has a number for each index along dimension "
+                f"{one.dim} of x, which this call reduces; name another with Gather(dim=)"
+            )
+        size = x.shape[dim]
+        wanted = f"(entries, {size}), x's size in dimension {one.dim}, or (entries, 1)"
+        fits = table.dim() == 2 and table.shape[1] in (1, size)
+    else:
+        fits = table.dim() == 1
+    if not fits or not table.shape[0]:
+        cure = "give it an entry at least"
+        if not fits:
+            cure = "name the dimension of x that its second one stands for with Gather(dim=)"
+        raise ValueError(
+            f"{name}: the table {one.table!r} must have shape {wanted}, got "
+            f"{tuple(table.shape)}; {cure}"
+        )
+
+
+def seen(table: Tensor, one: TableOf, rank: int) -> SeenTable:
+    """A table as a kernel sees it that is called with an x of this rank."""
+    first = table.detach()[0]
+    if one.dim is not None:
+        for _ in range(rank - 1 - one.dim % rank):
+            first = first[..., None]
+    return SeenTable(first, table.shape[0], table.stride(0))
+
+
+def contributions(
+    one: TableOf, table: Tensor, operands: Mapping[str, Any], rank: int, compute: torch.dtype
+) -> Tensor:
+    """A tensor without memory of the shape in which a table's gradient comes: one that broadcasts.
+
+    It has the index's sizes, and the table's second one along its dimension of x.
+    """
+    index = operands[one.indices]
+    sizes = [1] * (rank - index.dim()) + list(index.shape)
+    if one.dim is not None:
+        at = one.dim % rank
+        sizes[at] = max(sizes[at], table.shape[1])
+        sizes = sizes[min(at, rank - index.dim()) :]
+    else:
+        sizes = list(index.shape)
+    return torch.empty(sizes, dtype=compute, device="meta")

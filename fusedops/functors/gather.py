@@ -1,0 +1,106 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Biases that are looked up in a table."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from typing import TYPE_CHECKING, ClassVar
+
+from torch import Tensor
+
+from fusedops.errors import shortened
+from fusedops.functors.base import (
+    Functor,
+    Operand,
+    Reads,
+    Role,
+    TableOf,
+    check_flag,
+    check_name,
+    shown,
+)
+
+if TYPE_CHECKING:
+    from fusedops.functors.protocols import Chain, Writer
+
+__all__ = ["Gather"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Gather(Functor):
+    """``x + table[index]``: a bias of x's shape looked up in a small table.
+
+    It is T5's bias by bucket and Swin's by relative position: neither the bias nor the index is
+    made in x's size. An index outside of the table gives NaN, and nothing outside is read.
+
+    The gradient of the table is a sum over equal indices, in a fixed order and without atomics, so
+    it has the same bits in every run. It is added up from one number for each element of the index
+    (and for each size of `dim`), which the backward kernel writes in the compute type.
+
+    Args:
+        table: The name of an operand: a floating tensor of shape (entries, n), where n is x's size
+            in the dimension `dim`, or 1: one bias for each entry and head. With ``dim=None`` its
+            shape is (entries,).
+        index: The name of an operand: a tensor of integers that broadcasts against x, one entry for
+            each query and key of shape (queries, keys), say.
+        dim: The dimension of x that the table's second one stands for, no reduced one: by default
+            the heads of an x of shape (batch, heads, queries, keys).
+        optional: Whether a call may leave both out or give None for them; it then runs without
+            the functor.
+
+    Raises:
+        TypeError, ValueError: table or index cannot be the name of an operand, or dim is no int.
+
+    >>> import torch, fusedops as fo
+    >>> table, index = torch.tensor([[0.0], [1.0]]), torch.tensor([[0, 1], [1, 0]])
+    >>> op = fo.Softmax(load=[fo.Gather("table", "index")])
+    >>> op(torch.zeros(1, 2, 2), table=table, index=index)
+    tensor([[[0.2689, 0.7311],
+             [0.7311, 0.2689]]])
+    """
+
+    table: str
+    index: str
+    dim: int | None = -3
+    optional: bool = dataclasses.field(default=False, kw_only=True)
+    header: ClassVar[str] = "gather.cuh"
+
+    def __post_init__(self) -> None:
+        check_name(self, "table", self.table)
+        check_name(self, "index", self.index)
+        check_flag(self, "optional")
+        if self.dim is not None and (not isinstance(self.dim, int) or isinstance(self.dim, bool)):
+            raise TypeError(
+                f"Gather: dim must be an int, a dimension of x, or None for a table of one "
+                f"dimension, got {shortened(self.dim)}"
+            )
+
+    def operands(self) -> tuple[Operand, ...]:
+        return (Operand(self.table, Role.TABLE), Operand(self.index, Role.IDS))
+
+    @property
+    def tables(self) -> tuple[TableOf, ...]:
+        return (TableOf(self.table, self.index, self.dim),)
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        return () if self.dim is None else (self.dim,)
+
+    def apply(self, x: Tensor, chain: Chain) -> Tensor:
+        return x + chain.gathered(self.tables[0])
+
+    def gradients(self) -> tuple[str | None, ...]:
+        return (self.table, None)
+
+    def reads(self, wanted: Collection[str]) -> Reads:
+        # By whoever adds up the gradients of equal indices.
+        return Reads(False, (self.index,) if self.table in wanted else ())
+
+    def emit(self, writer: Writer) -> str:
+        table = writer.table(self.table)
+        return f"Gather<{table}, {writer.operand(self.index)}>"
+
+    def __repr__(self) -> str:
+        return shown(self, "optional")
