@@ -61,6 +61,8 @@ class _ChannelNorm(LayerNorm):
         per_channel: The names of operands of which a 1-d tensor has a number for each channel.
     """
 
+    #: Whether a row has several channels, so that no mask of positions fits it.
+    together = True
     #: The fewest dimensions of x, and its shape in words.
     _fewest = 2
     _shape = "(N, C, *spatial)"
@@ -74,6 +76,13 @@ class _ChannelNorm(LayerNorm):
         stats: bool = False,
     ) -> None:
         super().__init__(load, store, eps=eps, stats=stats)
+        for functor in self.load:
+            if functor.masks and (functor.needs_query or self.together):
+                raise ValueError(
+                    f"{self.name}: {functor!r} cannot stand here, where columns count the elements "
+                    "of a group, or of an image, and not the positions of a sequence; use a "
+                    "LayerNorm, or for lengths an InstanceNorm of an x of shape (N, C, L)"
+                )
         for functor in (*self.load, *self.store):
             if functor.shares:
                 raise ValueError(
@@ -373,6 +382,7 @@ class InstanceNorm(_ChannelNorm):
              [ 1.0000, -1.0000]]])
     """
 
+    together = False
     _fewest = 3
     _shape = "(N, C, *spatial), with a spatial dimension"
 

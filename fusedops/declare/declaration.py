@@ -40,6 +40,8 @@ class Declaration(Operator):
         dropouts: The number of functors that draw, such as `Dropout`.
         probabilities: The probability operand of each of those, LOAD before STORE.
         counted: The names of the operands that count columns, such as those of `Lengths`.
+        masked: Whether a functor of the LOAD masks elements.
+        zeroes: Whether what is masked is zero in y, whatever the STORE does: a norm with masks.
         causal: Whether some functor depends on the query index of a row.
         forward_only: The functors that have no derivative.
         text: The declaration as a line of text (`declare.text.spell`); set when the declaration
@@ -47,6 +49,7 @@ class Declaration(Operator):
     """
 
     text: str
+    zeroes: bool
 
     def __init__(
         self, load: Iterable[Functor] = (), store: Iterable[Functor] = (), **constants: Any
@@ -54,7 +57,11 @@ class Declaration(Operator):
         self.constants = constants
         self.check_contract()
         self.load = check_chain(self, "load", load)
+        self.masked = any(functor.masks for functor in self.load)
+        self.zeroes = self.zeroes_masked and self.masked
         self.store = check_chain(self, "store", store)
+        if self.masked:
+            self.kept += self.kept_of_masks
         self.operands = operands_of(self)
         self.slots = {operand.name: slot for slot, operand in enumerate(self.operands, 1)}
         streams = [f.saves for f in self.load if f.saves is not None]
