@@ -37,6 +37,8 @@ assert_type(stream, Tensor)
 assert_type(fo.nn.AttentionSoftmax(scale=0.5, causal=fo.Causal())(x), Tensor)
 assert_type(fo.nn.AttentionSoftmax(lse=True, window=3)(x, sink=x[:, :1]), fo.SoftmaxResult)
 assert_type(fo.nn.AttentionSoftmax(lse=True)(x).lse, Tensor)
+assert_type(fo.nn.AttentionSoftmax(probs=True)(x), fo.ProbsResult)
+assert_type(fo.nn.AttentionSoftmax(probs=True, lse=True, p=0.1)(x).probs, Tensor)
 
 
 class Block(torch.nn.Module):

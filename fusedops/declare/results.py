@@ -27,6 +27,8 @@ else:
 __all__ = [
     "L2NormResult",
     "NormResult",
+    "ProbsLseResult",
+    "ProbsResult",
     "ResultT",
     "SoftmaxResult",
     "StreamResult",
@@ -46,6 +48,31 @@ class SoftmaxResult(NamedTuple):
     """
 
     y: Tensor
+    lse: Tensor
+
+
+class ProbsResult(NamedTuple):
+    """What a softmax returns that also taps its weights, before a dropout say, as ``probs``.
+
+    Attributes:
+        y: The result, of x's shape.
+        probs: The weights before what follows the tap, of x's shape.
+    """
+
+    y: Tensor
+    probs: Tensor
+
+
+class ProbsLseResult(NamedTuple):
+    """What such a softmax returns with ``lse=True``.
+
+    Attributes:
+        y, probs: As of `ProbsResult`.
+        lse: As of `SoftmaxResult`.
+    """
+
+    y: Tensor
+    probs: Tensor
     lse: Tensor
 
 
@@ -89,7 +116,15 @@ class StreamResult(NamedTuple):
 
 #: The classes above by their fields.
 known_results: Mapping[tuple[str, ...], Any] = {
-    each._fields: each for each in (SoftmaxResult, NormResult, L2NormResult, StreamResult)
+    each._fields: each
+    for each in (
+        SoftmaxResult,
+        ProbsResult,
+        ProbsLseResult,
+        NormResult,
+        L2NormResult,
+        StreamResult,
+    )
 }
 
 for _each in known_results.values():  # as programs that torch.export saves name what they return
