@@ -75,6 +75,11 @@ class _ChannelNorm(LayerNorm):
         eps: float = 1e-5,
         stats: bool = False,
     ) -> None:
+        if isinstance(load, int):
+            raise TypeError(
+                f"{type(self).__name__}: load must hold functors, got {load}; the channels are those of x, "
+                "and their weight and bias are a functor: store=[Affine('weight', 'bias')]"
+            )
         super().__init__(load, store, eps=eps, stats=stats)
         for functor in self.load:
             if functor.masks and (functor.needs_query or self.together):

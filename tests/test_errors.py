@@ -49,6 +49,11 @@ class TestDeclarations:
             with raises(ValueError, op.__name__, kind, "oftmax"):
                 op(load=[functor])
 
+    def test_a_group_norm_takes_no_number_of_channels(self):
+        with raises(TypeError, "GroupNorm", "got 8", "Affine"):
+            fo.GroupNorm(2, 8)
+        fo.GroupNorm(2, store=[fo.Affine("weight", "bias")])  # the cure
+
     @pytest.mark.parametrize("op", [fo.Softmax, fo.LayerNorm])
     def test_a_stream_is_saved_in_the_load(self, op):
         with raises(ValueError, op.__name__, "Residual", "save", "load"):

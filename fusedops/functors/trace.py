@@ -13,6 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import traceback
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -150,7 +153,10 @@ def _plain_modes() -> Any:
         torch.enable_grad(),
         torch.autocast("cpu", enabled=False),
         torch.autocast("cuda", enabled=False),
+        warnings.catch_warnings(),
     ):
+        # Of a number made from a tensor, which is refused in words of our own.
+        warnings.filterwarnings("ignore", "Converting a tensor with requires_grad=True")
         yield
 
 
@@ -168,6 +174,14 @@ _NUMBERS = (
     "tolist()",
     "numpy()",
 )
+
+
+def _line_of(error: Exception) -> str:
+    """The line of the functor's own text at which torch failed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)))
+    lines = [one.line for one in frames if one.line and not one.filename.startswith(own)]
+    return f"its line {lines[-1]!r}" if lines else "its gradient"
 
 
 @contextlib.contextmanager
@@ -197,7 +211,7 @@ def _explained(title: str) -> Any:
             raise
         first = said.strip().splitlines()[0] if said.strip() else repr(error)
         raise UnsupportedError(
-            f"{title}: torch cannot trace its gradient: {first}; a functor is made of pointwise "
+            f"{title}: torch cannot trace {_line_of(error)}: {first.rstrip('.')}; a functor is made of pointwise "
             "operations on tensors of x's shape: compute what is none outside and pass the result "
             "as an operand, or give the functor as C++ with fusedops.cpp_functor"
         ) from error
