@@ -77,8 +77,8 @@ class _ChannelNorm(LayerNorm):
     ) -> None:
         if isinstance(load, int):
             raise TypeError(
-                f"{type(self).__name__}: load must hold functors, got {load}; the channels are those of x, "
-                "and their weight and bias are a functor: store=[Affine('weight', 'bias')]"
+                f"{type(self).__name__}: load must hold functors, got {load}; channels are x's, "
+                "and their weight and bias a functor: store=[Affine('weight', 'bias')]"
             )
         super().__init__(load, store, eps=eps, stats=stats)
         for functor in self.load:

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -179,7 +179,7 @@ _NUMBERS = (
 def _line_of(error: Exception) -> str:
     """The line of the functor's own text at which torch failed."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)))
+    own = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent))
     lines = [one.line for one in frames if one.line and not one.filename.startswith(own)]
     return f"its line {lines[-1]!r}" if lines else "its gradient"
 
@@ -211,9 +211,9 @@ def _explained(title: str) -> Any:
             raise
         first = said.strip().splitlines()[0] if said.strip() else repr(error)
         raise UnsupportedError(
-            f"{title}: torch cannot trace {_line_of(error)}: {first.rstrip('.')}; a functor is made of pointwise "
-            "operations on tensors of x's shape: compute what is none outside and pass the result "
-            "as an operand, or give the functor as C++ with fusedops.cpp_functor"
+            f"{title}: torch cannot trace {_line_of(error)}: {first.rstrip('.')}; a functor is "
+            "made of pointwise operations on tensors of x's shape: compute what is none outside and "
+            "pass the result as an operand, or give the functor as C++ with fusedops.cpp_functor"
         ) from error
     finally:
         torchs_own.disabled = before
