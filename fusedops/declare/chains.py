@@ -50,7 +50,7 @@ if TYPE_CHECKING:
             """The names of the operands of the operator itself."""
 
 
-__all__ = ["OPTIONS", "check_chain", "operands_of", "optional_of"]
+__all__ = ["OPTIONS", "check_chain", "operands_of", "optional_of", "partners_of"]
 
 #: The keywords of a call that are options, not operands.
 OPTIONS = ("dim", "normalized_shape", "dtype", "out", "training", "generator")
@@ -191,6 +191,21 @@ def optional_of(op: Declaration) -> tuple[str, ...]:
                 "declares as optional; use two names"
             )
     return names
+
+
+def partners_of(op: Declaration) -> dict[str, tuple[str, ...]]:
+    """By operand: the optional ones without which the functors that take it are left out."""
+    found: dict[str, list[str]] = {}
+    functors = (*op.load, *op.store)
+    for functor in functors:
+        users = [one.name for each in functors if each is not functor for one in each.operands()]
+        for name in functor.may_lack:
+            left = functor.without((name,))
+            stays = {name, *users, *(one.name for one in (left.operands() if left else ()))}
+            for operand in functor.operands():
+                if operand.name not in stays:
+                    found.setdefault(operand.name, []).append(name)
+    return {name: tuple(partners) for name, partners in found.items()}
 
 
 def operands_of(op: Declaration) -> tuple[Operand, ...]:

@@ -15,9 +15,9 @@ from typing import Any
 
 from torch import Tensor
 
-from fusedops.declare.chains import check_chain, operands_of, optional_of
+from fusedops.declare.chains import check_chain, operands_of, optional_of, partners_of
 from fusedops.declare.operator import Operator, own_operators
-from fusedops.declare.results import known_results
+from fusedops.declare.results import known_results, register
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Functor, Role
 
@@ -76,6 +76,7 @@ class Declaration(Operator):
             )
         self.stream_dtypes = {one.name: one.dtype for one in streams if one.dtype is not None}
         self.optional = optional_of(self)
+        self._partners = partners_of(self) if self.optional else {}
         self._without: dict[tuple[str, ...], Any] = {}
         returned = [name for name, one in self.statistics.items() if constants.get(one.option)]
         self.outputs: tuple[str, ...] = ("y", *self.saves, *self.taps, *returned)
@@ -101,18 +102,24 @@ class Declaration(Operator):
         lacking = self.lacking(operands)
         if not lacking or not operands.keys() <= self.slots.keys():
             return self, dict(operands)
-        op = self.without(lacking)
-        for name in operands:
-            if name in self.slots and name not in (*op.slots, *lacking):
-                raise TypeError(
-                    f"{self.name}: operand {name!r} is given, but not {', '.join(lacking)}, "
-                    "without which its functor is left out; give both or neither"
-                )
-        return op, {name: value for name, value in operands.items() if name not in lacking}
+        self.check_partners(operands, lacking)
+        return self.without(lacking), {
+            name: value for name, value in operands.items() if name not in lacking
+        }
 
     def lacking(self, operands: Mapping[str, Any]) -> tuple[str, ...]:
         """The optional operands that a call leaves out, or gives None for."""
         return tuple(name for name in self.optional if operands.get(name) is None)
+
+    def check_partners(self, operands: Mapping[str, Any], lacking: tuple[str, ...]) -> None:
+        """Raise TypeError for an operand whose functor is left out for want of another one."""
+        for name, partners in self._partners.items():
+            missing = [one for one in partners if one in lacking]
+            if missing and operands.get(name) is not None:
+                raise TypeError(
+                    f"{self.name}: operand {name!r} is given, but not {', '.join(missing)}, "
+                    "without which its functor is left out; give both or neither"
+                )
 
     def without(self, names: tuple[str, ...]) -> Any:
         """The op that a call runs which leaves these optional operands out, made once."""
@@ -201,6 +208,7 @@ def _result_type(name: str, fields: tuple[str, ...]) -> Any:
         return _result, (name, fields, tuple(result))
 
     setattr(made, "__reduce__", reduce)  # noqa: B010 (a type checker knows no such assignment)
+    register(made, f"{name}({', '.join(fields)})")
     return made
 
 

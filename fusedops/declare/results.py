@@ -33,6 +33,7 @@ __all__ = [
     "SoftmaxResult",
     "StreamResult",
     "known_results",
+    "register",
 ]
 
 #: What a call of a module returns: a tensor, unless more was asked for.
@@ -127,5 +128,15 @@ known_results: Mapping[tuple[str, ...], Any] = {
     )
 }
 
-for _each in known_results.values():  # as programs that torch.export saves name what they return
-    _pytree._register_namedtuple(_each, serialized_type_name=f"fusedops.{_each.__name__}")
+
+def register(kind: Any, name: str) -> None:
+    """Name a class of results in the programs that torch.export saves.
+
+    A program that returns one is loaded where the class is registered: for outputs that a
+    declaration names, where an op with outputs of these names has been declared.
+    """
+    _pytree._register_namedtuple(kind, serialized_type_name=f"fusedops.{name}")
+
+
+for _each in known_results.values():
+    register(_each, _each.__name__)

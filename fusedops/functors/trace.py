@@ -212,8 +212,9 @@ def _explained(title: str) -> Any:
         first = said.strip().splitlines()[0] if said.strip() else repr(error)
         raise UnsupportedError(
             f"{title}: torch cannot trace {_line_of(error)}: {first.rstrip('.')}; a functor is "
-            "made of pointwise operations on tensors of x's shape: compute what is none outside and "
-            "pass the result as an operand, or give the functor as C++ with fusedops.cpp_functor"
+            "made of pointwise operations on tensors of x's shape: compute what is none outside "
+            "and pass the result as an operand, or give the functor as C++ with "
+            "fusedops.cpp_functor"
         ) from error
     finally:
         torchs_own.disabled = before
