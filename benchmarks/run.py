@@ -15,6 +15,8 @@ Parts (all that this machine can run, unless some are named):
                              residual beside torch eager and torch.compile
     gemm               GPU   products with what follows them beside torch eager, torch.compile and
                              cuBLASLt; a feed-forward block forward and backward
+    functors           GPU   functors where models have them, forward: percent of the ceiling
+    evoformer          GPU   AlphaFold's triangle attentions beside torch eager and torch.compile
     lse_and_sink       GPU   softmaxes that return their logsumexp or have a sink, beside torch
     flagship           GPU   both chains beside torch eager and torch.compile
     flagship_backward  GPU   both chains forward and backward, all gradients
@@ -24,6 +26,7 @@ Parts (all that this machine can run, unless some are named):
     cpu                CPU   the ops by columns beside torch, both chains beside torch eager and
                              torch.compile; one thread and all
     host               both  host time of a call that hits its plan, and of forward and backward
+    functors_host      both  host time of the calls of `functors`
     lengths            both  kernels that random row lengths and shapes build, and the longest call
 """
 
@@ -32,12 +35,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
+import alphafold
 import causal
 import ceiling
 import cpu
 import dispatch
 import errors
 import flagships
+import functors
 import gemm
 import host
 import lengths
@@ -75,6 +80,8 @@ GPU_PARTS: dict[str, Part] = {
     "traffic": traffic.pairs,
     "map": whole(maps.measured),
     "gemm": whole(gemm.measured),
+    "functors": functors.measured,
+    "evoformer": whole(alphafold.measured),
     "lse_and_sink": lse_and_sink.measured,
     "flagship": whole(flagships.forward),
     "flagship_backward": whole(flagships.steps),
@@ -88,6 +95,7 @@ PARTS: dict[str, Part] = {
     "errors": errors.table,
     "cpu": cpu.measured,
     "host": whole(host.calls),
+    "functors_host": whole(functors.host_calls),
     "lengths": whole(lengths.measured),
 }
 HONEST_BYTES_PER_SECOND = 4.1e12  # An H200 below this at 1 GiB is not at its best: void.

@@ -40,6 +40,8 @@ _NAMES = [
     "Matmul",
     "MissingVariantError",
     "NormResult",
+    "ProbsLseResult",
+    "ProbsResult",
     "RMSNorm",
     "RowOp",
     "Softmax",
@@ -79,6 +81,8 @@ renamed.install()
 if TYPE_CHECKING or not _is_command():
     from fusedops.declare.results import L2NormResult as L2NormResult
     from fusedops.declare.results import NormResult as NormResult
+    from fusedops.declare.results import ProbsLseResult as ProbsLseResult
+    from fusedops.declare.results import ProbsResult as ProbsResult
     from fusedops.declare.results import SoftmaxResult as SoftmaxResult
     from fusedops.declare.results import StreamResult as StreamResult
     from fusedops.errors import CompileError as CompileError

@@ -62,6 +62,8 @@ class _ChannelNorm(LayerNorm):
         per_channel: The names of operands of which a 1-d tensor has a number for each channel.
     """
 
+    #: Whether a row has several channels, so that no mask of positions fits it.
+    together = True
     #: The fewest dimensions of x, and its shape in words.
     _fewest = 2
     _shape = "(N, C, *spatial)"
@@ -74,7 +76,19 @@ class _ChannelNorm(LayerNorm):
         eps: float = 1e-5,
         stats: bool = False,
     ) -> None:
+        if isinstance(load, int):
+            raise TypeError(
+                f"{type(self).__name__}: load must hold functors, got {load}; channels are x's, "
+                "and their weight and bias a functor: store=[Affine('weight', 'bias')]"
+            )
         super().__init__(load, store, eps=eps, stats=stats)
+        for functor in self.load:
+            if functor.masks and (functor.needs_query or self.together):
+                raise ValueError(
+                    f"{self.name}: {functor!r} cannot stand here, where columns count the elements "
+                    "of a group, or of an image, and not the positions of a sequence; use a "
+                    "LayerNorm, or for lengths an InstanceNorm of an x of shape (N, C, L)"
+                )
         for functor in (*self.load, *self.store):
             if functor.shares or functor.positions or functor.tables:
                 raise ValueError(
@@ -375,6 +389,7 @@ class InstanceNorm(_ChannelNorm):
              [ 1.0000, -1.0000]]])
     """
 
+    together = False
     _fewest = 3
     _shape = "(N, C, *spatial), with a spatial dimension"
 

@@ -67,17 +67,12 @@ class Map(RowOp):
         return value, {}
 
     def cpp(self, compute: str, *operands: str) -> str:
-        return f"Map<{compute}, {self._masked}>"
+        return f"Map<{compute}, {str(self.masked).lower()}>"
 
     def gradient_cpp(self, compute: str, *operands: str) -> str:
-        return f"MapGradient<{compute}, {self._masked}>"
+        return f"MapGradient<{compute}, {str(self.masked).lower()}>"
 
     def gradient_sizes(
         self, value: Tensor, result: Tensor, upstream: Tensor, statistics: Mapping[str, Tensor]
     ) -> Tensor | None:
         return upstream
-
-    @property
-    def _masked(self) -> str:
-        """Whether the load masks elements, as a C++ constant."""
-        return str(any(functor.masks for functor in self.load)).lower()

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fused row ops: softmax, log-softmax and norms with functors around them.
 
-May import: errors, functors, declare, row_op.
+May import: errors, functors, declare, row_op, masked_rows.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from fusedops.declare.operator import Statistic
 from fusedops.errors import shortened
 from fusedops.functors import Functor, check_name, is_finite
+from fusedops.masked_rows import PresentRows
 from fusedops.row_op import RowOp
 
 __all__ = ["L2Norm", "LayerNorm", "LogSoftmax", "RMSNorm", "Softmax"]
@@ -189,11 +190,36 @@ class LogSoftmax(Softmax):
     logarithmic = True
 
 
-class LayerNorm(RowOp):
+class _Norm(RowOp):
+    """A norm: with masks in the LOAD it is that of what they leave of a row."""
+
+    numbers = ("eps",)
+    several_dims = True
+    masks = True
+    zeroes_masked = True
+    #: The C++ struct; its gradient and the two for a LOAD with masks are named after it.
+    struct: ClassVar[str]
+
+    def cpp(self, compute: str, *operands: str) -> str:
+        return f"{'Masked' * self.masked}{self.struct}<{compute}>"
+
+    def gradient_cpp(self, compute: str, *operands: str) -> str:
+        return f"{'Masked' * self.masked}{self.struct}Gradient<{compute}>"
+
+    def headers(self, gradient: bool = False) -> Sequence[str]:
+        if self.zeroes:
+            return ["op/masked_norm_gradient.cuh" if gradient else "op/masked_norm.cuh"]
+        return super().headers(gradient)
+
+
+class LayerNorm(_Norm):
     """``y = (v - mean) / sqrt(variance + eps)`` over each row of ``v = load(x)``.
 
-    The variance is the biased one. The affine part is a functor of the STORE: `Affine`. The shapes,
-    dtypes, operands and options of a call ``op(x, ...)`` are described at `__call__`.
+    The variance is the biased one. The affine part is a functor of the STORE: `Affine`. Masks in
+    the LOAD, such as `Lengths`, leave a row fewer elements: mean and variance are over these, and
+    what is masked is 0 in y, whatever the STORE does, and has no gradient. A row of which nothing
+    is left is 0. The shapes, dtypes, operands and options of a call ``op(x, ...)`` are described at
+    `__call__`.
 
     Args:
         load: The functors applied to x before the reduction, in order; none by default.
@@ -214,13 +240,13 @@ class LayerNorm(RowOp):
 
     header = "op/norm.cuh"
     gradient_header = "op/norm_gradient.cuh"
+    struct = "LayerNorm"
     kept = 3
-    numbers = ("eps",)
+    kept_of_masks = 1
     statistics: ClassVar[Mapping[str, Statistic]] = {
         "mean": Statistic("mean"),
         "rstd": Statistic("rstd"),
     }
-    several_dims = True
     centred = True
     #: What a derived class's declaration says of the rows, before eps and stats.
     sizes: Mapping[str, int] = MappingProxyType({})
@@ -239,14 +265,10 @@ class LayerNorm(RowOp):
 
     def reference(self, value: Tensor, *operands: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         eps = float(self.constants["eps"])
+        if self.zeroes:
+            return PresentRows(value, True).normalized(eps=eps, centred=self.centred)
         result, mean, rstd = torch.native_layer_norm(value, value.shape[-1:], None, None, eps)
         return result, {"mean": mean[..., 0], "rstd": rstd[..., 0]}
-
-    def cpp(self, compute: str, *operands: str) -> str:
-        return f"LayerNorm<{compute}>"
-
-    def gradient_cpp(self, compute: str, *operands: str) -> str:
-        return f"LayerNormGradient<{compute}>"
 
     def gradient_sizes(
         self, value: Tensor, result: Tensor, upstream: Tensor, statistics: Mapping[str, Tensor]
@@ -255,11 +277,14 @@ class LayerNorm(RowOp):
         if "rstd" not in known:  # of a class derived from this, which has other statistics
             return None
         rstd = known["rstd"][..., None]
-        along = result.abs() * (upstream * result.abs()).mean(-1, keepdim=True)
-        return rstd * (upstream + upstream.mean(-1, keepdim=True) + along)
+        rows = PresentRows(value, self.zeroes)
+        along = result.abs() * rows.mean(upstream * result.abs())
+        return rows.within(rstd * (upstream + rows.mean(upstream) + along))
 
     def statistic_sizes(self, name: str, value: Tensor, statistic: Tensor) -> Tensor:
-        return value.abs().amax(-1) if name == "mean" else statistic.abs()
+        if name != "mean":
+            return statistic.abs()
+        return PresentRows(value, self.zeroes).value.abs().amax(-1)
 
 
 class RMSNorm(LayerNorm):
@@ -274,6 +299,7 @@ class RMSNorm(LayerNorm):
     tensor([[1.0000, 1.0000]])
     """
 
+    struct = "RmsNorm"
     kept = 1
     centred = False
 
@@ -288,23 +314,19 @@ class RMSNorm(LayerNorm):
         super().__init__(load, store, eps=eps, stats=stats)
 
     def reference(self, value: Tensor, *operands: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        if self.zeroes:
+            return super().reference(value)
         rstd = torch.rsqrt(value.square().mean(-1, keepdim=True) + float(self.constants["eps"]))
         of_rows = rstd[..., 0]
         return value * rstd, {"mean": torch.zeros_like(of_rows), "rstd": of_rows}
 
-    def cpp(self, compute: str, *operands: str) -> str:
-        return f"RmsNorm<{compute}>"
 
-    def gradient_cpp(self, compute: str, *operands: str) -> str:
-        return f"RmsNormGradient<{compute}>"
-
-
-class L2Norm(RowOp):
+class L2Norm(_Norm):
     """``y = v / max(sqrt(sum(v * v)), eps)`` over each row of ``v = load(x)``.
 
     As torch.nn.functional.normalize, but a row is NaN where its squares overflow or where it holds
-    NaN or Inf. The shapes, dtypes, operands and options of a call ``op(x, ...)`` are described at
-    `__call__`.
+    NaN or Inf. Masks in the LOAD are as for `LayerNorm`. The shapes, dtypes, operands and options
+    of a call ``op(x, ...)`` are described at `__call__`.
 
     Args:
         load: The functors applied to x before the reduction, in order; none by default.
@@ -325,10 +347,9 @@ class L2Norm(RowOp):
 
     header = "op/l2_norm.cuh"
     gradient_header = "op/l2_norm_gradient.cuh"
+    struct = "L2Norm"
     kept = 2
-    numbers = ("eps",)
     statistics: ClassVar[Mapping[str, Statistic]] = {"norm": Statistic("norm")}
-    several_dims = True
 
     def __init__(
         self,
@@ -341,19 +362,16 @@ class L2Norm(RowOp):
         super().__init__(load, store, eps=_eps(self, eps), stats=_flag(self, "stats", stats))
 
     def reference(self, value: Tensor, *operands: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        norm = torch.linalg.vector_norm(value, dim=-1, keepdim=True)
+        rows = PresentRows(value, self.zeroes)
+        norm = torch.linalg.vector_norm(rows.value, dim=-1, keepdim=True)
         norm = norm + (norm - norm).detach()  # NaN where it is infinite
-        return value / norm.clamp_min(self.constants["eps"]), {"norm": norm[..., 0]}
-
-    def cpp(self, compute: str, *operands: str) -> str:
-        return f"L2Norm<{compute}>"
-
-    def gradient_cpp(self, compute: str, *operands: str) -> str:
-        return f"L2NormGradient<{compute}>"
+        result = rows.value / norm.clamp_min(self.constants["eps"])
+        return rows.within(result), {"norm": norm[..., 0]}
 
     def gradient_sizes(
         self, value: Tensor, result: Tensor, upstream: Tensor, statistics: Mapping[str, Tensor]
     ) -> Tensor | None:
         along = result.abs() * (upstream * result.abs()).sum(-1, keepdim=True)
-        norm: Tensor = torch.linalg.vector_norm(value, dim=-1, keepdim=True)
+        rows = PresentRows(value, self.zeroes)
+        norm: Tensor = torch.linalg.vector_norm(rows.value, dim=-1, keepdim=True)
         return (upstream + along) / norm.clamp_min(float(self.constants["eps"]))

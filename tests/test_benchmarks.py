@@ -21,9 +21,11 @@ from fusedops.tuning.problem import kernel_of
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 sys.path.append(str(FOLDER))  # Last: its modules go by short names.
 
+import alphafold  # noqa: E402
 import cells  # noqa: E402
 import counters  # noqa: E402
 import errors  # noqa: E402
+import functors  # noqa: E402
 import gemm  # noqa: E402
 import lse_and_sink  # noqa: E402
 import page  # noqa: E402
@@ -260,6 +262,55 @@ def test_lse_and_sink_beside_torch(monkeypatch, tmp_path):
     ways = [way.by for way in lse_and_sink.ways("softmax")]
     assert len(rows) == 2 * 2 * len(lse_and_sink.COLUMNS) * len(ways) == len(read(path))
     assert {row["percent"] for row in rows} == {"50.0"}
+
+
+@pytest.mark.parametrize("case", functors.CASES, ids=lambda case: case.name)
+def test_the_bytes_of_a_functors_call(case):
+    """What is counted is what `explain` says of the call."""
+    made = case.make(case.shape(384, 64), torch.float16, "cpu")
+    outputs = made.case.op.unfused(made.x, **made.operands, **made.case.numbers)
+    told = case.op.explain(made.x, **made.operands, **case.numbers)
+    assert made.bytes(outputs) == told.bytes
+    reads, writes = made.streams(outputs)
+    assert reads == 1 + ("g" in made.operands) + ("r" in made.operands)
+    assert writes == len(case.op.outputs)
+
+
+def on_this_machine(monkeypatch, module):
+    """The clock of a GPU is not there: each call is made once."""
+
+    def once(calls):
+        for call in calls:
+            call()
+        return 2.0
+
+    monkeypatch.setattr(module, "queue_seconds", once)
+
+
+@pytest.mark.thorough
+def test_functors_are_timed(monkeypatch):
+    on_this_machine(monkeypatch, functors)
+    monkeypatch.setattr(functors, "sets", lambda moved: 2)
+    monkeypatch.setattr(functors, "rows_of", lambda columns, dtype: 192)
+    monkeypatch.setattr(functors, "attempt", lambda measure: (measure(), ""))
+    monkeypatch.setattr(functors.ceiling, "of_bytes", lambda size, reads, writes: 1.0)
+    monkeypatch.setattr(functors, "host_seconds", lambda calls, device: [1.0] * len(calls))
+    found = list(functors.measured(Selection(columns=(64,)), "cpu"))
+    assert {result.cells()["percent"] for result in found} == {"50.0"}
+    assert len({result.case for result in found}) == len(functors.CASES)
+    assert len({result.case for result in functors.host_calls()}) == len(functors.CASES)
+
+
+@pytest.mark.thorough
+def test_the_block_of_alphafold_is_timed(monkeypatch):
+    on_this_machine(monkeypatch, alphafold)
+    monkeypatch.setattr(alphafold, "NODES", (6,))
+    monkeypatch.setattr(alphafold, "DIM", 16)
+    monkeypatch.setattr(alphafold, "HEADS", 2)
+    monkeypatch.setattr(torch, "compile", lambda way, **options: way)
+    found = [result.cells() for result in alphafold.measured("cpu")]
+    assert len(found) == 2 * 4
+    assert {row["ratio"] for row in found if row["by"] != "fusedops"} == {"1.000"}
 
 
 def test_a_pair_of_which_one_fails(monkeypatch):

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import fusedops as fo
+from fusedops.bind.bind import floating
 from fusedops.bind.generator import draw_in_memory
 from fusedops.cli import app
 from fusedops.flagship import ADD_NORM, ATTENTION
@@ -29,6 +30,7 @@ from fusedops.generate.variant import Variant
 from fusedops.prebuild.build_all import build_all, variants
 from fusedops.prebuild.signature import Signature, of_call
 from fusedops.run import forward as plan
+from fusedops.run.gradient import described, gradient_of
 
 HERE = Path(__file__).parent
 
@@ -367,6 +369,22 @@ def test_one_source_is_one_entry(arch):
                     named.setdefault(variant.source, set()).add(variant.name)
     assert "sums" in "".join(map(str, named.values()))
     assert [names for names in named.values() if len(names) > 1] == []
+
+
+@pytest.mark.parametrize("arch", ["cpu", "sm_90"])
+def test_a_stream_without_a_gradient_is_built_for_as_well(arch):
+    """A last layer's stream goes nowhere; the kernel of its backward pass is another."""
+    op, x, arguments = CALLS["add_norm"]()
+    bound, target = op.bind(x, arguments), Target.named(arch)
+    built = {variant.key for variant in variants([of_call(bound)], target)}
+    wanted = frozenset({"x", *floating(bound.operands)})
+    kernels = []
+    for joining in (frozenset(), frozenset(op.joining)):
+        gradient = gradient_of(bound, wanted, joining)
+        dy, given, options = described(bound, gradient)
+        kernels.append({v.key for v in gradient.describe(dy, given, options, target).variants})
+    assert kernels[0] != kernels[1]
+    assert kernels[0] | kernels[1] <= built
 
 
 def test_an_evaluation_is_enough_to_build_for_training():

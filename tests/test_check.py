@@ -13,6 +13,7 @@ from test_forward import add_norm_case, attention_case
 import fusedops as fo
 from fusedops.functors.base import Reads
 from fusedops.testing import check
+from fusedops.testing.comparison import Comparison
 
 
 @fo.functor
@@ -241,3 +242,17 @@ def test_the_report_is_a_value():
     assert dataclasses.replace(report) == report
     assert "inf OUT" in str(report)
     assert "1 of 1 are out" in str(report)
+
+
+@pytest.mark.parametrize("of", ["value", "gate"])
+def test_a_derivative_whose_terms_cancel(of, device):
+    """Near -0.75, where a GELU has its least value, float32 knows its slope to few digits."""
+    op = fo.Map(load=[fo.Gate("g", "gelu", of=of)])
+    flat = -0.7517915 * (1 + 1e-6 * torch.arange(-40, 41, device=device)[:, None])
+    other = randn(81, 1, device=device) + 2
+    x, g = (flat, other) if of == "value" else (other, flat)
+    comparison = Comparison(op, x, g=g)
+    assert max(one.share for one in comparison.again()) <= 1
+    # The slope's terms are of size 0.2, each known to a few roundings: no more is allowed.
+    allowed = comparison._first.want[f"gradient of {'x' if of == 'value' else 'g'}"]
+    assert allowed.allowed(x.dtype).max() <= 20 * torch.finfo(x.dtype).eps

@@ -41,13 +41,18 @@ class TestDeclarations:
         ids=lambda f: type(f).__name__,
     )
     @pytest.mark.parametrize("op", [fo.Softmax, fo.LogSoftmax, fo.LayerNorm, fo.RMSNorm])
-    def test_masks_and_positions_stand_in_the_load_of_a_softmax(self, op, functor):
+    def test_masks_and_positions_stand_in_the_load(self, op, functor):
         kind = type(functor).__name__
         with raises(ValueError, op.__name__, kind, "load"):
             op(store=[functor])
-        if op in (fo.LayerNorm, fo.RMSNorm):
+        if op in (fo.LayerNorm, fo.RMSNorm) and kind == "Alibi":
             with raises(ValueError, op.__name__, kind, "oftmax"):
                 op(load=[functor])
+
+    def test_a_group_norm_takes_no_number_of_channels(self):
+        with raises(TypeError, "GroupNorm", "got 8", "Affine"):
+            fo.GroupNorm(2, 8)
+        fo.GroupNorm(2, store=[fo.Affine("weight", "bias")])  # the cure
 
     @pytest.mark.parametrize("op", [fo.Softmax, fo.LayerNorm])
     def test_a_stream_is_saved_in_the_load(self, op):

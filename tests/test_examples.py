@@ -85,6 +85,21 @@ def test_train_sentence_embeddings(example, device, capsys):
         assert word in printed
 
 
+@pytest.mark.thorough
+def test_evoformer(monkeypatch, device):
+    """Four times the error of torch's own calls is the bound of any one op, too."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    evoformer = importlib.import_module("evoformer")
+    found = evoformer.compare(device)
+    assert len(found) == 2 + len(list(evoformer.PairBlock().parameters()))
+    for name, (fused, plain) in found.items():
+        assert fused <= 4 * max(plain, torch.finfo(torch.float32).eps), name
+    # One draw a column of the pair: the same elements in every row.
+    kept = evoformer.ADD_NORM.dropout_mask((1, 7, 7, 16), 3, 0, 0.5)
+    assert kept.eq(kept[:, :1]).all()
+    assert not kept.eq(kept[:, :, :1]).all()
+
+
 def test_blocks(monkeypatch):
     """Fused and unfused blocks differ by roundings: some, in sums of 64 numbers near one."""
     monkeypatch.syspath_prepend(EXAMPLES)

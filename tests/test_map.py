@@ -305,7 +305,7 @@ def test_refusals(device):
     with raises(TypeError, "Map", "'s'"):
         fo.Map(load=[fo.Scale("s")])(x)
     with raises(ValueError, "Softmax, LogSoftmax or Map"):
-        fo.LayerNorm(load=[fo.Causal()])
+        fo.LayerNorm(load=[fo.Alibi("slopes")])
 
 
 class KeepsSomething(fo.Map):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from cases import named, randn, thorough
 from gradients import sum_to
+from philox import drawn
 from references import check
 from torch import nn
 from torch.func import functional_call
@@ -186,7 +187,10 @@ ATTENTION = {
     "slopes": ({"causal": True}, ("slopes",)),
     "sink": ({"scale": 0.5}, ("sink",)),
     "lse": ({"lse": True, "softcap": 3.0}, ("sink", "bias")),
-    "all": ({"scale": 0.4, "window": 2, "softcap": 2.0, "lse": True}, ("slopes", "sink", "bias")),
+    "all": (
+        {"scale": 0.4, "window": 2, "softcap": 2.0, "p": 0.25, "lse": True, "probs": True},
+        ("slopes", "sink", "bias"),
+    ),
 }
 
 
@@ -206,8 +210,17 @@ def attention(settings, scores, bias=0.0, slopes=None, sink=None):
         v = v.masked_fill(key < query - settings["window"], -torch.inf)
     if sink is not None:
         v = torch.cat([v, sink[:, None, None].expand(*v.shape[:-1], 1)], -1)
-    y = torch.softmax(v, -1)[..., : scores.shape[-1]]
-    return fo.SoftmaxResult(y, torch.logsumexp(v, -1)) if settings.get("lse") else y
+    y = probs = torch.softmax(v, -1)[..., : scores.shape[-1]]
+    lse = torch.logsumexp(v, -1)
+    if settings.get("probs"):
+        # The mask that a module draws after this seed; the draw's rules have tests of their own.
+        seed, offset = drawn(scores.device, 3)
+        kept = fo.Softmax(store=[fo.Dropout("p")]).dropout_mask(
+            scores.shape, seed, offset, settings["p"]
+        )
+        y = torch.where(kept.to(v.device), probs / (1 - settings["p"]), 0.0)
+        return fo.ProbsLseResult(y, probs, lse)
+    return fo.SoftmaxResult(y, lse) if settings.get("lse") else y
 
 
 @pytest.mark.parametrize("name", ATTENTION)
@@ -218,11 +231,18 @@ def test_attention(name, device):
     tensors |= {
         one: randn(*heads[one], device=device, seed=5 + i) for i, one in enumerate(operands)
     }
-    softmax = fo.nn.AttentionSoftmax(**settings)
+    module = fo.nn.AttentionSoftmax(**settings)
+
+    def softmax(*args, **given):
+        torch.manual_seed(3)
+        return module(*args, **given)
 
     def sizes(y):
         g = randn(*y.shape, device=y.device, seed=90).abs().double()
         of_lse = randn(*y.shape[:-1], device=y.device, seed=91).abs().double()[..., None]
+        if "probs" in settings:  # two gradients of these sizes, one through the dropout
+            of_lse = randn(*y.shape[:-1], device=y.device, seed=92).abs().double()[..., None]
+            g = g / (1 - settings["p"]) + randn(*y.shape, device=y.device, seed=91).abs()
         size = y * (g + (y * g).sum(-1, keepdim=True) + of_lse)
         return size * 9  # the largest distance, a factor of the gradient of slopes
 
@@ -234,7 +254,7 @@ def test_attention(name, device):
             (functools.partial(attention, settings), torch.float64),
         )
     )
-    size = sizes(truth["y"])
+    size = sizes(truth.get("probs", truth["y"]))
     for key, value in got.items():
         assert value.shape == truth[key].shape
         peak = (summed_over_heads(size, value),) if key.startswith("d ") else ()
@@ -411,6 +431,9 @@ def test_settings_that_change():
     softmax = fo.nn.AttentionSoftmax()
     softmax.lse = True
     assert isinstance(softmax(x), fo.SoftmaxResult)
+    softmax.probs = True
+    assert isinstance(pickle.loads(pickle.dumps(softmax))(x), fo.ProbsLseResult)
+    assert repr(softmax).endswith("lse=True, probs=True)")
 
 
 def test_results_have_classes_of_their_own():
@@ -419,6 +442,8 @@ def test_results_have_classes_of_their_own():
     for result, kind in (
         (norm(x, x), fo.StreamResult),
         (fo.nn.AttentionSoftmax(lse=True)(x), fo.SoftmaxResult),
+        (fo.nn.AttentionSoftmax(probs=True, p=0.5)(x), fo.ProbsResult),
+        (fo.nn.AttentionSoftmax(probs=True, lse=True)(x), fo.ProbsLseResult),
         (fo.LogSoftmax(lse=True)(x), fo.SoftmaxResult),
         (fo.RMSNorm(stats=True)(x), fo.NormResult),
         (fo.L2Norm(stats=True)(x), fo.L2NormResult),
@@ -459,6 +484,7 @@ REFUSED = {
     "softcap": (lambda: SOFTMAX(softcap=0.0), ValueError, "softcap must be above 0"),
     "softcap is no number": (lambda: SOFTMAX(softcap="2"), ValueError, "softcap must be a finite"),
     "lse": (lambda: SOFTMAX(lse=1), TypeError, "lse must be True or False"),
+    "probs": (lambda: SOFTMAX(probs="y"), TypeError, "probs must be True or False"),
     "slopes": (lambda: SOFTMAX()(X, slopes=0.5), TypeError, "slopes must be a floating.*float"),
     "sink": (lambda: SOFTMAX()(X, sink=X.bool()), TypeError, "sink must be .*torch.bool"),
 }

@@ -201,6 +201,9 @@ def test_what_is_refused():
     for call in (op, op.unfused):
         with raises(TypeError, "'q' is given, but not k", "both or neither"):
             call(x, q=ids)
+    compiled = torch.compile(lambda x, q: op(x, q=q), backend="eager", fullgraph=True)
+    with pytest.raises(Exception, match="Softmax: operand 'q' is given, but not k"):
+        compiled(x, ids)
     with raises(TypeError, "optional", "Bias"):
         fo.Bias("b", optional="yes")
     with raises(ValueError, "Scale(scale='b')", "optional=True of both"):

@@ -37,6 +37,8 @@ assert_type(stream, Tensor)
 assert_type(fo.nn.AttentionSoftmax(scale=0.5, causal=fo.Causal())(x), Tensor)
 assert_type(fo.nn.AttentionSoftmax(lse=True, window=3)(x, sink=x[:, :1]), fo.SoftmaxResult)
 assert_type(fo.nn.AttentionSoftmax(lse=True)(x).lse, Tensor)
+assert_type(fo.nn.AttentionSoftmax(probs=True)(x), fo.ProbsResult)
+assert_type(fo.nn.AttentionSoftmax(probs=True, lse=True, p=0.1)(x).probs, Tensor)
 
 
 class Block(torch.nn.Module):
@@ -177,6 +179,26 @@ def test_what_is_wrong_is_found(tmp_path):
 
 def test_the_program_of_types_runs():
     exec(compile(PROGRAM, "program", "exec"), {"__name__": "program"})
+
+
+class Saving(torch.nn.Module):
+    """A layer whose declaration names an output itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.op = fo.LayerNorm(load=[fo.Residual("r", save="kept_for_later")])
+
+    def forward(self, x, r):
+        return self.op(x, r=r)
+
+
+def test_a_saved_program_may_return_outputs_of_ones_own(tmp_path):
+    """It is loaded where an op with outputs of these names is declared."""
+    module, x = Saving(), torch.randn(2, 3)
+    torch.export.save(torch.export.export(module, (x, x)), tmp_path / "program.pt2")
+    found = torch.export.load(tmp_path / "program.pt2").module()(x, x)
+    assert found._fields == ("y", "kept_for_later")
+    assert all(map(torch.equal, found, module(x, x)))
 
 
 def test_a_saved_program_may_return_a_result(tmp_path):

@@ -4,6 +4,7 @@
 
 import copy
 import inspect
+import math
 import pickle
 
 import pytest
@@ -276,6 +277,8 @@ REFUSED = {
     "too large": (lambda x: x.clamp(max=1e300), "1e+300", "torch.inf"),
     "in place": (lambda x: x.mul_(2), "in-place", ""),
     "no gradient": (lambda x: x // 2, "floor_divide", "torch cannot trace its gradient"),
+    "product": (lambda x, a: x @ a, "lambda x, a: x @ a", "pass the result as an operand"),
+    "table": (lambda x, a: a[x], "lambda x, a: a[x]", "pass the result as an operand"),
 }
 
 
@@ -289,6 +292,17 @@ def test_what_is_not_elementwise_is_refused_by_name(case):
         kind(*names)
     for part in ("<lambda>", *parts):
         assert part in str(raised.value), str(raised.value)
+
+
+def test_a_number_of_a_value_is_refused_without_a_warning(recwarn):
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        with pytest.raises(fo.UnsupportedError, match=r"<lambda>: .*torch\.exp"):
+            fo.functor(lambda x: x * math.exp(x))()
+    finally:
+        torch.set_warn_always(before)
+    assert not list(recwarn)
 
 
 @pytest.mark.parametrize(

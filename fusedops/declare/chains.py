@@ -34,6 +34,14 @@ if TYPE_CHECKING:
             """Whether elements may be masked, as in a softmax."""
 
         @property
+        def zeroes_masked(self) -> bool:
+            """Whether what masks take out is zero in y, as in a norm."""
+
+        @property
+        def zeroes(self) -> bool:
+            """The same, where the load has masks; known once it has been checked."""
+
+        @property
         def several_dims(self) -> bool:
             """Whether a row may have several dimensions, as in a norm."""
 
@@ -46,7 +54,14 @@ if TYPE_CHECKING:
             """The names of the operands of the operator itself."""
 
 
-__all__ = ["OPTIONS", "check_chain", "functors_of", "operands_of", "optional_of"]
+__all__ = [
+    "OPTIONS",
+    "check_chain",
+    "functors_of",
+    "operands_of",
+    "optional_of",
+    "partners_of",
+]
 
 #: The keywords of a call that are options, not operands.
 OPTIONS = ("dim", "normalized_shape", "dtype", "out", "training", "generator")
@@ -73,15 +88,16 @@ def check_chain(op: Declaration, side: str, functors: Iterable[Functor]) -> tupl
     for functor in chain:
         if functor.masks and not op.masks:
             raise ValueError(
-                f"{name}: {functor!r} cannot stand here: a masked element leaves the row, which a "
-                "norm has no meaning for; masks belong in the load of Softmax, LogSoftmax or Map"
+                f"{name}: {functor!r} cannot stand here: a masked element leaves the row, for "
+                "which this op has no meaning; masks belong in the load of a softmax, a norm or Map"
             )
         if functor.masks and side == "store":
             raise ValueError(
                 f"{name}: {functor!r} cannot stand in store: what is masked must be known before "
                 "the reduction; put it in load"
             )
-        if functor.needs_query and not (op.masks and side == "load"):
+        scores = op.masks and side == "load" and (functor.masks or not op.zeroes_masked)
+        if functor.needs_query and not scores:
             raise ValueError(
                 f"{name}: {functor!r} cannot stand here: it compares queries with keys, which only "
                 "scores have; it belongs in the load of Softmax, LogSoftmax or Map"
@@ -90,6 +106,12 @@ def check_chain(op: Declaration, side: str, functors: Iterable[Functor]) -> tupl
             raise ValueError(
                 f"{name}: {functor!r} cannot save in store: the value there is the output itself; "
                 "save= belongs in load"
+            )
+        if functor.taps is not None and side == "store" and op.zeroes:
+            raise ValueError(
+                f"{name}: {functor!r} cannot stand in the store of a norm whose load masks "
+                "elements, which are zero in y alone; call a norm without a store, and what "
+                "follows it as a Map of its y"
             )
         if functor.taps is not None and side == "load":
             raise ValueError(
@@ -194,6 +216,21 @@ def optional_of(op: Declaration) -> tuple[str, ...]:
                 "declares as optional; use two names"
             )
     return names
+
+
+def partners_of(op: Declaration) -> dict[str, tuple[str, ...]]:
+    """By operand: the optional ones without which the functors that take it are left out."""
+    found: dict[str, list[str]] = {}
+    functors = (*op.load, *op.store)
+    for functor in functors:
+        users = [one.name for each in functors if each is not functor for one in each.operands()]
+        for name in functor.may_lack:
+            left = functor.without((name,))
+            stays = {name, *users, *(one.name for one in (left.operands() if left else ()))}
+            for operand in functor.operands():
+                if operand.name not in stays:
+                    found.setdefault(operand.name, []).append(name)
+    return {name: tuple(partners) for name, partners in found.items()}
 
 
 def operands_of(op: Declaration) -> tuple[Operand, ...]:

@@ -15,9 +15,9 @@ from typing import Any
 
 from torch import Tensor
 
-from fusedops.declare.chains import check_chain, operands_of, optional_of
+from fusedops.declare.chains import check_chain, operands_of, optional_of, partners_of
 from fusedops.declare.operator import Operator, own_operators
-from fusedops.declare.results import known_results
+from fusedops.declare.results import known_results, register
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Functor, Role
 
@@ -40,6 +40,8 @@ class Declaration(Operator):
         dropouts: The number of functors that draw, such as `Dropout`.
         probabilities: The probability operand of each of those, LOAD before STORE.
         counted: The names of the operands whose numbers are integers, such as those of `Lengths`.
+        masked: Whether a functor of the LOAD masks elements.
+        zeroes: Whether what is masked is zero in y, whatever the STORE does: a norm with masks.
         causal: Whether some functor depends on the query index of a row.
         forward_only: The functors that have no derivative.
         text: The declaration as a line of text (`declare.text.spell`); set when the declaration
@@ -47,6 +49,7 @@ class Declaration(Operator):
     """
 
     text: str
+    zeroes: bool
 
     def __init__(
         self, load: Iterable[Functor] = (), store: Iterable[Functor] = (), **constants: Any
@@ -54,7 +57,11 @@ class Declaration(Operator):
         self.constants = constants
         self.check_contract()
         self.load = check_chain(self, "load", load)
+        self.masked = any(functor.masks for functor in self.load)
+        self.zeroes = self.zeroes_masked and self.masked
         self.store = check_chain(self, "store", store)
+        if self.masked:
+            self.kept += self.kept_of_masks
         self.operands = operands_of(self)
         self.slots = {operand.name: slot for slot, operand in enumerate(self.operands, 1)}
         streams = [f.saves for f in self.load if f.saves is not None]
@@ -69,6 +76,7 @@ class Declaration(Operator):
             )
         self.stream_dtypes = {one.name: one.dtype for one in streams if one.dtype is not None}
         self.optional = optional_of(self)
+        self._partners = partners_of(self) if self.optional else {}
         self._without: dict[tuple[str, ...], Any] = {}
         returned = [name for name, one in self.statistics.items() if constants.get(one.option)]
         self.outputs: tuple[str, ...] = ("y", *self.saves, *self.taps, *returned)
@@ -95,18 +103,24 @@ class Declaration(Operator):
         lacking = self.lacking(operands)
         if not lacking or not operands.keys() <= self.slots.keys():
             return self, dict(operands)
-        op = self.without(lacking)
-        for name in operands:
-            if name in self.slots and name not in (*op.slots, *lacking):
-                raise TypeError(
-                    f"{self.name}: operand {name!r} is given, but not {', '.join(lacking)}, "
-                    "without which its functor is left out; give both or neither"
-                )
-        return op, {name: value for name, value in operands.items() if name not in lacking}
+        self.check_partners(operands, lacking)
+        return self.without(lacking), {
+            name: value for name, value in operands.items() if name not in lacking
+        }
 
     def lacking(self, operands: Mapping[str, Any]) -> tuple[str, ...]:
         """The optional operands that a call leaves out, or gives None for."""
         return tuple(name for name in self.optional if operands.get(name) is None)
+
+    def check_partners(self, operands: Mapping[str, Any], lacking: tuple[str, ...]) -> None:
+        """Raise TypeError for an operand whose functor is left out for want of another one."""
+        for name, partners in self._partners.items():
+            missing = [one for one in partners if one in lacking]
+            if missing and operands.get(name) is not None:
+                raise TypeError(
+                    f"{self.name}: operand {name!r} is given, but not {', '.join(missing)}, "
+                    "without which its functor is left out; give both or neither"
+                )
 
     def without(self, names: tuple[str, ...]) -> Any:
         """The op that a call runs which leaves these optional operands out, made once."""
@@ -205,6 +219,7 @@ def named_result(name: str, fields: tuple[str, ...]) -> Any:
         return _result, (name, fields, tuple(result))
 
     setattr(made, "__reduce__", reduce)  # noqa: B010 (a type checker knows no such assignment)
+    register(made, f"{name}({', '.join(fields)})")
     return made
 
 

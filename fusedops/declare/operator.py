@@ -46,6 +46,7 @@ class Operator:
         gradient_header: The C++ header of the operator's gradient.
         definition: C++ text that holds both structs, for an operator that no header has.
         kept: The numbers of a row that the backward pass reads; kKept in the C++.
+        kept_of_masks: How many more of them it reads where the LOAD masks elements.
         reduces: Whether rows are reduced; False for an operator whose results are functions of
             single elements, which keeps nothing and has neither statistics nor row operands.
         numbers: The names of the constants that are data members of the C++ structs, in order.
@@ -53,6 +54,8 @@ class Operator:
         several_dims: Whether a row may have several dimensions: dim= takes a sequence, and there is
             normalized_shape=.
         masks: Whether elements may be masked: those of value -inf leave the row.
+        zeroes_masked: Whether elements leave the row only where the LOAD masks them, and are zero
+            in y, whatever the STORE does. Without masks -inf is a value like any other.
         centred: Whether the operator subtracts a mean of the row.
         logarithmic: Whether the result is a logarithm, so that it is -inf at masked elements,
             whatever the STORE does.
@@ -62,24 +65,31 @@ class Operator:
     header: ClassVar[str] = ""
     gradient_header: ClassVar[str] = ""
     definition: ClassVar[str] = ""
-    kept: ClassVar[int]
+    kept: int
+    kept_of_masks: ClassVar[int] = 0
     reduces: ClassVar[bool] = True
     numbers: ClassVar[tuple[str, ...]] = ()
     statistics: ClassVar[Mapping[str, Statistic]] = types.MappingProxyType({})
     several_dims: ClassVar[bool] = False
     masks: ClassVar[bool] = False
+    zeroes_masked: ClassVar[bool] = False
     centred: ClassVar[bool] = False
     logarithmic: ClassVar[bool] = False
     gradient_schedule: ClassVar[str] = "norm"
 
     #: The arguments of the declaration besides load and store, by name.
     constants: dict[str, Any]
+    #: Whether a functor of the LOAD masks elements.
+    masked: bool = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         ours = cls.__module__.partition(".")[0] == __name__.partition(".")[0]
         if ours and hasattr(cls, "kept") and not cls.__name__.startswith("_"):
             own_operators[cls.__name__] = cls
+        if "cpp" in vars(cls) and "zeroes_masked" not in vars(cls) and cls.zeroes_masked:
+            # A C++ struct of its own, derived from a norm's, need not know masks.
+            cls.masks = cls.zeroes_masked = False
 
     @property
     def from_result(self) -> bool:

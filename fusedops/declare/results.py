@@ -27,10 +27,13 @@ else:
 __all__ = [
     "L2NormResult",
     "NormResult",
+    "ProbsLseResult",
+    "ProbsResult",
     "ResultT",
     "SoftmaxResult",
     "StreamResult",
     "known_results",
+    "register",
 ]
 
 #: What a call of a module returns: a tensor, unless more was asked for.
@@ -46,6 +49,31 @@ class SoftmaxResult(NamedTuple):
     """
 
     y: Tensor
+    lse: Tensor
+
+
+class ProbsResult(NamedTuple):
+    """What a softmax returns that also taps its weights, before a dropout say, as ``probs``.
+
+    Attributes:
+        y: The result, of x's shape.
+        probs: The weights before what follows the tap, of x's shape.
+    """
+
+    y: Tensor
+    probs: Tensor
+
+
+class ProbsLseResult(NamedTuple):
+    """What such a softmax returns with ``lse=True``.
+
+    Attributes:
+        y, probs: As of `ProbsResult`.
+        lse: As of `SoftmaxResult`.
+    """
+
+    y: Tensor
+    probs: Tensor
     lse: Tensor
 
 
@@ -89,8 +117,26 @@ class StreamResult(NamedTuple):
 
 #: The classes above by their fields.
 known_results: Mapping[tuple[str, ...], Any] = {
-    each._fields: each for each in (SoftmaxResult, NormResult, L2NormResult, StreamResult)
+    each._fields: each
+    for each in (
+        SoftmaxResult,
+        ProbsResult,
+        ProbsLseResult,
+        NormResult,
+        L2NormResult,
+        StreamResult,
+    )
 }
 
-for _each in known_results.values():  # as programs that torch.export saves name what they return
-    _pytree._register_namedtuple(_each, serialized_type_name=f"fusedops.{_each.__name__}")
+
+def register(kind: Any, name: str) -> None:
+    """Name a class of results in the programs that torch.export saves.
+
+    A program that returns one is loaded where the class is registered: for outputs that a
+    declaration names, where an op with outputs of these names has been declared.
+    """
+    _pytree._register_namedtuple(kind, serialized_type_name=f"fusedops.{name}")
+
+
+for _each in known_results.values():
+    register(_each, _each.__name__)

@@ -111,6 +111,7 @@ class Gate(Functor):
     of: str = "gate"
     optional: bool = dataclasses.field(default=False, kw_only=True)
     header: ClassVar[str] = "gate.cuh"
+    cancels: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_name(self, "gate", self.gate)

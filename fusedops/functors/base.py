@@ -121,6 +121,9 @@ class Functor:
             are masked. What lies outside is not loaded, and `explain` says so.
         needs_query: Whether the functor compares the number of a query with that of a key. It may
             then stand in the LOAD of softmax and log-softmax alone.
+        cancels: Whether terms of the functor's derivative cancel for some arguments, as those of a
+            GELU do near -0.75. A gradient may then be off by roundings of these terms, and
+            `fusedops.testing.check` allows that.
         rounds: Whether the functor rounds to fewer digits than the compute type has. A result then
             depends on which side of a rounding a value falls: `testing.check` allows both sides.
         differentiable: Whether the C++ struct has a `backward`. An op with a functor that has none
@@ -134,6 +137,7 @@ class Functor:
     bounds: ClassVar[bool] = False
     needs_query: ClassVar[bool] = False
     rounds: ClassVar[bool] = False
+    cancels: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True
     optional: bool = False
 

@@ -13,7 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import traceback
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -230,7 +233,10 @@ def _plain_modes() -> Any:
         torch.enable_grad(),
         torch.autocast("cpu", enabled=False),
         torch.autocast("cuda", enabled=False),
+        warnings.catch_warnings(),
     ):
+        # Of a number made from a tensor, which is refused in words of our own.
+        warnings.filterwarnings("ignore", "Converting a tensor with requires_grad=True")
         yield
 
 
@@ -248,6 +254,14 @@ _NUMBERS = (
     "tolist()",
     "numpy()",
 )
+
+
+def _line_of(error: Exception) -> str:
+    """The line of the functor's own text at which torch failed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent))
+    lines = [one.line for one in frames if one.line and not one.filename.startswith(own)]
+    return f"its line {lines[-1]!r}" if lines else "its gradient"
 
 
 @contextlib.contextmanager
@@ -277,9 +291,10 @@ def _explained(title: str) -> Any:
             raise
         first = said.strip().splitlines()[0] if said.strip() else repr(error)
         raise UnsupportedError(
-            f"{title}: torch cannot trace its gradient: {first}; a functor is made of pointwise "
-            "operations on tensors of x's shape: compute what is none outside and pass the result "
-            "as an operand, or give the functor as C++ with fusedops.cpp_functor"
+            f"{title}: torch cannot trace {_line_of(error)}: {first.rstrip('.')}; a functor is "
+            "made of pointwise operations on tensors of x's shape: compute what is none outside "
+            "and pass the result as an operand, or give the functor as C++ with "
+            "fusedops.cpp_functor"
         ) from error
     finally:
         torchs_own.disabled = before

@@ -192,13 +192,15 @@ def _arguments(entry: str, members: Members) -> list[str]:
         found = [one for side in sides for one in of_side(members, "target", side)]
         return f"targets({', '.join(f'a.{one.name}' for one in found)})"
 
-    load = f"load({', '.join(['a.x', *functors('load')])})"
+    masked = any(one.purpose == "masked" for one in members)
+    load = f"load({', '.join(['a.x', *functors('load'), *['NanForInfinity{}'] * masked])})"
     ahead = [f"a.{one.name}" for one in members if one.purpose == "distance"]
     even = [f"a.{one.name}" for one in members if one.purpose == "chunk"]
     if even and not ahead:
         ahead = ["0"]
     if entry == "forward":
         store = f"store({', '.join([*functors('store'), 'a.y'])})"
+        store += ".zero_where_masked()" * masked
         return ["a.op", load, store, "a.statistics", "a.rows", "a.cols", *ahead, *even]
     if entry == "gradient":
         store = f"store({', '.join([*functors('store'), 'Absent{}'])})"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fusedops import ops
-from fusedops.declare.results import ResultT, SoftmaxResult
+from fusedops.declare.results import ProbsLseResult, ProbsResult, ResultT, SoftmaxResult
 from fusedops.errors import shortened
 from fusedops.functors import (
     Alibi,
@@ -22,6 +22,7 @@ from fusedops.functors import (
     Mask,
     Scale,
     Softcap,
+    Tap,
     Window,
 )
 from fusedops.nn.declares import (
@@ -60,9 +61,12 @@ class AttentionSoftmax(Declares, Generic[ResultT]):
             masks. None: they stay.
         lse: Return a `fusedops.SoftmaxResult`, the named tuple ``(y, lse)``, instead of the
             weights: lse is the logsumexp of each query, which has a gradient.
+        probs: Return a `fusedops.ProbsResult`, ``(y, probs)``, or with ``lse`` a
+            `fusedops.ProbsLseResult`, ``(y, probs, lse)``: probs are the weights before dropout,
+            which have a gradient of their own.
 
     Raises:
-        TypeError: If causal, window or lse is of another type.
+        TypeError: If causal, window, lse or probs is of another type.
         ValueError: If p is no probability, scale no finite number, softcap no finite number above
             0, or window negative.
 
@@ -74,12 +78,13 @@ class AttentionSoftmax(Declares, Generic[ResultT]):
     SoftmaxResult(y=tensor([[0.2500, 0.2500, 0.2500]]), lse=tensor([1.3863]))
     """
 
-    _settings = frozenset({"scale", "p", "causal", "window", "softcap", "lse"})
+    _settings = frozenset({"scale", "p", "causal", "window", "softcap", "lse", "probs"})
 
     # What a module that was pickled by version 0.1 does not have.
     window: int | Window | None = None
     softcap: float | None = None
     lse: bool = False
+    probs: bool = False
 
     if TYPE_CHECKING:
 
@@ -93,6 +98,7 @@ class AttentionSoftmax(Declares, Generic[ResultT]):
             window: int | Window | None = ...,
             softcap: float | None = ...,
             lse: Literal[False] = ...,
+            probs: Literal[False] = ...,
         ) -> None: ...
         @overload
         def __init__(
@@ -104,6 +110,31 @@ class AttentionSoftmax(Declares, Generic[ResultT]):
             window: int | Window | None = ...,
             softcap: float | None = ...,
             lse: Literal[True],
+            probs: Literal[False] = ...,
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: AttentionSoftmax[ProbsResult],
+            *,
+            scale: float | None = ...,
+            p: float = ...,
+            causal: bool | Causal = ...,
+            window: int | Window | None = ...,
+            softcap: float | None = ...,
+            lse: Literal[False] = ...,
+            probs: Literal[True],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: AttentionSoftmax[ProbsLseResult],
+            *,
+            scale: float | None = ...,
+            p: float = ...,
+            causal: bool | Causal = ...,
+            window: int | Window | None = ...,
+            softcap: float | None = ...,
+            lse: Literal[True],
+            probs: Literal[True],
         ) -> None: ...
         @overload
         def __init__(
@@ -115,6 +146,19 @@ class AttentionSoftmax(Declares, Generic[ResultT]):
             window: int | Window | None = ...,
             softcap: float | None = ...,
             lse: bool,
+            probs: Literal[False] = ...,
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: AttentionSoftmax[Tensor | SoftmaxResult | ProbsResult | ProbsLseResult],
+            *,
+            scale: float | None = ...,
+            p: float = ...,
+            causal: bool | Causal = ...,
+            window: int | Window | None = ...,
+            softcap: float | None = ...,
+            lse: bool = ...,
+            probs: bool,
         ) -> None: ...
 
     def __init__(
@@ -126,6 +170,7 @@ class AttentionSoftmax(Declares, Generic[ResultT]):
         window: int | Window | None = None,
         softcap: float | None = None,
         lse: bool = False,
+        probs: bool = False,
     ) -> None:
         super().__init__()
         name = "AttentionSoftmax"
@@ -149,6 +194,7 @@ class AttentionSoftmax(Declares, Generic[ResultT]):
         self.window = window
         self.softcap = None if softcap is None else float(softcap)
         self.lse = check_flag(name, "lse", lse)
+        self.probs = check_flag(name, "probs", probs)
         self._settle()
 
     if TYPE_CHECKING:
@@ -190,13 +236,14 @@ class AttentionSoftmax(Declares, Generic[ResultT]):
 
         Returns:
             Weights, of the scores' shape and dtype; with ``lse`` a named tuple of these and the
-            logsumexp, of shape ``[..., query]`` in float32 (float64 where the scores are).
+            logsumexp, of shape ``[..., query]`` in float32 (float64 where the scores are); with
+            ``probs`` the weights before dropout stand between the two.
 
         Raises:
             TypeError, ValueError: A tensor does not fit; the message says how to mend it.
         """
-        op = self._op_of(mask, bias, slopes, sink)
-        result: ResultT = op(scores, **self._arguments(mask, bias, slopes, sink))
+        op, arguments = self._call(mask, bias, slopes, sink)
+        result: ResultT = op(scores, **arguments)
         return result
 
     def unfused(
@@ -209,8 +256,8 @@ class AttentionSoftmax(Declares, Generic[ResultT]):
         sink: Tensor | None = None,
     ) -> ResultT:
         """The same as a chain of torch calls: same arguments, same results, same dropout mask."""
-        op = self._op_of(mask, bias, slopes, sink)
-        result: ResultT = op.unfused(scores, **self._arguments(mask, bias, slopes, sink))
+        op, arguments = self._call(mask, bias, slopes, sink)
+        result: ResultT = op.unfused(scores, **arguments)
         return result
 
     def op(
@@ -236,12 +283,15 @@ class AttentionSoftmax(Declares, Generic[ResultT]):
             window,
             self.softcap is not None,
             self.lse,
+            self.probs,
         )
         settings = ("AttentionSoftmax", given, own)
         op: ops.Softmax | None = declared.get(settings)
         if op is None:
             load = self._load(mask, bias, slopes)
-            store = [Dropout("p")] if self.p > 0 else []
+            store: list[Functor] = [Tap("probs")] if self.probs else []
+            if self.p > 0:
+                store.append(Dropout("p"))
             op = ops.Softmax(load, store, lse=self.lse, sink="sink" if sink else None)
             declared[settings] = op
         return op
@@ -273,27 +323,13 @@ class AttentionSoftmax(Declares, Generic[ResultT]):
                 load.append(window)
         return load
 
-    def _op_of(
-        self,
-        mask: Tensor | None,
-        bias: Tensor | None,
-        slopes: Tensor | None,
-        sink: Tensor | None,
-    ) -> ops.Softmax:
-        return self.op(
-            mask=mask is not None,
-            bias=bias is not None,
-            slopes=slopes is not None,
-            sink=sink is not None,
-        )
-
     def _declare(self) -> None:
         flags = (False, True)
         for mask, bias, slopes, sink in itertools.product(flags, repeat=4):
             AttentionSoftmax.op(self, mask=mask, bias=bias, slopes=slopes, sink=sink)
 
     def extra_repr(self) -> str:
-        """The settings; window, softcap and lse where they are not those by default."""
+        """The settings; those after p and causal where they are not those by default."""
         settings = [f"scale={self.scale}", f"p={self.p}", f"causal={self.causal}"]
         if self.window is not None:
             settings.append(f"window={self.window}")
@@ -301,15 +337,20 @@ class AttentionSoftmax(Declares, Generic[ResultT]):
             settings.append(f"softcap={self.softcap}")
         if self.lse:
             settings.append("lse=True")
+        if self.probs:
+            settings.append("probs=True")
         return ", ".join(settings)
 
-    def _arguments(
+    def _call(
         self,
         mask: Tensor | None,
         bias: Tensor | None,
         slopes: Tensor | None,
         sink: Tensor | None,
-    ) -> dict[str, Any]:
+    ) -> tuple[ops.Softmax, dict[str, Any]]:
+        """The declaration that a call runs, and the arguments of the call."""
+        given = {"mask": mask, "bias": bias, "slopes": slopes, "sink": sink}
+        op = self.op(**{name: value is not None for name, value in given.items()})
         arguments: dict[str, Any] = {}
         if self.scale is not None:
             arguments["scale"] = self.scale
@@ -327,7 +368,7 @@ class AttentionSoftmax(Declares, Generic[ResultT]):
             arguments["sink"] = _of_heads("sink", sink)
         if self.p > 0:
             arguments.update(p=self.p, training=self.training)
-        return arguments
+        return op, arguments
 
 
 def _of_heads(name: str, value: Tensor) -> Tensor:

@@ -57,7 +57,8 @@ def variants(
             is listed for training and for evaluation.
         target: The target to list variants for; its device need not be present.
         backward: Whether a call of which no backward pass is among the signatures also gets the
-            backward pass that computes every gradient.
+            backward pass that computes every gradient, from those of all results and from that of y
+            alone.
 
     Raises:
         TypeError, ValueError, UnsupportedError: A signature is that of a call that would raise so.
@@ -161,8 +162,10 @@ def _of_every_gradient(one: Signature, target: Target) -> Iterator[Variant]:
     for bound in _calls(one):
         if not bound.op.forward_only:
             wanted = frozenset({"x", *floating(bound.operands)})
-            gradient = gradient_of(bound, wanted, frozenset(bound.op.joining))
-            yield from _of_backward(gradient, *described(bound, gradient), target)
+            # All results have a gradient, or y alone, as where a stream ends in a last layer.
+            for joining in {frozenset(bound.op.joining), frozenset[str]()}:
+                gradient = gradient_of(bound, wanted, joining)
+                yield from _of_backward(gradient, *described(bound, gradient), target)
 
 
 def _of_gradient(one: Signature, target: Target) -> Iterator[Variant]:

@@ -72,6 +72,11 @@ def expected(
             _Run(bound._replace(x=end), torch.float64, streams, upstream, whole=True)
             for end in ends
         ]
+    bent = []
+    if upstream and any(functor.cancels for functor in (*bound.load, *bound.store)):
+        # Terms of a derivative that cancel leave roundings of their own sizes: so much does the
+        # derivative change where its arguments change by one.
+        bent = [_Run(bound, torch.float64, streams, upstream, bend=b) for b in (eps, -eps)]
     found = {}
     for name, value in true.outputs.items():
         size = value.abs()
@@ -93,7 +98,7 @@ def expected(
         # A sum of n terms is certain to log2(n) roundings of the sum of their sizes, be it added in
         # pairs. Half an eps is one rounding.
         error = eps * max(1.0, math.log2(max(1, count)) / 2) * size
-        chains = [run.gradients[name].sum_to_size(shape) for run in runs]
+        chains = [run.gradients[name].sum_to_size(shape) for run in (*runs, *bent)]
         error = _largest(error, [_apart(chain, value) for chain in chains])
         whole = terms.numel() == value.numel() and not looked_up
         off = _largest(
@@ -145,6 +150,7 @@ class _Run:
         *,
         whole: bool = False,
         nudge: float = 0.0,
+        bend: float = 0.0,
     ) -> None:
         leaves = {}
         own = bound.op.row_operands
@@ -158,7 +164,7 @@ class _Run:
         operands = {**bound.operands, **leaves}
         operands.pop("x", None)
         moved = bound._replace(x=leaves["x"], operands=operands, compute=compute)
-        chain = _Following(moved, streams, nudge)
+        chain = _Following(moved, streams, nudge, bend)
         outputs = chain.outputs()
         self.outputs = {name: outputs[name].detach() for name in bound.op.outputs}
         self.stored = chain.stored
@@ -212,10 +218,14 @@ class _Following(Chain):
         stored: The values that the STORE's steps saw and made, each in x's place.
     """
 
-    def __init__(self, bound: Bound, streams: Mapping[str, Tensor], nudge: float) -> None:
+    def __init__(
+        self, bound: Bound, streams: Mapping[str, Tensor], nudge: float, bend: float
+    ) -> None:
         super().__init__(bound)
         self._streams = streams
         self._nudge = nudge
+        self._bend = bend
+        self._bends = False  # within a functor whose derivative cancels
         self.operands = bound.op.row_operands
         self.stored: list[Tensor] = []
 
@@ -243,12 +253,33 @@ class _Following(Chain):
             if side == "store":
                 for one in functor.intermediates(value, self):
                     self._note(one)
-            value = super().apply(side, value, range(place, place + 1))
+            value = self._after(side, value, place)
             if nudged:
                 value = cast(Any, _Nudged).apply(value, 0.0, self._nudge)
             if side == "store":
                 self._note(value)
         return self._kept(value)
+
+    def _after(self, side: str, value: Tensor, place: int) -> Tensor:
+        """What one functor makes; its derivative is that at arguments that are bent."""
+        functor = (self._bound.load if side == "load" else self._bound.store)[place]
+        here = range(place, place + 1)
+        made = super().apply(side, value, here)
+        if not (functor.cancels and self._bend):
+            return made
+        self._bends = True
+        bent = super().apply(side, self._bent(value), here)
+        self._bends = False
+        result: Tensor = cast(Any, _InPlaceOf).apply(bent, made.detach())
+        return result
+
+    def value(self, name: str) -> Tensor | float:
+        value = super().value(name)
+        return self._bent(value) if self._bends and isinstance(value, Tensor) else value
+
+    def _bent(self, value: Tensor) -> Tensor:
+        """A share more of the value, and the gradient of the value."""
+        return value + (value * self._bend).detach()
 
     def _load(self) -> Tensor:
         self.reduced = super()._load()

@@ -161,10 +161,15 @@ class Chain:
         bound, op = self._bound, self._bound.op
         value = self._load()
         result, statistics = self._reduced(value)
-        # A logarithm of -inf is a constant, whatever the store makes of it.
-        gone = result == -torch.inf if op.logarithmic and self._differentiable() else None
+        # A logarithm of -inf is a constant, whatever the store makes of it; so is what is masked in
+        # a norm.
+        gone = value == -torch.inf if op.zeroes else None
+        if op.logarithmic and self._differentiable():
+            gone = result == -torch.inf
         with self._without(gone):
             result = self.apply("store", result, range(len(bound.store)))
+        if op.zeroes and gone is not None:
+            result = result.masked_fill(gone, 0.0)
         return {"y": self.restore(result), **self.saved, **statistics}
 
     def _reduced(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -189,16 +194,20 @@ class Chain:
         start = self.apply("load", self.arrange(bound.x).to(bound.compute), range(shared))
         value = self.apply("load", start, range(shared, end))
         masks = [f.masked(self) for f in bound.load if f.masks]
+        if bound.op.zeroes:
+            value = _without_infinity(value)
         if masks:
             # Their union, last: a masked element leaves the row whatever stands after its mask.
             value = value.masked_fill(functools.reduce(operator.or_, masks), -torch.inf)
-        leaves = bound.op.masks if bound.op.reduces else bool(masks)
+        leaves = bool(masks) or (bound.op.masks and bound.op.reduces and not bound.op.zeroes_masked)
         if not (leaves and self._differentiable()):
             return value
         gone = value == -torch.inf
         with self._without(gone):
             # Once more, since a stream's own gradient goes to masked elements as well.
             value = self.apply("load", start, range(shared, end))
+            if bound.op.zeroes:
+                value = _without_infinity(value)
             return value.masked_fill(gone, -torch.inf)
 
     def _shared(self) -> int:
@@ -251,6 +260,11 @@ class _Round(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
         return tangent
+
+
+def _without_infinity(value: Tensor) -> Tensor:
+    """The same with NaN for -inf, by which masks mark what they take out of a norm."""
+    return value.where(value != -torch.inf, value - value)
 
 
 def run(bound: Bound) -> dict[str, Tensor]:

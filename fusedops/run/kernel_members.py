@@ -9,7 +9,7 @@ from fusedops.bind.geometry import Geometry
 from fusedops.bind.shared_draws import shared_dims
 from fusedops.functors import rounded
 from fusedops.generate.arguments import ArgumentWriter
-from fusedops.generate.members import Member
+from fusedops.generate.members import Member, Purpose
 from fusedops.schedule import Schedule
 
 
@@ -29,7 +29,8 @@ def declared(
     write.constant(geometry.columns)
     members.append(Member("int64_t", "cols"))
     operator = _operator(bound, write, gradient)
-    members.append(Member(f"FromResult<{operator}>" if from_result else operator, "op"))
+    purpose: Purpose = "masked" if bound.op.zeroes else "other"
+    members.append(Member(f"FromResult<{operator}>" if from_result else operator, "op", purpose))
     members.append(Member(write.operand("x"), "x"))
     for side, chain in (("load", bound.load), ("store", bound.store)):
         for index, functor in enumerate(chain):

@@ -64,6 +64,8 @@ def call_operator(
     numbers: list[float] = []
     counts: list[int] = []
     lacking = op.lacking(operands)
+    if lacking:
+        op.check_partners(operands, lacking)
     for key in op.slots:
         if key in lacking:
             continue

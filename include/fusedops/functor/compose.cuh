@@ -8,6 +8,7 @@
 
 #include <fusedops/core/memory.cuh>
 #include <fusedops/functor/contract.cuh>
+#include <fusedops/functor/masked.cuh>
 #include <fusedops/functor/sink.cuh>
 
 namespace fusedops {
@@ -255,25 +256,34 @@ struct Load {
   }
 };
 
-/// A composed STORE; Functors is a Chain.
-template <class Target, class Functors>
+/// A composed STORE; Functors is a Chain. kZeroes: it gets the results of a norm with masks, and
+/// writes zero at masked elements.
+template <class Target, class Functors, bool kZeroes = false>
 struct Store {
   Target target;
   Functors chain;
 
-  static constexpr bool kComputes = !detail::IsSame<Functors, Chain<0>>::value;
+  static constexpr bool kComputes = kZeroes || !detail::IsSame<Functors, Chain<0>>::value;
 
   /// The same functors with another target.
   template <class Other>
-  FUSEDOPS_HD Store<Other, Functors> to(const Other& other) const {
+  FUSEDOPS_HD Store<Other, Functors, kZeroes> to(const Other& other) const {
     return {other, chain};
   }
+  FUSEDOPS_HD Store<Target, Functors, true> zero_where_masked() const { return {target, chain}; }
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void store(const Compute* src, const Row& row, int64_t col) const {
     Compute v[N];
     FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) v[i] = src[i];
     chain.values(v, row, col);
+    if constexpr (kZeroes) {
+      FUSEDOPS_VECTOR
+      for (int i = 0; i < N; ++i) {
+        const Compute made = v[i];
+        v[i] = src[i] == detail::kMaskedResult<Compute> ? Compute(0) : made;
+      }
+    }
     target.write(v, row, col);
   }
   template <class Visit>
