@@ -3,12 +3,11 @@
 """The pages that C++ users include: their examples compile, and to how many kernels."""
 
 import re
-import shutil
 import subprocess
 
 import pytest
 from cases import thorough
-from cpptest import find_nvcc, run
+from cpptest import compiler, find_nvcc, run
 
 from fusedops.jit import env
 
@@ -80,13 +79,6 @@ def test_what_is_neither_load_nor_store(tmp_path, right, word):
         run(command)
     first = next(line for line in str(raised.value).splitlines() if "error:" in line)
     assert f"fusedops: not a {word}" in first
-
-
-def compiler():
-    found = shutil.which("g++") or shutil.which("c++")
-    if found is None:
-        pytest.skip("no host compiler")
-    return found
 
 
 def compiled(tmp_path, text, name):

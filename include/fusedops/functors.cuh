@@ -16,6 +16,7 @@
 //   gate<Silu>(operand)             v * silu(g)               gradient 0: g
 //   gated<Silu>(operand)            silu(v) * g               gradient 0: g
 //   dropout(p, seed, offset)        docs/dropout.md
+//   dropout(p, Draw{pointer})       the same, seed and offset read from memory by the kernel
 //   row_dropout(p, seed, offset)    the same, one draw a row
 //   cast<half>()                    v rounded to half
 //   mask(operand), keep(operand)    -inf where true, and where false
@@ -101,13 +102,13 @@ FUSEDOPS_HD Tap<Target, Upstream> tap(const Target& target, const Upstream& upst
   return {target, upstream};
 }
 
-/// v * gamma + beta; either may be Absent{}.
+/// v * gamma + beta; either may be Absent{}, and both: then v.
 template <class Gamma, class Beta = Absent>
 FUSEDOPS_HD Affine<Gamma, Beta> affine(const Gamma& gamma, const Beta& beta = {}) {
   return {gamma, beta};
 }
 
-/// v * (1 + gamma) + beta; beta may be Absent{}.
+/// v * (1 + gamma) + beta; either may be Absent{}, and both.
 template <class Gamma, class Beta = Absent>
 FUSEDOPS_HD Affine<Gamma, Beta, true> zero_centred(const Gamma& gamma, const Beta& beta = {}) {
   return {gamma, beta};
@@ -172,6 +173,15 @@ struct MaybeDropout {
   }
 };
 
+/// The same where seed and offset lie in memory.
+template <class Inner>
+struct MaybeDropoutFrom {
+  Inner inner;
+  static constexpr int kGradients = 0;
+
+  FUSEDOPS_HD auto drawn() const { return MaybeDropout<decltype(inner.drawn())>{inner.drawn()}; }
+};
+
 }  // namespace detail
 
 /// Keeps column k of query q if k <= q + shift, where the query is the innermost dimension of the
@@ -222,12 +232,34 @@ FUSEDOPS_HD detail::MaybeDropout<Dropout<Compute, LogicalRow>> dropout(
            row}};
 }
 
+/// Seed and offset in memory that the kernel can read, one after another. What is there when the
+/// kernel runs counts, so that a captured CUDA graph draws anew at each replay if they are changed
+/// between replays or by the graph itself; for the gradient they must be what they were.
+struct Draw {
+  const uint64_t* seed_and_offset;
+};
+template <class Compute = float, class LogicalRow = RowMap<1>>
+FUSEDOPS_HD detail::MaybeDropoutFrom<DropoutFrom<Compute, LogicalRow>> dropout(
+    double p, Draw draw, int slot = 0, const LogicalRow& row = {{1}}) {
+  return {{draw.seed_and_offset,
+           static_cast<uint64_t>(slot),
+           drop_below(p),
+           {static_cast<Compute>(keep_scale(p))},
+           row}};
+}
+
 /// The same with one draw for each row, for all its columns. Where `row` gives several rows one
 /// number, they share the draw as well.
 template <class Compute = float, class LogicalRow = RowMap<1>>
 FUSEDOPS_HD detail::MaybeDropout<Dropout<Compute, LogicalRow, true>> row_dropout(
     double p, uint64_t seed, uint64_t offset, int slot = 0, const LogicalRow& row = {{1}}) {
   return {dropout<Compute>(p, seed, offset, slot, row).inner.one_a_row()};
+}
+template <class Compute = float, class LogicalRow = RowMap<1>>
+FUSEDOPS_HD detail::MaybeDropoutFrom<DropoutFrom<Compute, LogicalRow, true>> row_dropout(
+    double p, Draw draw, int slot = 0, const LogicalRow& row = {{1}}) {
+  const DropoutFrom<Compute, LogicalRow> all = dropout<Compute>(p, draw, slot, row).inner;
+  return {{all.draw, all.slot, all.threshold, all.scale, all.logical_row}};
 }
 
 }  // namespace fusedops

@@ -16,12 +16,13 @@
 //   where, load, store, rows, cols, the result and what may alias: as in softmax.cuh.
 //   epsilon  added to the mean square.
 //   rstd     null, or (rows) numbers of Compute: 1 / sqrt(mean(v * v) + epsilon).
-//   kept     null, or (rows) numbers of Compute that the gradient reads.
+//   kept     null, or (rows, kRmsNormKept) numbers of Compute that the gradient reads: rstd again,
+//            so that a gradient may be given either.
 //
 // dispatch_rms_norm_gradient<Compute>(where, load, store, kept, dy, dx, wanted, workspace, bytes,
 //                                     rows, cols)
 //   as in softmax.cuh; the gradient of gamma is gradients(in_store<0>(per_column(dgamma))).
-// From rstd: dispatch_rms_norm_gradient<Compute>(where, load_x, load_scaled_dy, store_dx, rstd,
+// From rstd, dx alone: dispatch_rms_norm_gradient<Compute>(where, load_x, load_scaled_dy, store_dx, rstd,
 // rows, cols), where each may be composed or a plain type.
 #pragma once
 
@@ -31,6 +32,9 @@
 #include <fusedops/op/norm_gradient.cuh>
 
 namespace fusedops {
+
+/// How many numbers of each row `kept` holds.
+inline constexpr int kRmsNormKept = RmsNormGradient<float>::kKept;
 
 #if !defined(__CUDACC_RTC__)
 
@@ -52,9 +56,9 @@ detail::StatusOf<Where> dispatch_rms_norm_gradient(const Where& where, LoadT loa
                                                    const Compute* kept, Dy dy, Dx dx, Wanted wanted,
                                                    void* workspace, size_t bytes, int64_t rows,
                                                    Cols cols) {
-  return detail::dispatch_gradient<detail::NormGradientLadder>(where, RmsNormGradient<Compute>{},
-                                                               load, store, kept, dy, dx, wanted,
-                                                               workspace, bytes, rows, cols);
+  return detail::dispatch_gradient<detail::NormGradientLadder>(
+      where, RmsNormGradient<Compute>{}, load, store, direct(kept, kRmsNormKept), dy, dx, wanted,
+      workspace, bytes, rows, cols);
 }
 template <class Compute, class LoadX, class LoadDy, class StoreDx, class Cols,
           class Where = Threads>

@@ -56,6 +56,8 @@ struct Form<Operand<T, Map>> {
   static constexpr bool kPlain = false, kOperand = true, kMasks = false;
   static constexpr int kWidth = 4, kMost = 16;
 };
+template <class To>
+struct Form<Accumulated<To>> : Form<To> {};
 template <class T>
 struct Form<OnlyValues<T>> : Form<T> {};
 template <class Source, class... Functors>
@@ -88,6 +90,10 @@ struct AllWide {
   template <class T, class Map>
   FUSEDOPS_HD void operator()(const Operand<T, Map>& operand) {
     wide = wide && operand.width >= 16 / int(sizeof(T));
+  }
+  template <class To>
+  FUSEDOPS_HD void operator()(const Accumulated<To>& target) {
+    (*this)(target.to);
   }
   template <class T, class Compute, int kMost>
   FUSEDOPS_HD void operator()(const PlainLoad<T, Compute, kMost>& load) {

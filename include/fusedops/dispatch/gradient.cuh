@@ -15,24 +15,22 @@ namespace fusedops {
 namespace detail {
 
 /// The gradient of a declaration: back through its STORE, its operator and its LOAD. Ladder: the
-/// GPU schedules to choose from (dispatch/rungs.cuh).
-template <class Ladder, class Where, class Op, class LoadT, class StoreT, class Dy, class Dx,
-          class Wanted, class Cols>
+/// GPU schedules to choose from (dispatch/rungs.cuh). kept: reads Op::kKept numbers of a row.
+template <class Ladder, class Where, class Op, class LoadT, class StoreT, class Kept, class Dy,
+          class Dx, class Wanted, class Cols>
 StatusOf<Where> dispatch_gradient(const Where& where, const Op& op, const LoadT& given_load,
-                                  const StoreT& given_store, const typename Op::Compute* kept,
-                                  const Dy& dy, const Dx& dx, const Wanted& wanted, void* workspace,
-                                  size_t bytes, int64_t rows, Cols given) {
+                                  const StoreT& given_store, const Kept& kept, const Dy& dy,
+                                  const Dx& dx, const Wanted& wanted, void* workspace, size_t bytes,
+                                  int64_t rows, Cols given) {
   const int64_t cols = RangeOf<Cols>::count(given);
   constexpr int kMost = Form<LoadT>::kMost;
   const int pack = pack_of(given_load, larger<int64_t>(cols, 1), kMost);
   auto load = as_load<typename Op::Compute, kMost>(given_load, pack);
   auto back = as_declared(given_store);
-  const auto of_rows = direct(kept, Op::kKept);
-  using Call = GradientCall<Op, decltype(load), Dy, decltype(back),
-                            typename Plain<decltype(of_rows)>::type, Dx, Wanted>;
+  using Call = GradientCall<Op, decltype(load), Dy, decltype(back), Kept, Dx, Wanted>;
   return run_gradient<RangeOf<Cols>, Ladder>(
       detail::place(where),
-      Call{op, load, dy, back, of_rows, dx, wanted, workspace, bytes, rows, cols});
+      Call{op, load, dy, back, kept, dx, wanted, workspace, bytes, rows, cols});
 }
 
 /// The gradient of the operator alone: `load` gives what the operator read, or what it made.

@@ -17,8 +17,9 @@ template <class Schedule, bool kPrefetches, int kBlocks, class Arguments>
 __global__ void __launch_bounds__(Schedule::kThreads* Schedule::kRows, kBlocks)
     gradient_rows_kernel(const __grid_constant__ Arguments a) {
   gradient_kernel<Schedule, kPrefetches ? Prefetch::kPerThread : Prefetch::kNever>(
-      a.op, a.load, a.upstream, a.store, a.kept, a.to, targets_of<Side::kLoad>(a.places),
-      targets_of<Side::kStore>(a.places), a.slices, a.rows, a.cols);
+      a.op, drawn(a.load), drawn(a.upstream), drawn(a.store), a.kept, drawn(a.to),
+      targets_of<Side::kLoad>(a.places), targets_of<Side::kStore>(a.places), a.slices, a.rows,
+      a.cols);
 }
 
 template <class... Found>

@@ -5,7 +5,7 @@
 // schedule, launch. Nothing allocates or synchronizes, so a CUDA graph can capture the launch.
 #pragma once
 
-#include <fusedops/dispatch/form.cuh>
+#include <fusedops/dispatch/drawn.cuh>
 #include <fusedops/dispatch/rungs.cuh>
 #include <fusedops/dispatch/threads.cuh>
 #include <fusedops/host/call.cuh>
@@ -57,7 +57,7 @@ struct RowsArguments {
 template <class Schedule, int kBlocks, class Arguments>
 __global__ void __launch_bounds__(Schedule::kThreads* Schedule::kRows, kBlocks)
     rows_kernel(const __grid_constant__ Arguments a) {
-  row_kernel<Schedule>(a.op, a.load, a.store, a.keep, a.rows, a.cols);
+  row_kernel<Schedule>(a.op, drawn(a.load), drawn(a.store), a.keep, a.rows, a.cols);
 }
 
 /// An attribute of the current device.
@@ -167,8 +167,11 @@ cudaError_t run_rows(cudaStream_t stream, const Op& op, const LoadT& load, const
 #if !defined(__CUDACC_RTC__)
 
 template <class Range, int kWidth, class Op, class LoadT, class StoreT>
-Status run_rows(const Threads& threads, const Op& op, const LoadT& load, const StoreT& store,
-                const KeepRow<typename Op::Compute>& keep, int64_t rows, int64_t cols) {
+Status run_rows(const Threads& threads, const Op& op, const LoadT& given_load,
+                const StoreT& given_store, const KeepRow<typename Op::Compute>& keep, int64_t rows,
+                int64_t cols) {
+  const auto& load = drawn(given_load);
+  const auto& store = drawn(given_store);
   share(threads, rows, [&](int64_t begin, int64_t end) {
     using Buffered = HostSchedule<InRegisters>;
     if (cols <= Buffered::kBuffered) {

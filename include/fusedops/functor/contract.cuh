@@ -141,6 +141,8 @@
 //   static constexpr int kGradients                                       default: unlimited
 //     Operands 0 to kGradients - 1 have gradients; a C++ dispatch that asks for another does not
 //     compile.
+//   static constexpr bool has_gradient(int operand)                                default: all
+//     Optional: of these operands, whether this one has a gradient, where types leave some out.
 //
 //   An operand whose value the gradients in question do not need may be an Unread in the backward
 //   pass, which fetches zeros: `reads` of the Python class says which they need.
