@@ -9,7 +9,7 @@ import re
 import subprocess
 
 import pytest
-from cpptest import compiler
+from cpptest import compiler, find_nvcc
 
 from fusedops.jit import env
 
@@ -32,9 +32,20 @@ auto scaled_gradient(const Dx& dx, const Wanted& wanted) {
   return dispatch_softmax_gradient<float>(t, load(direct(c, 8), scale(single(c))), store(Absent{}),
                                           c, direct(c, 8), dx, wanted, nullptr, 0, 8, 8);
 }
-template <class Out>
-auto softmax_to(const Out& out) {
-  return dispatch_softmax<float>(t, load(direct(c, 8)), out, 8, 8);
+template <class Out, class Compute = float>
+auto softmax_to(const Out& out, Compute = {}) {
+  return dispatch_softmax<Compute>(t, load(direct(c, 8)), out, 8, 8);
+}
+struct Twice {
+  template <int N, class Compute>
+  FUSEDOPS_HD void operator()(Compute (&v)[N], int64_t, int64_t) const {
+    for (int i = 0; i < N; ++i) v[i] *= 2;
+  }
+};
+template <class F>
+auto gradient_through(const F& functor) {
+  return dispatch_softmax_gradient<float>(t, load(direct(c, 8), functor), store(Absent{}), c,
+                                          direct(c, 8), direct(p, 8), gradients(), nullptr, 0, 8, 8);
 }
 """
 
@@ -59,6 +70,41 @@ MISTAKES = {
         "softmax_to(store(accumulate(direct(p, 8))))",
         "softmax_to(store(accumulate(direct(c, 8))))",
         "a result goes to memory that is const",
+    ),
+    "a source that is a pointer": (
+        "load(direct(c, 8))",
+        "load(c)",
+        "a bare pointer is no operand",
+    ),
+    "a target that is a pointer": (
+        "store(direct(p, 8))",
+        "store(p)",
+        "a bare pointer is no operand",
+    ),
+    "an operand that is a pointer": (
+        "affine(per_column(c))",
+        "affine(c)",
+        "a bare pointer is no operand",
+    ),
+    "a gradient that is a pointer": (
+        "in_load<0>(per_column(p))",
+        "in_load<0>(p)",
+        "a bare pointer is no operand",
+    ),
+    "a dx that is a pointer": (
+        "scaled_gradient(Absent{}, gradients())",
+        "scaled_gradient(p, gradients())",
+        "a bare pointer is no operand",
+    ),
+    "a functor without a gradient": (
+        "gradient_through(scale(2.f))",
+        "gradient_through(Twice{})",
+        "a functor without a gradient: it needs",
+    ),
+    "arithmetic in int": (
+        "softmax_to(store(direct(p, 8)), 1.)",
+        "softmax_to(store(direct(p, 8)), 1)",
+        "the compute type is float",
     ),
     "the gradient of a beta that is not there": (
         "affine_gradient(per_column(c))",
@@ -93,3 +139,57 @@ def test_a_mistake_has_its_sentence(tmp_path, mistake):
     assert status != 0
     errors = [line for line in said.splitlines() if "error:" in line]
     assert re.search(f"fusedops: .*{re.escape(sentence)}", errors[0]), said
+
+
+def test_a_result_that_is_dropped(tmp_path):
+    status, said = compiled(tmp_path, ["0; } void g() { softmax_to(store(direct(p, 8)))"])
+    assert status == 0
+    assert "nodiscard" in said
+
+
+KERNEL = """\
+#include <fusedops/softmax.cuh>
+using namespace fusedops;
+struct Twice {{
+  template <int N, class Compute>
+  {functor} void operator()(Compute (&v)[N], int64_t, int64_t) const {{
+    for (int i = 0; i < N; ++i) v[i] *= 2;
+  }}
+}};
+struct Plain {{
+  const float* x;
+  template <int N>
+  {load} void load(float* dst, int64_t, int64_t col) const {{
+    for (int i = 0; i < N; ++i) dst[i] = x[col + i];
+  }}
+}};
+cudaError_t go(cudaStream_t stream, const float* x, float* y, cols<1024, 1024> n) {{
+  const cudaError_t one =
+      dispatch_softmax<float>(stream, load(direct(x, 8), Twice{{}}), store(direct(y, 8)), 8, n);
+  if (one != cudaSuccess) return one;
+  return dispatch_softmax<float>(stream, Plain{{x}}, store(direct(y, 8)), 8, n);
+}}
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("functor", "load", "said"),
+    [
+        ("__device__", "__device__", None),
+        ("", "__device__", r"Twice::operator \(\).*functor_needs_device"),
+        ("__device__", "", r"Plain::load.*load_needs_device"),
+    ],
+)
+def test_a_member_without_device(tmp_path, functor, load, said):
+    """An error that names the member: from code for both sides it is a warning, or nothing."""
+    source = tmp_path / "one.cu"
+    source.write_text(KERNEL.format(functor=functor, load=load))
+    flags = ("-std=c++17", "-arch=sm_90", "-ptx", "-Xcicc", "-O0", f"-I{env.include_dir()}")
+    command = [find_nvcc(), *flags, source, "-o", tmp_path / "one.ptx"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if said is None:
+        assert (done.returncode, done.stderr) == (0, "")
+        return
+    errors = [line for line in done.stderr.splitlines() if "error:" in line]
+    assert re.search(f"calling a __host__ function.*{said}.* is not allowed", errors[0])

@@ -53,20 +53,24 @@ FUSEDOPS_HD Scale<Value<float>> scale(float factor) { return {{{factor}}}; }
 FUSEDOPS_HD Scale<Value<double>> scale(double factor) { return {{{factor}}}; }
 template <class Factor>
 FUSEDOPS_HD Scale<Factor> scale(const Factor& factor) {
+  detail::refuse_pointers<Factor>();
   return {factor};
 }
 
 template <class Term>
 FUSEDOPS_HD Bias<Term> bias(const Term& term) {
+  detail::refuse_pointers<Term>();
   return {term};
 }
 
 template <class Skip>
 FUSEDOPS_HD Residual<Skip, Value<float>> residual(const Skip& skip, float alpha = 1) {
+  detail::refuse_pointers<Skip>();
   return {skip, {{alpha}}};
 }
 template <class Skip>
 FUSEDOPS_HD Residual<Skip, Value<double>> residual(const Skip& skip, double alpha) {
+  detail::refuse_pointers<Skip>();
   return {skip, {{alpha}}};
 }
 
@@ -75,23 +79,27 @@ FUSEDOPS_HD Residual<Skip, Value<double>> residual(const Skip& skip, double alph
 template <class Skip, class Stream>
 FUSEDOPS_HD SavedResidual<Skip, Value<float>, Stream> saved_residual(const Skip& skip,
                                                                      const Stream& stream) {
+  detail::refuse_pointers<Skip, Stream>();
   return {{skip, {{1}}}, stream, {}};
 }
 template <class Skip, class Stream, class Number>
 FUSEDOPS_HD SavedResidual<Skip, Value<Number>, Stream> saved_residual(const Skip& skip,
                                                                       const Stream& stream,
                                                                       Number alpha) {
+  detail::refuse_pointers<Skip, Stream>();
   return {{skip, {{alpha}}}, stream, {}};
 }
 template <class Skip, class Stream, class Number, class Upstream>
 FUSEDOPS_HD SavedResidual<Skip, Value<Number>, Stream, Upstream> saved_residual(
     const Skip& skip, const Stream& stream, Number alpha, const Upstream& upstream) {
+  detail::refuse_pointers<Skip, Stream, Upstream>();
   return {{skip, {{alpha}}}, stream, upstream};
 }
 
 /// Saves the value to `stream`, with which the chain continues; `stream` and `upstream` as above.
 template <class Stream, class Upstream = Absent>
 FUSEDOPS_HD Save<Stream, Upstream> save(const Stream& stream, const Upstream& upstream = {}) {
+  detail::refuse_pointers<Stream, Upstream>();
   return {stream, upstream};
 }
 
@@ -99,34 +107,40 @@ FUSEDOPS_HD Save<Stream, Upstream> save(const Stream& stream, const Upstream& up
 /// `upstream` is its incoming gradient, if it has one.
 template <class Target, class Upstream = Absent>
 FUSEDOPS_HD Tap<Target, Upstream> tap(const Target& target, const Upstream& upstream = {}) {
+  detail::refuse_pointers<Target, Upstream>();
   return {target, upstream};
 }
 
 /// v * gamma + beta; either may be Absent{}, and both: then v.
 template <class Gamma, class Beta = Absent>
 FUSEDOPS_HD Affine<Gamma, Beta> affine(const Gamma& gamma, const Beta& beta = {}) {
+  detail::refuse_pointers<Gamma, Beta>();
   return {gamma, beta};
 }
 
 /// v * (1 + gamma) + beta; either may be Absent{}, and both.
 template <class Gamma, class Beta = Absent>
 FUSEDOPS_HD Affine<Gamma, Beta, true> zero_centred(const Gamma& gamma, const Beta& beta = {}) {
+  detail::refuse_pointers<Gamma, Beta>();
   return {gamma, beta};
 }
 
 template <class Cap>
 FUSEDOPS_HD Softcap<Cap> softcap(const Cap& cap) {
+  detail::refuse_pointers<Cap>();
   return {cap};
 }
 
 /// v * act(gate), where the activation is Silu, Gelu, GeluTanh or Sigmoid.
 template <class Activation, class By>
 FUSEDOPS_HD Gate<By, Activation, false> gate(const By& by) {
+  detail::refuse_pointers<By>();
   return {by};
 }
 /// act(v) * gate.
 template <class Activation, class By>
 FUSEDOPS_HD Gate<By, Activation, true> gated(const By& by) {
+  detail::refuse_pointers<By>();
   return {by};
 }
 
@@ -137,10 +151,12 @@ FUSEDOPS_HD Cast<Storage> cast() {
 
 template <class Flags>
 FUSEDOPS_HD Mask<Flags, false> mask(const Flags& flags) {
+  detail::refuse_pointers<Flags>();
   return {flags};
 }
 template <class Flags>
 FUSEDOPS_HD Mask<Flags, true> keep(const Flags& flags) {
+  detail::refuse_pointers<Flags>();
   return {flags};
 }
 
@@ -204,17 +220,20 @@ FUSEDOPS_HD Window<Layout<2>> window(int64_t queries, int64_t left, int64_t righ
 
 template <class Length>
 FUSEDOPS_HD Lengths<Length> lengths(const Length& length) {
+  detail::refuse_pointers<Length>();
   return Lengths<Length>(length);
 }
 
 /// Ids of the queries and of the keys: per_row() and per_column() of integers, say.
 template <class QueryIds, class KeyIds>
 FUSEDOPS_HD Segments<QueryIds, KeyIds> segments(const QueryIds& queries, const KeyIds& keys) {
+  detail::refuse_pointers<QueryIds, KeyIds>();
   return {queries, keys};
 }
 
 template <class Slope>
 FUSEDOPS_HD Alibi<Slope, Layout<2>> alibi(const Slope& slope, int64_t queries, int64_t shift = 0) {
+  detail::refuse_pointers<Slope>();
   return {slope, detail::query_of(queries), shift};
 }
 

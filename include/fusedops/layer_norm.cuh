@@ -67,10 +67,11 @@ struct MeanRstd {
 
 /// y = (v - mean(v)) / sqrt(variance(v) + epsilon), v what `load` reads of a row.
 template <class Compute, class LoadT, class StoreT, class Cols, class Where = Threads>
-detail::StatusOf<Where> dispatch_layer_norm(const Where& where, LoadT load, StoreT store,
-                                            int64_t rows, Cols cols, double epsilon,
-                                            Compute* mean = nullptr, Compute* rstd = nullptr,
-                                            Compute* kept = nullptr) {
+[[nodiscard]] detail::StatusOf<Where> dispatch_layer_norm(const Where& where, LoadT load,
+                                                          StoreT store, int64_t rows, Cols cols,
+                                                          double epsilon, Compute* mean = nullptr,
+                                                          Compute* rstd = nullptr,
+                                                          Compute* kept = nullptr) {
   detail::refuse_masks_in_norm<LoadT>();
   const LayerNorm<Compute> op{{static_cast<Compute>(epsilon)}};
   const detail::KeepRow<Compute> keep{kept, mean, rstd};
@@ -80,30 +81,27 @@ detail::StatusOf<Where> dispatch_layer_norm(const Where& where, LoadT load, Stor
 /// dv = rstd * (dy - mean(dy) - y * mean(y * dy)), and on through the functors.
 template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols,
           class Where = Threads>
-detail::StatusOf<Where> dispatch_layer_norm_gradient(const Where& where, LoadT load, StoreT store,
-                                                     const Compute* kept, Dy dy, Dx dx,
-                                                     Wanted wanted, void* workspace, size_t bytes,
-                                                     int64_t rows, Cols cols) {
+[[nodiscard]] detail::StatusOf<Where> dispatch_layer_norm_gradient(
+    const Where& where, LoadT load, StoreT store, const Compute* kept, Dy dy, Dx dx, Wanted wanted,
+    void* workspace, size_t bytes, int64_t rows, Cols cols) {
   return detail::dispatch_gradient<detail::NormGradientLadder>(
       where, LayerNormGradient<Compute>{}, load, store, direct(kept, kLayerNormKept), dy, dx,
       wanted, workspace, bytes, rows, cols);
 }
 template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols,
           class Where = Threads>
-detail::StatusOf<Where> dispatch_layer_norm_gradient(const Where& where, LoadT load, StoreT store,
-                                                     const Compute* mean, const Compute* rstd,
-                                                     Dy dy, Dx dx, Wanted wanted, void* workspace,
-                                                     size_t bytes, int64_t rows, Cols cols) {
+[[nodiscard]] detail::StatusOf<Where> dispatch_layer_norm_gradient(
+    const Where& where, LoadT load, StoreT store, const Compute* mean, const Compute* rstd, Dy dy,
+    Dx dx, Wanted wanted, void* workspace, size_t bytes, int64_t rows, Cols cols) {
   return detail::dispatch_gradient<detail::NormGradientLadder>(
       where, LayerNormGradient<Compute>{}, load, store, detail::MeanRstd<Compute>{mean, rstd}, dy,
       dx, wanted, workspace, bytes, rows, cols);
 }
 template <class Compute, class LoadX, class LoadDy, class StoreDx, class Cols,
           class Where = Threads>
-detail::StatusOf<Where> dispatch_layer_norm_gradient(const Where& where, LoadX load_x,
-                                                     LoadDy load_scaled_dy, StoreDx store_dx,
-                                                     const Compute* mean, const Compute* rstd,
-                                                     int64_t rows, Cols cols) {
+[[nodiscard]] detail::StatusOf<Where> dispatch_layer_norm_gradient(
+    const Where& where, LoadX load_x, LoadDy load_scaled_dy, StoreDx store_dx, const Compute* mean,
+    const Compute* rstd, int64_t rows, Cols cols) {
   return detail::dispatch_gradient_of_loads<detail::NormGradientLadder>(
       where, LayerNormGradient<Compute>{}, load_x, load_scaled_dy, store_dx,
       detail::MeanRstd<Compute>{mean, rstd}, rows, cols);

@@ -90,8 +90,9 @@ struct SoftmaxGradientOfResult : SoftmaxGradient<Compute_, kLog, false> {
 /// y = exp(v - max(v)) / sum(exp(v - max(v))), v what `load` reads of a row.
 template <class Compute, EmptyRow kEmpty = EmptyRow::kZero, class LoadT, class StoreT, class Cols,
           class Where = Threads>
-detail::StatusOf<Where> dispatch_softmax(const Where& where, LoadT load, StoreT store, int64_t rows,
-                                         Cols cols, Compute* kept = nullptr) {
+[[nodiscard]] detail::StatusOf<Where> dispatch_softmax(const Where& where, LoadT load, StoreT store,
+                                                       int64_t rows, Cols cols,
+                                                       Compute* kept = nullptr) {
   using Op = Softmax<Compute, false, kEmpty == EmptyRow::kNan>;
   const detail::KeepRow<Compute> keep{kept, nullptr, nullptr};
   return detail::dispatch_rows(where, Op{}, load, store, keep, rows, cols);
@@ -100,10 +101,11 @@ detail::StatusOf<Where> dispatch_softmax(const Where& where, LoadT load, StoreT 
 /// dv = y * (dy - sum(y * dy)), and on through the functors.
 template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols,
           class Where = Threads>
-detail::StatusOf<Where> dispatch_softmax_gradient(const Where& where, LoadT load, StoreT store,
-                                                  const Compute* kept, Dy dy, Dx dx, Wanted wanted,
-                                                  void* workspace, size_t bytes, int64_t rows,
-                                                  Cols cols) {
+[[nodiscard]] detail::StatusOf<Where> dispatch_softmax_gradient(const Where& where, LoadT load,
+                                                                StoreT store, const Compute* kept,
+                                                                Dy dy, Dx dx, Wanted wanted,
+                                                                void* workspace, size_t bytes,
+                                                                int64_t rows, Cols cols) {
   using Op = SoftmaxGradient<Compute, false, false>;
   return detail::dispatch_gradient<detail::SoftmaxGradientLadder>(
       where, Op{}, load, store, direct(kept, kSoftmaxKept), dy, dx, wanted, workspace, bytes, rows,
@@ -111,8 +113,9 @@ detail::StatusOf<Where> dispatch_softmax_gradient(const Where& where, LoadT load
 }
 template <class Compute, class LoadY, class LoadDy, class StoreDx, class Cols,
           class Where = Threads>
-detail::StatusOf<Where> dispatch_softmax_gradient(const Where& where, LoadY load_y, LoadDy load_dy,
-                                                  StoreDx store_dx, int64_t rows, Cols cols) {
+[[nodiscard]] detail::StatusOf<Where> dispatch_softmax_gradient(const Where& where, LoadY load_y,
+                                                                LoadDy load_dy, StoreDx store_dx,
+                                                                int64_t rows, Cols cols) {
   using Op = detail::SoftmaxGradientOfResult<Compute, false>;
   return detail::dispatch_gradient_of_loads<detail::SoftmaxGradientLadder>(
       where, Op{}, load_y, load_dy, store_dx, Unread{}, rows, cols);
@@ -121,8 +124,9 @@ detail::StatusOf<Where> dispatch_softmax_gradient(const Where& where, LoadY load
 /// y = v - max(v) - log(sum(exp(v - max(v)))).
 template <class Compute, EmptyRow kEmpty = EmptyRow::kZero, class LoadT, class StoreT, class Cols,
           class Where = Threads>
-detail::StatusOf<Where> dispatch_log_softmax(const Where& where, LoadT load, StoreT store,
-                                             int64_t rows, Cols cols, Compute* kept = nullptr) {
+[[nodiscard]] detail::StatusOf<Where> dispatch_log_softmax(const Where& where, LoadT load,
+                                                           StoreT store, int64_t rows, Cols cols,
+                                                           Compute* kept = nullptr) {
   using Op = Softmax<Compute, true, kEmpty == EmptyRow::kNan>;
   const detail::KeepRow<Compute> keep{kept, nullptr, nullptr};
   return detail::dispatch_rows(where, Op{}, load, store, keep, rows, cols);
@@ -131,10 +135,9 @@ detail::StatusOf<Where> dispatch_log_softmax(const Where& where, LoadT load, Sto
 /// dv = dy - exp(y) * sum(dy), and on through the functors.
 template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols,
           class Where = Threads>
-detail::StatusOf<Where> dispatch_log_softmax_gradient(const Where& where, LoadT load, StoreT store,
-                                                      const Compute* kept, Dy dy, Dx dx,
-                                                      Wanted wanted, void* workspace, size_t bytes,
-                                                      int64_t rows, Cols cols) {
+[[nodiscard]] detail::StatusOf<Where> dispatch_log_softmax_gradient(
+    const Where& where, LoadT load, StoreT store, const Compute* kept, Dy dy, Dx dx, Wanted wanted,
+    void* workspace, size_t bytes, int64_t rows, Cols cols) {
   using Op = SoftmaxGradient<Compute, true, false>;
   return detail::dispatch_gradient<detail::SoftmaxGradientLadder>(
       where, Op{}, load, store, direct(kept, kSoftmaxKept), dy, dx, wanted, workspace, bytes, rows,
@@ -142,9 +145,10 @@ detail::StatusOf<Where> dispatch_log_softmax_gradient(const Where& where, LoadT 
 }
 template <class Compute, class LoadY, class LoadDy, class StoreDx, class Cols,
           class Where = Threads>
-detail::StatusOf<Where> dispatch_log_softmax_gradient(const Where& where, LoadY load_y,
-                                                      LoadDy load_dy, StoreDx store_dx,
-                                                      int64_t rows, Cols cols) {
+[[nodiscard]] detail::StatusOf<Where> dispatch_log_softmax_gradient(const Where& where,
+                                                                    LoadY load_y, LoadDy load_dy,
+                                                                    StoreDx store_dx, int64_t rows,
+                                                                    Cols cols) {
   using Op = detail::SoftmaxGradientOfResult<Compute, true>;
   return detail::dispatch_gradient_of_loads<detail::SoftmaxGradientLadder>(
       where, Op{}, load_y, load_dy, store_dx, Unread{}, rows, cols);

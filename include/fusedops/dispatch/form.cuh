@@ -136,7 +136,7 @@ int pack_of(const T& given, int64_t cols, int most) {
 template <class Compute, int kMost, class T>
 auto as_load(const T& given, int pack) {
   if constexpr (Form<T>::kPlain || Form<T>::kOperand) {
-    return PlainLoad<T, Compute, kMost>{given, pack};
+    return PlainLoad<T, Compute, kMost>{Held<T>::of(given), pack};
   } else {
     return given;
   }
@@ -144,7 +144,7 @@ auto as_load(const T& given, int pack) {
 template <class Compute, int kMost, class T>
 auto as_store(const T& given, int pack) {
   if constexpr (Form<T>::kPlain || Form<T>::kOperand) {
-    return PlainStore<T, Compute, kMost>{given, pack};
+    return PlainStore<T, Compute, kMost>{Held<T>::of(given), pack};
   } else {
     return given;
   }

@@ -22,6 +22,8 @@ StatusOf<Where> dispatch_gradient(const Where& where, const Op& op, const LoadT&
                                   const StoreT& given_store, const Kept& kept, const Dy& dy,
                                   const Dx& dx, const Wanted& wanted, void* workspace, size_t bytes,
                                   int64_t rows, Cols given) {
+  check_compute<typename Op::Compute>();
+  refuse_pointers<Dy, Dx>();
   const int64_t cols = RangeOf<Cols>::count(given);
   constexpr int kMost = Form<LoadT>::kMost;
   const int pack = pack_of(given_load, larger<int64_t>(cols, 1), kMost);
@@ -40,6 +42,7 @@ StatusOf<Where> dispatch_gradient_of_loads(const Where& where, const Op& op, con
                                            const LoadDy& load_dy, const StoreDx& store_dx,
                                            const Kept& kept, int64_t rows, Cols given) {
   using Compute = typename Op::Compute;
+  check_compute<Compute>();
   const int64_t cols = RangeOf<Cols>::count(given);
   const int64_t some = larger<int64_t>(cols, 1);
   constexpr int kMost =
@@ -61,7 +64,8 @@ StatusOf<Where> dispatch_gradient_of_loads(const Where& where, const Op& op, con
 
 /// The bytes of workspace that these gradients need on the current device, for any operator.
 template <class Compute, class Wanted>
-cudaError_t gradient_workspace(const Wanted& wanted, int64_t rows, int64_t cols, size_t* bytes) {
+[[nodiscard]] cudaError_t gradient_workspace(const Wanted& wanted, int64_t rows, int64_t cols,
+                                             size_t* bytes) {
   *bytes = 0;
   if (rows < 0 || cols < 1 || cols > 0x7fffffff) return cudaErrorInvalidValue;
   if (rows == 0) return cudaSuccess;
@@ -79,8 +83,8 @@ cudaError_t gradient_workspace(const Wanted& wanted, int64_t rows, int64_t cols,
 
 /// The same on a CPU.
 template <class Compute, class Wanted>
-Status gradient_workspace(Threads, const Wanted& wanted, int64_t rows, int64_t cols,
-                          size_t* bytes) {
+[[nodiscard]] Status gradient_workspace(Threads, const Wanted& wanted, int64_t rows, int64_t cols,
+                                        size_t* bytes) {
   *bytes = 0;
   if (rows < 0 || cols < 1 || cols > 0x7fffffff) return Status::kInvalidValue;
   if (rows == 0) return Status::kSuccess;

@@ -51,6 +51,7 @@ struct GradientsOf<Store<Target, Chain<0, Functors...>>> {
 template <Access kAccess, class Op, class LoadT, class Upstream, class StoreT, class Kept, class To,
           class Places>
 struct GradientArguments {
+  using Compute = typename Op::Compute;
   Op op;
   LoadT load;
   Upstream upstream;

@@ -16,10 +16,18 @@ namespace detail {
 template <class Schedule, bool kPrefetches, int kBlocks, class Arguments>
 __global__ void __launch_bounds__(Schedule::kThreads* Schedule::kRows, kBlocks)
     gradient_rows_kernel(const __grid_constant__ Arguments a) {
+  using Compute = typename Arguments::Compute;
+  const auto& load = drawn(a.load);
+  const auto& upstream = drawn(a.upstream);
+  const auto& store = drawn(a.store);
+  const auto& to = drawn(a.to);
+  check_on_device<Compute, true>(load);
+  check_on_device<Compute, true>(upstream);
+  check_on_device<Compute, true>(store);
+  check_on_device<Compute, true>(to);
   gradient_kernel<Schedule, kPrefetches ? Prefetch::kPerThread : Prefetch::kNever>(
-      a.op, drawn(a.load), drawn(a.upstream), drawn(a.store), a.kept, drawn(a.to),
-      targets_of<Side::kLoad>(a.places), targets_of<Side::kStore>(a.places), a.slices, a.rows,
-      a.cols);
+      a.op, load, upstream, store, a.kept, to, targets_of<Side::kLoad>(a.places),
+      targets_of<Side::kStore>(a.places), a.slices, a.rows, a.cols);
 }
 
 template <class... Found>

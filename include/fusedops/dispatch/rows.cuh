@@ -5,7 +5,7 @@
 // schedule, launch. Nothing allocates or synchronizes, so a CUDA graph can capture the launch.
 #pragma once
 
-#include <fusedops/dispatch/drawn.cuh>
+#include <fusedops/dispatch/on_device.cuh>
 #include <fusedops/dispatch/rungs.cuh>
 #include <fusedops/dispatch/threads.cuh>
 #include <fusedops/host/call.cuh>
@@ -57,7 +57,11 @@ struct RowsArguments {
 template <class Schedule, int kBlocks, class Arguments>
 __global__ void __launch_bounds__(Schedule::kThreads* Schedule::kRows, kBlocks)
     rows_kernel(const __grid_constant__ Arguments a) {
-  row_kernel<Schedule>(a.op, drawn(a.load), drawn(a.store), a.keep, a.rows, a.cols);
+  const auto& load = drawn(a.load);
+  const auto& store = drawn(a.store);
+  check_on_device<typename Arguments::Compute, false>(load);
+  check_on_device<typename Arguments::Compute, false>(store);
+  row_kernel<Schedule>(a.op, load, store, a.keep, a.rows, a.cols);
 }
 
 /// An attribute of the current device.
@@ -183,6 +187,13 @@ Status run_rows(const Threads& threads, const Op& op, const LoadT& given_load,
   return Status::kSuccess;
 }
 
+template <class Compute>
+constexpr void check_compute() {
+  static_assert(IsSame<Compute, float>::value || IsSame<Compute, double>::value,
+                "fusedops: the compute type is float, for half, bfloat16 and float in memory, or "
+                "double: dispatch_...<float>(...)");
+}
+
 /// The forward pass of an operator: LOAD, reduction, STORE.
 template <class Where, class Op, class LoadT, class StoreT, class Cols>
 StatusOf<Where> dispatch_rows(const Where& where, const Op& op, const LoadT& load,
@@ -190,6 +201,7 @@ StatusOf<Where> dispatch_rows(const Where& where, const Op& op, const LoadT& loa
                               int64_t rows, Cols given) {
   using Compute = typename Op::Compute;
   using Range = RangeOf<Cols>;
+  check_compute<Compute>();
   const auto on = detail::place(where);
   const int64_t cols = Range::count(given);
   if (rows < 0 || cols < Range::kLow || cols > Range::kHigh) return detail::invalid_value(on);

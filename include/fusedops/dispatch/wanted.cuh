@@ -125,10 +125,12 @@ inline constexpr Sharing kSharingOf<Accumulated<To>> = kSharingOf<To>;
 
 template <int kFunctor, int kOperand = 0, class To>
 FUSEDOPS_HD detail::Wanted<detail::Side::kLoad, kFunctor, kOperand, To> in_load(const To& to) {
+  detail::refuse_pointers<To>();
   return {to};
 }
 template <int kFunctor, int kOperand = 0, class To>
 FUSEDOPS_HD detail::Wanted<detail::Side::kStore, kFunctor, kOperand, To> in_store(const To& to) {
+  detail::refuse_pointers<To>();
   return {to};
 }
 
