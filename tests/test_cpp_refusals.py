@@ -44,8 +44,9 @@ struct Twice {
 };
 template <class F>
 auto gradient_through(const F& functor) {
-  return dispatch_softmax_gradient<float>(t, load(direct(c, 8), functor), store(Absent{}), c,
-                                          direct(c, 8), direct(p, 8), gradients(), nullptr, 0, 8, 8);
+  const auto in = load(direct(c, 8), functor);
+  return dispatch_softmax_gradient<float>(t, in, store(Absent{}), c, direct(c, 8), direct(p, 8),
+                                          gradients(), nullptr, 0, 8, 8);
 }
 """
 

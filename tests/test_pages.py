@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 from cases import thorough
-from cpptest import compiler, find_nvcc, run
+from cpptest import FOLDER, compiler, find_nvcc, run
 
 from fusedops.jit import env
 
@@ -195,3 +195,12 @@ def test_the_host_part_needs_no_cuda(tmp_path):
     source.write_text(text.replace("cudaStream_t stream", "Threads stream"))
     flags = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-fsyntax-only")
     run([compiler(), *flags, f"-I{env.include_dir()}", source])
+
+
+def test_strict_warnings(tmp_path):
+    source = tmp_path / "all.cpp"
+    names = ("add_norm", "attention", "others", "training")
+    source.write_text("".join(f'#include "{name}.cuh"\n' for name in names))
+    warnings = ("-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Wold-style-cast", "-Werror")
+    flags = ("-std=c++17", "-Wno-psabi", "-fsyntax-only", f"-I{env.include_dir()}", f"-I{FOLDER}")
+    run([compiler(), *warnings, *flags, source])

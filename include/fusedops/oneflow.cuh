@@ -54,7 +54,7 @@ struct DirectLoad {
   const SRC* src;
   fusedops::int64_t row_size;
 
-  DirectLoad(const SRC* src, fusedops::int64_t row_size) : src(src), row_size(row_size) {}
+  DirectLoad(const SRC* from, fusedops::int64_t cols) : src(from), row_size(cols) {}
   template <int N>
   FUSEDOPS_HD void load(DST* dst, fusedops::int64_t row, fusedops::int64_t col) const {
     const auto pack = fusedops::read_input<N>(src + row * row_size + col);
@@ -68,7 +68,7 @@ struct DirectStore {
   DST* dst;
   fusedops::int64_t row_size;
 
-  DirectStore(DST* dst, fusedops::int64_t row_size) : dst(dst), row_size(row_size) {}
+  DirectStore(DST* to, fusedops::int64_t cols) : dst(to), row_size(cols) {}
   template <int N>
   FUSEDOPS_HD void store(const SRC* src, fusedops::int64_t row, fusedops::int64_t col) {
     fusedops::Pack<DST, N> pack;

@@ -86,21 +86,12 @@ inline cudaError_t shared_limit(int64_t* limit) {
 template <class Arguments>
 cudaError_t launch(void (*kernel)(const Arguments), int64_t blocks, int threads, int64_t shared,
                    cudaStream_t stream, const Arguments& arguments) {
+  // The limit of the kernel is always raised to the same value, the largest: host threads that
+  // launch the kernel with different sizes then do not lower it for each other.
   const void* function = reinterpret_cast<const void*>(kernel);
-  int most = 0;
-  if (shared > exported::kPlainShared) {
-    // The limit of the kernel is always raised to the same value, the largest: host threads that
-    // launch the kernel with different sizes then do not lower it for each other.
-    cudaError_t status = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, &most);
-    if (status != cudaSuccess) return status;
-    cudaFuncAttributes found;
-    status = cudaFuncGetAttributes(&found, function);
-    if (status != cudaSuccess) return status;
-    most -= static_cast<int>(found.sharedSizeBytes);
-  }
   return exported::launch(function, blocks, static_cast<unsigned>(threads),
                           static_cast<unsigned>(shared), stream, const_cast<Arguments*>(&arguments),
-                          1, most);
+                          1, exported::kAllShared);
 }
 
 /// Launches the forward kernel of a rung: the callbacks of climb().
