@@ -1,7 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What training loops in C++ ask for: gradients from mean and rstd, gradients that are added to
-what is there, in place, and dropout whose seed and offset lie in memory.
+"""What training loops in C++ ask for.
+
+Gradients from mean and rstd, added to what is there, and in place; dropout whose seed and offset lie
+in memory.
 """
 
 import ctypes
@@ -150,6 +152,22 @@ def test_dx_in_the_memory_of_an_incoming_gradient(device, shape, place_):
     got = norm.gradients(dx=memory, **given)
     assert got["x"] is memory
     assert all(same_bits(got[name], apart[name]) for name in got)
+
+
+@pytest.mark.parametrize("cols", [7, 24, 60, 1000, 2048])
+def test_dx_in_the_memory_of_dy_where_nothing_but_the_operator_computes(device, cols):
+    library = place("others", device)
+    y = randn(9, cols, device=device).softmax(-1)
+    dy = randn(9, cols, device=device, seed=1)
+    results = []
+    for together in (False, True):
+        memory = dy.clone()
+        dx = memory if together else torch.full_like(dy, torch.nan)
+        size = (9, min(cols, 1024), cols, cols)
+        assert library.softmax_gradient_of_result(y, memory, dx, *size) == 0
+        results.append(dx[:, :1024].clone())
+    assert same_bits(*results)
+    assert results[0].isfinite().all()
 
 
 def signed(number):

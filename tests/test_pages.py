@@ -64,6 +64,9 @@ def test_kernels_of_one_dispatch(tmp_path):
     assert kernels(tmp_path, PLAIN.format(type="cols<1000, 1024>")) == 3
     assert kernels(tmp_path, PLAIN.format(type="cols<1024, 1024>")) == 2
     assert kernels(tmp_path, PLAIN.format(type="cols<1, 1024>")) < whole // 2
+    # A warp, a block and chunks, each for wide accesses and for others.
+    assert kernels(tmp_path, PLAIN.format(type="few_cols<>")) == 6
+    assert kernels(tmp_path, PLAIN.format(type="few_cols<1, 1024>")) == 2
 
 
 @pytest.mark.parametrize(
@@ -204,3 +207,50 @@ def test_strict_warnings(tmp_path):
     warnings = ("-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Wold-style-cast", "-Werror")
     flags = ("-std=c++17", "-Wno-psabi", "-fsyntax-only", f"-I{env.include_dir()}", f"-I{FOLDER}")
     run([compiler(), *warnings, *flags, source])
+
+
+DECLARED = """\
+#include <fusedops/layer_norm.cuh>
+#include <fusedops/softmax.cuh>
+using Where = fusedops::Threads;
+using In = decltype(fusedops::load(fusedops::direct((const float*)nullptr, 1)));
+using Out = decltype(fusedops::store(fusedops::direct((float*)nullptr, 1)));
+using X = decltype(fusedops::direct((const float*)nullptr, 1));
+using None = decltype(fusedops::gradients());
+{extern} FUSEDOPS_INSTANTIATE_SOFTMAX(Where, float, In, Out, fusedops::int64_t);
+{extern} FUSEDOPS_INSTANTIATE_LAYER_NORM(Where, float, In, Out, fusedops::few_cols<>);
+{extern} FUSEDOPS_INSTANTIATE_GRADIENT(layer_norm, Where, float, In, Out, X,
+                                       fusedops::Absent, None, fusedops::int64_t);
+"""
+CALLING = """\
+int main() {
+  using namespace fusedops;
+  const float x[] = {0, 0};
+  float y[2], kept[3];
+  float* const none = nullptr;
+  const In in = load(direct(x, 2));
+  const Out out = store(direct(y, 2));
+  const bool good =
+      dispatch_softmax<float>(Threads{1}, in, out, int64_t(1), int64_t(2)) == Status::kSuccess &&
+      dispatch_layer_norm<float>(Threads{1}, in, out, 1, few_cols<>(2), 1e-5, none, none, kept) ==
+          Status::kSuccess &&
+      dispatch_layer_norm_gradient<float>(Threads{1}, in, out, kept, direct(x, 2), Absent{},
+                                          gradients(), nullptr, 0, 1, int64_t(2)) ==
+          Status::kSuccess;
+  return good && y[0] == 0 ? 0 : 1;
+}
+"""
+
+
+def test_explicit_instantiation(tmp_path):
+    """One source has the kernels; those who call them compile none."""
+    having, calling = tmp_path / "having.cpp", tmp_path / "calling.cpp"
+    having.write_text(DECLARED.format(extern=""))
+    calling.write_text(DECLARED.format(extern="extern") + CALLING)
+    flags = ("-std=c++17", "-Wno-psabi", "-pthread", f"-I{env.include_dir()}")
+    for source in (having, calling):
+        run([compiler(), *flags, "-c", source, "-o", source.with_suffix(".o")])
+    objects = [source.with_suffix(".o") for source in (having, calling)]
+    assert [b"host_rows" in file.read_bytes() for file in objects] == [True, False]
+    run([compiler(), "-pthread", *objects, "-o", tmp_path / "both"])
+    subprocess.run([tmp_path / "both"], check=True)

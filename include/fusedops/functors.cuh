@@ -19,6 +19,7 @@
 //   dropout(p, Draw{pointer})       the same, seed and offset read from memory by the kernel
 //   row_dropout(p, seed, offset)    the same, one draw a row
 //   cast<half>()                    v rounded to half
+//   quantize(scale, amax)           v * scale, for a target of float8_e4m3 or float8_e5m2
 //   mask(operand), keep(operand)    -inf where true, and where false
 //   causal(queries, shift)          keeps column k of query q if k <= q + shift
 //   window(queries, left, right)    ... if q - left <= k <= q + right
@@ -38,6 +39,7 @@
 #include <fusedops/functor/gate.cuh>
 #include <fusedops/functor/lengths.cuh>
 #include <fusedops/functor/mask.cuh>
+#include <fusedops/functor/quantize.cuh>
 #include <fusedops/functor/residual.cuh>
 #include <fusedops/functor/save.cuh>
 #include <fusedops/functor/scale.cuh>
@@ -147,6 +149,16 @@ FUSEDOPS_HD Gate<By, Activation, true> gated(const By& by) {
 template <class Storage>
 FUSEDOPS_HD Cast<Storage> cast() {
   return {};
+}
+
+/// v * scale, the last functor of a STORE whose target is of float8_e4m3 or float8_e5m2, which
+/// saturates (core/float8.cuh). `amax`: single(pointer) or per_row(pointer) of float, which becomes
+/// the larger of what is there and the largest |v| (NaN, if any is), v before the scale; so begin
+/// with zeros. It has no gradient: the STORE of a gradient leaves it out.
+template <class Factor, class Amax = Absent>
+FUSEDOPS_HD Quantize<Factor, Amax> quantize(const Factor& scale, const Amax& amax = {}) {
+  detail::refuse_pointers<Factor, Amax>();
+  return {scale, amax};
 }
 
 template <class Flags>

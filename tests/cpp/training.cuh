@@ -37,12 +37,12 @@ int sum_norm_gradient_to(To to, Place where, float* sum, const float* gamma, con
   const auto in = load(direct(static_cast<const float*>(sum), cols),
                        saved_residual(Unread{}, direct(sum, cols), 1, direct(dsum, cols)));
   const auto out = store(affine(per_column(gamma), Unread{}), Absent{});
-  return static_cast<int>(
-      dispatch_layer_norm_gradient<float>(where, in, out, mean, rstd, direct(dy, cols),
-                                          to(direct(dx, cols)), wanted, space, bytes, rows, cols));
+  return static_cast<int>(dispatch_layer_norm_gradient<float>(
+      where, in, out, mean, rstd, direct(dy, cols), to(direct(dx, cols)), wanted, space, bytes,
+      rows, few_cols<>(cols)));
 }
 
-using Few = fusedops::cols<1, 1024>;
+using Few = fusedops::few_cols<1, 1024>;
 
 auto drawing(const float* x, int64_t cols, double p, const uint64_t* draw) {
   using namespace fusedops;
@@ -63,7 +63,7 @@ int sum_norm(void* stream, const float* x, const half* residual, float* sum, con
   const auto in = load(direct(x, cols), saved_residual(direct(residual, cols), direct(sum, cols)));
   const auto out = store(affine(per_column(gamma), per_column(beta)), direct(y, cols));
   return static_cast<int>(
-      dispatch_layer_norm<float>(place(stream), in, out, rows, cols, 1e-5, mean, rstd));
+      dispatch_layer_norm<float>(place(stream), in, out, rows, few_cols<>(cols), 1e-5, mean, rstd));
 }
 
 int sum_norm_gradient(void* stream, int64_t adds, float* sum, const float* gamma, const float* mean,

@@ -62,7 +62,8 @@ StatusOf<Where> dispatch_gradient_of_loads(const Where& where, const Op& op, con
 
 #if defined(FUSEDOPS_CUDA)
 
-/// The bytes of workspace that these gradients need on the current device, for any operator.
+/// The bytes of workspace that these gradients need on the current device, for any operator and any
+/// ladder of schedules.
 template <class Compute, class Wanted>
 [[nodiscard]] cudaError_t gradient_workspace(const Wanted& wanted, int64_t rows, int64_t cols,
                                              size_t* bytes) {
@@ -72,11 +73,14 @@ template <class Compute, class Wanted>
   using Range = detail::RangeOf<int64_t>;
   const detail::Demand all = detail::demanded(wanted);
   const detail::MeasureGradient<Compute, Wanted> measure{wanted, cols, bytes};
-  const cudaError_t status = detail::on_rung<Compute, Range, detail::SoftmaxGradientLadder>(
+  cudaError_t status = detail::on_rung<Compute, Range, detail::SoftmaxGradientLadder>(
       wanted, measure, all, rows, cols);
   if (status != cudaSuccess) return status;
-  return detail::on_rung<Compute, Range, detail::NormGradientLadder>(wanted, measure, all, rows,
-                                                                     cols);
+  status =
+      detail::on_rung<Compute, Range, detail::NormGradientLadder>(wanted, measure, all, rows, cols);
+  if (status != cudaSuccess) return status;
+  using Few = detail::RangeOf<few_cols<>>;
+  return detail::on_rung<Compute, Few, detail::FewGradientLadder>(wanted, measure, all, rows, cols);
 }
 
 #endif

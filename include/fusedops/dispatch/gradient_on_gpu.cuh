@@ -110,7 +110,8 @@ struct OnRung {
 template <class Compute, class Range, class Ladder, class Wanted, class F>
 cudaError_t on_rung(const Wanted&, const F& f, const Demand& all, int64_t rows, int64_t cols) {
   const OnRung<Compute, Wanted, F> callbacks{f, all, rows};
-  return climb<Compute, Range, GradientChunk, 0>(Ladder{}, cols, callbacks);
+  using Chunk = LadderOf<Range, GradientChunk, FewGradientChunk>;
+  return climb<Compute, Range, Chunk, 0>(Ladder{}, cols, callbacks);
 }
 
 /// Measures the workspace.
@@ -169,7 +170,8 @@ cudaError_t run_gradient(cudaStream_t stream, const Call& call) {
   if (call.rows == 0) return launch_sums(stream, call.no_parts());
   constexpr int kWidth = smaller(Form<decltype(call.load)>::kWidth, int(32 / sizeof(Compute)));
   const auto go = [&](const auto& launcher) {
-    return on_rung<Compute, Range, Ladder>(call.wanted, launcher, all, call.rows, call.cols);
+    using Rungs = LadderOf<Range, Ladder, FewGradientLadder>;
+    return on_rung<Compute, Range, Rungs>(call.wanted, launcher, all, call.rows, call.cols);
   };
   if (call.wide()) return go(LaunchGradient<Call, kWidth, Access::kWide>{stream, call});
   return go(LaunchGradient<Call, kWidth, Access::kNarrow>{stream, call});
