@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What training loops in C++ ask for.
 
-Gradients from mean and rstd, added to what is there, and in place; dropout whose seed and offset lie
-in memory.
+Gradients from mean and rstd, added to what is there, and in place; dropout whose seed and offset
+lie in memory.
 """
 
 import ctypes
