@@ -44,9 +44,9 @@ FUSEDOPS_HD uint8_t to_eight_bits(float x) {
 /// A float from which any further rounding to fewer bits gives what it would give from the double:
 /// rounded to odd, unless it is exact.
 FUSEDOPS_HD float to_odd(double x) {
-  const float near = static_cast<float>(x);
-  const double back = static_cast<double>(near);
-  uint32_t bits = bit_cast<uint32_t>(near);
+  const float rounded = static_cast<float>(x);
+  const double back = static_cast<double>(rounded);
+  uint32_t bits = bit_cast<uint32_t>(rounded);
   const bool beyond = (back > 0 && back > x) || (back < 0 && back < x);
   if (back != x && x == x) bits = (bits - (beyond ? 1u : 0u)) | 1u;
   return bit_cast<float>(bits);
