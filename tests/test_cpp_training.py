@@ -188,7 +188,9 @@ def test_dropout_from_memory(device, p):
         given = (p, memory, signed(seed), number, 9, 300)
         assert library.dropped(x, y, kept, *given) == 0
         assert library.dropped_gradient(x, kept, dy, dx, *given) == 0
-        results.append((y, dx))
+        of_result = torch.full_like(x, torch.nan)
+        assert library.dropped_gradient_of_result(x, dy, of_result, *given) == 0
+        results.append((y, dx, of_result))
     read, same, other = results
     assert all(same_bits(a, b) for a, b in zip(read, same, strict=True))
     assert same_bits(read[0], other[0]) is (p == 0)

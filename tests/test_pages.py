@@ -254,3 +254,12 @@ def test_explicit_instantiation(tmp_path):
     assert [b"host_rows" in file.read_bytes() for file in objects] == [True, False]
     run([compiler(), "-pthread", *objects, "-o", tmp_path / "both"])
     subprocess.run([tmp_path / "both"], check=True)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["float8", "training"])
+def test_what_gpu_tests_call_compiles(tmp_path, name):
+    source = FOLDER / f"{name}.cuh"
+    flags = ("-std=c++17", "-Werror", "all-warnings", "-arch=sm_90", "-ptx", "-Xcicc", "-O0")
+    include = f"-I{env.include_dir()}"
+    run([find_nvcc(), *flags, include, "-x", "cu", source, "-o", tmp_path / "out.ptx"])

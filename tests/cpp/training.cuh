@@ -139,4 +139,19 @@ int dropped_gradient(void* stream, const float* x, const float* kept, const floa
   return go(drawing(x, cols, p, seed, offset), store(dropout(p, seed, offset), Absent{}));
 }
 
+// The gradient from a result, y of `x` as it is dropped; dy is dropped as well. `draw`: as above.
+int dropped_gradient_of_result(void* stream, const float* x, const float* dy, float* dx, double p,
+                               const uint64_t* draw, uint64_t seed, uint64_t offset, int64_t rows,
+                               int64_t cols) {
+  using namespace fusedops;
+  const auto go = [&](const auto& of_x, const auto& of_dy) {
+    return static_cast<int>(dispatch_softmax_gradient<float>(
+        place(stream), of_x, of_dy, store(scale(2.f), direct(dx, cols)), rows, Few(cols)));
+  };
+  if (draw != nullptr) {
+    return go(drawing(x, cols, p, draw), load(direct(dy, cols), dropout(p, Draw{draw})));
+  }
+  return go(drawing(x, cols, p, seed, offset), load(direct(dy, cols), dropout(p, seed, offset)));
+}
+
 }  // extern "C"

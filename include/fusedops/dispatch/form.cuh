@@ -39,7 +39,7 @@ struct OnlyValues : T {
   FUSEDOPS_HD void backward(Compute (&)[N], const Row&, int64_t, Sink&, const Masked&) const {}
 };
 template <class T>
-OnlyValues<T> only_values(const T& load) {
+FUSEDOPS_HD OnlyValues<T> only_values(const T& load) {
   return {load};
 }
 
