@@ -76,9 +76,9 @@ def reaches(name):
 HOST_ONLY = reaches("cuda_runtime.h")
 
 
-#: Headers that every run compiles alone with nvcc: those that only nvcc compiles whole, and one that
-#: it once refused, although NVRTC, which asks for less, and a host's compiler, which sees no device
-#: code, both took it.
+#: Headers that every run compiles alone with nvcc: those that only nvcc compiles whole, and one
+#: that it once refused, although NVRTC, which asks for less, and a host's compiler, which sees no
+#: device code, both took it.
 NVCC_ALONE = [*sorted(HOST_ONLY), "fusedops/row/staging.cuh"]
 
 
