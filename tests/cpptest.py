@@ -59,6 +59,14 @@ def run(command):
     assert "warning" not in done.stderr, done.stderr
 
 
+def compiler():
+    """A host's compiler, or a skip."""
+    found = shutil.which("g++") or shutil.which("c++")
+    if found is None:
+        pytest.skip("no host compiler")
+    return found
+
+
 def find_nvcc():
     """nvcc, or a skip."""
     found = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")

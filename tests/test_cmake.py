@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cpptest import find_nvcc
+from cpptest import find_nvcc, run
 
 import fusedops as fo
 from fusedops.jit import env
@@ -239,11 +239,26 @@ class TestExample:
     def test_on_a_gpu(self, tmp_path, cmakedir, way):
         assert run_example(tmp_path, cmakedir, way, "gpu").count("of the allowed") == 2
 
+    @pytest.mark.thorough
+    def test_training_on_a_cpu(self, tmp_path, cmakedir):
+        assert run_example(tmp_path, cmakedir, "find_package", "train_cpu").endswith("right\n")
+
+    @pytest.mark.gpu
+    def test_training_on_a_gpu(self, tmp_path, cmakedir):
+        assert run_example(tmp_path, cmakedir, "find_package", "train_gpu").endswith("right\n")
+
+    @pytest.mark.thorough
+    def test_training_compiles_for_a_gpu(self, tmp_path):
+        source = ROOT / "examples" / "cpp" / "train" / "train.cu"
+        flags = ("-std=c++17", "--extended-lambda", "-Werror", "all-warnings", "-arch=sm_90")
+        command = [find_nvcc(), *flags, "-ptx", "-Xcicc", "-O0", f"-I{env.include_dir()}", source]
+        run([*command, "-o", tmp_path / "out.ptx"])
+
 
 def run_example(folder, cmakedir, way, target):
     where = f"fusedops_DIR={cmakedir}" if way == "find_package" else f"FUSEDOPS_SOURCE={ROOT}"
     given = [where]
-    if target == "gpu":
+    if target.endswith("gpu"):
         major, minor = torch.cuda.get_device_capability()
         given += [f"CMAKE_CUDA_COMPILER={find_nvcc()}", f"CMAKE_CUDA_ARCHITECTURES={major}{minor}"]
     status, said = configure(ROOT / "examples" / "cpp", folder, *given)

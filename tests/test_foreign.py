@@ -5,8 +5,10 @@
 import pytest
 import torch
 from cases import compare, compare_gradients, poisoned, randn, thorough
-from cpptest import place
+from cpptest import FOLDER, compiler, find_nvcc, place, run
 from references import Chain
+
+from fusedops.jit import env
 
 OPERATORS = [
     Chain("softmax"),
@@ -141,3 +143,19 @@ def test_what_a_plain_load_says_of_itself():
     assert torch.equal(x, total)  # added once, although the row was read twice
     compare(Chain("rms_norm", eps=1e-6), total, {}, {"y": y})
     assert loaded.item() <= rows * 2 * 64
+
+
+SHAPES_OF_STRUCTS = FOLDER / "foreign_shapes.cuh"
+
+
+def test_each_shape_compiles_on_a_host():
+    flags = ("-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-Wno-psabi")
+    run([compiler(), *flags, f"-I{env.include_dir()}", "-x", "c++", SHAPES_OF_STRUCTS])
+
+
+@pytest.mark.thorough
+def test_each_shape_compiles_with_nvcc(tmp_path):
+    """Without a warning, although a member's virtual destructor is for the host alone."""
+    flags = ("-std=c++17", "-Werror", "all-warnings", "-arch=sm_90", "-ptx", "-Xcicc", "-O0")
+    include = f"-I{env.include_dir()}"
+    run([find_nvcc(), *flags, include, "-x", "cu", SHAPES_OF_STRUCTS, "-o", tmp_path / "out.ptx"])

@@ -3,12 +3,11 @@
 """The pages that C++ users include: their examples compile, and to how many kernels."""
 
 import re
-import shutil
 import subprocess
 
 import pytest
 from cases import thorough
-from cpptest import find_nvcc, run
+from cpptest import FOLDER, compiler, find_nvcc, run
 
 from fusedops.jit import env
 
@@ -65,6 +64,9 @@ def test_kernels_of_one_dispatch(tmp_path):
     assert kernels(tmp_path, PLAIN.format(type="cols<1000, 1024>")) == 3
     assert kernels(tmp_path, PLAIN.format(type="cols<1024, 1024>")) == 2
     assert kernels(tmp_path, PLAIN.format(type="cols<1, 1024>")) < whole // 2
+    # A warp, a block and chunks, each for wide accesses and for others.
+    assert kernels(tmp_path, PLAIN.format(type="few_cols<>")) == 6
+    assert kernels(tmp_path, PLAIN.format(type="few_cols<1, 1024>")) == 2
 
 
 @pytest.mark.parametrize(
@@ -80,13 +82,6 @@ def test_what_is_neither_load_nor_store(tmp_path, right, word):
         run(command)
     first = next(line for line in str(raised.value).splitlines() if "error:" in line)
     assert f"fusedops: not a {word}" in first
-
-
-def compiler():
-    found = shutil.which("g++") or shutil.which("c++")
-    if found is None:
-        pytest.skip("no host compiler")
-    return found
 
 
 def compiled(tmp_path, text, name):
@@ -203,3 +198,68 @@ def test_the_host_part_needs_no_cuda(tmp_path):
     source.write_text(text.replace("cudaStream_t stream", "Threads stream"))
     flags = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-fsyntax-only")
     run([compiler(), *flags, f"-I{env.include_dir()}", source])
+
+
+def test_strict_warnings(tmp_path):
+    source = tmp_path / "all.cpp"
+    names = ("add_norm", "attention", "others", "training")
+    source.write_text("".join(f'#include "{name}.cuh"\n' for name in names))
+    warnings = ("-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Wold-style-cast", "-Werror")
+    flags = ("-std=c++17", "-Wno-psabi", "-fsyntax-only", f"-I{env.include_dir()}", f"-I{FOLDER}")
+    run([compiler(), *warnings, *flags, source])
+
+
+DECLARED = """\
+#include <fusedops/layer_norm.cuh>
+#include <fusedops/softmax.cuh>
+using Where = fusedops::Threads;
+using In = decltype(fusedops::load(fusedops::direct((const float*)nullptr, 1)));
+using Out = decltype(fusedops::store(fusedops::direct((float*)nullptr, 1)));
+using X = decltype(fusedops::direct((const float*)nullptr, 1));
+using None = decltype(fusedops::gradients());
+{extern} FUSEDOPS_INSTANTIATE_SOFTMAX(Where, float, In, Out, fusedops::int64_t);
+{extern} FUSEDOPS_INSTANTIATE_LAYER_NORM(Where, float, In, Out, fusedops::few_cols<>);
+{extern} FUSEDOPS_INSTANTIATE_GRADIENT(layer_norm, Where, float, In, Out, X,
+                                       fusedops::Absent, None, fusedops::int64_t);
+"""
+CALLING = """\
+int main() {
+  using namespace fusedops;
+  const float x[] = {0, 0};
+  float y[2], kept[3];
+  float* const none = nullptr;
+  const In in = load(direct(x, 2));
+  const Out out = store(direct(y, 2));
+  const bool good =
+      dispatch_softmax<float>(Threads{1}, in, out, int64_t(1), int64_t(2)) == Status::kSuccess &&
+      dispatch_layer_norm<float>(Threads{1}, in, out, 1, few_cols<>(2), 1e-5, none, none, kept) ==
+          Status::kSuccess &&
+      dispatch_layer_norm_gradient<float>(Threads{1}, in, out, kept, direct(x, 2), Absent{},
+                                          gradients(), nullptr, 0, 1, int64_t(2)) ==
+          Status::kSuccess;
+  return good && y[0] == 0 ? 0 : 1;
+}
+"""
+
+
+def test_explicit_instantiation(tmp_path):
+    """One source has the kernels; those who call them compile none."""
+    having, calling = tmp_path / "having.cpp", tmp_path / "calling.cpp"
+    having.write_text(DECLARED.format(extern=""))
+    calling.write_text(DECLARED.format(extern="extern") + CALLING)
+    flags = ("-std=c++17", "-Wno-psabi", "-pthread", f"-I{env.include_dir()}")
+    for source in (having, calling):
+        run([compiler(), *flags, "-c", source, "-o", source.with_suffix(".o")])
+    objects = [source.with_suffix(".o") for source in (having, calling)]
+    assert [b"host_rows" in file.read_bytes() for file in objects] == [True, False]
+    run([compiler(), "-pthread", *objects, "-o", tmp_path / "both"])
+    subprocess.run([tmp_path / "both"], check=True)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["float8", "training"])
+def test_what_gpu_tests_call_compiles(tmp_path, name):
+    source = FOLDER / f"{name}.cuh"
+    flags = ("-std=c++17", "-Werror", "all-warnings", "-arch=sm_90", "-ptx", "-Xcicc", "-O0")
+    include = f"-I{env.include_dir()}"
+    run([find_nvcc(), *flags, include, "-x", "cu", source, "-o", tmp_path / "out.ptx"])

@@ -16,8 +16,10 @@
 //   gate<Silu>(operand)             v * silu(g)               gradient 0: g
 //   gated<Silu>(operand)            silu(v) * g               gradient 0: g
 //   dropout(p, seed, offset)        docs/dropout.md
+//   dropout(p, Draw{pointer})       the same, seed and offset read from memory by the kernel
 //   row_dropout(p, seed, offset)    the same, one draw a row
 //   cast<half>()                    v rounded to half
+//   quantize(scale, amax)           v * scale, for a target of float8_e4m3 or float8_e5m2
 //   mask(operand), keep(operand)    -inf where true, and where false
 //   causal(queries, shift)          keeps column k of query q if k <= q + shift
 //   window(queries, left, right)    ... if q - left <= k <= q + right
@@ -39,6 +41,7 @@
 #include <fusedops/functor/gather.cuh>
 #include <fusedops/functor/lengths.cuh>
 #include <fusedops/functor/mask.cuh>
+#include <fusedops/functor/quantize.cuh>
 #include <fusedops/functor/residual.cuh>
 #include <fusedops/functor/save.cuh>
 #include <fusedops/functor/scale.cuh>
@@ -54,20 +57,24 @@ FUSEDOPS_HD Scale<Value<float>> scale(float factor) { return {{{factor}}}; }
 FUSEDOPS_HD Scale<Value<double>> scale(double factor) { return {{{factor}}}; }
 template <class Factor>
 FUSEDOPS_HD Scale<Factor> scale(const Factor& factor) {
+  detail::refuse_pointers<Factor>();
   return {factor};
 }
 
 template <class Term>
 FUSEDOPS_HD Bias<Term> bias(const Term& term) {
+  detail::refuse_pointers<Term>();
   return {term};
 }
 
 template <class Skip>
 FUSEDOPS_HD Residual<Skip, Value<float>> residual(const Skip& skip, float alpha = 1) {
+  detail::refuse_pointers<Skip>();
   return {skip, {{alpha}}};
 }
 template <class Skip>
 FUSEDOPS_HD Residual<Skip, Value<double>> residual(const Skip& skip, double alpha) {
+  detail::refuse_pointers<Skip>();
   return {skip, {{alpha}}};
 }
 
@@ -76,23 +83,27 @@ FUSEDOPS_HD Residual<Skip, Value<double>> residual(const Skip& skip, double alph
 template <class Skip, class Stream>
 FUSEDOPS_HD SavedResidual<Skip, Value<float>, Stream> saved_residual(const Skip& skip,
                                                                      const Stream& stream) {
+  detail::refuse_pointers<Skip, Stream>();
   return {{skip, {{1}}}, stream, {}};
 }
 template <class Skip, class Stream, class Number>
 FUSEDOPS_HD SavedResidual<Skip, Value<Number>, Stream> saved_residual(const Skip& skip,
                                                                       const Stream& stream,
                                                                       Number alpha) {
+  detail::refuse_pointers<Skip, Stream>();
   return {{skip, {{alpha}}}, stream, {}};
 }
 template <class Skip, class Stream, class Number, class Upstream>
 FUSEDOPS_HD SavedResidual<Skip, Value<Number>, Stream, Upstream> saved_residual(
     const Skip& skip, const Stream& stream, Number alpha, const Upstream& upstream) {
+  detail::refuse_pointers<Skip, Stream, Upstream>();
   return {{skip, {{alpha}}}, stream, upstream};
 }
 
 /// Saves the value to `stream`, with which the chain continues; `stream` and `upstream` as above.
 template <class Stream, class Upstream = Absent>
 FUSEDOPS_HD Save<Stream, Upstream> save(const Stream& stream, const Upstream& upstream = {}) {
+  detail::refuse_pointers<Stream, Upstream>();
   return {stream, upstream};
 }
 
@@ -100,34 +111,40 @@ FUSEDOPS_HD Save<Stream, Upstream> save(const Stream& stream, const Upstream& up
 /// `upstream` is its incoming gradient, if it has one.
 template <class Target, class Upstream = Absent>
 FUSEDOPS_HD Tap<Target, Upstream> tap(const Target& target, const Upstream& upstream = {}) {
+  detail::refuse_pointers<Target, Upstream>();
   return {target, upstream};
 }
 
-/// v * gamma + beta; either may be Absent{}.
+/// v * gamma + beta; either may be Absent{}, and both: then v.
 template <class Gamma, class Beta = Absent>
 FUSEDOPS_HD Affine<Gamma, Beta> affine(const Gamma& gamma, const Beta& beta = {}) {
+  detail::refuse_pointers<Gamma, Beta>();
   return {gamma, beta};
 }
 
-/// v * (1 + gamma) + beta; beta may be Absent{}.
+/// v * (1 + gamma) + beta; either may be Absent{}, and both.
 template <class Gamma, class Beta = Absent>
 FUSEDOPS_HD Affine<Gamma, Beta, true> zero_centred(const Gamma& gamma, const Beta& beta = {}) {
+  detail::refuse_pointers<Gamma, Beta>();
   return {gamma, beta};
 }
 
 template <class Cap>
 FUSEDOPS_HD Softcap<Cap> softcap(const Cap& cap) {
+  detail::refuse_pointers<Cap>();
   return {cap};
 }
 
 /// v * act(gate), where the activation is Silu, Gelu, GeluTanh or Sigmoid.
 template <class Activation, class By>
 FUSEDOPS_HD Gate<By, Activation, false> gate(const By& by) {
+  detail::refuse_pointers<By>();
   return {by};
 }
 /// act(v) * gate.
 template <class Activation, class By>
 FUSEDOPS_HD Gate<By, Activation, true> gated(const By& by) {
+  detail::refuse_pointers<By>();
   return {by};
 }
 
@@ -136,12 +153,24 @@ FUSEDOPS_HD Cast<Storage> cast() {
   return {};
 }
 
+/// v * scale, the last functor of a STORE whose target is of float8_e4m3 or float8_e5m2, which
+/// saturates (core/float8.cuh). `amax`: single(pointer) or per_row(pointer) of float, which becomes
+/// the larger of what is there and the largest |v| (NaN, if any is), v before the scale; so begin
+/// with zeros. It has no gradient: the STORE of a gradient leaves it out.
+template <class Factor, class Amax = Absent>
+FUSEDOPS_HD Quantize<Factor, Amax> quantize(const Factor& scale, const Amax& amax = {}) {
+  detail::refuse_pointers<Factor, Amax>();
+  return {scale, amax};
+}
+
 template <class Flags>
 FUSEDOPS_HD Mask<Flags, false> mask(const Flags& flags) {
+  detail::refuse_pointers<Flags>();
   return {flags};
 }
 template <class Flags>
 FUSEDOPS_HD Mask<Flags, true> keep(const Flags& flags) {
+  detail::refuse_pointers<Flags>();
   return {flags};
 }
 
@@ -174,6 +203,15 @@ struct MaybeDropout {
   }
 };
 
+/// The same where seed and offset lie in memory.
+template <class Inner>
+struct MaybeDropoutFrom {
+  Inner inner;
+  static constexpr int kGradients = 0;
+
+  FUSEDOPS_HD auto drawn() const { return MaybeDropout<decltype(inner.drawn())>{inner.drawn()}; }
+};
+
 }  // namespace detail
 
 /// Keeps column k of query q if k <= q + shift, where the query is the innermost dimension of the
@@ -196,12 +234,14 @@ FUSEDOPS_HD Window<Layout<2>> window(int64_t queries, int64_t left, int64_t righ
 
 template <class Length>
 FUSEDOPS_HD Lengths<Length> lengths(const Length& length) {
+  detail::refuse_pointers<Length>();
   return Lengths<Length>(length);
 }
 
 /// Ids of the queries and of the keys: per_row() and per_column() of integers, say.
 template <class QueryIds, class KeyIds>
 FUSEDOPS_HD Segments<QueryIds, KeyIds> segments(const QueryIds& queries, const KeyIds& keys) {
+  detail::refuse_pointers<QueryIds, KeyIds>();
   return {queries, keys};
 }
 
@@ -215,6 +255,7 @@ FUSEDOPS_HD Gather<Table, Index> gather(const Table& table, int64_t entries, int
 
 template <class Slope>
 FUSEDOPS_HD Alibi<Slope, Layout<2>> alibi(const Slope& slope, int64_t queries, int64_t shift = 0) {
+  detail::refuse_pointers<Slope>();
   return {slope, detail::query_of(queries), shift};
 }
 
@@ -232,12 +273,34 @@ FUSEDOPS_HD detail::MaybeDropout<Dropout<Compute, LogicalRow>> dropout(
            row}};
 }
 
+/// Seed and offset in memory that the kernel can read, one after another. What is there when the
+/// kernel runs counts, so that a captured CUDA graph draws anew at each replay if they are changed
+/// between replays or by the graph itself; for the gradient they must be what they were.
+struct Draw {
+  const uint64_t* seed_and_offset;
+};
+template <class Compute = float, class LogicalRow = RowMap<1>>
+FUSEDOPS_HD detail::MaybeDropoutFrom<DropoutFrom<Compute, LogicalRow>> dropout(
+    double p, Draw draw, int slot = 0, const LogicalRow& row = {{1}}) {
+  return {{draw.seed_and_offset,
+           static_cast<uint64_t>(slot),
+           drop_below(p),
+           {static_cast<Compute>(keep_scale(p))},
+           row}};
+}
+
 /// The same with one draw for each row, for all its columns. Where `row` gives several rows one
 /// number, they share the draw as well.
 template <class Compute = float, class LogicalRow = RowMap<1>>
 FUSEDOPS_HD detail::MaybeDropout<Dropout<Compute, LogicalRow, true>> row_dropout(
     double p, uint64_t seed, uint64_t offset, int slot = 0, const LogicalRow& row = {{1}}) {
   return {dropout<Compute>(p, seed, offset, slot, row).inner.one_a_row()};
+}
+template <class Compute = float, class LogicalRow = RowMap<1>>
+FUSEDOPS_HD detail::MaybeDropoutFrom<DropoutFrom<Compute, LogicalRow, true>> row_dropout(
+    double p, Draw draw, int slot = 0, const LogicalRow& row = {{1}}) {
+  const DropoutFrom<Compute, LogicalRow> all = dropout<Compute>(p, draw, slot, row).inner;
+  return {{all.draw, all.slot, all.threshold, all.scale, all.logical_row}};
 }
 
 }  // namespace fusedops

@@ -15,11 +15,14 @@ namespace cuda {
 
 namespace layer_norm {
 
+/// The storage of a pack. Packs of one size have one type: code reads a mask of bool as int8_t.
+template <fusedops::size_t kBytes>
+struct alignas(kBytes) PackStorage {
+  unsigned char bytes[kBytes];
+};
 template <typename T, int N>
 struct GetPackType {
-  struct alignas(sizeof(T) * N) type {
-    unsigned char bytes[sizeof(T) * N];
-  };
+  using type = PackStorage<sizeof(T) * N>;
 };
 template <typename T, int N>
 using PackType = typename GetPackType<T, N>::type;
@@ -51,7 +54,7 @@ struct DirectLoad {
   const SRC* src;
   fusedops::int64_t row_size;
 
-  DirectLoad(const SRC* src, fusedops::int64_t row_size) : src(src), row_size(row_size) {}
+  DirectLoad(const SRC* from, fusedops::int64_t cols) : src(from), row_size(cols) {}
   template <int N>
   FUSEDOPS_HD void load(DST* dst, fusedops::int64_t row, fusedops::int64_t col) const {
     const auto pack = fusedops::read_input<N>(src + row * row_size + col);
@@ -65,7 +68,7 @@ struct DirectStore {
   DST* dst;
   fusedops::int64_t row_size;
 
-  DirectStore(DST* dst, fusedops::int64_t row_size) : dst(dst), row_size(row_size) {}
+  DirectStore(DST* to, fusedops::int64_t cols) : dst(to), row_size(cols) {}
   template <int N>
   FUSEDOPS_HD void store(const SRC* src, fusedops::int64_t row, fusedops::int64_t col) {
     fusedops::Pack<DST, N> pack;
@@ -77,17 +80,19 @@ struct DirectStore {
 #if defined(FUSEDOPS_CUDA) && !defined(__CUDACC_RTC__)
 
 template <typename LOAD, typename STORE, typename ComputeType>
-cudaError_t DispatchLayerNorm(cudaStream_t stream, LOAD load, STORE store, const int64_t rows,
-                              const int64_t cols, const double epsilon, ComputeType* mean,
-                              ComputeType* inv_variance) {
+[[nodiscard]] cudaError_t DispatchLayerNorm(cudaStream_t stream, LOAD load, STORE store,
+                                            const int64_t rows, const int64_t cols,
+                                            const double epsilon, ComputeType* mean,
+                                            ComputeType* inv_variance) {
   return fusedops::dispatch_layer_norm<ComputeType>(stream, load, store, rows, cols, epsilon, mean,
                                                     inv_variance);
 }
 template <typename LOAD_X, typename LOAD_SCALED_DY, typename STORE, typename ComputeType>
-cudaError_t DispatchLayerNormGrad(cudaStream_t stream, LOAD_X load_x, LOAD_SCALED_DY load_scaled_dy,
-                                  STORE store, const ComputeType* mean,
-                                  const ComputeType* inv_variance, const int64_t rows,
-                                  const int64_t cols) {
+[[nodiscard]] cudaError_t DispatchLayerNormGrad(cudaStream_t stream, LOAD_X load_x,
+                                                LOAD_SCALED_DY load_scaled_dy, STORE store,
+                                                const ComputeType* mean,
+                                                const ComputeType* inv_variance, const int64_t rows,
+                                                const int64_t cols) {
   return fusedops::dispatch_layer_norm_gradient<ComputeType>(stream, load_x, load_scaled_dy, store,
                                                              mean, inv_variance, rows, cols);
 }
@@ -108,24 +113,25 @@ using layer_norm::PackType;
 #if defined(FUSEDOPS_CUDA) && !defined(__CUDACC_RTC__)
 
 template <typename LOAD, typename STORE, typename ComputeType>
-cudaError_t DispatchSoftmax(cudaStream_t stream, LOAD load, STORE store, const int64_t rows,
-                            const int64_t cols) {
+[[nodiscard]] cudaError_t DispatchSoftmax(cudaStream_t stream, LOAD load, STORE store,
+                                          const int64_t rows, const int64_t cols) {
   return fusedops::dispatch_softmax<ComputeType>(stream, load, store, rows, cols);
 }
 template <typename LOAD, typename STORE, typename ComputeType>
-cudaError_t DispatchLogSoftmax(cudaStream_t stream, LOAD load, STORE store, const int64_t rows,
-                               const int64_t cols) {
+[[nodiscard]] cudaError_t DispatchLogSoftmax(cudaStream_t stream, LOAD load, STORE store,
+                                             const int64_t rows, const int64_t cols) {
   return fusedops::dispatch_log_softmax<ComputeType>(stream, load, store, rows, cols);
 }
 template <typename LOAD_Y, typename LOAD_DY, typename STORE, typename ComputeType>
-cudaError_t DispatchSoftmaxGrad(cudaStream_t stream, LOAD_Y load_y, LOAD_DY load_dy, STORE store,
-                                const int64_t rows, const int64_t cols) {
+[[nodiscard]] cudaError_t DispatchSoftmaxGrad(cudaStream_t stream, LOAD_Y load_y, LOAD_DY load_dy,
+                                              STORE store, const int64_t rows, const int64_t cols) {
   return fusedops::dispatch_softmax_gradient<ComputeType>(stream, load_y, load_dy, store, rows,
                                                           cols);
 }
 template <typename LOAD_Y, typename LOAD_DY, typename STORE, typename ComputeType>
-cudaError_t DispatchLogSoftmaxGrad(cudaStream_t stream, LOAD_Y load_y, LOAD_DY load_dy, STORE store,
-                                   const int64_t rows, const int64_t cols) {
+[[nodiscard]] cudaError_t DispatchLogSoftmaxGrad(cudaStream_t stream, LOAD_Y load_y,
+                                                 LOAD_DY load_dy, STORE store, const int64_t rows,
+                                                 const int64_t cols) {
   return fusedops::dispatch_log_softmax_gradient<ComputeType>(stream, load_y, load_dy, store, rows,
                                                               cols);
 }
@@ -139,14 +145,15 @@ cudaError_t DispatchLogSoftmaxGrad(cudaStream_t stream, LOAD_Y load_y, LOAD_DY l
 namespace rms_norm {
 
 template <typename LOAD, typename STORE, typename ComputeType>
-cudaError_t LaunchRmsNorm(cudaStream_t stream, LOAD load, STORE store, const int64_t nrow,
-                          const int64_t ncol, const double eps, ComputeType* inv_rms) {
+[[nodiscard]] cudaError_t LaunchRmsNorm(cudaStream_t stream, LOAD load, STORE store,
+                                        const int64_t nrow, const int64_t ncol, const double eps,
+                                        ComputeType* inv_rms) {
   return fusedops::dispatch_rms_norm<ComputeType>(stream, load, store, nrow, ncol, eps, inv_rms);
 }
 template <typename LOAD_X, typename LOAD_DY, typename STORE, typename ComputeType>
-cudaError_t LaunchRmsNormGrad(cudaStream_t stream, const int64_t nrow, const int64_t ncol,
-                              LOAD_X load_x, LOAD_DY load_dy, STORE store,
-                              const ComputeType* inv_rms) {
+[[nodiscard]] cudaError_t LaunchRmsNormGrad(cudaStream_t stream, const int64_t nrow,
+                                            const int64_t ncol, LOAD_X load_x, LOAD_DY load_dy,
+                                            STORE store, const ComputeType* inv_rms) {
   return fusedops::dispatch_rms_norm_gradient<ComputeType>(stream, load_x, load_dy, store, inv_rms,
                                                            nrow, ncol);
 }

@@ -16,12 +16,13 @@
 //   where, load, store, rows, cols, the result and what may alias: as in softmax.cuh.
 //   epsilon  added to the mean square.
 //   rstd     null, or (rows) numbers of Compute: 1 / sqrt(mean(v * v) + epsilon).
-//   kept     null, or (rows) numbers of Compute that the gradient reads.
+//   kept     null, or (rows, kRmsNormKept) numbers of Compute that the gradient reads: rstd again,
+//            so that a gradient may be given either.
 //
 // dispatch_rms_norm_gradient<Compute>(where, load, store, kept, dy, dx, wanted, workspace, bytes,
 //                                     rows, cols)
 //   as in softmax.cuh; the gradient of gamma is gradients(in_store<0>(per_column(dgamma))).
-// From rstd: dispatch_rms_norm_gradient<Compute>(where, load_x, load_scaled_dy, store_dx, rstd,
+// From rstd, dx alone: dispatch_rms_norm_gradient<Compute>(where, load_x, load_scaled_dy, store_dx, rstd,
 // rows, cols), where each may be composed or a plain type.
 #pragma once
 
@@ -32,13 +33,17 @@
 
 namespace fusedops {
 
+/// How many numbers of each row `kept` holds.
+inline constexpr int kRmsNormKept = RmsNormGradient<float>::kKept;
+
 #if !defined(__CUDACC_RTC__)
 
 /// y = v / sqrt(mean(v * v) + epsilon), v what `load` reads of a row.
 template <class Compute, class LoadT, class StoreT, class Cols, class Where = Threads>
-detail::StatusOf<Where> dispatch_rms_norm(const Where& where, LoadT load, StoreT store,
-                                          int64_t rows, Cols cols, double epsilon,
-                                          Compute* rstd = nullptr, Compute* kept = nullptr) {
+[[nodiscard]] detail::StatusOf<Where> dispatch_rms_norm(const Where& where, LoadT load,
+                                                        StoreT store, int64_t rows, Cols cols,
+                                                        double epsilon, Compute* rstd = nullptr,
+                                                        Compute* kept = nullptr) {
   detail::refuse_masks_in_norm<LoadT>();
   const RmsNorm<Compute> op{{static_cast<Compute>(epsilon)}};
   const detail::KeepRow<Compute> keep{kept, nullptr, rstd};
@@ -48,19 +53,22 @@ detail::StatusOf<Where> dispatch_rms_norm(const Where& where, LoadT load, StoreT
 /// dv = rstd * (dy - y * mean(y * dy)), and on through the functors.
 template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols,
           class Where = Threads>
-detail::StatusOf<Where> dispatch_rms_norm_gradient(const Where& where, LoadT load, StoreT store,
-                                                   const Compute* kept, Dy dy, Dx dx, Wanted wanted,
-                                                   void* workspace, size_t bytes, int64_t rows,
-                                                   Cols cols) {
-  return detail::dispatch_gradient<detail::NormGradientLadder>(where, RmsNormGradient<Compute>{},
-                                                               load, store, kept, dy, dx, wanted,
-                                                               workspace, bytes, rows, cols);
+[[nodiscard]] detail::StatusOf<Where> dispatch_rms_norm_gradient(const Where& where, LoadT load,
+                                                                 StoreT store, const Compute* kept,
+                                                                 Dy dy, Dx dx, Wanted wanted,
+                                                                 void* workspace, size_t bytes,
+                                                                 int64_t rows, Cols cols) {
+  return detail::dispatch_gradient<detail::NormGradientLadder>(
+      where, RmsNormGradient<Compute>{}, load, store, direct(kept, kRmsNormKept), dy, dx, wanted,
+      workspace, bytes, rows, cols);
 }
 template <class Compute, class LoadX, class LoadDy, class StoreDx, class Cols,
           class Where = Threads>
-detail::StatusOf<Where> dispatch_rms_norm_gradient(const Where& where, LoadX load_x,
-                                                   LoadDy load_scaled_dy, StoreDx store_dx,
-                                                   const Compute* rstd, int64_t rows, Cols cols) {
+[[nodiscard]] detail::StatusOf<Where> dispatch_rms_norm_gradient(const Where& where, LoadX load_x,
+                                                                 LoadDy load_scaled_dy,
+                                                                 StoreDx store_dx,
+                                                                 const Compute* rstd, int64_t rows,
+                                                                 Cols cols) {
   return detail::dispatch_gradient_of_loads<detail::NormGradientLadder>(
       where, RmsNormGradient<Compute>{}, load_x, load_scaled_dy, store_dx, direct(rstd, 1), rows,
       cols);

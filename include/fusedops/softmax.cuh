@@ -22,8 +22,8 @@
 //   store    store(functors..., target), or any type with store<N>().
 //   rows     0 or more.
 //   cols     1 or more; an integer, or fusedops::cols<low, high>(n), which compiles fewer kernels.
-//   kept     null, or (rows, 2) numbers of Compute that the gradient reads: the maximum of each row,
-//            and the factor that the sum gives.
+//   kept     null, or (rows, kSoftmaxKept) numbers of Compute that the gradient reads: the maximum
+//            of each row, and the factor that the sum gives.
 //   returns  cudaSuccess, cudaErrorInvalidValue for rows or cols out of range, or the status of the
 //            launch; Status on a CPU. Without rows nothing is launched.
 // Pointers need the alignment of their type; pointers and row strides that are multiples of 16
@@ -32,12 +32,13 @@
 // call. Rows whose maximum is -inf give zeros (log-softmax: -inf), or NaN with EmptyRow::kNan as
 // the second template argument.
 //
-// dispatch_softmax_gradient<Compute>(where, load, store, kept, dy, dx, wanted, workspace, bytes,
+// dispatch_softmax_gradient<Compute>(where, load, store, direct(kept, kSoftmaxKept), dy, dx, wanted, workspace, bytes,
 //                                    rows, cols)
 //   load, store  as in the forward pass; the target of store is not written, may be Absent{}.
 //   kept         as the forward pass wrote it.
-//   dy, dx       direct() or broadcast(); dx may be Absent{}, or the memory of dy if it has its
-//                dtype and layout.
+//   dy, dx       direct() or broadcast(); dx may be Absent{}, or the memory of dy or of the incoming
+//                gradient of a saved stream, if it has its dtype and layout. accumulate(dx) adds to
+//                what is there.
 //   wanted       gradients(...) of operands: dispatch/wanted.cuh.
 //   workspace    of the size that gradient_workspace<Compute>(wanted, rows, cols, &bytes) gives,
 //                aligned to 16 bytes; may be null if that is 0. On a CPU:
@@ -55,6 +56,9 @@
 #include <fusedops/op/softmax_gradient.cuh>
 
 namespace fusedops {
+
+/// How many numbers of each row `kept` holds.
+inline constexpr int kSoftmaxKept = SoftmaxGradient<float, false, false>::kKept;
 
 /// The result of a row whose maximum is -inf.
 enum class EmptyRow { kZero, kNan };
@@ -86,8 +90,9 @@ struct SoftmaxGradientOfResult : SoftmaxGradient<Compute_, kLog, false> {
 /// y = exp(v - max(v)) / sum(exp(v - max(v))), v what `load` reads of a row.
 template <class Compute, EmptyRow kEmpty = EmptyRow::kZero, class LoadT, class StoreT, class Cols,
           class Where = Threads>
-detail::StatusOf<Where> dispatch_softmax(const Where& where, LoadT load, StoreT store, int64_t rows,
-                                         Cols cols, Compute* kept = nullptr) {
+[[nodiscard]] detail::StatusOf<Where> dispatch_softmax(const Where& where, LoadT load, StoreT store,
+                                                       int64_t rows, Cols cols,
+                                                       Compute* kept = nullptr) {
   using Op = Softmax<Compute, false, kEmpty == EmptyRow::kNan>;
   const detail::KeepRow<Compute> keep{kept, nullptr, nullptr};
   return detail::dispatch_rows(where, Op{}, load, store, keep, rows, cols);
@@ -96,18 +101,21 @@ detail::StatusOf<Where> dispatch_softmax(const Where& where, LoadT load, StoreT 
 /// dv = y * (dy - sum(y * dy)), and on through the functors.
 template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols,
           class Where = Threads>
-detail::StatusOf<Where> dispatch_softmax_gradient(const Where& where, LoadT load, StoreT store,
-                                                  const Compute* kept, Dy dy, Dx dx, Wanted wanted,
-                                                  void* workspace, size_t bytes, int64_t rows,
-                                                  Cols cols) {
+[[nodiscard]] detail::StatusOf<Where> dispatch_softmax_gradient(const Where& where, LoadT load,
+                                                                StoreT store, const Compute* kept,
+                                                                Dy dy, Dx dx, Wanted wanted,
+                                                                void* workspace, size_t bytes,
+                                                                int64_t rows, Cols cols) {
   using Op = SoftmaxGradient<Compute, false, false>;
   return detail::dispatch_gradient<detail::SoftmaxGradientLadder>(
-      where, Op{}, load, store, kept, dy, dx, wanted, workspace, bytes, rows, cols);
+      where, Op{}, load, store, direct(kept, kSoftmaxKept), dy, dx, wanted, workspace, bytes, rows,
+      cols);
 }
 template <class Compute, class LoadY, class LoadDy, class StoreDx, class Cols,
           class Where = Threads>
-detail::StatusOf<Where> dispatch_softmax_gradient(const Where& where, LoadY load_y, LoadDy load_dy,
-                                                  StoreDx store_dx, int64_t rows, Cols cols) {
+[[nodiscard]] detail::StatusOf<Where> dispatch_softmax_gradient(const Where& where, LoadY load_y,
+                                                                LoadDy load_dy, StoreDx store_dx,
+                                                                int64_t rows, Cols cols) {
   using Op = detail::SoftmaxGradientOfResult<Compute, false>;
   return detail::dispatch_gradient_of_loads<detail::SoftmaxGradientLadder>(
       where, Op{}, load_y, load_dy, store_dx, Unread{}, rows, cols);
@@ -116,8 +124,9 @@ detail::StatusOf<Where> dispatch_softmax_gradient(const Where& where, LoadY load
 /// y = v - max(v) - log(sum(exp(v - max(v)))).
 template <class Compute, EmptyRow kEmpty = EmptyRow::kZero, class LoadT, class StoreT, class Cols,
           class Where = Threads>
-detail::StatusOf<Where> dispatch_log_softmax(const Where& where, LoadT load, StoreT store,
-                                             int64_t rows, Cols cols, Compute* kept = nullptr) {
+[[nodiscard]] detail::StatusOf<Where> dispatch_log_softmax(const Where& where, LoadT load,
+                                                           StoreT store, int64_t rows, Cols cols,
+                                                           Compute* kept = nullptr) {
   using Op = Softmax<Compute, true, kEmpty == EmptyRow::kNan>;
   const detail::KeepRow<Compute> keep{kept, nullptr, nullptr};
   return detail::dispatch_rows(where, Op{}, load, store, keep, rows, cols);
@@ -126,19 +135,20 @@ detail::StatusOf<Where> dispatch_log_softmax(const Where& where, LoadT load, Sto
 /// dv = dy - exp(y) * sum(dy), and on through the functors.
 template <class Compute, class LoadT, class StoreT, class Dy, class Dx, class Wanted, class Cols,
           class Where = Threads>
-detail::StatusOf<Where> dispatch_log_softmax_gradient(const Where& where, LoadT load, StoreT store,
-                                                      const Compute* kept, Dy dy, Dx dx,
-                                                      Wanted wanted, void* workspace, size_t bytes,
-                                                      int64_t rows, Cols cols) {
+[[nodiscard]] detail::StatusOf<Where> dispatch_log_softmax_gradient(
+    const Where& where, LoadT load, StoreT store, const Compute* kept, Dy dy, Dx dx, Wanted wanted,
+    void* workspace, size_t bytes, int64_t rows, Cols cols) {
   using Op = SoftmaxGradient<Compute, true, false>;
   return detail::dispatch_gradient<detail::SoftmaxGradientLadder>(
-      where, Op{}, load, store, kept, dy, dx, wanted, workspace, bytes, rows, cols);
+      where, Op{}, load, store, direct(kept, kSoftmaxKept), dy, dx, wanted, workspace, bytes, rows,
+      cols);
 }
 template <class Compute, class LoadY, class LoadDy, class StoreDx, class Cols,
           class Where = Threads>
-detail::StatusOf<Where> dispatch_log_softmax_gradient(const Where& where, LoadY load_y,
-                                                      LoadDy load_dy, StoreDx store_dx,
-                                                      int64_t rows, Cols cols) {
+[[nodiscard]] detail::StatusOf<Where> dispatch_log_softmax_gradient(const Where& where,
+                                                                    LoadY load_y, LoadDy load_dy,
+                                                                    StoreDx store_dx, int64_t rows,
+                                                                    Cols cols) {
   using Op = detail::SoftmaxGradientOfResult<Compute, true>;
   return detail::dispatch_gradient_of_loads<detail::SoftmaxGradientLadder>(
       where, Op{}, load_y, load_dy, store_dx, Unread{}, rows, cols);

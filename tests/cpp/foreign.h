@@ -71,7 +71,7 @@ struct BroadcastScaleMask {
   }
 };
 
-/// The same with a mask of x's size.
+/// The same with a mask of x's size, whose bytes are read as int8_t whatever their type is.
 template <class SRC, class DST, class MASK>
 struct ElementwiseScaleMask {
   using LoadType = DST;
@@ -82,7 +82,9 @@ struct ElementwiseScaleMask {
   template <int N>
   __device__ void load(DST* dst, int64_t row, int64_t col) const {
     const auto x = pack_at<SRC, N>(src, row * row_size + col);
-    const auto m = pack_at<MASK, N>(mask, row * row_size + col);
+    of::Pack<std::int8_t, N> m;
+    m.storage =
+        *(reinterpret_cast<const of::PackType<MASK, N>*>(mask) + (row * row_size + col) / N);
     for (int i = 0; i < N; ++i) dst[i] = m.elem[i] ? to<DST>(x.elem[i]) * scale : fill;
   }
 };

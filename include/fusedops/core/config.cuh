@@ -73,6 +73,28 @@
 #define FUSEDOPS_ANY_SIDE
 #endif
 
+// Explicit instantiation of a dispatch for given types: in one source, and with `extern` in front in
+// the header that others include, so that those do not compile the kernels. docs/cpp.md has an
+// example. Where is cudaStream_t or fusedops::Threads, Cols the type of the columns.
+#define FUSEDOPS_INSTANTIATE_SOFTMAX(Where, Compute, Load, Store, Cols)                     \
+  template fusedops::detail::StatusOf<Where>                                                \
+  fusedops::dispatch_softmax<Compute, fusedops::EmptyRow::kZero, Load, Store, Cols, Where>( \
+      const Where&, Load, Store, fusedops::int64_t, Cols, Compute*)
+#define FUSEDOPS_INSTANTIATE_LAYER_NORM(Where, Compute, Load, Store, Cols) \
+  template fusedops::detail::StatusOf<Where>                               \
+  fusedops::dispatch_layer_norm<Compute, Load, Store, Cols, Where>(        \
+      const Where&, Load, Store, fusedops::int64_t, Cols, double, Compute*, Compute*, Compute*)
+#define FUSEDOPS_INSTANTIATE_RMS_NORM(Where, Compute, Load, Store, Cols) \
+  template fusedops::detail::StatusOf<Where>                             \
+  fusedops::dispatch_rms_norm<Compute, Load, Store, Cols, Where>(        \
+      const Where&, Load, Store, fusedops::int64_t, Cols, double, Compute*, Compute*)
+// Op: softmax, log_softmax, layer_norm or rms_norm, whose gradient reads `kept`.
+#define FUSEDOPS_INSTANTIATE_GRADIENT(Op, Where, Compute, Load, Store, Dy, Dx, Wanted, Cols)  \
+  template fusedops::detail::StatusOf<Where>                                                  \
+      fusedops::dispatch_##Op##_gradient<Compute, Load, Store, Dy, Dx, Wanted, Cols, Where>(  \
+          const Where&, Load, Store, const Compute*, Dy, Dx, Wanted, void*, fusedops::size_t, \
+          fusedops::int64_t, Cols)
+
 #if !defined(__CUDACC_RTC__)
 #include <cstdint>
 #endif

@@ -19,11 +19,18 @@ namespace fusedops {
 using half = __half;
 using bfloat16 = __nv_bfloat16;
 #else
+// As CUDA's, they convert from and to float by themselves; sums and products are then of floats.
 struct half {
   uint16_t bits;
+  half() = default;
+  FUSEDOPS_HD half(float x);
+  FUSEDOPS_HD operator float() const;
 };
 struct bfloat16 {
   uint16_t bits;
+  bfloat16() = default;
+  FUSEDOPS_HD bfloat16(float x);
+  FUSEDOPS_HD operator float() const;
 };
 #endif
 
@@ -94,7 +101,7 @@ struct Convert<half, float> {
     uint32_t value = magnitude < 0x38800000u ? subnormal : normal;
     value = magnitude >= 0x477ff000u ? 0x7c00u : value;
     value = magnitude > 0x7f800000u ? 0x7e00u : value;
-    return half{static_cast<uint16_t>(value | sign)};
+    return bit_cast<half>(static_cast<uint16_t>(value | sign));
   }
 };
 template <>
@@ -108,9 +115,14 @@ struct Convert<bfloat16, float> {
     const uint32_t bits = bit_cast<uint32_t>(x);
     const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     const uint32_t value = (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded;
-    return bfloat16{static_cast<uint16_t>(value)};
+    return bit_cast<bfloat16>(static_cast<uint16_t>(value));
   }
 };
+
+FUSEDOPS_HD half::half(float x) : bits(Convert<half, float>::apply(x).bits) {}
+FUSEDOPS_HD half::operator float() const { return Convert<float, half>::apply(*this); }
+FUSEDOPS_HD bfloat16::bfloat16(float x) : bits(Convert<bfloat16, float>::apply(x).bits) {}
+FUSEDOPS_HD bfloat16::operator float() const { return Convert<float, bfloat16>::apply(*this); }
 
 #endif
 

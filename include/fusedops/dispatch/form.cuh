@@ -39,7 +39,7 @@ struct OnlyValues : T {
   FUSEDOPS_HD void backward(Compute (&)[N], const Row&, int64_t, Sink&, const Masked&) const {}
 };
 template <class T>
-OnlyValues<T> only_values(const T& load) {
+FUSEDOPS_HD OnlyValues<T> only_values(const T& load) {
   return {load};
 }
 
@@ -56,6 +56,8 @@ struct Form<Operand<T, Map>> {
   static constexpr bool kPlain = false, kOperand = true, kMasks = false;
   static constexpr int kWidth = 4, kMost = 16;
 };
+template <class To>
+struct Form<Accumulated<To>> : Form<To> {};
 template <class T>
 struct Form<OnlyValues<T>> : Form<T> {};
 template <class Source, class... Functors>
@@ -88,6 +90,10 @@ struct AllWide {
   template <class T, class Map>
   FUSEDOPS_HD void operator()(const Operand<T, Map>& operand) {
     wide = wide && operand.width >= 16 / int(sizeof(T));
+  }
+  template <class To>
+  FUSEDOPS_HD void operator()(const Accumulated<To>& target) {
+    (*this)(target.to);
   }
   template <class T, class Compute, int kMost>
   FUSEDOPS_HD void operator()(const PlainLoad<T, Compute, kMost>& load) {
@@ -130,7 +136,7 @@ int pack_of(const T& given, int64_t cols, int most) {
 template <class Compute, int kMost, class T>
 auto as_load(const T& given, int pack) {
   if constexpr (Form<T>::kPlain || Form<T>::kOperand) {
-    return PlainLoad<T, Compute, kMost>{given, pack};
+    return PlainLoad<T, Compute, kMost>{Held<T>::of(given), pack};
   } else {
     return given;
   }
@@ -138,7 +144,7 @@ auto as_load(const T& given, int pack) {
 template <class Compute, int kMost, class T>
 auto as_store(const T& given, int pack) {
   if constexpr (Form<T>::kPlain || Form<T>::kOperand) {
-    return PlainStore<T, Compute, kMost>{given, pack};
+    return PlainStore<T, Compute, kMost>{Held<T>::of(given), pack};
   } else {
     return given;
   }

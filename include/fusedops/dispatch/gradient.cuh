@@ -15,24 +15,24 @@ namespace fusedops {
 namespace detail {
 
 /// The gradient of a declaration: back through its STORE, its operator and its LOAD. Ladder: the
-/// GPU schedules to choose from (dispatch/rungs.cuh).
-template <class Ladder, class Where, class Op, class LoadT, class StoreT, class Dy, class Dx,
-          class Wanted, class Cols>
+/// GPU schedules to choose from (dispatch/rungs.cuh). kept: reads Op::kKept numbers of a row.
+template <class Ladder, class Where, class Op, class LoadT, class StoreT, class Kept, class Dy,
+          class Dx, class Wanted, class Cols>
 StatusOf<Where> dispatch_gradient(const Where& where, const Op& op, const LoadT& given_load,
-                                  const StoreT& given_store, const typename Op::Compute* kept,
-                                  const Dy& dy, const Dx& dx, const Wanted& wanted, void* workspace,
-                                  size_t bytes, int64_t rows, Cols given) {
+                                  const StoreT& given_store, const Kept& kept, const Dy& dy,
+                                  const Dx& dx, const Wanted& wanted, void* workspace, size_t bytes,
+                                  int64_t rows, Cols given) {
+  check_compute<typename Op::Compute>();
+  refuse_pointers<Dy, Dx>();
   const int64_t cols = RangeOf<Cols>::count(given);
   constexpr int kMost = Form<LoadT>::kMost;
   const int pack = pack_of(given_load, larger<int64_t>(cols, 1), kMost);
   auto load = as_load<typename Op::Compute, kMost>(given_load, pack);
   auto back = as_declared(given_store);
-  const auto of_rows = direct(kept, Op::kKept);
-  using Call = GradientCall<Op, decltype(load), Dy, decltype(back),
-                            typename Plain<decltype(of_rows)>::type, Dx, Wanted>;
+  using Call = GradientCall<Op, decltype(load), Dy, decltype(back), Kept, Dx, Wanted>;
   return run_gradient<RangeOf<Cols>, Ladder>(
       detail::place(where),
-      Call{op, load, dy, back, of_rows, dx, wanted, workspace, bytes, rows, cols});
+      Call{op, load, dy, back, kept, dx, wanted, workspace, bytes, rows, cols});
 }
 
 /// The gradient of the operator alone: `load` gives what the operator read, or what it made.
@@ -42,6 +42,7 @@ StatusOf<Where> dispatch_gradient_of_loads(const Where& where, const Op& op, con
                                            const LoadDy& load_dy, const StoreDx& store_dx,
                                            const Kept& kept, int64_t rows, Cols given) {
   using Compute = typename Op::Compute;
+  check_compute<Compute>();
   const int64_t cols = RangeOf<Cols>::count(given);
   const int64_t some = larger<int64_t>(cols, 1);
   constexpr int kMost =
@@ -61,28 +62,33 @@ StatusOf<Where> dispatch_gradient_of_loads(const Where& where, const Op& op, con
 
 #if defined(FUSEDOPS_CUDA)
 
-/// The bytes of workspace that these gradients need on the current device, for any operator.
+/// The bytes of workspace that these gradients need on the current device, for any operator and any
+/// ladder of schedules.
 template <class Compute, class Wanted>
-cudaError_t gradient_workspace(const Wanted& wanted, int64_t rows, int64_t cols, size_t* bytes) {
+[[nodiscard]] cudaError_t gradient_workspace(const Wanted& wanted, int64_t rows, int64_t cols,
+                                             size_t* bytes) {
   *bytes = 0;
   if (rows < 0 || cols < 1 || cols > 0x7fffffff) return cudaErrorInvalidValue;
   if (rows == 0) return cudaSuccess;
   using Range = detail::RangeOf<int64_t>;
   const detail::Demand all = detail::demanded(wanted);
   const detail::MeasureGradient<Compute, Wanted> measure{wanted, cols, bytes};
-  const cudaError_t status = detail::on_rung<Compute, Range, detail::SoftmaxGradientLadder>(
+  cudaError_t status = detail::on_rung<Compute, Range, detail::SoftmaxGradientLadder>(
       wanted, measure, all, rows, cols);
   if (status != cudaSuccess) return status;
-  return detail::on_rung<Compute, Range, detail::NormGradientLadder>(wanted, measure, all, rows,
-                                                                     cols);
+  status =
+      detail::on_rung<Compute, Range, detail::NormGradientLadder>(wanted, measure, all, rows, cols);
+  if (status != cudaSuccess) return status;
+  using Few = detail::RangeOf<few_cols<>>;
+  return detail::on_rung<Compute, Few, detail::FewGradientLadder>(wanted, measure, all, rows, cols);
 }
 
 #endif
 
 /// The same on a CPU.
 template <class Compute, class Wanted>
-Status gradient_workspace(Threads, const Wanted& wanted, int64_t rows, int64_t cols,
-                          size_t* bytes) {
+[[nodiscard]] Status gradient_workspace(Threads, const Wanted& wanted, int64_t rows, int64_t cols,
+                                        size_t* bytes) {
   *bytes = 0;
   if (rows < 0 || cols < 1 || cols > 0x7fffffff) return Status::kInvalidValue;
   if (rows == 0) return Status::kSuccess;

@@ -5,7 +5,6 @@
 // over rows are kept.
 #pragma once
 
-#include <fusedops/dispatch/form.cuh>
 #include <fusedops/dispatch/rows.cuh>
 #include <fusedops/dispatch/slicing.cuh>
 
@@ -16,22 +15,24 @@ namespace detail {
 template <class F>
 using GradientsMember = decltype(F::kGradients);
 
-/// How many operands of a functor have gradients; without kGradients any number.
 template <class F>
-constexpr int gradient_count() {
+using HasGradientMember = decltype(F::has_gradient(0));
+
+/// Whether a functor has a gradient of that operand; one that says nothing of it has all.
+template <class F>
+constexpr bool has_gradient(int operand) {
   if constexpr (detected<GradientsMember, F>()) {
-    return F::kGradients;
-  } else {
-    return 0x7fffffff;
+    if (operand >= F::kGradients) return false;
   }
+  if constexpr (detected<HasGradientMember, F>()) return F::has_gradient(operand);
+  return operand >= 0;
 }
 
 /// Whether a LOAD or a STORE has functor number `functor`, with a gradient of that operand.
 template <class... Functors>
 constexpr bool has_gradient_of(int functor, int operand) {
-  const int counts[] = {gradient_count<Functors>()..., 0};
-  return functor >= 0 && functor < int(sizeof...(Functors)) && operand >= 0 &&
-         operand < counts[functor];
+  const bool has[] = {has_gradient<Functors>(operand)..., false};
+  return functor >= 0 && functor < int(sizeof...(Functors)) && operand >= 0 && has[functor];
 }
 template <class T>
 struct GradientsOf {
@@ -50,6 +51,7 @@ struct GradientsOf<Store<Target, Chain<0, Functors...>>> {
 template <Access kAccess, class Op, class LoadT, class Upstream, class StoreT, class Kept, class To,
           class Places>
 struct GradientArguments {
+  using Compute = typename Op::Compute;
   Op op;
   LoadT load;
   Upstream upstream;
@@ -96,7 +98,7 @@ struct GradientCall {
     bool fits = rows >= 0 && cols >= Range::kLow && cols <= Range::kHigh && all.divides &&
                 rows % all.group == 0;
     for_each(wanted, [&](const auto& one) { fits = fits && is_injective(one.to); });
-    return fits;
+    return fits && is_injective(to);
   }
   /// Whether the workspace has that many bytes, aligned to 16.
   bool has(uint64_t needed) const {
@@ -150,6 +152,14 @@ struct GradientCall {
   template <class T, int kRank>
   bool is_injective(const Operand<T, Layout<kRank>>& target) const {
     return (cols <= 1 || target.column_stride != 0) && target.rows.repeats() == 1;
+  }
+  template <class To_>
+  bool is_injective(const Accumulated<To_>& target) const {
+    return is_injective(target.to);
+  }
+  template <class To_>
+  bool is_injective(const SharedBy<Accumulated<To_>>& target) const {
+    return is_injective(SharedBy<To_>{target.group, target.to.to});
   }
   template <class T, int kRank>
   bool is_injective(const SharedBy<Operand<T, Layout<kRank>>>& target) const {

@@ -42,16 +42,15 @@ Status run_gradient(const Threads& threads, const Call& call) {
   const auto a = call.template arguments<Access::kUnknown>(places, cut.slices);
   const auto of_load = targets_of<Side::kLoad>(a.places);
   const auto of_store = targets_of<Side::kStore>(a.places);
-  share(threads, cut.slices.per_span, [&](int64_t begin, int64_t end) {
-    using Buffered = HostSchedule<InRegisters>;
-    if (a.cols <= Buffered::kBuffered) {
-      host_gradient<Buffered>(a.op, a.load, a.upstream, a.store, a.kept, a.to, of_load, of_store,
-                              a.slices, a.rows, a.cols, begin, end);
-    } else {
-      host_gradient<HostSchedule<Streamed>>(a.op, a.load, a.upstream, a.store, a.kept, a.to,
-                                            of_load, of_store, a.slices, a.rows, a.cols, begin,
-                                            end);
-    }
+  const auto& load = drawn(a.load);
+  const auto& upstream = drawn(a.upstream);
+  const auto& store = drawn(a.store);
+  const auto& to = drawn(a.to);
+  with_host_schedule<Range>(call.cols, [&](auto schedule) {
+    share(threads, cut.slices.per_span, [&](int64_t begin, int64_t end) {
+      host_gradient<decltype(schedule)>(a.op, load, upstream, store, a.kept, to, of_load, of_store,
+                                        a.slices, a.rows, a.cols, begin, end);
+    });
   });
   sum_on_host(all_parts<Compute, Sums::kMemory>(call.wanted, places, cut, call.cols));
   return Status::kSuccess;

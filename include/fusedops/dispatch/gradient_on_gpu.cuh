@@ -16,8 +16,17 @@ namespace detail {
 template <class Schedule, bool kPrefetches, int kBlocks, class Arguments>
 __global__ void __launch_bounds__(Schedule::kThreads* Schedule::kRows, kBlocks)
     gradient_rows_kernel(const __grid_constant__ Arguments a) {
+  using Compute = typename Arguments::Compute;
+  const auto& load = drawn(a.load);
+  const auto& upstream = drawn(a.upstream);
+  const auto& store = drawn(a.store);
+  const auto& to = drawn(a.to);
+  check_on_device<Compute, true>(load);
+  check_on_device<Compute, true>(upstream);
+  check_on_device<Compute, true>(store);
+  check_on_device<Compute, true>(to);
   gradient_kernel<Schedule, kPrefetches ? Prefetch::kPerThread : Prefetch::kNever>(
-      a.op, a.load, a.upstream, a.store, a.kept, a.to, targets_of<Side::kLoad>(a.places),
+      a.op, load, upstream, store, a.kept, to, targets_of<Side::kLoad>(a.places),
       targets_of<Side::kStore>(a.places), a.slices, a.rows, a.cols);
 }
 
@@ -101,7 +110,8 @@ struct OnRung {
 template <class Compute, class Range, class Ladder, class Wanted, class F>
 cudaError_t on_rung(const Wanted&, const F& f, const Demand& all, int64_t rows, int64_t cols) {
   const OnRung<Compute, Wanted, F> callbacks{f, all, rows};
-  return climb<Compute, Range, GradientChunk, 0>(Ladder{}, cols, callbacks);
+  using Chunk = LadderOf<Range, GradientChunk, FewGradientChunk>;
+  return climb<Compute, Range, Chunk, 0>(Ladder{}, cols, callbacks);
 }
 
 /// Measures the workspace.
@@ -160,7 +170,8 @@ cudaError_t run_gradient(cudaStream_t stream, const Call& call) {
   if (call.rows == 0) return launch_sums(stream, call.no_parts());
   constexpr int kWidth = smaller(Form<decltype(call.load)>::kWidth, int(32 / sizeof(Compute)));
   const auto go = [&](const auto& launcher) {
-    return on_rung<Compute, Range, Ladder>(call.wanted, launcher, all, call.rows, call.cols);
+    using Rungs = LadderOf<Range, Ladder, FewGradientLadder>;
+    return on_rung<Compute, Range, Rungs>(call.wanted, launcher, all, call.rows, call.cols);
   };
   if (call.wide()) return go(LaunchGradient<Call, kWidth, Access::kWide>{stream, call});
   return go(LaunchGradient<Call, kWidth, Access::kNarrow>{stream, call});

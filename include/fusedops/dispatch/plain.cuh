@@ -62,6 +62,28 @@ inline constexpr int kFirst = N < kMost                                         
                               : AccessOf<Row>::value == Access::kNarrow && kMost > 1 ? kMost / 2
                                                                                      : kMost;
 
+/// A user's type within a kernel's argument, on copies of which members may be called that are not
+/// const. One that is not trivially copyable is held and copied by bytes, as the launch of a kernel
+/// copies it: its constructors and its destructor may be for the host alone, as a virtual one is.
+template <class T, bool kPlainly = __is_trivially_copyable(T)>
+struct Held {
+  T it;
+  FUSEDOPS_HD static Held of(const T& given) { return {given}; }
+  FUSEDOPS_HD T& get() { return it; }
+  FUSEDOPS_HD const T& get() const { return it; }
+};
+template <class T>
+struct Held<T, false> {
+  alignas(T) unsigned char bytes[sizeof(T)];
+  static Held of(const T& given) {
+    Held held;
+    __builtin_memcpy(held.bytes, &given, sizeof(T));
+    return held;
+  }
+  FUSEDOPS_HD T& get() { return *reinterpret_cast<T*>(bytes); }
+  FUSEDOPS_HD const T& get() const { return *reinterpret_cast<const T*>(bytes); }
+};
+
 /// A user's LOAD, where a LOAD is wanted and where a gradient reads elementwise values.
 template <class T, class Compute, int kMost_>
 struct PlainLoad {
@@ -69,7 +91,7 @@ struct PlainLoad {
                 "fusedops: not a LOAD: it needs template <int N> void load(Compute* dst, int64_t "
                 "row, int64_t col), or comes from load(source, functors...) (see "
                 "fusedops/functor/contract.cuh)");
-  T inner;
+  Held<T> inner;
   int pack;  // N
   static constexpr int kMost = kMost_;
   static constexpr bool kBounds = has_columns<T, int64_t>();
@@ -89,12 +111,12 @@ struct PlainLoad {
   FUSEDOPS_ANY_SIDE
   template <class Row>
   FUSEDOPS_HD Columns columns(const Row& row) const {
-    return inner.columns(static_cast<int64_t>(row));
+    return inner.get().columns(static_cast<int64_t>(row));
   }
   FUSEDOPS_ANY_SIDE
   template <int N, class Row>
   FUSEDOPS_HD bool any(const Row& row, int64_t col) const {
-    return inner.template any<N>(static_cast<int64_t>(row), col);
+    return inner.get().template any<N>(static_cast<int64_t>(row), col);
   }
   template <int N, class Row>
   FUSEDOPS_HD void read(Compute (&value)[N], const Row& row, int64_t col) const {
@@ -112,14 +134,14 @@ struct PlainLoad {
     if constexpr (kPack > 1 && kAccess != Access::kWide) {
       if (pack < kPack) return by<N, kPack / 2, kAccess, kRevisit>(dst, row, col);
     }
-    T mine = inner;
+    Held<T> mine = inner;
     FUSEDOPS_UNROLL
     for (int i = 0; i < N; i += kPack) {
       if constexpr (IsSame<Loaded, Compute>::value) {
-        one<kPack, kRevisit>(mine, dst + i, row, col + i);
+        one<kPack, kRevisit>(mine.get(), dst + i, row, col + i);
       } else {
         Loaded loaded[kPack];
-        one<kPack, kRevisit>(mine, loaded, row, col + i);
+        one<kPack, kRevisit>(mine.get(), loaded, row, col + i);
         FUSEDOPS_UNROLL
         for (int j = 0; j < kPack; ++j) dst[i + j] = convert<Compute>(loaded[j]);
       }
@@ -143,19 +165,21 @@ struct PlainStore {
                 "fusedops: not a STORE: it needs template <int N> void store(const Compute* src, "
                 "int64_t row, int64_t col), or comes from store(functors..., target) (see "
                 "fusedops/functor/contract.cuh)");
-  T inner;
+  Held<T> inner;
   int pack;
   static constexpr int kMost = kMost_;
 
   template <int N, class Row>
   FUSEDOPS_HD void store(const Compute* src, const Row& row, int64_t col) {
-    T copy = inner;
-    by<N, kFirst<N, kMost, Row>, AccessOf<Row>::value>(copy, src, static_cast<int64_t>(row), col);
+    Held<T> copy = inner;
+    by<N, kFirst<N, kMost, Row>, AccessOf<Row>::value>(copy.get(), src, static_cast<int64_t>(row),
+                                                       col);
   }
   template <int N, class Row>
   FUSEDOPS_HD void write(const Compute (&value)[N], const Row& row, int64_t col) const {
-    T copy = inner;
-    by<N, kFirst<N, kMost, Row>, AccessOf<Row>::value>(copy, value, static_cast<int64_t>(row), col);
+    Held<T> copy = inner;
+    by<N, kFirst<N, kMost, Row>, AccessOf<Row>::value>(copy.get(), value, static_cast<int64_t>(row),
+                                                       col);
   }
 
  private:

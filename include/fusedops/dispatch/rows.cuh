@@ -5,7 +5,7 @@
 // schedule, launch. Nothing allocates or synchronizes, so a CUDA graph can capture the launch.
 #pragma once
 
-#include <fusedops/dispatch/form.cuh>
+#include <fusedops/dispatch/on_device.cuh>
 #include <fusedops/dispatch/rungs.cuh>
 #include <fusedops/dispatch/threads.cuh>
 #include <fusedops/host/call.cuh>
@@ -57,7 +57,11 @@ struct RowsArguments {
 template <class Schedule, int kBlocks, class Arguments>
 __global__ void __launch_bounds__(Schedule::kThreads* Schedule::kRows, kBlocks)
     rows_kernel(const __grid_constant__ Arguments a) {
-  row_kernel<Schedule>(a.op, a.load, a.store, a.keep, a.rows, a.cols);
+  const auto& load = drawn(a.load);
+  const auto& store = drawn(a.store);
+  check_on_device<typename Arguments::Compute, false>(load);
+  check_on_device<typename Arguments::Compute, false>(store);
+  row_kernel<Schedule>(a.op, load, store, a.keep, a.rows, a.cols);
 }
 
 /// An attribute of the current device.
@@ -82,25 +86,16 @@ inline cudaError_t shared_limit(int64_t* limit) {
 template <class Arguments>
 cudaError_t launch(void (*kernel)(const Arguments), int64_t blocks, int threads, int64_t shared,
                    cudaStream_t stream, const Arguments& arguments) {
+  // The limit of the kernel is always raised to the same value, the largest: host threads that
+  // launch the kernel with different sizes then do not lower it for each other.
   const void* function = reinterpret_cast<const void*>(kernel);
-  int most = 0;
-  if (shared > exported::kPlainShared) {
-    // The limit of the kernel is always raised to the same value, the largest: host threads that
-    // launch the kernel with different sizes then do not lower it for each other.
-    cudaError_t status = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, &most);
-    if (status != cudaSuccess) return status;
-    cudaFuncAttributes found;
-    status = cudaFuncGetAttributes(&found, function);
-    if (status != cudaSuccess) return status;
-    most -= static_cast<int>(found.sharedSizeBytes);
-  }
   return exported::launch(function, blocks, static_cast<unsigned>(threads),
                           static_cast<unsigned>(shared), stream, const_cast<Arguments*>(&arguments),
-                          1, most);
+                          1, exported::kAllShared);
 }
 
 /// Launches the forward kernel of a rung: the callbacks of climb().
-template <class Arguments, int kWidth>
+template <class Range, class Arguments, int kWidth>
 struct LaunchRows {
   using Compute = typename Arguments::Compute;
   cudaStream_t stream;
@@ -123,7 +118,8 @@ struct LaunchRows {
     if (status != cudaSuccess) return status;
     const int64_t chunks = (arguments.cols + Shared::kTile - 1) / Shared::kTile;
     const int64_t bytes = chunks * InShared::chunk_bytes<Shared, Compute>();
-    if constexpr (Arguments::kWide) {  // narrow accesses read twice; the bits are the same
+    // Narrow accesses and few kernels read twice; the bits are the same.
+    if constexpr (Arguments::kWide && !Range::kFew) {
       constexpr int kParts = Parts<Shared, decltype(arguments.op)>::kShared;
       if (bytes + kParts <= most) return with<Shared, 0>(bytes);
     }
@@ -146,8 +142,9 @@ cudaError_t launch_rows(cudaStream_t stream, const Op& op, const LoadT& load, co
                         const KeepRow<typename Op::Compute>& keep, int64_t rows, int64_t cols) {
   using Arguments = RowsArguments<kAccess, Op, LoadT, StoreT>;
   const Arguments arguments{op, load, store, keep, {rows}, cols};
-  const LaunchRows<Arguments, kWidth> launch{stream, arguments};
-  return climb<typename Op::Compute, Range, ForwardChunk, 0>(ForwardLadder{}, cols, launch);
+  const LaunchRows<Range, Arguments, kWidth> launch{stream, arguments};
+  using Rungs = LadderOf<Range, ForwardLadder, FewForwardLadder>;
+  return climb<typename Op::Compute, Range, ForwardChunk, 0>(Rungs{}, cols, launch);
 }
 
 template <class Range, int kWidth, class Op, class LoadT, class StoreT>
@@ -166,18 +163,45 @@ cudaError_t run_rows(cudaStream_t stream, const Op& op, const LoadT& load, const
 
 #if !defined(__CUDACC_RTC__)
 
-template <class Range, int kWidth, class Op, class LoadT, class StoreT>
-Status run_rows(const Threads& threads, const Op& op, const LoadT& load, const StoreT& store,
-                const KeepRow<typename Op::Compute>& keep, int64_t rows, int64_t cols) {
-  share(threads, rows, [&](int64_t begin, int64_t end) {
-    using Buffered = HostSchedule<InRegisters>;
-    if (cols <= Buffered::kBuffered) {
-      host_rows<Buffered>(op, load, store, keep, RowSpace<1>{rows}, cols, begin, end);
-    } else {
-      host_rows<HostSchedule<Streamed>>(op, load, store, keep, RowSpace<1>{rows}, cols, begin, end);
+/// Calls f(schedule) with the schedule for a row on a CPU. Short rows, up to 16, 32 or 64 columns, are
+/// one tile each, and several are worked on together: a softmax or a norm of 8 columns then takes a
+/// sixth of the time, one of 32 a quarter. From 65 on there was no gain.
+template <class Range, int kColumns = 16, class F>
+void with_host_schedule(int64_t cols, const F& f) {
+  if constexpr (kColumns <= 64) {
+    if constexpr (Range::kLow <= kColumns && !Range::kFew) {
+      if (cols <= kColumns) return f(HostSchedule<InRegisters, kColumns>{});
     }
+    return with_host_schedule<Range, 2 * kColumns>(cols, f);
+  } else {
+    using Buffered = HostSchedule<InRegisters>;
+    constexpr int kMost = Buffered::kBuffered;
+    if constexpr (Range::kHigh > kMost) {
+      if (cols > kMost) return f(HostSchedule<Streamed>{});
+    }
+    return f(Buffered{});
+  }
+}
+
+template <class Range, int kWidth, class Op, class LoadT, class StoreT>
+Status run_rows(const Threads& threads, const Op& op, const LoadT& given_load,
+                const StoreT& given_store, const KeepRow<typename Op::Compute>& keep, int64_t rows,
+                int64_t cols) {
+  const auto& load = drawn(given_load);
+  const auto& store = drawn(given_store);
+  with_host_schedule<Range>(cols, [&](auto schedule) {
+    share(threads, rows, [&](int64_t begin, int64_t end) {
+      host_rows<decltype(schedule)>(op, load, store, keep, RowSpace<1>{rows}, cols, begin, end);
+    });
   });
   return Status::kSuccess;
+}
+
+template <class Compute>
+constexpr void check_compute() {
+  static_assert(IsSame<Compute, float>::value || IsSame<Compute, double>::value,
+                "fusedops: the compute type is float, for half, bfloat16 and float in memory, or "
+                "double: dispatch_...<float>(...)");
 }
 
 /// The forward pass of an operator: LOAD, reduction, STORE.
@@ -187,6 +211,7 @@ StatusOf<Where> dispatch_rows(const Where& where, const Op& op, const LoadT& loa
                               int64_t rows, Cols given) {
   using Compute = typename Op::Compute;
   using Range = RangeOf<Cols>;
+  check_compute<Compute>();
   const auto on = detail::place(where);
   const int64_t cols = Range::count(given);
   if (rows < 0 || cols < Range::kLow || cols > Range::kHigh) return detail::invalid_value(on);

@@ -21,17 +21,31 @@ struct cols {
   explicit constexpr cols(int64_t n) : count(n) {}
 };
 
+/// The same with the fewest kernels: few_cols<>(n), or few_cols<1, 1024>(n). Two or three schedules
+/// serve all row lengths, none is made for rows that fill it, and long rows are read twice: quick to
+/// compile, and slower to run. The bits are others than those of cols<low, high>.
+template <int64_t kLow = 1, int64_t kHigh = 0x7fffffff>
+struct few_cols : cols<kLow, kHigh> {
+  using cols<kLow, kHigh>::cols;
+};
+
 namespace detail {
 
 template <class Given>
 struct RangeOf {
+  static constexpr bool kFew = false;
   static constexpr int64_t kLow = 1, kHigh = 0x7fffffff;
   static int64_t count(Given cols) { return static_cast<int64_t>(cols); }
 };
 template <int64_t kLow_, int64_t kHigh_>
 struct RangeOf<cols<kLow_, kHigh_>> {
+  static constexpr bool kFew = false;
   static constexpr int64_t kLow = kLow_, kHigh = kHigh_;
   static int64_t count(cols<kLow_, kHigh_> cols) { return cols.count; }
+};
+template <int64_t kLow_, int64_t kHigh_>
+struct RangeOf<few_cols<kLow_, kHigh_>> : RangeOf<cols<kLow_, kHigh_>> {
+  static constexpr bool kFew = true;
 };
 
 /// kThreads: threads per row; kValues: 4-byte values per thread. kPersistentThreads: threads of
@@ -73,6 +87,24 @@ using SoftmaxGradientLadder =
            Rung<256, 16, 768>, Rung<256, 32, 512, 768>, Rung<1024, 16>>;
 using GradientChunk = Rung<512, 16, 512>;
 
+/// Those of few_cols. What costs a compiler is how many values a thread has, in a gradient above
+/// all: there 8 take half the time of 32.
+using FewForwardLadder = Ladder<Rung<32, 32, 0, 768>, Rung<256, 64>>;
+using FewGradientLadder = Ladder<Rung<64, 8>, Rung<512, 8>>;
+using FewGradientChunk = Rung<512, 8>;
+
+template <bool kFew, class Many, class Few>
+struct Either {
+  using type = Many;
+};
+template <class Many, class Few>
+struct Either<true, Many, Few> {
+  using type = Few;
+};
+/// The ladder of a range of columns.
+template <class Range, class Many, class Few>
+using LadderOf = typename Either<Range::kFew, Many, Few>::type;
+
 /// Calls f.resident<Rung, kExact>() for the first rung that holds the columns (kExact: all of its
 /// registers), f.chunked<Chunk>() if none does. Only what the range allows is instantiated.
 template <class Compute, class Range, class Chunk, int64_t kBelow, class F>
@@ -90,10 +122,11 @@ auto climb(Ladder<First, Rest...>, int64_t cols, const F& f) {
   constexpr int64_t kCapacity = First::template kCapacity<Compute>;
   if constexpr (Range::kLow <= kCapacity && Range::kHigh > kBelow) {
     if (cols <= kCapacity) {
-      if constexpr (Range::kHigh >= kCapacity) {
+      if constexpr (Range::kHigh >= kCapacity && !Range::kFew) {
         if (cols == kCapacity) return f.template resident<First, true>();
       }
-      if constexpr (Range::kLow < kCapacity) return f.template resident<First, false>();
+      if constexpr (Range::kLow < kCapacity || Range::kFew)
+        return f.template resident<First, false>();
     }
   }
   return climb<Compute, Range, Chunk, kCapacity>(Ladder<Rest...>{}, cols, f);

@@ -87,19 +87,19 @@ struct Placer {
     if constexpr (kSharing == Sharing::kRows) {
       Compute* const parts =
           workspace.template take<Compute>((kMemory ? total : total / cut.lanes) * cols);
-      using To = Operand<Compute, RowMap<1>>;
-      return Placed<kSide, ByColumn<kFunctor, kOperand, To, true, kSums, Compute>>{
+      using Parts = Operand<Compute, RowMap<1>>;
+      return Placed<kSide, ByColumn<kFunctor, kOperand, Parts, true, kSums, Compute>>{
           {direct(parts, cols), {kMemory ? parts : nullptr}, in_shared(), 0, cols}};
     } else if constexpr (kSharing == Sharing::kGroup) {
       Compute* const parts = kMemory ? workspace.template take<Compute>(total * cols) : nullptr;
-      using To = decltype(wanted.to.to);
-      return Placed<kSide, ByColumn<kFunctor, kOperand, To, false, kSums, Compute>>{
+      using OfGroup = decltype(wanted.to.to);
+      return Placed<kSide, ByColumn<kFunctor, kOperand, OfGroup, false, kSums, Compute>>{
           {wanted.to.to, {parts}, in_shared(), wanted.to.group, cols}};
     } else if constexpr (kSharing == Sharing::kColumns) {
       return Placed<kSide, ByRow<kFunctor, kOperand, To, false, Compute>>{{wanted.to, 1}};
     } else if constexpr (kSharing == Sharing::kAll) {
-      using To = View<Compute, 1, Column::kBroadcast, 1>;
-      return Placed<kSide, ByRow<kFunctor, kOperand, To, true, Compute>>{
+      using Parts = View<Compute, 1, Column::kBroadcast, 1>;
+      return Placed<kSide, ByRow<kFunctor, kOperand, Parts, true, Compute>>{
           {per_row(workspace.template take<Compute>(total)), 0}};
     } else {
       return Placed<kSide, Each<kFunctor, kOperand, To>>{{wanted.to}};

@@ -19,7 +19,7 @@
 namespace fusedops {
 
 /// What a dispatch on a CPU returns, as cudaError_t is on a GPU; the values are equal.
-enum class Status {
+enum class [[nodiscard]] Status {
   kSuccess = 0,
   kInvalidValue = 1,  // rows, columns or workspace out of range
 };

@@ -12,7 +12,9 @@
 // A layout with strides of 0 needs shared_by(), whose group is the product of its innermost
 // dimensions of stride 0; strides of 0 elsewhere are refused. per_row() and single() receive sums
 // over columns. Sums over rows are made in the compute type, in a fixed order that depends on rows,
-// columns and device alone.
+// columns and device alone. accumulate(target) of any of these adds the gradient to what is there:
+//
+//   gradients(in_store<0, 0>(accumulate(per_column(dgamma))))    dgamma += ...
 #pragma once
 
 #include <fusedops/row/operand.cuh>
@@ -31,6 +33,11 @@ template <class T, int kRank>
 FUSEDOPS_HD SharedBy<Operand<T, Layout<kRank>>> shared_by(int64_t group,
                                                           const Operand<T, Layout<kRank>>& to) {
   return {group, to};
+}
+
+template <class To>
+FUSEDOPS_HD SharedBy<Accumulated<To>> accumulate(const SharedBy<To>& target) {
+  return {target.group, {target.to}};
 }
 
 namespace detail {
@@ -111,15 +118,19 @@ template <class T>
 inline constexpr Sharing kSharingOf<View<T, 1, Column::kBroadcast, 1>> = Sharing::kColumns;
 template <class T>
 inline constexpr Sharing kSharingOf<View<T, 0, Column::kBroadcast, 1>> = Sharing::kAll;
+template <class To>
+inline constexpr Sharing kSharingOf<Accumulated<To>> = kSharingOf<To>;
 
 }  // namespace detail
 
 template <int kFunctor, int kOperand = 0, class To>
 FUSEDOPS_HD detail::Wanted<detail::Side::kLoad, kFunctor, kOperand, To> in_load(const To& to) {
+  detail::refuse_pointers<To>();
   return {to};
 }
 template <int kFunctor, int kOperand = 0, class To>
 FUSEDOPS_HD detail::Wanted<detail::Side::kStore, kFunctor, kOperand, To> in_store(const To& to) {
+  detail::refuse_pointers<To>();
   return {to};
 }
 

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Affine: v = v * gamma + beta, or v * (1 + gamma) + beta; one of gamma and beta may be Absent.
+// Affine: v = v * gamma + beta, or v * (1 + gamma) + beta; gamma, beta or both may be
+// Absent.
 #pragma once
 
 #include <fusedops/core/math.cuh>
@@ -19,6 +20,9 @@ struct Affine {
   static constexpr bool kHasBeta = !detail::IsSame<Beta, Absent>::value;
   static constexpr bool kNeedsInput = kHasGamma;  // the gradient of gamma reads it
   static constexpr int kGradients = 2;
+  FUSEDOPS_HD static constexpr bool has_gradient(int operand) {
+    return operand == 0 ? kHasGamma : kHasBeta;
+  }
 
   template <class Visit>
   FUSEDOPS_HD void operands(Visit& visit) const {
@@ -37,7 +41,7 @@ struct Affine {
       const auto scale = gamma.template fetch<N, Compute>(row, col);
       FUSEDOPS_VECTOR
       for (int i = 0; i < N; ++i) v[i] *= factor(scale[i]);
-    } else {
+    } else if constexpr (kHasBeta) {
       const auto shift = beta.template fetch<N, Compute>(row, col);
       FUSEDOPS_VECTOR
       for (int i = 0; i < N; ++i) v[i] += shift[i];

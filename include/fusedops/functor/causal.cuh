@@ -15,7 +15,7 @@ struct Causal : KeepColumns<Causal<Query>> {
   Query query;
   int64_t shift;
 
-  FUSEDOPS_HD Causal(const Query& query, int64_t shift) : query(query), shift(shift) {}
+  FUSEDOPS_HD Causal(const Query& of_row, int64_t by) : query(of_row), shift(by) {}
 
   template <class Row>
   FUSEDOPS_HD Columns columns(const Row& row) const {

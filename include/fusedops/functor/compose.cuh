@@ -151,6 +151,11 @@ struct Chain<kFirst, F, Rest...> {
     if constexpr (detail::masks<F>()) {
       rest.backward(g, v, row, col, sink, masked);
     } else {
+      using Mine = SinkAt<kFirst, Sink>;
+      static_assert(detail::detected<detail::BackwardCall, F, Compute, Row, Mine>(),
+                    "fusedops: a functor without a gradient: it needs template <int N, class Sink> "
+                    "void backward(Compute (&g)[N], const Compute (&in)[N], int64_t row, int64_t "
+                    "col, Sink& sink) const (see fusedops/functor/contract.cuh)");
       Compute seen[N];
       if constexpr (detail::needs_input<F>()) {
         FUSEDOPS_VECTOR
@@ -333,12 +338,14 @@ FUSEDOPS_HD auto store_from(const F& first, const Next& next, const Rest&... res
 /// load(source, f1, f2, ...): reads the source, then applies f1, then f2.
 template <class Source, class... Functors>
 FUSEDOPS_HD Load<Source, Functors...> load(const Source& source, const Functors&... functors) {
+  detail::refuse_pointers<Source, Functors...>();
   return {source, detail::chain<0>(functors...)};
 }
 
 /// store(f1, f2, ..., target): applies f1, then f2, then writes to the target.
 template <class First, class... Rest>
 FUSEDOPS_HD auto store(const First& first, const Rest&... rest) {
+  detail::refuse_pointers<First, Rest...>();
   return detail::store_from<0>(first, rest...);
 }
 

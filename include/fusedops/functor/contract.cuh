@@ -141,6 +141,8 @@
 //   static constexpr int kGradients                                       default: unlimited
 //     Operands 0 to kGradients - 1 have gradients; a C++ dispatch that asks for another does not
 //     compile.
+//   static constexpr bool has_gradient(int operand)                                default: all
+//     Optional: of these operands, whether this one has a gradient, where types leave some out.
 //
 //   An operand whose value the gradients in question do not need may be an Unread in the backward
 //   pass, which fetches zeros: `reads` of the Python class says which they need.
@@ -202,6 +204,23 @@ struct Columns {
 
 namespace detail {
 
+template <class T>
+struct IsPointer {
+  static constexpr bool value = false;
+};
+template <class T>
+struct IsPointer<T*> {
+  static constexpr bool value = true;
+};
+/// Refuses a bare pointer where an operand is expected.
+template <class... T>
+FUSEDOPS_HD constexpr void refuse_pointers() {
+  static_assert(!(IsPointer<T>::value || ...),
+                "fusedops: a bare pointer is no operand: say how it lies, as direct(pointer, "
+                "row_stride), broadcast(pointer, layout), per_column(pointer), per_row(pointer) or "
+                "single(pointer)");
+}
+
 struct Ignore {
   template <class T>
   FUSEDOPS_HD void operator()(const T&) const {}
@@ -220,6 +239,10 @@ using StoreCall = decltype(any_of<S>().template store<1>(any_of<const Compute*>(
 template <class F, class Compute, class Row>
 using FunctorCall =
     decltype(any_of<const F>()(any_of<Compute[1]>(), any_of<const Row>(), int64_t(0)));
+template <class F, class Compute, class Row, class Sink>
+using BackwardCall =
+    decltype(any_of<const F>().backward(any_of<Compute[1]>(), any_of<const Compute[1]>(),
+                                        any_of<const Row>(), int64_t(0), any_of<Sink>()));
 template <class F, class Row>
 using ColumnsCall = decltype(any_of<const F>().columns(any_of<const Row>()));
 template <class F, class Row>

@@ -14,7 +14,7 @@ template <class Length>
 struct Lengths : KeepColumns<Lengths<Length>> {
   Length length;
 
-  FUSEDOPS_HD explicit Lengths(const Length& length) : length(length) {}
+  FUSEDOPS_HD explicit Lengths(const Length& of_row) : length(of_row) {}
 
   template <class Row>
   FUSEDOPS_HD Columns columns(const Row& row) const {

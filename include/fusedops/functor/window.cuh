@@ -15,8 +15,8 @@ struct Window : KeepColumns<Window<Query>> {
   Query query;
   int64_t begin, end;  // the range of query 0
 
-  FUSEDOPS_HD Window(const Query& query, int64_t begin, int64_t end)
-      : query(query), begin(begin), end(end) {}
+  FUSEDOPS_HD Window(const Query& of_row, int64_t first, int64_t last)
+      : query(of_row), begin(first), end(last) {}
 
   template <class Row>
   FUSEDOPS_HD Columns columns(const Row& row) const {

@@ -57,9 +57,65 @@ inline int64_t host_slices(int64_t rows, int64_t fewest) {
 /// KiB.
 inline constexpr int kPlainShared = 30 * 1024;
 
+/// In place of a number of bytes: all that the device allows the kernel.
+inline constexpr int kAllShared = -1;
+
+/// The launch attributes that kernels have been given, so that they are not set at each launch: one
+/// entry for each kernel, device and attributes, in a table whose entries replace one another. An
+/// entry is one word, so threads may share the table.
+class Attributes {
+ public:
+  /// `shared`: bytes to opt in to, or kAllShared; `cluster`: whether clusters of more than 8 blocks.
+  Attributes(const void* kernel, int shared, bool cluster)
+      : kernel_(kernel), shared_(shared), cluster_(cluster) {}
+
+  /// Sets them, unless that was done before; `again`: in any case.
+  cudaError_t set(bool again) const {
+    int device = 0;
+    cudaError_t status = cudaGetDevice(&device);
+    if (status != cudaSuccess) return status;
+    const uint64_t size = shared_ == kAllShared ? 0x1ff : static_cast<uint64_t>(kibibytes());
+    const uint64_t entry = (reinterpret_cast<uint64_t>(kernel_) << 17) ^
+                           (static_cast<uint64_t>(device) << 10) ^ (size << 1) ^
+                           static_cast<uint64_t>(cluster_);
+    uint64_t& place = table()[entry * 0x9e3779b97f4a7c15ull >> 56];
+    if (!again && __atomic_load_n(&place, __ATOMIC_RELAXED) == entry) return cudaSuccess;
+    int bytes = 1024 * kibibytes();
+    if (shared_ == kAllShared) status = all_of(device, &bytes);
+    if (status == cudaSuccess && shared_ != 0) {
+      status = cudaFuncSetAttribute(kernel_, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    }
+    if (status == cudaSuccess && cluster_) {
+      status = cudaFuncSetAttribute(kernel_, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    }
+    if (status == cudaSuccess) __atomic_store_n(&place, entry, __ATOMIC_RELAXED);
+    return status;
+  }
+
+ private:
+  static uint64_t* table() {
+    static uint64_t entries[256] = {};
+    return entries;
+  }
+  int kibibytes() const { return (shared_ + 1023) / 1024; }
+  cudaError_t all_of(int device, int* bytes) const {
+    cudaError_t status =
+        cudaDeviceGetAttribute(bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (status != cudaSuccess) return status;
+    cudaFuncAttributes found;
+    status = cudaFuncGetAttributes(&found, kernel_);
+    if (status == cudaSuccess) *bytes -= static_cast<int>(found.sharedSizeBytes);
+    return status;
+  }
+
+  const void* kernel_;
+  int shared_;
+  bool cluster_;
+};
+
 /// Launches a kernel that has one argument; never waits. `grid`: blocks, `block`: threads per
 /// block, `shared`: bytes of dynamic shared memory, `cluster`: blocks per cluster. `most`: the
-/// bytes of dynamic shared memory to opt in to, if more than `shared`.
+/// bytes of dynamic shared memory to opt in to, if more than `shared`, or kAllShared.
 inline cudaError_t launch(const void* kernel, int64_t grid, unsigned block, unsigned shared,
                           cudaStream_t stream, void* argument, int cluster = 1, int most = 0) {
   if (grid == 0) return cudaSuccess;  // no rows
@@ -68,18 +124,20 @@ inline cudaError_t launch(const void* kernel, int64_t grid, unsigned block, unsi
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   cudaError_t status = cudaThreadExchangeStreamCaptureMode(&mode);
   if (status != cudaSuccess) return status;
-  if (shared > kPlainShared) {
-    const int size = static_cast<int>(shared);
-    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  most > size ? most : size);
-  }
-  if (status == cudaSuccess && cluster > 8) {  // more than every device has
-    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-  }
-  if (status == cudaSuccess) {
-    void* arguments[] = {argument};
-    status = cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(grid)), dim3(block), arguments,
-                              shared, stream);
+  const int size = shared > kPlainShared ? static_cast<int>(shared) : 0;
+  const bool wide = cluster > 8;  // more than every device has
+  const bool asks = size > 0 || wide;
+  const Attributes attributes(kernel, size > 0 && (most == kAllShared || most > size) ? most : size,
+                              wide);
+  void* arguments[] = {argument};
+  for (int turn = 0; turn < (asks ? 2 : 1); ++turn) {
+    status = asks ? attributes.set(turn > 0) : cudaSuccess;
+    if (status == cudaSuccess) {
+      status = cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(grid)), dim3(block), arguments,
+                                shared, stream);
+    }
+    // After cudaDeviceReset() a kernel has lost what it was given: once more.
+    if (status != cudaErrorInvalidValue) break;
   }
   const cudaError_t restored = cudaThreadExchangeStreamCaptureMode(&mode);
   return status == cudaSuccess ? restored : status;

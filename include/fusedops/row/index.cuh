@@ -32,7 +32,7 @@ enum class Access { kUnknown, kWide, kNarrow };
 template <Access kAccess_>
 struct RowOf : RowIndex<1> {
   static constexpr Access kAccess = kAccess_;
-  FUSEDOPS_HD explicit RowOf(int64_t row) : RowIndex<1>{row, {row}} {}
+  FUSEDOPS_HD explicit RowOf(int64_t number) : RowIndex<1>{number, {number}} {}
 };
 
 namespace detail {

@@ -11,8 +11,10 @@
 //   per_column(gamma)         all rows share one row
 //   per_row(scale)            all columns share one value of the row
 //   single(alpha)             all elements share one value
+//   accumulate(target)        of a result: it is added to what is there
 #pragma once
 
+#include <fusedops/row/accumulate.cuh>
 #include <fusedops/row/layout.cuh>
 #include <fusedops/row/view.cuh>
 
@@ -28,6 +30,37 @@ template <class T>
 struct Plain<const T> {
   using type = T;
 };
+
+/// Refuses a write through a pointer to const: the cast that reads need would hide it.
+template <class T>
+FUSEDOPS_HD constexpr void refuse_to_write() {
+  static_assert(
+      IsSame<T, typename Plain<T>::type>::value,
+      "fusedops: a result goes to memory that is const: direct(), broadcast(), "
+      "per_column(), per_row() and single() of a pointer to const can be read alone; pass "
+      "a pointer without const as the target of a STORE, a stream or a gradient");
+}
+
+/// A view of memory that is const.
+template <class View>
+struct ReadOnly : View {
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void write(const Compute (&)[N], const Row&, int64_t) const {
+    refuse_to_write<const typename View::Element>();
+  }
+};
+
+/// The view of one value, shared by all columns.
+template <class T, int kRank>
+FUSEDOPS_HD auto one_value(T* data, const RowMap<kRank>& rows) {
+  using Element = typename Plain<T>::type;
+  const View<Element, kRank, Column::kBroadcast, 1> view{const_cast<Element*>(data), rows, 0};
+  if constexpr (IsSame<T, Element>::value) {
+    return view;
+  } else {
+    return ReadOnly<View<Element, kRank, Column::kBroadcast, 1>>{view};
+  }
+}
 
 }  // namespace detail
 
@@ -70,6 +103,7 @@ struct Operand {
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void write(const Compute (&value)[N], const Row& row, int64_t col) const {
+    detail::refuse_to_write<T>();
     if constexpr (kIsPack<N>) {
       if (is_wide<N, Row>()) return whole(row).write(value, row, col);
     }
@@ -157,15 +191,21 @@ FUSEDOPS_HD Operand<T, RowMap<0>> per_column(T* data) {
 
 /// One value for each row, `stride` elements apart, shared by all columns.
 template <class T>
-FUSEDOPS_HD View<typename detail::Plain<T>::type, 1, Column::kBroadcast, 1> per_row(
-    T* data, int64_t stride = 1) {
-  return {const_cast<typename detail::Plain<T>::type*>(data), {{stride}}, 0};
+FUSEDOPS_HD auto per_row(T* data, int64_t stride = 1) {
+  return detail::one_value(data, RowMap<1>{{stride}});
 }
 
 /// One value, read on the device.
 template <class T>
-FUSEDOPS_HD View<typename detail::Plain<T>::type, 0, Column::kBroadcast, 1> single(T* data) {
-  return {const_cast<typename detail::Plain<T>::type*>(data), {}, 0};
+FUSEDOPS_HD auto single(T* data) {
+  return detail::one_value(data, RowMap<0>{});
+}
+
+/// As a target: the result is added to what is there, in the compute type (in double, if that is
+/// what is there), and rounded once.
+template <class To>
+FUSEDOPS_HD Accumulated<To> accumulate(const To& target) {
+  return {target};
 }
 
 }  // namespace fusedops

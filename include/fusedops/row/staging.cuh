@@ -8,6 +8,7 @@
 #pragma once
 
 #include <fusedops/core/cluster.cuh>
+#include <fusedops/core/math.cuh>
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {

@@ -1,0 +1,196 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a C++ compiler says to a call that cannot be: one readable sentence for each mistake.
+
+What is right beside them is compiled as well, all of it in one source.
+"""
+
+import re
+import subprocess
+
+import pytest
+from cpptest import compiler, find_nvcc
+
+from fusedops.jit import env
+
+HEAD = """\
+#include <fusedops/layer_norm.cuh>
+#include <fusedops/softmax.cuh>
+using namespace fusedops;
+extern float *p, *q;
+extern const float* c;
+const Threads t{1};
+template <class Beta>
+auto affine_gradient(const Beta& beta) {
+  const auto out = store(affine(per_column(c), beta), Absent{});
+  const auto wanted = gradients(in_store<0, 1>(per_column(p)));
+  return dispatch_layer_norm_gradient<float>(t, load(direct(c, 8)), out, c, direct(c, 8), Absent{},
+                                             wanted, nullptr, 0, 8, 8);
+}
+template <class Dx, class Wanted>
+auto scaled_gradient(const Dx& dx, const Wanted& wanted) {
+  return dispatch_softmax_gradient<float>(t, load(direct(c, 8), scale(single(c))), store(Absent{}),
+                                          c, direct(c, 8), dx, wanted, nullptr, 0, 8, 8);
+}
+template <class Out, class Compute = float>
+auto softmax_to(const Out& out, Compute = {}) {
+  return dispatch_softmax<Compute>(t, load(direct(c, 8)), out, 8, 8);
+}
+struct Twice {
+  template <int N, class Compute>
+  FUSEDOPS_HD void operator()(Compute (&v)[N], int64_t, int64_t) const {
+    for (int i = 0; i < N; ++i) v[i] *= 2;
+  }
+};
+template <class F>
+auto gradient_through(const F& functor) {
+  const auto in = load(direct(c, 8), functor);
+  return dispatch_softmax_gradient<float>(t, in, store(Absent{}), c, direct(c, 8), direct(p, 8),
+                                          gradients(), nullptr, 0, 8, 8);
+}
+"""
+
+#: What is right beside each mistake, which compiles; the mistake; and the sentence.
+MISTAKES = {
+    "a target that is const": (
+        "softmax_to(store(direct(p, 8)))",
+        "softmax_to(store(direct(c, 8)))",
+        "a result goes to memory that is const",
+    ),
+    "a dx that is const": (
+        "scaled_gradient(direct(p, 8), gradients())",
+        "scaled_gradient(direct(c, 8), gradients())",
+        "a result goes to memory that is const",
+    ),
+    "a gradient that is const": (
+        "scaled_gradient(Absent{}, gradients(in_load<0>(single(p))))",
+        "scaled_gradient(Absent{}, gradients(in_load<0>(single(c))))",
+        "a result goes to memory that is const",
+    ),
+    "a const that is added to": (
+        "softmax_to(store(accumulate(direct(p, 8))))",
+        "softmax_to(store(accumulate(direct(c, 8))))",
+        "a result goes to memory that is const",
+    ),
+    "a source that is a pointer": (
+        "load(direct(c, 8))",
+        "load(c)",
+        "a bare pointer is no operand",
+    ),
+    "a target that is a pointer": (
+        "store(direct(p, 8))",
+        "store(p)",
+        "a bare pointer is no operand",
+    ),
+    "an operand that is a pointer": (
+        "affine(per_column(c))",
+        "affine(c)",
+        "a bare pointer is no operand",
+    ),
+    "a gradient that is a pointer": (
+        "in_load<0>(per_column(p))",
+        "in_load<0>(p)",
+        "a bare pointer is no operand",
+    ),
+    "a dx that is a pointer": (
+        "scaled_gradient(Absent{}, gradients())",
+        "scaled_gradient(p, gradients())",
+        "a bare pointer is no operand",
+    ),
+    "a functor without a gradient": (
+        "gradient_through(scale(2.f))",
+        "gradient_through(Twice{})",
+        "a functor without a gradient: it needs",
+    ),
+    "arithmetic in int": (
+        "softmax_to(store(direct(p, 8)), 1.)",
+        "softmax_to(store(direct(p, 8)), 1)",
+        "the compute type is float",
+    ),
+    "the gradient of a beta that is not there": (
+        "affine_gradient(per_column(c))",
+        "affine_gradient(Absent{})",
+        "names a functor or an operand that the LOAD or the STORE does not have",
+    ),
+}
+
+
+def compiled(folder, lines):
+    """What a compiler says to a function for each of these lines."""
+    source = folder / "all.cpp"
+    functions = [f"auto f{i}() {{ return {line}; }}\n" for i, line in enumerate(lines)]
+    source.write_text(HEAD + "".join(functions))
+    flags = ("-std=c++17", "-fsyntax-only", "-Wno-psabi", "-fmax-errors=0")
+    command = [compiler(), *flags, f"-I{env.include_dir()}", source]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+def test_what_is_right_compiles(tmp_path):
+    right = [right for right, _, _ in MISTAKES.values()]
+    right.append("softmax_to(store(affine(Absent{}, Absent{}), direct(p, 8)))")
+    right.append("softmax_to(store(zero_centred(Absent{}), direct(p, 8)))")
+    assert compiled(tmp_path, right) == (0, "")
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_has_its_sentence(tmp_path, mistake):
+    _, wrong, sentence = MISTAKES[mistake]
+    status, said = compiled(tmp_path, [wrong])
+    assert status != 0
+    errors = [line for line in said.splitlines() if "error:" in line]
+    assert re.search(f"fusedops: .*{re.escape(sentence)}", errors[0]), said
+
+
+def test_a_result_that_is_dropped(tmp_path):
+    status, said = compiled(tmp_path, ["0; } void g() { softmax_to(store(direct(p, 8)))"])
+    assert status == 0
+    assert "nodiscard" in said
+
+
+KERNEL = """\
+#include <fusedops/softmax.cuh>
+using namespace fusedops;
+struct Twice {{
+  template <int N, class Compute>
+  {functor} void operator()(Compute (&v)[N], int64_t, int64_t) const {{
+    for (int i = 0; i < N; ++i) v[i] *= 2;
+  }}
+}};
+struct Plain {{
+  const float* x;
+  template <int N>
+  {load} void load(float* dst, int64_t, int64_t col) const {{
+    for (int i = 0; i < N; ++i) dst[i] = x[col + i];
+  }}
+}};
+cudaError_t go(cudaStream_t stream, const float* x, float* y, cols<1024, 1024> n) {{
+  const cudaError_t one =
+      dispatch_softmax<float>(stream, load(direct(x, 8), Twice{{}}), store(direct(y, 8)), 8, n);
+  if (one != cudaSuccess) return one;
+  return dispatch_softmax<float>(stream, Plain{{x}}, store(direct(y, 8)), 8, n);
+}}
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("functor", "load", "said"),
+    [
+        ("__device__", "__device__", None),
+        ("", "__device__", r"Twice::operator \(\).*functor_needs_device"),
+        ("__device__", "", r"Plain::load.*load_needs_device"),
+    ],
+)
+def test_a_member_without_device(tmp_path, functor, load, said):
+    """An error that names the member: from code for both sides it is a warning, or nothing."""
+    source = tmp_path / "one.cu"
+    source.write_text(KERNEL.format(functor=functor, load=load))
+    flags = ("-std=c++17", "-arch=sm_90", "-ptx", "-Xcicc", "-O0", f"-I{env.include_dir()}")
+    command = [find_nvcc(), *flags, source, "-o", tmp_path / "one.ptx"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if said is None:
+        assert (done.returncode, done.stderr) == (0, "")
+        return
+    errors = [line for line in done.stderr.splitlines() if "error:" in line]
+    assert re.search(f"calling a __host__ function.*{said}.* is not allowed", errors[0])
