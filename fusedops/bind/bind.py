@@ -27,6 +27,7 @@ from fusedops.bind.scalars import (
     read_number,
 )
 from fusedops.bind.shared_draws import check_shared
+from fusedops.bind.whole import Whole, check_part_of
 from fusedops.declare.chains import OPTIONS
 from fusedops.declare.declaration import Declaration
 from fusedops.declare.hints import for_call
@@ -59,6 +60,7 @@ class Bound(NamedTuple):
         out: The preallocated outputs, by output name.
         generator: The generator for dropout, or a drawn (seed, offset): a pair or a tensor.
         keep: Whether the call also writes row statistics, for the backward pass (`KEPT`).
+        whole: The tensor of which x is a part, if the call says so.
     """
 
     op: Declaration
@@ -74,6 +76,7 @@ class Bound(NamedTuple):
     out: Mapping[str, Tensor]
     generator: torch.Generator | tuple[int, int] | Tensor | None
     keep: bool = False
+    whole: Whole | None = None
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -99,6 +102,11 @@ class Bound(NamedTuple):
         if name == KEPT:
             return (*self.row_shape, self.op.kept)
         return self.row_shape if name in self.op.statistics else tuple(self.x.shape)
+
+    @property
+    def counted(self) -> tuple[int, ...]:
+        """The sizes by which rows and queries are numbered: those of the whole tensor."""
+        return tuple(self.x.shape) if self.whole is None else self.whole.sizes
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -186,6 +194,7 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
         dropout_slots=slots,
         out={},
         generator=generator,
+        whole=check_part_of(name, x.shape, reduced, options.get("part_of")),
     )
     given = options.get("out")
     return bound if given is None else bound._replace(out=_out(bound, name, given))

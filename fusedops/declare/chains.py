@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["OPTIONS", "check_chain", "operands_of", "optional_of"]
 
 #: The keywords of a call that are options, not operands.
-OPTIONS = ("dim", "normalized_shape", "dtype", "out", "training", "generator")
+OPTIONS = ("dim", "normalized_shape", "dtype", "out", "training", "generator", "part_of")
 
 #: Names that no operand and no saved stream may have: results, options and x use them. So are
 #: those of the operator's statistics.
