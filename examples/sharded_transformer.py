@@ -142,7 +142,7 @@ def batch(step: int) -> tuple[Tensor, Tensor]:
 
 
 def train(shape: tuple[int, int], steps: range, folder: str, resume: bool) -> list[float]:
-    """Train on a mesh of this shape; start from the checkpoint in a folder, or else leave one there.
+    """Train on a mesh of this shape; start from the checkpoint in a folder or leave one there.
 
     Returns:
         The loss of each step, over the whole batch.

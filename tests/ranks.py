@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import multiprocessing
 
 #: How long a test's function may take, in seconds. A rank that waits for another never returns.
-LIMIT = 240
+LIMIT = 120
 
 
 class Ranks:
@@ -33,25 +33,26 @@ class Ranks:
             self._start()
         for rank, pipe in enumerate(self._pipes):
             pipe.send((function, arguments, (environment or {}).get(rank, {})))
-        failed = {}
+        failed, waiting = {}, set(range(self.world))
         until = time.monotonic() + LIMIT
-        for rank, pipe in enumerate(self._pipes):
-            while not pipe.poll(0.05):
-                if not self._processes[rank].is_alive():
-                    failed[rank] = f"ended with status {self._processes[rank].exitcode}"
-                    break
-                if failed:  # the others wait for the one that has failed
-                    until = min(until, time.monotonic() + 5)
-                if time.monotonic() > until:
-                    failed[rank] = "has not answered"
-                    break
-            else:
-                answer = pipe.recv()
-                if answer is not None:
-                    failed[rank] = answer
+        while waiting and time.monotonic() < until:
+            for rank in [*waiting]:
+                if self._pipes[rank].poll(0.02):
+                    waiting.remove(rank)
+                    if (answer := self._answer(rank)) is not None:
+                        failed[rank] = answer
+                        # The others, who may wait for this one, see that it has ended.
+                        until = min(until, time.monotonic() + 20)
+        failed |= dict.fromkeys(waiting, "has not answered")
         if failed:
             self.stop()
             pytest.fail("\n".join(f"rank {rank}: {text}" for rank, text in failed.items()))
+
+    def _answer(self, rank):
+        try:
+            return self._pipes[rank].recv()
+        except EOFError:
+            return f"ended with status {self._processes[rank].exitcode}"
 
     def _start(self):
         with socket.socket() as free:
@@ -64,6 +65,7 @@ class Ranks:
                 target=_serve, args=(there, rank, self.world, port, self.backend), daemon=True
             )
             process.start()
+            there.close()
             self._processes.append(process)
             self._pipes.append(here)
 
@@ -90,3 +92,4 @@ def _serve(pipe, rank, world, port, backend):
             pipe.send(None)
         except BaseException:  # a failed assertion or a skip is an answer, too
             pipe.send(traceback.format_exc())
+            return

@@ -324,3 +324,52 @@ def explained():
 
 def test_explain_says_what_moves(ranks):
     ranks.run(explained)
+
+
+def columns_stay_sharded():
+    mesh = init_device_mesh("cpu", (2, 2))
+    x = randn(4, 6, 21, seed=1) * 3
+    mask = randn(4, 1, 21, seed=2) < 0.3
+    mask[1] = True  # no column of these rows is left
+    mask[2, :, 11:] = True  # nor of these on the second rank
+    bias, gate = randn(6, 21, seed=3), randn(21, seed=4)
+    for op, given in [
+        (
+            fo.Softmax(load=[fo.Scale("s"), fo.Bias("b"), fo.Mask("m")], store=[fo.Scale("g")]),
+            {"s": 0.5, "b": bias, "m": mask, "g": gate},
+        ),
+        (fo.LogSoftmax(load=[fo.Bias("b")]), {"b": bias}),
+    ]:
+        for placements in ((Shard(0), Shard(2)), (Shard(2), Shard(1)), (WHOLE, Shard(2))):
+            check_columns(op, x, given, mesh, placements)
+
+
+def check_columns(op, x, given, mesh, placements):
+    """Against float64, with as much slack as the fused op of one process has, and twice that."""
+    dy = randn(*x.shape, seed=5)
+    wide = {
+        k: v.double() if torch.is_tensor(v) and v.is_floating_point() else v
+        for k, v in given.items()
+    }
+    truth, exact = run(op.unfused, x.double(), wide, {"y": dy.double()}, {})
+    alone, known = run(op, x, given, {"y": dy}, {})
+    spread = {
+        k: distribute_tensor(v, mesh, along(v.shape, placements, 3), src_data_rank=None)
+        if torch.is_tensor(v)
+        else v
+        for k, v in given.items()
+    }
+    at = distribute_tensor(x, mesh, placements)
+    got, found = run(op, at, spread, {"y": distribute_tensor(dy, mesh, placements)}, {})
+    assert got["y"].placements == placements  # nothing was gathered
+    assert "columns stay sharded" in op.explain(at, **spread).redistributed[0]
+    for name, one in (("y", got["y"]), *found.items()):
+        mine, want = one.full_tensor(), truth["y"] if name == "y" else exact[name]
+        single = alone["y"] if name == "y" else known[name]
+        # One more rounding of each number, by the factor of its row: eps of the largest term.
+        slack = 4 * (single - want).abs().max() + 8 * torch.finfo(x.dtype).eps * want.abs().max()
+        assert (mine - want).abs().max() <= slack, f"{name} of {op} on {placements}"
+
+
+def test_columns_stay_sharded(ranks):
+    ranks.run(columns_stay_sharded)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Modules of `fusedops.nn` under torch's plans of tensor and sequence parallelism, on four ranks."""
+"""Modules of `fusedops.nn` under torch's plans of tensor and sequence parallelism: four ranks."""
 
 import sys
 from pathlib import Path
@@ -141,3 +141,19 @@ def losses_of_one_process(example, steps):
 
 def test_the_example_resumes_on_another_mesh(ranks):
     ranks.run(the_example)
+
+
+def keys_on_several_ranks():
+    sys.path.insert(0, EXAMPLES)
+    import context_parallel
+
+    # A float32 sum of up to 37 terms of size one and less, in another order, after a softmax.
+    assert context_parallel.compare() <= 37 * torch.finfo(torch.float32).eps
+    mesh = init_device_mesh("cpu", (4,))
+    query, key, _ = context_parallel.spread([randn(2, 5, 16), *randn(2, 2, 36, 16).unbind()], mesh)
+    probabilities = context_parallel.softmax(query @ key.mT, scale=0.25)
+    assert probabilities.placements == (Shard(2),)  # no scores were gathered
+
+
+def test_keys_on_several_ranks(ranks):
+    ranks.run(keys_on_several_ranks)

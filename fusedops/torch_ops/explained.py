@@ -16,6 +16,7 @@ from fusedops.bind.bind import bind, find_reduced
 from fusedops.declare.chains import OPTIONS
 from fusedops.explain.forward import explain
 from fusedops.explain.report import Explanation
+from fusedops.torch_ops.columns import column_parts, local_part, sharded_columns
 from fusedops.torch_ops.distributed import first_index, local_shape, located_placements
 from fusedops.torch_ops.sharding import chosen
 
@@ -45,6 +46,9 @@ def explain_sharded(op: Declaration, x: DTensor, arguments: Mapping[str, Any]) -
         specs["x"] = DTensorSpec(
             x.device_mesh, tuple(placements), tensor_meta=specs["x"].tensor_meta
         )
+    over = sharded_columns(op, x, operands, reduced)
+    if over is not None:
+        return _of_columns(op, x, operands, options, over)
     taken = chosen(op, [*specs.values()], reduced, draws, placements is not None)
     local: dict[str, Any] = {}
     said = []
@@ -67,6 +71,30 @@ def explain_sharded(op: Declaration, x: DTensor, arguments: Mapping[str, Any]) -
         {**options, "dim": reduced, "normalized_shape": None},
     )
     return dataclasses.replace(explain(bound), redistributed=tuple(said))
+
+
+def _of_columns(
+    op: Declaration,
+    x: DTensor,
+    operands: Mapping[str, Any],
+    options: Mapping[str, Any],
+    over: int,
+) -> Explanation:
+    """The first of the two kernels of a call on sharded columns, and what is gathered between."""
+    part, whole = column_parts(op)
+    local = {name: local_part(value, x) for name, value in operands.items() if name in part.slots}
+    here = x.to_local()
+    ranks = x.device_mesh.size(over)
+    size = 8 if here.dtype is torch.float64 else 4
+    count = here.shape[:-1].numel() * (ranks - 1) * size
+    said = (
+        f"columns stay sharded over dimension {over} of the mesh: the logarithm of each row's sum "
+        f"alone is gathered, {count} bytes to each rank, and {whole!r} follows"
+    )
+    compute = torch.float64 if here.dtype is torch.float64 else torch.float32
+    known = {key: value for key, value in options.items() if key in ("training",)}
+    bound = bind(part, here, local, {**known, "dtype": compute})
+    return dataclasses.replace(explain(bound), redistributed=(said,))
 
 
 def received(

@@ -59,6 +59,13 @@ def call_operator(
             "tensors of other classes); leave it away, or use op.unfused"
         )
     reduced = find_reduced(op, name, x.shape, options)
+    if is_distributed(x):
+        from fusedops.torch_ops import columns
+
+        spread: Any = x
+        over = columns.sharded_columns(op, spread, operands, reduced)
+        if over is not None:
+            return columns.merged_columns(op, spread, operands, dtype, over)
     names: list[str] = []
     tensors: list[Tensor] = []
     numbers: list[float] = []
