@@ -43,7 +43,7 @@ def sharded_columns(
     over = [at for at, one in enumerate(x.placements) if isinstance(one, Shard) and one.dim == last]
     if op.name not in ("Softmax", "LogSoftmax") or tuple(reduced) != (last,) or len(over) != 1:
         return None
-    if op.outputs != ("y",) or op.row_operands or torch.compiler.is_compiling():
+    if op.outputs != ("y",) or op.row_operands:
         return None
     if not all(type(one) in _ELEMENTWISE for one in (*op.load, *op.store)):
         return None

@@ -59,7 +59,7 @@ def call_operator(
             "tensors of other classes); leave it away, or use op.unfused"
         )
     reduced = find_reduced(op, name, x.shape, options)
-    if is_distributed(x):
+    if is_distributed(x) and not torch.compiler.is_compiling():
         from fusedops.torch_ops import columns
 
         spread: Any = x
