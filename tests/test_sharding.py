@@ -5,6 +5,9 @@
 Nothing that comes from other ranks is looked at here: test_sharded.py runs four processes.
 """
 
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -105,3 +108,27 @@ def test_a_distributed_tensor_takes_no_part_of(mesh):
     x = shard(randn(4, 8), mesh, Shard(0), Replicate())
     with pytest.raises(fo.UnsupportedError, match="part_of= is for plain tensors"):
         fo.Softmax()(x, part_of=((8, 8), (4, 0)))
+
+
+COMPILED_FIRST = """
+import torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+import fusedops as fo
+
+dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+mesh = init_device_mesh("cpu", (2,))
+x = DTensor.from_local(torch.randn(3, 8), mesh, [Shard(0)], run_check=False).requires_grad_()
+r = DTensor.from_local(torch.randn(3, 8), mesh, [Shard(0)], run_check=False)
+op = fo.LayerNorm(load=[fo.Residual("r")])
+y = torch.compile(op, fullgraph=True, backend="aot_eager")(x, r=r)
+y.backward(y.detach())
+assert y.placements == x.grad.placements == (Shard(0),)
+"""
+
+
+@pytest.mark.thorough
+def test_the_first_call_may_be_a_compiled_one():
+    """A strategy is registered as Dynamo traces; it would not be if the registration were traced."""
+    subprocess.run([sys.executable, "-c", COMPILED_FIRST], check=True, timeout=240)

@@ -26,6 +26,7 @@ __all__ = [
     "local_shape",
     "located",
     "located_placements",
+    "register",
     "shared_draw",
 ]
 
@@ -33,6 +34,19 @@ __all__ = [
 def is_distributed(value: Any) -> bool:
     """Whether this is a distributed tensor. Its module is not imported to find out."""
     return type(value).__name__ == "DTensor"
+
+
+def register() -> bool:
+    """Register the strategies for shards with DTensor, once."""
+    from fusedops.torch_ops import sharding
+
+    sharding.register()
+    return True
+
+
+# Dynamo runs it as it traces, as `torch.compiler.assume_constant_result` says: were it traced, the
+# strategies would be there only once the graph has been made.
+register._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def located(

@@ -21,7 +21,7 @@ from fusedops.bind.bind import check_names, check_number, find_reduced
 from fusedops.bind.scalars import check_offset, check_pair
 from fusedops.declare.text import lacking_text
 from fusedops.errors import UnsupportedError
-from fusedops.torch_ops.distributed import is_distributed, located, shared_draw
+from fusedops.torch_ops.distributed import is_distributed, located, register, shared_draw
 
 if TYPE_CHECKING:
     from fusedops.run.runnable import Runnable
@@ -103,8 +103,6 @@ def call_operator(
         dim = tuple(range(x.dim() - len(reduced), x.dim()))
     part_of = _flat(options.get("part_of"), order(x.dim(), reduced) if len(reduced) > 1 else None)
     if is_distributed(x):
-        from fusedops.torch_ops.sharding import register
-
         register()
         if part_of:
             raise UnsupportedError(
