@@ -36,6 +36,18 @@ bool add_ints(PyObject* object, Key* key) {
   return true;
 }
 
+// part_of=: two sequences of ints. A call without one adds nothing: its flag tells them apart.
+bool add_part_of(PyObject* object, Key* key) {
+  if (!object) return true;
+  if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != 2) return false;
+  for (Py_ssize_t i = 0; i < 2; ++i) {
+    PyObject* ints = PyTuple_GET_ITEM(object, i);
+    if (!PyTuple_Check(ints) && !PyList_Check(ints)) return false;
+    if (!add_ints(ints, key)) return false;
+  }
+  return true;
+}
+
 // Reads an int that fits 64 bits, signed or unsigned.
 bool read_bits(PyObject* object, uint64_t* bits) {
   if (!PyLong_Check(object) || PyBool_Check(object)) return false;
@@ -113,6 +125,7 @@ PyObject* const* option_names() {
       PyUnicode_InternFromString("dim"),      PyUnicode_InternFromString("normalized_shape"),
       PyUnicode_InternFromString("dtype"),    PyUnicode_InternFromString("out"),
       PyUnicode_InternFromString("training"), PyUnicode_InternFromString("generator"),
+      PyUnicode_InternFromString("part_of"),
   };
   return names;
 }
@@ -162,10 +175,12 @@ bool read_options(const Torch& torch, Arguments* arguments, Key* key) {
   if (!read_out(options[Arguments::kOut], arguments)) return false;
   arguments->training = training != Py_False;
   const bool in_memory = arguments->draw.memory;
-  key->add(arguments->training | in_memory << 1 | static_cast<int64_t>(arguments->num_out) << 2);
+  PyObject* part_of = options[Arguments::kPartOf];
+  key->add(arguments->training | in_memory << 1 | (part_of != nullptr) << 2 |
+           static_cast<int64_t>(arguments->num_out) << 3);
   key->add(address(dtype));
   return add_ints(options[Arguments::kDim], key) &&
-         add_ints(options[Arguments::kNormalizedShape], key);
+         add_ints(options[Arguments::kNormalizedShape], key) && add_part_of(part_of, key);
 }
 
 bool read_number(PyObject* object, const Slot& slot, Value* value) {

@@ -22,7 +22,7 @@ struct Slot {
 struct Arguments {
   static constexpr int kMaxSlots = 96;  // x included
   static constexpr int kMaxOut = Plan::kMaxOutputs;
-  enum Option { kDim, kNormalizedShape, kDtype, kOut, kTraining, kGenerator, kOptions };
+  enum Option { kDim, kNormalizedShape, kDtype, kOut, kTraining, kGenerator, kPartOf, kOptions };
 
   PyObject* slots[kMaxSlots];  // slot 0 is x
   PyObject* options[kOptions];

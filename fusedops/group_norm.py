@@ -283,7 +283,7 @@ class _ChannelNorm(LayerNorm):
                 )
 
     def _check_options(self, options: Mapping[str, Any]) -> None:
-        for key in ("dim", "normalized_shape"):
+        for key in ("dim", "normalized_shape", "part_of"):
             if options.get(key) is not None:
                 raise TypeError(
                     f"{self.name}: {key} is no option of this op, whose rows follow from x's shape "

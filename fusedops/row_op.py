@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -39,6 +39,7 @@ from fusedops.run.autograd import differentiate
 from fusedops.run.forward import make_plan
 from fusedops.run.refusal import is_of_classes, refuse, refuse_classes
 from fusedops.run.runnable import Runnable
+from fusedops.torch_ops.distributed import is_distributed
 from fusedops.torch_ops.tracing import call_operator
 
 __all__ = ["RowOp", "declared"]
@@ -167,6 +168,9 @@ class RowOp(Runnable, metaclass=ShownToUsers):
           tensor of shape (2,) on x's device that holds seed and offset; default: the device's
           default generator of torch): Where dropout takes its random numbers from
           (docs/dropout.md).
+        - part_of (a pair of sequences of ints; default: None): x is a part of a larger tensor, a
+          shard, whose sizes and index of x's first element these are. Dropouts and masks made from
+          indices then count the rows of that tensor, of which x holds whole rows.
 
         A call returns y, a tensor of x's shape. If the declaration has more outputs it returns a
         named tuple: y, the saved streams, which have x's shape, and the statistics of the operator,
@@ -234,6 +238,10 @@ class RowOp(Runnable, metaclass=ShownToUsers):
             TypeError, ValueError: An argument does not fit, as in a fused call.
             UnsupportedError: No kernel can be made for the tensors' device or layout.
         """
+        if is_distributed(x):
+            from fusedops.torch_ops.explained import explain_sharded
+
+            return explain_sharded(self, cast(Any, x), arguments)
         from fusedops.explain.forward import explain
 
         return explain(self.bind(x, arguments))
@@ -324,6 +332,7 @@ class RowOp(Runnable, metaclass=ShownToUsers):
             refuse(self, reason, x, operands, options)
             bound = bind(self, x, operands, options)
             plain = {"dim": bound.reduced, "dtype": bound.dtype, "generator": bound.generator}
+            plain["part_of"] = bound.whole and tuple(bound.whole)
             return self.trained(x, **bound.operands, training=bool(bound.dropout_slots), **plain)
         return make_plan(self, bind(self, x, operands, options)._replace(keep=True))
 
@@ -353,11 +362,13 @@ class RowOp(Runnable, metaclass=ShownToUsers):
             and all(type(one) is int for one in dim)
             and dim == bound.reduced
             and options.get("generator") is bound.generator
+            and options.get("part_of") == bound.whole
             and all(operands[name] is value for name, value in bound.operands.items())
         ):  # in plain types already: once more would be no better
             raise TypeError(f"{self.name}: the runtime cannot read these options: {options}")
         plain = {**options, "dim": bound.reduced, "normalized_shape": None}
         plain["generator"] = bound.generator
+        plain["part_of"] = bound.whole and tuple(bound.whole)
         return self(bound.x, **bound.operands, **plain)
 
     def bind(self, x: Any, arguments: dict[str, Any]) -> Bound:

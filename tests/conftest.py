@@ -25,6 +25,16 @@ def pytest_configure(config):
     torch.set_num_threads(max(1, torch.get_num_threads() // workers))
 
 
+@pytest.fixture(scope="session")
+def ranks():
+    """Four processes of one process group, by gloo."""
+    from ranks import Ranks
+
+    group = Ranks(4)
+    yield group
+    group.stop()
+
+
 @pytest.hookimpl(trylast=True)  # after -m, so that only what would have run is counted
 def pytest_collection_modifyitems(config, items):
     """Without a GPU, what needs one is deselected; the summary says how many tests that were."""

@@ -87,15 +87,15 @@ def mesh():
     return dist.device_mesh.init_device_mesh("cpu", (WORLD,))
 
 
-def a_distributed_tensor_names_the_cure(rank):
+def a_plain_operand_beside_a_distributed_tensor_names_the_cure(rank):
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    x = distribute_tensor(randn(4, 8), mesh(), [Shard(0)])
-    op = fo.Softmax()
-    with pytest.raises(fo.UnsupportedError, match=r"to_local.*op\.unfused"):
-        op(x)
-    local = op(x.to_local())
-    torch.testing.assert_close(local, torch.softmax(randn(4, 8), -1).chunk(WORLD)[rank])
+    x, bias = distribute_tensor(randn(4, 8), mesh(), [Shard(0)]), randn(8)
+    op = fo.Softmax(load=[fo.Bias("bias")])
+    with pytest.raises(fo.UnsupportedError, match=r"bias.*distribute_tensor"):
+        op(x, bias=bias)
+    local = op(x.to_local(), bias=bias)
+    torch.testing.assert_close(local, torch.softmax(randn(4, 8) + bias, -1).chunk(WORLD)[rank])
 
 
 WAYS = (data_parallel, data_parallel_compiled, fully_sharded)
@@ -112,7 +112,7 @@ def work(rank, port):
         for name, value in want.items():
             torch.testing.assert_close(got[name], value, msg=lambda m, w=way: f"{w.__name__}: {m}")
             assert not torch.equal(value, model().state_dict()[name]), f"{name} has not moved"
-    a_distributed_tensor_names_the_cure(rank)
+    a_plain_operand_beside_a_distributed_tensor_names_the_cure(rank)
     dist.barrier()
     dist.destroy_process_group()
 

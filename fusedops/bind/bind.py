@@ -29,6 +29,7 @@ from fusedops.bind.scalars import (
 )
 from fusedops.bind.shared_draws import check_shared
 from fusedops.bind.tables import SeenTable, check_table, seen, tables_of
+from fusedops.bind.whole import Whole, check_part_of
 from fusedops.declare.chains import OPTIONS
 from fusedops.declare.declaration import Declaration
 from fusedops.declare.hints import for_call
@@ -57,6 +58,7 @@ class Bound(NamedTuple):
         generator: The generator for dropout, or a drawn (seed, offset): a pair or a tensor.
         keep: Whether the call also writes row statistics, for the backward pass (`KEPT`).
         tables: The tables that functors look up, by operand name.
+        whole: The tensor of which x is a part, if the call says so.
     """
 
     op: Declaration
@@ -73,6 +75,7 @@ class Bound(NamedTuple):
     generator: torch.Generator | tuple[int, int] | Tensor | None
     keep: bool = False
     tables: Mapping[str, SeenTable] = {}
+    whole: Whole | None = None
 
     @property
     def seen(self) -> Mapping[str, Any]:
@@ -105,6 +108,11 @@ class Bound(NamedTuple):
         if name == KEPT:
             return (*self.row_shape, self.op.kept)
         return self.row_shape if name in self.op.statistics else tuple(self.x.shape)
+
+    @property
+    def counted(self) -> tuple[int, ...]:
+        """The sizes by which rows and queries are numbered: those of the whole tensor."""
+        return tuple(self.x.shape) if self.whole is None else self.whole.sizes
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -177,7 +185,8 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
             value = read_number(name, key, role, value)
         values[key] = value
     check_shared(op, x.dim(), reduced)
-    check_positions(op, x.dim())
+    whole = check_part_of(name, x.shape, reduced, options.get("part_of"))
+    check_positions(op, x.shape, whole)
     tables = tables_of((*op.load, *op.store))
     for key, one in tables.items():
         check_table(name, one, values[key], x, reduced)
@@ -202,6 +211,7 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
         out={},
         generator=generator,
         tables={key: seen(values[key], one, x.dim()) for key, one in tables.items()},
+        whole=whole,
     )
     given = options.get("out")
     return bound if given is None else bound._replace(out=_out(bound, name, given))

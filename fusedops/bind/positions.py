@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from fusedops.bind.whole import Whole
 from fusedops.declare.declaration import Declaration
 from fusedops.functors import Functor
 
@@ -28,12 +29,21 @@ def row_positions(
     return {dim: [int(dim == one) for one in range(len(shape))] for dim in dims}
 
 
-def check_positions(op: Declaration, rank: int) -> None:
-    """Raise ValueError for positions along dimensions that an x of this rank lacks."""
+def check_positions(op: Declaration, shape: Sequence[int], part_of: Whole | None) -> None:
+    """Raise ValueError for positions along dimensions that an x of this shape lacks.
+
+    Or along which it is a part of another tensor, by a ``part_of`` that has been checked.
+    """
+    rank = len(shape)
     for functor in (*op.load, *op.store):
         for dim in functor.positions:
             if not -rank <= dim < rank:
                 raise ValueError(
                     f"{op.name}: {functor!r} reads position({dim}), but x has {rank} dimensions; "
                     "give x in as many dimensions as the functor counts on"
+                )
+            elif part_of is not None and part_of.sizes[dim] != shape[dim]:
+                raise ValueError(
+                    f"{op.name}: {functor!r} reads position({dim}), along which x must be whole, got "
+                    f"{shape[dim]} of {part_of.sizes[dim]} by part_of; give x whole in that dimension"
                 )

@@ -64,7 +64,7 @@ __all__ = [
 ]
 
 #: The keywords of a call that are options, not operands.
-OPTIONS = ("dim", "normalized_shape", "dtype", "out", "training", "generator")
+OPTIONS = ("dim", "normalized_shape", "dtype", "out", "training", "generator", "part_of")
 
 #: Names that no operand and no saved stream may have: results, options and x use them. So are
 #: those of the operator's statistics.

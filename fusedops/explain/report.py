@@ -122,6 +122,9 @@ class Explanation:
             statistics for the backward pass.
         ceiling: The device's measured ceiling, or None.
         notes: Further remarks, in words.
+        redistributed: Of distributed tensors (DTensor), those that are redistributed before the
+            call, in words, with the bytes that each rank receives; all else is of this rank's
+            shards.
     """
 
     op: Declaration
@@ -149,6 +152,7 @@ class Explanation:
     bytes: int
     ceiling: Ceiling | None
     notes: tuple[str, ...]
+    redistributed: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> float | None:
@@ -173,6 +177,7 @@ class Explanation:
             *(("dropout", text) for text in self.dropouts),
             *(("kept", str(kept)) for kept in self.kept),
             *([("backward", self.backward)] if self.backward else []),
+            *(("redistributed", text) for text in self.redistributed),
             *(("copied", text) for text in self.copies),
             ("variant", f"{self.cached}: {self.variant}" if self.cached else self.variant),
             ("bytes", f"{self.bytes} (each element that is touched, once)"),

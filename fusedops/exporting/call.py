@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fusedops.row_op import RowOp
 
 #: Options that belong to one call, not to what is exported.
-_OF_A_CALL = ("out", "generator")
+_OF_A_CALL = ("out", "generator", "part_of")
 
 
 def exported_call(op: RowOp, x: Any, arguments: Mapping[str, Any]) -> Bound:

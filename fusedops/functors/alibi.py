@@ -71,7 +71,7 @@ class Alibi(Positioned):
     def emit(self, writer: Writer) -> str:
         slopes = writer.operand(self.slopes)
         writer.query_map()
-        writer.constant(self.shift(writer.queries, writer.columns))
+        writer.constant(self.shift(writer.queries, writer.columns) + writer.first_query)
         return f"Alibi<{slopes}, RowMap<{writer.rank}>>"
 
     def __repr__(self) -> str:

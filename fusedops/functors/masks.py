@@ -107,7 +107,7 @@ class Causal(Positioned):
 
     def emit(self, writer: Writer) -> str:
         writer.query_map()
-        writer.constant(self.shift(writer.queries, writer.columns))
+        writer.constant(self.shift(writer.queries, writer.columns) + writer.first_query)
         return f"Causal<RowMap<{writer.rank}>>"
 
 
@@ -179,7 +179,7 @@ class Window(Positioned):
 
     def emit(self, writer: Writer) -> str:
         left, right = self.sizes()
-        position = self.shift(writer.queries, writer.columns)
+        position = self.shift(writer.queries, writer.columns) + writer.first_query
         writer.query_map()
         writer.constant(position - left)
         writer.constant(position + right + 1)

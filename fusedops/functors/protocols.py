@@ -25,12 +25,15 @@ class Writer(Protocol):
         compute: The C++ compute type, "float" or "double".
         rank: How many dimensions the rows have.
         queries: How many queries there are, for masks that are made from indices.
+        first_query: What is added to the number of a query that the map gives: not 0 where x is a
+            part of a tensor, whose queries are counted.
         columns: How many columns a row has.
     """
 
     compute: str
     rank: int
     queries: int
+    first_query: int
     columns: int
 
     def operand(self, name: str) -> str:
@@ -52,7 +55,7 @@ class Writer(Protocol):
         """Append a 64-bit integer."""
 
     def query_map(self) -> None:
-        """Append a ``RowMap``, which maps the coordinates of a row to the number of its query."""
+        """Append a ``RowMap`` from a row to the number of its query, counted from x's first."""
 
     def table(self, name: str) -> str:
         """Append a table by its name, then its entries and the step from one to the next."""

@@ -49,6 +49,7 @@ class ArgumentWriter:
         compute: The C++ compute type, "float" or "double".
         rank: Number of row dimensions.
         queries, columns: Numbers of queries and of columns, for masks that are made from indices.
+        first_query: The number of x's first query; not 0 only where x is a part of a tensor.
         dropout_slot: Dropout number of the functor that is emitted next; -1 if it draws nothing.
         shared: The dimensions of x along which that functor has one draw, the key of its map from
             rows to their numbers in the dropout contract.
@@ -65,6 +66,7 @@ class ArgumentWriter:
         sizes: Sequence[int],
         columns: int,
         queries: int,
+        first_query: int = 0,
         operands: Mapping[str, View | Number],
         outputs: Mapping[str, View],
         maps: RowMaps,
@@ -72,16 +74,19 @@ class ArgumentWriter:
         slots: Mapping[str, int],
         output_gradients: Mapping[str, View] | None = None,
         drawn_in_memory: bool = False,
+        first_rows: Mapping[tuple[int, ...], int] | None = None,
     ) -> None:
         self.compute = compute
         self.rank = len(sizes)
         self.columns = columns
         self.queries = queries
+        self.first_query = first_query
         self._operands = operands
         self._outputs = outputs
         self._output_gradients = output_gradients or {}
         self._maps = maps
         self._tables = tables or {}
+        self._first_rows = first_rows
         self._slots = slots
         self.drawn_in_memory = drawn_in_memory
         self.dropout_slot = -1  # of the functor that is emitted next
@@ -194,9 +199,13 @@ class ArgumentWriter:
         self._patched(_runtime.THRESHOLD, slot)
         self._patched(self._scale_patch, slot)
         self.words.extend(self._maps.drawn_rows[self.shared])
+        rows = f"RowMap<{self.rank}>"
+        if self._first_rows is not None:
+            self.words.append(self._first_rows[self.shared])
+            rows = f"PartRowMap<{self.rank}>"
         kind = "DropoutFrom" if self.drawn_in_memory else "Dropout"
         one_a_row = ", true" if self.shares_columns else ""
-        return f"{kind}<{self.compute}, RowMap<{self.rank}>{one_a_row}>"
+        return f"{kind}<{self.compute}, {rows}{one_a_row}>"
 
     def rows(self, count: int, sizes: Sequence[int]) -> str:
         """Append the row count and the row dimensions, with reciprocals for 32-bit division."""

@@ -119,6 +119,8 @@ def of_call(bound: Bound) -> Signature:
         options["out"] = [_text(bound.out[name]) for name in bound.op.outputs]
     if isinstance(bound.generator, Tensor):
         options["generator"] = _text(bound.generator)
+    if bound.whole is not None:
+        options["part_of"] = [list(one) for one in bound.whole]
     return Signature(bound.op.text, _text(bound.x), values, options)
 
 

@@ -38,19 +38,28 @@ def keep_mask(
     offset: int,
     p: float,
     shared: Collection[int] = (),
+    strides: Sequence[int] | None = None,
+    first: int = 0,
     device: torch.device | str = "cpu",
 ) -> Tensor:
     """True where an element is kept; rows and columns are numbered in the order of the dims.
 
     Seed and offset count as the kernels take them, modulo 2^64. Along the `shared` dimensions all
-    elements have one draw, that of a tensor in which those have size 1.
+    elements have one draw, that of a tensor in which those have size 1. Of a part of a tensor,
+    `first` is the number of the first row, and `strides` say what a step along each dimension adds.
     """
     whole, shape = tuple(shape), [1 if dim in shared else n for dim, n in enumerate(shape)]
     rows = [dim for dim in range(len(shape)) if dim not in reduced]
     columns = math.prod(shape[dim] for dim in reduced)
     count = math.prod(shape[dim] for dim in rows)
     calls = (columns + 7) // 8
-    row = torch.arange(count, device=device)[:, None].expand(count, calls)
+    row = torch.arange(count, device=device)
+    if strides is not None:
+        row = torch.full([shape[dim] for dim in rows], first, device=device)
+        for at, dim in enumerate(rows):
+            along = torch.arange(shape[dim], device=device) * strides[dim]
+            row += along.view(-1, *[1] * (len(rows) - 1 - at))
+    row = row.reshape(count, 1).expand(count, calls)
     call = torch.arange(calls, device=device).expand(count, calls)
     counter = (
         call,

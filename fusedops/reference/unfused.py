@@ -22,7 +22,8 @@ from torch import Tensor
 from fusedops.bind.arranged import arranged, restored
 from fusedops.bind.bind import Bound
 from fusedops.bind.generator import draw
-from fusedops.bind.shared_draws import shared_dims
+from fusedops.bind.shared_draws import drawn_rows
+from fusedops.bind.whole import first_query, first_rows
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Functor, TableOf
 from fusedops.reference.dropout_mask import keep_mask, keep_scale
@@ -35,7 +36,7 @@ class Chain:
         self._bound = bound
         self.columns = bound.columns
         self._rows = [dim for dim in range(bound.x.dim()) if dim not in bound.reduced]
-        self.queries = bound.x.shape[self._rows[-1]] if self._rows else 1
+        self.queries = bound.counted[self._rows[-1]] if self._rows else 1
         self.saved: dict[str, Tensor] = {}
         self._dropout_slot = -1
         self._drawn: tuple[int, int] | None = None
@@ -77,7 +78,9 @@ class Chain:
 
     def query(self) -> Tensor:
         """The number of each row's query, as a column."""
-        return torch.arange(self.queries, device=self._bound.x.device)[:, None]
+        x, first = self._bound.x, first_query(self._bound.whole, self._rows)
+        here = x.shape[self._rows[-1]] if self._rows else 1
+        return torch.arange(first, first + here, device=x.device)[:, None]
 
     def position(self, dim: int) -> Tensor:
         """The coordinates along a dimension of x, arranged."""
@@ -136,13 +139,18 @@ class Chain:
         seed, offset = self._drawn
         assert functor.draws is not None, f"{functor!r} says that it does not draw"
         p = bound.operands[functor.draws]
+        maps = drawn_rows(bound.counted, bound.reduced, [functor])
+        first = first_rows(bound.whole, maps) or {}
+        ((shared, strides),) = maps.items()
         kept = keep_mask(
             tuple(x.shape),
             bound.reduced,
             seed=seed,
             offset=offset + self._dropout_slot,
             p=p,
-            shared=shared_dims(functor, x.dim()),
+            shared=shared,
+            strides=strides,
+            first=first.get(shared, 0),
             device=x.device,
         )
         return self.arrange(kept), keep_scale(p)

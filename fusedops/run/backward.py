@@ -18,6 +18,7 @@ from fusedops import _runtime
 from fusedops.bind.bind import KEPT, Bound
 from fusedops.bind.geometry import Geometry
 from fusedops.bind.tables import seen, tables_of
+from fusedops.bind.whole import first_query, first_rows
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member, Members
 from fusedops.generate.target import Target
@@ -330,11 +331,13 @@ class Backward:
             compute=self.compute,
             sizes=geometry.sizes,
             columns=geometry.columns,
-            queries=x.shape[rows[-1]] if rows else 1,
+            queries=bound.counted[rows[-1]] if rows else 1,
+            first_query=first_query(bound.whole, rows),
             operands=operands,
             outputs={n: views[saved_name(n)] for n in op.saves if saved_name(n) in views},
             maps=forward.row_maps(bound, self.maps),
             tables=bound.tables,
+            first_rows=first_rows(bound.whole, forward.row_numbers(bound)),
             slots=self.slots,
             output_gradients={
                 n: views[joining_name(n)] for n in op.joining if n in gradient.joining

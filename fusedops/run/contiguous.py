@@ -31,6 +31,8 @@ def options(bound: Bound) -> dict[str, Any]:
         "dtype": bound.dtype,
         "training": bool(bound.dropout_slots),
         "generator": bound.generator,
+        "part_of": bound.whole
+        and tuple(tuple(one[dim] for dim in order(rank, bound.reduced)) for one in bound.whole),
     }
 
 

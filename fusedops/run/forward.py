@@ -22,6 +22,7 @@ from fusedops.bind.geometry import Geometry, Placed, Strided, Virtual, place
 from fusedops.bind.operands import FLOATING
 from fusedops.bind.positions import row_positions
 from fusedops.bind.shared_draws import drawn_rows
+from fusedops.bind.whole import first_query, first_rows
 from fusedops.errors import UnsupportedError
 from fusedops.generate.arguments import ArgumentWriter, RowMaps
 from fusedops.generate.target import Target
@@ -231,11 +232,13 @@ def describe(bound: Bound, target: Target | None = None, reading: Reading = USUA
         compute="double" if bound.compute is torch.float64 else "float",
         sizes=geometry.sizes,
         columns=geometry.columns,
-        queries=x.shape[rows[-1]] if rows else 1,
+        queries=bound.counted[rows[-1]] if rows else 1,
+        first_query=first_query(bound.whole, rows),
         operands=operands,
         outputs=views,
         maps=row_maps(bound, places),
         tables=bound.tables,
+        first_rows=first_rows(bound.whole, row_numbers(bound)),
         slots=op.slots,
         drawn_in_memory=isinstance(bound.generator, Tensor),
     )
@@ -348,7 +351,7 @@ def placed(bound: Bound, parts: Sequence[Part], summed: Sequence[int] = ()) -> G
 
 def row_numbers(bound: Bound) -> dict[tuple[int, ...], list[int]]:
     """The maps from rows to their numbers in the dropout contract (`drawn_rows`) of a call."""
-    return drawn_rows(tuple(bound.x.shape), bound.reduced, (*bound.load, *bound.store))
+    return drawn_rows(bound.counted, bound.reduced, (*bound.load, *bound.store))
 
 
 def _coordinates(bound: Bound) -> dict[int, list[int]]:

@@ -116,6 +116,16 @@ def refuse_classes(op: Declaration, named: Mapping[str, Any], error: Exception) 
     classes = {
         key: one for key, one in named.items() if isinstance(one, Tensor) and not _is_plain(one)
     }
+    plain = [
+        key for key, one in named.items() if isinstance(one, Tensor) and _is_plain(one) and classes
+    ]
+    if plain and "got mixed torch.Tensor and DTensor" in str(error):
+        raise UnsupportedError(
+            f"{op.name}: {' and '.join(map(described, plain))} must be distributed as "
+            f"{_classes(classes)} is, got plain tensors; distribute_tensor(tensor, mesh, "
+            "placements) makes such a one, distribute_module the parameters of a module, or give "
+            f"the op the shards alone, say {next(iter(classes))}.to_local()"
+        ) from error
     said = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
     raise UnsupportedError(
         f"{op.name}: {_classes(classes) or 'a mode'} cannot be computed with here ({said}); give "

@@ -6,6 +6,8 @@
   outputs and, with ``keep``, a row's statistics after them. Where no operand is a tensor, the list
   of tensors holds x, under that name, or nothing.
 - ``fusedops::backward(...)`` gives the wanted gradients.
+- ``part_of`` of both is empty, or holds the sizes of the tensor of which x is a part and then the
+  index of x's first element in it.
 - ``fusedops::draw(room, count)`` gives the seed and offset that dropouts start from, two int64 on
   the device of ``room``. That is a ``torch.empty`` of the caller's and says which draw this is: to
   AOTAutograd two calls with equal arguments are one, whatever their tags, but no two empty tensors
@@ -22,8 +24,8 @@ raise `UnsupportedError`; ``op.unfused`` has them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, library
@@ -31,13 +33,13 @@ from torch import Tensor, library
 from fusedops.bind.bind import KEPT, Bound, bind
 from fusedops.bind.generator import draw_in_memory
 from fusedops.bind.operands import check_device
-from fusedops.bind.scalars import check_draw
 from fusedops.bind.tables import tables_of
 from fusedops.declare.text import read
 from fusedops.errors import UnsupportedError
 from fusedops.reference.unfused import run
 from fusedops.run.autograd import refuse_second, run_backward, what_is_kept
 from fusedops.run.saved_tensors import RESULT, is_exact
+from fusedops.torch_ops.calls import BackwardCall, ForwardCall, Shapes, like, pair_of
 from fusedops.torch_ops.stand_ins import stand_in, table_stand_in
 
 if TYPE_CHECKING:
@@ -52,13 +54,14 @@ _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
 
 _namespace.define(
     "forward(Tensor x, Tensor[] tensors, str[] names, float[] numbers, SymInt[] counts, "
-    "Tensor? draw, str op, int[] dim, ScalarType dtype, bool keep) -> Tensor[]",
+    "Tensor? draw, str op, int[] dim, ScalarType dtype, bool keep, SymInt[] part_of=[]) "
+    "-> Tensor[]",
     tags=_TAGS,
 )
 _namespace.define(
     "backward(Tensor[] upstream, str[] outputs, Tensor kept, Tensor[] tensors, str[] names, "
     "SymInt[] sizes, str[] described, float[] numbers, SymInt[] counts, Tensor? draw, str op, "
-    "int[] dim, ScalarType dtype, str[] wanted) -> Tensor[]",
+    "int[] dim, ScalarType dtype, str[] wanted, SymInt[] part_of=[]) -> Tensor[]",
     tags=_TAGS,
 )
 _namespace.define(
@@ -71,57 +74,16 @@ for _key in ("AutocastCPU", "AutocastCUDA"):
         _namespace.impl(_name, library.fallthrough_kernel, _key)
 
 
-class _Forward(NamedTuple):
-    """The arguments of ``forward``."""
-
-    x: Tensor
-    tensors: Sequence[Tensor]
-    names: Sequence[str]
-    numbers: Sequence[float]
-    counts: Sequence[int]
-    draw: Tensor | None
-    op: str
-    dim: Sequence[int]
-    dtype: torch.dtype
-    keep: bool
-
-    @property
-    def called(self) -> Runnable:
-        """The op, with the draw checked for it."""
-        called: Runnable = read(self.op)
-        if self.draw is not None:
-            check_draw(called.name, self.draw, self.x)
-        return called
-
-
-class _Backward(NamedTuple):
-    """The arguments of ``backward``."""
-
-    upstream: Sequence[Tensor]
-    outputs: Sequence[str]
-    kept: Tensor
-    tensors: Sequence[Tensor]
-    names: Sequence[str]
-    sizes: Sequence[int]
-    described: Sequence[str]
-    numbers: Sequence[float]
-    counts: Sequence[int]
-    draw: Tensor | None
-    op: str
-    dim: Sequence[int]
-    dtype: torch.dtype
-    wanted: Sequence[str]
-
-
 # ------------------------------------------------------------------------------------------- run
 
 
 def _forward(*arguments: Any) -> list[Tensor]:
-    call = _Forward(*arguments)
+    call = ForwardCall(*arguments)
     called, draw = call.called, call.draw
     x, *tensors = _memory((call.x, *call.tensors), call.dim)
     operands = _operands(called, tensors, call.names, call.numbers, call.counts)
     options: dict[str, Any] = {"dim": tuple(call.dim), "dtype": call.dtype}
+    options["part_of"] = pair_of(call.part_of)
     with torch.no_grad():
         if x.numel() == 0:
             return _nothing(bind(called, x, operands, options)._replace(keep=call.keep))
@@ -131,20 +93,21 @@ def _forward(*arguments: Any) -> list[Tensor]:
 
 
 def _backward(*arguments: Any) -> list[Tensor]:
-    call = _Backward(*arguments)
+    call = BackwardCall(*arguments)
     called: Runnable = read(call.op)
-    shapes = dict(_described(call.sizes, call.described))
+    shapes = Shapes.of(call).local
     incoming = dict(zip(call.outputs, _memory(call.upstream), strict=True))
     kept, *tensors = _memory((call.kept, *call.tensors))
     known = dict(zip(call.names, tensors, strict=True))
     x_shape = known["x"].shape if "x" in known else shapes["x"][1]
     if x_shape.numel() == 0:
         _check_nothing(called, call, incoming, x_shape)
-        found = _like(call.wanted, known, shapes)
+        found = like(call.wanted, known, shapes)
         return [kept.new_zeros(shape, dtype=one) for one, shape in found]
     present = [*known, *shapes]
     given: dict[str, Any] = {**shapes, **_numbers(called, present, call.numbers, call.counts)}
     given.update(dim=list(call.dim), training=call.draw is not None, generator=_drawn(call.draw))
+    given["part_of"] = pair_of(call.part_of)
     recorded = (called, frozenset(call.wanted), list(call.names), given, call.dtype, x_shape)
     arriving = [incoming.get(name) for name in called.outputs]
     with torch.no_grad():
@@ -170,7 +133,7 @@ def _memory(tensors: Sequence[Tensor], dim: Sequence[int] = ()) -> list[Tensor]:
 
 
 def _check_nothing(
-    op: Runnable, call: _Backward, incoming: Mapping[str, Tensor], x_shape: Sequence[int]
+    op: Runnable, call: BackwardCall, incoming: Mapping[str, Tensor], x_shape: Sequence[int]
 ) -> None:
     """Refuse what is not zero among the gradients of a call without elements.
 
@@ -229,33 +192,11 @@ def _numbers(
     }
 
 
-def _described(
-    sizes: Sequence[int], described: Sequence[str]
-) -> Iterator[tuple[str, tuple[torch.dtype, Any]]]:
-    """Tensors that the backward pass does not read, by name: dtype and shape."""
-    start = 0
-    for entry in described:
-        name, dtype, rank = entry.split()
-        shape = sizes[start : start + int(rank)]
-        start += int(rank)
-        plain = all(type(size) is int for size in shape)
-        yield name, (getattr(torch, dtype), torch.Size(shape) if plain else tuple(shape))
-
-
-def _like(
-    wanted: Sequence[str], known: Mapping[str, Tensor], shapes: Mapping[str, tuple[Any, Any]]
-) -> list[tuple[torch.dtype, Any]]:
-    """Dtypes and shapes of gradients: those of what they belong to."""
-    return [
-        (known[name].dtype, known[name].shape) if name in known else shapes[name] for name in wanted
-    ]
-
-
 # ------------------------------------------------------------------------------------ shapes alone
 
 
 def _fake_forward(*arguments: Any) -> list[Tensor]:
-    call = _Forward(*arguments)
+    call = ForwardCall(*arguments)
     called, x = call.called, call.x
     for name, tensor in zip(call.names, call.tensors, strict=True):
         check_device(called.name, name, tensor, x)
@@ -281,9 +222,9 @@ def _fake_forward(*arguments: Any) -> list[Tensor]:
 
 
 def _fake_backward(*arguments: Any) -> list[Tensor]:
-    call = _Backward(*arguments)
+    call = BackwardCall(*arguments)
     known = dict(zip(call.names, call.tensors, strict=True))
-    found = _like(call.wanted, known, dict(_described(call.sizes, call.described)))
+    found = like(call.wanted, known, Shapes.of(call).local)
     return [call.kept.new_empty(list(shape), dtype=one) for one, shape in found]
 
 
@@ -303,7 +244,7 @@ for _name, _fake in (
 
 
 def _set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    call = _Forward(*inputs)
+    call = ForwardCall(*inputs)
     ctx.set_materialize_grads(False)
     op: Runnable = read(call.op)
     # Tensors are saved apart, or not kept at all.
@@ -343,7 +284,7 @@ def _set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
 
 
 def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ...]:
-    call: _Forward = ctx.call
+    call: ForwardCall = ctx.call
     op: Runnable = read(call.op)
     if not call.keep:
         raise UnsupportedError(
@@ -372,13 +313,14 @@ def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ..
         call.dim,
         call.dtype,
         ctx.wanted,
+        call.part_of,
     )
     found = dict(zip(ctx.wanted, results, strict=True))
     x = found.pop("x", None)
     operands = [found.get(name) for name in call.names]
     # An empty list counts as one of tensors.
     lists: list[Any] = [None if given else [] for given in (call.names, call.numbers, call.counts)]
-    return x, operands, *lists, None, None, None, None, None
+    return x, operands, *lists, *[None] * 6
 
 
 def _refuse_vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
@@ -392,7 +334,7 @@ def _refuse_vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
 
 
 def _set_up_once(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    ctx.name = read(_Backward(*inputs).op).name
+    ctx.name = read(BackwardCall(*inputs).op).name
 
 
 library.register_autograd(

@@ -16,12 +16,13 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import fusedops.torch_ops.operators  # noqa: F401 (registers them)
-from fusedops.bind.arranged import arranged, restored
+from fusedops.bind.arranged import arranged, order, restored
 from fusedops.bind.bind import check_names, check_number, find_reduced
 from fusedops.bind.scalars import check_offset, check_pair
 from fusedops.bind.tables import tables_of
 from fusedops.declare.text import lacking_text
 from fusedops.errors import UnsupportedError
+from fusedops.torch_ops.distributed import is_distributed, located, register, shared_draw
 
 if TYPE_CHECKING:
     from fusedops.run.runnable import Runnable
@@ -59,6 +60,13 @@ def call_operator(
             "tensors of other classes); leave it away, or use op.unfused"
         )
     reduced = find_reduced(op, name, x.shape, options)
+    if is_distributed(x) and not torch.compiler.is_compiling():
+        from fusedops.torch_ops import columns
+
+        spread: Any = x
+        over = columns.sharded_columns(op, spread, operands, reduced)
+        if over is not None:
+            return columns.merged_columns(op, spread, operands, dtype, over)
     names: list[str] = []
     tensors: list[Tensor] = []
     numbers: list[float] = []
@@ -101,17 +109,38 @@ def call_operator(
         ]
         x = arranged(x, x.shape, reduced)
         dim = tuple(range(x.dim() - len(reduced), x.dim()))
+    part_of = _flat(options.get("part_of"), order(x.dim(), reduced) if len(reduced) > 1 else None)
+    if is_distributed(x):
+        register()
+        if part_of:
+            raise UnsupportedError(
+                f"{name}: part_of= is for plain tensors; a DTensor says itself where its shards "
+                "lie, so leave it away"
+            )
+        x, part_of = located(op, x, dim, draw is not None)
+        if draw is not None and not is_distributed(draw):
+            draw = shared_draw(draw, x, options.get("generator") is None)
     if not tensors:  # AOTInductor runs no operator whose list of tensors is empty
         names, tensors = ["x"], [x]
     text = lacking_text(op.text, lacking) if lacking else op.text
     outputs = torch.ops.fusedops.forward(
-        x, tensors, names, numbers, counts, draw, text, dim, dtype, keep
+        x, tensors, names, numbers, counts, draw, text, dim, dtype, keep, part_of
     )
     if keep:
         outputs = outputs[:-1]
     if len(reduced) > 1:
         outputs = [restored(y, reduced).contiguous() if y.dim() == x.dim() else y for y in outputs]
     return outputs[0] if len(op.outputs) == 1 else op.result_type(*outputs)
+
+
+def _flat(part_of: Any, dims: list[int] | None) -> list[int]:
+    """The option as the operator takes it, for an x whose dimensions are in the order of `dims`."""
+    if part_of is None:
+        return []
+    sizes, first = part_of
+    if dims is not None:
+        sizes, first = [sizes[dim] for dim in dims], [first[dim] for dim in dims]
+    return [*sizes, *first]
 
 
 def _is_transformed() -> bool:

@@ -157,4 +157,16 @@ struct RowMap<0> {
   }
 };
 
+/// The number of a row of a part of a tensor, whose first row has another number than 0.
+template <int kRank>
+struct PartRowMap {
+  RowMap<kRank> within;
+  int64_t first;
+
+  template <class Row>
+  FUSEDOPS_HD int64_t operator()(const Row& row) const {
+    return first + within(row);
+  }
+};
+
 }  // namespace fusedops

@@ -1,0 +1,142 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The arguments of the operators of torch by name, and what follows from them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fusedops.bind.scalars import check_draw
+from fusedops.bind.tables import tables_of
+from fusedops.declare.text import read
+
+if TYPE_CHECKING:
+    from fusedops.run.runnable import Runnable
+
+__all__ = ["BackwardCall", "ForwardCall", "Shapes", "like", "pair_of"]
+
+
+class ForwardCall(NamedTuple):
+    """The arguments of ``forward``."""
+
+    x: Tensor
+    tensors: Sequence[Tensor]
+    names: Sequence[str]
+    numbers: Sequence[float]
+    counts: Sequence[int]
+    draw: Tensor | None
+    op: str
+    dim: Sequence[int]
+    dtype: torch.dtype
+    keep: bool
+    part_of: Sequence[int] = ()
+
+    @property
+    def called(self) -> Runnable:
+        """The op, with the draw checked for it."""
+        called: Runnable = read(self.op)
+        if self.draw is not None:
+            check_draw(called.name, self.draw, self.x)
+        return called
+
+
+class BackwardCall(NamedTuple):
+    """The arguments of ``backward``."""
+
+    upstream: Sequence[Tensor]
+    outputs: Sequence[str]
+    kept: Tensor
+    tensors: Sequence[Tensor]
+    names: Sequence[str]
+    sizes: Sequence[int]
+    described: Sequence[str]
+    numbers: Sequence[float]
+    counts: Sequence[int]
+    draw: Tensor | None
+    op: str
+    dim: Sequence[int]
+    dtype: torch.dtype
+    wanted: Sequence[str]
+    part_of: Sequence[int] = ()
+
+
+class Shapes(NamedTuple):
+    """Dtypes and shapes of the tensors that a backward call does not read, by name.
+
+    ``whole`` has them as they are described. Where tensors are sharded that is the shape of the
+    whole tensor, since numbers are not sharded with it; ``local`` has those of the shards, which
+    follow from the rows of the saved statistics: an operand has a row dimension in x's size or in
+    size 1, and columns are never sharded.
+    """
+
+    whole: dict[str, tuple[torch.dtype, Any]]
+    local: dict[str, tuple[torch.dtype, Any]]
+
+    @staticmethod
+    def whole_of(call: BackwardCall) -> dict[str, tuple[torch.dtype, Any]]:
+        """As they are described."""
+        return dict(_described(call.sizes, call.described))
+
+    @classmethod
+    def of(cls, call: BackwardCall) -> Shapes:
+        """Those of a call."""
+        whole = cls.whole_of(call)
+        known = dict(zip(call.names, call.tensors, strict=True))
+        dim = {*call.dim}
+        x = known["x"].shape if "x" in known else whole["x"][1]
+        rows = iter(call.kept.shape[:-1])
+        here = [size if at in dim else next(rows) for at, size in enumerate(x)]
+        called: Runnable = read(call.op)
+        tables = tables_of((*called.load, *called.store))
+        local = {
+            name: (dtype, shape if name in tables else _cut(shape, here))
+            for name, (dtype, shape) in whole.items()
+        }
+        return cls(whole, local)
+
+
+def pair_of(part_of: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """The option of this name: sizes and first index apart; None if there are none."""
+    half = len(part_of) // 2
+    return (tuple(part_of[:half]), tuple(part_of[half:])) if part_of else None
+
+
+def like(
+    wanted: Sequence[str], known: Mapping[str, Tensor], shapes: Mapping[str, tuple[Any, Any]]
+) -> list[tuple[torch.dtype, Any]]:
+    """Dtypes and shapes of gradients: those of what they belong to."""
+    return [
+        (known[name].dtype, known[name].shape) if name in known else shapes[name] for name in wanted
+    ]
+
+
+def _cut(shape: Sequence[int], x: Sequence[int]) -> Any:
+    """The shape of an operand's shard beside an x of this shape; sizes of 1 are broadcast."""
+    of_x = x[len(x) - len(shape) :]
+    cut = [_size(size, there) for size, there in zip(shape, of_x, strict=True)]
+    return torch.Size(cut) if all(type(size) is int for size in cut) else tuple(cut)
+
+
+def _size(size: Any, there: Any) -> Any:
+    if type(size) is int:
+        return size if size == 1 else there
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    return size if free_unbacked_symbols(size) else there  # which may be a size of 1 when it runs
+
+
+def _described(
+    sizes: Sequence[int], described: Sequence[str]
+) -> Iterator[tuple[str, tuple[torch.dtype, Any]]]:
+    """Tensors that the backward pass does not read, by name: dtype and shape."""
+    start = 0
+    for entry in described:
+        name, dtype, rank = entry.split()
+        shape = sizes[start : start + int(rank)]
+        start += int(rank)
+        plain = all(type(size) is int for size in shape)
+        yield name, (getattr(torch, dtype), torch.Size(shape) if plain else tuple(shape))

@@ -1,0 +1,134 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Distributed tensors (DTensor) in a call: which part of x a rank has, and draws that ranks share.
+
+Dynamo reads this module's Python. How the operators are computed on shards, `sharding` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from fusedops.torch_ops.counted import dims_that_count, never_sharded
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
+
+    from fusedops.declare.declaration import Declaration
+
+__all__ = [
+    "first_index",
+    "is_distributed",
+    "local_shape",
+    "located",
+    "located_placements",
+    "register",
+    "shared_draw",
+]
+
+
+def is_distributed(value: Any) -> bool:
+    """Whether this is a distributed tensor. Its module is not imported to find out."""
+    return type(value).__name__ == "DTensor"
+
+
+def register() -> bool:
+    """Register the strategies for shards with DTensor, once."""
+    from fusedops.torch_ops import sharding
+
+    sharding.register()
+    return True
+
+
+# Dynamo runs it as it traces, as `torch.compiler.assume_constant_result` says: were it traced, the
+# strategies would be there only once the graph has been made.
+register._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def located(
+    op: Declaration, x: DTensor, reduced: Sequence[int], draws: bool
+) -> tuple[DTensor, list[int]]:
+    """X and what ``part_of`` is of its shard.
+
+    That is nothing where no coordinate decides anything, or all shards have all that count. Else x
+    is redistributed first if it has to be, for only now is it known where a shard will lie.
+    """
+    placements = located_placements(op, x, reduced, draws)
+    if placements is None:
+        return x, []
+    if list(x.placements) != placements:
+        x = x.redistribute(placements=placements)
+    return x, [*x.shape, *first_index(x.shape, x.placements, x.device_mesh)]
+
+
+def located_placements(
+    op: Declaration, x: DTensor, reduced: Sequence[int], draws: bool
+) -> list[Any] | None:
+    """How x is placed where a shard must know where it lies; None where it need not."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    counted = dims_that_count(op, x.dim(), reduced, draws)
+    whole = {*reduced} | never_sharded(op, x.dim())
+    placements = [
+        one if type(one) is Shard and one.dim not in whole else Replicate()
+        for one in x.placements
+    ]
+    return placements if any(type(p) is Shard and p.dim in counted for p in placements) else None
+
+
+def first_index(shape: Sequence[int], placements: Sequence[Any], mesh: DeviceMesh) -> list[int]:
+    """The index of the first element of this rank's shard."""
+    return _shard(shape, placements, mesh)[0]
+
+
+def local_shape(shape: Sequence[int], placements: Sequence[Any], mesh: DeviceMesh) -> list[int]:
+    """The shape of this rank's shard."""
+    return _shard(shape, placements, mesh)[1]
+
+
+def _shard(
+    shape: Sequence[int], placements: Sequence[Any], mesh: DeviceMesh
+) -> tuple[list[int], list[int]]:
+    """Where this rank's shard begins, and its sizes.
+
+    Each dimension of the mesh cuts what the ones before it have left, as torch.chunk does.
+    """
+    from torch.distributed.tensor import Shard
+
+    first, sizes = [0] * len(shape), list(shape)
+    place = mesh.get_coordinate()
+    if place is None:
+        return first, sizes  # no rank of this mesh; it has no shard
+    for at, placement in enumerate(placements):
+        if type(placement) is not Shard:
+            continue
+        dim = placement.dim
+        chunk = -(-sizes[dim] // mesh.size(at))
+        begin = min(place[at] * chunk, sizes[dim])
+        sizes[dim] = min(chunk, sizes[dim] - begin)
+        first[dim] += begin
+    return first, sizes
+
+
+def shared_draw(draw: Tensor, x: DTensor, drawn_here: bool) -> DTensor:
+    """Seed and offset as a tensor that all ranks of x's mesh have.
+
+    What each rank has drawn from a generator of its own is replaced by what the first has drawn, so
+    that replicas cannot differ. Numbers that the caller gave are those of all ranks.
+    """
+    from torch.distributed.tensor import DTensor, Partial, Replicate
+
+    mesh = x.device_mesh
+    if not drawn_here:
+        return DTensor.from_local(draw, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    # A sum to which the first rank alone adds something is a broadcast that Dynamo can trace.
+    mine = draw if not any(mesh.get_coordinate() or ()) else draw * 0
+    shared = DTensor.from_local(mine, mesh, [Partial()] * mesh.ndim, run_check=False)
+    for done in range(1, mesh.ndim + 1):
+        left: list[Any] = [Partial()] * (mesh.ndim - done)
+        shared = shared.redistribute(placements=[Replicate()] * done + left)
+    return shared

@@ -1,0 +1,95 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Processes of one process group, started once for all tests of a file: they run functions by name.
+
+A rank that fails, dies or hangs fails the test, which then says what each rank said; the group is
+started anew for the next test.
+"""
+
+import os
+import socket
+import time
+import traceback
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import multiprocessing
+
+#: How long a test's function may take, in seconds. A rank that waits for another never returns.
+LIMIT = 120
+
+
+class Ranks:
+    """Processes that wait for a function, run it, and answer with what it raised."""
+
+    def __init__(self, world, backend="gloo"):
+        self.world, self.backend = world, backend
+        self._processes, self._pipes = [], []
+
+    def run(self, function, *arguments, environment=None):
+        """Run `function(*arguments)` on every rank; `environment` is a dict for each rank."""
+        if not self._processes:
+            self._start()
+        for rank, pipe in enumerate(self._pipes):
+            pipe.send((function, arguments, (environment or {}).get(rank, {})))
+        failed, waiting = {}, set(range(self.world))
+        until = time.monotonic() + LIMIT
+        while waiting and time.monotonic() < until:
+            for rank in [*waiting]:
+                if self._pipes[rank].poll(0.02):
+                    waiting.remove(rank)
+                    if (answer := self._answer(rank)) is not None:
+                        failed[rank] = answer
+                        # The others, who may wait for this one, see that it has ended.
+                        until = min(until, time.monotonic() + 20)
+        failed |= dict.fromkeys(waiting, "has not answered")
+        if failed:
+            self.stop()
+            pytest.fail("\n".join(f"rank {rank}: {text}" for rank, text in failed.items()))
+
+    def _answer(self, rank):
+        try:
+            return self._pipes[rank].recv()
+        except EOFError:
+            return f"ended with status {self._processes[rank].exitcode}"
+
+    def _start(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        context = multiprocessing.get_context("spawn")
+        for rank in range(self.world):
+            here, there = context.Pipe()
+            process = context.Process(
+                target=_serve, args=(there, rank, self.world, port, self.backend), daemon=True
+            )
+            process.start()
+            there.close()
+            self._processes.append(process)
+            self._pipes.append(here)
+
+    def stop(self):
+        """End the processes."""
+        for process in self._processes:
+            process.terminate()
+            process.join(10)
+        self._processes, self._pipes = [], []
+
+
+def _serve(pipe, rank, world, port, backend):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
+    dist.init_process_group(backend, rank=rank, world_size=world)
+    while True:
+        function, arguments, environment = pipe.recv()
+        try:
+            os.environ.update(environment)
+            function(*arguments)
+            dist.barrier()
+            pipe.send(None)
+        except BaseException:  # a failed assertion or a skip is an answer, too
+            pipe.send(traceback.format_exc())
+            return

@@ -1,0 +1,134 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""What an op does with distributed tensors, seen from one rank of four that talks to nobody.
+
+Nothing that comes from other ranks is looked at here: test_sharded.py runs four processes.
+"""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+from cases import randn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+import fusedops as fo
+
+fake_pg = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+
+SHAPE = (6, 4, 5, 16)
+ATTENTION = fo.Softmax(
+    load=[fo.Bias("bias"), fo.Causal()], store=[fo.Dropout("p"), fo.Dropout("q", shared=-1)]
+)
+
+
+@pytest.fixture
+def mesh():
+    """Rank 3 of a mesh of two by two."""
+    dist.init_process_group("fake", rank=3, world_size=4, store=fake_pg.FakeStore())
+    yield init_device_mesh("cpu", (2, 2))
+    dist.destroy_process_group()
+
+
+def shard(tensor, mesh, *placements):
+    """The part of a tensor that rank 3, the last in each dimension of the mesh, has of it."""
+    here = tensor
+    for one in placements:
+        if isinstance(one, Shard):
+            here = here.chunk(2, one.dim)[1]
+    return DTensor.from_local(
+        here.contiguous(),
+        mesh,
+        placements,
+        run_check=False,
+        shape=tensor.shape,
+        stride=tensor.stride(),
+    )
+
+
+@pytest.mark.parametrize("dims", [(0, 1), (2, 0), (2, 2), (0, 0)])
+def test_a_shard_has_the_bits_of_the_whole(mesh, dims):
+    x, dy, bias = randn(*SHAPE), randn(*SHAPE, seed=1), randn(5, 16, seed=2)
+    given = {"p": 0.3, "q": 0.2, "generator": (7, 1)}
+    leaf = x.clone().requires_grad_()
+    want = ATTENTION(leaf, bias=bias, **given)
+    want.backward(dy)
+    to = [Shard(dim) for dim in dims]
+    of_bias = [Shard(0) if dim == 2 else Replicate() for dim in dims]
+    mine = shard(x, mesh, *to).requires_grad_()
+    of_columns = shard(bias, mesh, *of_bias).requires_grad_()
+    got = ATTENTION(mine, bias=of_columns, **given)
+    got.backward(shard(dy, mesh, *to))
+    assert list(got.placements) == to
+    assert torch.equal(got.to_local(), shard(want.detach(), mesh, *to).to_local())
+    assert torch.equal(mine.grad.to_local(), shard(leaf.grad, mesh, *to).to_local())
+    # A sum over samples and heads is one over the samples and heads that are here.
+    wanted = [Shard(0) if dim == 2 else Partial() for dim in dims]
+    assert list(of_columns.grad.placements) == wanted
+    assert of_columns.grad.shape == bias.shape
+
+
+def test_what_moves_least_is_taken(mesh):
+    op = fo.LayerNorm(load=[fo.Residual("r")])
+    everywhere = shard(randn(*SHAPE), mesh, Replicate(), Replicate())
+    halves = shard(randn(*SHAPE, seed=1), mesh, Replicate(), Shard(1))
+    # A tensor that all ranks have is cut for nothing.
+    assert op(everywhere, r=halves).placements == (Replicate(), Shard(1))
+    assert op.explain(everywhere, r=halves).redistributed == (
+        "x from (Replicate, Replicate) to (Replicate, Shard(1)): 0 bytes to each rank",
+    )
+
+
+def test_explain_counts_bytes(mesh):
+    op = fo.LayerNorm(load=[fo.Dropout("p")])
+    x = shard(randn(8, 6, 64), mesh, Shard(0), Shard(2))
+    told = op.explain(x, p=0.5)
+    assert told.redistributed == (
+        "x from (Shard(0), Shard(2)) to (Shard(0), Replicate): 3072 bytes to each rank",
+    )
+    assert told.rows == 24
+    assert "redistributed" in str(told)
+    parts = DTensor.from_local(randn(8, 64), mesh, [Partial(), Replicate()], run_check=False)
+    assert op.explain(parts, p=0.0).redistributed == (
+        "x from (Partial, Replicate) to (Replicate, Replicate): 2048 bytes to each rank",
+    )
+
+
+def test_a_plain_operand_is_refused(mesh):
+    with pytest.raises(fo.UnsupportedError, match=r"operand 'bias'.*distribute_tensor"):
+        fo.Softmax(load=[fo.Bias("bias")])(
+            shard(randn(4, 8), mesh, Shard(0), Replicate()), bias=randn(8)
+        )
+
+
+def test_a_distributed_tensor_takes_no_part_of(mesh):
+    x = shard(randn(4, 8), mesh, Shard(0), Replicate())
+    with pytest.raises(fo.UnsupportedError, match="part_of= is for plain tensors"):
+        fo.Softmax()(x, part_of=((8, 8), (4, 0)))
+
+
+COMPILED_FIRST = """
+import torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+import fusedops as fo
+
+dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+mesh = init_device_mesh("cpu", (2,))
+x = DTensor.from_local(torch.randn(3, 8), mesh, [Shard(0)], run_check=False).requires_grad_()
+r = DTensor.from_local(torch.randn(3, 8), mesh, [Shard(0)], run_check=False)
+op = fo.LayerNorm(load=[fo.Residual("r")])
+y = torch.compile(op, fullgraph=True, backend="aot_eager")(x, r=r)
+y.backward(y.detach())
+assert y.placements == x.grad.placements == (Shard(0),)
+"""
+
+
+@pytest.mark.thorough
+def test_the_first_call_may_be_a_compiled_one():
+    """A strategy is registered as Dynamo traces; it would not be if the registration were traced."""
+    subprocess.run([sys.executable, "-c", COMPILED_FIRST], check=True, timeout=240)
