@@ -68,9 +68,10 @@ def _choices() -> dict[_Choice, ops.Softmax]:
     flags = (False, True)
     masks: tuple[tuple[str, ...], ...] = ((), ("bias",), ("mask",), ("causal",))
     found: dict[_Choice, ops.Softmax] = {}
-    for mask, softcap, position, dropout, sink in itertools.product(masks, *[flags] * 4):
-        names = (*mask, *["softcap"] * softcap, *["position_bias"] * position)
-        found[frozenset(names), dropout, sink] = _declare(frozenset(names), dropout, sink)
+    more = ((), ("softcap",), ("position_bias",), ("softcap", "position_bias"))
+    for mask, others, dropout, sink in itertools.product(masks, more, flags, flags):
+        names = frozenset((*mask, *others))
+        found[names, dropout, sink] = _declare(names, dropout, sink)
     return found
 
 
