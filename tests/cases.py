@@ -155,7 +155,7 @@ def compare(chain, x, operands, got: Mapping, *, seed=1, training=True, dtype=No
     compute = torch.float64 if torch.float64 in (x.dtype, dtype) else torch.float32
     peak: list[torch.Tensor] = []
     ref = evaluate(chain, x, operands, torch.float64, draw, got, peak)
-    near = evaluate(chain, x, operands, compute, draw, got)
+    near = evaluate(chain, x, operands, compute, draw, got, nudge=compute is torch.float64)
     assert list(got) == list(ref), f"outputs are {list(got)}, not {list(ref)}"
     assert got["y"].dtype == (dtype or x.dtype)
     for name in got:

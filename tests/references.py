@@ -81,7 +81,9 @@ class Walk:
         return made, Taken(word, arguments, v, self.survivors)
 
 
-def evaluate(chain, x, operands, compute, draw=None, saved=None, peak=None, tape=None):
+def evaluate(
+    chain, x, operands, compute, draw=None, saved=None, peak=None, tape=None, nudge=False
+):
     """Every output of `chain` before its final rounding, by name.
 
     Args:
@@ -96,6 +98,9 @@ def evaluate(chain, x, operands, compute, draw=None, saved=None, peak=None, tape
         tape: a dict that gets what the way back needs: for "load" and "store" the steps with the
             value that each one saw and the elements that a dropout keeps, the "reduced" value and
             its "result".
+        nudge: whether each step of LOAD that changes a value moves its result to a neighbour. The
+            chain in double is the truth itself, and does not show what its roundings become: a norm
+            of values that nearly cancel makes them large.
     """
     walk = Walk(chain, x, operands, compute, draw, saved)
     tape = {} if tape is None else tape
@@ -114,11 +119,21 @@ def evaluate(chain, x, operands, compute, draw=None, saved=None, peak=None, tape
             if chain.op != "map":
                 walk.seen = [] if peak is None else peak
         for word, *arguments in getattr(chain, side):
+            before, streams = v, len(walk.outputs)
             v, step = walk.take(v, word, arguments)
             tape[side].append(step)
+            if nudge and side == "load" and len(walk.outputs) == streams:
+                v = torch.where(v == before, v, neighbours(v))
             stays = STEPS[word].kept(walk, *arguments)
             kept = kept if stays is None else kept & stays
     return {"y": v, **walk.outputs}
+
+
+def neighbours(v):
+    """The next number below or above each value, as a random bit says."""
+    bits = torch.rand(v.shape, generator=torch.Generator().manual_seed(77)).to(v.device) < 0.5
+    ends = torch.where(bits, -torch.inf, torch.inf).to(v.dtype)
+    return torch.where(v.isfinite(), torch.nextafter(v, ends), v)
 
 
 def of_rows(sink, v):

@@ -41,3 +41,11 @@ def test_they_compile_for_a_gpu(name):
     x, given = tensor(*shape, dtype=torch.float16), operands_of(op, shape)
     check_compiles(described(op, x, given, "sm_90"))
     check_gradient_compiles(backward_of(op, x, given, "sm_90"))
+
+
+@pytest.mark.parametrize("pair", [(torch.int8, torch.int16), (torch.uint8, torch.int32)], ids=str)
+def test_ids_of_every_width_compile_for_a_gpu(pair):
+    """NVRTC has no header of integer types of its own."""
+    op = fo.Softmax(load=[fo.Segments("q_ids", "k_ids")])
+    ids = {"q_ids": tensor(5, 1, dtype=pair[0]), "k_ids": tensor(1024, dtype=pair[1])}
+    check_compiles(described(op, tensor(3, 5, 1024, dtype=torch.float16), ids, "sm_90"))

@@ -84,12 +84,16 @@ using size_t = decltype(sizeof(0));
 using int64_t = long long;
 using uint64_t = unsigned long long;
 using int32_t = int;
+using int16_t = short;
+using int8_t = signed char;
 using uint32_t = unsigned int;
 using uint16_t = unsigned short;
 using uint8_t = unsigned char;
 #else
+using std::int16_t;
 using std::int32_t;
 using std::int64_t;
+using std::int8_t;
 using std::uint16_t;
 using std::uint32_t;
 using std::uint64_t;
