@@ -4,7 +4,9 @@
 
 import contextlib
 import copy
+import sys
 
+import pytest
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -63,6 +65,8 @@ def make(name, device="cpu", **settings):
     import transformers
 
     cls, known = MODELS[name]
+    if not hasattr(transformers, cls):
+        pytest.skip(f"transformers {transformers.__version__} has no {cls}")
     cls = getattr(transformers, cls)
     config = cls.config_class(**{**known, **settings}, attn_implementation="eager")
     torch.manual_seed(3)
@@ -72,6 +76,11 @@ def make(name, device="cpu", **settings):
             if parameter.dim() == 1:
                 parameter += 0.3 * torch.randn_like(parameter)
     return model.to(device)
+
+
+def asks_the_registry(model):
+    """Whether its attention does, which is so of all of these models from transformers 5.0 on."""
+    return hasattr(sys.modules[type(model).__module__], "ALL_ATTENTION_FUNCTIONS")
 
 
 def inputs_of(name, device="cpu", padded=True):

@@ -31,6 +31,21 @@ def _models(model: nn.Module) -> Iterator[tuple[str, Any]]:
             yield name, module
 
 
+def _without_registry(model: nn.Module) -> str | None:
+    """The class of an attention that does not ask transformers' registry, if the model has one.
+
+    What asks it imports it where it is defined. Elsewhere, as in BERT before 5.0, the name of an
+    attention would be ignored, or half of it: the mask would be ours, and the attention not.
+    """
+    for module in model.modules():
+        cls = type(module)
+        if "Attention" in cls.__name__:
+            home = sys.modules.get(cls.__module__)
+            if not hasattr(home, "ALL_ATTENTION_FUNCTIONS"):
+                return cls.__name__
+    return None
+
+
 def attend(model: nn.Module, wanted: bool | None) -> Iterator[tuple[str, Any, str]]:
     """Set the fused attention where it is wanted; yield each model, and why it was left if it was.
 
@@ -56,11 +71,11 @@ def attend(model: nn.Module, wanted: bool | None) -> Iterator[tuple[str, Any, st
         if before == _NAME:
             yield name, each, "its attention is fused already"
         elif wanted or before == "eager":
+            if fixed := _without_registry(each):
+                yield name, each, f"{fixed} does not ask transformers' registry of attentions"
+                continue
             importlib.import_module("fusedops.integrations.transformers")
             each.set_attn_implementation(_NAME)
-            if each.config._attn_implementation != _NAME:
-                yield name, each, f"its attention {before!r} cannot be set"
-                continue
             each.__dict__[_BEFORE] = before
             yield name, each, ""
         else:

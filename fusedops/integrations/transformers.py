@@ -36,8 +36,8 @@ try:
     from transformers.masking_utils import sdpa_mask
 except ImportError as error:
     raise ImportError(
-        "fusedops.integrations.transformers needs transformers 4.53 or later, whose registries of "
-        "attentions and masks it enters: pip install 'transformers>=4.53'"
+        "fusedops.integrations.transformers needs transformers 4.54 or later, whose registries of "
+        "attentions and masks it enters: pip install 'transformers>=4.54'"
     ) from error
 
 __all__ = ["NAME", "attention"]
