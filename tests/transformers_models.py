@@ -79,7 +79,7 @@ def make(name, device="cpu", **settings):
 
 
 def asks_the_registry(model):
-    """Whether its attention does, which is so of all of these models from transformers 5.0 on."""
+    """Whether its attention does, which is so of all of these models in transformers 5.23."""
     return hasattr(sys.modules[type(model).__module__], "ALL_ATTENTION_FUNCTIONS")
 
 

@@ -34,8 +34,8 @@ def _models(model: nn.Module) -> Iterator[tuple[str, Any]]:
 def _without_registry(model: nn.Module) -> str | None:
     """The class of an attention that does not ask transformers' registry, if the model has one.
 
-    What asks it imports it where it is defined. Elsewhere, as in BERT before 5.0, the name of an
-    attention would be ignored, or half of it: the mask would be ours, and the attention not.
+    What asks it imports it where it is defined. Elsewhere, as in BERT of transformers 4, the name
+    of an attention would be ignored, or half of it: the mask would be ours, the attention not.
     """
     for module in model.modules():
         cls = type(module)
