@@ -158,8 +158,8 @@ def attention(
         operands["sink"] = sink.reshape(-1, 1, 1)
     op = _ops[frozenset(given), p > 0, sink is not None]
     weights = op(scores, **operands)
-    result = torch.matmul(weights.view(batch, key_heads, -1, keys), value)
-    result = result.view(batch, heads, queries, -1).transpose(1, 2).contiguous()
+    result = torch.matmul(weights.view(*rows.shape[:3], keys), value)
+    result = result.view(batch, heads, queries, value.shape[-1]).transpose(1, 2).contiguous()
     return result, weights
 
 
