@@ -22,6 +22,8 @@ Parts (all that this machine can run, unless some are named):
     flagship_backward  GPU   both chains forward and backward, all gradients
     dispatch           GPU   the C++ entry points: compile time with nvcc, percent of the ceiling
     memory             GPU   what is held between forward and backward
+    models             GPU   steps of training of three models, patched by fo.patch, beside torch
+                             eager, sdpa and torch.compile: time, peak memory and losses
     errors             both  max and RMS error, ours and the float32 chain's, against float64
     cpu                CPU   the ops by columns beside torch, both chains beside torch eager and
                              torch.compile; one thread and all
@@ -49,6 +51,7 @@ import lengths
 import lse_and_sink
 import maps
 import memory
+import models
 import points
 import results
 import summary
@@ -87,6 +90,7 @@ GPU_PARTS: dict[str, Part] = {
     "flagship_backward": whole(flagships.steps),
     "dispatch": whole(dispatch.sweeps),
     "memory": whole(memory.held),
+    "models": models.measured,
 }
 # Builds come first, while this process has none of their kernels.
 PARTS: dict[str, Part] = {

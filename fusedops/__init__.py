@@ -10,7 +10,7 @@ Declare what happens before and after a row reduction; get one kernel that moves
 tensor([[1., 0.]])
 
 May import: version, renamed, errors, functors, declare, row_op, ops, map, group_norm, product,
-exporting, nn.
+exporting, nn, integrations.
 """
 
 import importlib
@@ -52,7 +52,9 @@ _NAMES = [
     "export",
     "functor",
     "nn",
+    "patch",
     "position",
+    "unpatch",
 ]
 
 
@@ -74,6 +76,8 @@ if TYPE_CHECKING:  # imported by __getattr__
     from fusedops.exporting import export as export
     from fusedops.functors import cpp_functor as cpp_functor
     from fusedops.functors import functor as functor
+    from fusedops.integrations.patch import patch as patch
+    from fusedops.integrations.patch import unpatch as unpatch
 
 renamed.install()
 
@@ -150,6 +154,7 @@ def __getattr__(name: str) -> Any:
     if name == "nn":
         return importlib.import_module("fusedops.nn")
     homes = "errors functors ops map group_norm product row_op declare.results exporting"
+    homes += " integrations.patch"
     for home in homes.split():
         module = importlib.import_module(f"fusedops.{home}")
         if hasattr(module, name):

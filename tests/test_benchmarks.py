@@ -28,6 +28,7 @@ import errors  # noqa: E402
 import functors  # noqa: E402
 import gemm  # noqa: E402
 import lse_and_sink  # noqa: E402
+import models  # noqa: E402
 import page  # noqa: E402
 import run  # noqa: E402
 import summary  # noqa: E402
@@ -204,6 +205,58 @@ def test_errors(tmp_path):
     saved = read(tmp_path / "errors-mine.csv")
     assert [row["max ulp"] for row in saved] == [ours["max ulp"], theirs["max ulp"]]
     assert saved[0]["torch"] == torch.__version__
+
+
+TINY = models.Sizes(1, 16, 2, 24, 13, batch=2, length=8)
+
+
+@pytest.fixture
+def one_thread():
+    """Small sizes on a shared machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    ("name", "compiled"),
+    [
+        ("decoder like Llama", False),
+        *(
+            pytest.param(*case, marks=pytest.mark.thorough)
+            for case in (
+                ("encoder like BERT-base, dropout 0.1", False),
+                ("ViT-B/16", False),
+                ("decoder like Llama", True),
+            )
+        ),
+    ],
+)
+def test_models_on_a_cpu(name, compiled, one_thread):
+    """Every way runs, from the same weights, and loses what eager loses, where nothing drops."""
+    tiny = {name: models.MODELS[name]._replace(sizes=TINY)}
+    ways = {by: way for by, way in models.WAYS.items() if way.compiled is compiled}
+    found = list(models.measured(Selection(dtypes=("bfloat16",)), tiny, ways, "cpu", 2))
+    assert not [each.note for each in found if "not measured" in each.note]
+    assert [each.by for each in found] == [by for by in ways for _ in range(2)]
+    assert all(each.seconds > 0 for each in found[::2])
+    for each in found[1::2]:
+        apart = float(each.note.split("at most ")[1].split()[0])
+        # Losses near ln 13 of roundings to bfloat16; dropout is drawn in another way.
+        assert apart <= (0.5 if "dropout" in name else 0.05), each.by
+
+
+def test_models_that_fail_are_named(one_thread):
+    def broken(sizes, attention):
+        if attention == "fused":
+            raise MemoryError("not so much\nas that")
+        return models.Vision(sizes, attention)
+
+    one = {"some": models.Model(broken, TINY)}
+    ways = {by: models.WAYS[by] for by in ("torch eager", "fusedops, eager attention")}
+    found = list(models.measured(Selection(dtypes=("bfloat16",)), one, ways, "cpu", 1))
+    assert [each.note for each in found][2:] == ["not measured: MemoryError: not so much"]
 
 
 def test_a_part_that_breaks_off(tmp_path, monkeypatch):

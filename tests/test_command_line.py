@@ -136,7 +136,9 @@ import torch, fusedops
 for name in fusedops.__all__:
     getattr(fusedops, name)
 for module in pkgutil.walk_packages(fusedops.__path__, "fusedops."):
-    if not module.name.startswith(("fusedops.commands", "fusedops.cli", "fusedops.demo")):
+    of_extras = ("fusedops.commands", "fusedops.cli", "fusedops.demo")
+    of_extras += ("fusedops.integrations.transformers",)
+    if not module.name.startswith(of_extras):
         importlib.import_module(module.name)
 x = torch.randn(3, 8, requires_grad=True)
 fusedops.Softmax()(x).sum().backward()

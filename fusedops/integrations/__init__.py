@@ -1,0 +1,11 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Models that others wrote, with fused ops in the places where their own stand.
+
+`patch` swaps the norms of any model of torch, and `fusedops.integrations.transformers` is an
+attention for the models of Hugging Face's transformers. Neither is imported before it is asked for.
+
+May import: errors, functors, bind, nn, ops.
+"""
+
+__all__: list[str] = []

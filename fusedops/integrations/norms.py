@@ -1,0 +1,240 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Norms: which modules are any, which one, and what they become."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fusedops import nn as fused
+from fusedops import ops
+from fusedops.functors import Bias, Dropout, Functor, Residual
+from fusedops.functors.base import is_finite
+from fusedops.integrations.probe import agree, parameters_of_forward, quiet, random, twin_of
+from fusedops.integrations.swap import Swapped, ask_ahead, result_dtype
+from fusedops.nn.declares import declared
+from fusedops.nn.norms import affine
+
+__all__ = ["FusedGroupNorm", "FusedLayerNorm", "FusedRMSNorm", "Norm", "recognise"]
+
+#: What models call the number that a variance is added to.
+_EPS = ("eps", "variance_epsilon", "epsilon", "norm_eps", "layer_norm_eps")
+
+#: The longest row that a probe can tell from one with an unbiased variance.
+_LONGEST = 1 << 15
+
+
+class Norm(NamedTuple):
+    """What a norm becomes.
+
+    Attributes:
+        kind: The class that `swap` takes.
+        options: The options of `swap` for it.
+        label: What it computes, for people.
+    """
+
+    kind: type[Swapped]
+    options: tuple[Any, ...]
+    label: str
+
+
+def _of_rows(options: tuple[Any, ...]) -> dict[str, Any]:
+    """Attributes for a norm whose author did not derive it from torch's."""
+    if not options:
+        return {}
+    eps, bias, unit_offset = options
+    facts: dict[str, Any] = {"unit_offset": property(lambda self: unit_offset)}
+    if not bias:
+        facts["bias"] = None
+    facts["normalized_shape"] = property(lambda self: tuple(self.weight.shape))
+    if eps != "eps":
+        facts["eps"] = property(
+            lambda self: getattr(self, eps), lambda self, value: setattr(self, eps, value)
+        )
+        facts["_settings"] = frozenset({"weight", "bias", eps})
+    return facts
+
+
+class FusedLayerNorm(Swapped, fused.LayerNorm):
+    """A LayerNorm that was another module; the result has the dtype that it had there."""
+
+    adds = ("_settled",)
+
+    @classmethod
+    def facts(cls, options: tuple[Any, ...]) -> dict[str, Any]:
+        """The settings of `recognise`."""
+        return _of_rows(options)
+
+    def _arguments(self, x: Tensor) -> dict[str, Any]:
+        arguments = super()._arguments(x)
+        dtype = result_dtype(self, self.normalized_shape, x.dtype, x.device)
+        if dtype != x.dtype:
+            arguments["dtype"] = dtype
+        return arguments
+
+    def _declare(self) -> None:
+        super()._declare()
+        for bias in (False, True):
+            for dropout in (False, True):
+                self._add_norm(bias, dropout)
+
+        ask_ahead(self, self.normalized_shape)
+
+    def _add_norm(self, input_bias: bool, dropout: bool) -> ops.LayerNorm:
+        weight, bias = self.weight is not None, self.bias is not None
+        settings = ("FusedLayerNorm", input_bias, dropout, weight, bias, self.eps)
+        op: ops.LayerNorm | None = declared.get(settings)
+        if op is None:
+            load: list[Functor] = [Bias("input_bias")] if input_bias else []
+            load += [Dropout("p")] if dropout else []
+            load.append(Residual("residual"))
+            op = declared[settings] = ops.LayerNorm(load, affine(weight, bias), eps=self.eps)
+        return op
+
+    def add_norm(self, x: Tensor, residual: Tensor, input_bias: Tensor | None, p: float) -> Tensor:
+        """``self(dropout(x + input_bias, p) + residual)`` in one kernel; 0 is no dropout."""
+        total = torch.promote_types(x.dtype, residual.dtype)
+        arguments = fused.LayerNorm._arguments(self, x)
+        arguments["dtype"] = result_dtype(self, self.normalized_shape, total, x.device)
+        arguments["residual"] = residual
+        if input_bias is not None:
+            arguments["input_bias"] = input_bias
+        if p > 0:
+            arguments["p"] = p
+        y: Tensor = self._add_norm(input_bias is not None, p > 0)(x, **arguments)
+        return y
+
+
+class FusedRMSNorm(Swapped, fused.RMSNorm):
+    """An RMSNorm that was another module; the result has the dtype that it had there."""
+
+    adds = ("_settled",)
+    bias = None
+
+    @classmethod
+    def facts(cls, options: tuple[Any, ...]) -> dict[str, Any]:
+        """The settings of `recognise`."""
+        return _of_rows(options) or {"unit_offset": False}
+
+    def _declare(self) -> None:
+        super()._declare()
+        ask_ahead(self, self.normalized_shape)
+
+    def _arguments(self, x: Tensor) -> dict[str, Any]:
+        arguments = super()._arguments(x)
+        dtype = result_dtype(self, self.normalized_shape, x.dtype, x.device)
+        if dtype != x.dtype:
+            arguments["dtype"] = dtype
+        return arguments
+
+
+class FusedGroupNorm(Swapped, fused.GroupNorm):
+    """A GroupNorm that was torch's; the result has the dtype that it had there."""
+
+    adds = ("_settled",)
+
+    def _declare(self) -> None:
+        super()._declare()
+        ask_ahead(self, (1, self.num_channels, 2))
+
+    def _arguments(self, x: Tensor) -> dict[str, Any]:
+        arguments = super()._arguments(x)
+        dtype = result_dtype(self, (1, self.num_channels, 2), x.dtype, x.device)
+        if dtype != x.dtype:
+            arguments["dtype"] = dtype
+        return arguments
+
+
+#: Torch's own, which need no probe where their forward is inherited.
+_TORCHS: dict[type[nn.Module], Norm] = {
+    nn.LayerNorm: Norm(FusedLayerNorm, (), "LayerNorm"),
+    nn.RMSNorm: Norm(FusedRMSNorm, (), "RMSNorm"),
+    nn.GroupNorm: Norm(FusedGroupNorm, (), "GroupNorm"),
+}
+
+
+def recognise(module: nn.Module) -> Norm | str | None:
+    """What a module becomes, or why it is left; None if nothing says that it is a norm."""
+    cls = type(module)
+    if not re.search("norm", cls.__name__, re.IGNORECASE) or isinstance(module, Swapped):
+        return None
+    if any(True for _ in module.children()):
+        # What contains a norm is none; what torch parametrizes is one, and changes it.
+        return "its weight is parametrized" if hasattr(module, "parametrizations") else None
+    if "forward" in module.__dict__ or cls.__call__ is not nn.Module.__call__:
+        return "its forward has been replaced"
+    parameters = [each for each in module.parameters() if not each.dtype.is_floating_point]
+    if parameters:
+        return f"it has parameters of {parameters[0].dtype}"
+    for stock, norm in _TORCHS.items():
+        if isinstance(module, stock) and cls.forward is stock.forward:
+            eps: Any = module.eps
+            usable = (eps is None and stock is nn.RMSNorm) or (is_finite(eps) and eps >= 0)
+            return norm if usable else f"its eps is {eps!r}"
+    return _recognise_by_probe(module)
+
+
+def _recognise_by_probe(module: nn.Module) -> Norm | str:
+    found = {name: each for name, each in module._parameters.items() if each is not None}
+    weight = found.get("weight")
+    if weight is None or weight.dim() != 1 or not found.keys() <= {"weight", "bias"}:
+        return "its parameters are not those of a norm over the last dimension"
+    if any(True for _ in module.buffers(recurse=False)):
+        return "it has buffers"
+    if not 1 < weight.numel() <= _LONGEST:
+        return f"its rows have {weight.numel()} columns; a probe tells up to {_LONGEST}"
+    taken = parameters_of_forward(module)
+    if taken is None or len(taken) != 1:
+        return "its forward takes more than one tensor"
+    numbers = [name for name in _EPS if isinstance(module.__dict__.get(name), float)]
+    if len(numbers) != 1:
+        return f"it has no eps, by one of the names {', '.join(_EPS)}"
+    bias = "bias" in found
+    for label, kind, unit_offset in (
+        ("LayerNorm", FusedLayerNorm, False),
+        ("RMSNorm", FusedRMSNorm, False),
+        ("RMSNorm of 1 + weight", FusedRMSNorm, True),
+    ):
+        if bias and kind is FusedRMSNorm:
+            continue
+        try:
+            same = _computes(module, numbers[0], kind is FusedLayerNorm, unit_offset, bias)
+        except Exception as error:  # somebody else's code, which may raise anything
+            return f"its forward failed on a probe: {type(error).__name__}"
+        if same:
+            return Norm(kind, (numbers[0], bias, unit_offset), label)
+    return "its forward computes something else than LayerNorm or RMSNorm"
+
+
+def _computes(
+    module: nn.Module, eps_name: str, centred: bool, unit_offset: bool, bias: bool
+) -> bool:
+    """Whether a module's forward is this norm, in training and in evaluation."""
+    eps = float(getattr(module, eps_name))
+    columns = sum(each.numel() for each in module.parameters()) // (2 if bias else 1)
+
+    def formula(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        x = x - x.mean(-1, keepdim=True) if centred else x
+        y = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+        y = y * (1 + weight if unit_offset else weight)
+        return y if bias is None else y + bias
+
+    with quiet() as generator:
+        normal = random(generator, 4, columns)
+        # Rows near one, rows as small as eps, rows far from zero, and large ones.
+        sizes = torch.tensor([[1.0], [max(eps, 1e-30) ** 0.5], [1.0], [1e3]], dtype=torch.float64)
+        x = normal * sizes + torch.tensor([[0.0], [0.0], [4.0], [0.0]], dtype=torch.float64)
+        parameters = {"weight": random(generator, columns)}
+        if bias:
+            parameters["bias"] = random(generator, columns)
+        for training in (False, True):
+            twin = twin_of(module, **parameters)
+            twin.training = training
+            own = dict(twin.named_parameters())
+            if not agree(twin.forward, formula, [x], own, generator):
+                return False
+    return True

@@ -1,0 +1,219 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""`fusedops.patch`: fused ops in the places where a model has its own, in one line, and back."""
+
+from __future__ import annotations
+
+import collections
+import fnmatch
+from collections.abc import Collection
+from typing import NamedTuple
+
+from torch import nn
+
+from fusedops.integrations.attention import attend, attend_as_before
+from fusedops.integrations.norms import recognise
+from fusedops.integrations.residual import FusedOutput, is_output
+from fusedops.integrations.swap import Swapped, restore, swap
+
+__all__ = ["Patch", "Place", "patch", "unpatch"]
+
+
+class Place(NamedTuple):
+    """One module that was replaced or left.
+
+    Attributes:
+        name: Where it is in the model, as `named_modules` has it.
+        cls: The name of the class that it had.
+        label: What it computes, if it was replaced.
+        reason: Why it was left; empty if it was replaced.
+    """
+
+    name: str
+    cls: str
+    label: str
+    reason: str
+
+
+class Patch:
+    """What `patch` did to a model. Print it for a table; as a context manager, it ends the patch.
+
+    Attributes:
+        model: The model.
+        places: What was replaced or left, a `Place` each, in the order of the model's modules.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.places: list[Place] = []
+        self._swapped: list[nn.Module] = []
+
+    @property
+    def replaced(self) -> list[Place]:
+        """The places where a fused op stands now."""
+        return [place for place in self.places if not place.reason]
+
+    @property
+    def left(self) -> list[Place]:
+        """The places that are as they were, with the reasons."""
+        return [place for place in self.places if place.reason]
+
+    def _replaced(self, name: str, module: nn.Module, cls: type[nn.Module], label: str) -> None:
+        self.places.append(Place(name, cls.__name__, label, ""))
+        self._swapped.append(module)
+
+    def _left(self, name: str, cls: type[nn.Module], reason: str) -> None:
+        self.places.append(Place(name, cls.__name__, "", reason))
+
+    def __enter__(self) -> Patch:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Undo what this patch did, and nothing that another did before it."""
+        for module in self._swapped:
+            restore(module)
+            attend_as_before(module)
+
+    def __str__(self) -> str:
+        """A table: what was replaced, by what, and what was left, and why."""
+        counted = collections.Counter((p.cls, p.label, p.reason) for p in self.places)
+        first = {(p.cls, p.label, p.reason): p.name for p in reversed(self.places)}
+        rows = [
+            (f"{count} x {cls}", reason or label, first[cls, label, reason] or "(the model)")
+            for (cls, label, reason), count in counted.items()
+        ]
+        replaced = len(self.replaced)
+        lines = [f"fusedops.patch({type(self.model).__name__}): {replaced} replaced"]
+        wide = max((len(row[0]) for row in rows), default=0)
+        for title, wanted in (("replaced", True), ("left", False)):
+            chosen = [
+                row
+                for row, (_, _, reason) in zip(rows, counted, strict=True)
+                if (not reason) is wanted
+            ]
+            if chosen:
+                lines.append(f"  {title}:")
+                lines += [f"    {what:<{wide}}  {why} ({where})" for what, why, where in chosen]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def patch(
+    model: nn.Module,
+    *,
+    attention: bool | None = None,
+    skip: Collection[type[nn.Module] | str] = (),
+) -> Patch:
+    """Have a model's norms, and what is added before them, run as fused ops.
+
+    Replaced are, each where it stands:
+
+    - `torch.nn.LayerNorm`, `torch.nn.RMSNorm` and `torch.nn.GroupNorm`;
+    - a model's own LayerNorm or RMSNorm, ``1 + weight`` included, if its forward computes that: it
+      is run on random data, in float64, and its results and gradients are held to the formula;
+    - ``LayerNorm(dropout(dense(x)) + residual)`` in a module of its own, as BERT's, likewise: one
+      kernel after the product;
+    - the eager attention of a model of transformers, by `fusedops.integrations.transformers`.
+
+    A module stays the same object, with its parameters, hooks and name, and changes its class
+    alone, to one that derives from its own. So optimizers, ``state_dict`` and tied weights do not
+    notice. Its results have the dtype that they had, under autocast as well; they differ by
+    roundings (docs/transformers.md has the bounds).
+
+    Patch a model before `torch.compile`.
+
+    Args:
+        model: Any module of torch.
+        attention: Whether a model of transformers gets the fused attention. None: where it is
+            eager. True: also where it is sdpa or another, which may be faster or take less memory.
+        skip: What to leave: classes, and names of modules as `named_modules` has them, in which
+            ``*`` stands for any characters.
+
+    Returns:
+        What was done: print it for a table. As a context manager it undoes it at the end.
+
+    Raises:
+        TypeError: model is no module, or skip holds something else.
+        ImportError: attention is True, and transformers cannot be imported.
+        ValueError: attention is True, and there is no model of transformers.
+
+    >>> import torch, fusedops as fo
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8))
+    >>> fo.patch(model)
+    fusedops.patch(Sequential): 1 replaced
+      replaced:
+        1 x LayerNorm  LayerNorm (1)
+    >>> model
+    Sequential(
+      (0): Linear(in_features=4, out_features=8, bias=True)
+      (1): FusedLayerNorm((8,), eps=1e-05, elementwise_affine=True)
+    )
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"patch: model must be a torch.nn.Module, got {type(model).__name__}")
+    if isinstance(skip, (str, type)):
+        skip = (skip,)
+    for each in skip:
+        if not isinstance(each, (str, type)):
+            raise TypeError(f"patch: skip must hold classes and names, got {each!r}")
+    done = Patch(model)
+    for name, module in model.named_modules():
+        cls = type(module)
+        if isinstance(module, Swapped):
+            done._left(name, module.stock, "it is fused already")
+        elif is_output(module):
+            norm_name = f"{name}.LayerNorm"
+            why = _skipped(name, module, skip) or _skipped(norm_name, module.LayerNorm, skip)
+            if why:
+                done._left(name, cls, why)
+            else:
+                swap(module, FusedOutput)
+                done._replaced(name, module, cls, "bias, dropout, residual, LayerNorm")
+        elif (norm := recognise(module)) is not None:
+            why = norm if isinstance(norm, str) else _skipped(name, module, skip)
+            if why or isinstance(norm, str):
+                done._left(name, cls, why)
+            else:
+                swap(module, norm.kind, *norm.options)
+                done._replaced(name, module, cls, norm.label)
+    for name, module, why in attend(model, attention):
+        if why:
+            done._left(name, type(module), why)
+        else:
+            done._replaced(name, module, type(module), "attention softmax")
+    return done
+
+
+def _skipped(name: str, module: object, skip: Collection[type[nn.Module] | str]) -> str:
+    """Why a module is left, if the caller wants it left."""
+    for each in skip:
+        if isinstance(each, type) and isinstance(module, each):
+            return f"skip has {each.__name__}"
+        if isinstance(each, str) and fnmatch.fnmatchcase(name, each):
+            return f"skip has {each!r}"
+    return ""
+
+
+def unpatch(model: nn.Module) -> nn.Module:
+    """Undo every `patch` of a model, or of what it was copied or loaded from; returns the model.
+
+    Parameters keep the values that they have now.
+
+    Raises:
+        TypeError: model is no module.
+
+    >>> import torch, fusedops as fo
+    >>> model = torch.nn.Sequential(torch.nn.LayerNorm(8))
+    >>> report = fo.patch(model)
+    >>> fo.unpatch(model)
+    Sequential(
+      (0): LayerNorm((8,), eps=1e-05, elementwise_affine=True)
+    )
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"unpatch: model must be a torch.nn.Module, got {type(model).__name__}")
+    for module in model.modules():
+        restore(module)
+        attend_as_before(module)
+    return model
