@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fusedops.errors import shortened
+from fusedops.functors.lookup import TableOf
 
 if TYPE_CHECKING:
     from fusedops.functors.protocols import Chain, Writer
@@ -88,20 +89,6 @@ class Stream(NamedTuple):
     name: str
     like: str | None = None
     dtype: torch.dtype | None = None
-
-
-class TableOf(NamedTuple):
-    """A table that a functor looks up.
-
-    Attributes:
-        table: The name of the operand, of shape (entries, n), or (entries,) if `dim` is None.
-        indices: The name of the operand that holds the indices.
-        dim: The dimension of x that the second one of the table stands for.
-    """
-
-    table: str
-    indices: str
-    dim: int | None
 
 
 class Functor:
