@@ -113,13 +113,6 @@ MUTATIONS = [
         "test_mlp.py::test_the_hidden_tensor_is_not_kept[cpu]",
     ),
     Mutation(
-        "a bias that torch adds in another dtype",
-        "fusedops/product/linear.py",
-        "same = bias.dtype is second.dtype and bias.device == second.device",
-        "same = True",
-        "test_linear.py::test_vehicles[cpu]",
-    ),
-    Mutation(
         "a cap whose gradient has the wrong sign within",
         "include/fusedops/functor/softcap.cuh",
         "pointwise::tanh(u) - u * slope",

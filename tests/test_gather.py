@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Biases looked up in a table: T5's by bucket, Swin's by relative position, and their gradients."""
 
+import ctypes
 import math
 
+import cpptest
 import pytest
 import torch
 from cases import randn, thorough
@@ -408,3 +410,27 @@ def test_an_export_has_the_lookup_and_no_gradient_of_the_table(tmp_path):
         op, x, **given, name="looked", arch="cpu", path=tmp_path / "b.h", backward=["x"]
     )
     assert header.parameters["looked_forward"] == ("x", "table", "index", "y", "kept")
+
+
+WORD = """
+#include <fusedops/functors.cuh>
+
+extern "C" void look_up(const float* table, const int64_t* index, float* v) {
+  using namespace fusedops;
+  const auto functor = gather(per_row(table), 3, 2, per_column(index));
+  float values[4] = {};
+  functor(values, RowIndex<1>{1, {1}}, int64_t(0));
+  for (int i = 0; i < 4; ++i) v[i] = values[i];
+}
+"""
+
+
+def test_the_word_of_cpp_projects(tmp_path):
+    (tmp_path / "word.cpp").write_text(WORD)
+    cpptest.compile_host(tmp_path / "word.cpp", tmp_path / "word.so")
+    table, index = torch.arange(6.0).view(3, 2), torch.tensor([0, 2, 3, -1])
+    values = torch.zeros(4)
+    library = ctypes.CDLL(str(tmp_path / "word.so"))
+    library.look_up(*(ctypes.c_void_p(one.data_ptr()) for one in (table, index, values)))
+    want = torch.tensor([1.0, 5.0, torch.nan, torch.nan])  # the second number of each entry
+    torch.testing.assert_close(values, want, equal_nan=True)

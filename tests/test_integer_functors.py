@@ -9,7 +9,9 @@ import pytest
 import torch
 from cases import randn, thorough
 from references import check
-from test_variants import ARCHS, check_compiles, described
+from test_gradient_variants import backward_of
+from test_gradient_variants import check_compiles as check_gradient_compiles
+from test_variants import check_compiles, described
 
 import fusedops as fo
 from fusedops.functors.definition import Bounds
@@ -455,22 +457,23 @@ def test_what_is_refused():
         fo.GroupNorm(2, store=[places()])
 
 
-@pytest.mark.parametrize("arch", ["sm_90", *thorough(*{*ARCHS} - {"sm_90"})])
+@pytest.mark.parametrize("arch", ["sm_90", *thorough("sm_80", "sm_100", "sm_120")])
 def test_they_compile_for_a_gpu(arch):
     op = fo.Softmax(load=[kerple("r1", "r2"), prefix_lm("n"), packed_window("q", "k")])
-    x = torch.empty(2, 4, 64, 1024, dtype=torch.float16, device="meta")
+    x = torch.empty(2, 4, 64, 256, dtype=torch.float16, device="meta")
 
-    def whole(*shape):
-        return torch.empty(shape, dtype=torch.int64, device="meta")
+    def whole(*shape, dtype=torch.int64):
+        return torch.empty(shape, dtype=dtype, device="meta")
 
     operands = {
         "r1": torch.empty(4, 1, 1, device="meta"),
         "r2": torch.empty(4, 1, 1, device="meta"),
-        "n": whole(2, 1, 1, 1),
-        "q": whole(2, 1, 64, 1),
-        "k": whole(2, 1, 1, 1024),
+        "n": whole(2, 1, 1, 1, dtype=torch.bool),
+        "q": whole(2, 1, 64, 1, dtype=torch.int8),
+        "k": whole(2, 1, 1, 256, dtype=torch.int16),
     }
     check_compiles(described(op, x, operands, arch))
+    check_gradient_compiles(backward_of(op, x, operands, arch))
 
 
 def test_columns_out_of_the_range_are_not_loaded(monkeypatch):

@@ -22,6 +22,7 @@ from torch.distributed.tensor import (
 )
 
 import fusedops as fo
+from fusedops.bind.tables import tables_of
 
 pytestmark = [
     pytest.mark.thorough,
@@ -70,6 +71,11 @@ def same_bits(got, want, what):
 def summed_bound(op, x, operands, upstream, options, name):
     """How far two orders of the sum over rows may be apart: n u sum |terms| each (Higham, 4.4)."""
     value = operands[name]
+    if name in tables_of((*op.load, *op.store)):
+        # What is added where the table is looked up: the gradient of the sum that it is a part of.
+        _, terms = run(op.unfused, x, operands, upstream, options)
+        size = terms["x"].abs().sum() + upstream["y"].abs().sum()
+        return 2 * x.numel() * torch.finfo(x.dtype).eps * size
     wide = x.shape if name not in op.row_operands else (*x.shape[:-1], 1)
     full = {**operands, name: value.expand(wide)}
     _, terms = run(op.unfused, x, full, upstream, options)
@@ -88,10 +94,13 @@ def compare(op, x, operands, options, mesh, placements, *, call=None, replicated
     }
     want, gradients = run(op, x, operands, upstream, options)
 
-    def spread(tensor):
+    tables = tables_of((*op.load, *op.store))
+
+    def spread(name, tensor):
         if not isinstance(tensor, torch.Tensor):
             return tensor
-        to = [WHOLE] * mesh.ndim if replicated else along(tensor.shape, placements, rank)
+        whole = replicated or name in tables
+        to = [WHOLE] * mesh.ndim if whole else along(tensor.shape, placements, rank)
         return distribute_tensor(tensor, mesh, to, src_data_rank=None)  # gloo has no bool
 
     dim = options.get("dim", -1) % rank
@@ -110,7 +119,7 @@ def compare(op, x, operands, options, mesh, placements, *, call=None, replicated
     got, found = run(
         call or op,
         distribute_tensor(x, mesh, placements, src_data_rank=None),
-        {name: spread(value) for name, value in operands.items()},
+        {name: spread(name, value) for name, value in operands.items()},
         {name: like(one) for name, one in upstream.items()},
         options,
     )
@@ -373,3 +382,21 @@ def check_columns(op, x, given, mesh, placements):
 
 def test_columns_stay_sharded(ranks):
     ranks.run(columns_stay_sharded)
+
+
+@fo.functor
+def by_position(v):
+    return v + 0.25 * fo.position(-2) - 0.5 * fo.position(-3)
+
+
+def positions():
+    """What reads coordinates stays whole along them, also where a dropout says where a shard lies."""
+    op = fo.Softmax(load=[by_position()], store=[fo.Dropout("p")])
+    x = randn(*SHAPE, dtype=torch.float64, seed=9)
+    mesh = init_device_mesh("cpu", (2, 2))
+    for placements in PLACEMENTS[:3]:
+        compare(op, x, {"p": 0.3}, {}, mesh, placements)
+
+
+def test_positions(ranks):
+    ranks.run(positions)

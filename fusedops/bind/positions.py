@@ -44,6 +44,6 @@ def check_positions(op: Declaration, shape: Sequence[int], part_of: Whole | None
                 )
             elif part_of is not None and part_of.sizes[dim] != shape[dim]:
                 raise ValueError(
-                    f"{op.name}: {functor!r} reads position({dim}), along which x must be whole, got "
-                    f"{shape[dim]} of {part_of.sizes[dim]} by part_of; give x whole in that dimension"
+                    f"{op.name}: {functor!r} reads position({dim}), along which x must be whole, "
+                    f"got {shape[dim]} of {part_of.sizes[dim]} by part_of; give x whole there"
                 )

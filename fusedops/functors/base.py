@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fusedops.errors import shortened
+from fusedops.functors.lookup import TableOf
 
 if TYPE_CHECKING:
     from fusedops.functors.protocols import Chain, Writer

@@ -16,11 +16,11 @@ from fusedops.functors.base import (
     Operand,
     Reads,
     Role,
-    TableOf,
     check_flag,
     check_name,
     shown,
 )
+from fusedops.functors.lookup import TableOf
 
 if TYPE_CHECKING:
     from fusedops.functors.protocols import Chain, Writer

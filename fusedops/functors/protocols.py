@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fusedops.functors.base import TableOf
+from fusedops.functors.lookup import TableOf
 
 
 class Writer(Protocol):

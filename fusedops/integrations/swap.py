@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from fusedops.bind.bind import FLOATING
+from fusedops.bind.operands import FLOATING
 from fusedops.nn.declares import Declares
 
 __all__ = ["Swapped", "ask_ahead", "restore", "result_dtype", "swap"]

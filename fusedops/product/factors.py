@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedops.bind.bind import FLOATING
 from fusedops.bind.layouts import check_layouts
+from fusedops.bind.operands import FLOATING
 from fusedops.errors import shortened
 
 __all__ = ["check_factors", "factor_dtype", "wrong_shape", "wrong_weight"]

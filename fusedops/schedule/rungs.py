@@ -77,8 +77,8 @@ def rung_of(
         tile_at: The tile of a row of so many columns, if it fills the tile and if it does not.
         shared: Whether the blocks of a cluster may share the chunks of a row, so that their number
             is a power of two.
-        padded: Whether packs are wider than the columns and accesses ask for, as with dropout: short
-            rows then have fewer rungs.
+        padded: Whether packs are wider than the columns and accesses ask for, as with dropout;
+            short rows then have fewer rungs.
     """
     top = longest(columns, width, pieces, padded)
     if columns == top:

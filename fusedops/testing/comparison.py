@@ -17,7 +17,7 @@ from fusedops.bind.generator import draw
 from fusedops.bind.tables import tables_of
 from fusedops.product.mlp import MLP
 from fusedops.product.single import SingleProduct
-from fusedops.reference.error_bound import Expected, expected
+from fusedops.reference.error_bound import expected
 from fusedops.row_op import RowOp
 from fusedops.run.refusal import refuse
 from fusedops.testing.products import check_pair, check_product

@@ -30,8 +30,9 @@ def dims_that_count(op: Declaration, rank: int, reduced: Sequence[int], draws: b
 
 
 def never_sharded(op: Declaration, rank: int) -> set[int]:
-    """The dimensions of x that are not sharded: whose coordinates a functor reads as numbers, and
-    along which a table that is looked up has its numbers.
+    """The dimensions of x that stay whole, whatever a call says of its part.
+
+    That are those whose coordinates a functor reads, and those along which a table has its numbers.
     """
     functors = (*op.load, *op.store)
     tables = {one.dim % rank for one in tables_of(functors).values() if one.dim is not None}

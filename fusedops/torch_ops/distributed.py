@@ -74,8 +74,7 @@ def located_placements(
     counted = dims_that_count(op, x.dim(), reduced, draws)
     whole = {*reduced} | never_sharded(op, x.dim())
     placements = [
-        one if type(one) is Shard and one.dim not in whole else Replicate()
-        for one in x.placements
+        one if type(one) is Shard and one.dim not in whole else Replicate() for one in x.placements
     ]
     return placements if any(type(p) is Shard and p.dim in counted for p in placements) else None
 

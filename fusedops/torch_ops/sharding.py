@@ -208,7 +208,7 @@ def _layouts(
     draws: bool,
     located: bool,
 ) -> list[Layout]:
-    """The layouts among which a forward call chooses, by the specs of x, the first, and its operands.
+    """The layouts among which a forward call chooses, by the specs of x, the first, and operands.
 
     x's own comes first, so that it is taken where it costs nothing more.
     """
