@@ -331,7 +331,11 @@ def test_errors_of_calls(name, grad, device):
         (lambda: fo.GroupNorm(2, groups=3), TypeError, "did you mean 'num_groups'"),
         (lambda: fo.GroupNorm(2, eps=-1.0), ValueError, "eps must be a finite number"),
         (lambda: fo.GroupNorm(2, stats=3), TypeError, "stats must be True or False"),
-        (lambda: fo.GroupNorm(2, load=[fo.Mask("m")]), ValueError, "cannot stand here, where columns count"),
+        (
+            lambda: fo.GroupNorm(2, load=[fo.Mask("m")]),
+            ValueError,
+            "cannot stand here, where columns count",
+        ),
         (lambda: fo.GroupNorm(2, store=[fo.Affine]), TypeError, "must hold functors"),
     ],
 )

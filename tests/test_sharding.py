@@ -130,5 +130,5 @@ assert y.placements == x.grad.placements == (Shard(0),)
 
 @pytest.mark.thorough
 def test_the_first_call_may_be_a_compiled_one():
-    """A strategy is registered as Dynamo traces, and the registration itself is not traced."""
+    """A strategy is registered as Dynamo traces, not by what Dynamo traced."""
     subprocess.run([sys.executable, "-c", COMPILED_FIRST], check=True, timeout=240)

@@ -91,20 +91,6 @@ class Stream(NamedTuple):
     dtype: torch.dtype | None = None
 
 
-class TableOf(NamedTuple):
-    """A table that a functor looks up.
-
-    Attributes:
-        table: The name of the operand, of shape (entries, n), or (entries,) if `dim` is None.
-        indices: The name of the operand that holds the indices.
-        dim: The dimension of x that the second one of the table stands for.
-    """
-
-    table: str
-    indices: str
-    dim: int | None
-
-
 class Functor:
     """Base of all functors: derive from it to write one of your own (docs/functors.md).
 

@@ -33,7 +33,7 @@ class ForwardCall(NamedTuple):
     dim: Sequence[int]
     dtype: torch.dtype
     keep: bool
-    part_of: Sequence[int] = ()
+    part_of: Sequence[int] | None = None
 
     @property
     def called(self) -> Runnable:
@@ -61,7 +61,7 @@ class BackwardCall(NamedTuple):
     dim: Sequence[int]
     dtype: torch.dtype
     wanted: Sequence[str]
-    part_of: Sequence[int] = ()
+    part_of: Sequence[int] | None = None
 
 
 class Shapes(NamedTuple):
@@ -99,10 +99,12 @@ class Shapes(NamedTuple):
         return cls(whole, local)
 
 
-def pair_of(part_of: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+def pair_of(part_of: Sequence[int] | None) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """The option of this name: sizes and first index apart; None if there are none."""
+    if not part_of:
+        return None
     half = len(part_of) // 2
-    return (tuple(part_of[:half]), tuple(part_of[half:])) if part_of else None
+    return tuple(part_of[:half]), tuple(part_of[half:])
 
 
 def like(

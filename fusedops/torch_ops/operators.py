@@ -6,7 +6,7 @@
   outputs and, with ``keep``, a row's statistics after them. Where no operand is a tensor, the list
   of tensors holds x, under that name, or nothing.
 - ``fusedops::backward(...)`` gives the wanted gradients.
-- ``part_of`` of both is empty, or holds the sizes of the tensor of which x is a part and then the
+- ``part_of`` of both is None, or holds the sizes of the tensor of which x is a part and then the
   index of x's first element in it.
 - ``fusedops::draw(room, count)`` gives the seed and offset that dropouts start from, two int64 on
   the device of ``room``. That is a ``torch.empty`` of the caller's and says which draw this is: to
@@ -54,14 +54,14 @@ _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
 
 _namespace.define(
     "forward(Tensor x, Tensor[] tensors, str[] names, float[] numbers, SymInt[] counts, "
-    "Tensor? draw, str op, int[] dim, ScalarType dtype, bool keep, SymInt[] part_of=[]) "
+    "Tensor? draw, str op, int[] dim, ScalarType dtype, bool keep, SymInt[]? part_of=None) "
     "-> Tensor[]",
     tags=_TAGS,
 )
 _namespace.define(
     "backward(Tensor[] upstream, str[] outputs, Tensor kept, Tensor[] tensors, str[] names, "
     "SymInt[] sizes, str[] described, float[] numbers, SymInt[] counts, Tensor? draw, str op, "
-    "int[] dim, ScalarType dtype, str[] wanted, SymInt[] part_of=[]) -> Tensor[]",
+    "int[] dim, ScalarType dtype, str[] wanted, SymInt[]? part_of=None) -> Tensor[]",
     tags=_TAGS,
 )
 _namespace.define(
@@ -320,7 +320,8 @@ def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ..
     operands = [found.get(name) for name in call.names]
     # An empty list counts as one of tensors.
     lists: list[Any] = [None if given else [] for given in (call.names, call.numbers, call.counts)]
-    return x, operands, *lists, *[None] * 6
+    # torch leaves out an argument that has its default, part_of, and older releases count.
+    return (x, operands, *lists, *[None] * 6)[: len(ctx.needs_input_grad)]
 
 
 def _refuse_vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:

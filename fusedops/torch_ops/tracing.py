@@ -124,7 +124,7 @@ def call_operator(
         names, tensors = ["x"], [x]
     text = lacking_text(op.text, lacking) if lacking else op.text
     outputs = torch.ops.fusedops.forward(
-        x, tensors, names, numbers, counts, draw, text, dim, dtype, keep, part_of
+        x, tensors, names, numbers, counts, draw, text, dim, dtype, keep, part_of or None
     )
     if keep:
         outputs = outputs[:-1]
