@@ -390,7 +390,7 @@ def by_position(v):
 
 
 def positions():
-    """What reads coordinates stays whole along them, also where a dropout says where a shard lies."""
+    """What reads coordinates stays whole along them, also where a dropout says where x lies."""
     op = fo.Softmax(load=[by_position()], store=[fo.Dropout("p")])
     x = randn(*SHAPE, dtype=torch.float64, seed=9)
     mesh = init_device_mesh("cpu", (2, 2))
