@@ -659,15 +659,15 @@ MUTATIONS = [
     Mutation(
         "integers that wrap in torch and not in a functor",
         "fusedops/functors/integers.py",
-        "most <= min(_EXACT, info.max)",
-        "most <= _EXACT",
+        "most <= min(EXACT, info.max)",
+        "most <= EXACT",
         "test_functor_types.py::test_a_range_is_that_of_its_type",
     ),
     Mutation(
         "an unfused chain that follows a global",
         "fusedops/functors/user.py",
-        "function = self._of_operands() if forward is None else forward[x.dtype]",
-        "function = self._of_operands()",
+        "return (function if forward is None else forward[x.dtype])(x, *values)",
+        "return function(x, *values)",
         "test_frozen_functors.py::test_a_change_reaches_neither_the_op_nor_unfused[cpu-a global]",
     ),
     Mutation(

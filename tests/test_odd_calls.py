@@ -215,9 +215,11 @@ def test_declarations(declare, parts):
         declare()
 
 
-def test_a_mask_is_not_proposed_to_a_norm():
-    with pytest.raises(TypeError, match="'mask'") as raised:
+def test_a_mask_is_proposed_where_it_can_stand():
+    with pytest.raises(TypeError, match="'mask'.*LayerNorm\\(load=\\[Mask\\('mask'\\)\\]\\)"):
         fo.LayerNorm(mask="m")
+    with pytest.raises(TypeError, match="'mask'") as raised:
+        fo.GroupNorm(2, mask="m")
     assert "Mask(" not in str(raised.value)
 
 

@@ -176,9 +176,9 @@ class TestEqualTraffic:
         assert_equal_schedules(ops, arch, dtype, a=Extent.FULL)
 
     def test_masks(self, arch, kind, dtype):
-        if not kind.masks:
-            pytest.skip("a norm has no masks")
         for chains in MASKS.values():
+            if kind.zeroes_masked:  # a norm, which has no scores
+                chains = [chain for chain in chains if not isinstance(chain[0], fo.Alibi)]
             assert_equal_schedules([kind(load=chain) for chain in chains], arch, dtype)
 
 

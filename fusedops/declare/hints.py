@@ -39,8 +39,9 @@ _FUNCTORS = {
     "elementwise_affine": "Affine('weight', 'bias')",
 }
 
-#: Functors that may stand only in the load of Softmax and LogSoftmax.
-_MASKS = ("Mask", "Causal", "Window", "Lengths", "Alibi")
+#: Functors that may stand only in the load of an op that has masks, and where rows are scores.
+_MASKS = ("Mask", "Causal", "Window", "Lengths")
+_SCORES = "Alibi"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -99,12 +100,15 @@ def check_declaration(
 
 
 def _for_declaration(kind: type, name: str, known: list[str], options: Collection[str]) -> str:
-    title, masks = kind.__name__, getattr(kind, "masks", True)
+    title = kind.__name__
+    masks = getattr(kind, "masks", True) and not getattr(kind, "together", False)
+    scores = masks and not getattr(kind, "zeroes_masked", False)
     option = _OPTIONS.get(name, name)
     if option in options:
         return f"; {option} is an option of the call: {title}(...)(x, {option}=...)"
     functor = _FUNCTORS.get(name, "")
-    if functor and (masks or not functor.startswith(_MASKS)):
+    stands = masks if functor.startswith(_MASKS) else scores or not functor.startswith(_SCORES)
+    if functor and stands:
         side = "store" if functor.startswith(("Affine", "Dropout")) else "load"
         return (
             "; that is declared by a functor, and its value is given to the call: "

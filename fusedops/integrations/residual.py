@@ -24,6 +24,8 @@ __all__ = ["FusedOutput", "is_output"]
 #: The submodules by which such a module is known.
 _PARTS = {"dense": nn.Linear, "dropout": nn.Dropout, "LayerNorm": nn.LayerNorm}
 
+_TORCH_DROPOUT = nn.Dropout
+
 
 class FusedOutput(Swapped):
     """``LayerNorm(dropout(dense(hidden_states)) + input_tensor)``, whose parts stay as they are.
@@ -45,7 +47,7 @@ class FusedOutput(Swapped):
         else:
             product = dense(hidden_states)
         p = 0.0
-        if type(dropout) is nn.Dropout and not _has_hooks(dropout):
+        if type(dropout) is _TORCH_DROPOUT and not _has_hooks(dropout):
             p = dropout.p if dropout.training else 0.0
         else:
             product = dropout(product if bias is None else product + bias)
