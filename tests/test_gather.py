@@ -27,7 +27,7 @@ def gradients(function, tensors, upstream):
     return y.detach(), torch.autograd.grad(y, leaves, upstream.to(y.dtype))
 
 
-def compare(fused, eager, tensors, upstream, sizes):
+def compare(fused, eager, tensors, upstream, size, sizes):
     """The values and all gradients of a call, held to float64 eager code.
 
     Args:
@@ -35,6 +35,7 @@ def compare(fused, eager, tensors, upstream, sizes):
         eager: The same in torch, called in float64 and in the compute type.
         tensors: x first.
         upstream: The gradient of y.
+        size: Of the numbers that are added up for each element of x's gradient.
         sizes: For each tensor after x the sums of the sizes of its gradient's terms.
     """
     y, got = gradients(fused, tensors, upstream)
@@ -45,7 +46,7 @@ def compare(fused, eager, tensors, upstream, sizes):
         torch.testing.assert_close(got[0], want[0], rtol=1e-10, atol=1e-14)
     else:
         check(y, exact, near)
-        check(got[0], want[0], chain[0], what="dx")
+        check(got[0], want[0], chain[0], what="dx", peak=[size])
     for mine, theirs, terms in zip(got[1:], want[1:], sizes, strict=True):
         assert mine.dtype == tensors[1].dtype
         compute = torch.promote_types(torch.float32, mine.dtype)
@@ -91,7 +92,7 @@ def test_attention_of_t5(dtype, device):
     size = 2 * upstream.double().abs().amax(-1, keepdim=True) * eager(x.double(), table.double())
     terms = torch.zeros(32, heads, dtype=torch.float64, device=device)
     terms.index_put_((index,), size.sum(0).permute(1, 2, 0), accumulate=True)
-    got = compare(fused, eager, (x, table), upstream, [terms])
+    got = compare(fused, eager, (x, table), upstream, size, [terms])
     for _ in range(2):  # the same bits in every run
         assert torch.equal(gradients(fused, (x, table), upstream)[1][1], got[1])
 
@@ -125,7 +126,7 @@ def test_window_attention_of_swin(dtype, device):
     size = 2 * upstream.double().abs().amax(-1, keepdim=True) * eager(x.double(), table.double())
     terms = torch.zeros(169, heads, dtype=torch.float64, device=device)
     terms.index_put_((index,), size.sum((0, 1)).permute(1, 2, 0), accumulate=True)
-    compare(fused, eager, (x, table), upstream, [terms])
+    compare(fused, eager, (x, table), upstream, size, [terms])
 
 
 #: How the index and the table may lie: the shape of the index, of the table, and dim.

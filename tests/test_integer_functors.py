@@ -451,9 +451,7 @@ def test_what_is_refused():
         op(torch.zeros(2, 3), n=0.5)
     with pytest.raises(ValueError, match=r"reads position\(-2\), but x has 1 dimensions"):
         op(torch.zeros(3), n=1)
-    with pytest.raises(
-        ValueError, match=r"GroupNorm: prefix_lm\(n='n'\) cannot|GroupNorm: .*cannot"
-    ):
+    with pytest.raises(ValueError, match=r"GroupNorm: .*cannot stand here"):
         fo.GroupNorm(2, load=[prefix_lm("n")])
     with pytest.raises(ValueError, match=r"GroupNorm: places\(\) cannot"):
         fo.GroupNorm(2, store=[places()])

@@ -216,7 +216,7 @@ def test_declarations(declare, parts):
 
 
 def test_a_mask_is_proposed_where_it_can_stand():
-    with pytest.raises(TypeError, match="'mask'.*LayerNorm\\(load=\\[Mask\\('mask'\\)\\]\\)"):
+    with pytest.raises(TypeError, match=r"'mask'.*LayerNorm\(load=\[Mask\('mask'\)\]\)"):
         fo.LayerNorm(mask="m")
     with pytest.raises(TypeError, match="'mask'") as raised:
         fo.GroupNorm(2, mask="m")

@@ -3,7 +3,9 @@
 """What a call and a declaration may be told beside the operands."""
 
 import copy
+import gc
 import pickle
+import weakref
 
 import numpy as np
 import pytest
@@ -287,6 +289,17 @@ def test_launches_are_counted_by_op(device):
         softmax(x[:0])
     softmax(x)
     assert launches == {softmax: 2, biased: 1}
+
+
+def test_no_op_is_counted_by_the_id_of_one_that_is_gone():
+    op = fo.Softmax(load=[fo.Scale("of_the_gone")])
+    gone = weakref.ref(op)
+    with testing.count_launches():
+        del op
+        gc.collect()
+        assert gone() is not None  # so that no other op can have its id
+    gc.collect()
+    assert gone() is None
 
 
 def test_backward_passes_are_counted(device):

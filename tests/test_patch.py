@@ -557,7 +557,7 @@ def test_kinds():
     assert fo.nn.RMSNorm.op(model.gemma).store[0].zero_centred
 
 
-def test_an_import_brings_none_of_it():
+def test_an_import_brings_none_of_it(tmp_path):
     code = (
         "import sys, fusedops\n"
         "assert not [name for name in sys.modules if name.startswith('fusedops.integrations')]\n"
@@ -565,4 +565,4 @@ def test_an_import_brings_none_of_it():
         "assert 'fusedops.integrations.patch' in sys.modules\n"
         "assert 'transformers' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)

@@ -129,6 +129,7 @@ assert y.placements == x.grad.placements == (Shard(0),)
 
 
 @pytest.mark.thorough
-def test_the_first_call_may_be_a_compiled_one():
+def test_the_first_call_may_be_a_compiled_one(tmp_path):
     """A strategy is registered as Dynamo traces, not by what Dynamo traced."""
-    subprocess.run([sys.executable, "-c", COMPILED_FIRST], check=True, timeout=240)
+    command = [sys.executable, "-c", COMPILED_FIRST]
+    subprocess.run(command, check=True, timeout=240, cwd=tmp_path)

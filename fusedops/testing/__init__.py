@@ -102,11 +102,12 @@ def count_launches() -> Iterator[collections.Counter[RowOp]]:
     >>> launches[op]
     1
     """
-    before = {key: _launches(op) for key, op in row_op.declared.items()}
+    known = list(row_op.declared.values())  # which stay alive, so that none of them loses its id
+    before = {id(op): _launches(op) for op in known}
     counter: collections.Counter[RowOp] = collections.Counter()
     yield counter
-    for key, op in list(row_op.declared.items()):
-        launched = _launches(op) - before.get(key, 0)
+    for op in list(row_op.declared.values()):
+        launched = _launches(op) - before.get(id(op), 0)
         if launched:
             counter[op] += launched
 
