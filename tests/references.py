@@ -96,7 +96,7 @@ def evaluate(chain, x, operands, compute, draw=None, saved=None, peak=None, tape
         tape: a dict that gets what the way back needs: for "load" and "store" the steps with the
             value that each one saw and the elements that a dropout keeps, the "reduced" value and
             its "result".
-        nudge: whether each step of LOAD that changes a value moves its result to a neighbour. The
+        nudge: whether each step that changes a value moves its result to a neighbour. The
             chain in double is the truth itself, and does not show what its roundings become: a norm
             of values that nearly cancel makes them large.
     """
@@ -120,7 +120,7 @@ def evaluate(chain, x, operands, compute, draw=None, saved=None, peak=None, tape
             before, streams = v, len(walk.outputs)
             v, step = walk.take(v, word, arguments)
             tape[side].append(step)
-            if nudge and side == "load" and len(walk.outputs) == streams:
+            if nudge and len(walk.outputs) == streams:
                 v = torch.where(v == before, v, neighbours(v))
             stays = STEPS[word].kept(walk, *arguments)
             kept = kept if stays is None else kept & stays
