@@ -121,9 +121,6 @@ if TYPE_CHECKING or not _is_command():
         from fusedops.ops import LogSoftmax as LogSoftmax
         from fusedops.ops import RMSNorm as RMSNorm
         from fusedops.ops import Softmax as Softmax
-        from fusedops.product import MLP as MLP
-        from fusedops.product import Linear as Linear
-        from fusedops.product import Matmul as Matmul
 
     if not TYPE_CHECKING:  # type checkers follow the imports, but cannot compute a list
         __all__ = [*_NAMES, *_shipped.__all__]

@@ -42,6 +42,7 @@ def run_blocks(page, tmp_path, monkeypatch, after=""):
         pytest.importorskip("transformers", reason="transformers is not installed")
     include = tmp_path / "include"
     defined = {}
+    torch.manual_seed(0)
     for match in FENCED.finditer(text, text.index(after)):
         language, block = match.groups()
         if language == "python":
