@@ -9,8 +9,8 @@ Declare what happens before and after a row reduction; get one kernel that moves
 >>> attention_softmax(torch.zeros(1, 2), scale=0.125, padding=torch.tensor([False, True]))
 tensor([[1., 0.]])
 
-May import: version, renamed, errors, functors, declare, row_op, ops, map, group_norm, product,
-exporting, nn, integrations.
+May import: version, renamed, errors, functors, declare, row_op, ops, map, group_norm, exporting,
+nn, integrations.
 """
 
 import importlib
