@@ -35,7 +35,7 @@ class Norm:
     """A norm of x + residual whose sum is saved, and what its gradient is given."""
 
     def __init__(self, device, rows, cols):
-        self.library = place("training", device)
+        self.built = place("training", device)
         self.device, self.size = device, (rows, cols)
         self.x = randn(rows, cols, device=device) + 0.5
         self.operands = {
@@ -47,7 +47,7 @@ class Norm:
         self.mean, self.rstd = (torch.full((rows,), torch.nan, device=device) for _ in "mr")
         residual, gamma, beta = self.operands.values()
         forward = (self.x, residual, self.sum, gamma, beta, self.y, self.mean, self.rstd)
-        assert self.library.sum_norm(*forward, rows, cols) == 0
+        assert self.built.sum_norm(*forward, rows, cols) == 0
         self.upstream = {
             "y": randn(rows, cols, device=device, seed=4),
             "stream": randn(rows, cols, device=device, seed=5),
@@ -65,7 +65,7 @@ class Norm:
         to = (got["x"], got["residual"], got["gamma"], got["beta"])
 
         def call(*rest):
-            return self.library.sum_norm_gradient(
+            return self.built.sum_norm_gradient(
                 int(there is not None), *given, *to, *self.size, *rest
             )
 
