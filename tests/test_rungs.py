@@ -5,6 +5,7 @@
 Nothing is compiled here: variants are counted as a process with these calls would build them.
 """
 
+import math
 import random
 
 import pytest
@@ -287,6 +288,24 @@ def test_samples_stand_for_all_lengths(case, monkeypatch):
     for columns in range(1, 1601):
         process.call(*case((*lead, columns), torch.float16))
     assert process.loaded == before
+
+
+@pytest.mark.parametrize("clusters", [1, 16])
+def test_samples_stand_for_long_rows(clusters):
+    """Rows in chunks, whose rungs end where every chunk has one full pack more."""
+    most = 40000
+
+    def needed(lengths):
+        for columns in lengths:
+            for kind, row in enumerate(rows_of(columns)):
+                found = [row_rung(row, clusters)]
+                found += [gradient_rung(row, clusters, family).rung for family in GRADIENT_VALUES]
+                for at, rung in enumerate(found):
+                    yield kind, at, math.gcd(columns, 16), rung.low, rung.top
+
+    draw = random.Random(0)
+    some = [draw.randint(4097, most) for _ in range(1500)]
+    assert {*needed(some)} <= {*needed(samples(most))}
 
 
 def test_draws_that_rows_share_need_no_rank_of_their_own(monkeypatch):

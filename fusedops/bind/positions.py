@@ -10,7 +10,7 @@ from fusedops.bind.whole import Whole
 from fusedops.declare.declaration import Declaration
 from fusedops.functors import Functor
 
-__all__ = ["check_positions", "read_positions"]
+__all__ = ["check_positions", "read_positions", "row_positions"]
 
 
 def read_positions(functors: Iterable[Functor], rank: int) -> tuple[int, ...]:
@@ -30,9 +30,9 @@ def row_positions(
 
 
 def check_positions(op: Declaration, shape: Sequence[int], part_of: Whole | None) -> None:
-    """Raise ValueError for positions along dimensions that an x of this shape lacks.
+    """Raise ValueError for positions along dimensions that x lacks, or in which it is not whole.
 
-    Or along which it is a part of another tensor, by a ``part_of`` that has been checked.
+    ``part_of`` says of which tensor x is a part, and has been checked.
     """
     rank = len(shape)
     for functor in (*op.load, *op.store):
@@ -42,7 +42,7 @@ def check_positions(op: Declaration, shape: Sequence[int], part_of: Whole | None
                     f"{op.name}: {functor!r} reads position({dim}), but x has {rank} dimensions; "
                     "give x in as many dimensions as the functor counts on"
                 )
-            elif part_of is not None and part_of.sizes[dim] != shape[dim]:
+            if part_of is not None and part_of.sizes[dim] != shape[dim]:
                 raise ValueError(
                     f"{op.name}: {functor!r} reads position({dim}), along which x must be whole, "
                     f"got {shape[dim]} of {part_of.sizes[dim]} by part_of; give x whole there"

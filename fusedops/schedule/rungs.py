@@ -42,6 +42,10 @@ STEPS: tuple[tuple[int | None, tuple[int, int, int]], ...] = (
 )
 
 
+#: Columns up to which no row is cut into chunks.
+CHUNKED = 4096
+
+
 class Rung(NamedTuple):
     """A range of row lengths that one kernel serves.
 
@@ -126,14 +130,16 @@ def samples(most: int) -> list[int]:
     found = {most, *range(1, min(most, 16) + 1)}
     below = 16
     while below < most:
-        step = below // max(16, *_steps(2 * below))
+        # Rows in chunks have rungs within a step: where every chunk has one full pack more.
+        step = below // max(16 if below < CHUNKED else 64, *_steps(2 * below))
         for first in range(below, min(2 * below, most), step):
             last = min(first + step, most)
             found.add(last)
             # Of two neighbours with the same divisor, the longest rows of a rung are one at most.
             for width in (1, 2, 4, 8, 16):
                 inside = range(first + 1, last)
-                found.update([n for n in inside if math.gcd(n, 16) == width][:1])
+                alike = [n for n in inside if math.gcd(n, 16) == width]
+                found.update(alike[:1] + (alike[-1:] if below >= CHUNKED else []))
         below *= 2
     return sorted(found)
 
