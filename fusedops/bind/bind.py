@@ -27,7 +27,7 @@ from fusedops.bind.scalars import (
     read_number,
 )
 from fusedops.bind.shared_draws import check_shared
-from fusedops.declare.chains import OPTIONS
+from fusedops.declare.chains import OPTIONS, names_of
 from fusedops.declare.declaration import Declaration
 from fusedops.declare.hints import for_call
 from fusedops.errors import shortened
@@ -37,6 +37,15 @@ FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _FLAGS = (torch.bool,)
 _COUNTS = (torch.int32, torch.int64)
 _IDS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+#: The dtypes of a tensor operand of each role.
+_DTYPES = {
+    Role.VALUE: FLOATING,
+    Role.ROW: FLOATING,
+    Role.FLAGS: _FLAGS,
+    Role.COUNT: _COUNTS,
+    Role.IDS: _IDS,
+}
 
 #: The output with the row statistics, saved for the backward pass. No operand has such a name.
 KEPT = "kept statistics"
@@ -74,6 +83,20 @@ class Bound(NamedTuple):
     out: Mapping[str, Tensor]
     generator: torch.Generator | tuple[int, int] | Tensor | None
     keep: bool = False
+
+    @property
+    def drawing(self) -> list[Functor]:
+        """The functors that act and draw random numbers."""
+        chains = {"load": self.load, "store": self.store}
+        return [chains[side][place] for side, place in self.dropout_slots]
+
+    @property
+    def read(self) -> tuple[Sequence[str], Sequence[str]]:
+        """The names of the operands that the functors of LOAD and of STORE read that act."""
+        op = self.op
+        if len(self.dropout_slots) == op.dropouts:
+            return op.read_by_load, op.read_by_store
+        return names_of(self.load), names_of(self.store)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -166,29 +189,43 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
             value = read_number(name, key, role, value)
         values[key] = value
     check_shared(op, x.dim(), reduced)
-    load, store, slots = _acting(op, values, training)
+    bound = bound_call(op, x, reduced, dtype, values, training, generator)
+    slots = bound.dropout_slots
     if slots and isinstance(generator, torch.Generator):
         check_generator(name, generator, x.device.type, x.device.index or 0)
     offset = offset_of(generator)
     if offset is not None:
         check_offset(name, offset, op.dropouts if slots else 1)
-    double = torch.float64 in (x.dtype, dtype)
-    bound = Bound(
-        op=op,
-        x=x,
-        reduced=reduced,
-        columns=math.prod([x.shape[dim] for dim in reduced]),
-        dtype=dtype,
-        compute=torch.float64 if double else torch.float32,
-        operands=values,
-        load=load,
-        store=store,
-        dropout_slots=slots,
-        out={},
-        generator=generator,
-    )
     given = options.get("out")
     return bound if given is None else bound._replace(out=_out(bound, name, given))
+
+
+def bound_call(
+    op: Declaration,
+    x: Tensor,
+    reduced: tuple[int, ...],
+    dtype: torch.dtype,
+    operands: Mapping[str, Any],
+    training: bool,
+    generator: torch.Generator | tuple[int, int] | Tensor | None,
+) -> Bound:
+    """The call of arguments that have been checked; `training` says whether dropouts may drop."""
+    load, store, slots = _acting(op, operands, training)
+    double = x.dtype is torch.float64 or dtype is torch.float64
+    return Bound(
+        op,
+        x,
+        reduced,
+        math.prod([x.shape[dim] for dim in reduced]),
+        dtype,
+        torch.float64 if double else torch.float32,
+        operands,
+        load,
+        store,
+        slots,
+        {},
+        generator,
+    )
 
 
 def floating(values: Mapping[str, Any]) -> list[str]:
@@ -277,9 +314,7 @@ def check_tensor(
             f"{name}: operand {key!r} must be {role.value}, got a tensor; use {key}.item()"
         )
     check_device(name, key, value, x)
-    roles = {Role.FLAGS: _FLAGS, Role.COUNT: _COUNTS, Role.IDS: _IDS}
-    allowed = roles.get(role, FLOATING)
-    if value.dtype not in allowed:
+    if value.dtype not in _DTYPES[role]:
         cure = {
             Role.VALUE: f"convert it, for example with {key}.to(x.dtype)",
             Role.ROW: f"convert it, for example with {key}.to(x.dtype)",
@@ -290,18 +325,7 @@ def check_tensor(
         if value.is_complex():
             cure = _parts_of(key)
         raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {value.dtype}; {cure}")
-    wrong = None if value.shape == x.shape else mismatch(x.shape, value.shape)
-    if wrong is not None:
-        detail = (
-            f"x has no dimension {wrong.dim}"
-            if wrong.wanted is None
-            else f"size {wrong.got} in dimension {wrong.dim} where x has {wrong.wanted}"
-        )
-        raise ValueError(
-            f"{name}: operand {key!r} of shape {tuple(value.shape)} does not broadcast against x "
-            f"of shape {tuple(x.shape)}: {detail}; add or expand dimensions, as torch's "
-            "broadcasting wants"
-        )
+    check_shape(name, key, value, x)
     if role in (Role.COUNT, Role.ROW):
         own = (1,) * (x.dim() - value.dim()) + tuple(value.shape)
         if any(own[dim] != 1 for dim in reduced):
@@ -310,6 +334,25 @@ def check_tensor(
                 f"{name}: operand {key!r} {what}, so it must have size 1 in the reduced dimension, "
                 f"got shape {tuple(value.shape)}; use {key}[..., None]"
             )
+
+
+def check_shape(name: str, key: str, value: Tensor, x: Tensor) -> None:
+    """Raise ValueError for a tensor operand that does not broadcast against x."""
+    shape, own = x.shape, value.shape
+    if own == shape or own == shape[len(shape) - len(own) :]:  # mostly, and sooner found
+        return
+    wrong = mismatch(shape, own)
+    if wrong is not None:
+        detail = (
+            f"x has no dimension {wrong.dim}"
+            if wrong.wanted is None
+            else f"size {wrong.got} in dimension {wrong.dim} where x has {wrong.wanted}"
+        )
+        raise ValueError(
+            f"{name}: operand {key!r} of shape {tuple(own)} does not broadcast against x "
+            f"of shape {tuple(shape)}: {detail}; add or expand dimensions, as torch's "
+            "broadcasting wants"
+        )
 
 
 def check_device(name: str, key: str, value: Tensor, x: Tensor) -> None:
@@ -339,9 +382,9 @@ def check_number(op: Declaration, key: str, value: Any) -> float:
 def _acting(
     op: Declaration, values: Mapping[str, Any], training: bool
 ) -> tuple[tuple[Functor, ...], tuple[Functor, ...], dict[tuple[str, int], int]]:
+    if training and all([values[p] > 0 for p in op.probabilities]):
+        return op.load, op.store, op.dropout_slots
     slots: dict[tuple[str, int], int] = {}
-    if not op.dropouts:
-        return op.load, op.store, slots
     sides = []
     number = 0
     for side, functors in (("load", op.load), ("store", op.store)):

@@ -178,6 +178,11 @@ def optional_of(op: Declaration) -> tuple[str, ...]:
     return names
 
 
+def names_of(chain: Iterable[Functor]) -> list[str]:
+    """The names of the operands that functors read, in their order, as often as they do."""
+    return [operand.name for functor in chain for operand in functor.operands()]
+
+
 def operands_of(op: Declaration) -> tuple[Operand, ...]:
     """The operands that functors and operator name, in order of first use, each once.
 

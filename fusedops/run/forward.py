@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -58,8 +58,10 @@ __all__ = [
     "describe",
     "make_plan",
     "placed",
+    "queries",
     "resolve",
     "row_numbers",
+    "rows_of",
 ]
 
 #: The most elements for which a call on a CPU uses one thread only. Two threads against one,
@@ -71,6 +73,9 @@ HOST_GRAIN = 4096
 
 #: The most columns of a row in a GPU kernel, which counts them in 32 bits.
 MOST_COLUMNS = 2**31 - 1
+
+#: Maps from rows to their numbers in the dropout contract, by the dimensions that share a draw.
+DrawnRows: TypeAlias = "dict[tuple[int, ...], list[int]]"
 
 #: DLPack's type code and bits of each dtype that a kernel writes.
 DLPACK = {dtype: (4 if dtype is torch.bfloat16 else 2, dtype.itemsize * 8) for dtype in FLOATING}
@@ -127,7 +132,7 @@ def make_plan(op: Runnable, bound: Bound, shape: Sequence[int] | None = None) ->
     if len(bound.reduced) > 1 and columns_apart(bound):
         return run_on_copies(op, bound)
     observer = op.observer
-    info = serve(
+    info, kernel = serve(
         bound.x.device,
         functools.partial(_built, bound, observer),
         functools.partial(observer.of_call, bound),
@@ -135,7 +140,7 @@ def make_plan(op: Runnable, bound: Bound, shape: Sequence[int] | None = None) ->
     rows = info.geometry.rows
     tile = info.tile
     return _runtime.Plan(
-        kernel=info.variant.kernel(),
+        kernel=kernel,
         words=info.words,
         patches=info.patches,
         outputs=outputs,
@@ -145,20 +150,21 @@ def make_plan(op: Runnable, bound: Bound, shape: Sequence[int] | None = None) ->
         block=1 if tile is None else tile.threads_per_block,
         shared=0 if tile is None else tile.shared_bytes,
         draws=info.draws,
-        info=info,
+        info=info.schedule,
     )
 
 
-def _built(bound: Bound, observer: Observer, target: Target) -> ForwardInfo:
-    """Notify the observer of a call and build its kernel; return what the call runs."""
+def _built(
+    bound: Bound, observer: Observer, target: Target
+) -> tuple[ForwardInfo, _runtime.Kernel]:
+    """Notify the observer of a call; return what the call runs, and its kernel, which is built."""
     observer.notify(
         functools.partial(observer.of_call, bound),
         lambda other: [describe(bound, other).variant],
         target,
     )
     info = resolve(bound, target)
-    info.variant.kernel()
-    return info
+    return info, info.variant.kernel()
 
 
 def _grain(rows: int, columns: int) -> int:
@@ -189,21 +195,23 @@ def describe(bound: Bound, target: Target | None = None, reading: Reading = USUA
     op, x = bound.op, bound.x
     target = target or Target.of(x.device)
     inputs, outputs = _parts(bound, reading)
-    geometry = placed(bound, [*inputs.values(), *outputs.values()])
+    drawn = row_numbers(bound)
+    geometry = placed(bound, [*inputs.values(), *outputs.values()], drawn)
     geometry = padded(geometry, reading.rank or rank_of(bound, geometry.sizes))
     columns = max(geometry.columns, 1)
-    tile, traffic = None, traffic_of(bound)
+    tile, streams = None, "many"
     forced, gpu = override.current(), target.gpu
     if gpu is None:
         kind, width = schedule.choose_host(columns, forced.storage), 0
     else:
         check_columns(op.name, columns)
+        streams = traffic_of(bound).streams
         row = schedule.Row(
             columns=columns,
             element_bytes=x.element_size(),
             compute_bytes=bound.compute.itemsize,
-            dropout=traffic.draws > 0,
-            streams=traffic.streams,
+            dropout=len(bound.dropout_slots) > 0,
+            streams=streams,
             centred=op.centred,
         )
         if op.reduces:
@@ -221,20 +229,19 @@ def describe(bound: Bound, target: Target | None = None, reading: Reading = USUA
     views = {name: view_of(part, next(places), width, columns) for name, part in outputs.items()}
     if KEPT in views:
         views[KEPT] = kept_view(views[KEPT], op.kept, width)
-    stages = op.reduces and traffic.streams != "many"
+    stages = op.reduces and streams != "many"
     if tile is not None and gpu is not None and gpu.bulk_copies and stages:
         tile = _staged(bound, tile, operands["x"], views["y"], gpu.shared_limit)
-    query, *numbers = (() if place is None else place.row_strides for place in places)
-    rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
+    query, *numbers = [() if place is None else place.row_strides for place in places]
     write = ArgumentWriter(
         compute="double" if bound.compute is torch.float64 else "float",
         sizes=geometry.sizes,
         columns=geometry.columns,
-        queries=x.shape[rows[-1]] if rows else 1,
+        queries=queries(bound),
         operands=operands,
         outputs=views,
         query=query,
-        drawn_rows=dict(zip(row_numbers(bound), numbers, strict=True)),
+        drawn_rows=dict(zip(drawn, numbers, strict=True)),
         slots=op.slots,
         drawn_in_memory=isinstance(bound.generator, Tensor),
     )
@@ -277,7 +284,7 @@ def _staged(
 ) -> Schedule:
     assert isinstance(x, View)
     if x.placed[1:] != (1, 1) or y.placed[1:] != (1, 1):  # columns apart, or shared
-        return dataclasses.replace(tile, staged_bytes=0)
+        return dataclasses.replace(tile, staged_bytes=0) if tile.staged_bytes else tile
     sizes = (bound.x.element_size(), bound.output_dtype("y").itemsize)
     own = min(size * min(tile.width, 16 // size) for size in sizes)
     access = min(x.width * sizes[0], y.width * sizes[1])
@@ -306,31 +313,33 @@ def _parts(bound: Bound, reading: Reading = USUAL) -> tuple[dict[str, Part], dic
         patch = (_runtime.OUTPUT, index)
         if name in bound.out:
             part = part_of(bound.out[name], patch)
+        elif name == KEPT:
+            if op.kept:  # else there is nothing to write
+                shape = bound.output_shape(KEPT)
+                outputs[name] = kept_part(shape, bound.compute, patch, bound.reduced)
+            continue
         else:
             shape = bound.output_shape(name)
             part = Part(shape, contiguous(shape), bound.output_dtype(name), patch, 16)
-        if name == KEPT and not op.kept:
-            continue  # there is nothing to write
-        if name == KEPT:
-            outputs[name] = kept_part(shape, part.dtype, patch, bound.reduced)
-        else:
-            outputs[name] = part if len(part.shape) == rank else widened(part, bound.reduced)
+        outputs[name] = part if len(part.shape) == rank else widened(part, bound.reduced)
     return inputs, outputs
 
 
-def placed(bound: Bound, parts: Sequence[Part], summed: Sequence[int] = ()) -> Geometry:
+def placed(
+    bound: Bound, parts: Sequence[Part], drawn: DrawnRows, summed: Sequence[int] = ()
+) -> Geometry:
     """Place the parts in their order, then the maps to a row's query index and dropout row numbers.
 
     A map that no functor reads is zero everywhere, so that it keeps no dimensions from merging.
-    `summed` are the indices of the parts that are sums over what they are broadcast over.
+    `drawn` are the latter maps (`row_numbers`), and `summed` the indices of the parts that are sums
+    over what they are broadcast over.
     """
     shape = tuple(bound.x.shape)
-    rows = [dim for dim in range(len(shape)) if dim not in bound.reduced]
     query = [0] * len(shape)
-    if rows and bound.op.causal:
+    if bound.op.causal and (rows := rows_of(bound)):
         query[rows[-1]] = 1
-    operands: list[Strided] = [(part.shape, part.strides) for part in parts]
-    operands += (Virtual(query), *map(Virtual, row_numbers(bound).values()))
+    operands: list[Strided] = [part[:2] for part in parts]
+    operands += (Virtual(query), *map(Virtual, drawn.values()))
     sizes = [part.dtype.itemsize for part in parts] + [0] * (len(operands) - len(parts))
     try:
         return place(shape, bound.reduced, operands, sizes, summed)
@@ -342,9 +351,22 @@ def placed(bound: Bound, parts: Sequence[Part], summed: Sequence[int] = ()) -> G
         ) from None
 
 
-def row_numbers(bound: Bound) -> dict[tuple[int, ...], list[int]]:
+def rows_of(bound: Bound) -> list[int]:
+    """The dimensions of x that are not reduced."""
+    return [dim for dim in range(bound.x.dim()) if dim not in bound.reduced]
+
+
+def queries(bound: Bound) -> int:
+    """The number of queries, for masks that are made from indices."""
+    rows = rows_of(bound)
+    return bound.x.shape[rows[-1]] if rows else 1
+
+
+def row_numbers(bound: Bound) -> DrawnRows:
     """The maps from rows to their numbers in the dropout contract (`drawn_rows`) of a call."""
-    return drawn_rows(tuple(bound.x.shape), bound.reduced, (*bound.load, *bound.store))
+    if not bound.dropout_slots:
+        return {}
+    return drawn_rows(bound.x.shape, bound.reduced, bound.drawing)
 
 
 def columns_apart(bound: Bound) -> bool:
@@ -352,7 +374,8 @@ def columns_apart(bound: Bound) -> bool:
     if len(bound.reduced) == 1:
         return False
     inputs, outputs = _parts(bound)
-    return None in placed(bound, [*inputs.values(), *outputs.values()]).placed
+    parts = [*inputs.values(), *outputs.values()]
+    return None in placed(bound, parts, row_numbers(bound)).placed
 
 
 def _draws(bound: Bound) -> int:

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from fusedops import _runtime
 from fusedops._runtime import Reason
-from fusedops.bind.bind import KEPT, Bound, bind
+from fusedops.bind.bind import KEPT, Bound, bound_call, check_shape, find_reduced
 from fusedops.bind.generator import draw
+from fusedops.bind.scalars import read_number
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Role
 from fusedops.generate.target import Target
@@ -180,13 +181,25 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         return Backward(self, bound, dy, given, target, split, reading)
 
     def _bound(self, dy: Tensor, given: Mapping[str, Any], options: Mapping[str, Any]) -> Bound:
-        """The forward call on tensors without memory; its checks have passed before."""
-        operands = {operand.name: _meta(given[operand.name]) for operand in self.op.operands}
+        """The forward call, whose checks have passed before.
+
+        A tensor that is not read has no memory here. Shapes are checked again, since a hook on
+        saved tensors may have changed them.
+        """
+        op, operands = self.op.given({one.name: given[one.name] for one in self.op.operands})
+        x = _tensor(given["x"])
+        for operand in op.operands:
+            name = operand.name
+            operands[name] = value = _tensor(operands[name])
+            if isinstance(value, Tensor):
+                check_shape(op.name, name, value, x)
+            else:
+                operands[name] = read_number(op.name, name, operand.role, value)
+        reduced = find_reduced(op, op.name, x.shape, options)
         draw = options.get("generator")
         draw = draw if isinstance(draw, Tensor) else None  # else it makes no difference to a plan
-        options = {**options, "dtype": dy.dtype, "generator": None}
-        bound = bind(self.op, _meta(given["x"]), operands, options)
-        return bound._replace(generator=draw)
+        training = options.get("training", True)
+        return bound_call(op, x, reduced, dy.dtype, operands, training, draw)
 
 
 def gradient_of(bound: Bound, wanted: frozenset[str], joining: frozenset[str]) -> Gradient:
@@ -226,10 +239,8 @@ def _output(bound: Bound, name: str) -> Tensor:
     return torch.empty(keep.output_shape(name), dtype=keep.output_dtype(name), device="meta")
 
 
-def _meta(value: Any) -> Any:
-    """A tensor without memory, for a tensor or for its pair (dtype, shape); else the value."""
-    if isinstance(value, Tensor):
-        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+def _tensor(value: Any) -> Any:
+    """A tensor without memory for a pair (dtype, shape); else the value."""
     if isinstance(value, tuple):
         dtype, shape = value
         return torch.empty(shape, dtype=dtype, device="meta")
