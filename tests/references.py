@@ -81,9 +81,7 @@ class Walk:
         return made, Taken(word, arguments, v, self.survivors)
 
 
-def evaluate(
-    chain, x, operands, compute, draw=None, saved=None, peak=None, tape=None, nudge=False
-):
+def evaluate(chain, x, operands, compute, draw=None, saved=None, peak=None, tape=None, nudge=False):
     """Every output of `chain` before its final rounding, by name.
 
     Args:

@@ -353,7 +353,7 @@ def test_the_tiles_of_a_row_cover_it(element_bytes, compute_bytes, declared, clu
         assert tile.shared_bytes <= ARCHS["sm_90"], at
         # Some threads hold nothing where a power of two is called for; fewer than half of them in
         # the longest rows of a rung.
-        most = longest(columns, row.width, row.cut)
+        most = longest(columns, row.width, row.cut, row.dropout)
         assert tile.threads < 2 * -(-most // tile.width), at
 
 

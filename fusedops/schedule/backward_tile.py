@@ -108,7 +108,7 @@ def gradient_rung(row: Row, cluster_limit: int, family: str) -> GradientRung:
     def tile_at(columns: int, fills: bool) -> Tile:
         return _tile(row, columns, fills, cluster_limit, family)[0]
 
-    rung = rung_of(row.columns, row.width, row.cut, tile_at)
+    rung = rung_of(row.columns, row.width, row.cut, tile_at, padded=row.dropout)
     return GradientRung(rung, _tile(row, rung.top, rung.exact, cluster_limit, family)[1])
 
 

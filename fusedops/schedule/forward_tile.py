@@ -181,7 +181,7 @@ def row_rung(row: Row, cluster_limit: int) -> Rung:
     def tile_at(columns: int, fills: bool) -> Tile:
         return _tile(row, columns, fills, cluster_limit)
 
-    return rung_of(row.columns, row.width, row.cut, tile_at)
+    return rung_of(row.columns, row.width, row.cut, tile_at, padded=row.dropout)
 
 
 def _tile(row: Row, columns: int, fills: bool, cluster_limit: int) -> Tile:

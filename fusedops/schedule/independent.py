@@ -104,7 +104,7 @@ def _rung(row: Row, values: tuple[int, int]) -> Rung:
     def tile_at(columns: int, fills: bool) -> Tile:
         return _tile(row, columns, values)
 
-    return rung_of(row.columns, row.width, row.cut, tile_at, shared=False)
+    return rung_of(row.columns, row.width, row.cut, tile_at, shared=False, padded=row.dropout)
 
 
 def _tile(row: Row, columns: int, values: tuple[int, int]) -> Tile:

@@ -23,6 +23,10 @@ __all__ = ["Rung", "longest", "rung_of", "samples"]
 SHORTEST = 8
 SHORTEST_CUT = 32
 
+#: The same where dropout widens packs.
+SHORTEST_PADDED = 32
+SHORTEST_PADDED_CUT = 64
+
 #: Rungs in each doubling of the columns, as first-match table of (largest number of columns, rungs
 #: where packs have more than NARROW columns, where they have fewer, and where the end of a row may
 #: cut a pack). What a rung has beyond the end of its shortest rows costs instructions: many packs
@@ -62,6 +66,7 @@ def rung_of(
     pieces: bool,
     tile_at: Callable[[int, bool], Tile],
     shared: bool = True,
+    padded: bool = False,
 ) -> Rung:
     """The rung of a row.
 
@@ -72,30 +77,39 @@ def rung_of(
         tile_at: The tile of a row of so many columns, if it fills the tile and if it does not.
         shared: Whether the blocks of a cluster may share the chunks of a row, so that their number
             is a power of two.
+        padded: Whether packs are wider than the columns and accesses ask for, as with dropout: short
+            rows then have fewer rungs.
     """
-    top = longest(columns, width, pieces)
+    top = longest(columns, width, pieces, padded)
     if columns == top:
         for tile in (tile_at(top, True), tile_at(top, False)):
             if top == tile.capacity * _chunks(tile, shared):
                 return Rung(top, top, tile, True, tile.packs)
     tile = tile_at(top, False)
-    low = _step_below(top, width, pieces)
+    low = _step_below(top, width, pieces, padded)
     # Neighbours with the same tile are the same rung, within one doubling of the columns.
     while low & (low - 1) and _same(tile, tile_at(low, False)):
-        low = _step_below(low, width, pieces)
+        low = _step_below(low, width, pieces, padded)
     while top & (top - 1):
-        above = longest(top + 1, width, pieces)
+        above = longest(top + 1, width, pieces, padded)
         if not _same(tile, tile_at(above, False)):
             break
         top = above
     low += 1
     chunks = _chunks(tile, shared)
-    return Rung(low, top, evened(tile, columns, chunks), False, _full(low, tile, chunks))
+    full = _full(columns, tile, chunks)
+    if chunks > 1:
+        # The last chunk of the shortest rows lacks a pack that all others have.
+        low = max(low, _fewest(full, tile, chunks))
+        top = min(top, _fewest(full + 1, tile, chunks) - 1)
+    else:
+        full = _full(low, tile, chunks)
+    return Rung(low, top, evened(tile, columns, chunks), False, full)
 
 
-def longest(columns: int, width: int, pieces: bool) -> int:
+def longest(columns: int, width: int, pieces: bool, padded: bool = False) -> int:
     """The longest rows of the rung that has rows of so many columns."""
-    shortest = SHORTEST_CUT if pieces else SHORTEST
+    shortest = _shortest(pieces, padded)
     if columns <= shortest:
         return shortest
     below = 1 << (columns - 1).bit_length() - 1  # a power of two, below the columns
@@ -124,9 +138,16 @@ def samples(most: int) -> list[int]:
     return sorted(found)
 
 
-def _step_below(top: int, width: int, pieces: bool) -> int:
+def _shortest(pieces: bool, padded: bool) -> int:
+    """The longest rows of the shortest rung."""
+    if padded:
+        return SHORTEST_PADDED_CUT if pieces else SHORTEST_PADDED
+    return SHORTEST_CUT if pieces else SHORTEST
+
+
+def _step_below(top: int, width: int, pieces: bool, padded: bool) -> int:
     """The longest rows of the next shorter rung; 0 if there is none."""
-    if top <= (SHORTEST_CUT if pieces else SHORTEST):
+    if top <= _shortest(pieces, padded):
         return 0
     below = 1 << (top - 1).bit_length() - 1
     return top - below // _steps(2 * below)[_kind(width, pieces)]
@@ -150,13 +171,19 @@ def _chunks(tile: Tile, shared: bool) -> int:
     return power_of_two_above(tile.chunks) if shared else tile.chunks
 
 
-def _full(low: int, tile: Tile, chunks: int) -> int:
-    """Packs that are full in every thread, in all rows of at least `low` columns.
+def _full(columns: int, tile: Tile, chunks: int) -> int:
+    """Packs that are full in every thread, in all rows of at least so many columns."""
+    return max(0, columns // chunks - _shortage(tile, chunks)) // (tile.threads * tile.width)
 
-    Chunks are rounded up to CHUNK_PACKS packs, so the last one of a row is shorter than the others
-    by as much for each of them.
+
+def _fewest(full: int, tile: Tile, chunks: int) -> int:
+    """The shortest rows that have so many full packs in every thread."""
+    return chunks * (full * tile.threads * tile.width + _shortage(tile, chunks)) if full else 0
+
+
+def _shortage(tile: Tile, chunks: int) -> int:
+    """By how many columns at most the last chunk of a row is shorter than the row's share.
+
+    Chunks are rounded up to CHUNK_PACKS packs.
     """
-    of_last = low // chunks
-    if chunks > 1:
-        of_last -= (chunks - 1) * CHUNK_PACKS * tile.width
-    return max(0, of_last) // (tile.threads * tile.width)
+    return (chunks - 1) * CHUNK_PACKS * tile.width
