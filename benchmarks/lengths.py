@@ -5,7 +5,7 @@
 A call with a new shape is planned in Python; what is timed is what that takes the host. So Python's
 garbage is collected between calls, as `timeit` does, and how long a collection of everything takes
 has a row of its own. Memory of the GPU is reserved before. On a CPU, where a call also computes,
-the time is that of the calling thread, less that of the same call made again.
+only small ones are timed: the time of the calling thread, less that of the same call made again.
 """
 
 import contextlib
@@ -23,6 +23,7 @@ from results import Result
 
 from fusedops.flagship import ADD_NORM, ATTENTION
 from fusedops.generate.variant import _kernels
+from fusedops.run.forward import HOST_INLINE
 
 COUNT = 1000  # Of lengths, and of shapes.
 LONGEST = 4096
@@ -69,7 +70,7 @@ def _op(
         with _no_garbage_collection():
             took = _host_seconds(op, x, operands)
         new = [str(key[3]) for key in _kernels if key not in known]
-        if not new:
+        if not new and (x.is_cuda or x.numel() <= HOST_INLINE):
             for direction, one in zip(seconds, took, strict=True):
                 seconds[direction].append(one)
         few = math.prod(shape[:-1]) <= FEW_ROWS
