@@ -382,7 +382,7 @@ def check_number(op: Declaration, key: str, value: Any) -> float:
 def _acting(
     op: Declaration, values: Mapping[str, Any], training: bool
 ) -> tuple[tuple[Functor, ...], tuple[Functor, ...], dict[tuple[str, int], int]]:
-    if training and all([values[p] > 0 for p in op.probabilities]):
+    if training and all(values[p] > 0 for p in op.probabilities):
         return op.load, op.store, op.dropout_slots
     slots: dict[tuple[str, int], int] = {}
     sides = []

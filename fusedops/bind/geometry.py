@@ -142,7 +142,11 @@ Placed(row_strides=(0, 1), column_stride=0, repeats=1))
     """
     rank = len(shape)
     strides = [
-        one[0] if len(one) == 1 else one[1] if one[0] == shape else _expanded(rank, *one)
+        one.strides
+        if isinstance(one, Virtual)
+        else one[1]
+        if one[0] == shape
+        else _expanded(rank, *one)
         for one in operands
     ]
     columns = prod([shape[dim] for dim in reduced])
@@ -174,12 +178,18 @@ Placed(row_strides=(0, 1), column_stride=0, repeats=1))
         dims = tuple(dim for group in groups for dim in group.dims)
         groups = [_Group(rows, (0,) * len(operands), dims)]
 
-    sizes, row_strides, dims = zip(*groups, strict=True)
+    row_strides = zip(*[group.strides for group in groups], strict=True)
     placed = [
         None if column is None else Placed(row, *column)
-        for row, column in zip(zip(*row_strides, strict=True), along, strict=True)
+        for row, column in zip(row_strides, along, strict=True)
     ]
-    return Geometry(rows, columns, sizes, tuple(placed), tuple([d for dim in dims for d in dim]))
+    return Geometry(
+        rows,
+        columns,
+        tuple([group.size for group in groups]),
+        tuple(placed),
+        tuple([dim for group in groups for dim in group.dims]),
+    )
 
 
 def _expanded(rank: int, shape: Sequence[int], strides: Sequence[int]) -> list[int]:

@@ -120,13 +120,13 @@ def _sums(bound: Bound, gradient: WantedGradients, reading: Reading) -> Iterator
             continue
         missing = len(shape) - tensor.dim()
         own = (1,) * missing + tensor.shape
-        if any([own[dim] != shape[dim] for dim in reduced]):
+        if any(own[dim] != shape[dim] for dim in reduced):
             continue
         if is_shared(bound, one.name, tensor, reading):
             yield 1
         elif reading.broadcast and may_broadcast(bound, tensor):
             yield MANY_SUMS
-        elif any([dim < missing or own[dim] < shape[dim] for dim in forward.rows_of(bound)]):
+        elif any(dim < missing or own[dim] < shape[dim] for dim in forward.rows_of(bound)):
             rows = forward.rows_of(bound)
             of_all = math.prod([own[dim] for dim in rows]) == 1
             many_rows = math.prod([shape[dim] for dim in rows]) >= ONE_SUM_ROWS

@@ -154,9 +154,7 @@ def make_plan(op: Runnable, bound: Bound, shape: Sequence[int] | None = None) ->
     )
 
 
-def _built(
-    bound: Bound, observer: Observer, target: Target
-) -> tuple[ForwardInfo, _runtime.Kernel]:
+def _built(bound: Bound, observer: Observer, target: Target) -> tuple[ForwardInfo, _runtime.Kernel]:
     """Notify the observer of a call; return what the call runs, and its kernel, which is built."""
     observer.notify(
         functools.partial(observer.of_call, bound),

@@ -80,7 +80,7 @@ def _broadcasts(bound: Bound) -> bool:
         return True
     shape = x.shape
     for functor in bound.drawing:
-        if any([dim not in reduced for dim in shared_dims(functor, len(shape))]):
+        if any(dim not in reduced for dim in shared_dims(functor, len(shape))):
             return True
     rows = [dim for dim, size in enumerate(shape) if size > 1 and dim not in reduced]
     for value in bound.operands.values():
@@ -89,7 +89,7 @@ def _broadcasts(bound: Bound) -> bool:
         lead = len(shape) - len(own)
         if without_rows(value, x, reduced):
             continue
-        if any([dim < lead or own[dim - lead] == 1 for dim in rows]):
+        if any(dim < lead or own[dim - lead] == 1 for dim in rows):
             return True
     return False
 

@@ -139,10 +139,10 @@ class Row(NamedTuple):
         and kept where lengths vary.
         """
         width, cut = self.width, self.cut
-        top = longest(self.columns, width, cut)
+        top = longest(self.columns, width, cut, self.dropout)
         other = self._replace(columns=top - (1 if cut else width))
         same = other.columns > 0 and (other.width, other.cut) == (width, cut)
-        if same and self.columns < top == longest(other.columns, width, cut):
+        if same and self.columns < top == longest(other.columns, width, cut, self.dropout):
             return other
         return self
 

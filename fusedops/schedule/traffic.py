@@ -57,10 +57,10 @@ class Traffic(NamedTuple):
         """
         if self.draws or self.saves or self.masks:
             return "many"
-        if any([one is not Extent.NUMBER for one in self.load]):
+        if any(one is not Extent.NUMBER for one in self.load):
             return "many"
         store = [one for one in self.store if one is not Extent.NUMBER]
-        if any([one is not Extent.VECTOR for one in store]):
+        if any(one is not Extent.VECTOR for one in store):
             return "many"
         return "columns" if store else "none"
 
@@ -87,7 +87,7 @@ def traffic_of(bound: Bound) -> Traffic:
         store=tuple([extents[name] for name in store]),
         draws=len(bound.dropout_slots),
         saves=len(op.saves) + len(op.taps),
-        masks=any([functor.masks for functor in (*bound.load, *bound.store)]),
+        masks=any(functor.masks for functor in (*bound.load, *bound.store)),
     )
 
 
