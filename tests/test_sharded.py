@@ -22,7 +22,6 @@ from torch.distributed.tensor import (
 )
 
 import fusedops as fo
-from fusedops.bind.tables import tables_of
 from fusedops.torch_ops.columns import sharded_columns
 
 pytestmark = [
@@ -72,7 +71,7 @@ def same_bits(got, want, what):
 def summed_bound(op, x, operands, upstream, options, name):
     """How far two orders of the sum over rows may be apart: n u sum |terms| each (Higham, 4.4)."""
     value = operands[name]
-    if name in tables_of((*op.load, *op.store)):
+    if name in op.tables:
         # What is added where the table is looked up: the gradient of the sum that it is a part of.
         _, terms = run(op.unfused, x, operands, upstream, options)
         size = terms["x"].abs().sum() + upstream["y"].abs().sum()
@@ -95,7 +94,7 @@ def compare(op, x, operands, options, mesh, placements, *, call=None, replicated
     }
     want, gradients = run(op, x, operands, upstream, options)
 
-    tables = tables_of((*op.load, *op.store))
+    tables = op.tables
 
     def spread(name, tensor):
         if not isinstance(tensor, torch.Tensor):

@@ -28,9 +28,9 @@ from fusedops.bind.scalars import (
     read_number,
 )
 from fusedops.bind.shared_draws import check_shared
-from fusedops.bind.tables import SeenTable, check_table, seen, tables_of
+from fusedops.bind.tables import SeenTable, check_table, seen
 from fusedops.bind.whole import Whole, check_part_of
-from fusedops.declare.chains import OPTIONS
+from fusedops.declare.chains import OPTIONS, names_of
 from fusedops.declare.declaration import Declaration
 from fusedops.declare.hints import for_call
 from fusedops.errors import shortened
@@ -83,6 +83,20 @@ class Bound(NamedTuple):
         if not self.tables:
             return self.operands
         return {**self.operands, **{name: one.first for name, one in self.tables.items()}}
+
+    @property
+    def drawing(self) -> list[Functor]:
+        """The functors that act and draw random numbers."""
+        chains = {"load": self.load, "store": self.store}
+        return [chains[side][place] for side, place in self.dropout_slots]
+
+    @property
+    def read(self) -> tuple[Sequence[str], Sequence[str]]:
+        """The names of the operands that the functors of LOAD and of STORE read that act."""
+        op = self.op
+        if len(self.dropout_slots) == op.dropouts:
+            return op.read_by_load, op.read_by_store
+        return names_of(self.load), names_of(self.store)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -187,34 +201,48 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
     check_shared(op, x.dim(), reduced)
     whole = check_part_of(name, x.shape, reduced, options.get("part_of"))
     check_positions(op, x.shape, whole)
-    tables = tables_of((*op.load, *op.store))
-    for key, one in tables.items():
+    for key, one in op.tables.items():
         check_table(name, one, values[key], x, reduced)
-    load, store, slots = _acting(op, values, training)
+    bound = bound_call(op, x, reduced, dtype, values, training, generator, whole)
+    slots = bound.dropout_slots
     if slots and isinstance(generator, torch.Generator):
         check_generator(name, generator, x.device.type, x.device.index or 0)
     offset = offset_of(generator)
     if offset is not None:
         check_offset(name, offset, op.dropouts if slots else 1)
-    double = torch.float64 in (x.dtype, dtype)
-    bound = Bound(
-        op=op,
-        x=x,
-        reduced=reduced,
-        columns=math.prod([x.shape[dim] for dim in reduced]),
-        dtype=dtype,
-        compute=torch.float64 if double else torch.float32,
-        operands=values,
-        load=load,
-        store=store,
-        dropout_slots=slots,
-        out={},
-        generator=generator,
-        tables={key: seen(values[key], one, x.dim()) for key, one in tables.items()},
-        whole=whole,
-    )
     given = options.get("out")
     return bound if given is None else bound._replace(out=_out(bound, name, given))
+
+
+def bound_call(
+    op: Declaration,
+    x: Tensor,
+    reduced: tuple[int, ...],
+    dtype: torch.dtype,
+    operands: Mapping[str, Any],
+    training: bool,
+    generator: torch.Generator | tuple[int, int] | Tensor | None,
+    whole: Whole | None,
+) -> Bound:
+    """The call of arguments that have been checked; `training` says whether dropouts may drop."""
+    load, store, slots = _acting(op, operands, training)
+    double = x.dtype is torch.float64 or dtype is torch.float64
+    return Bound(
+        op,
+        x,
+        reduced,
+        math.prod([x.shape[dim] for dim in reduced]),
+        dtype,
+        torch.float64 if double else torch.float32,
+        operands,
+        load,
+        store,
+        slots,
+        {},
+        generator,
+        tables={key: seen(operands[key], one, x.dim()) for key, one in op.tables.items()},
+        whole=whole,
+    )
 
 
 def floating(values: Mapping[str, Any]) -> list[str]:
@@ -312,9 +340,9 @@ def check_number(op: Declaration, key: str, value: Any) -> float:
 def _acting(
     op: Declaration, values: Mapping[str, Any], training: bool
 ) -> tuple[tuple[Functor, ...], tuple[Functor, ...], dict[tuple[str, int], int]]:
+    if training and all(values[p] > 0 for p in op.probabilities):
+        return op.load, op.store, op.dropout_slots
     slots: dict[tuple[str, int], int] = {}
-    if not op.dropouts:
-        return op.load, op.store, slots
     sides = []
     number = 0
     for side, functors in (("load", op.load), ("store", op.store)):

@@ -140,7 +140,15 @@ def place(
     (Placed(row_strides=(24, 8), column_stride=1, repeats=1), \
 Placed(row_strides=(0, 1), column_stride=0, repeats=1))
     """
-    strides = [_expanded(shape, operand) for operand in operands]
+    rank = len(shape)
+    strides = [
+        one.strides
+        if isinstance(one, Virtual)
+        else one[1]
+        if one[0] == shape
+        else _expanded(rank, *one)
+        for one in operands
+    ]
     columns = prod([shape[dim] for dim in reduced])
     along: list[tuple[int, int] | None]
     if len(reduced) == 1 and columns != 1:  # nearly always: nothing to merge
@@ -150,8 +158,6 @@ Placed(row_strides=(0, 1), column_stride=0, repeats=1))
             _column_stride(shape, reduced, own, operand)
             for own, operand in zip(strides, operands, strict=True)
         ]
-    column_strides = [None if one is None else one[0] for one in along]
-
     steps = list(zip(*strides, strict=True)) or [()] * len(shape)
     groups = [
         _Group(size, steps[dim], (dim,))
@@ -160,8 +166,10 @@ Placed(row_strides=(0, 1), column_stride=0, repeats=1))
     ]
     rows = prod([group.size for group in groups])
     if rows != 1 and rows * columns:
-        groups = _merged(groups)
         if len(groups) > 1:
+            groups = _merged(groups)
+        if len(groups) > 1:
+            column_strides = [None if one is None else one[0] for one in along]
             groups = _ordered(groups, columns, column_strides, operands, element_bytes, summed)
         if len(groups) > MAX_ROW_DIMS:
             sizes = tuple(group.size for group in groups)
@@ -171,29 +179,23 @@ Placed(row_strides=(0, 1), column_stride=0, repeats=1))
         groups = [_Group(rows, (0,) * len(operands), dims)]
 
     row_strides = zip(*[group.strides for group in groups], strict=True)
+    placed = [
+        None if column is None else Placed(row, *column)
+        for row, column in zip(row_strides, along, strict=True)
+    ]
     return Geometry(
         rows,
         columns,
         tuple([group.size for group in groups]),
-        tuple(
-            [
-                None if column is None else Placed(row, *column)
-                for row, column in zip(row_strides, along, strict=True)
-            ]
-        ),
+        tuple(placed),
         tuple([dim for group in groups for dim in group.dims]),
     )
 
 
-def _expanded(shape: Sequence[int], operand: Strided) -> Sequence[int]:
-    """The operand's stride along each of x's dimensions, 0 where it is broadcast."""
-    if isinstance(operand, Virtual):
-        return operand.strides
-    own, strides = operand
-    if own == shape:
-        return strides
-    steps = [0 if size == 1 else step for size, step in zip(own, strides, strict=True)]
-    return [0] * (len(shape) - len(own)) + steps
+def _expanded(rank: int, shape: Sequence[int], strides: Sequence[int]) -> list[int]:
+    """The stride of an operand along each of x's dimensions, 0 where it is broadcast."""
+    steps = [0 if size == 1 else step for size, step in zip(shape, strides, strict=True)]
+    return [0] * (rank - len(shape)) + steps
 
 
 def _column_stride(

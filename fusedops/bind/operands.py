@@ -10,12 +10,23 @@ from torch import Tensor
 from fusedops.bind.geometry import mismatch
 from fusedops.functors import Role
 
-__all__ = ["FLOATING", "check_device", "check_tensor", "dtype_names", "parts_of"]
+__all__ = ["FLOATING", "check_device", "check_shape", "check_tensor", "dtype_names", "parts_of"]
 
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _FLAGS = (torch.bool,)
 _COUNTS = (torch.int32, torch.int64)
 _IDS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+#: The dtypes of a tensor operand of each role.
+_DTYPES = {
+    Role.VALUE: FLOATING,
+    Role.ROW: FLOATING,
+    Role.TABLE: FLOATING,
+    Role.FLAGS: _FLAGS,
+    Role.COUNT: _COUNTS,
+    Role.IDS: _IDS,
+    Role.INTEGER: (*_FLAGS, *_IDS),
+}
 
 
 def check_tensor(
@@ -27,14 +38,7 @@ def check_tensor(
             f"{name}: operand {key!r} must be {role.value}, got a tensor; use {key}.item()"
         )
     check_device(name, key, value, x)
-    roles = {
-        Role.FLAGS: _FLAGS,
-        Role.COUNT: _COUNTS,
-        Role.IDS: _IDS,
-        Role.INTEGER: (*_FLAGS, *_IDS),
-    }
-    allowed = roles.get(role, FLOATING)
-    if value.dtype not in allowed:
+    if value.dtype not in _DTYPES[role]:
         cure = {
             Role.VALUE: f"convert it, for example with {key}.to(x.dtype)",
             Role.ROW: f"convert it, for example with {key}.to(x.dtype)",
@@ -49,18 +53,7 @@ def check_tensor(
         raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {value.dtype}; {cure}")
     if role is Role.TABLE:
         return  # its shape is `check_table`'s to check
-    wrong = None if value.shape == x.shape else mismatch(x.shape, value.shape)
-    if wrong is not None:
-        detail = (
-            f"x has no dimension {wrong.dim}"
-            if wrong.wanted is None
-            else f"size {wrong.got} in dimension {wrong.dim} where x has {wrong.wanted}"
-        )
-        raise ValueError(
-            f"{name}: operand {key!r} of shape {tuple(value.shape)} does not broadcast against x "
-            f"of shape {tuple(x.shape)}: {detail}; add or expand dimensions, as torch's "
-            "broadcasting wants"
-        )
+    check_shape(name, key, value, x)
     if role in (Role.COUNT, Role.ROW):
         own = (1,) * (x.dim() - value.dim()) + tuple(value.shape)
         if any(own[dim] != 1 for dim in reduced):
@@ -69,6 +62,25 @@ def check_tensor(
                 f"{name}: operand {key!r} {what}, so it must have size 1 in the reduced dimension, "
                 f"got shape {tuple(value.shape)}; use {key}[..., None]"
             )
+
+
+def check_shape(name: str, key: str, value: Tensor, x: Tensor) -> None:
+    """Raise ValueError for a tensor operand that does not broadcast against x."""
+    shape, own = x.shape, value.shape
+    if own == shape or own == shape[len(shape) - len(own) :]:  # mostly, and sooner found
+        return
+    wrong = mismatch(shape, own)
+    if wrong is not None:
+        detail = (
+            f"x has no dimension {wrong.dim}"
+            if wrong.wanted is None
+            else f"size {wrong.got} in dimension {wrong.dim} where x has {wrong.wanted}"
+        )
+        raise ValueError(
+            f"{name}: operand {key!r} of shape {tuple(own)} does not broadcast against x "
+            f"of shape {tuple(shape)}: {detail}; add or expand dimensions, as torch's "
+            "broadcasting wants"
+        )
 
 
 def check_device(name: str, key: str, value: Tensor, x: Tensor) -> None:

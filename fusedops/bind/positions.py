@@ -4,28 +4,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from fusedops.bind.whole import Whole
 from fusedops.declare.declaration import Declaration
-from fusedops.functors import Functor
 
 __all__ = ["check_positions", "read_positions", "row_positions"]
 
 
-def read_positions(functors: Iterable[Functor], rank: int) -> tuple[int, ...]:
+def read_positions(op: Declaration, rank: int) -> tuple[int, ...]:
     """The dimensions of an x of this rank whose coordinates are read, ascending and from 0."""
-    return tuple(sorted({dim % rank for functor in functors for dim in functor.positions}))
+    return tuple(sorted({dim % rank for dim in op.positions})) if op.positions else ()
 
 
 def row_positions(
-    shape: Sequence[int], reduced: Sequence[int], acting: Iterable[Functor]
+    op: Declaration, shape: Sequence[int], reduced: Sequence[int]
 ) -> dict[int, list[int]]:
     """The maps from rows to the coordinates that are read, by dimension.
 
     A map is a number for each of x's dimensions: what one step along it adds.
     """
-    dims = [dim for dim in read_positions(acting, len(shape)) if dim not in reduced]
+    dims = [dim for dim in read_positions(op, len(shape)) if dim not in reduced]
     return {dim: [int(dim == one) for one in range(len(shape))] for dim in dims}
 
 

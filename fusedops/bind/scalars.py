@@ -140,8 +140,11 @@ def read_number(name: str, key: str, role: Role, value: Any) -> float:
         TypeError: It is no number, or none of this role.
         ValueError: It does not fit 64 bits, or is no probability.
     """
-    if type(value) is float and role in (Role.VALUE, Role.ROW):
-        return value  # at once: what follows is slow to ask
+    if type(value) is float:  # at once: what follows is slow to ask
+        if role is Role.VALUE or role is Role.ROW:
+            return value
+        if role is Role.PROBABILITY and 0.0 <= value <= 1.0:
+            return value
     if (
         role in (Role.FLAGS, Role.IDS)
         or isinstance(value, bool)

@@ -17,11 +17,12 @@ __all__ = ["check_shared", "drawn_rows", "shared_dims"]
 
 def shared_dims(functor: Functor, rank: int) -> tuple[int, ...]:
     """The dimensions along which a functor that draws has one draw, ascending and from 0."""
-    return tuple(sorted({dim % rank for dim in functor.shares}))
+    shares = functor.shares
+    return tuple(sorted({dim % rank for dim in shares})) if shares else ()
 
 
 def drawn_rows(
-    shape: Sequence[int], reduced: Sequence[int], acting: Iterable[Functor]
+    shape: Sequence[int], reduced: Sequence[int], drawing: Iterable[Functor]
 ) -> dict[tuple[int, ...], list[int]]:
     """The maps from rows to their numbers in the dropout contract, by the shared dimensions.
 
@@ -30,12 +31,10 @@ def drawn_rows(
     Args:
         shape: The shape of x.
         reduced: The dimensions of x that make a row.
-        acting: The functors of the call; those that draw have a map.
+        drawing: The functors of the call that draw.
     """
     maps = {}
-    for functor in acting:
-        if functor.draws is None:
-            continue
+    for functor in drawing:
         shared = shared_dims(functor, len(shape))
         strides, step = [0] * len(shape), 1
         for dim in reversed(range(len(shape))):
@@ -48,7 +47,9 @@ def drawn_rows(
 
 def check_shared(op: Declaration, rank: int, reduced: tuple[int, ...]) -> None:
     """Raise ValueError for shared dimensions that an x of this rank lacks, or in part reduced."""
-    for functor in (*op.load, *op.store) if op.dropouts else ():
+    for functor in op.drawing:
+        if not functor.shares:
+            continue
         for dim in functor.shares:
             if not -rank <= dim < rank:
                 raise ValueError(

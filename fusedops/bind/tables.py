@@ -9,15 +9,15 @@ element by element of the index (`contributions`), and is summed by `run.table_g
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fusedops.functors import Functor, TableOf
+from fusedops.functors import TableOf
 
-__all__ = ["SeenTable", "check_table", "contributions", "seen", "tables_of"]
+__all__ = ["SeenTable", "check_table", "contributions", "seen"]
 
 
 class SeenTable(NamedTuple):
@@ -32,11 +32,6 @@ class SeenTable(NamedTuple):
     first: Tensor
     entries: int
     step: int
-
-
-def tables_of(functors: Iterable[Functor]) -> dict[str, TableOf]:
-    """The tables that these functors look up, by the operand's name."""
-    return {one.table: one for functor in functors for one in functor.tables}
 
 
 def check_table(name: str, one: TableOf, table: Tensor, x: Tensor, reduced: Sequence[int]) -> None:

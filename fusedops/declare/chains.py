@@ -218,6 +218,11 @@ def optional_of(op: Declaration) -> tuple[str, ...]:
     return names
 
 
+def names_of(chain: Iterable[Functor]) -> list[str]:
+    """The names of the operands that functors read, in their order, as often as they do."""
+    return [operand.name for functor in chain for operand in functor.operands()]
+
+
 def partners_of(op: Declaration) -> dict[str, tuple[str, ...]]:
     """By operand: the optional ones without which the functors that take it are left out."""
     found: dict[str, list[str]] = {}

@@ -15,7 +15,13 @@ from typing import Any
 
 from torch import Tensor
 
-from fusedops.declare.chains import check_chain, operands_of, optional_of, partners_of
+from fusedops.declare.chains import (
+    check_chain,
+    names_of,
+    operands_of,
+    optional_of,
+    partners_of,
+)
 from fusedops.declare.operator import Operator, own_operators
 from fusedops.declare.results import known_results, register
 from fusedops.errors import UnsupportedError
@@ -37,9 +43,16 @@ class Declaration(Operator):
         saves: The operand whose dtype each saved stream has, or None, by the stream's name.
         stream_dtypes: The dtypes of the saved streams whose functors say one, by name.
         optional: The names of the operands that a call may leave out.
-        dropouts: The number of functors that draw, such as `Dropout`.
-        probabilities: The probability operand of each of those, LOAD before STORE.
+        drawing: The functors that draw, such as `Dropout`, LOAD before STORE.
+        dropouts: Their number.
+        dropout_slots: The number of each, by (side, index in load or store).
+        probabilities: The probability operand of each of those.
+        read_by_load, read_by_store: The names of the operands that the functors of a side read, in
+            their order; an operand that two functors read is there twice.
         counted: The names of the operands whose numbers are integers, such as those of `Lengths`.
+        tables: The tables that functors look up, by operand name.
+        positions: The dimensions whose coordinates functors read, as they name them: from the first
+            or, if negative, from the last.
         masked: Whether a functor of the LOAD masks elements.
         zeroes: Whether what is masked is zero in y, whatever the STORE does: a norm with masks.
         causal: Whether some functor depends on the query index of a row.
@@ -83,10 +96,17 @@ class Declaration(Operator):
         differentiable = [name for name in returned if self.statistics[name].differentiable]
         self.joining: tuple[str, ...] = (*self.saves, *self.taps, *differentiable)
         chains = (*self.load, *self.store)
-        self.probabilities = [f.draws for f in chains if f.draws is not None]
-        self.dropouts = len(self.probabilities)
+        self.drawing = [f for f in chains if f.draws is not None]
+        self.probabilities = [f.draws for f in self.drawing if f.draws is not None]
+        self.dropouts = len(self.drawing)
+        places = [(side, at) for side, chain in self._sides() for at in range(len(chain))]
+        drawing = [place for place, f in zip(places, chains, strict=True) if f.draws is not None]
+        self.dropout_slots = {place: number for number, place in enumerate(drawing)}
+        self.read_by_load, self.read_by_store = (names_of(chain) for _, chain in self._sides())
         whole = (Role.COUNT, Role.INTEGER)
         self.counted = [operand.name for operand in self.operands if operand.role in whole]
+        self.tables = {one.table: one for functor in chains for one in functor.tables}
+        self.positions = {dim for functor in chains for dim in functor.positions}
         self.causal = any(f.needs_query for f in self.load)
         self.forward_only = [f for f in (*self.load, *self.store) if not f.differentiable]
 
@@ -110,7 +130,8 @@ class Declaration(Operator):
 
     def lacking(self, operands: Mapping[str, Any]) -> tuple[str, ...]:
         """The optional operands that a call leaves out, or gives None for."""
-        return tuple(name for name in self.optional if operands.get(name) is None)
+        optional = self.optional
+        return tuple([name for name in optional if operands.get(name) is None]) if optional else ()
 
     def check_partners(self, operands: Mapping[str, Any], lacking: tuple[str, ...]) -> None:
         """Raise TypeError for an operand whose functor is left out for want of another one."""

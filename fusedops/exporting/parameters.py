@@ -64,7 +64,7 @@ class Parameters:
     def tensor(self, slot: int, name: str, like: Tensor) -> None:
         """An input."""
         about = _said(like.dtype, like.shape)
-        if list(like.stride()) != contiguous(like.shape):
+        if like.stride() != contiguous(like.shape):
             about += f", strides {_tuple(like.stride())}"
         kind = f"const {_element(like.dtype)}*"
         self._inputs[slot] = Parameter(kind, self._name(name), about, "tensor")

@@ -183,7 +183,7 @@ def _any_rows(bound: Bound, geometry: Geometry) -> bool:
     how far the next is.
     """
     leading = bound.reduced[0] == bound.x.dim() - len(bound.reduced)
-    dims = read_positions((*bound.load, *bound.store), bound.x.dim())
+    dims = read_positions(bound.op, bound.x.dim())
     told_apart = bound.op.causal or bool({*dims} - {*bound.reduced})
     return len(geometry.sizes) == 1 and geometry.rows > 1 and leading and not told_apart
 

@@ -120,16 +120,18 @@ class ArgumentWriter:
     def view(self, view: View) -> str:
         """Append a tensor view: pointer, row strides and column stride, in elements."""
         storage, (rows, step, repeats), width, patch, shared = view
-        self.pointer(patch)
-        self.words += (0, step) if shared else (*rows, step)
+        words, rank = self.words, 0 if shared else len(rows)
+        if patch is not None:
+            self.patches.append((len(words), *patch))
+        words += (0, 0, step) if shared else (0, *rows, step)  # the first word is the pointer
         if repeats > 1:
             if width:
                 self._divider(repeats)
             else:
-                self.words += (repeats, 0)  # on a CPU, where rows may have any number of columns
-            return f"RepeatedView<{storage}, {0 if shared else len(rows)}, {width}>"
+                words += (repeats, 0)  # on a CPU, where rows may have any number of columns
+            return f"RepeatedView<{storage}, {rank}, {width}>"
         column = "kBroadcast" if step == 0 else "kContiguous" if step == 1 else "kStrided"
-        return f"View<{storage}, {0 if shared else len(rows)}, Column::{column}, {width}>"
+        return f"View<{storage}, {rank}, Column::{column}, {width}>"
 
     def number(self, value: float) -> str:
         """Append a constant of the declaration, in the compute type."""
@@ -154,9 +156,9 @@ class ArgumentWriter:
         self.words.append(0)
         return "Absent"
 
-    def constant(self, value: int) -> None:
-        """Append a 64-bit integer."""
-        self.words.append(value)
+    def constant(self, *values: int) -> None:
+        """Append 64-bit integers."""
+        self.words += values
 
     def query_map(self) -> None:
         """Append the map from a row's coordinates to its query index."""

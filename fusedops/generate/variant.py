@@ -103,9 +103,9 @@ class Variant(NamedTuple):
         return cuda_source(self.entry, self.members, self.words, self.tile, headers, definitions)
 
     @property
-    def loaded(self) -> bool:
-        """Whether the kernel is loaded in this process."""
-        return self.key in _kernels
+    def loaded(self) -> _runtime.Kernel | None:
+        """The kernel, if it is loaded in this process."""
+        return _kernels.get(self.key)
 
     def cached(self) -> jit.Artifact | None:
         """The variant's entry in the cache, or None if it is not there."""

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -105,54 +106,43 @@ def view_of(part: Part, place: Placed | None, width: int, columns: int) -> View:
     batch of one then needs no kernel of its own.
     """
     assert place is not None  # checked by the caller: run.forward.columns_apart
-    if width:
-        if not part.shared and place.repeats == 1:
-            width = math.gcd(width, columns)
-        width = width_of(place, part.dtype.itemsize, part.alignment, width)
-    return View(STORAGE[part.dtype], place, width, part.patch, part.shared)
+    _, _, dtype, patch, alignment, shared = part
+    row_strides, column_stride, repeats = place
+    if not width:
+        pass
+    elif repeats > 1:
+        width = math.gcd(width, repeats)
+    elif column_stride != 1:
+        width = 1
+    else:  # what pointer and strides allow, all of them powers of two and 16 bytes at most
+        allowed = alignment // dtype.itemsize or 1
+        width = math.gcd(width, 0 if shared else columns, allowed, *row_strides)
+    return View(STORAGE[dtype], place, width, patch, shared)
 
 
-def width_of(where: Placed, size: int, aligned: int, width: int) -> int:
-    """Vector width in elements that pointer and strides allow, 16 bytes at most.
-
-    Args:
-        where: The tensor's row strides and column stride, in elements.
-        size: Size of an element in bytes.
-        aligned: Alignment of the pointer in bytes.
-        width: Vector width of the tile, in elements.
-    """
-    if where.repeats > 1:
-        return math.gcd(where.repeats, width)
-    if where.column_stride != 1:
-        return 1
-    while width > 1 and (
-        width * size > 16
-        or aligned % (width * size)
-        or any(step % width for step in where.row_strides)
-    ):
-        width //= 2
-    return width
-
-
-def contiguous(shape: Sequence[int]) -> list[int]:
+@functools.lru_cache(maxsize=64)  # a plan asks of most of its shapes several times
+def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The strides of a dense tensor of this shape, in elements."""
     strides = [1] * len(shape)
-    for dim in range(len(shape) - 2, -1, -1):
-        strides[dim] = strides[dim + 1] * max(shape[dim + 1], 1)
-    return strides
+    step = 1
+    for dim in range(len(shape) - 1, 0, -1):
+        step *= shape[dim] or 1
+        strides[dim - 1] = step
+    return tuple(strides)
 
 
 def widened(part: Part, reduced: Sequence[int]) -> Part:
     """A statistic of rows with the reduced dimensions inserted again, of size 1 and stride 0."""
-    shape, strides = list(part.shape), list(part.strides)
+    of_rows, row_strides, dtype, patch, alignment, shared = part
+    shape, strides = list(of_rows), list(row_strides)
     for dim in reduced:
         shape.insert(dim, 1)
         strides.insert(dim, 0)
-    return part._replace(shape=shape, strides=strides)
+    return Part(shape, strides, dtype, patch, alignment, shared)
 
 
 def kept_part(
-    shape: Sequence[int], dtype: torch.dtype, patch: tuple[int, int], reduced: Sequence[int]
+    shape: tuple[int, ...], dtype: torch.dtype, patch: tuple[int, int], reduced: Sequence[int]
 ) -> Part:
     """The numbers that the forward pass keeps of each row, as a part in the dimensions of x.
 
@@ -170,6 +160,7 @@ def kept_view(view: View, numbers: int, width: int) -> View:
         numbers: Count of numbers kept per row.
         width: Largest vector width in elements.
     """
-    place = view.placed._replace(column_stride=1, repeats=1)
+    storage, place, _, patch, shared = view
     power = numbers & -numbers  # no vector accesses of three elements
-    return view._replace(placed=place, width=min(width, power if power == numbers else 1))
+    width = min(width, power if power == numbers else 1)
+    return View(storage, Placed(place.row_strides, 1), width, patch, shared)

@@ -9,15 +9,14 @@ STORE. If slices of the rows share a gradient, a second kernel adds up their par
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from fusedops import _runtime
 from fusedops.bind.bind import KEPT, Bound
-from fusedops.bind.geometry import Geometry
-from fusedops.bind.tables import seen, tables_of
+from fusedops.bind.tables import seen
 from fusedops.bind.whole import first_query, first_rows
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member, Members
@@ -50,22 +49,10 @@ from fusedops.run.second_stage import second_stage
 from fusedops.schedule import Schedule
 from fusedops.schedule.backward import resident_rows
 from fusedops.schedule.forward import host_columns
-from fusedops.schedule.row_partition import Sharing, Slices, cut, cut_few, is_sum, sharing
+from fusedops.schedule.row_partition import Sharing, cut, cut_few, is_sum, sharing
 
 if TYPE_CHECKING:
     from fusedops.run.wanted_gradients import WantedGradients
-
-
-class BackwardInfo(NamedTuple):
-    """All that is known of a backward call before it runs; `sums` is the second kernel, if any."""
-
-    schedule: str
-    tile: Schedule | None
-    geometry: Geometry
-    slices: Slices
-    sharing: Mapping[Occurrence, Sharing]
-    variant: Variant
-    sums: Variant | None
 
 
 class Backward:
@@ -98,7 +85,6 @@ class Backward:
         self.target = target
         self.slots = gradient.numbers
         self.given = given
-        self.lookups = tables_of((*gradient.op.load, *gradient.op.store))
         self.outputs: list[tuple[torch.dtype, Sequence[int]]] = []
         self.of_statistics = {joining_name(n) for n in self.op.joining if n in self.op.statistics}
         self.parts_at: Sequence[int] = ()
@@ -108,20 +94,19 @@ class Backward:
         whole = Part(shape, contiguous(shape), bound.compute, (0, 0), 16)
         parts = {**inputs, **results, ("whole",): whole}
         if any(one.side == "op" for one in gradient.occurrences):
-            rows = [1 if dim in bound.reduced else size for dim, size in enumerate(shape)]
+            rows = tuple(1 if d in bound.reduced else size for d, size in enumerate(shape))
             parts["rows",] = whole._replace(shape=rows, strides=contiguous(rows))
-        self.parts = list(parts)
         rank = len(inputs)
         summed = [rank + i for i, key in enumerate(results) if isinstance(key, Occurrence)]
-        geometry = forward.placed(bound, list(parts.values()), summed)
+        self.drawn = forward.row_numbers(bound)
+        geometry = forward.placed(bound, list(parts.values()), self.drawn, summed)
         self.geometry = padded(geometry, reading.rank or rank_of(bound, geometry.sizes))
         places = self.geometry.placed[: len(parts)]
         self.apart = None in places
         if self.apart:
             return
         self.maps = self.geometry.placed[len(parts) :]
-        used = gradient.occurrences
-        tile, self.kind = backward_schedule(bound, self.geometry, target, used, reading)
+        tile, self.kind = backward_schedule(bound, self.geometry, target, gradient, reading)
         self.tile = tile
         self.width = width = 0 if tile is None else tile.width
         columns = max(self.geometry.columns, 1)
@@ -146,13 +131,13 @@ class Backward:
             if name == KEPT and not self.op.kept:
                 continue
             if name == KEPT:
-                shape = bound._replace(keep=True).output_shape(KEPT)
+                shape = bound.output_shape(KEPT)
                 inputs[name] = kept_part(shape, value.dtype, patch, bound.reduced)
             elif name in self.of_statistics:
                 inputs[name] = widened(part_of(value, patch), bound.reduced)
             else:
                 if name in bound.tables:
-                    value = seen(value, self.lookups[name], bound.x.dim()).first
+                    value = seen(value, self.op.tables[name], bound.x.dim()).first
                 shared = name in self.op.slots and is_shared(bound, name, value, self.reading)
                 inputs[name] = part_of(value, patch, shared)
         return inputs
@@ -195,10 +180,9 @@ class Backward:
         if "x" in self.gradient.wanted:
             meant.append((("to",), self.bound.x))
         meant += [(one, gradient_like(self.bound, one)) for one in self.gradient.occurrences]
-        names = [one.name for one in self.gradient.occurrences]
-        for key, tensor in meant:
-            twice = key != ("to",) and names.count(key.name) > 1
-            dtype = self.bound.compute if twice else tensor.dtype
+        names = self.gradient.names
+        for name, (key, tensor) in zip(names, meant, strict=True):
+            dtype = self.bound.compute if names.count(name) > 1 else tensor.dtype
             patch = (_runtime.OUTPUT, len(self.outputs))
             shape = tuple(tensor.shape)
             results[key] = Part(shape, contiguous(shape), dtype, patch, 16)
@@ -287,15 +271,6 @@ class Backward:
             threads = 1 if variant.tile is None else variant.tile.threads_per_block
             then.append((*stage, blocks, threads, 0))
         shared_sums = self.targets.shared_sums
-        info = BackwardInfo(
-            schedule="shared" if shared_sums and self.kind == "register" else self.kind,
-            tile=tile,
-            geometry=geometry,
-            slices=self.slices,
-            sharing=self.sharing,
-            variant=first,
-            sums=None if second is None else second[0],
-        )
         return _runtime.Plan(
             kernel=first.kernel(),
             words=words,
@@ -307,7 +282,7 @@ class Backward:
             block=1 if tile is None else tile.threads_per_block,
             shared=shared_sums * self.bound.compute.itemsize,
             draws=self.op.dropouts if self.bound.dropout_slots else 0,
-            info=info,
+            info="shared" if shared_sums and self.kind == "register" else self.kind,
             then=then,
             returned=self.returned,
         )
@@ -315,7 +290,6 @@ class Backward:
     def _kernel(self) -> tuple[Variant, bytes, list[tuple[int, int, int]]]:
         """Generate the first kernel: its variant, argument words and relocations."""
         bound, geometry, op, gradient = self.bound, self.geometry, self.op, self.gradient
-        x = bound.x
         operands: dict[str, View | Number] = {
             name: self.views[name] for name in ("x", *op.slots) if name in self.views
         }
@@ -326,18 +300,17 @@ class Backward:
             if not isinstance(value, Tensor):
                 operands[name] = Number(self.slots[name], isinstance(value, int))
         views = self.views
-        rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
         write = ArgumentWriter(
             compute=self.compute,
             sizes=geometry.sizes,
             columns=geometry.columns,
-            queries=bound.counted[rows[-1]] if rows else 1,
-            first_query=first_query(bound.whole, rows),
+            queries=forward.queries(bound),
+            first_query=first_query(bound.whole, forward.rows_of(bound)),
             operands=operands,
             outputs={n: views[saved_name(n)] for n in op.saves if saved_name(n) in views},
-            maps=forward.row_maps(bound, self.maps),
+            maps=forward.row_maps(bound, self.maps, self.drawn),
             tables=bound.tables,
-            first_rows=first_rows(bound.whole, forward.row_numbers(bound)),
+            first_rows=first_rows(bound.whole, self.drawn),
             slots=self.slots,
             output_gradients={
                 n: views[joining_name(n)] for n in op.joining if n in gradient.joining
@@ -352,17 +325,19 @@ class Backward:
         targets = self.targets
         members += [targets.member(write, one) for one in gradient.occurrences]
         members += scheduled(write, self.tile)
-        for number in (self.slices.rows, self.slices.span, self.slices.per_span):
-            write.constant(number)
+        write.constant(self.slices.rows, self.slices.span, self.slices.per_span)
         members.append(Member("Slices", "slices"))
-        return self._variant("gradient", members, write), write.pack(), write.patches
+        variant = self._variant("gradient", self.kind, self.tile, members, write)
+        return variant, write.pack(), write.patches
 
-    def _variant(self, entry: str, members: Members, write: ArgumentWriter) -> Variant:
+    def _variant(
+        self, entry: str, kind: str, tile: Schedule | None, members: Members, write: ArgumentWriter
+    ) -> Variant:
         bound = self.bound
         return Variant(
             arch=self.target.arch,
-            schedule=self.kind,
-            tile=self.tile,
+            schedule=kind,
+            tile=tile,
             members=tuple(members),
             words=len(write.words),
             op=self.op.kernels,
@@ -391,8 +366,8 @@ class Backward:
             self.compute,
         )
         self.parts_at = stage.parts_at
-        variant = self._variant("sums", stage.members, stage.write)
+        kind, tile = self.kind, None
         if self.tile is not None:
-            tile = sums_schedule(stage.block, stage.wide)
-            variant = variant._replace(tile=tile, schedule="register")
+            kind, tile = "register", sums_schedule(stage.block, stage.wide)
+        variant = self._variant("sums", kind, tile, stage.members, stage.write)
         return variant, stage.write.pack(), stage.write.patches, stage.rows, stage.blocks

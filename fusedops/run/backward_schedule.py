@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -14,7 +16,7 @@ from fusedops.bind.bind import Bound
 from fusedops.bind.geometry import Geometry
 from fusedops.generate.target import Target
 from fusedops.run import forward
-from fusedops.run.operand_gradients import Occurrence, gradient_like, occurrences
+from fusedops.run.operand_gradients import Occurrence, gradient_like
 from fusedops.run.reading import Reading, is_shared, may_broadcast
 from fusedops.schedule import Schedule, override
 from fusedops.schedule.architectures import Gpu
@@ -28,6 +30,9 @@ from fusedops.schedule.launch import LaunchConfig
 from fusedops.schedule.row_schedule import reserved_shared
 from fusedops.schedule.tiling import Tile
 from fusedops.schedule.traffic import traffic_of
+
+if TYPE_CHECKING:
+    from fusedops.run.wanted_gradients import WantedGradients
 
 #: So many rows that share an operand are visited by one thread block, if they fit.
 FEW_ROWS = 8
@@ -47,7 +52,11 @@ ONE_SUM_ROWS = 1024
 
 
 def backward_schedule(
-    bound: Bound, geometry: Geometry, target: Target, used: Sequence[Occurrence], reading: Reading
+    bound: Bound,
+    geometry: Geometry,
+    target: Target,
+    gradient: WantedGradients,
+    reading: Reading,
 ) -> tuple[Schedule | None, str]:
     """Choose the schedule of a backward call: that of a GPU or None, and the storage of a row.
 
@@ -55,7 +64,7 @@ def backward_schedule(
         bound: The forward call.
         geometry: The rows and columns of the backward call.
         target: The target that kernels are built for.
-        used: The uses of operands whose gradients are wanted.
+        gradient: The gradients that are wanted.
         reading: How the call is read where its shapes leave that open.
 
     Raises:
@@ -74,17 +83,20 @@ def backward_schedule(
         compute_bytes=bound.compute.itemsize,
         dropout=traffic.draws > 0,
     )
+    sums = tuple(_sums(bound, gradient, reading))
     if not bound.op.reduces:
-        sums = sum(1 for _ in _sums(bound, reading))
-        across = any(_is_across(bound, one) for one in used)
-        chosen = choose_map_gradient(row, target.gpu, sums, across, forced.storage, forced.backward)
+        across = any(_is_across(bound, one) for one in gradient.occurrences)
+        count = len(sums)
+        chosen = choose_map_gradient(
+            row, target.gpu, count, across, forced.storage, forced.backward
+        )
         return chosen, chosen.storage
     chosen = choose_gradient(
         row,
         target.arch,
         target.gpu,
         values_of(bound.op.gradient_schedule == "norm", traffic.beside),
-        tuple(_sums(bound, reading)),
+        sums,
         forced.storage,
         forced.backward,
     )
@@ -98,25 +110,26 @@ def _is_across(bound: Bound, one: Occurrence) -> bool:
     return all(dim < lead or tensor.shape[dim - lead] == 1 for dim in bound.reduced)
 
 
-def _sums(bound: Bound, reading: Reading) -> Iterator[int]:
+def _sums(bound: Bound, gradient: WantedGradients, reading: Reading) -> Iterator[int]:
     """For each operand whose gradient can be a sum over rows, the number of such sums or MANY."""
     x, reduced = bound.x, bound.reduced
-    for one in occurrences(bound.op, bound.op.slots):
+    shape = x.shape
+    for one in gradient.possible:
         tensor = gradient_like(bound, one)
         if not isinstance(tensor, Tensor) or one.side == "op":
             continue
-        lead = x.dim() - tensor.dim()
-        own = {dim + lead: size for dim, size in enumerate(tensor.shape)}
-        if not all(own.get(dim, 1) == x.shape[dim] for dim in reduced):
+        missing = len(shape) - tensor.dim()
+        own = (1,) * missing + tensor.shape
+        if any(own[dim] != shape[dim] for dim in reduced):
             continue
-        rows = [dim for dim in range(x.dim()) if dim not in reduced]
         if is_shared(bound, one.name, tensor, reading):
             yield 1
         elif reading.broadcast and may_broadcast(bound, tensor):
             yield MANY_SUMS
-        elif any(own.get(dim, -1) < x.shape[dim] for dim in rows):
-            of_all = math.prod(own.get(dim, 1) for dim in rows) == 1
-            many_rows = math.prod(x.shape[dim] for dim in rows) >= ONE_SUM_ROWS
+        elif any(dim < missing or own[dim] < shape[dim] for dim in forward.rows_of(bound)):
+            rows = forward.rows_of(bound)
+            of_all = math.prod([own[dim] for dim in rows]) == 1
+            many_rows = math.prod([shape[dim] for dim in rows]) >= ONE_SUM_ROWS
             yield 1 if of_all and many_rows and not reading.broadcast else MANY_SUMS
 
 
@@ -154,6 +167,7 @@ def without_prefetch_across_rows(schedule: Schedule) -> Schedule:
     return dataclasses.replace(schedule, launch=schedule.launch._replace(prefetch="never"))
 
 
+@functools.cache  # of the few pairs that `second_stage` has
 def sums_schedule(threads: int, columns: int) -> Schedule:
     """The schedule of the kernel that adds up partial sums: threads and columns of a block."""
     tile = Tile(threads, 1, columns, 1, threads * columns)

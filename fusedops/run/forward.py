@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -61,8 +61,11 @@ __all__ = [
     "describe",
     "make_plan",
     "placed",
+    "queries",
     "resolve",
     "row_maps",
+    "row_numbers",
+    "rows_of",
 ]
 
 #: The most elements for which a call on a CPU uses one thread only. Two threads against one,
@@ -74,6 +77,9 @@ HOST_GRAIN = 4096
 
 #: The most columns of a row in a GPU kernel, which counts them in 32 bits.
 MOST_COLUMNS = 2**31 - 1
+
+#: Maps from rows to their numbers in the dropout contract, by the dimensions that share a draw.
+DrawnRows: TypeAlias = "dict[tuple[int, ...], list[int]]"
 
 #: DLPack's type code and bits of each dtype that a kernel writes.
 DLPACK = {dtype: (4 if dtype is torch.bfloat16 else 2, dtype.itemsize * 8) for dtype in FLOATING}
@@ -130,7 +136,7 @@ def make_plan(op: Runnable, bound: Bound, shape: Sequence[int] | None = None) ->
     if len(bound.reduced) > 1 and columns_apart(bound):
         return run_on_copies(op, bound)
     observer = op.observer
-    info = serve(
+    info, kernel = serve(
         bound.x.device,
         functools.partial(_built, bound, observer),
         functools.partial(observer.of_call, bound),
@@ -138,7 +144,7 @@ def make_plan(op: Runnable, bound: Bound, shape: Sequence[int] | None = None) ->
     rows = info.geometry.rows
     tile = info.tile
     return _runtime.Plan(
-        kernel=info.variant.kernel(),
+        kernel=kernel,
         words=info.words,
         patches=info.patches,
         outputs=outputs,
@@ -148,20 +154,19 @@ def make_plan(op: Runnable, bound: Bound, shape: Sequence[int] | None = None) ->
         block=1 if tile is None else tile.threads_per_block,
         shared=0 if tile is None else tile.shared_bytes,
         draws=info.draws,
-        info=info,
+        info=info.schedule,
     )
 
 
-def _built(bound: Bound, observer: Observer, target: Target) -> ForwardInfo:
-    """Notify the observer of a call and build its kernel; return what the call runs."""
+def _built(bound: Bound, observer: Observer, target: Target) -> tuple[ForwardInfo, _runtime.Kernel]:
+    """Notify the observer of a call; return what the call runs, and its kernel, which is built."""
     observer.notify(
         functools.partial(observer.of_call, bound),
         lambda other: [describe(bound, other).variant],
         target,
     )
     info = resolve(bound, target)
-    info.variant.kernel()
-    return info
+    return info, info.variant.kernel()
 
 
 def _grain(rows: int, columns: int) -> int:
@@ -192,21 +197,23 @@ def describe(bound: Bound, target: Target | None = None, reading: Reading = USUA
     op, x = bound.op, bound.x
     target = target or Target.of(x.device)
     inputs, outputs = _parts(bound, reading)
-    geometry = placed(bound, [*inputs.values(), *outputs.values()])
+    drawn = row_numbers(bound)
+    geometry = placed(bound, [*inputs.values(), *outputs.values()], drawn)
     geometry = padded(geometry, reading.rank or rank_of(bound, geometry.sizes))
     columns = max(geometry.columns, 1)
-    tile, traffic = None, traffic_of(bound)
+    tile, streams = None, "many"
     forced, gpu = override.current(), target.gpu
     if gpu is None:
         kind, width = schedule.choose_host(columns, forced.storage), 0
     else:
         check_columns(op.name, columns)
+        streams = traffic_of(bound).streams
         row = schedule.Row(
             columns=columns,
             element_bytes=x.element_size(),
             compute_bytes=bound.compute.itemsize,
-            dropout=traffic.draws > 0,
-            streams=traffic.streams,
+            dropout=len(bound.dropout_slots) > 0,
+            streams=streams,
             centred=op.centred,
         )
         if op.reduces:
@@ -224,21 +231,20 @@ def describe(bound: Bound, target: Target | None = None, reading: Reading = USUA
     views = {name: view_of(part, next(places), width, columns) for name, part in outputs.items()}
     if KEPT in views:
         views[KEPT] = kept_view(views[KEPT], op.kept, width)
-    stages = op.reduces and traffic.streams != "many"
+    stages = op.reduces and streams != "many"
     if tile is not None and gpu is not None and gpu.bulk_copies and stages:
         tile = _staged(bound, tile, operands["x"], views["y"], gpu.shared_limit)
-    rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
     write = ArgumentWriter(
         compute="double" if bound.compute is torch.float64 else "float",
         sizes=geometry.sizes,
         columns=geometry.columns,
-        queries=bound.counted[rows[-1]] if rows else 1,
-        first_query=first_query(bound.whole, rows),
+        queries=queries(bound),
+        first_query=first_query(bound.whole, rows_of(bound)),
         operands=operands,
         outputs=views,
-        maps=row_maps(bound, places),
+        maps=row_maps(bound, places, drawn),
         tables=bound.tables,
-        first_rows=first_rows(bound.whole, row_numbers(bound)),
+        first_rows=first_rows(bound.whole, drawn),
         slots=op.slots,
         drawn_in_memory=isinstance(bound.generator, Tensor),
     )
@@ -281,7 +287,7 @@ def _staged(
 ) -> Schedule:
     assert isinstance(x, View)
     if x.placed[1:] != (1, 1) or y.placed[1:] != (1, 1):  # columns apart, or shared
-        return dataclasses.replace(tile, staged_bytes=0)
+        return dataclasses.replace(tile, staged_bytes=0) if tile.staged_bytes else tile
     sizes = (bound.x.element_size(), bound.output_dtype("y").itemsize)
     own = min(size * min(tile.width, 16 // size) for size in sizes)
     access = min(x.width * sizes[0], y.width * sizes[1])
@@ -310,33 +316,35 @@ def _parts(bound: Bound, reading: Reading = USUAL) -> tuple[dict[str, Part], dic
         patch = (_runtime.OUTPUT, index)
         if name in bound.out:
             part = part_of(bound.out[name], patch)
+        elif name == KEPT:
+            if op.kept:  # else there is nothing to write
+                shape = bound.output_shape(KEPT)
+                outputs[name] = kept_part(shape, bound.compute, patch, bound.reduced)
+            continue
         else:
             shape = bound.output_shape(name)
             part = Part(shape, contiguous(shape), bound.output_dtype(name), patch, 16)
-        if name == KEPT and not op.kept:
-            continue  # there is nothing to write
-        if name == KEPT:
-            outputs[name] = kept_part(shape, part.dtype, patch, bound.reduced)
-        else:
-            outputs[name] = part if len(part.shape) == rank else widened(part, bound.reduced)
+        outputs[name] = part if len(part.shape) == rank else widened(part, bound.reduced)
     return inputs, outputs
 
 
-def placed(bound: Bound, parts: Sequence[Part], summed: Sequence[int] = ()) -> Geometry:
+def placed(
+    bound: Bound, parts: Sequence[Part], drawn: DrawnRows, summed: Sequence[int] = ()
+) -> Geometry:
     """Place the parts in their order, then the maps from a row to the numbers that functors read.
 
     These are its query index, its numbers in the dropout contract and its coordinates.
 
     A map that no functor reads is zero everywhere, so that it keeps no dimensions from merging.
-    `summed` are the indices of the parts that are sums over what they are broadcast over.
+    `drawn` are the latter maps (`row_numbers`), and `summed` the indices of the parts that are sums
+    over what they are broadcast over.
     """
     shape = tuple(bound.x.shape)
-    rows = [dim for dim in range(len(shape)) if dim not in bound.reduced]
     query = [0] * len(shape)
-    if rows and bound.op.causal:
+    if bound.op.causal and (rows := rows_of(bound)):
         query[rows[-1]] = 1
-    operands: list[Strided] = [(part.shape, part.strides) for part in parts]
-    operands += (Virtual(query), *map(Virtual, row_numbers(bound).values()))
+    operands: list[Strided] = [part[:2] for part in parts]
+    operands += (Virtual(query), *map(Virtual, drawn.values()))
     operands += map(Virtual, _coordinates(bound).values())
     sizes = [part.dtype.itemsize for part in parts] + [0] * (len(operands) - len(parts))
     try:
@@ -349,26 +357,38 @@ def placed(bound: Bound, parts: Sequence[Part], summed: Sequence[int] = ()) -> G
         ) from None
 
 
-def row_numbers(bound: Bound) -> dict[tuple[int, ...], list[int]]:
+def rows_of(bound: Bound) -> list[int]:
+    """The dimensions of x that are not reduced."""
+    return [dim for dim in range(bound.x.dim()) if dim not in bound.reduced]
+
+
+def queries(bound: Bound) -> int:
+    """The number of queries, for masks that are made from indices."""
+    rows = rows_of(bound)
+    return bound.counted[rows[-1]] if rows else 1
+
+
+def row_numbers(bound: Bound) -> DrawnRows:
     """The maps from rows to their numbers in the dropout contract (`drawn_rows`) of a call."""
-    return drawn_rows(bound.counted, bound.reduced, (*bound.load, *bound.store))
+    if not bound.dropout_slots:
+        return {}
+    return drawn_rows(bound.counted, bound.reduced, bound.drawing)
 
 
 def _coordinates(bound: Bound) -> dict[int, list[int]]:
     """The maps from rows to the coordinates that functors read, by dimension."""
-    return row_positions(tuple(bound.x.shape), bound.reduced, (*bound.load, *bound.store))
+    return row_positions(bound.op, bound.x.shape, bound.reduced)
 
 
-def row_maps(bound: Bound, places: Iterable[Placed | None]) -> RowMaps:
+def row_maps(bound: Bound, places: Iterable[Placed | None], drawn: DrawnRows) -> RowMaps:
     """The maps of a call from its rows, as `placed` has placed them after the parts."""
-    query, *others = (() if place is None else place.row_strides for place in places)
-    numbers, positions = row_numbers(bound), _coordinates(bound)
-    x, count = bound.x, len(row_numbers(bound))
+    query, *others = [() if place is None else place.row_strides for place in places]
+    x = bound.x
     return RowMaps(
         query=query,
-        drawn_rows=dict(zip(numbers, others[:count], strict=True)),
-        positions=dict(zip(positions, others[count:], strict=True)),
-        columns=tuple((dim, x.shape[dim]) for dim in bound.reduced),
+        drawn_rows=dict(zip(drawn, others, strict=False)),
+        positions=dict(zip(_coordinates(bound), others[len(drawn) :], strict=True)),
+        columns=tuple([(dim, x.shape[dim]) for dim in bound.reduced]),
         rank=x.dim(),
     )
 
@@ -378,7 +398,8 @@ def columns_apart(bound: Bound) -> bool:
     if len(bound.reduced) == 1:
         return False
     inputs, outputs = _parts(bound)
-    return None in placed(bound, [*inputs.values(), *outputs.values()]).placed
+    parts = [*inputs.values(), *outputs.values()]
+    return None in placed(bound, parts, row_numbers(bound)).placed
 
 
 def _draws(bound: Bound) -> int:

@@ -16,9 +16,12 @@ from torch import Tensor
 
 from fusedops import _runtime
 from fusedops._runtime import Reason
-from fusedops.bind.bind import KEPT, Bound, bind
+from fusedops.bind.bind import KEPT, Bound, bound_call, find_reduced
 from fusedops.bind.generator import draw
-from fusedops.bind.tables import tables_of
+from fusedops.bind.operands import check_shape
+from fusedops.bind.scalars import read_number
+from fusedops.bind.tables import check_table
+from fusedops.bind.whole import check_part_of
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Role
 from fusedops.generate.target import Target
@@ -78,7 +81,7 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
     ) -> None:
         WantedGradients.__init__(self, op, wanted, joining, from_result)
         self.observer = observer
-        tables = tables_of((*op.load, *op.store)).keys()
+        tables = op.tables.keys()
         self.loose = len(set(self.names)) != len(self.names) or bool(tables & {*self.names})
         flags = {operand.name: _FLAGS[operand.role] for operand in op.operands}
         flags["x"] = _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED
@@ -185,13 +188,28 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         return Backward(self, bound, dy, given, target, split, reading)
 
     def _bound(self, dy: Tensor, given: Mapping[str, Any], options: Mapping[str, Any]) -> Bound:
-        """The forward call on tensors without memory; its checks have passed before."""
-        operands = {operand.name: _meta(given[operand.name]) for operand in self.op.operands}
+        """The forward call, whose checks have passed before.
+
+        A tensor that is not read has no memory here. Shapes are checked again, since a hook on
+        saved tensors may have changed them.
+        """
+        op, operands = self.op.given({one.name: given[one.name] for one in self.op.operands})
+        x = _tensor(given["x"])
+        for operand in op.operands:
+            name = operand.name
+            operands[name] = value = _tensor(operands[name])
+            if not isinstance(value, Tensor):
+                operands[name] = read_number(op.name, name, operand.role, value)
+            elif operand.role is not Role.TABLE:
+                check_shape(op.name, name, value, x)
+        reduced = find_reduced(op, op.name, x.shape, options)
+        whole = check_part_of(op.name, x.shape, reduced, options.get("part_of"))
+        for key, one in op.tables.items():
+            check_table(op.name, one, operands[key], x, reduced)
         draw = options.get("generator")
         draw = draw if isinstance(draw, Tensor) else None  # else it makes no difference to a plan
-        options = {**options, "dtype": dy.dtype, "generator": None}
-        bound = bind(self.op, _meta(given["x"]), operands, options)
-        return bound._replace(generator=draw)
+        training = options.get("training", True)
+        return bound_call(op, x, reduced, dy.dtype, operands, training, draw, whole)
 
 
 def gradient_of(bound: Bound, wanted: frozenset[str], joining: frozenset[str]) -> Gradient:
@@ -231,10 +249,8 @@ def _output(bound: Bound, name: str) -> Tensor:
     return torch.empty(keep.output_shape(name), dtype=keep.output_dtype(name), device="meta")
 
 
-def _meta(value: Any) -> Any:
-    """A tensor without memory, for a tensor or for its pair (dtype, shape); else the value."""
-    if isinstance(value, Tensor):
-        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+def _tensor(value: Any) -> Any:
+    """A tensor without memory for a pair (dtype, shape); else the value."""
     if isinstance(value, tuple):
         dtype, shape = value
         return torch.empty(shape, dtype=dtype, device="meta")

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -143,9 +144,7 @@ class GradientTargets:
         else:
             to = write.view(memory or self._workspace(columns, None))
         write.pointer(memory.patch if memory is not None and sums == "memory" else None)
-        write.constant(self.shared_sums)
-        write.constant(self.sharing[one].group)
-        write.constant(columns)
+        write.constant(self.shared_sums, self.sharing[one].group, columns)
         flags = f"{str(partial).lower()}, Sums::k{sums.capitalize()}, {write.compute}"
         return f"ByColumn<{numbers}, {to}, {flags}>"
 
@@ -157,8 +156,7 @@ class GradientTargets:
             self.pieces_of[one] = repeats // piece
         memory = self._scratch(one, columns // piece)
         write.pointer(memory.patch)
-        write.constant(columns // piece)
-        write.constant(repeats)
+        write.constant(columns // piece, repeats)
         return f"ByChannel<{numbers}, {0 if self.tile is None else piece}, {write.compute}>"
 
     def _is_whole(self, share: Sharing) -> bool:
@@ -182,8 +180,7 @@ class GradientTargets:
         """The view of rows of so many columns in the compute type; None is a null pointer."""
         width = 0
         if self.tile is not None:
-            size = self.bound.compute.itemsize
-            width = next(w for w in (8, 4, 2, 1) if w * size <= 16 and columns % w == 0)
+            width = math.gcd(16 // self.bound.compute.itemsize, columns)
             width = min(width, self.tile.width)
         place = Placed((columns,), 1)
         return View(STORAGE[self.bound.compute], place, width, patch, False)

@@ -35,9 +35,10 @@ def declared(
     for side, chain in (("load", bound.load), ("store", bound.store)):
         for index, functor in enumerate(chain):
             write.dropout_slot = bound.dropout_slots.get((side, index), -1)
-            write.shared = shared_dims(functor, bound.x.dim())
-            write.shares_columns = {*write.shared} >= {*bound.reduced}
-            drawn = functor.draws is not None and write.drawn_in_memory
+            drawn = write.dropout_slot >= 0 and write.drawn_in_memory
+            if write.dropout_slot >= 0:
+                write.shared = shared_dims(functor, bound.x.dim())
+                write.shares_columns = {*write.shared} >= {*bound.reduced}
             name = f"{side}{index}"
             members.append(Member(functor.emit(write), name, "functor", side, index, drawn))
     return members
@@ -63,7 +64,7 @@ def forward_members(
     """The members of the forward kernel's argument."""
     op = bound.op
     members = declared(bound, write, geometry)
-    operator = next(one.cpp for one in members if one.name == "op")
+    _, _, (operator, *_), *_ = members
     members.append(Member(write.output("y"), "y"))
     kept = f"Kept<{write.output(KEPT)}, " if bound.keep and op.kept else ""
     returned = [

@@ -10,13 +10,14 @@ but for the sign of a zero in the gradient of an operand: tiles follow from none
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
-from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry
+from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry, Placed
 from fusedops.bind.positions import read_positions
 from fusedops.bind.shared_draws import shared_dims
 from fusedops.run.operand_gradients import Occurrence, gradient_like, occurrences
@@ -67,26 +68,30 @@ def rank_of(bound: Bound, sizes: Sequence[int]) -> int:
         bound: The call.
         sizes: The sizes of the row dimensions after merging.
     """
-    least = max(len(sizes), 2 if _broadcasts(bound) else 1)
-    return next(rank for rank in RANKS if rank >= least)
+    least = len(sizes)
+    if least < 2 and _broadcasts(bound):
+        least = 2
+    return RANKS[bisect.bisect_left(RANKS, least)]
 
 
 def _broadcasts(bound: Bound) -> bool:
     """Whether rows differ by their places, or some of them share operands or draws with rows."""
     x, reduced = bound.x, bound.reduced
-    functors = (*bound.load, *bound.store)
-    if bound.op.causal or {*read_positions(functors, x.dim())} - {*reduced}:
+    if bound.op.causal or {*read_positions(bound.op, x.dim())} - {*reduced}:
         return True
-    drawing = (functor for functor in functors if functor.draws is not None)
-    if any({*shared_dims(functor, x.dim())} - {*reduced} for functor in drawing):
-        return True
+    shape = x.shape
+    for functor in bound.drawing:
+        if any(dim not in reduced for dim in shared_dims(functor, len(shape))):
+            return True
+    rows = [dim for dim, size in enumerate(shape) if size > 1 and dim not in reduced]
     for value in bound.seen.values():
-        if not isinstance(value, Tensor) or without_rows(value, x, reduced):
+        if not isinstance(value, Tensor) or (own := value.shape) == shape:
             continue
-        lead = x.dim() - value.dim()
-        for dim, size in enumerate(x.shape):
-            if dim not in reduced and size > 1 and (dim < lead or value.shape[dim - lead] == 1):
-                return True
+        lead = len(shape) - len(own)
+        if without_rows(value, x, reduced):
+            continue
+        if any(dim < lead or own[dim - lead] == 1 for dim in rows):
+            return True
     return False
 
 
@@ -139,11 +144,12 @@ def padded(geometry: Geometry, rank: int) -> Geometry:
     padding = rank - len(geometry.sizes)
     if padding <= 0:
         return geometry
+    rows, columns, sizes, placed, order = geometry
+    zeros = (0,) * padding
     places = [
-        None if place is None else place._replace(row_strides=(0,) * padding + place.row_strides)
-        for place in geometry.placed
+        None if place is None else Placed(zeros + place[0], place[1], place[2]) for place in placed
     ]
-    return geometry._replace(sizes=(1,) * padding + geometry.sizes, placed=tuple(places))
+    return Geometry(rows, columns, (1,) * padding + sizes, tuple(places), order)
 
 
 def is_shared(bound: Bound, name: str, value: Tensor, reading: Reading) -> bool:

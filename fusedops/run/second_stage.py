@@ -98,15 +98,14 @@ def second_stage(
         columns = 1 if share.kind == "row" else geometry.columns // view.placed.repeats
         groups = rows_of(one)
         place = Placed((share.outer,), view.placed.column_stride)
-        to = write.view(view._replace(placed=place, width=1 if view.width else 0, shared=False))
+        to = write.view(View(view.storage, place, 1 if view.width else 0, view.patch, False))
         write.pointer(patch)
         kind = "PartsOf"
         if one in pieces_of:
             kind = "PiecesOf"
             write.constant(pieces_of[one])
         parts_at.append(len(write.words))
-        for constant in (all_parts // groups, groups, columns):
-            write.constant(constant)
+        write.constant(all_parts // groups, groups, columns)
         members.append(Member(f"{kind}<{to}, {write.compute}>", f"sum{number}"))
         rows += groups
         blocks += -(-columns // wide) * groups

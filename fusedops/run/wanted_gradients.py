@@ -26,6 +26,7 @@ class WantedGradients:
         joining: The names of the results besides y that have a gradient of their own.
         needed: The saved tensors that the backward pass reads.
         occurrences: Each use of a wanted operand by a functor, LOAD before STORE.
+        possible: Each use of an operand by a functor that can have a gradient.
         names: The name that each result is the gradient of; a name is there twice if two functors
             use it.
         places: The index among the results of x's gradient, then of each operand's in the order of
@@ -45,6 +46,7 @@ class WantedGradients:
         self.joining = joining
         self.needed = needed(op, wanted, from_result)
         self.occurrences = occurrences(op, wanted)
+        self.possible = occurrences(op, op.slots)
         self.names = ["x"] * ("x" in wanted) + [one.name for one in self.occurrences]
         at = {name: place for place, name in enumerate(self.names)}
         self.places = [at.get(name) for name in ("x", *op.slots)]

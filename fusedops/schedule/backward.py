@@ -33,7 +33,6 @@ __all__ = ["choose_gradient", "resident_rows"]
 CLUSTERS_LOST = ((2, 0.0), (5, 0.06), (8, 0.09), (16, 0.15))
 
 
-@remembered
 def choose_gradient(
     row: Row,
     arch: str,
@@ -58,6 +57,23 @@ def choose_gradient(
     Raises:
         ValueError: The storage cannot hold the row.
     """
+    if storage is None:
+        chosen = _chosen(row.stand_in, arch, gpu, family, sums, None, launch)
+        if chosen.chunks == 1:
+            return chosen
+    return _chosen(row, arch, gpu, family, sums, storage, launch)
+
+
+@remembered
+def _chosen(
+    row: Row,
+    arch: str,
+    gpu: Gpu,
+    family: str,
+    sums: tuple[int, ...],
+    storage: str | None,
+    launch: LaunchConfig | None,
+) -> Schedule:
     check_reduces(storage)
     found = gradient_rung(row, gpu.cluster_limit, family)
     rung, columns = found.rung, row.columns

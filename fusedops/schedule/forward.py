@@ -36,7 +36,6 @@ HOST_COLUMNS = (16, 32, 64, 128, 65536)
 HOST_BUFFERED = HOST_COLUMNS[-1]
 
 
-@remembered
 def choose(
     row: Row,
     arch: str,
@@ -56,6 +55,17 @@ def choose(
     Raises:
         ValueError: The storage cannot hold the row.
     """
+    if storage is None:
+        found = _chosen(row.stand_in, arch, gpu, None, launch)
+        if found.chunks == 1:
+            return found
+    return _chosen(row, arch, gpu, storage, launch)
+
+
+@remembered
+def _chosen(
+    row: Row, arch: str, gpu: Gpu, storage: str | None, launch: LaunchConfig | None
+) -> Schedule:
     columns, compute_bytes = row.columns, row.compute_bytes
     rung = row_rung(row, gpu.cluster_limit)
     tile = rung.tile
@@ -134,7 +144,7 @@ def staged(
         element_bytes: The larger itemsize of x and y.
         shared_limit: Bytes of shared memory that a thread block can opt in to.
     """
-    plain = dataclasses.replace(schedule, staged_bytes=0)
+    plain = dataclasses.replace(schedule, staged_bytes=0) if schedule.staged_bytes else schedule
     misaligned = access < WIDE_ACCESS <= own
     few_threads = schedule.threads < STAGED_WORD // 2
     if not (schedule.staged_bytes or misaligned) or not schedule.one_tile or few_threads:

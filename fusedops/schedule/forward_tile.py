@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fusedops.schedule.rungs import Rung, rung_of
+from fusedops.schedule.rungs import Rung, longest, rung_of
 from fusedops.schedule.tiling import Table, Tile, at_most, pack_width, tile_of
 
 __all__ = ["WIDE_ACCESS", "Row", "is_staged_tile", "row_rung"]
@@ -129,6 +129,22 @@ class Row(NamedTuple):
     def cut(self) -> bool:
         """Whether the end of the row cuts a pack, where dropout widens packs."""
         return self.columns % self.width > 0
+
+    @property
+    def stand_in(self) -> Row:
+        """A row whose schedule is this one's too, if that has one chunk; itself if there is none.
+
+        It is the longest row of its step of the ladder (rungs.py) that fills no tile, and has packs
+        of the same width, which the end of the row cuts or does not. So few schedules are computed
+        and kept where lengths vary.
+        """
+        width, cut = self.width, self.cut
+        top = longest(self.columns, width, cut, self.dropout)
+        other = self._replace(columns=top - (1 if cut else width))
+        same = other.columns > 0 and (other.width, other.cut) == (width, cut)
+        if same and self.columns < top == longest(other.columns, width, cut, self.dropout):
+            return other
+        return self
 
     @property
     def narrow(self) -> bool:

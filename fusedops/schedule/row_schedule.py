@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from fusedops.schedule.features import Features
 from fusedops.schedule.launch import LaunchConfig
@@ -173,7 +174,7 @@ class Schedule:
             return True
         return self.storage in ("register", "cluster") and self.chunks <= self.cluster
 
-    @property
+    @functools.cached_property
     def source_options(self) -> tuple[object, ...]:
         """The choices that the source of a kernel depends on beside the C++ type."""
         launch = self.launch
@@ -185,7 +186,7 @@ class Schedule:
             launch.eager_operands,
         )
 
-    @property
+    @functools.cached_property
     def cpp(self) -> str:
         """The C++ type, as source text."""
         storage = STORAGES[self.storage]

@@ -10,14 +10,12 @@ decides the order of a sum, nothing here may depend on the number of rows: see `
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
 if TYPE_CHECKING:
     from fusedops.bind.bind import Bound
-    from fusedops.functors import Functor
 
 __all__ = ["Extent", "Traffic", "extent", "traffic_of", "without_rows"]
 
@@ -37,7 +35,7 @@ class Traffic(NamedTuple):
     Attributes:
         load, store: The extent of each operand of the LOAD's and of the STORE's functors, in their
             order; an operand that two functors read counts twice.
-        draws: Number of functors that draw random numbers.
+        draws: Number of functors that draw random numbers in this call.
         saves: Number of tensors of x's size that are written beside y.
         masks: Whether a functor masks elements of the rows, which decides what is read.
     """
@@ -59,8 +57,10 @@ class Traffic(NamedTuple):
         """
         if self.draws or self.saves or self.masks:
             return "many"
-        load, store = ({*side} - {Extent.NUMBER} for side in (self.load, self.store))
-        if load or not store <= {Extent.VECTOR}:
+        if any(one is not Extent.NUMBER for one in self.load):
+            return "many"
+        store = [one for one in self.store if one is not Extent.NUMBER]
+        if any(one is not Extent.VECTOR for one in store):
             return "many"
         return "columns" if store else "none"
 
@@ -72,29 +72,22 @@ class Traffic(NamedTuple):
         counts as two at least: a norm with gamma alone and one with gamma and beta were measured
         with the same tiles.
         """
-        load, store = (
-            sum(one is not Extent.NUMBER for one in side) for side in (self.load, self.store)
-        )
+        load = len(self.load) - self.load.count(Extent.NUMBER)
+        store = len(self.store) - self.store.count(Extent.NUMBER)
         return load + (max(2, store) if store else 0) + self.draws
 
 
 def traffic_of(bound: Bound) -> Traffic:
     """The memory traffic of those functors of a call that act."""
-    functors = (*bound.load, *bound.store)
+    op, x, reduced = bound.op, bound.x, bound.reduced
+    extents = {name: extent(value, x, reduced) for name, value in bound.seen.items()}
+    load, store = bound.read
     return Traffic(
-        load=_extents(bound, bound.load),
-        store=_extents(bound, bound.store),
-        draws=sum(functor.draws is not None for functor in functors),
-        saves=len(bound.op.saves) + len(bound.op.taps),
-        masks=any(functor.masks for functor in functors),
-    )
-
-
-def _extents(bound: Bound, chain: Iterable[Functor]) -> tuple[Extent, ...]:
-    return tuple(
-        extent(bound.seen[operand.name], bound.x, bound.reduced)
-        for functor in chain
-        for operand in functor.operands()
+        load=tuple([extents[name] for name in load]),
+        store=tuple([extents[name] for name in store]),
+        draws=len(bound.dropout_slots),
+        saves=len(op.saves) + len(op.taps),
+        masks=any(functor.masks for functor in (*bound.load, *bound.store)),
     )
 
 
@@ -120,9 +113,13 @@ def extent(value: Any, x: Tensor, reduced: tuple[int, ...]) -> Extent:
     """
     if not isinstance(value, Tensor) or value.dim() == 0:
         return Extent.NUMBER
-    lead = x.dim() - value.dim()
-    broadcast = all(dim < lead or value.shape[dim - lead] == 1 for dim in reduced)
-    one = broadcast and any(x.shape[dim] != 1 for dim in reduced)
+    shape, own = x.shape, value.shape
+    lead, one = len(shape) - len(own), False
+    for dim in reduced:
+        if dim >= lead and own[dim - lead] != 1:
+            one = False
+            break
+        one = one or shape[dim] != 1
     if without_rows(value, x, reduced):
         return Extent.NUMBER if one else Extent.VECTOR
     return Extent.ROW if one else Extent.FULL

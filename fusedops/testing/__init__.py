@@ -86,7 +86,7 @@ def force_launch(
 def last_schedule() -> str | None:
     """The schedule of the call that launched last, or None if there was none."""
     last = _runtime.last_plan()
-    return None if last is None else str(last.info.schedule)
+    return None if last is None else last.info
 
 
 @contextlib.contextmanager

@@ -14,7 +14,6 @@ from torch import Tensor
 from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound, floating
 from fusedops.bind.generator import draw
-from fusedops.bind.tables import tables_of
 from fusedops.product.mlp import MLP
 from fusedops.product.single import SingleProduct
 from fusedops.reference.error_bound import expected
@@ -130,7 +129,7 @@ def _cut(
         key: value if key in bound.tables else cut(value, x.shape, sizes)
         for key, value in operands.items()
     }
-    for key, one in tables_of((*bound.load, *bound.store)).items():
+    for key, one in bound.op.tables.items():
         dim = -1 if one.dim is None else one.dim % x.dim()
         if dim in sizes and given[key].shape[1] == x.shape[dim]:
             given[key] = given[key][:, x.shape[dim] - sizes[dim] :]

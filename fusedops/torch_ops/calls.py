@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.scalars import check_draw
-from fusedops.bind.tables import tables_of
 from fusedops.declare.text import read
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ class Shapes(NamedTuple):
         rows = iter(call.kept.shape[:-1])
         here = [size if at in dim else next(rows) for at, size in enumerate(x)]
         called: Runnable = read(call.op)
-        tables = tables_of((*called.load, *called.store))
+        tables = called.tables
         local = {
             name: (dtype, shape if name in tables else _cut(shape, here))
             for name, (dtype, shape) in whole.items()

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fusedops.bind.positions import read_positions
-from fusedops.bind.tables import tables_of
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
@@ -34,6 +33,5 @@ def never_sharded(op: Declaration, rank: int) -> set[int]:
 
     That are those whose coordinates a functor reads, and those along which a table has its numbers.
     """
-    functors = (*op.load, *op.store)
-    tables = {one.dim % rank for one in tables_of(functors).values() if one.dim is not None}
-    return {*read_positions(functors, rank)} | tables
+    tables = {one.dim % rank for one in op.tables.values() if one.dim is not None}
+    return {*read_positions(op, rank)} | tables

@@ -34,7 +34,6 @@ from torch import Tensor, library
 from fusedops.bind.bind import KEPT, Bound, bind
 from fusedops.bind.generator import draw_in_memory
 from fusedops.bind.operands import check_device
-from fusedops.bind.tables import tables_of
 from fusedops.declare.text import read
 from fusedops.errors import UnsupportedError
 from fusedops.reference.unfused import run
@@ -201,7 +200,7 @@ def _fake_forward(*arguments: Any) -> list[Tensor]:
     called, x = call.called, call.x
     for name, tensor in zip(call.names, call.tensors, strict=True):
         check_device(called.name, name, tensor, x)
-    tables = tables_of((*called.load, *called.store))
+    tables = called.tables
     operands = _operands(
         called,
         [

@@ -39,7 +39,6 @@ from torch.distributed.tensor._op_schema import (
 from torch.distributed.tensor._ops.utils import generate_redistribute_costs
 
 from fusedops.bind.bind import KEPT
-from fusedops.bind.tables import tables_of
 from fusedops.declare.text import read
 from fusedops.torch_ops.calls import BackwardCall, ForwardCall, Shapes
 from fusedops.torch_ops.counted import dims_that_count, never_sharded
@@ -198,7 +197,7 @@ def _strategy(
 
 def _tables(op: Declaration) -> set[str]:
     """The operands that are looked up."""
-    return {*tables_of((*op.load, *op.store))}
+    return {*op.tables}
 
 
 def _layouts(

@@ -19,7 +19,6 @@ import fusedops.torch_ops.operators  # noqa: F401 (registers them)
 from fusedops.bind.arranged import arranged, order, restored
 from fusedops.bind.bind import check_names, check_number, find_reduced
 from fusedops.bind.scalars import check_offset, check_pair
-from fusedops.bind.tables import tables_of
 from fusedops.declare.text import lacking_text
 from fusedops.errors import UnsupportedError
 from fusedops.torch_ops.distributed import is_distributed, located, register, shared_draw
@@ -102,7 +101,7 @@ def call_operator(
                 f"dim={reduced} of {x.dim()}; "
                 "movedim them to the end before the call, or use op.unfused"
             )
-        tables = tables_of((*op.load, *op.store))
+        tables = op.tables
         tensors = [
             tensor if key in tables else arranged(tensor, x.shape, reduced)
             for key, tensor in zip(names, tensors, strict=True)

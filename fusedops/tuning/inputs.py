@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.bind import Bound
-from fusedops.bind.tables import tables_of
 
 __all__ = ["fewer_rows", "filled"]
 
@@ -48,7 +47,7 @@ def fewer_rows(bound: Bound, elements: int) -> tuple[Tensor, dict[str, Any]]:
         return value
 
     given = {k: v if k in bound.tables else cut(v) for k, v in bound.operands.items()}
-    for key, one in tables_of((*bound.load, *bound.store)).items():
+    for key, one in bound.op.tables.items():
         along = -1 if one.dim is None else one.dim % x.dim()
         if along >= 0 and given[key].shape[1] == bound.x.shape[along]:
             given[key] = given[key][:, : sizes[along]]
