@@ -13,15 +13,6 @@ namespace fusedops {
 
 namespace detail {
 
-/// Calls f for the packs kFirst <= k < kCount, with k as a type.
-template <int kFirst, int kCount, class F>
-FUSEDOPS_HD void each_number(F f) {
-  if constexpr (kFirst < kCount) {
-    f(Width<kFirst>{});
-    each_number<kFirst + 1, kCount>(f);
-  }
-}
-
 /// The packs of a row as the operator's gradient sees them: its results, or their gradients.
 template <class Compute_, int kCount, int N>
 struct TileOfPacks {
@@ -43,24 +34,6 @@ struct TileOfPacks {
     return folded(partial, [](Compute a, Compute b) { return a + b; });
   }
 };
-
-template <class LoadT>
-using SourceOf = decltype(any_of<const LoadT>().source);
-
-/// Loads the columns of a pack that are less than `count` through a LOAD without functors.
-template <int N, class LoadT, class Compute, class Row>
-FUSEDOPS_HD void load_first(const LoadT& load, Compute (&value)[N], const Row& row, int64_t col,
-                            int count, Compute padding) {
-  if constexpr (detected<SourceOf, LoadT>()) {
-    read_first(load.source, value, row, col, count, padding);
-  } else {
-    FUSEDOPS_VECTOR
-    for (int i = 0; i < N; ++i) value[i] = padding;
-    pieces<N>(0, smaller(larger(count, 0), N), [&](auto width, int place) {
-      load.template load<decltype(width)::value>(value + place, row, col + place);
-    });
-  }
-}
 
 }  // namespace detail
 
