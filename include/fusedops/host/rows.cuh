@@ -3,9 +3,10 @@
 //
 // The forward pass on a CPU: a thread processes one row after another, with the same operators,
 // LOADs and STOREs as on a GPU. A "group of lanes" is one thread, a pack is a few vector registers
-// wide, and a row that fits a buffer stays there between its reduction and its result. Several short
-// rows are taken through each step together: one row's chain of dependent instructions is longer
-// than its work. The caller owns the threads.
+// wide, and a row that fits a buffer stays there between its reduction and its result. One short
+// row's chain of dependent instructions is longer than its work: several are taken through each step
+// together, or, without functors and conversions, a row is code without a branch, of which a
+// processor has several rows in flight. The caller owns the threads.
 #pragma once
 
 #include <fusedops/host/first_columns.cuh>
