@@ -154,3 +154,25 @@ def test_every_schedule_gives_the_same_bits(reduction, columns, scheduled):
             assert_same_bits(declare(reduction)(x[-count:], **operands), wanted[-count:])
         odd = torch.empty(x.numel() + 1, dtype=x.dtype, device=device)[1:].view_as(x).copy_(x)
         assert_same_bits(declare(reduction)(odd, **operands), wanted)
+
+
+@pytest.mark.parametrize("columns", [5, 49])
+def test_what_lies_beside_a_short_row(chain, columns, device):
+    """A row that its last pack exceeds: what lies behind it is neither used nor written."""
+    x, dy = randn(2, 9, columns, device=device)
+    operands = parameters(chain, columns, device=device)
+    fused = declare(chain)
+    wide = torch.full((3, 9, columns + 11), torch.nan, device=device)
+    spaced_x, spaced_dy, out = wide[..., :columns]
+    spaced_x.copy_(x)
+    spaced_dy.copy_(dy)
+    wanted = fused(x, **operands)
+    assert_same_bits(fused(spaced_x, **operands, out=out), wanted)
+    assert_same_bits(out, wanted)
+    assert wide[..., columns:].isnan().all()
+    with torch.enable_grad():
+        leaf, spaced_leaf = x.requires_grad_(), spaced_x.detach().requires_grad_()
+        (dx,) = torch.autograd.grad(fused(leaf, **operands), leaf, dy)
+        (spaced_dx,) = torch.autograd.grad(fused(spaced_leaf, **operands), spaced_leaf, spaced_dy)
+    assert dx.isfinite().all()
+    assert_same_bits(spaced_dx, dx)

@@ -240,12 +240,13 @@ def run_backward(
         kept = kept.contiguous().clone()
     arguments = {KEPT: kept, **given}
     arguments.update(zip(names, tensors, strict=True))
-    dy, *others = incoming
+    dy = incoming[0]
     joining = []
-    for name, gradient in zip(op.outputs[1:], others, strict=True):
-        if gradient is not None:
-            joining.append(name)
-            arguments[joining_name(name)] = gradient
+    if len(incoming) > 1:
+        for name, gradient in zip(op.outputs[1:], incoming[1:], strict=True):
+            if gradient is not None:
+                joining.append(name)
+                arguments[joining_name(name)] = gradient
     if dy is None:
         dy = torch.zeros((), dtype=dtype, device=kept.device).expand(shape)
     from_result = RESULT in arguments

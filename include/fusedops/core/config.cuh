@@ -49,6 +49,11 @@
 #endif
 #endif
 
+// Whether a vector is loaded and stored as far as a mask says, 16 bits or more an element.
+#if defined(__AVX512BW__) && defined(__AVX512VL__) && !defined(FUSEDOPS_CUDA)
+#define FUSEDOPS_MASKED_VECTORS 1
+#endif
+
 // On a host, a value that the compiler does not contract into a fused multiply-add with what uses
 // it. Clang contracts within a statement only, and the host code of nvcc lacks the builtin.
 #if defined(__has_builtin) && !defined(FUSEDOPS_CUDA)

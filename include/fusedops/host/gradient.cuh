@@ -7,6 +7,7 @@
 
 #include <fusedops/host/in_place.cuh>
 #include <fusedops/host/rows.cuh>
+#include <fusedops/host/short_gradient.cuh>
 #include <fusedops/host/through.cuh>
 
 namespace fusedops {
@@ -110,6 +111,21 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
         }
         store_sinks.flush(lane, row, visit);
         load_sinks.flush(lane, row, visit);
+      }
+      continue;
+    }
+    if constexpr (kInPlace && Schedule::kIsShort) {
+      constexpr int kPacks = Schedule::kColumns / Schedule::kWidth;
+      const auto process = [&](auto whole) {
+        host_short_gradient<Schedule, decltype(whole)::value>(
+            op, load, upstream, kept, to, load_sinks, lane, visit_of, rows, cols, begin, end);
+      };
+      if (cols == Schedule::kColumns) {
+        process(Width<kPacks>{});
+      } else if (2 * cols >= Schedule::kColumns) {
+        process(Width<kPacks / 2>{});
+      } else {
+        process(Width<0>{});
       }
       continue;
     }

@@ -3,12 +3,13 @@
 //
 // The forward pass on a CPU: a thread processes one row after another, with the same operators,
 // LOADs and STOREs as on a GPU. A "group of lanes" is one thread, a pack is a few vector registers
-// wide, and a row that fits a buffer stays there between its reduction and its result. Several short
-// rows are taken through each step together: one row's chain of dependent instructions is longer
-// than its work. The caller owns the threads.
+// wide, and a row that fits a buffer stays there between its reduction and its result. One short
+// row's chain of dependent instructions is longer than its work: several are taken through each step
+// together, or, without functors and conversions, a row is code without a branch, of which a
+// processor has several rows in flight. The caller owns the threads.
 #pragma once
 
-#include <fusedops/host/fetch.cuh>
+#include <fusedops/host/first_columns.cuh>
 #include <fusedops/op/contract.cuh>
 #include <fusedops/row/repeated.cuh>
 #include <fusedops/row/storage.cuh>
@@ -36,6 +37,50 @@ struct HostSchedule {
   using Tile = HostTile<Compute, kChunk, kWidth, kIsShort>;
 };
 
+/// Processes the rows begin <= row < end of one tile each, without functors around the operator.
+/// kWhole: the packs that every row fills; each pack after these may be cut by the end of the row.
+template <class Schedule, int kWhole, class Op, class LoadT, class StoreT, class Statistics,
+          class Rows>
+inline void host_short_rows(const Op& op, const LoadT& load, const StoreT& store,
+                            const Statistics& statistics, const Rows& rows, int64_t cols,
+                            int64_t begin, int64_t end) {
+  using Row = typename Rows::Index;
+  using Compute = typename Op::Compute;
+  constexpr int N = Schedule::kWidth, kPacks = Schedule::kColumns / N;
+  const int left = static_cast<int>(cols);
+  for (int64_t number = begin; number < end; ++number) {
+    const Row row = rows.index(number);
+    typename Schedule::template Tile<Compute> tile;
+    tile.left = left;
+    detail::each_number<0, kPacks>([&](auto pack) {
+      constexpr int k = decltype(pack)::value;
+      Compute v[N];
+      if constexpr (k >= kWhole) {
+        detail::load_first(load, v, row, k * N, left - k * N, Op::padding_value());
+      } else {
+        load.template load<N>(v, row, k * N);
+      }
+      FUSEDOPS_VECTOR
+      for (int i = 0; i < N; ++i) tile.at[k * N + i] = v[i];
+    });
+    const typename Op::Partial part = op.reduce(Lanes<1>{}, tile);
+    const typename Op::Finish finish = op.finish(part, row, cols);
+    statistics.write(finish, row);
+    const auto of_part = finish.of(part);
+    detail::each_number<0, kPacks>([&](auto pack) {
+      constexpr int k = decltype(pack)::value;
+      Compute result[N];
+      FUSEDOPS_VECTOR
+      for (int i = 0; i < N; ++i) result[i] = of_part(tile.at[k * N + i]);
+      if constexpr (k >= kWhole) {
+        detail::write_first(store.target, result, row, k * N, left - k * N);
+      } else {
+        store.target.write(result, row, k * N);
+      }
+    });
+  }
+}
+
 /// Processes the rows begin <= row < end on the calling thread.
 template <class Schedule, class Op, class LoadT, class StoreT, class Statistics, class Rows>
 inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Statistics& statistics,
@@ -59,6 +104,19 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
         load_host_tile<false>(tile, load, row, col, bounds, Op::padding_value());
         store_host_tile(tile, store, row, col, finish);
       }
+    }
+  } else if constexpr (Schedule::kIsShort && detail::operator_alone<Compute, LoadT, StoreT>()) {
+    constexpr int kPacks = Schedule::kColumns / Schedule::kWidth;
+    const auto process = [&](auto whole) {
+      host_short_rows<Schedule, decltype(whole)::value>(op, load, store, statistics, rows, cols,
+                                                        begin, end);
+    };
+    if (cols == Schedule::kColumns) {
+      process(Width<kPacks>{});
+    } else if (2 * cols >= Schedule::kColumns) {
+      process(Width<kPacks / 2>{});
+    } else {
+      process(Width<0>{});
     }
   } else if constexpr (Schedule::kIsShort) {
     RowTile tiles[Schedule::kRows];

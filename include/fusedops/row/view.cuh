@@ -140,6 +140,47 @@ struct View {
     for (int i = 0; i < N; ++i) value[i] = fetched[i];
   }
 
+#if defined(FUSEDOPS_MASKED_VECTORS)
+  /// Whether the first columns of a pack are one access.
+  static constexpr bool kCuts = kColumn == Column::kContiguous && W == kAnyWidth && sizeof(T) > 1;
+
+  /// Loads those of N columns from `col` on that are less than `count`; the others become `padding`.
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void read_first(Compute (&value)[N], const Row& row, int64_t col, int count,
+                              Compute padding) const {
+    const T* base = data + rows(row) + col;
+    if constexpr (sizeof(T) == 2 && N % 16 == 0 && detail::IsSame<Compute, float>::value) {
+      const uint16_t* from = reinterpret_cast<const uint16_t*>(base);
+      for (int first = 0; first < N; first += 16) {
+        uint16_t halves[16];
+        uint32_t words[16];
+        FUSEDOPS_VECTOR
+        for (int i = 0; i < 16; ++i) halves[i] = first + i < count ? from[first + i] : uint16_t(0);
+        widen(halves, words);
+        FUSEDOPS_VECTOR
+        for (int i = 0; i < 16; ++i) {
+          const float number = Convert<float, T>::of_word(words[i]);
+          value[first + i] = first + i < count ? number : padding;
+        }
+      }
+    } else {
+      FUSEDOPS_VECTOR
+      for (int i = 0; i < N; ++i) value[i] = i < count ? convert<Compute>(base[i]) : padding;
+    }
+  }
+
+  /// Writes those of N values that are less than `count`.
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void write_first(const Compute (&value)[N], const Row& row, int64_t col,
+                               int count) const {
+    T* base = data + rows(row) + col;
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < N; ++i) {
+      if (i < count) base[i] = convert<T>(value[i]);
+    }
+  }
+#endif
+
   /// Prefetches N columns from `col` on into the L2 cache.
   template <int N, class Row>
   FUSEDOPS_HD void prefetch(const Row& row, int64_t col) const {
