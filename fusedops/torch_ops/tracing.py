@@ -60,13 +60,6 @@ def call_operator(
             "tensors of other classes); leave it away, or use op.unfused"
         )
     reduced = find_reduced(op, name, x.shape, options)
-    if is_distributed(x) and not torch.compiler.is_compiling():
-        from fusedops.torch_ops import columns
-
-        spread: Any = x
-        over = columns.sharded_columns(op, spread, operands, reduced)
-        if over is not None:
-            return columns.merged_columns(op, spread, operands, dtype, over)
     names: list[str] = []
     tensors: list[Tensor] = []
     numbers: list[float] = []
@@ -74,6 +67,16 @@ def call_operator(
     lacking = op.lacking(operands)
     if lacking:
         op.check_partners(operands, lacking)
+    text = lacking_text(op.text, lacking) if lacking else op.text
+    if is_distributed(x):
+        from fusedops.torch_ops import columns
+
+        if not torch.compiler.is_compiling():
+            _make_ready(op, x, operands, options, reduced)
+        over = columns.sharded_columns(text, x, operands, reduced)
+        if over is not None:
+            outputs = columns.merged_columns(op, text, x, operands, dtype, over)
+            return outputs[0] if len(op.outputs) == 1 else op.result_type(*outputs)
     for key in op.slots:
         if key in lacking:
             continue
@@ -122,7 +125,6 @@ def call_operator(
             draw = shared_draw(draw, x, options.get("generator") is None)
     if not tensors:  # AOTInductor runs no operator whose list of tensors is empty
         names, tensors = ["x"], [x]
-    text = lacking_text(op.text, lacking) if lacking else op.text
     outputs = torch.ops.fusedops.forward(
         x, tensors, names, numbers, counts, draw, text, dim, dtype, keep, part_of or None
     )
@@ -131,6 +133,20 @@ def call_operator(
     if len(reduced) > 1:
         outputs = [restored(y, reduced).contiguous() if y.dim() == x.dim() else y for y in outputs]
     return outputs[0] if len(op.outputs) == 1 else op.result_type(*outputs)
+
+
+def _make_ready(
+    op: Runnable, x: Any, operands: Mapping[str, Any], options: Mapping[str, Any], reduced: Any
+) -> None:
+    """Build the kernels of an eager call on distributed tensors on all ranks, before any waits."""
+    from fusedops.torch_ops.ready import make_ready
+
+    training = options.get("training", True)
+    draws = training and any(operands[p] > 0 for p in op.probabilities)
+    called, given = op.given({k: v for k, v in operands.items() if v is not None})
+    values = [one for one in given.values() if isinstance(one, Tensor)]
+    if all(map(is_distributed, values)):  # else the call is refused
+        make_ready(called, x, given, options, reduced, draws)
 
 
 def _flat(part_of: Any, dims: list[int] | None) -> list[int]:
