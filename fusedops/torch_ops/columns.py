@@ -69,7 +69,7 @@ def merged_columns(
     here, streams = x.to_local(), []
     norm = op.name not in ("Softmax", "LogSoftmax")
     if parts.part is not None:
-        found = parts.part(here, **{k: local[k] for k in parts.part.slots}, dtype=compute)
+        found = _called(parts.part, here, {k: local[k] for k in parts.part.slots}, compute)
         made = [found] if isinstance(found, Tensor) else [*found]
         y, streams = made[0], made[1 : 1 + parts.streams]
         numbers = of_part(op.name, y, parts.numbers) if norm else made[-1].unsqueeze(-1)
@@ -100,7 +100,7 @@ def merged_columns(
             # Its gradient is that of the row, which every rank has whole.
             all_sums = gathered.to_local(grad_placements=together)
             known["lse"] = torch.logsumexp(all_sums, -1)
-    y = parts.whole(y, **{k: local[k] for k in parts.whole.slots}, dtype=dtype)
+    y = _called(parts.whole, y, {k: local[k] for k in parts.whole.slots}, dtype)
     results = [
         DTensor.from_local(
             one, mesh, rows, run_check=False, shape=x.shape, stride=_strides(x.shape)
@@ -115,6 +115,25 @@ def merged_columns(
         for k in op.outputs[1 + parts.streams :]
     ]
     return results
+
+
+def _called(op: Any, x: Tensor, operands: dict[str, Any], dtype: torch.dtype) -> Any:
+    """The op called on plain tensors."""
+    if not torch.compiler.is_compiling():
+        return op(x, **operands, dtype=dtype)
+    # Dynamo cannot guard an op that it was given as a constant, so this asks it for its text alone.
+    names = [name for name, one in operands.items() if isinstance(one, Tensor)]
+    numbers = [float(one) for one in operands.values() if not isinstance(one, Tensor)]
+    tensors = [operands[name] for name in names]
+    keep = torch.is_grad_enabled() and any(one.requires_grad for one in (x, *tensors))
+    if not tensors:  # as in every other call
+        names, tensors = ["x"], [x]
+    outputs = torch.ops.fusedops.forward(
+        x, tensors, names, numbers, [], None, op.text, (x.dim() - 1,), dtype, keep, None
+    )
+    if keep:
+        outputs = outputs[:-1]
+    return outputs[0] if len(outputs) == 1 else outputs
 
 
 def _shift(op: Declaration, here: Tensor, total: Tensor) -> tuple[str, Tensor]:
