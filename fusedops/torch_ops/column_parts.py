@@ -67,18 +67,18 @@ column_parts._dynamo_marked_constant = True  # type: ignore[attr-defined]
 @functools.lru_cache(maxsize=1024)
 def _column_parts(text: str) -> ColumnParts | None:
     op: Declaration = read(text)
-    kind: Any = type(op)
-    numbers = _NUMBERS.get(op.name)
-    if numbers is None or kind is not own_operators.get(op.name) or op.row_operands:
+    numbers, kind = _NUMBERS.get(op.name), own_operators.get(op.name)
+    if numbers is None or type(op) is not kind or op.row_operands:
         return None
     if not all(type(one) in _ELEMENTWISE for one in (*op.load, *op.store)):
         return None
     make: Any = own_operators["Map"]
+    again: Any = kind
     streams = len(op.saves)
     if op.name in ("Softmax", "LogSoftmax"):
         if op.logarithmic and any(one.masks for one in op.load):
             return None  # an empty part would be -inf - -inf
-        part = kind(op.load, **{**op.constants, "lse": True, "empty_row": "zero"})
+        part = again(op.load, **{**op.constants, "lse": True, "empty_row": "zero"})
         join = Bias(SHIFT) if op.logarithmic else Scale(SCALE)
         return ColumnParts(part, make(load=[join, *op.store]), numbers, streams)
     if op.masked:

@@ -89,7 +89,7 @@ def merged_columns(
     known: dict[str, Tensor] = {}
     if norm:
         columns = _columns_of_ranks(x.shape[-1], mesh.size(over))
-        each = list(all_numbers.split(parts.numbers, -1))
+        each = list(torch.split(all_numbers, parts.numbers, -1))
         words, known = of_whole(op.name, each, columns, float(op.constants["eps"]))
         local.update(words)
         known = {name: one.detach() for name, one in known.items()}
@@ -163,9 +163,17 @@ def local_part(value: Any, x: DTensor) -> Any:
     for one in x.placements:
         at = one.dim - extra if isinstance(one, Shard) else -1
         has = at >= 0 and value.shape[at] != 1
-        to.append(Shard(at) if has else Replicate())
-        back.append(Shard(at) if has else Partial() if isinstance(one, Shard) else Replicate())
+        to.append(_shard(at) if has else Replicate())
+        back.append(to[-1] if has else Partial() if isinstance(one, Shard) else Replicate())
     return value.redistribute(placements=to).to_local(grad_placements=back)
+
+
+def _shard(dim: int) -> Shard:
+    """Sharded in this dimension, a plain number also where Dynamo has made it a symbol."""
+    for number in range(64):  # the most dimensions of a tensor
+        if number == dim:
+            return Shard(number)
+    raise AssertionError(dim)
 
 
 def _strides(shape: Sequence[int]) -> tuple[int, ...]:

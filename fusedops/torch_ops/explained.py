@@ -17,6 +17,7 @@ from fusedops.explain.forward import explain
 from fusedops.explain.report import Explanation
 from fusedops.torch_ops.column_parts import column_parts
 from fusedops.torch_ops.columns import sharded_columns
+from fusedops.torch_ops.distributed import check_order
 from fusedops.torch_ops.local_calls import call_of_rows, calls_of_columns
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def explain_sharded(op: Declaration, x: DTensor, arguments: Mapping[str, Any]) -
     operands = {key: value for key, value in arguments.items() if key not in OPTIONS}
     options = {key: value for key, value in arguments.items() if key in OPTIONS}
     op, operands = op.given(operands)
+    check_order(op.name, {"x": x, **operands})
     reduced = find_reduced(op, op.name, x.shape, options)
     training = options.get("training", True)
     draws = training and any(operands.get(p, 0) > 0 for p in op.probabilities)

@@ -22,7 +22,13 @@ from fusedops.bind.scalars import check_offset, check_pair
 from fusedops.bind.tables import tables_of
 from fusedops.declare.text import lacking_text
 from fusedops.errors import UnsupportedError
-from fusedops.torch_ops.distributed import is_distributed, located, register, shared_draw
+from fusedops.torch_ops.distributed import (
+    check_order,
+    is_distributed,
+    located,
+    register,
+    shared_draw,
+)
 
 if TYPE_CHECKING:
     from fusedops.run.runnable import Runnable
@@ -72,10 +78,12 @@ def call_operator(
         from fusedops.torch_ops import columns
 
         if not torch.compiler.is_compiling():
+            check_order(name, {"x": x, **operands})
             _make_ready(op, x, operands, options, reduced)
-        over = columns.sharded_columns(text, x, operands, reduced)
+        spread: Any = x
+        over = columns.sharded_columns(text, spread, operands, reduced)
         if over is not None:
-            outputs = columns.merged_columns(op, text, x, operands, dtype, over)
+            outputs: Any = columns.merged_columns(op, text, spread, operands, dtype, over)
             return outputs[0] if len(op.outputs) == 1 else op.result_type(*outputs)
     for key in op.slots:
         if key in lacking:
@@ -123,7 +131,8 @@ def call_operator(
         x, part_of = located(op, x, dim, draw is not None)
         if draw is not None and not is_distributed(draw):
             draw = shared_draw(draw, x, options.get("generator") is None)
-    if not tensors:  # AOTInductor runs no operator whose list of tensors is empty
+    # AOTInductor runs no operator whose list of tensors is empty. DTensor would redistribute x twice.
+    if not tensors and not is_distributed(x):
         names, tensors = ["x"], [x]
     outputs = torch.ops.fusedops.forward(
         x, tensors, names, numbers, counts, draw, text, dim, dtype, keep, part_of or None
