@@ -8,7 +8,7 @@ import torch.distributed as dist
 from cases import randn
 from jit.samples import Compiler
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
 import fusedops as fo
 
@@ -63,20 +63,61 @@ def test_a_rank_with_an_empty_cache_joins_the_others(ranks, tmp_path):
     assert cold.compilations == before
 
 
-def fails_to_build():
-    if dist.get_rank() != 3:
-        trains(0.5)
-        return
-    with pytest.raises(fo.FusedOpsError):
-        trains(0.5)
-    raise SystemExit(3)
+def exchanges(way):
+    """A forward and a backward pass; the result against one process's."""
+    mesh = init_device_mesh("cpu", (4,))
+    whole, dy = randn(8, 32), randn(8, 32, seed=2)
+    gamma = distribute_tensor(randn(32, seed=1), mesh).requires_grad_()
+    to = {"rows": [Shard(0)], "partial": [Partial()]}.get(way, [Shard(1)])
+    if way == "partial":
+        x = DTensor.from_local(whole / 4, mesh, to).requires_grad_()
+    else:
+        x = distribute_tensor(whole, mesh, to).requires_grad_()
+    load = [fo.Dropout("p")] if way == "gathered" else []
+    op = fo.LayerNorm(load=load, store=[fo.Affine("gamma", None)])
+    given = {"p": 0.3, "generator": (3, 4)} if load else {}
+    y = op(x, gamma=gamma, **given)
+    y.backward(distribute_tensor(dy, mesh, y.placements))
+    leaf = whole.clone().requires_grad_()
+    want = op(leaf, gamma=randn(32, seed=1), **given)
+    want.backward(dy)
+    torch.testing.assert_close(y.full_tensor(), want)
+    if way != "partial":
+        torch.testing.assert_close(x.grad.full_tensor(), leaf.grad)
 
 
-def test_a_rank_that_cannot_build_ends_the_others(ranks, tmp_path):
-    """It raises at its own call, before it takes part in a sum; the others see that it is gone."""
-    good = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "cache")}
+WAYS = ("columns", "gathered", "partial", "rows")
+
+
+def all_ways():
+    for way in WAYS:
+        exchanges(way)
+
+
+def test_a_cold_rank_keeps_none_waiting(ranks, tmp_path):
+    """Whatever is exchanged: the others wait for its build, and results are the same."""
+    warm = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "cache")}
+    cold = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "empty")}
+    everywhere(ranks, all_ways, of=dict.fromkeys(range(4), warm))
+    everywhere(ranks, all_ways, of={0: warm, 1: warm, 2: warm, 3: cold})
+
+
+def all_raise():
+    """Every rank raises where one cannot build, at the call, and the group is usable after that."""
+    for way in WAYS:
+        with pytest.raises(fo.FusedOpsError) as caught:
+            exchanges(way)
+        said = str(caught.value)
+        if dist.get_rank() != 3:
+            assert "rank 3 could not build its kernels" in said, said
+            assert said.startswith(("LayerNorm: ", "Map: "))
+        else:
+            assert "could not build" not in said
+        dist.barrier()
+
+
+def test_all_ranks_raise_where_one_cannot_build(ranks, tmp_path):
+    warm = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "cache")}
     bad = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "empty"), "CXX": "/bin/false"}
-    with pytest.raises(pytest.fail.Exception) as caught:
-        everywhere(ranks, fails_to_build, of={0: good, 1: good, 2: good, 3: bad})
-    assert "rank 3: Traceback" in str(caught.value)
-    assert "SystemExit: 3" in str(caught.value)
+    everywhere(ranks, all_ways, of=dict.fromkeys(range(4), warm))
+    everywhere(ranks, all_raise, of={0: warm, 1: warm, 2: warm, 3: bad})

@@ -96,3 +96,26 @@ def columns():
 
 def test_columns_stay_sharded(pair):
     pair.run(columns)
+
+
+def columns_of_norms():
+    mesh = init_device_mesh("cuda", (2,))
+    x, dy = (randn(64, 4096, device="cuda", seed=seed) for seed in (1, 2))
+    for op, torchs in (
+        (fo.LayerNorm(), lambda v: torch.nn.functional.layer_norm(v, (4096,))),
+        (fo.RMSNorm(), lambda v: torch.nn.functional.rms_norm(v, (4096,), eps=1e-6)),
+    ):
+        shard = distribute_tensor(x, mesh, [Shard(1)]).requires_grad_()
+        y = op(shard)
+        assert y.placements == (Shard(1),)
+        y.backward(distribute_tensor(dy, mesh, [Shard(1)]))
+        leaf = x.double().requires_grad_()
+        want = torchs(leaf)
+        want.backward(dy.double())
+        # The size of each row is about one; a few roundings of float32 of numbers up to five.
+        torch.testing.assert_close(y.full_tensor().double(), want, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(shard.grad.full_tensor().double(), leaf.grad, rtol=1e-5, atol=1e-5)
+
+
+def test_columns_of_norms_stay_sharded(pair):
+    pair.run(columns_of_norms)

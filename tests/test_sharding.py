@@ -110,6 +110,65 @@ def test_a_distributed_tensor_takes_no_part_of(mesh):
         fo.Softmax()(x, part_of=((8, 8), (4, 0)))
 
 
+def collectives(call):
+    """How often each collective runs, by its name, in a call whose kernels ranks have agreed on."""
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    call()
+    with CommDebugMode() as mode:
+        result = call()
+    counts = {str(k).rpartition(".")[2]: n for k, n in mode.get_comm_counts().items()}
+    return counts, result
+
+
+def test_what_moves_is_what_the_page_says(mesh):
+    """The table of docs/distributed.md: collectives of each way, forward and backward."""
+    x = randn(8, 6, 64)
+    norm, dropped = fo.LayerNorm(), fo.LayerNorm(load=[fo.Dropout("p")])
+    rows = shard(x, mesh, Shard(0), Shard(1))
+    assert collectives(lambda: norm(rows))[0] == {}
+    columns = shard(x, mesh, Shard(0), Shard(2)).requires_grad_()
+    for op in (norm, fo.RMSNorm(), fo.L2Norm(), fo.Softmax(lse=True), fo.LogSoftmax()):
+        counts, made = collectives(lambda op=op: op(columns))
+        assert counts == {"all_gather_into_tensor": 1}, op
+        y = made if isinstance(made, torch.Tensor) else made.y
+        back = collectives(lambda y=y: y.backward(y.detach(), retain_graph=True))[0]
+        assert back == {"reduce_scatter_tensor": 1}, op
+    counts, _ = collectives(lambda: dropped(columns, p=0.5, generator=(1, 2)))
+    assert counts == {"all_gather_into_tensor": 1}
+    told = norm.explain(columns).redistributed[0]
+    # Half of eight times six rows, two numbers of four bytes from the one other rank.
+    assert "mean and variance alone is gathered, 192 bytes to each rank" in told
+    parts = DTensor.from_local(randn(8, 64), mesh, [Partial(), Replicate()], run_check=False)
+    whole = [Replicate(), Replicate()]
+    once, _ = collectives(lambda: parts.redistribute(placements=whole))  # as torch counts it
+    assert once.keys() == {"all_reduce"}
+    assert collectives(lambda: norm(parts))[0] == once
+    causal = fo.Softmax(load=[fo.Causal()])  # which has no operand
+    with torch.no_grad():
+        assert collectives(lambda: causal(columns))[0] == {"all_gather_into_tensor": 1}
+
+
+def test_another_order_of_shards_is_refused(mesh):
+    """Where a shard lies follows from the order in which the dimensions of the mesh have cut it."""
+    spec = pytest.importorskip("torch.distributed.tensor._dtensor_spec")
+    if not hasattr(spec, "ShardOrderEntry"):
+        pytest.skip("torch without an order of shards")
+    x = shard(randn(8, 16), mesh, Shard(0), Shard(0))
+    turned = (spec.ShardOrderEntry(tensor_dim=0, mesh_dims=(1, 0)),)
+    x._spec = spec.DTensorSpec(
+        mesh,
+        x.placements,
+        tensor_meta=x._spec.tensor_meta,
+        shard_order=turned,
+        use_strided_shard_as_shard_order=False,
+    )
+    op = fo.Softmax(store=[fo.Dropout("p")])
+    for call in (op, op.explain):
+        with pytest.raises(fo.UnsupportedError, match=r"Softmax: x .*order.*redistribute"):
+            call(x, p=0.5, generator=(1, 0))
+
+
 COMPILED_FIRST = """
 import torch, torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh

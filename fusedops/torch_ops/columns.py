@@ -1,106 +1,156 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Softmax and log-softmax of rows whose columns are sharded: each rank computes on its own columns.
+"""Softmax, log-softmax and norms of rows whose columns are sharded: each rank has its own columns.
 
 A softmax of part of a row is that of the whole row but for a factor, exp(lse_here - lse), of which
-a row needs the logarithms of the sums of all ranks, one number each. They are gathered instead of
-the columns; two kernels, the op without its STORE and a Map with it, do the rest. What knows the
-number of a column (causal masks, lengths, dropout) cannot be cut so, nor a sink, nor an op that
-returns more than y: their rows are gathered, and so they are under torch.compile, where no op can
-be declared.
+a row needs the logarithms of the sums of all ranks, one number each. A norm needs mean and variance
+of all parts, or the mean of their squares. These numbers are gathered instead of the columns; the
+ops of `column_parts` do the rest. Dynamo reads this module's Python.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from fusedops.declare.operator import own_operators
-from fusedops.functors import Affine, Bias, Gate, Mask, Scale, Segments, Softcap
+from fusedops.torch_ops.column_numbers import of_part, of_whole
+from fusedops.torch_ops.column_parts import SCALE, SHIFT, column_parts
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
-    from fusedops.functors import Functor
 
-__all__ = ["column_parts", "local_part", "merged_columns", "sharded_columns"]
-
-#: Functors that do to an element what its operands say, wherever it is.
-_ELEMENTWISE = (Affine, Bias, Gate, Mask, Scale, Segments, Softcap)
-
-#: The operand with which the parts of a row are brought together. No other can have its name.
-_SHIFT = "_of_all_columns"
+__all__ = ["local_part", "merged_columns", "sharded_columns"]
 
 
 def sharded_columns(
-    op: Declaration, x: DTensor, operands: Mapping[str, Any], reduced: Sequence[int]
+    text: str, x: DTensor, operands: Mapping[str, Any], reduced: Sequence[int]
 ) -> int | None:
-    """The dimension of the mesh over which columns stay sharded; None where they are gathered."""
+    """The dimension of the mesh over which columns stay sharded; None where they are gathered.
+
+    `text` is that of the declaration.
+    """
     last = x.dim() - 1
     over = [at for at, one in enumerate(x.placements) if isinstance(one, Shard) and one.dim == last]
-    if op.name not in ("Softmax", "LogSoftmax") or tuple(reduced) != (last,) or len(over) != 1:
-        return None
-    if op.outputs != ("y",) or op.row_operands:
-        return None
-    if not all(type(one) in _ELEMENTWISE for one in (*op.load, *op.store)):
-        return None
-    if op.logarithmic and any(one.masks for one in op.load):
-        return None  # an empty part would be -inf - -inf
-    if not all(isinstance(one, DTensor) for one in operands.values() if torch.is_tensor(one)):
+    if tuple(reduced) != (last,) or len(over) != 1:
         return None
     if not all(type(one) in (Shard, Replicate) for one in x.placements):
         return None
+    for one in operands.values():
+        if isinstance(one, Tensor) and not isinstance(one, DTensor):
+            return None
+    parts = column_parts(text)
+    if parts is None:
+        return None
     ranks, columns = x.device_mesh.size(over[0]), x.shape[last]
-    # What a rank receives: all other columns of a row, or a float32 number of each other rank.
+    # What a rank receives: all other columns of a row, or float32 numbers of each other rank.
     gathered = columns * x.element_size() * (ranks - 1) / ranks
-    if columns < ranks or gathered <= 4 * (ranks - 1):
+    if columns < ranks or gathered <= 4 * (ranks - 1) * parts.numbers:
         return None
     return over[0]
 
 
 def merged_columns(
-    op: Declaration, x: DTensor, operands: Mapping[str, Any], dtype: torch.dtype, over: int
-) -> DTensor:
-    """The result of such a call, sharded as x is."""
-    part, whole = column_parts(op)
+    op: Declaration,
+    text: str,
+    x: DTensor,
+    operands: Mapping[str, Any],
+    dtype: torch.dtype,
+    over: int,
+) -> list[DTensor]:
+    """The results of such a call, in the order of the op's outputs, sharded as x is."""
+    parts = column_parts(text)
+    assert parts is not None
     compute = torch.float64 if torch.float64 in (x.dtype, dtype) else torch.float32
-    local = {name: local_part(value, x) for name, value in operands.items()}
-    y, lse = part(x.to_local(), **{k: local[k] for k in part.slots}, dtype=compute)
+    local = {k: local_part(one, x) for k, one in operands.items() if one is not None}
+    here, streams = x.to_local(), []
+    norm = op.name not in ("Softmax", "LogSoftmax")
+    if parts.part is not None:
+        found = _called(parts.part, here, {k: local[k] for k in parts.part.slots}, compute)
+        made = [found] if isinstance(found, Tensor) else [*found]
+        y, streams = made[0], made[1 : 1 + parts.streams]
+        numbers = of_part(op.name, y, parts.numbers) if norm else made[-1].unsqueeze(-1)
+    else:
+        y = here.to(compute)
+        numbers = of_part(op.name, y, parts.numbers)
     mesh, rows = x.device_mesh, list(x.placements)
-    shape = torch.Size((*x.shape[:-1], mesh.size(over)))
+    shape = torch.Size((*x.shape[:-1], mesh.size(over) * parts.numbers))
     apart = DTensor.from_local(
-        lse.unsqueeze(-1), mesh, rows, run_check=False, shape=shape, stride=_strides(shape)
+        numbers.contiguous(), mesh, rows, run_check=False, shape=shape, stride=_strides(shape)
     )
     together = [Replicate() if at == over else one for at, one in enumerate(rows)]
     # Each rank has the gradient of its own columns; that of all is their sum.
     back: list[Any] = [Partial() if at == over else one for at, one in enumerate(rows)]
-    all_lse = apart.redistribute(placements=together).to_local(grad_placements=back)
-    total = torch.logsumexp(all_lse, -1)
-    empty = total == -torch.inf
-    if op.logarithmic:
-        shift = lse - total
+    gathered = apart.redistribute(placements=together)
+    all_numbers = gathered.to_local(grad_placements=back)
+    known: dict[str, Tensor] = {}
+    if norm:
+        columns = _columns_of_ranks(x.shape[-1], mesh.size(over))
+        each = list(torch.split(all_numbers, parts.numbers, -1))
+        words, known = of_whole(op.name, each, columns, float(op.constants["eps"]))
+        local.update(words)
+        known = {name: one.detach() for name, one in known.items()}
     else:
-        shift = torch.where(empty, 0.0, lse - torch.where(empty, 0.0, total)).exp()
-        if op.constants["empty_row"] == "nan":
-            shift = torch.where(empty, torch.nan, shift)
-    local[_SHIFT] = shift.unsqueeze(-1)
-    result = whole(y, **{name: local[name] for name in whole.slots}, dtype=dtype)
-    return DTensor.from_local(
-        result, mesh, rows, run_check=False, shape=x.shape, stride=_strides(x.shape)
+        name, shift = _shift(op, numbers, torch.logsumexp(all_numbers, -1, keepdim=True))
+        local[name] = shift
+        if "lse" in op.outputs:
+            # Its gradient is that of the row, which every rank has whole.
+            all_sums = gathered.to_local(grad_placements=together)
+            known["lse"] = torch.logsumexp(all_sums, -1)
+    y = _called(parts.whole, y, {k: local[k] for k in parts.whole.slots}, dtype)
+    results = [
+        DTensor.from_local(
+            one, mesh, rows, run_check=False, shape=x.shape, stride=_strides(x.shape)
+        )
+        for one in (y, *streams)
+    ]
+    size = x.shape[:-1]
+    results += [
+        DTensor.from_local(
+            known[k], mesh, together, run_check=False, shape=size, stride=_strides(size)
+        )
+        for k in op.outputs[1 + parts.streams :]
+    ]
+    return results
+
+
+def _called(op: Any, x: Tensor, operands: dict[str, Any], dtype: torch.dtype) -> Any:
+    """The op called on plain tensors."""
+    if not torch.compiler.is_compiling():
+        return op(x, **operands, dtype=dtype)
+    # Dynamo cannot guard an op that it was given as a constant, so this asks it for its text alone.
+    names = [name for name, one in operands.items() if isinstance(one, Tensor)]
+    numbers = [float(one) for one in operands.values() if not isinstance(one, Tensor)]
+    tensors = [operands[name] for name in names]
+    keep = torch.is_grad_enabled() and any(one.requires_grad for one in (x, *tensors))
+    if not tensors:  # as in every other call
+        names, tensors = ["x"], [x]
+    outputs = torch.ops.fusedops.forward(
+        x, tensors, names, numbers, [], None, op.text, (x.dim() - 1,), dtype, keep, None
     )
+    if keep:
+        outputs = outputs[:-1]
+    return outputs[0] if len(outputs) == 1 else outputs
 
 
-@functools.lru_cache(maxsize=1024)
-def column_parts(op: Declaration) -> tuple[Any, Any]:
-    """The op on part of a row, and what makes its result that of the whole row."""
-    kind: Any = type(op)
-    part = kind(op.load, **{**op.constants, "lse": True, "empty_row": "zero"})
-    join: Functor = Bias(_SHIFT) if op.logarithmic else Scale(_SHIFT)
-    make: Any = own_operators["Map"]
-    return part, make(load=[join, *op.store])
+def _shift(op: Declaration, here: Tensor, total: Tensor) -> tuple[str, Tensor]:
+    """The operand that makes part of a softmax that of the whole, from the logarithms of sums."""
+    if op.logarithmic:
+        return SHIFT, here - total
+    empty = total == -torch.inf
+    factor = torch.where(empty, 0.0, here - torch.where(empty, 0.0, total)).exp()
+    if op.constants["empty_row"] == "nan":
+        factor = torch.where(empty, torch.nan, factor)
+    return SCALE, factor
+
+
+def _columns_of_ranks(columns: int, ranks: int) -> list[int]:
+    """How many columns each rank has, as torch.chunk cuts them."""
+    chunk = -(-columns // ranks)
+    return [max(0, min(chunk, columns - at * chunk)) for at in range(ranks)]
 
 
 def local_part(value: Any, x: DTensor) -> Any:
@@ -113,9 +163,17 @@ def local_part(value: Any, x: DTensor) -> Any:
     for one in x.placements:
         at = one.dim - extra if isinstance(one, Shard) else -1
         has = at >= 0 and value.shape[at] != 1
-        to.append(Shard(at) if has else Replicate())
-        back.append(Shard(at) if has else Partial() if isinstance(one, Shard) else Replicate())
+        to.append(_shard(at) if has else Replicate())
+        back.append(to[-1] if has else Partial() if isinstance(one, Shard) else Replicate())
     return value.redistribute(placements=to).to_local(grad_placements=back)
+
+
+def _shard(dim: int) -> Shard:
+    """Sharded in this dimension, a plain number also where Dynamo has made it a symbol."""
+    for number in range(64):  # the most dimensions of a tensor
+        if number == dim:
+            return Shard(number)
+    raise AssertionError(dim)
 
 
 def _strides(shape: Sequence[int]) -> tuple[int, ...]:

@@ -7,11 +7,12 @@ Dynamo reads this module's Python. How the operators are computed on shards, `sh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from fusedops.errors import UnsupportedError
 from fusedops.torch_ops.counted import dims_that_count, never_sharded
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
 
 __all__ = [
+    "check_order",
     "first_index",
     "is_distributed",
     "local_shape",
@@ -34,6 +36,27 @@ __all__ = [
 def is_distributed(value: Any) -> bool:
     """Whether this is a distributed tensor. Its module is not imported to find out."""
     return type(value).__name__ == "DTensor"
+
+
+def check_order(name: str, tensors: Mapping[str, Any]) -> None:
+    """Refuse tensors that the dimensions of their mesh have cut in another order than the mesh's.
+
+    Recent releases of torch can say so. Where a shard lies would be taken to be another place.
+    """
+    for key, one in tensors.items():
+        if not is_distributed(one):
+            continue
+        spec = one._spec
+        order = getattr(spec, "shard_order", None)
+        if order is None or any(type(p).__name__ == "_StridedShard" for p in one.placements):
+            continue
+        usual = spec.compute_default_shard_order(spec.placements)
+        if tuple(order) != tuple(usual):
+            what = "x" if key == "x" else f"operand {key!r}"
+            raise UnsupportedError(
+                f"{name}: {what} must be sharded in the order of the dimensions of its mesh, got "
+                f"the order {order}; redistribute it to Replicate() and to its placements again"
+            )
 
 
 def register() -> bool:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
-from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
-from fusedops.bind.bind import bind, find_reduced
+from fusedops.bind.bind import find_reduced
 from fusedops.declare.chains import OPTIONS
 from fusedops.explain.forward import explain
 from fusedops.explain.report import Explanation
-from fusedops.torch_ops.columns import column_parts, local_part, sharded_columns
-from fusedops.torch_ops.distributed import first_index, local_shape, located_placements
-from fusedops.torch_ops.sharding import chosen
+from fusedops.torch_ops.column_parts import column_parts
+from fusedops.torch_ops.columns import sharded_columns
+from fusedops.torch_ops.distributed import check_order
+from fusedops.torch_ops.local_calls import call_of_rows, calls_of_columns
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
@@ -36,41 +36,20 @@ def explain_sharded(op: Declaration, x: DTensor, arguments: Mapping[str, Any]) -
     operands = {key: value for key, value in arguments.items() if key not in OPTIONS}
     options = {key: value for key, value in arguments.items() if key in OPTIONS}
     op, operands = op.given(operands)
+    check_order(op.name, {"x": x, **operands})
     reduced = find_reduced(op, op.name, x.shape, options)
     training = options.get("training", True)
     draws = training and any(operands.get(p, 0) > 0 for p in op.probabilities)
-    given = {"x": x, **{k: v for k, v in operands.items() if isinstance(v, DTensor)}}
-    specs = {name: one._spec for name, one in given.items()}
-    placements = located_placements(op, x, reduced, draws)
-    if placements is not None:
-        specs["x"] = DTensorSpec(
-            x.device_mesh, tuple(placements), tensor_meta=specs["x"].tensor_meta
-        )
-    over = sharded_columns(op, x, operands, reduced)
+    over = sharded_columns(op.text, x, operands, reduced)
     if over is not None:
         return _of_columns(op, x, operands, options, over)
-    taken = chosen(op, specs, reduced, draws, placements is not None)
-    local: dict[str, Any] = {}
+    call = call_of_rows(op, x, operands, options, reduced, draws)
     said = []
-    for (name, one), spec in zip(given.items(), taken, strict=True):
-        if tuple(one.placements) == tuple(spec.placements):
-            local[name] = one.to_local()
-            continue
-        before, after = tuple(one.placements), tuple(spec.placements)
+    for name, one, after in call.moves:
+        before = tuple(one.placements)
         count = received(one.shape, before, after, one.device_mesh.shape) * one.element_size()
         said.append(f"{name} from {_shown(before)} to {_shown(after)}: {count} bytes to each rank")
-        shape = local_shape(one.shape, after, one.device_mesh)
-        local[name] = torch.empty(shape, dtype=one.dtype, device=one.to_local().device)
-        local[name].requires_grad_(one.requires_grad)
-    if placements is not None:
-        options["part_of"] = tuple(x.shape), first_index(x.shape, placements, x.device_mesh)
-    bound = bind(
-        op,
-        local.pop("x"),
-        {**operands, **local},
-        {**options, "dim": reduced, "normalized_shape": None},
-    )
-    return dataclasses.replace(explain(bound), redistributed=tuple(said))
+    return dataclasses.replace(explain(call.bound), redistributed=tuple(said))
 
 
 def _of_columns(
@@ -80,21 +59,21 @@ def _of_columns(
     options: Mapping[str, Any],
     over: int,
 ) -> Explanation:
-    """The first of the two kernels of a call on sharded columns, and what is gathered between."""
-    part, whole = column_parts(op)
-    local = {name: local_part(value, x) for name, value in operands.items() if name in part.slots}
+    """The first of the kernels of a call on sharded columns, and what is gathered between."""
+    parts = column_parts(op.text)
+    assert parts is not None
     here = x.to_local()
     ranks = x.device_mesh.size(over)
-    size = 8 if here.dtype is torch.float64 else 4
-    count = here.shape[:-1].numel() * (ranks - 1) * size
+    size = 8 if torch.float64 in (here.dtype, options.get("dtype")) else 4
+    count = here.shape[:-1].numel() * (ranks - 1) * size * parts.numbers
+    of_norm = " and ".join(("mean", "variance")[: parts.numbers]) if parts.numbers > 1 else "size"
+    alone = "the logarithm of each row's sum" if "Softmax" in op.name else f"each row's {of_norm}"
     said = (
-        f"columns stay sharded over dimension {over} of the mesh: the logarithm of each row's sum "
-        f"alone is gathered, {count} bytes to each rank, and {whole!r} follows"
+        f"columns stay sharded over dimension {over} of the mesh: {alone} alone is gathered, "
+        f"{count} bytes to each rank, and {parts.whole!r} follows"
     )
-    compute = torch.float64 if here.dtype is torch.float64 else torch.float32
-    known = {key: value for key, value in options.items() if key in ("training",)}
-    bound = bind(part, here, local, {**known, "dtype": compute})
-    return dataclasses.replace(explain(bound), redistributed=(said,))
+    (first, *_) = calls_of_columns(op, x, operands, options)
+    return dataclasses.replace(explain(first), redistributed=(said,))
 
 
 def received(

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from fusedops.declare.declaration import Declaration
 
-__all__ = ["chosen", "register"]
+__all__ = ["chosen", "register", "sums_of_operands"]
 
 #: For each dimension of the mesh the dimension of x that is sharded there; None: replicated.
 Layout = tuple[int | None, ...]
@@ -252,6 +252,21 @@ def chosen(
         return sum(redistribute_cost(*pair) for pair in zip(specs, taken, strict=True))
 
     return min(map(as_taken, _layouts(op, named, dim, draws, located)), key=cost)
+
+
+def sums_of_operands(
+    op: Declaration, named: Mapping[str, DTensor], x: DTensorSpec
+) -> list[str]:
+    """The tensors whose gradients are sums over ranks where x is taken as this spec says."""
+    tables, layout = _tables(op), tuple(map(_dim_of, x.placements))
+    return [
+        name
+        for name, one in named.items()
+        if any(
+            isinstance(to, Partial)
+            for to in _Operand(one.shape, x.ndim, table=name in tables).summed(layout)
+        )
+    ]
 
 
 def _dim_of(placement: Placement) -> int | None:

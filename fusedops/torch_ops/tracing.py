@@ -21,7 +21,13 @@ from fusedops.bind.bind import check_names, check_number, find_reduced
 from fusedops.bind.scalars import check_offset, check_pair
 from fusedops.declare.text import lacking_text
 from fusedops.errors import UnsupportedError
-from fusedops.torch_ops.distributed import is_distributed, located, register, shared_draw
+from fusedops.torch_ops.distributed import (
+    check_order,
+    is_distributed,
+    located,
+    register,
+    shared_draw,
+)
 
 if TYPE_CHECKING:
     from fusedops.run.runnable import Runnable
@@ -59,13 +65,6 @@ def call_operator(
             "tensors of other classes); leave it away, or use op.unfused"
         )
     reduced = find_reduced(op, name, x.shape, options)
-    if is_distributed(x) and not torch.compiler.is_compiling():
-        from fusedops.torch_ops import columns
-
-        spread: Any = x
-        over = columns.sharded_columns(op, spread, operands, reduced)
-        if over is not None:
-            return columns.merged_columns(op, spread, operands, dtype, over)
     names: list[str] = []
     tensors: list[Tensor] = []
     numbers: list[float] = []
@@ -73,6 +72,18 @@ def call_operator(
     lacking = op.lacking(operands)
     if lacking:
         op.check_partners(operands, lacking)
+    text = lacking_text(op.text, lacking) if lacking else op.text
+    if is_distributed(x):
+        from fusedops.torch_ops import columns
+
+        if not torch.compiler.is_compiling():
+            check_order(name, {"x": x, **operands})
+            _make_ready(op, x, operands, options, reduced)
+        spread: Any = x
+        over = columns.sharded_columns(text, spread, operands, reduced)
+        if over is not None:
+            outputs: Any = columns.merged_columns(op, text, spread, operands, dtype, over)
+            return outputs[0] if len(op.outputs) == 1 else op.result_type(*outputs)
     for key in op.slots:
         if key in lacking:
             continue
@@ -119,9 +130,9 @@ def call_operator(
         x, part_of = located(op, x, dim, draw is not None)
         if draw is not None and not is_distributed(draw):
             draw = shared_draw(draw, x, options.get("generator") is None)
-    if not tensors:  # AOTInductor runs no operator whose list of tensors is empty
+    # AOTInductor runs no operator whose list of tensors is empty. DTensor would redistribute x twice.
+    if not tensors and not is_distributed(x):
         names, tensors = ["x"], [x]
-    text = lacking_text(op.text, lacking) if lacking else op.text
     outputs = torch.ops.fusedops.forward(
         x, tensors, names, numbers, counts, draw, text, dim, dtype, keep, part_of or None
     )
@@ -130,6 +141,20 @@ def call_operator(
     if len(reduced) > 1:
         outputs = [restored(y, reduced).contiguous() if y.dim() == x.dim() else y for y in outputs]
     return outputs[0] if len(op.outputs) == 1 else op.result_type(*outputs)
+
+
+def _make_ready(
+    op: Runnable, x: Any, operands: Mapping[str, Any], options: Mapping[str, Any], reduced: Any
+) -> None:
+    """Build the kernels of an eager call on distributed tensors on all ranks, before any waits."""
+    from fusedops.torch_ops.ready import make_ready
+
+    training = options.get("training", True)
+    draws = training and any(operands[p] > 0 for p in op.probabilities)
+    called, given = op.given({k: v for k, v in operands.items() if v is not None})
+    values = [one for one in given.values() if isinstance(one, Tensor)]
+    if all(map(is_distributed, values)):  # else the call is refused
+        make_ready(called, x, given, options, reduced, draws)
 
 
 def _flat(part_of: Any, dims: list[int] | None) -> list[int]:

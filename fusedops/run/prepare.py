@@ -1,0 +1,64 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Build the kernels that a call needs, its backward pass included, and run nothing."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fusedops.bind.bind import Bound, bind
+from fusedops.run import contiguous, forward
+from fusedops.run.fallback_arch import serve
+from fusedops.run.gradient import described, gradient_of
+
+if TYPE_CHECKING:
+    from fusedops.generate.target import Target
+    from fusedops.run.runnable import Runnable
+
+__all__ = ["build_kernels"]
+
+
+def build_kernels(op: Runnable, bound: Bound) -> None:
+    """Build the kernels of a checked call on a device's tensors, none for an empty x.
+
+    Of a call in grad mode with tensors that require grad that are those of its backward pass, too,
+    for contiguous gradients of all results that can have one, and of y alone.
+
+    Raises:
+        CompileError, CompilerNotFound, MissingVariantError: A kernel cannot be had.
+    """
+    if bound.x.numel() == 0:
+        return
+    named = {"x": bound.x, **bound.operands}
+    wanted = {name for name, t in named.items() if isinstance(t, Tensor) and t.requires_grad}
+    trains = torch.is_grad_enabled() and bool(wanted)
+    if forward.columns_apart(bound):
+        copied, values = contiguous.copies(bound)
+        bound = bind(op, copied, values, contiguous.options(bound))
+    bound = bound._replace(keep=trains)
+    call = functools.partial(op.observer.of_call, bound)
+
+    def of_forward(target: Target) -> None:
+        forward.resolve(bound, target).variant.kernel()
+
+    serve(bound.x.device, of_forward, call)
+    if not trains or op.forward_only:
+        return
+    for joining in dict.fromkeys((frozenset(op.joining), frozenset[str]())):
+        gradient = gradient_of(bound, frozenset(wanted), joining)
+        dy, given, options = described(bound, gradient)
+        if isinstance(bound.generator, Tensor):
+            options["generator"] = bound.generator
+        if bound.whole is not None:
+            options["part_of"] = tuple(bound.whole)
+
+        def of_backward(target: Target) -> None:
+            told = gradient.describe(dy, given, options, target)  # noqa: B023 (called at once)
+            for variant in () if told.apart else told.variants:  # else dense copies are made
+                variant.kernel()
+
+        serve(bound.x.device, of_backward, call)

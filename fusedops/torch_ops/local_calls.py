@@ -1,0 +1,130 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The plain calls that a call on distributed tensors makes on this rank, found without running it.
+
+`explain` words them, and their kernels are built before anything moves. No other rank is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._dtensor_spec import DTensorSpec
+
+from fusedops.bind.bind import Bound, bind
+from fusedops.torch_ops.column_parts import column_parts
+from fusedops.torch_ops.distributed import first_index, local_shape, located_placements
+from fusedops.torch_ops.sharding import chosen, sums_of_operands
+
+if TYPE_CHECKING:
+    from fusedops.declare.declaration import Declaration
+
+__all__ = ["Move", "RowCall", "call_of_rows", "calls_of_columns"]
+
+
+class Move(NamedTuple):
+    """A tensor that is redistributed before a call: its name, the tensor, its new placements."""
+
+    name: str
+    tensor: DTensor
+    to: tuple[Any, ...]
+
+
+class RowCall(NamedTuple):
+    """A call of whole rows.
+
+    Attributes:
+        bound: The call on this rank; what is redistributed is a tensor of that shape.
+        moves: The tensors that are redistributed first.
+        summed: Whether the gradient of some operand is a sum over ranks.
+    """
+
+    bound: Bound
+    moves: tuple[Move, ...]
+    summed: bool
+
+
+def call_of_rows(
+    op: Declaration,
+    x: DTensor,
+    operands: Mapping[str, Any],
+    options: Mapping[str, Any],
+    reduced: Sequence[int],
+    draws: bool,
+) -> RowCall:
+    """The call that computes whole rows.
+
+    Raises:
+        TypeError, ValueError: An argument does not fit.
+    """
+    given = {"x": x, **{k: v for k, v in operands.items() if isinstance(v, DTensor)}}
+    specs = {name: one._spec for name, one in given.items()}
+    placements = located_placements(op, x, reduced, draws)
+    options = {**options, "dim": tuple(reduced), "normalized_shape": None}
+    if placements is not None:
+        specs["x"] = DTensorSpec(
+            x.device_mesh, tuple(placements), tensor_meta=specs["x"].tensor_meta
+        )
+        options["part_of"] = tuple(x.shape), first_index(x.shape, placements, x.device_mesh)
+    taken = chosen(op, specs, reduced, draws, placements is not None)
+    local: dict[str, Any] = {}
+    moves = []
+    for (name, one), spec in zip(given.items(), taken, strict=True):
+        if tuple(one.placements) == tuple(spec.placements):
+            local[name] = one.to_local()
+            continue
+        moves.append(Move(name, one, tuple(spec.placements)))
+        shape = local_shape(one.shape, spec.placements, one.device_mesh)
+        local[name] = torch.empty(shape, dtype=one.dtype, device=one.to_local().device)
+        local[name].requires_grad_(one.requires_grad)
+    summed = torch.is_grad_enabled() and any(
+        given[name].requires_grad for name in sums_of_operands(op, given, taken[0])
+    )
+    bound = bind(op, local.pop("x"), {**operands, **local}, options)
+    return RowCall(bound, tuple(moves), summed)
+
+
+def calls_of_columns(
+    op: Declaration, x: DTensor, operands: Mapping[str, Any], options: Mapping[str, Any]
+) -> list[Bound]:
+    """The calls of an op whose columns stay sharded, one or two, in order."""
+    parts = column_parts(op.text)
+    assert parts is not None
+    here = x.to_local()
+    wide = torch.float64 in (here.dtype, options.get("dtype"))
+    compute = torch.float64 if wide else torch.float32
+    local = {name: _stand_in(value, x) for name, value in operands.items()}
+    calls = []
+    if parts.part is not None:
+        of_part = {name: local[name] for name in parts.part.slots}
+        calls.append(bind(parts.part, here, of_part, {"dtype": compute}))
+    grad = torch.is_grad_enabled()
+    needs = grad and (here.requires_grad or any(map(_requires_grad, local.values())))
+    made = torch.empty(here.shape, dtype=compute, device=here.device).requires_grad_(needs)
+    row = torch.empty((*here.shape[:-1], 1), dtype=compute, device=here.device)
+    row.requires_grad_(needs)
+    of_whole = {name: local[name] if name in local else row for name in parts.whole.slots}
+    dtype = options.get("dtype") or x.dtype
+    calls.append(bind(parts.whole, made, of_whole, {"dtype": dtype}))
+    return calls
+
+
+def _stand_in(value: Any, x: DTensor) -> Any:
+    """An operand's part on this rank, or a tensor of its shape where it would have to move."""
+    if not isinstance(value, DTensor):
+        return value
+    extra = x.dim() - value.dim()
+    shape = [
+        size if size == 1 else there
+        for size, there in zip(value.shape, x.to_local().shape[extra:], strict=True)
+    ]
+    made = torch.empty(shape, dtype=value.dtype, device=x.to_local().device)
+    return made.requires_grad_(value.requires_grad)
+
+
+def _requires_grad(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad

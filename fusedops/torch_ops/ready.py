@@ -1,0 +1,127 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels are built before ranks wait for one another, and a rank that cannot build says so.
+
+The first call of each kind on a mesh in which ranks exchange anything builds all its kernels,
+forward and backward; then the ranks agree, by the largest of one number from each, that all have
+them. Otherwise every rank raises, and none is left waiting in a collective. Whether ranks agree
+follows from what is the same on all of them, never from what a cache holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from fusedops.errors import FusedOpsError
+from fusedops.run.prepare import build_kernels
+from fusedops.torch_ops.columns import sharded_columns
+from fusedops.torch_ops.local_calls import call_of_rows, calls_of_columns
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from fusedops.bind.bind import Bound
+    from fusedops.declare.declaration import Declaration
+    from fusedops.run.runnable import Runnable
+
+__all__ = ["make_ready"]
+
+#: The kinds of calls that all ranks of a mesh are ready for. Ranks of a mesh make the same calls in
+#: the same order, so they forget alike, too.
+_ready: dict[DeviceMesh, set[tuple[Any, ...]]] = {}
+
+#: The most kinds that are remembered for a mesh.
+_MOST_KINDS = 4096
+
+
+def make_ready(
+    op: Declaration,
+    x: DTensor,
+    operands: Mapping[str, Any],
+    options: Mapping[str, Any],
+    reduced: Sequence[int],
+    draws: bool,
+) -> None:
+    """Build the kernels of a call and agree with the other ranks that all have theirs.
+
+    Raises:
+        FusedOpsError: Some rank could not build; on that rank its own error.
+    """
+    mesh = x.device_mesh
+    if mesh.get_coordinate() is None:
+        return
+    kinds = _ready.setdefault(mesh, set())
+    kind = _kind(op, x, operands, options, reduced, draws)
+    if kind in kinds:
+        return
+    error: Exception | None = None
+    calls: Iterable[Bound] = ()
+    exchanged = True
+    if sharded_columns(op.text, x, operands, reduced) is not None:
+        calls = calls_of_columns(op, x, operands, options)
+    else:
+        generator = options.get("generator")
+        if draws:  # where it lies makes a kernel; its numbers do not
+            here = x.to_local().device
+            seeds = torch.zeros(2, dtype=torch.int64, device=here)
+            options = {**options, "generator": (0, 0) if here.type == "cpu" else seeds}
+        of_rows = call_of_rows(op, x, operands, options, reduced, draws)
+        calls = (of_rows.bound,)
+        drawn = draws and generator is None
+        exchanged = bool(of_rows.moves) or of_rows.summed or drawn
+    if exchanged:
+        try:
+            for bound in calls:
+                build_kernels(cast("Runnable", bound.op), bound)
+        except Exception as caught:  # whatever it is, the others wait to hear of it
+            error = caught
+        _agree(op.name, x, error)
+    if len(kinds) >= _MOST_KINDS:
+        kinds.clear()
+    kinds.add(kind)
+
+
+def _agree(name: str, x: DTensor, error: Exception | None) -> None:
+    """Raise on every rank of x's mesh if one has an error."""
+    mesh = x.device_mesh
+    failed = torch.tensor([0 if error is None else 1 + dist.get_rank()], device=x.to_local().device)
+    for dim in range(mesh.ndim):
+        dist.all_reduce(failed, dist.ReduceOp.MAX, group=mesh.get_group(dim))
+    if error is not None:
+        raise error
+    if rank := int(failed.item()):
+        raise FusedOpsError(
+            f"{name}: rank {rank - 1} could not build its kernels for this call on distributed "
+            "tensors, so no rank runs it; that rank's own error says why. Build them on every "
+            "machine beforehand with `fusedops build`, or let the machines share a "
+            "FUSEDOPS_CACHE_DIR"
+        )
+
+
+def _kind(
+    op: Declaration,
+    x: DTensor,
+    operands: Mapping[str, Any],
+    options: Mapping[str, Any],
+    reduced: Sequence[int],
+    draws: bool,
+) -> tuple[Any, ...]:
+    """What decides which kernels a call has and whether ranks exchange anything, on all ranks."""
+    tensors = tuple(
+        (name, one.dtype, tuple(one.shape), _placements(one), one.requires_grad)
+        for name, one in {"x": x, **operands}.items()
+        if isinstance(one, Tensor)
+    )
+    drawn_here = draws and options.get("generator") is None
+    grad = torch.is_grad_enabled()
+    return op.text, tuple(reduced), options.get("dtype"), draws, drawn_here, grad, tensors
+
+
+def _placements(value: Tensor) -> tuple[Any, ...]:
+    return tuple(value.placements) if isinstance(value, DTensor) else ()
