@@ -77,6 +77,7 @@ MOST_COLUMNS = 2**31 - 1
 
 #: DLPack's type code and bits of each dtype that a kernel writes.
 DLPACK = {dtype: (4 if dtype is torch.bfloat16 else 2, dtype.itemsize * 8) for dtype in FLOATING}
+DLPACK |= {torch.float8_e4m3fn: (10, 8), torch.float8_e5m2: (12, 8)}
 
 
 class ForwardInfo(NamedTuple):
@@ -111,6 +112,7 @@ def make_plan(op: Runnable, bound: Bound, shape: Sequence[int] | None = None) ->
         (*DLPACK[bound.output_dtype(name)], one)
         for name, one in zip(bound.outputs, shapes, strict=True)
     ]
+    cleared = [place for place, name in enumerate(bound.outputs) if name in op.maxima]
     if bound.x.numel() == 0:
         if bound.columns == 0 and any(name in op.statistics for name in op.outputs):
             return op.wrap(run(bound))  # rows without columns have statistics
@@ -126,6 +128,7 @@ def make_plan(op: Runnable, bound: Bound, shape: Sequence[int] | None = None) ->
             shared=0,
             draws=_draws(bound),
             info=None,
+            cleared=cleared,
         )
     if len(bound.reduced) > 1 and columns_apart(bound):
         return run_on_copies(op, bound)
@@ -149,6 +152,7 @@ def make_plan(op: Runnable, bound: Bound, shape: Sequence[int] | None = None) ->
         shared=0 if tile is None else tile.shared_bytes,
         draws=info.draws,
         info=info,
+        cleared=cleared,
     )
 
 
@@ -315,7 +319,10 @@ def _parts(bound: Bound, reading: Reading = USUAL) -> tuple[dict[str, Part], dic
             part = Part(shape, contiguous(shape), bound.output_dtype(name), patch, 16)
         if name == KEPT and not op.kept:
             continue  # there is nothing to write
-        if name == KEPT:
+        if name in op.maxima:
+            every = [1] * rank, [0] * rank  # one element for all rows
+            outputs[name] = Part(*every, part.dtype, patch, part.alignment, shared=True)
+        elif name == KEPT:
             outputs[name] = kept_part(shape, part.dtype, patch, bound.reduced)
         else:
             outputs[name] = part if len(part.shape) == rank else widened(part, bound.reduced)
