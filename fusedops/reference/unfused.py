@@ -289,7 +289,7 @@ def _once(value: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class _ToOdd(torch.autograd.Function):
-    """Rounds doubles to floats, of odd bits unless they are exact: a further rounding is the only one."""
+    """Rounds doubles to floats, of odd bits unless exact: rounding again is then rounding once."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor) -> Tensor:

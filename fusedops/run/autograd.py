@@ -357,8 +357,8 @@ def what_is_kept(op: Runnable, needs: Sequence[bool]) -> Recipe:
     source: Runnable = op.differentiated
     if unable := wanted & op.undifferentiated:
         raise UnsupportedError(
-            f"{op.name}: {', '.join(sorted(unable))} of {op.store[-1]!r} requires grad, and a scale "
-            "has no gradient; detach() it"
+            f"{op.name}: {', '.join(sorted(unable))} of {op.store[-1]!r} requires grad, and a "
+            "scale has no gradient; detach() it"
         )
     gradient = source.gradients.get((wanted, False)) or _new_gradient(source, wanted, ())
     needed = gradient.needed
