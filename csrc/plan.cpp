@@ -40,10 +40,21 @@ py::tuple contiguous(const py::tuple& shape) {
   return strides;
 }
 
+// Fills a tensor with zeros on the current stream, where a captured graph records it too. A tensor
+// that cannot be is released.
+void clear(PyObject** tensor) {
+  PyObject* same = PyObject_CallMethod(*tensor, "zero_", nullptr);
+  if (!same) {
+    Py_CLEAR(*tensor);
+    throw py::error_already_set();
+  }
+  Py_DECREF(same);
+}
+
 }  // namespace
 
 Plan::Plan(std::vector<Stage> stages, const py::list& outputs, size_t returned, int draws,
-           py::object info_object)
+           py::object info_object, const std::vector<size_t>& cleared)
     : info(std::move(info_object)), returned_(returned), draws_(draws) {
   if (outputs.empty() || outputs.size() > kMaxOutputs) {
     throw py::value_error("Plan: outputs must be 1 to " + std::to_string(kMaxOutputs) + ", got " +
@@ -56,9 +67,17 @@ Plan::Plan(std::vector<Stage> stages, const py::list& outputs, size_t returned, 
   for (const py::handle item : outputs) {
     const auto [code, bits, shape] = item.cast<std::tuple<uint8_t, uint8_t, py::tuple>>();
     const py::object dtype = Torch::dtype_of({code, bits, 1});
-    Output output{py::make_tuple(shape, contiguous(shape), dtype), py::make_tuple(shape), {}};
+    Output output{
+        py::make_tuple(shape, contiguous(shape), dtype), py::make_tuple(shape), {}, false};
     output.options["dtype"] = dtype;
     outputs_.push_back(std::move(output));
+  }
+  for (const size_t number : cleared) {
+    if (number >= outputs_.size()) {
+      throw py::value_error("Plan: cleared must name outputs, of which there are " +
+                            std::to_string(outputs_.size()) + ", got " + std::to_string(number));
+    }
+    outputs_[number].cleared = true;
   }
   for (Stage& stage : stages) {
     stage.check_outputs(outputs_.size());
@@ -86,9 +105,11 @@ void Plan::run(const Torch& torch, const Value* values, PyObject* const* out,
       if (out && made < returned_ && out[made]) {
         pointers[made] = data_of(out_values[made].view);
         tensors[made] = Py_NewRef(out[made]);
+        if (outputs_[made].cleared) clear(&tensors[made]);
         continue;
       }
       tensors[made] = allocate(torch, outputs_[made], device);
+      if (outputs_[made].cleared) clear(&tensors[made]);
       View view;
       if (!view_tensor(torch, tensors[made], &view)) {
         Py_DECREF(tensors[made]);

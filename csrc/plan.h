@@ -18,6 +18,7 @@ struct Output {
   py::tuple strided;  // shape, strides, dtype
   py::tuple shape;    // the shape
   py::dict options;   // dtype, and from the first run on the device
+  bool cleared;       // whether it is zero when the first stage begins
 };
 
 class Plan {
@@ -26,9 +27,10 @@ class Plan {
 
   /// The first `returned` outputs are returned to the caller. The others are scratch memory, which
   /// is freed when the last stage is launched: torch's allocator gives it to later work of the same
-  /// stream only. Throws ValueError where the arguments are inconsistent.
+  /// stream only. `cleared` are the numbers of outputs that are zero when the first stage begins,
+  /// those of the caller included. Throws ValueError where the arguments are inconsistent.
   Plan(std::vector<Stage> stages, const py::list& outputs, size_t returned, int draws,
-       py::object info);
+       py::object info, const std::vector<size_t>& cleared);
 
   /// Throws ValueError if a value does not have the kind that a patch needs.
   void check(const Value* values, int count) const;

@@ -94,6 +94,8 @@ class Plan:
         returned: How many of the outputs, the first ones, a call returns, and ``out=`` may give.
             The others are scratch: allocated like outputs and released when the call returns. All
             by default.
+        cleared: The numbers of outputs that are zero when the first kernel begins, those that
+            ``out=`` gives included.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class Plan:
         info: object,
         then: Sequence[Stage] = (),
         returned: int | None = None,
+        cleared: Sequence[int] = (),
     ) -> None: ...
     @property
     def info(self) -> Any: ...

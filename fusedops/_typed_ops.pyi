@@ -30,6 +30,7 @@ _Plain: TypeAlias = (
     | shipped.Gather
     | shipped.Lengths
     | shipped.Mask
+    | shipped.Quantize[None]
     | shipped.Residual[None]
     | shipped.Scale
     | shipped.Segments
@@ -37,7 +38,9 @@ _Plain: TypeAlias = (
     | UserFunctor
     | shipped.Window
 )
-_Known: TypeAlias = _Plain | shipped.Residual[str] | shipped.Save | shipped.Tap
+_Known: TypeAlias = (
+    _Plain | shipped.Quantize[str] | shipped.Residual[str] | shipped.Save | shipped.Tap
+)
 
 class Outputs(Protocol):
     """A named tuple whose fields the declaration names, as those of saved streams."""

@@ -48,6 +48,10 @@ class _Rows(LayerNorm):
         self._plain = LayerNorm(of.load, of.store, **constants)  # type: ignore[arg-type]
         self.text = spell(self._plain)
 
+    def of(self, load: Iterable[Functor], store: Iterable[Functor]) -> Any:
+        """The plain LayerNorm with other functors."""
+        return self._plain.of(load, store)
+
     @property
     def name(self) -> str:
         """The name of the op in error messages."""

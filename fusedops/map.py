@@ -14,7 +14,12 @@ from torch import Tensor
 from fusedops.functors import Functor
 from fusedops.row_op import RowOp
 
-__all__ = ["Map"]
+__all__ = ["Map", "only_in_store"]
+
+
+def only_in_store(functor: Functor) -> bool:
+    """Whether a functor cannot stand in a LOAD, and so begins the store of a `Map`."""
+    return functor.taps is not None or functor.quantizes is not None
 
 
 class Map(RowOp):
@@ -28,15 +33,16 @@ class Map(RowOp):
 
     Args:
         load: The functors applied to x, in order; none by default, which makes a copy of x.
-        store: Empty, unless the chain has a `Tap`: then it begins with the first. All else that
-            would stand there stands at the end of `load`.
+        store: Empty, unless the chain has a `Tap` or a `Quantize`, which stand in a STORE alone:
+            then it begins with the first. All else that would stand there stands at the end of
+            `load`.
 
     A masked element, such as one that `Mask` or `Causal` takes out, is -inf, and its gradient is
     zero; so scores can be masked by a `Map`. Without masks -inf is a value like any other.
 
     Raises:
         TypeError: load holds something that is no functor, or an argument is unknown.
-        ValueError: store begins with another functor than a Tap.
+        ValueError: store begins with another functor than a Tap or a Quantize.
 
     >>> import torch, fusedops as fo
     >>> op = fo.Map(load=[fo.Bias("b"), fo.Residual("r")])
@@ -53,13 +59,13 @@ class Map(RowOp):
 
     def __init__(self, load: Iterable[Functor] = (), store: Iterable[Functor] = ()) -> None:
         super().__init__(load, store)
-        taps = [place for place, functor in enumerate(self.store) if functor.taps is not None]
+        taps = [place for place, functor in enumerate(self.store) if only_in_store(functor)]
         if self.store and taps[:1] != [0]:
             first = taps[0] if taps else len(self.store)
             rest = f", store={list(self.store[first:])!r}" if taps else ""
             raise ValueError(
-                f"{self.name}: store must be empty or begin with a Tap, got {list(self.store)!r}: "
-                "no reduction stands between load and store; write "
+                f"{self.name}: store must be empty or begin with a Tap or a Quantize, got "
+                f"{list(self.store)!r}: no reduction stands between load and store; write "
                 f"load={[*self.load, *self.store[:first]]!r}{rest}"
             )
 

@@ -46,7 +46,8 @@ def test_type_checkers_see_them(tmp_path):
 
 
 def test_every_functor_has_references_by_hand():
-    assert {step.functor for step in STEPS.values()} == {*shipped.__all__}
+    elsewhere = {"Quantize"}  # y has 8 bits and no gradient: tests/test_quantize.py
+    assert {step.functor for step in STEPS.values()} | elsewhere == {*shipped.__all__}
     assert all(step.examples for step in STEPS.values())
 
 

@@ -78,6 +78,16 @@ class Bound(NamedTuple):
     whole: Whole | None = None
 
     @property
+    def differentiated(self) -> Bound:
+        """The call whose backward pass this one has (`Declaration.differentiated`)."""
+        op = self.op.differentiated
+        if op is self.op:
+            return self
+        operands = {name: value for name, value in self.operands.items() if name in op.slots}
+        store = self.store[:-1]
+        return self._replace(op=op, dtype=self.x.dtype, operands=operands, store=store, out={})
+
+    @property
     def seen(self) -> Mapping[str, Any]:
         """The operands as kernels see them, all of which broadcast against x."""
         if not self.tables:
@@ -111,16 +121,20 @@ class Bound(NamedTuple):
             return self.compute
         if name in self.op.stream_dtypes:
             return self.op.stream_dtypes[name]
+        if name in self.op.maxima:
+            return torch.float32
         if name in self.op.taps:
-            return self.dtype
+            return self.x.dtype if self.op.quantized else self.dtype
         like = self.op.saves[name]
         operand = None if like is None else self.operands[like]
         return operand.dtype if isinstance(operand, Tensor) else self.x.dtype
 
     def output_shape(self, name: str) -> tuple[int, ...]:
-        """The shape of an output: x's, and for statistics x's without the reduced dimensions."""
+        """The shape of outputs: x's; of statistics without the reduced dimensions; () of maxima."""
         if name == KEPT:
             return (*self.row_shape, self.op.kept)
+        if name in self.op.maxima:
+            return ()
         return self.row_shape if name in self.op.statistics else tuple(self.x.shape)
 
     @property
@@ -165,8 +179,14 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
         if key not in OPTIONS:
             raise TypeError(f"{name}: unknown option {key!r}")
     reduced = find_reduced(op, name, x.shape, options)
-    dtype = x.dtype if options.get("dtype") is None else options["dtype"]
-    if not isinstance(dtype, torch.dtype) or dtype not in FLOATING:
+    own = op.quantized or x.dtype
+    dtype = own if options.get("dtype") is None else options["dtype"]
+    if op.quantized is not None and dtype != own:
+        raise TypeError(
+            f"{name}: y has the dtype of {op.store[-1]!r}, got dtype={shortened(dtype)}; leave "
+            "dtype= out"
+        )
+    if op.quantized is None and dtype not in FLOATING:
         got = shortened(dtype)
         raise TypeError(f"{name}: dtype must be one of {dtype_names(FLOATING)}, got {got}")
     training = options.get("training", True)

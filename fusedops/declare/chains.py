@@ -118,8 +118,32 @@ def check_chain(op: Declaration, side: str, functors: Iterable[Functor]) -> tupl
                 f"{name}: {functor!r} cannot stand in load, parts of which are not computed; what "
                 "a load returns is a Save"
             )
+        if functor.quantizes is not None:
+            _check_last(op, side, functor, chain)
         _check_traits(functor)
     return chain
+
+
+def _check_last(op: Declaration, side: str, functor: Functor, chain: tuple[Functor, ...]) -> None:
+    """Raise ValueError for a functor that makes 8 bits of y and is not the last of a STORE."""
+    name = op.title
+    if side == "load":
+        raise ValueError(
+            f"{name}: {functor!r} cannot stand in load: what it makes has 8 bits, and is the "
+            "result; put it last in store"
+        )
+    if chain.index(functor) != len(chain) - 1:
+        others = [one for one in chain if one is not functor]
+        raise ValueError(
+            f"{name}: {functor!r} must be the last functor of store, since nothing is computed in "
+            f"8 bits; write store={[*others, functor]!r}"
+        )
+    if functor.maximum is not None and op.zeroes:
+        raise ValueError(
+            f"{name}: {functor!r} cannot return a maximum in the store of a norm whose load masks "
+            "elements, which are zero in y alone; leave amax out, or call a norm without a store, "
+            "and a Map with the functor of its y"
+        )
 
 
 def functors_of(

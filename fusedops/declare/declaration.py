@@ -36,9 +36,13 @@ class Declaration(Operator):
         constants: The other arguments of the declaration by name, such as eps or empty_row.
         operands: The operands that a call is given, in order of first use, each once.
         slots: The number of each operand by its name, counted from 1; x is number 0.
-        outputs: The names of the results: "y", then the saved streams, the taps and the statistics.
+        outputs: The names of the results: "y", then the saved streams, the taps, the statistics and
+            the maximum.
         joining: The results besides y that can have a gradient, in order: the saved streams, the
             taps, then the differentiable statistics.
+        able: Those of the results that can have a gradient: "y", unless it has 8 bits, and these.
+        quantized: The dtype of y where a functor makes 8 bits of it, or None.
+        maxima: The names of the outputs that are a maximum over all elements.
         taps: The names of the further outputs that functors of the STORE write.
         saves: The operand whose dtype each saved stream has, or None, by the stream's name.
         stream_dtypes: The dtypes of the saved streams whose functors say one, by name.
@@ -95,6 +99,16 @@ class Declaration(Operator):
         self.outputs: tuple[str, ...] = ("y", *self.saves, *self.taps, *returned)
         differentiable = [name for name in returned if self.statistics[name].differentiable]
         self.joining: tuple[str, ...] = (*self.saves, *self.taps, *differentiable)
+        last = self.store[-1] if self.store else None
+        self.quantized = None if last is None else last.quantizes
+        maximum = None if last is None else last.maximum
+        self.maxima: tuple[str, ...] = () if maximum is None else (maximum,)
+        if {*self.maxima} & {*self.outputs, *self.slots}:
+            raise ValueError(
+                f"{self.title}: {last!r}: the name {maximum!r} is taken; choose another"
+            )
+        self.outputs += self.maxima
+        self.able = self.joining if self.quantized else ("y", *self.joining)
         chains = (*self.load, *self.store)
         self.drawing = [f for f in chains if f.draws is not None]
         self.probabilities = [f.draws for f in self.drawing if f.draws is not None]
@@ -108,7 +122,9 @@ class Declaration(Operator):
         self.tables = {one.table: one for functor in chains for one in functor.tables}
         self.positions = {dim for functor in chains for dim in functor.positions}
         self.causal = any(f.needs_query for f in self.load)
-        self.forward_only = [f for f in (*self.load, *self.store) if not f.differentiable]
+        self.forward_only = [f for f in chains if not f.differentiable]
+        if self.quantized and self.joining:  # the backward pass leaves the last functor out
+            self.forward_only.remove(self.store[-1])
 
     def given(self, operands: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The op that a call with these operands runs, and its operands.
@@ -155,6 +171,16 @@ class Declaration(Operator):
             found = self._without.setdefault(names, self.of(those(self.load), those(self.store)))
         return found
 
+    @functools.cached_property
+    def differentiated(self) -> Any:
+        """The op whose backward pass this one has: itself, or that with a y that is not rounded."""
+        return self if self.quantized is None else self.of(self.load, self.store[:-1])
+
+    @functools.cached_property
+    def undifferentiated(self) -> frozenset[str]:
+        """The operands without a gradient, which only the functor that makes 8 bits of y reads."""
+        return frozenset(self.slots.keys() - self.differentiated.slots.keys())
+
     def of(self, load: Iterable[Functor], store: Iterable[Functor]) -> Any:
         """The same op with other functors, as pickling would make it."""
         reduced: Any = self.__reduce__()
@@ -186,6 +212,13 @@ class Declaration(Operator):
     def check_differentiable(self) -> None:
         """Raise UnsupportedError if a functor, and so the op, has no derivative."""
         for functor in self.forward_only:
+            if functor.quantizes is not None:
+                raise UnsupportedError(
+                    f"{self.name}: {functor!r} makes a y of 8 bits, which has no gradient, and the "
+                    "op has no other output that has one; call it under torch.no_grad(), detach() "
+                    "what needs no gradient, return the value before it as well, by a Tap in "
+                    "store, or use op.unfused, whose y is rounded straight through"
+                )
             raise UnsupportedError(
                 f"{self.name}: {functor!r} has no derivative, so the op has none; give the functor "
                 "one, call the op under torch.no_grad(), or detach() what needs no gradient"

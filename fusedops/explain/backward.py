@@ -31,7 +31,7 @@ class GradCall:
     """
 
     def __init__(self, bound: Bound, names: frozenset[str], refused: str | None) -> None:
-        self.bound = bound
+        self.bound = bound.differentiated
         self.names = names
         self.refused = refused
         self.gradient = gradient_of(bound, names, frozenset(bound.op.joining))
@@ -130,4 +130,6 @@ def grad_call(bound: Bound) -> GradCall | None:
         refused = "out= does not go with gradients"
     elif bound.op.forward_only:
         refused = f"{bound.op.forward_only[0]!r} has no derivative"
+    elif unable := bound.op.undifferentiated & {*names}:
+        refused = f"{', '.join(sorted(unable))} of {bound.op.store[-1]!r} has no gradient"
     return GradCall(bound, frozenset(names), refused)

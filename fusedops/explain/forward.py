@@ -115,7 +115,7 @@ def _place(bound: Bound, name: str, info: ForwardInfo | None, *, out: bool = Fal
         return Place(dtype, shape, "not touched", None, "nothing is launched", 0)
     view = info.outputs[name] if out else info.operands[name]
     assert isinstance(view, View)
-    lies = [_columns_lie(view)]
+    lies = ["one value" if name in bound.op.maxima else _columns_lie(view)]
     if tensor is not None and not out and name in bound.tables:
         lies = ["looked up by an index"]
     elif tensor is not None and not out and name != "x":

@@ -67,6 +67,11 @@ def gradient_of(bound: Bound, wanted: Collection[str] | bool) -> Gradient | None
             f"export: {op.forward_only[0]!r} has no derivative, so {op.name} has none; pass "
             "backward=False, or give the functor one"
         )
+    if op.quantized is not None:
+        raise UnsupportedError(
+            f"export: the y of {op.store[-1]!r} has no gradient; pass backward=False, and export "
+            f"the backward pass of {op.differentiated!r}"
+        )
     able = ["x", *floating(bound.operands)]
     names = able if wanted is True else list(wanted)
     for name in names:

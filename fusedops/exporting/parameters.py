@@ -76,9 +76,18 @@ class Parameters:
         role = "probability" if probability else "number"
         self._inputs[slot] = Parameter(kind, self._name(name), about, role)
 
-    def output(self, number: int, name: str, dtype: torch.dtype, shape: Sequence[int]) -> None:
-        """A tensor that is written, dense."""
+    def output(
+        self,
+        number: int,
+        name: str,
+        dtype: torch.dtype,
+        shape: Sequence[int],
+        joins: bool = False,
+    ) -> None:
+        """A tensor that is written, dense; `joins` says that what is there counts."""
         kind, about = f"{_element(dtype)}*", _said(dtype, shape)
+        if joins:
+            about += "; the maximum joins what is there: zero it first"
         self._outputs[number] = Parameter(kind, self._name(name), about, "tensor")
 
     def scratch(self, number: int, name: str) -> None:
@@ -130,7 +139,8 @@ def _is_input(kind: int) -> bool:
 
 def _element(dtype: torch.dtype) -> str:
     storage = "bool" if dtype is torch.bool else STORAGE[dtype]
-    return f"fusedops::{storage}" if storage in ("half", "bfloat16") else storage
+    own = ("half", "bfloat16", "float8_e4m3", "float8_e5m2")
+    return f"fusedops::{storage}" if storage in own else storage
 
 
 def _said(dtype: torch.dtype, shape: Sequence[int]) -> str:

@@ -94,7 +94,8 @@ def forward_pass(bound: Bound, target: Target) -> Pass:
         if name == KEPT and not bound.op.kept:
             continue
         called = "kept" if name == KEPT else name
-        parameters.output(number, called, bound.output_dtype(name), bound.output_shape(name))
+        shape, joins = bound.output_shape(name), name in bound.op.maxima
+        parameters.output(number, called, bound.output_dtype(name), shape, joins)
     blocks = 1 if tile is None else tile.rows_per_block
     cluster, apart = (1, 1) if tile is None else (tile.cluster, tile.blocks_per_row)
     launch = Launch(

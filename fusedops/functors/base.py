@@ -154,6 +154,22 @@ class Functor:
         return None
 
     @property
+    def quantizes(self) -> torch.dtype | None:
+        """The dtype of 8 bits that y has after the functor, or None; last in a STORE alone.
+
+        y has no gradient then, and the backward pass is that of the op without the functor.
+        """
+        return None
+
+    @property
+    def maximum(self) -> str | None:
+        """The name of an output that holds the largest magnitude of all elements, or None.
+
+        A float32 tensor without dimensions. `apply` calls ``chain.maximum(name, value)``.
+        """
+        return None
+
+    @property
     def draws(self) -> str | None:
         """The probability operand of a functor that draws random numbers, or None.
 

@@ -115,6 +115,9 @@ class Chain(Protocol):
     def tap(self, name: str, value: Tensor) -> None:
         """Keep a value of the STORE as an output, without rounding the chain."""
 
+    def maximum(self, name: str, value: Tensor) -> None:
+        """Keep the largest magnitude of a value of the STORE as an output."""
+
     def dropout(self, functor: Any) -> tuple[Tensor, float]:
         """Draw the mask of a functor that draws.
 

@@ -8,18 +8,37 @@ the module that defines it.
 
 from typing import TYPE_CHECKING
 
-from fusedops.functors import activations, alibi, arithmetic, dropout, gather, masks, residual
+from fusedops.functors import (
+    activations,
+    alibi,
+    arithmetic,
+    dropout,
+    gather,
+    masks,
+    quantize,
+    residual,
+)
 from fusedops.functors.activations import *
 from fusedops.functors.alibi import *
 from fusedops.functors.arithmetic import *
 from fusedops.functors.dropout import *
 from fusedops.functors.gather import *
 from fusedops.functors.masks import *
+from fusedops.functors.quantize import *
 from fusedops.functors.residual import *
 
 if not TYPE_CHECKING:  # type checkers follow the imports, but cannot compute a list
     __all__ = [
         name
-        for module in (activations, alibi, arithmetic, dropout, gather, masks, residual)
+        for module in (
+            activations,
+            alibi,
+            arithmetic,
+            dropout,
+            gather,
+            masks,
+            quantize,
+            residual,
+        )
         for name in module.__all__
     ]

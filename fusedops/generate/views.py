@@ -33,6 +33,8 @@ STORAGE: dict[torch.dtype, str] = {
     torch.bfloat16: "bfloat16",
     torch.float32: "float",
     torch.float64: "double",
+    torch.float8_e4m3fn: "float8_e4m3",
+    torch.float8_e5m2: "float8_e5m2",
     torch.bool: "uint8_t",
     torch.uint8: "uint8_t",
     torch.int8: "int8_t",

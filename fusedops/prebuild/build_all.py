@@ -163,7 +163,8 @@ def _of_every_gradient(one: Signature, target: Target) -> Iterator[Variant]:
         if not bound.op.forward_only:
             wanted = frozenset({"x", *floating(bound.operands)})
             # All results have a gradient, or y alone, as where a stream ends in a last layer.
-            for joining in {frozenset(bound.op.joining), frozenset[str]()}:
+            alone = bound.op.joining if bound.op.quantized else ()
+            for joining in {frozenset(bound.op.joining), frozenset(alone)}:
                 gradient = gradient_of(bound, wanted, joining)
                 yield from _of_backward(gradient, *described(bound, gradient), target)
 

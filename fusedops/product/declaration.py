@@ -60,6 +60,12 @@ class ProductOp(metaclass=ShownToUsers):
         name = self.name
         self.chains = {side: functors_of(name, side, each) for side, each in chains.items()}
         self.epilogues = tuple(Epilogue(name, each) for each in self.chains.values())
+        for each in self.epilogues[:-1]:
+            if each.quantized is not None:
+                raise ValueError(
+                    f"{name}: {each.store[-1]!r} cannot stand before a product, which reads what "
+                    "it makes; it may be the last functor of the op"
+                )
         operands = [operand for each in self.epilogues for operand in each.operands]
         known = {operand.name: operand for operand in operands}
         for operand in operands:

@@ -12,7 +12,7 @@ from fusedops.declare.declaration import named_result
 from fusedops.declare.results import known_results
 from fusedops.declare.text import spell
 from fusedops.functors import Functor
-from fusedops.map import Map
+from fusedops.map import Map, only_in_store
 
 __all__ = ["Epilogue"]
 
@@ -33,7 +33,7 @@ class Epilogue(Map):
     def __init__(self, of: str, functors: Iterable[Functor]) -> None:
         self._of = of
         chain = tuple(functors)
-        taps = [place for place, functor in enumerate(chain) if functor.taps is not None]
+        taps = [place for place, functor in enumerate(chain) if only_in_store(functor)]
         first = taps[0] if taps else len(chain)
         for functor in chain[first:]:
             if functor.masks or functor.saves is not None or functor.needs_query:

@@ -82,12 +82,20 @@ def expected(
         size = value.abs()
         if name == "y":
             size = torch.stack([_finite(seen.abs()) for seen in (value, *true.stored)]).amax(0)
+        elif name in bound.op.maxima:
+            # Of magnitudes before the maximum: it is off by no more than the element farthest off.
+            size = torch.stack([_finite(seen.abs()) for seen in true.stored]).amax(0)
         elif name in true.statistic_sizes:
             size = true.statistic_sizes[name]
         error = _largest(eps * _finite(size), [_apart(run.outputs[name], value) for run in runs])
         of_rows = name in bound.op.statistics
         off = _largest(torch.zeros_like(value), [_apart(run.outputs[name], value) for run in moved])
-        found[name] = Expected(value, error if of_rows else _by_row(error, bound), off)
+        error = error if of_rows else _by_row(error, bound)
+        if name in bound.op.maxima and value.numel():
+            value, error, off = value.amax(), error.amax(), off.amax()
+        elif name in bound.op.maxima:
+            value, error, off = (value.new_zeros(()) for _ in range(3))
+        found[name] = Expected(value, error, off)
     for name, terms in true.gradients.items():
         shape = (bound.x if name == "x" else bound.operands[name]).shape
         value = terms.sum_to_size(shape)
@@ -239,6 +247,9 @@ class _Following(Chain):
         # Whether torch types apply() depends on its version.
         result: Tensor = cast(Any, _InPlaceOf).apply(value, stream)
         return result
+
+    def maximum(self, name: str, value: Tensor) -> None:
+        self.saved[name] = self.restore(value.detach().abs())
 
     def apply(self, side: str, value: Tensor, places: range) -> Tensor:
         functors = self._bound.load if side == "load" else self._bound.store

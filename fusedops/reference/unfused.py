@@ -116,6 +116,11 @@ class Chain:
         """Keep a value of the STORE as an output."""
         self.saved[name] = self.restore(self._kept(value))
 
+    def maximum(self, name: str, value: Tensor) -> None:
+        """Keep the largest magnitude of a value as an output; of no elements that is 0."""
+        found = value.detach().abs()
+        self.saved[name] = found.amax() if found.numel() else found.new_zeros(())
+
     def rounded(self, name: str, value: Tensor) -> Tensor:
         """A value as the stream of this name holds it; its gradient passes as it is."""
         dtype = self._bound.output_dtype(name)
@@ -275,11 +280,35 @@ def _without_infinity(value: Tensor) -> Tensor:
     return value.where(value != -torch.inf, value - value)
 
 
+def _once(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """A value in a dtype, rounded once: torch makes a float of a double before it makes 8 bits."""
+    if dtype.itemsize == 1 and value.dtype is torch.float64:
+        made: Tensor = cast(Any, _ToOdd).apply(value)
+        return made.to(dtype)
+    return value.to(dtype)
+
+
+class _ToOdd(torch.autograd.Function):
+    """Rounds doubles to floats, of odd bits unless exact: rounding again is then rounding once."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        nearest = value.float()
+        back = nearest.double()
+        bits = nearest.view(torch.int32) - (back.abs() > value.abs()).int()
+        exact = (back == value) | value.isnan()
+        return torch.where(exact, nearest, (bits | 1).view(torch.float32))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.double()
+
+
 def run(bound: Bound) -> dict[str, Tensor]:
     """The outputs of a call, by name."""
     outputs = Chain(bound).outputs()
     results = {}
     for name in bound.op.outputs:
-        result = outputs[name].to(bound.output_dtype(name))
+        result = _once(outputs[name], bound.output_dtype(name))
         results[name] = bound.out[name].copy_(result) if name in bound.out else result.contiguous()
     return results

@@ -174,10 +174,9 @@ class _Differentiated(torch.autograd.Function):
         ctx.save_for_backward(kept, *tensors)
         ctx.call = op, recipe.wanted, names, given, outputs[0].dtype, x.shape
         ctx.set_materialize_grads(False)
-        if len(op.outputs) > 1 + len(op.joining):
-            able = ("y", *op.joining)
+        if len(op.outputs) > len(op.able):
             made = zip(op.outputs, outputs, strict=True)
-            ctx.mark_non_differentiable(*[one for name, one in made if name not in able])
+            ctx.mark_non_differentiable(*[one for name, one in made if name not in op.able])
         return tuple(outputs)
 
     @staticmethod
@@ -247,17 +246,27 @@ def run_backward(
             if gradient is not None:
                 joining.append(name)
                 arguments[joining_name(name)] = gradient
-    if dy is None:
+    source: Runnable = op.differentiated
+    if source is not op:  # y is rounded to 8 bits: no gradient arrives there
+        given_x = arguments["x"]
+        dtype = given_x[0] if isinstance(given_x, tuple) else given_x.dtype
+        gone = op.undifferentiated
+        arguments = {name: one for name, one in arguments.items() if name not in gone}
+    if dy is None or source is not op:
         dy = torch.zeros((), dtype=dtype, device=kept.device).expand(shape)
     from_result = RESULT in arguments
-    gradient_op: Gradient | None = op.gradients.get((wanted, from_result, *joining))
+    gradient_op: Gradient | None = source.gradients.get((wanted, from_result, *joining))
     if gradient_op is None:
-        gradient_op = _new_gradient(op, wanted, joining, from_result)
+        gradient_op = _new_gradient(source, wanted, joining, from_result)
     results = gradient_op(dy, **arguments)
     if gradient_op.loose:
         found = _summed(gradient_op, results, arguments, len(shape))
         return (found.get("x"), *[found.get(name) for name in op.slots])
-    return tuple([None if k is None else results[k] for k in gradient_op.places])
+    places = gradient_op.places
+    if source is not op:
+        at = dict(zip(("x", *source.slots), places, strict=True))
+        places = [at.get(name) for name in ("x", *op.slots)]
+    return tuple([None if k is None else results[k] for k in places])
 
 
 def _summed(
@@ -346,7 +355,13 @@ def what_is_kept(op: Runnable, needs: Sequence[bool]) -> Recipe:
     """
     names = ("x", *op.slots)
     wanted = frozenset(name for name, need in zip(names, needs, strict=True) if need)
-    gradient = op.gradients.get((wanted, False)) or _new_gradient(op, wanted, ())
+    source: Runnable = op.differentiated
+    if unable := wanted & op.undifferentiated:
+        raise UnsupportedError(
+            f"{op.name}: {', '.join(sorted(unable))} of {op.store[-1]!r} requires grad, and a "
+            "scale has no gradient; detach() it"
+        )
+    gradient = source.gradients.get((wanted, False)) or _new_gradient(source, wanted, ())
     needed = gradient.needed
     streams = [
         (number, saved_name(name))

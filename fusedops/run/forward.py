@@ -83,6 +83,7 @@ DrawnRows: TypeAlias = "dict[tuple[int, ...], list[int]]"
 
 #: DLPack's type code and bits of each dtype that a kernel writes.
 DLPACK = {dtype: (4 if dtype is torch.bfloat16 else 2, dtype.itemsize * 8) for dtype in FLOATING}
+DLPACK |= {torch.float8_e4m3fn: (10, 8), torch.float8_e5m2: (12, 8)}
 
 
 class ForwardInfo(NamedTuple):
@@ -117,6 +118,7 @@ def make_plan(op: Runnable, bound: Bound, shape: Sequence[int] | None = None) ->
         (*DLPACK[bound.output_dtype(name)], one)
         for name, one in zip(bound.outputs, shapes, strict=True)
     ]
+    cleared = [place for place, name in enumerate(bound.outputs) if name in op.maxima]
     if bound.x.numel() == 0:
         if bound.columns == 0 and any(name in op.statistics for name in op.outputs):
             return op.wrap(run(bound))  # rows without columns have statistics
@@ -132,6 +134,7 @@ def make_plan(op: Runnable, bound: Bound, shape: Sequence[int] | None = None) ->
             shared=0,
             draws=_draws(bound),
             info=None,
+            cleared=cleared,
         )
     if len(bound.reduced) > 1 and columns_apart(bound):
         return run_on_copies(op, bound)
@@ -155,6 +158,7 @@ def make_plan(op: Runnable, bound: Bound, shape: Sequence[int] | None = None) ->
         shared=0 if tile is None else tile.shared_bytes,
         draws=info.draws,
         info=info.schedule,
+        cleared=cleared,
     )
 
 
@@ -324,7 +328,11 @@ def _parts(bound: Bound, reading: Reading = USUAL) -> tuple[dict[str, Part], dic
         else:
             shape = bound.output_shape(name)
             part = Part(shape, contiguous(shape), bound.output_dtype(name), patch, 16)
-        outputs[name] = part if len(part.shape) == rank else widened(part, bound.reduced)
+        if name in op.maxima:
+            every = [1] * rank, [0] * rank  # one element for all rows
+            outputs[name] = Part(*every, part.dtype, patch, part.alignment, shared=True)
+        else:
+            outputs[name] = part if len(part.shape) == rank else widened(part, bound.reduced)
     return inputs, outputs
 
 

@@ -214,6 +214,8 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
 
 def gradient_of(bound: Bound, wanted: frozenset[str], joining: frozenset[str]) -> Gradient:
     """The backward pass of a call, as autograd would run it; it is only described, never called."""
+    wanted -= bound.op.undifferentiated
+    bound = bound.differentiated
     op = bound.op
     from_result = may_start_from_result(op) and is_exact(bound.dtype, bound.x.dtype)
     return Gradient(op, wanted, joining, from_result=from_result)
@@ -228,6 +230,7 @@ def described(
         The gradient of y, the other tensors and numbers by keyword, and the options by name.
         Tensors that the forward pass makes have no memory.
     """
+    bound = bound.differentiated
     needed, op = gradient.needed, bound.op
     given: dict[str, Any] = {KEPT: _output(bound, KEPT)}
     for name, value in {"x": bound.x, **bound.operands}.items():

@@ -102,7 +102,7 @@ def _cases(bound: Bound) -> Iterator[_Case]:
     last = bound.reduced[-1]
     rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
     yield _Case("as given", x, operands)
-    others = tuple(floating(operands))
+    others = tuple(name for name in floating(operands) if name not in bound.op.undifferentiated)
     if others and not bound.op.forward_only:
         yield _Case("x alone", x, operands, without=others)
         yield _Case("operands alone", x, operands, without=("x",))
@@ -203,7 +203,7 @@ def _call(
     leaves = {
         name: given[name].detach().requires_grad_(not op.forward_only)
         for name in floating(given)
-        if name not in case.without
+        if name not in case.without and name not in op.undifferentiated
     }
     given |= leaves
     x = given.pop("x")
@@ -212,7 +212,7 @@ def _call(
     outputs = dict(zip(op.outputs, [result] if len(op.outputs) == 1 else result, strict=True))
     if op.forward_only:
         return outputs, {}, {}
-    upstream = {name: _upstream(outputs[name], case, options["dim"]) for name in ("y", *op.joining)}
+    upstream = {name: _upstream(outputs[name], case, options["dim"]) for name in op.able}
     found = torch.autograd.grad(
         [outputs[name] for name in upstream],
         list(leaves.values()),

@@ -160,7 +160,7 @@ def _call(
     leaves = {
         key: given[key].detach().requires_grad_(not op.epilogue.forward_only)
         for key in floating(given)
-        if key not in case.without
+        if key not in case.without and key not in op.epilogue.undifferentiated
     }
     given |= leaves
     factors = [given.pop(key) for key in op.inputs]
@@ -176,8 +176,11 @@ def _call(
     upstream = {
         name: torch.randn(one.shape, device=device, generator=source).to(one.dtype)
         for name, one in outputs.items()
+        if name in op.epilogue.able
     }
-    arriving = [(one, upstream[name]) for name, one in outputs.items() if one.requires_grad]
+    arriving = [
+        (outputs[name], one) for name, one in upstream.items() if outputs[name].requires_grad
+    ]
     got = torch.autograd.grad(
         [one for one, _ in arriving],
         list(leaves.values()),

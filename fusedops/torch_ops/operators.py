@@ -160,9 +160,11 @@ def _drawn(draw: Tensor | None) -> Any:
 def _nothing(bound: Bound) -> list[Tensor]:
     """The outputs of a call without elements; rows without columns have statistics."""
     known = run(bound) if bound.columns == 0 else {}
+    own = {*bound.op.statistics, *bound.op.maxima}
+    known = known or dict.fromkeys(bound.op.maxima, bound.x.new_zeros((), dtype=torch.float32))
     return [
         known[name]
-        if name in known and name in bound.op.statistics
+        if name in known and name in own
         else bound.x.new_full(bound.output_shape(name), torch.nan, dtype=bound.output_dtype(name))
         for name in bound.outputs
     ]
@@ -215,6 +217,7 @@ def _fake_forward(*arguments: Any) -> list[Tensor]:
     bound = bind(called, stand_in(x, x), operands, options)._replace(keep=call.keep)
     rows = [size for at, size in enumerate(x.shape) if at not in bound.reduced]
     shapes = {**dict.fromkeys(called.statistics, rows), KEPT: [*rows, called.kept]}
+    shapes.update((name, []) for name in called.maxima)
     return [
         x.new_empty(shapes.get(name, list(x.shape)), dtype=bound.output_dtype(name))
         for name in bound.outputs
@@ -253,7 +256,7 @@ def _set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     # Tensors are saved apart, or not kept at all.
     ctx.call = call._replace(x=None, tensors=None, draw=None)  # type: ignore[arg-type]
     ctx.drawn = call.draw is not None
-    able = ("y", *op.joining)
+    able = op.able
     made = (*op.outputs, KEPT) if call.keep else op.outputs
     constant = [one for name, one in zip(made, output, strict=True) if name not in able]
     if constant:

@@ -58,7 +58,7 @@ def call_operator(
     training = options.get("training", True)
     if not isinstance(training, bool):
         raise TypeError(f"{name}: training must be True or False, got {training!r}")
-    dtype = x.dtype if options.get("dtype") is None else options["dtype"]
+    dtype = (op.quantized or x.dtype) if options.get("dtype") is None else options["dtype"]
     if options.get("out") is not None:
         raise UnsupportedError(
             f"{name}: out= does not go with tracing (torch.compile, torch.export, dispatch modes, "
@@ -122,6 +122,13 @@ def call_operator(
     part_of = _flat(options.get("part_of"), order(x.dim(), reduced) if len(reduced) > 1 else None)
     if is_distributed(x):
         register()
+        if op.maxima and any(one.is_shard() for one in x.placements):
+            amax = op.maxima[0]
+            raise UnsupportedError(
+                f"{name}: {amax!r} of a sharded x would be that of each shard; give the op "
+                f"x.to_local(), and join the results with torch.distributed.all_reduce({amax}, "
+                "op=ReduceOp.MAX)"
+            )
         if part_of:
             raise UnsupportedError(
                 f"{name}: part_of= is for plain tensors; a DTensor says itself where its shards "

@@ -164,11 +164,13 @@ class Problem:
         return self.op(given["x"], **operands, **self._options)
 
     def _backward(self, given: dict[str, Any]) -> clock.Call:
-        leaves = {name: given[name].detach().requires_grad_() for name in floating(given)}
+        able = [name for name in floating(given) if name not in self.op.undifferentiated]
+        leaves = {name: given[name].detach().requires_grad_() for name in able}
         found = self._call({**given, **leaves})
         result: Any = (found,) if isinstance(found, Tensor) else found
         outputs = dict(zip(self.op.outputs, result, strict=True))
-        upstream = {name: torch.randn_like(outputs[name]) for name in ("y", *self.op.saves)}
+        arriving = [name for name in ("y", *self.op.saves) if name in self.op.able]
+        upstream = {name: torch.randn_like(outputs[name]) for name in arriving}
         return functools.partial(
             torch.autograd.grad,
             [outputs[name] for name in upstream],
