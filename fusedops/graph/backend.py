@@ -25,12 +25,12 @@ def fusedops(
 ) -> Callable[..., Any]:
     """Compile a captured graph: row ops with what is around them here, the rest by Inductor.
 
-    ``torch.compile(model, backend="fusedops")`` finds it by its entry point. In each graph softmaxes,
-    log-softmaxes and norms, called as functions of torch or spelled out in operations, become ops of
-    this package together with what is elementwise before and after them, where that moves fewer
-    bytes (`fusedops.graph.bytes_moved`). A dropout that is fused draws its mask by this package's
-    contract (docs/dropout.md), so a seed gives other masks than in eager torch. The rest of the graph
-    is another backend's.
+    ``torch.compile(model, backend="fusedops")`` finds it by its entry point. In each graph
+    softmaxes, log-softmaxes and norms, called as functions of torch or spelled out in operations,
+    become ops of this package together with what is elementwise before and after them, where that
+    moves fewer bytes (`fusedops.graph.bytes_moved`). A dropout that is fused draws its mask by this
+    package's contract (docs/dropout.md), so a seed gives other masks than in eager torch. The rest
+    of the graph is another backend's.
 
     Args:
         graph_module: The graph, as Dynamo captures it.
@@ -75,10 +75,10 @@ def _rest(
         from torch._inductor.compile_fx import compile_fx
 
         patches = {**(list_mode_options(mode) if mode else {}), **options}
-        compiled: Callable[..., Any] = compile_fx(
+        compiled: Any = compile_fx(
             graph_module, example_inputs, config_patches=patches or None, **named
         )
-        return compiled
+        return compiled  # type: ignore[no-any-return]
     from torch._dynamo.backends.registry import lookup_backend
 
     if mode is not None:

@@ -31,7 +31,7 @@ from fusedops.functors import (
     Softcap,
 )
 from fusedops.graph.nodes import arguments, example, name_of, number, same_shape, tensors_of
-from fusedops.graph.pointwise import dropout_of
+from fusedops.graph.pointwise import CASTS, dropout_of
 from fusedops.graph.region import Region, Segment
 from fusedops.graph.written import written
 from fusedops.group_norm import GroupNorm
@@ -134,7 +134,7 @@ class _Chains:
         self.saved.append(node)
         dtype = _of(node).dtype
         if made and isinstance(made[-1], Residual) and made[-1].save is None:
-            made[-1] = dataclasses.replace(made[-1], save=name, dtype=dtype)  # type: ignore[arg-type]
+            made[-1] = dataclasses.replace(made[-1], save=name, dtype=dtype)
         else:
             made.append(Save(name, dtype=dtype))
 
@@ -179,9 +179,12 @@ class _Chains:
     def _softcap(
         self, path: list[tuple[fx.Node, list[fx.Node]]], value: fx.Node
     ) -> tuple[Functor | None, int]:
-        """cap * tanh(x / cap), with the same number."""
+        """The functor for ``cap * tanh(x / cap)``, with the same number."""
         nodes = [node for node, _ in path[:3]]
-        if [name_of(one) for one in nodes] not in (["truediv", "tanh", "mul"], ["div", "tanh", "mul"]):
+        if [name_of(one) for one in nodes] not in (
+            ["truediv", "tanh", "mul"],
+            ["div", "tanh", "mul"],
+        ):
             return None, 0
         if any(sides for _, sides in path[:3]) or nodes[0].args[0] is not value:
             return None, 0
@@ -247,7 +250,7 @@ class _Chains:
         return Bias(self.name("bias", other))
 
     def _gate(self, sides: list[fx.Node], other: Any) -> Functor | None:
-        """x * act(gate), the gate being a tensor from outside."""
+        """The functor for ``x * act(gate)``, the gate being a tensor from outside."""
         if len(sides) != 1 or sides[0] is not other or name_of(other) not in _ACTIVATIONS:
             return None
         activation, source = name_of(other), other.args[0]
@@ -313,9 +316,8 @@ def _is_vector(value: fx.Node | float, region: Region) -> bool:
 
 
 def _is_nothing(node: fx.Node) -> bool:
-    """Whether a node of a segment leaves the value as it is: what rounds is a functor of its own."""
-    name = name_of(node)
-    return name in ("to", "float", "half", "bfloat16", "double", "type", "type_as", "dropout")
+    """Whether a node of a segment leaves the value as it is; what rounds is no part of one."""
+    return name_of(node) in (*CASTS, "dropout")
 
 
 def _is_power_of_two(value: float) -> bool:

@@ -34,8 +34,10 @@ _STATE = ("_set_", "_enter_", "_exit_", "_saved_tensors_hooks", "_disable_", "_f
 
 #: Functions that write to their input where an argument says so.
 _IN_PLACE = frozenset(
-    "alpha_dropout celu dropout elu feature_alpha_dropout hardsigmoid hardswish hardtanh "
-    "leaky_relu mish relu relu6 rrelu selu silu threshold".split()
+    """
+    alpha_dropout celu dropout elu feature_alpha_dropout hardsigmoid hardswish hardtanh
+    leaky_relu mish relu relu6 rrelu selu silu threshold
+    """.split()  # noqa: SIM905
 )
 
 
@@ -85,9 +87,7 @@ def known(statement: Any) -> bool:
 
 def same_shape(one: Sequence[Any], other: Sequence[Any]) -> bool:
     """Whether two shapes are equal for every size that the graph may meet."""
-    return len(one) == len(other) and all(
-        known(a == b) for a, b in zip(one, other, strict=True)
-    )
+    return len(one) == len(other) and all(known(a == b) for a, b in zip(one, other, strict=True))
 
 
 def arguments(node: fx.Node, names: str) -> dict[str, Any]:
@@ -149,7 +149,12 @@ def _is_barrier(node: fx.Node) -> bool:
 def _is_augmented(name: str) -> bool:
     """Whether an operator's function is that of an augmented assignment, as in x += y."""
     plain = name.removeprefix("i").rstrip("_")
-    return name.startswith("i") and name not in ("index", "inv", "invert", "is_", "is_not") and (
-        plain in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and", "or")
-        or plain in ("xor", "lshift", "rshift", "concat")
+    return (
+        name.startswith("i")
+        and name not in ("index", "inv", "invert", "is_", "is_not")
+        and (
+            plain
+            in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and", "or")
+            or plain in ("xor", "lshift", "rshift", "concat")
+        )
     )

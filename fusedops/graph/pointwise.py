@@ -11,7 +11,7 @@ from torch import fx
 
 from fusedops.graph.nodes import arguments, example, name_of, number
 
-__all__ = ["FLOATS", "cast_of", "dropout_of", "is_double", "is_pointwise"]
+__all__ = ["CASTS", "FLOATS", "cast_of", "dropout_of", "is_double", "is_pointwise"]
 
 #: The dtypes that x, results and operands of values may have.
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -19,20 +19,21 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 #: What a generated functor may hold, by the names that functions, methods and operators share. How
 #: each is computed is not written here: the functor's own trace says that, or refuses it.
 _NAMES = frozenset(
-    "add sub rsub mul truediv div neg reciprocal pow square addcmul addcdiv lerp subtract multiply "
-    "divide true_divide negative "
-    "eq ne lt le gt ge isnan isinf logical_and logical_or logical_xor logical_not and_ or_ invert "
-    "bitwise_and bitwise_or bitwise_not "
-    "where masked_fill maximum minimum fmax fmin clamp clamp_min clamp_max clip "
-    "exp exp2 expm1 log log1p log2 log10 sqrt rsqrt erf erfc sigmoid sin cos tan sinh cosh tanh "
-    "asinh acosh atanh atan abs absolute sgn sign floor ceil trunc round frac atan2 logaddexp xlogy "
-    "relu relu6 leaky_relu elu celu selu gelu silu mish softplus logsigmoid log_sigmoid hardtanh "
-    "hardswish hardsigmoid threshold softsign softshrink hardshrink tanhshrink "
-    "special_expit expit special_expm1 special_log1p special_erf special_erfc".split()
+    """
+    add sub rsub mul truediv div neg reciprocal pow square addcmul addcdiv lerp subtract multiply
+    divide true_divide negative eq ne lt le gt ge isnan isinf logical_and logical_or logical_xor
+    logical_not and_ or_ invert bitwise_and bitwise_or bitwise_not where masked_fill maximum
+    minimum fmax fmin clamp clamp_min clamp_max clip exp exp2 expm1 log log1p log2 log10 sqrt
+    rsqrt erf erfc sigmoid sin cos tan sinh cosh tanh asinh acosh atanh atan abs absolute sgn sign
+    floor ceil trunc round frac atan2 logaddexp xlogy relu relu6 leaky_relu elu celu selu gelu
+    silu mish softplus logsigmoid log_sigmoid hardtanh hardswish hardsigmoid threshold softsign
+    softshrink hardshrink tanhshrink special_expit expit special_expm1 special_log1p special_erf
+    special_erfc
+    """.split()  # noqa: SIM905
 )
 
 #: Conversions by name; what they convert to is read from their results.
-_CASTS = frozenset("to float half bfloat16 double type type_as".split())
+CASTS = frozenset(["to", "float", "half", "bfloat16", "double", "type", "type_as"])
 
 #: Keywords that would change what a node computes, or where.
 _OPTIONS = ("out", "inplace", "rounding_mode", "decimals")
@@ -59,7 +60,7 @@ def is_pointwise(node: fx.Node) -> bool:
 
 def cast_of(node: fx.Node) -> tuple[fx.Node, torch.dtype] | None:
     """What a node converts and to which dtype, if it is a conversion between floats alone."""
-    if name_of(node) not in _CASTS or not node.args:
+    if name_of(node) not in CASTS or not node.args:
         return None
     source, made, given = node.args[0], example(node), example(node.args[0])
     if made is None or given is None or made.device != given.device:

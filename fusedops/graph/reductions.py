@@ -45,6 +45,7 @@ class Reduction:
 
     @property
     def nodes(self) -> tuple[fx.Node, ...]:
+        """The nodes that compute it, in order; the last one's result is its result."""
         return self.inner or (self.node,)
 
 
@@ -77,7 +78,7 @@ def called(node: fx.Node) -> Reduction | None:
 
 def _softmax(node: fx.Node) -> Reduction:
     given = arguments(node, "input dim")
-    source, dim = given.get("input", node.kwargs.get("self")), given.get("dim")
+    source, dim = given["input"], given.get("dim")
     if not isinstance(dim, int):
         raise Refused("no dim is given")
     kind = "LogSoftmax" if "log" in name_of(node) else "Softmax"
@@ -95,7 +96,9 @@ def _rms_norm(node: fx.Node) -> Reduction:
     eps = given.get("eps")
     if eps is None:
         source = example(given["input"])
-        return _norm("RMSNorm", node, given, default_eps(source.dtype if source is not None else None))
+        return _norm(
+            "RMSNorm", node, given, default_eps(source.dtype if source is not None else None)
+        )
     return _norm("RMSNorm", node, given, number(eps))
 
 

@@ -96,9 +96,10 @@ def grow(reduction: Reduction, place: Place, banned: Collection[fx.Node] = ()) -
         x, load, saved, odd = _load(reduction, place, out, stops)
         if odd is None:
             break
-        stops[odd] = "it runs beside another step that has to be passed"
         out.add(odd)
-    late = min((place.order[u] for one in saved for u in _outside(one, load, reduction)), default=None)
+    late = min(
+        (place.order[u] for one in saved for u in _outside(one, load, reduction)), default=None
+    )
     before = {node for one in load for node in one.nodes} | {*reduction.nodes[:-1]}
     store, result = _store(reduction, place, out, stops, (late, before))
     region = Region(reduction, x, load, store, result, saved, stops)
@@ -179,7 +180,8 @@ def _load(
         for one in tensors_of(node):
             given = example(one)
             like = example(source)
-            assert given is not None and like is not None
+            assert given is not None
+            assert like is not None
             if one not in seen and same_shape(given.shape, like.shape):
                 seen.add(one)
                 heapq.heappush(heap, (-order[one], one))
@@ -187,10 +189,13 @@ def _load(
     special.sort(key=order.__getitem__, reverse=True)
     odd = _odd(special, [source] if source in region else [], region)
     if odd is not None:
+        stops[odd] = "it runs beside another step that a chain would have to pass"
         return source, [], [], odd
     x, chain = _chain_up(reduction, region, saved, order)
-    if x is None:  # no tensor of the input's shape: what a broadcast makes is computed outside
-        return source, [], [], max(region, key=order.__getitem__)
+    if x is None:
+        odd = max(region, key=order.__getitem__)
+        stops[odd] = "it broadcasts what it reads to a larger shape"
+        return source, [], [], odd
     return x, chain, saved, None
 
 
@@ -236,19 +241,19 @@ def _chain_up(
             continue
         own = lambda one: one in saved or bool(_is_own(one))  # noqa: E731
         nodes, edge = _segment(current, region, own)
-        entry = _entry(current, nodes, edge, region, source)
-        if entry is None:
+        found = _entry(current, nodes, edge, region, source)
+        if found is None:
             return None, []
         ordered = tuple(sorted(nodes, key=order.__getitem__))
-        segments.append(Segment(ordered, entry, "pointwise"))
-        current = entry
+        segments.append(Segment(ordered, found, "pointwise"))
+        current = found
     return current, segments[::-1]
 
 
 def _segment(
     end: fx.Node, region: Collection[fx.Node], own: Callable[[fx.Node], bool]
 ) -> tuple[set[fx.Node], list[fx.Node]]:
-    """The elementwise nodes that lead to one without a functor of its own between, and what they read."""
+    """The elementwise nodes up to the next that are functors of their own, and what they read."""
     nodes, edge, todo = set(), [], [end]
     while todo:
         node = todo.pop()
@@ -323,7 +328,7 @@ def _store(
                 seen.add(one)
                 heapq.heappush(heap, (order[one], one))
     for end in sorted(found, key=order.__getitem__, reverse=True):
-        inside = _ancestors(end, found)
+        inside = _with_sides(_ancestors(end, found), start, reduction, place, out)
         if any(user not in inside for one in inside - {end} for user in users_of(one)):
             continue
         made = example(end)
@@ -334,6 +339,25 @@ def _store(
         if _odd([*special, start], [end], inside) is None:
             return _chain_down(start, end, inside, order), end
     return [], start
+
+
+def _with_sides(
+    inside: set[fx.Node],
+    start: fx.Node,
+    reduction: Reduction,
+    place: Place,
+    out: Collection[fx.Node],
+) -> set[fx.Node]:
+    """The nodes, and those of x's shape that only these read, such as the activation of a gate."""
+    todo = [one for node in inside - {start} for one in tensors_of(node)]
+    while todo:
+        node = todo.pop()
+        if node in inside or node in out or _is_own(node) or {*node.users} - inside:
+            continue
+        if not why_not(node, start, reduction, place):
+            inside = inside | {node}
+            todo += tensors_of(node)
+    return inside
 
 
 def _chain_down(

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from fusedops.errors import FusedOpsError
-from fusedops.graph.bytes_moved import Moved, moved
+from fusedops.graph.bytes_moved import Moved, moved, pays
 from fusedops.graph.chain import Declared, declare
 from fusedops.graph.nodes import barriers, example, name_of, transforms
 from fusedops.graph.reductions import Reduction, Refused, called
@@ -62,7 +62,9 @@ def rewrite(graph_module: fx.GraphModule) -> list[Found]:
             if reduction is None:
                 continue
             if kinds:
-                raise Refused("the graph holds a transform of torch.func, which sees into no kernel")
+                raise Refused(
+                    "the graph holds a transform of torch.func, which sees into no kernel"
+                )
             found.append(_one(graph, reduction, what))
         except Refused as reason:
             found.append(Found(node.name, what, None, (), {node.name: str(reason)}, None))
@@ -82,9 +84,11 @@ def _one(graph: fx.Graph, reduction: Reduction, what: str) -> Found:
         region = grow(reduction, place, banned)
         stops = {node.name: why for node, why in region.stops.items()}
         by = moved(region)
-        if by.after >= by.before:
+        if not pays(region, by):
             why = "alone it moves the same bytes" if not stops else "nothing around it can join"
-            return Found(reduction.node.name, what, None, (), {reduction.node.name: why, **stops}, by)
+            return Found(
+                reduction.node.name, what, None, (), {reduction.node.name: why, **stops}, by
+            )
         try:
             declared = declare(region)
             break

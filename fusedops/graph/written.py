@@ -18,6 +18,7 @@ from torch import fx
 
 from fusedops.functors import Functor, functor
 from fusedops.graph.nodes import example, name_of, number
+from fusedops.graph.pointwise import CASTS
 
 __all__ = ["SOURCES", "source_of", "written"]
 
@@ -108,7 +109,7 @@ def _call(node: fx.Node, names: Mapping[fx.Node, str]) -> str:
         return repr(one)
 
     name = name_of(node)
-    if name in ("to", "float", "half", "bfloat16", "double", "type", "type_as", "dropout"):
+    if name in (*CASTS, "dropout"):
         return of(node.args[0] if node.args else node.kwargs["input"])
     given = [of(one) for one in node.args]
     named = [f"{key}={of(one)}" for key, one in node.kwargs.items()]
