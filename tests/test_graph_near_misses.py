@@ -61,7 +61,7 @@ def the_argument_is_written_afterwards(x):
     return torch.exp(y), h
 
 
-@miss(X, why="something is written in place")
+@miss(X, why="it is not elementwise")
 def an_activation_in_place(x):
     return torch.softmax(functional.relu(x * 3, inplace=True), -1)
 

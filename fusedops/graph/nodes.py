@@ -41,8 +41,10 @@ _IN_PLACE = frozenset(
 )
 
 
-def name_of(node: fx.Node) -> str:
+def name_of(node: Any) -> str:
     """The name of the torch function, method or operator that a node calls; empty if none."""
+    if not isinstance(node, fx.Node):
+        return ""
     if node.op == "call_method":
         return str(node.target)
     if node.op != "call_function":
@@ -135,11 +137,12 @@ def _is_barrier(node: fx.Node) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     if name.startswith(_STATE) or "nesting" in name or name in ("setitem", "delitem", "setattr"):
         return True
-    if name.endswith("_") and not name.endswith("__"):
+    operators = getattr(node.target, "__module__", "") == "_operator"
+    if operators and _is_augmented(name):
+        return True
+    if not operators and name.endswith("_") and not name.endswith("__"):
         return True
     if node.kwargs.get("out") is not None or node.kwargs.get("inplace"):
-        return True
-    if getattr(node.target, "__module__", "") == "_operator" and _is_augmented(name):
         return True
     # dropout(input, p, training, inplace) has a flag more.
     flags = node.args[3:] if "dropout" in name else node.args[1:]

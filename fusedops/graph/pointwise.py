@@ -11,7 +11,7 @@ from torch import fx
 
 from fusedops.graph.nodes import arguments, example, name_of, number
 
-__all__ = ["CASTS", "FLOATS", "cast_of", "dropout_of", "is_double", "is_pointwise"]
+__all__ = ["CASTS", "FLOATS", "cast_of", "dropout_of", "is_double", "is_pointwise", "widens"]
 
 #: The dtypes that x, results and operands of values may have.
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -71,6 +71,15 @@ def cast_of(node: fx.Node) -> tuple[fx.Node, torch.dtype] | None:
         return None
     assert isinstance(source, fx.Node)
     return source, made.dtype
+
+
+def widens(node: fx.Node) -> bool:
+    """Whether a node is a conversion that rounds nothing."""
+    cast = cast_of(node)
+    source = None if cast is None else example(cast[0])
+    if cast is None or source is None:
+        return False
+    return torch.promote_types(source.dtype, cast[1]) is cast[1]
 
 
 def dropout_of(node: fx.Node) -> tuple[fx.Node, float] | None:

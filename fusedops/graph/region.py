@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from fusedops.graph.nodes import example, same_shape, tensors_of, users_of
-from fusedops.graph.pointwise import FLOATS, cast_of, dropout_of, is_double, is_pointwise
+from fusedops.graph.pointwise import FLOATS, cast_of, dropout_of, is_double, is_pointwise, widens
 from fusedops.graph.reductions import Reduction
 
 __all__ = ["Place", "Region", "Segment", "grow"]
@@ -126,7 +126,7 @@ def why_not(node: fx.Node, like: fx.Node, reduction: Reduction, place: Place) ->
         return "its shape is not that of the row op's input"
     if place.barriers[node] != place.barriers[reduction.node]:
         return "something is written in place between it and the reduction"
-    if is_double(node) != is_double(reduction.node):
+    if made.dtype is not torch.bool and is_double(node) != is_double(reduction.node):
         return "it is computed in another precision"
     for one in tensors_of(node):
         given = example(one)
@@ -143,10 +143,7 @@ def _is_own(node: fx.Node) -> str:
     if drop is not None:
         return "dropout" if drop[1] else ""
     if cast is not None:
-        source = example(cast[0])
-        assert source is not None
-        widens = torch.promote_types(source.dtype, cast[1]) is cast[1]
-        return "" if widens else "cast"
+        return "" if widens(node) else "cast"
     return ""
 
 

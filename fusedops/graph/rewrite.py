@@ -18,6 +18,7 @@ from fusedops.graph.chain import Declared, declare
 from fusedops.graph.nodes import barriers, example, name_of, transforms
 from fusedops.graph.reductions import Reduction, Refused, called
 from fusedops.graph.region import Place, Region, grow
+from fusedops.graph.spelled import spelled
 from fusedops.row_op import RowOp
 
 __all__ = ["Found", "rewrite"]
@@ -58,9 +59,11 @@ def rewrite(graph_module: fx.GraphModule) -> list[Found]:
         if node._erased:
             continue
         try:
-            reduction = called(node)
+            reduction = called(node) or spelled(node)
             if reduction is None:
                 continue
+            if reduction.inner:
+                what = f"{reduction.kind}, spelled out"
             if kinds:
                 raise Refused(
                     "the graph holds a transform of torch.func, which sees into no kernel"
@@ -79,6 +82,8 @@ def _one(graph: fx.Graph, reduction: Reduction, what: str) -> Found:
     _check_tensors(reduction)
     order = {node: count for count, node in enumerate(graph.nodes)}
     place = Place(order, barriers(graph))
+    if len({place.barriers[node] for node in reduction.nodes}) > 1:
+        raise Refused("something is written in place between its operations")
     banned: set[fx.Node] = set()
     while True:
         region = grow(reduction, place, banned)
