@@ -77,7 +77,7 @@ def written(
     head = f"def {label}({', '.join(['x', *parameters])}):"
     body = "\n".join([head, *lines, ""])
     mark = f"@fo.functor(integers={integers!r})" if integers else "@fo.functor"
-    text = f"{mark}\n{body}"
+    text = f"{mark}\n{body}".rstrip()
     kind = _made.get(text)
     if kind is None:
         space: dict[str, Any] = {"torch": torch, "inf": torch.inf, "_operator": operator}
@@ -116,8 +116,10 @@ def _call(node: fx.Node, names: Mapping[fx.Node, str]) -> str:
     if node.op == "call_method":
         return f"{given[0]}.{name}({', '.join([*given[1:], *named])})"
     plain = getattr(node.target, "__module__", "") == "_operator"
+    if plain and name == "neg":
+        return f"-{given[0]}"
     if plain and name in _SYMBOLS and len(given) == 2:
         return f"{given[0]} {_SYMBOLS[name]} {given[1]}"
     target: Any = node.target
-    place = fx.node._get_qualified_name(target)
+    place = fx.node._get_qualified_name(target).replace("torch._C._nn.", "torch.nn.functional.")
     return f"{place}({', '.join([*given, *named])})"
