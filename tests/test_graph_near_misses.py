@@ -72,6 +72,26 @@ def a_saved_value_that_an_operand_needs(x, other):
     return functional.layer_norm(h, (8,)) * (h @ torch.ones(8, 8, dtype=h.dtype))
 
 
+@miss(
+    X, OTHER, why="it is its input, unchanged", wanted="LayerNorm(load=[Scale(scale='scale'), Res"
+)
+def a_stream_that_a_first_norm_read_already(x, other):
+    stream = functional.dropout(x, 0.0)
+    first = functional.layer_norm(stream, (8,)) @ torch.ones(8, 8, dtype=x.dtype)
+    stream = stream + first * other
+    second = functional.layer_norm(stream, (8,)) @ torch.ones(8, 8, dtype=x.dtype)
+    return stream + second
+
+
+@miss(
+    X, OTHER, why="it is used before all", wanted="LayerNorm(load=[Residual(residual='residual', "
+)
+def a_value_used_too_early(x, other):
+    stream = x + other
+    first = functional.layer_norm(stream.cumsum(-1), (8,))
+    return functional.layer_norm(stream + first.cumsum(-1), (8,)), stream
+
+
 @miss(X, FLAGS, why="its truth values are used elsewhere")
 def truth_values_used_elsewhere(x, flags):
     both = flags & (x > 0)

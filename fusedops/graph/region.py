@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
 
 import torch
 from torch import fx
@@ -88,24 +89,30 @@ class Region:
         return list(dict.fromkeys([self.x, *own, *read]))
 
 
-def grow(reduction: Reduction, place: Place, banned: Collection[fx.Node] = ()) -> Region:
-    """The largest region of a reduction, without the banned nodes."""
-    stops: dict[fx.Node, str] = {}
+def grow(
+    reduction: Reduction,
+    place: Place,
+    banned: Collection[fx.Node] = (),
+    why: Mapping[fx.Node, str] = MappingProxyType({}),
+) -> Region:
+    """The largest region of a reduction, without the banned nodes; `why` has the known reasons."""
+    stops = dict(why)
     out = {*banned}
     while True:
         x, load, saved, odd = _load(reduction, place, out, stops)
         if odd is None:
             break
         out.add(odd)
-    late = min(
-        (place.order[u] for one in saved for u in _outside(one, load, reduction)), default=None
-    )
+    used = {one: min(place.order[u] for u in _outside(one, load, reduction)) for one in saved}
+    late = min(used.values(), default=None)
     before = {node for one in load for node in one.nodes} | {*reduction.nodes[:-1]}
     store, result = _store(reduction, place, out, stops, (late, before))
     region = Region(reduction, x, load, store, result, saved, stops)
     if late is not None and any(place.order[leaf] >= late for leaf in region.leaves):
-        # A value that is saved would be needed before the kernel can run: leave it to its own node.
-        return grow(reduction, place, {*out, *saved})
+        # It would be needed before the kernel can run: leave the first such value to its own node.
+        early = min(used, key=used.__getitem__)
+        stops[early] = "it is used before all that the kernel reads is there"
+        return grow(reduction, place, {*out, early}, stops)
     return region
 
 
@@ -193,7 +200,22 @@ def _load(
         odd = max(region, key=order.__getitem__)
         stops[odd] = "it broadcasts what it reads to a larger shape"
         return source, [], [], odd
+    first = chain[0] if chain else None
+    if first is not None and first.nodes[-1:] and first.nodes[-1] in saved and _is_idle(first):
+        odd = first.nodes[-1]
+        stops[odd] = "it is its input, unchanged"
+        return source, [], [], odd
     return x, chain, saved, None
+
+
+def _is_idle(segment: Segment) -> bool:
+    """Whether a segment only passes its input on: a dropout without effect, say."""
+    made, given = example(segment.nodes[-1]), example(segment.entry)
+    if made is None or given is None or made.dtype is not given.dtype:
+        return False
+    return all(cast_of(one) or dropout_of(one) for one in segment.nodes) and not any(
+        _is_own(one) for one in segment.nodes
+    )
 
 
 def _ancestors(node: fx.Node, region: Collection[fx.Node]) -> set[fx.Node]:

@@ -85,8 +85,9 @@ def _one(graph: fx.Graph, reduction: Reduction, what: str) -> Found:
     if len({place.barriers[node] for node in reduction.nodes}) > 1:
         raise Refused("something is written in place between its operations")
     banned: set[fx.Node] = set()
+    known: dict[fx.Node, str] = {}
     while True:
-        region = grow(reduction, place, banned)
+        region = grow(reduction, place, banned, known)
         stops = {node.name: why for node, why in region.stops.items()}
         by = moved(region)
         if not pays(region, by):
@@ -102,8 +103,7 @@ def _one(graph: fx.Graph, reduction: Reduction, what: str) -> Found:
             if not more:
                 raise Refused(str(error)) from error
             banned |= more
-            for node in more:
-                region.stops[node] = str(error)
+            known.update(dict.fromkeys(more, str(error)))
     made = example(region.result)
     if made is None or not made.is_contiguous():
         raise Refused("its result is not contiguous, as a kernel's is")

@@ -80,7 +80,12 @@ def written(
     text = f"{mark}\n{body}".rstrip()
     kind = _made.get(text)
     if kind is None:
-        space: dict[str, Any] = {"torch": torch, "inf": torch.inf, "_operator": operator}
+        space: dict[str, Any] = {
+            "torch": torch,
+            "inf": torch.inf,
+            "nan": torch.nan,
+            "_operator": operator,
+        }
         exec(body, space)
         function = space[label]
         function.__module__ = "fusedops.graph.written"
