@@ -254,7 +254,15 @@ APART = {
 }
 
 
+@pytest.fixture
+def nothing_loaded(monkeypatch):
+    """No kernel is loaded yet: one that other tests have left could serve a call in place of its
+    own."""
+    monkeypatch.setattr("fusedops.generate.variant._kernels", {})
+
+
 @pytest.mark.thorough
+@pytest.mark.usefixtures("nothing_loaded")
 @pytest.mark.parametrize("name", APART)
 def test_a_call_whose_reduced_dimensions_are_apart_is_built_for(name, monkeypatch):
     """What runs are kernels of dense copies, forward and backward."""
@@ -284,6 +292,7 @@ def test_a_call_whose_reduced_dimensions_are_apart_is_built_for(name, monkeypatc
     assert asked <= built
 
 
+@pytest.mark.usefixtures("nothing_loaded")
 @pytest.mark.parametrize("name", [*USUAL, *thorough(*UNUSUAL)])
 def test_what_is_built_for_a_recording_is_what_runs(name, tmp_path, monkeypatch):
     """Forward, backward and evaluation: each variant that a call asks for is among them."""
