@@ -111,3 +111,20 @@ def test_options_reach_the_inner_backend():
             backend="fusedops",
             options={"no_such_option": 1},
         )(randn(2, 3))
+
+
+@pytest.mark.gpu
+def test_on_a_gpu():
+    """The same through Inductor; a plain softmax of long rows is fused there, of short ones not."""
+    given = [t.cuda() for t in inputs(2, 6)]
+    fused, found = compiled(block, "inductor")
+    got, wanted = trained(fused, given), trained(block, given)
+    assert [one.op is not None for one in found] == [True, True]
+    assert_near(got[0], wanted[0], 2.0**-16)
+    assert_near(got[1], wanted[1], 2.0**-14)
+    for columns, wins in ((1024, False), (8192, True)):
+        torch._dynamo.reset()
+        softmax, found = compiled(lambda x: torch.softmax(x, -1), "eager")
+        x = randn(4, columns, device="cuda")
+        check(softmax(x).cpu(), torch.softmax(x.double(), -1).cpu(), torch.softmax(x, -1).cpu())
+        assert [one.op is not None for one in found] == [wins]
