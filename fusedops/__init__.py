@@ -10,7 +10,7 @@ Declare what happens before and after a row reduction; get one kernel that moves
 tensor([[1., 0.]])
 
 May import: version, renamed, errors, functors, declare, row_op, ops, map, group_norm, exporting,
-nn, integrations.
+nn, integrations, graph.
 """
 
 import importlib
@@ -49,8 +49,10 @@ _NAMES = [
     "StreamResult",
     "UnsupportedError",
     "cpp_functor",
+    "explain_graph",
     "export",
     "functor",
+    "fuse",
     "nn",
     "patch",
     "position",
@@ -76,6 +78,8 @@ if TYPE_CHECKING:  # imported by __getattr__
     from fusedops.exporting import export as export
     from fusedops.functors import cpp_functor as cpp_functor
     from fusedops.functors import functor as functor
+    from fusedops.graph.explain import explain_graph as explain_graph
+    from fusedops.graph.fuse import fuse as fuse
     from fusedops.integrations.patch import patch as patch
     from fusedops.integrations.patch import unpatch as unpatch
 
@@ -151,7 +155,7 @@ def __getattr__(name: str) -> Any:
     if name == "nn":
         return importlib.import_module("fusedops.nn")
     homes = "errors functors ops map group_norm product row_op declare.results exporting"
-    homes += " integrations.patch"
+    homes += " integrations.patch graph.explain graph.fuse"
     for home in homes.split():
         module = importlib.import_module(f"fusedops.{home}")
         if hasattr(module, name):

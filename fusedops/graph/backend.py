@@ -1,0 +1,89 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The backend of torch.compile: the pass over the graph, and another backend for what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import fx
+
+from fusedops.graph.rewrite import Found, rewrite
+
+__all__ = ["fusedops"]
+
+
+def fusedops(
+    graph_module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    report: Callable[[list[Found]], None] | None = None,
+    **named: Any,
+) -> Callable[..., Any]:
+    """Compile a captured graph: row ops with what is around them here, the rest by Inductor.
+
+    ``torch.compile(model, backend="fusedops")`` finds it by its entry point. In each graph
+    softmaxes, log-softmaxes and norms, called as functions of torch or spelled out in operations,
+    become ops of this package together with what is elementwise before and after them, where that
+    moves fewer bytes (`fusedops.graph.bytes_moved`). A dropout that is fused draws its mask by this
+    package's contract (docs/dropout.md), so a seed gives other masks than in eager torch. The rest
+    of the graph is another backend's.
+
+    Args:
+        graph_module: The graph, as Dynamo captures it.
+        example_inputs: Its inputs, fake or real.
+        mode: For Inductor, as torch.compile's.
+        options: ``"inner"`` names the backend of the rest, "inductor" if it is left out, or is one:
+            "aot_eager" and "eager" compile nothing more. All else is passed on to it.
+        report: Called with what was found in the graph.
+        named: Passed on as well.
+
+    Raises:
+        ValueError: mode or options are given for a backend that takes none.
+
+    >>> import torch, fusedops as fo
+    >>> def scores(q, k, mask):
+    ...     return torch.softmax(q @ k.mT * 0.5 + mask, -1)
+    >>> compiled = torch.compile(scores, backend="fusedops", options={"inner": "eager"})
+    >>> q, k = torch.randn(2, 2, 4, 8)
+    >>> mask = torch.zeros(4, 4)
+    >>> torch.allclose(compiled(q, k, mask), scores(q, k, mask), atol=1e-6)
+    True
+    """
+    given = dict(options or {})
+    inner = given.pop("inner", "inductor")
+    found = rewrite(graph_module)
+    if report is not None:
+        report(found)
+    return _rest(inner, graph_module, example_inputs, mode, given, named)
+
+
+def _rest(
+    inner: Any,
+    graph_module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    mode: str | None,
+    options: dict[str, Any],
+    named: dict[str, Any],
+) -> Callable[..., Any]:
+    """What the inner backend makes of a graph."""
+    if inner == "inductor":
+        from torch._inductor import list_mode_options
+        from torch._inductor.compile_fx import compile_fx
+
+        patches = {**(list_mode_options(mode) if mode else {}), **options}
+        compiled: Any = compile_fx(
+            graph_module, example_inputs, config_patches=patches or None, **named
+        )
+        return compiled  # type: ignore[no-any-return]
+    from torch._dynamo.backends.registry import lookup_backend
+
+    if mode is not None:
+        named["mode"] = mode
+    if options:
+        named["options"] = options
+    made: Callable[..., Any] = lookup_backend(inner)(graph_module, list(example_inputs), **named)
+    return made

@@ -1,0 +1,330 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""A region as a declaration: its segments as functors, and what the call passes for each operand.
+
+A functor of the library stands where it means exactly what the nodes compute; the others are
+written from the nodes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusedops import ops
+from fusedops.functors import (
+    Affine,
+    Bias,
+    Cast,
+    Dropout,
+    Functor,
+    Gate,
+    Mask,
+    Residual,
+    Save,
+    Scale,
+    Softcap,
+)
+from fusedops.graph.nodes import arguments, example, name_of, number, same_shape, tensors_of
+from fusedops.graph.pointwise import CASTS, dropout_of
+from fusedops.graph.region import Region, Segment
+from fusedops.graph.written import written
+from fusedops.group_norm import GroupNorm
+from fusedops.row_op import RowOp
+
+__all__ = ["Declared", "declare"]
+
+#: The ops by their text: a graph names an op by it, and may outlive the region that it is of.
+_ops: dict[str, RowOp] = {}
+
+_ACTIVATIONS = ("silu", "gelu", "sigmoid")
+
+
+@dataclasses.dataclass
+class Declared:
+    """A declaration and its call.
+
+    Attributes:
+        op: The op.
+        operands: What the call passes, by name: nodes, or numbers.
+        outputs: The node of each further output, in the op's order.
+        dim: The option of this name, or None.
+        dtype: The dtype of y.
+    """
+
+    op: RowOp
+    operands: dict[str, fx.Node | float]
+    outputs: list[fx.Node]
+    dim: tuple[int, ...] | None
+    dtype: torch.dtype
+
+
+def declare(region: Region) -> Declared:
+    """The declaration of a region.
+
+    Raises:
+        UnsupportedError: A functor cannot hold one of its nodes.
+    """
+    chains = _Chains(region)
+    load = chains.side(region.load, before=True)
+    store = chains.affine(region) + chains.side(region.store, before=False)
+    kind: Any = GroupNorm if region.reduction.kind == "GroupNorm" else None
+    kind = kind or getattr(ops, region.reduction.kind)
+    constants = dict(region.reduction.constants)
+    first = (constants.pop("num_groups"),) if "num_groups" in constants else ()
+    op = kind(*first, load=load, store=_joined(store, region, chains), **constants)
+    op = _ops.setdefault(op.text, op)
+    made = example(region.result)
+    assert made is not None
+    given = {name: chains.operands[name] for name in op.slots}
+    return Declared(op, given, chains.saved, region.reduction.dim, made.dtype)
+
+
+class _Chains:
+    """The functors of both sides, and the operands that they name."""
+
+    def __init__(self, region: Region) -> None:
+        self.region = region
+        self.operands: dict[str, fx.Node | float] = {}
+        self.saved: list[fx.Node] = []
+
+    def name(self, wanted: str, value: Any) -> str:
+        """The name of an operand: the wanted one, numbered where another has it."""
+        name, count = wanted, 1
+        while name in self.operands and self.operands[name] is not value:
+            count += 1
+            name = f"{wanted}{count}"
+        self.operands[name] = value
+        return name
+
+    def affine(self, region: Region) -> list[Functor]:
+        """The affine part of a norm that torch's function has."""
+        gamma, beta = region.reduction.gamma, region.reduction.beta
+        if gamma is None and beta is None:
+            return []
+        names = [
+            None if one is None else self.name(word, one)
+            for word, one in (("gamma", gamma), ("beta", beta))
+        ]
+        return [Affine(*names)]
+
+    def side(self, segments: Sequence[Segment], before: bool) -> list[Functor]:
+        made: list[Functor] = []
+        for at, segment in enumerate(segments):
+            if segment.kind == "save":
+                self._save(made, segment.entry)
+            elif segment.kind == "dropout":
+                found = dropout_of(segment.nodes[0])
+                assert found is not None
+                made.append(Dropout(self.name("p", found[1])))
+            elif segment.kind == "cast":
+                made.append(Cast(_of(segment.nodes[0]).dtype))
+            else:
+                last = before and all(one.kind != "pointwise" for one in segments[at + 1 :])
+                made += self._pointwise(segment, last and at == len(segments) - 1)
+        return made
+
+    def _save(self, made: list[Functor], node: fx.Node) -> None:
+        name = f"stream{len(self.saved) + 1 if self.saved else ''}"
+        self.saved.append(node)
+        dtype = _of(node).dtype
+        if made and isinstance(made[-1], Residual) and made[-1].save is None:
+            made[-1] = dataclasses.replace(made[-1], save=name, dtype=dtype)
+        else:
+            made.append(Save(name, dtype=dtype))
+
+    def _pointwise(self, segment: Segment, last: bool) -> list[Functor]:
+        """The functors of a segment: the library's where its nodes are steps of one value."""
+        path = _path(segment)
+        if path is None:
+            return self._written(list(segment.nodes), segment.entry)
+        made: list[Functor] = []
+        waiting: list[fx.Node] = []
+        entry, value = segment.entry, segment.entry
+        at = 0
+        while at < len(path):
+            node, sides = path[at]
+            found, taken = self._softcap(path[at:], value)
+            if found is None:
+                found, taken = self._known(node, sides, value, last and at == len(path) - 1), 1
+            if found is None and not _is_nothing(node):
+                waiting += [*sides, node]
+                value = node
+                at += 1
+                continue
+            if waiting:
+                made += self._written(waiting, entry)
+                waiting = []
+            if found is not None:
+                made.append(found)
+            at += taken
+            entry = value = path[at - 1][0]
+        return made + (self._written(waiting, entry) if waiting else [])
+
+    def _written(self, nodes: list[fx.Node], entry: fx.Node) -> list[Functor]:
+        inside = {*nodes, entry}
+        read = [one for node in nodes for one in tensors_of(node) if one not in inside]
+        words = [name_of(node) for node in nodes if not _is_nothing(node)]
+        if not words:
+            return []
+        operands = {one: self.name("operand", one) for one in dict.fromkeys(read)}
+        label = "_".join(word.strip("_") for word in dict.fromkeys(words[:4]))
+        return [written(nodes, entry, operands, label)]
+
+    def _softcap(
+        self, path: list[tuple[fx.Node, list[fx.Node]]], value: fx.Node
+    ) -> tuple[Functor | None, int]:
+        """The functor for ``cap * tanh(x / cap)``, with the same number."""
+        nodes = [node for node, _ in path[:3]]
+        if [name_of(one) for one in nodes] not in (
+            ["truediv", "tanh", "mul"],
+            ["div", "tanh", "mul"],
+        ):
+            return None, 0
+        if any(sides for _, sides in path[:3]) or nodes[0].args[0] is not value:
+            return None, 0
+        cap = number(nodes[0].args[1])
+        times = [number(one) for one in nodes[2].args if one is not nodes[1]]
+        if cap is None or times != [cap]:
+            return None, 0
+        return Softcap(self.name("cap", float(cap))), 3
+
+    def _known(
+        self, node: fx.Node, sides: list[fx.Node], value: fx.Node, last: bool
+    ) -> Functor | None:
+        """The functor of the library that means exactly what a node computes of the value."""
+        name, args = name_of(node), list(node.args)
+        if name in ("mul", "multiply") and len(args) == 2:
+            other = args[1] if args[0] is value else args[0]
+            if sides:
+                return self._gate(sides, other)
+            return None if other is value else self._operand(Scale, "scale", other)
+        if sides or not args:
+            return None
+        if name in ("truediv", "div") and len(args) == 2 and args[0] is value:
+            divisor = number(args[1])
+            exact = divisor and not node.kwargs and _is_power_of_two(float(divisor))
+            return Scale(self.name("scale", 1.0 / float(divisor))) if exact and divisor else None
+        if name in ("add", "sub") and len(args) == 2 and (name == "add" or args[0] is value):
+            return self._sum(node, args[1] if args[0] is value else args[0], value)
+        softmax = self.region.reduction.kind in ("Softmax", "LogSoftmax")
+        if last and softmax:
+            given = arguments(node, "input mask value")
+            if name == "masked_fill" and args[0] is value and given.get("value") == -torch.inf:
+                return Mask(self.name("mask", given["mask"]))
+            if name == "where" and len(args) == 3:
+                if args[1] is value and args[2] == -torch.inf:
+                    return Mask(self.name("mask", args[0]), keep=True)
+                if args[2] is value and args[1] == -torch.inf:
+                    return Mask(self.name("mask", args[0]))
+        return None
+
+    def _operand(self, kind: Any, word: str, other: Any) -> Functor | None:
+        constant = number(other)
+        if constant is not None:
+            return kind(self.name(word, float(constant)))  # type: ignore[no-any-return]
+        found = example(other)
+        if found is None or not found.dtype.is_floating_point:
+            return None
+        return kind(self.name(word, other))  # type: ignore[no-any-return]
+
+    def _sum(self, node: fx.Node, other: Any, value: fx.Node) -> Functor | None:
+        if other is value or not {*node.kwargs} <= {"alpha"}:
+            return None
+        alpha = number(node.kwargs.get("alpha", 1))
+        if alpha is None:
+            return None
+        alpha = alpha if name_of(node) == "add" else -alpha
+        constant, tensor = number(other), example(other)
+        if constant is not None:
+            return Bias(self.name("bias", float(alpha * constant)))
+        if tensor is None or not tensor.dtype.is_floating_point:
+            return None
+        if same_shape(tensor.shape, _of(value).shape) or alpha != 1:
+            return Residual(self.name("residual", other), float(alpha))
+        return Bias(self.name("bias", other))
+
+    def _gate(self, sides: list[fx.Node], other: Any) -> Functor | None:
+        """The functor for ``x * act(gate)``, the gate being a tensor from outside."""
+        if len(sides) != 1 or sides[0] is not other or name_of(other) not in _ACTIVATIONS:
+            return None
+        activation, source = name_of(other), other.args[0]
+        if activation == "gelu":
+            kinds = {"none": "gelu", "tanh": "gelu_tanh"}
+            activation = kinds[str(other.kwargs.get("approximate", "none"))]
+        given = example(source)
+        if given is None or not given.dtype.is_floating_point or len(other.args) != 1:
+            return None
+        return Gate(self.name("gate", source), activation)
+
+
+def _path(segment: Segment) -> list[tuple[fx.Node, list[fx.Node]]] | None:
+    """The nodes through which the value goes, one by one, each with those that only it reads.
+
+    None where the value is read by more than one node on its way.
+    """
+    depends = {segment.entry}
+    path: list[tuple[fx.Node, list[fx.Node]]] = []
+    value, sides = segment.entry, []
+    for node in segment.nodes:
+        reads = [one for one in tensors_of(node) if one in depends]
+        if not reads:
+            sides.append(node)
+            continue
+        if reads != [value] or list(node.args).count(value) != 1:
+            return None
+        own = [one for one in sides if node in one.users or any(u in sides for u in one.users)]
+        if own != sides:
+            return None
+        path.append((node, sides))
+        depends.add(node)
+        value, sides = node, []
+    return path if not sides else None
+
+
+def _joined(store: list[Functor], region: Region, chains: _Chains) -> list[Functor]:
+    """The store with a factor and a summand of a norm's columns as one `Affine`."""
+    if region.reduction.kind not in ("LayerNorm", "RMSNorm", "GroupNorm"):
+        return store
+    made: list[Functor] = []
+    for one in store:
+        before = made[-1] if made else None
+        if isinstance(one, Scale) and _is_vector(chains.operands[one.scale], region):
+            made.append(Affine(one.scale))
+        elif (
+            isinstance(one, Bias)
+            and isinstance(before, Affine)
+            and before.beta is None
+            and _is_vector(chains.operands[one.bias], region)
+        ):
+            made[-1] = dataclasses.replace(before, beta=one.bias)
+        else:
+            made.append(one)
+    return made
+
+
+def _is_vector(value: fx.Node | float, region: Region) -> bool:
+    """Whether an operand has one number for each column."""
+    found = example(value)
+    dims = region.reduction.dim
+    return found is not None and dims is not None and 0 < found.dim() <= len(dims)
+
+
+def _is_nothing(node: fx.Node) -> bool:
+    """Whether a node of a segment leaves the value as it is; what rounds is no part of one."""
+    return name_of(node) in (*CASTS, "dropout")
+
+
+def _is_power_of_two(value: float) -> bool:
+    return math.frexp(abs(value))[0] == 0.5
+
+
+def _of(node: fx.Node) -> torch.Tensor:
+    found = example(node)
+    assert found is not None
+    return found

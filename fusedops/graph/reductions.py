@@ -1,0 +1,147 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The row reductions that torch has a function for, as nodes of a captured graph call them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from torch import fx
+
+from fusedops.graph.nodes import arguments, example, name_of, number
+from fusedops.graph.pointwise import FLOATS
+from fusedops.nn.norms import default_eps
+
+__all__ = ["Reduction", "Refused", "called"]
+
+
+class Refused(Exception):  # noqa: N818 (it is a reason, which the report has)
+    """Why a reduction is left as it is."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Reduction:
+    """A reduction over rows.
+
+    Attributes:
+        kind: The class of op that computes it: "Softmax", "LayerNorm" and so on.
+        node: The node whose result it is.
+        source: The node that it reduces.
+        dim: The reduced dimensions; None where the op finds them itself (GroupNorm).
+        constants: The other arguments of the declaration.
+        gamma, beta: What the result is multiplied by, and what is added, or None.
+        inner: The nodes that compute it: the last alone, unless it is spelled out in operations.
+    """
+
+    kind: str
+    node: fx.Node
+    source: fx.Node
+    dim: tuple[int, ...] | None
+    constants: dict[str, Any]
+    gamma: fx.Node | None = None
+    beta: fx.Node | None = None
+    inner: tuple[fx.Node, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[fx.Node, ...]:
+        """The nodes that compute it, in order; the last one's result is its result."""
+        return self.inner or (self.node,)
+
+
+def called(node: fx.Node) -> Reduction | None:
+    """The reduction that a node calls by name; None if it calls none.
+
+    Raises:
+        Refused: It is one for which there is no op.
+    """
+    reader = _READERS.get(name_of(node))
+    if reader is None or (node.op == "call_method" and reader is not _softmax):
+        return None
+    made = example(node)
+    if made is None:
+        return None
+    found: Reduction = reader(node)
+    source = example(found.source)
+    if source is None or source.dtype not in FLOATS:
+        raise Refused(f"x has dtype {source.dtype if source is not None else None}, not a float's")
+    if made.dtype not in FLOATS:
+        raise Refused(f"its result has dtype {made.dtype}, not a float's")
+    if source.dim() == 0:
+        raise Refused("x has no dimension")
+    if source.dim() > 6:
+        raise Refused("x has more than six dimensions")
+    if made.dtype.itemsize < source.dtype.itemsize:
+        raise Refused(f"x is rounded to {made.dtype} before the reduction; convert it explicitly")
+    return found
+
+
+def _softmax(node: fx.Node) -> Reduction:
+    given = arguments(node, "input dim")
+    source, dim = given["input"], given.get("dim")
+    if not isinstance(dim, int):
+        raise Refused("no dim is given")
+    kind = "LogSoftmax" if "log" in name_of(node) else "Softmax"
+    dim %= max(_rank(source), 1)
+    return Reduction(kind, node, source, (dim,), {"empty_row": "nan"})
+
+
+def _layer_norm(node: fx.Node) -> Reduction:
+    given = arguments(node, "input normalized_shape weight bias eps")
+    return _norm("LayerNorm", node, given, number(given.get("eps", 1e-5)))
+
+
+def _rms_norm(node: fx.Node) -> Reduction:
+    given = arguments(node, "input normalized_shape weight eps")
+    eps = given.get("eps")
+    if eps is None:
+        source = example(given["input"])
+        return _norm(
+            "RMSNorm", node, given, default_eps(source.dtype if source is not None else None)
+        )
+    return _norm("RMSNorm", node, given, number(eps))
+
+
+def _norm(kind: str, node: fx.Node, given: dict[str, Any], eps: float | None) -> Reduction:
+    if eps is None or eps < 0:
+        raise Refused("eps is no constant")
+    rank, count = _rank(given["input"]), len(given["normalized_shape"])
+    dim = tuple(range(rank - count, rank))
+    operands = (given.get("weight"), given.get("bias"))
+    return Reduction(kind, node, given["input"], dim, {"eps": float(eps)}, *operands)
+
+
+def _group_norm(node: fx.Node) -> Reduction:
+    given = arguments(node, "input num_groups weight bias eps")
+    eps, groups = number(given.get("eps", 1e-5)), number(given["num_groups"])
+    made = example(given["input"])
+    if eps is None or groups is None:
+        raise Refused("eps or num_groups is no constant")
+    if made is None or not made.is_contiguous():
+        raise Refused("x is not contiguous (channels_last, say), and would be copied")
+    constants = {"num_groups": int(groups), "eps": float(eps)}
+    operands = (given.get("weight"), given.get("bias"))
+    return Reduction("GroupNorm", node, given["input"], None, constants, *operands)
+
+
+def _normalize(node: fx.Node) -> Reduction:
+    given = arguments(node, "input p dim eps out")
+    eps, dim = number(given.get("eps", 1e-12)), given.get("dim", 1)
+    if number(given.get("p", 2.0)) != 2 or eps is None or not isinstance(dim, int):
+        raise Refused("it is no L2 norm over one dimension")
+    dim %= max(_rank(given["input"]), 1)
+    return Reduction("L2Norm", node, given["input"], (dim,), {"eps": float(eps)})
+
+
+def _rank(node: Any) -> int:
+    made = example(node)
+    return made.dim() if made is not None else 0
+
+
+_READERS: dict[str, Any] = {
+    **dict.fromkeys(["softmax", "special_softmax", "log_softmax", "special_log_softmax"], _softmax),
+    "layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
+    "group_norm": _group_norm,
+    "normalize": _normalize,
+}

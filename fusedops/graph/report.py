@@ -1,0 +1,165 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the pass found in the graphs of a program: a table, and a picture."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import subprocess
+from pathlib import Path
+
+from torch import fx
+
+from fusedops.errors import UnsupportedError
+from fusedops.graph.bytes_moved import Moved
+from fusedops.graph.nodes import name_of
+from fusedops.graph.rewrite import Found
+from fusedops.graph.written import source_of
+
+__all__ = ["GraphReport", "OneGraph", "declared_text", "drawn"]
+
+
+@dataclasses.dataclass(frozen=True)
+class OneGraph:
+    """One graph of a program, as Dynamo captured it, and what was found in it.
+
+    Attributes:
+        found: The row reductions, in order.
+        calls: Each node that computes: its name, what it calls, and the names of what it reads.
+    """
+
+    found: tuple[Found, ...]
+    calls: tuple[tuple[str, str, tuple[str, ...]], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphReport:
+    """What `explain_graph` found: print it, or read its attributes.
+
+    Attributes:
+        name: The name of the model or function.
+        graphs: Its graphs: one, unless Dynamo broke it.
+    """
+
+    name: str
+    graphs: tuple[OneGraph, ...]
+
+    @property
+    def found(self) -> list[Found]:
+        """The row reductions of all graphs."""
+        return [one for graph in self.graphs for one in graph.found]
+
+    @property
+    def fused(self) -> list[Found]:
+        """Those that are fused."""
+        return [one for one in self.found if one.op is not None]
+
+    @property
+    def left(self) -> list[Found]:
+        """Those that are left as they are."""
+        return [one for one in self.found if one.op is None]
+
+    @property
+    def moved(self) -> Moved:
+        """The bytes of all that is fused, before and after."""
+        known = [one.moved for one in self.fused if one.moved is not None]
+        return Moved(sum(one.before for one in known), sum(one.after for one in known))
+
+    def __str__(self) -> str:
+        fused, left = self.fused, self.left
+        total = f"{self.moved.before} -> {self.moved.after} bytes forward" if fused else "no bytes"
+        graphs = f"{len(self.graphs)} graph{'' if len(self.graphs) == 1 else 's'}"
+        lines = [
+            f"fusedops.explain_graph({self.name}): {graphs}, {len(fused)} row ops fused, "
+            f"{len(left)} left; {total}"
+        ]
+        for one in fused:
+            assert one.moved is not None
+            lines += [f"  {one.name}: {one.what}", f"    {one.op!r}"]
+            lines.append(f"    from   {', '.join(one.nodes)}")
+            lines.append(f"    bytes  {one.moved.before} -> {one.moved.after}")
+            if one.drops:
+                lines.append("    masks  dropout by the contract of fusedops, not torch's stream")
+            lines += [f"    beyond {node}: {why}" for node, why in one.why.items()]
+        if left:
+            lines.append("  left:")
+            width = max(len(one.name) for one in left)
+            for one in left:
+                why = "; ".join(
+                    text if node == one.name else f"{node}: {text}"
+                    for node, text in one.why.items()
+                )
+                lines.append(f"    {one.name:<{width}}  {one.what}: {why}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def dot(self) -> str:
+        """The picture as text for Graphviz: what is fused into one kernel stands in one box."""
+        lines = ["digraph {", '  node [shape=box, fontname="sans-serif", fontsize=10];']
+        for number, graph in enumerate(self.graphs):
+            boxes = {name: one for one in graph.found if one.op for name in one.nodes}
+            known = {name for name, _, _ in graph.calls}
+            for count, one in enumerate(found for found in graph.found if found.op):
+                assert one.moved is not None
+                title = f"{one.op!r}\n{one.moved.before} -> {one.moved.after} bytes"
+                lines.append(f"  subgraph cluster_{number}_{count} {{")
+                lines.append(f'    label={_quoted(title)}; style=filled; color="#cfe8cf";')
+                lines += [f"    {_quoted(f'{number}.{name}')};" for name in one.nodes]
+                lines.append("  }")
+            left = {one.name for one in graph.found if one.op is None}
+            for name, calls, read in graph.calls:
+                colour = ', style=filled, fillcolor="#f3d9c4"' if name in left else ""
+                bold = ', style=filled, fillcolor="white"' if name in boxes else ""
+                lines.append(
+                    f"  {_quoted(f'{number}.{name}')} [label={_quoted(calls)}{colour}{bold}];"
+                )
+                lines += [
+                    f"  {_quoted(f'{number}.{one}')} -> {_quoted(f'{number}.{name}')};"
+                    for one in read
+                    if one in known
+                ]
+        return "\n".join([*lines, "}"])
+
+    def svg(self, path: str | Path | None = None) -> str:
+        """The picture, drawn by the program ``dot`` of Graphviz, and written to a path if given.
+
+        Raises:
+            UnsupportedError: Graphviz is not installed.
+        """
+        program = shutil.which("dot")
+        if program is None:
+            raise UnsupportedError(
+                "explain_graph: a picture is drawn by the program dot, which is not on the PATH; "
+                "install Graphviz (apt install graphviz, say), or draw what dot() returns elsewhere"
+            )
+        done = subprocess.run(
+            [program, "-Tsvg"], input=self.dot(), capture_output=True, text=True, check=True
+        )
+        if path is not None:
+            Path(path).write_text(done.stdout, encoding="utf-8")
+        return done.stdout
+
+    def _repr_svg_(self) -> str | None:
+        return self.svg() if shutil.which("dot") else None
+
+
+def declared_text(found: Found) -> str:
+    """A declaration as a program would write it, its functors of Python functions included."""
+    assert found.op is not None
+    sources = [source_of(one) for one in (*found.op.load, *found.op.store)]
+    return "\n\n".join([*dict.fromkeys(one for one in sources if one), repr(found.op)])
+
+
+def drawn(graph: fx.Graph) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
+    """The nodes of a graph that compute, for a picture."""
+    return tuple(
+        (node.name, name_of(node) or str(node.target), tuple(n.name for n in node.all_input_nodes))
+        for node in graph.nodes
+        if node.op in ("call_function", "call_method", "call_module")
+    )
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

@@ -1,0 +1,104 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Architectures of others through the backend "fusedops": results, gradients, what is fused."""
+
+import copy
+
+import pytest
+import torch
+from captured import compiled
+from cases import randn
+from transformers_models import MODELS, differentiate, double_of, in_double, inputs_of
+from transformers_models import make as make_transformer
+
+pytestmark = pytest.mark.thorough
+
+#: The fewest row ops that are fused in each, and how many there are.
+TRANSFORMERS = {
+    "bert": (7, 7),
+    "gpt2": (7, 7),
+    "t5": (18, 18),
+    "llama": (7, 7),
+    "gemma2": (11, 11),
+    "qwen3": (11, 11),
+    "gpt_oss": (7, 8),
+    "vit": (7, 7),
+    "swin": (8, 15),
+}
+
+
+def assert_as_exact(got, stock, truth):
+    """No result is farther from the truth than four times the farthest of the stock model's."""
+    assert stock.keys() <= got.keys()
+    for name in got.keys() - stock.keys():
+        assert not got[name].any()  # AOTAutograd has zeros where eager torch has no gradient
+    for name in stock:
+        value = got[name]
+        true = truth[name].double()
+        off = (stock[name].double() - true).abs().max()
+        floor = torch.finfo(value.dtype).eps * true.abs().max()
+        worst = (value.double() - true).abs().max()
+        assert worst <= 4 * torch.maximum(off, floor), (name, worst.item(), off.item())
+
+
+def counted(found):
+    return sum(one.op is not None for one in found), len(found)
+
+
+def assert_counts(found, wanted):
+    """So many row ops as there are, and no fewer fused than were."""
+    fused, all_of_them = counted(found)
+    assert all_of_them == wanted[1]
+    assert fused >= wanted[0]
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_transformers(name):
+    assert TRANSFORMERS.keys() == MODELS.keys()
+    pytest.importorskip("transformers")
+    torch._dynamo.reset()
+    model = make_transformer(name)
+    inputs, counts = inputs_of(name)
+    stock = differentiate(model, inputs, counts)
+    with in_double():
+        whole = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
+        truth = differentiate(double_of(model), whole, counts)
+    twin = copy.deepcopy(model)
+    forward, found = compiled(twin.forward)
+    twin.forward = forward
+    assert_as_exact(differentiate(twin, inputs, counts), stock, truth)
+    print(name, counted(found))
+    assert_counts(found, TRANSFORMERS[name])
+
+
+#: Of timm, tiny ones: the name, what else `create_model` is given, and the same counts.
+IMAGES = {
+    "vit_tiny_patch16_224": ({"img_size": 32, "depth": 2}, (4, 5)),
+    "deit3_small_patch16_224": ({"img_size": 32, "depth": 2}, (4, 5)),
+    "convnext_atto": ({"depths": (1, 1, 1, 1), "dims": (8, 16, 16, 16)}, (0, 9)),
+}
+
+
+def stepped(model, x):
+    """The result of a model, and its gradients under a random upstream gradient."""
+    y = model(x)
+    named = {k.removeprefix("_orig_mod."): p for k, p in model.named_parameters()}
+    upstream = randn(*y.shape, seed=7).to(y)
+    gradients = torch.autograd.grad(y, [*named.values()], upstream, allow_unused=True)
+    found = {k: g for k, g in zip(named, gradients, strict=True) if g is not None}
+    return {"y": y.detach(), **found}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_timm(name):
+    timm = pytest.importorskip("timm")
+    settings, wanted = IMAGES[name]
+    torch._dynamo.reset()
+    torch.manual_seed(3)
+    model = timm.create_model(name, num_classes=5, **settings).eval()
+    x = randn(2, 3, 32, 32)
+    forward, found = compiled(model)
+    truth = stepped(copy.deepcopy(model).double(), x.double())
+    assert_as_exact(stepped(forward, x), stepped(model, x), truth)
+    print(name, counted(found))
+    assert_counts(found, wanted)
