@@ -256,8 +256,7 @@ APART = {
 
 @pytest.fixture
 def nothing_loaded(monkeypatch):
-    """No kernel is loaded yet: one that other tests have left could serve a call in place of its
-    own."""
+    """No kernel is loaded, for one that other tests have left could serve in place of a call's."""
     monkeypatch.setattr("fusedops.generate.variant._kernels", {})
 
 

@@ -114,7 +114,9 @@ def columns_of_norms():
         want.backward(dy.double())
         # The size of each row is about one; a few roundings of float32 of numbers up to five.
         torch.testing.assert_close(y.full_tensor().double(), want, rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(shard.grad.full_tensor().double(), leaf.grad, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            shard.grad.full_tensor().double(), leaf.grad, rtol=1e-5, atol=1e-5
+        )
 
 
 def test_columns_of_norms_stay_sharded(pair):

@@ -3,9 +3,9 @@
 """The numbers of a norm's row of which ranks have parts: those of a part, and those of the whole.
 
 They are merged in the order of the ranks, so that all ranks have the same bits: mean and variance
-by Chan's formula for several parts (Chan, Golub, LeVeque 1983), which adds up no large squares, mean
-squares by their weights, and lengths as the length of the vector of lengths. It is plain torch, and
-torch differentiates it; Dynamo traces it.
+by Chan's formula for several parts (Chan, Golub, LeVeque 1983), which adds up no large squares,
+mean squares by their weights, and lengths as the length of the vector of lengths. It is plain
+torch, and torch differentiates it; Dynamo traces it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def of_whole(
     total = sum(columns)
     parts = [(one, count / total) for one, count in zip(numbers, columns, strict=True) if count]
     if name == "L2Norm":
-        length = torch.linalg.vector_norm(torch.cat([one for one, _ in parts], -1), dim=-1)[..., None]
+        lengths = torch.cat([one for one, _ in parts], -1)
+        length = torch.linalg.vector_norm(lengths, dim=-1, keepdim=True)
         length = length + (length - length).detach()  # NaN where it is infinite
         return {SCALE: length.clamp_min(eps).reciprocal()}, {"norm": length[..., 0]}
     if name == "RMSNorm":
@@ -58,9 +59,7 @@ def of_whole(
     # Differences from the first mean are small where all are large and close.
     first = means[0][0]
     mean = first + _weighted([(one - first, weight) for one, weight in means])
-    spread = [
-        (one[..., 1:] + (one[..., :1] - mean).square(), weight) for one, weight in parts
-    ]
+    spread = [(one[..., 1:] + (one[..., :1] - mean).square(), weight) for one, weight in parts]
     scale = torch.rsqrt(_weighted(spread) + eps)
     return {SHIFT: -mean, SCALE: scale}, {"mean": mean[..., 0], "rstd": scale[..., 0]}
 

@@ -107,7 +107,7 @@ def calls_of_columns(
     made = torch.empty(here.shape, dtype=compute, device=here.device).requires_grad_(needs)
     row = torch.empty((*here.shape[:-1], 1), dtype=compute, device=here.device)
     row.requires_grad_(needs)
-    of_whole = {name: local[name] if name in local else row for name in parts.whole.slots}
+    of_whole = {name: local.get(name, row) for name in parts.whole.slots}
     dtype = options.get("dtype") or x.dtype
     calls.append(bind(parts.whole, made, of_whole, {"dtype": dtype}))
     return calls

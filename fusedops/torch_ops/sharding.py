@@ -254,9 +254,7 @@ def chosen(
     return min(map(as_taken, _layouts(op, named, dim, draws, located)), key=cost)
 
 
-def sums_of_operands(
-    op: Declaration, named: Mapping[str, DTensor], x: DTensorSpec
-) -> list[str]:
+def sums_of_operands(op: Declaration, named: Mapping[str, DTensor], x: DTensorSpec) -> list[str]:
     """The tensors whose gradients are sums over ranks where x is taken as this spec says."""
     tables, layout = _tables(op), tuple(map(_dim_of, x.placements))
     return [
