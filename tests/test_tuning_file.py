@@ -10,7 +10,7 @@ import re
 import pytest
 from cases import raises
 
-from fusedops.schedule import lookup
+from fusedops.schedule import backward, forward, lookup
 from fusedops.schedule.architectures import GPUS, Gpu
 from fusedops.schedule.backward import choose_gradient, resident_rows
 from fusedops.schedule.backward_tile import GRADIENT_VALUES, gradient_rung
@@ -175,10 +175,10 @@ def features_of(monkeypatch):
         gpu = GPUS["sm_90"]._replace(cluster_limit=clusters)
         for streams, centred in itertools.product(("none", "columns", "many"), (False, True)):
             row = Row(columns, element_bytes, compute_bytes, streams=streams, centred=centred)
-            choose.__wrapped__(row, "sm_90", gpu)
+            forward._chosen.__wrapped__(row, "sm_90", gpu, None, None)
         for family, sums in itertools.product(GRADIENT_VALUES, SUMS):
             row = Row(columns, element_bytes, compute_bytes)
-            choose_gradient.__wrapped__(row, "sm_90", gpu, family, sums)
+            backward._chosen.__wrapped__(row, "sm_90", gpu, family, sums, None, None)
     return seen
 
 

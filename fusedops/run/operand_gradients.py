@@ -57,7 +57,8 @@ def gradient_like(bound: Bound, one: Occurrence) -> Any:
 
     It broadcasts against x, and is the operand itself, be it a number, unless that is a table.
     """
-    value, table = bound.operands[one.name], lookup_of(bound.op, one)
+    value = bound.operands[one.name]
+    table = lookup_of(bound.op, one) if bound.op.tables else None
     if table is None:
         return value
     return contributions(table, value, bound.operands, bound.x.dim(), bound.compute)

@@ -70,6 +70,7 @@ FUSEDOPS_HD void load_first(const LoadT& load, Compute (&value)[N], const Row& r
 }
 
 /// Calls f for the packs kFirst <= k < kCount, with k as a type.
+FUSEDOPS_ANY_SIDE
 template <int kFirst, int kCount, class F>
 FUSEDOPS_HD void each_number(F f) {
   if constexpr (kFirst < kCount) {
