@@ -41,7 +41,7 @@ def test_nothing_outside_of_tensors(part):
         "FUSEDOPS_EMULATOR_ASAN": "1",
     }
     tests = Path(__file__).with_name("test_emulated_kernels.py")
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", tests]
     done = subprocess.run(
         [*map(str, command), "-k", part], env=env, capture_output=True, text=True, check=False
     )
