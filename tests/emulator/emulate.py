@@ -31,7 +31,6 @@ SANITIZED = "FUSEDOPS_EMULATOR_ASAN"
 
 #: A symbol of one kernel must not be taken for that of another.
 HIDDEN = ("-fvisibility=hidden", "-fno-gnu-unique")
-#: -O1 compiles in a third of the time of -O2.
 FLAGS = ("-std=c++17", "-O1", "-w", "-fpermissive", "-fPIC", "-ffp-contract=off", *HIDDEN)
 #: Variables that nothing has set are a pattern, not what an earlier call has left.
 CHECKS = ("-fsanitize=alignment", "-ftrivial-auto-var-init=pattern")
