@@ -1,0 +1,251 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels of GPUs, run on the CPU: every op, schedule and dtype, and odd operands.
+
+Results are held to the bounds of float64, gradients too, and must not depend on the order in which
+threads run. Each block checks what the machine checks: barriers, alignment, shared memory.
+"""
+
+import contextlib
+import itertools
+import platform
+import shutil
+
+import pytest
+import torch
+from cases import (
+    ADD_NORM,
+    L2_NORM,
+    OPERATORS,
+    compare,
+    compare_gradients,
+    declare,
+    gradients_of,
+    parameters,
+    poisoned,
+    randn,
+    same_bits,
+    thorough,
+    upstream_of,
+)
+from emulate import ORDERS, emulated, machine
+from references import Chain
+
+import fusedops as fo
+from fusedops import testing
+
+pytestmark = pytest.mark.skipif(
+    platform.machine() != "x86_64" or shutil.which("g++") is None,
+    reason="threads are switched by x86-64 code, and kernels built by g++",
+)
+
+CHAINS = {**OPERATORS, "l2_norm": L2_NORM, "map": Chain("map", load=(("affine", "gamma", "beta"),))}
+
+#: An op, columns, rows, a dtype and a forced storage of rows: between them one warp a row and many
+#: rows a block, a block a row, chunks in turn, rows in shared memory, and sums of both stages.
+QUICK = [
+    ("softmax", 33, 67, torch.float16, None),
+    ("softmax", 1025, 3, torch.float32, "streaming"),
+    ("log_softmax", 4097, 3, torch.bfloat16, None),
+    ("layer_norm", 1024, 8, torch.float16, None),
+    ("layer_norm", 257, 300, torch.float32, None),
+    ("rms_norm", 1023, 5, torch.bfloat16, "shared"),
+    ("l2_norm", 1, 3, torch.float32, None),
+    ("map", 2500, 6, torch.float16, None),
+]
+COLUMNS = (1, 33, 257, 1023, 1024, 4097)
+STORAGES = (None, "register", "shared", "streaming")
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def _matrix():
+    """Every op with every length, and with every storage; dtypes and numbers of rows take turns."""
+    turns = itertools.cycle(itertools.product(DTYPES, (3, 8, 67)))
+    for op, columns, storage in itertools.product(CHAINS, COLUMNS, STORAGES):
+        if op == "map" and storage in ("register", "shared"):
+            continue  # there is nothing to keep
+        dtype, rows = next(turns)
+        yield op, columns, rows, dtype, storage
+
+
+def stored_as(storage):
+    """A forced storage of rows, or none."""
+    return testing.force_schedule(storage) if storage else contextlib.nullcontext()
+
+
+def verify_call(chain, x, operands, storage=None, arch="sm_90", orders=ORDERS):
+    """Hold a call and its gradients to the bounds; its bits to those of other orders.
+
+    What the first order's call returns is compared with what it writes into given outputs.
+    """
+    op, upstream = declare(chain), upstream_of(chain, x, operands)
+    first = None
+    for order in orders:
+        with emulated(arch, order), stored_as(storage):
+            outputs, gradients = gradients_of(op, x, operands, upstream)
+            outputs = {name: one.detach() for name, one in outputs.items()}
+            if first is None:
+                given, guards = [], []
+                for one in outputs.values():
+                    out, intact = poisoned(one.shape, one.dtype, one.device)
+                    given.append(out)
+                    guards.append(intact)
+                out = given[0] if len(given) == 1 else tuple(given)
+                op(x, **operands, out=out, generator=torch.Generator().manual_seed(1))
+        found = [*outputs.items(), *((f"d {name}", one) for name, one in gradients.items())]
+        if first is None:
+            first = dict(found)
+            compare(chain, x, operands, outputs)
+            compare_gradients(chain, x, operands, upstream, outputs, gradients)
+            assert all(intact() for intact in guards), "wrote outside of an output"
+            for out, one in zip(given, outputs.values(), strict=True):
+                assert same_bits(out, one)
+        differ = [name for name, one in found if not same_bits(one, first[name])]
+        assert not differ, f"{differ} depend on the order of threads ({order})"
+
+
+@pytest.mark.parametrize(("op", "columns", "rows", "dtype", "storage"), QUICK)
+def test_ops_and_schedules(op, columns, rows, dtype, storage):
+    x = randn(rows, columns, dtype=dtype) * 3
+    verify_call(CHAINS[op], x, parameters(CHAINS[op], columns, dtype), storage)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("op", CHAINS)
+def test_every_length_and_storage(op):
+    for one, columns, rows, dtype, storage in _matrix():
+        if one == op:
+            x = randn(rows, columns, dtype=dtype) * 3
+            operands = parameters(CHAINS[op], columns, dtype)
+            verify_call(CHAINS[op], x, operands, storage, orders=ORDERS[1:])
+
+
+FUNCTORS = {
+    "masks": Chain(
+        "softmax",
+        load=(("bias", "b"), ("mask", "m"), ("causal", "bottom-right", 0), ("lengths", "n")),
+    ),
+    "dropout": ADD_NORM,
+    "segments": Chain("log_softmax", load=(("scale", "s"), ("segments", "q", "k"))),
+    "row operand": Chain("rms_norm", load=(("scale", "s"), ("residual", "r", 0.5, "z")), eps=1e-6),
+}
+
+
+def operands_of(chain, rows, columns, dtype):
+    """Operands of every name that `FUNCTORS` use, for x of (rows, columns)."""
+    known = {
+        "b": randn(columns, dtype=dtype, seed=3),
+        "bias": randn(columns, dtype=dtype, seed=3),
+        "m": randn(rows, columns, seed=4) < -0.7,
+        "n": torch.arange(rows)[:, None] * 17 % (columns + 2),
+        "s": randn(rows, 1, dtype=dtype, seed=5),
+        "r": randn(rows, columns, dtype=dtype, seed=6),
+        "residual": randn(rows, columns, dtype=dtype, seed=6),
+        "q": torch.arange(rows)[:, None] % 3,
+        "k": torch.arange(columns) * 5 // columns,
+        "p": 0.3,
+        "gamma": randn(columns, dtype=dtype, seed=7),
+        "beta": randn(columns, dtype=dtype, seed=8),
+    }
+    return {name: known[name] for name in declare(chain).slots}
+
+
+@pytest.mark.parametrize("columns", [33, *thorough(1, 257, 1023, 1024, 4097)])
+@pytest.mark.parametrize("name", FUNCTORS)
+def test_functors(name, columns):
+    chain = FUNCTORS[name]
+    dtype = DTYPES[columns % 3]
+    x = randn(9, columns, dtype=dtype)
+    verify_call(chain, x, operands_of(chain, 9, columns, dtype), orders=ORDERS[1:])
+
+
+@pytest.mark.parametrize("columns", [1, 33, 1024, *thorough(257, 1023, 4097)])
+def test_dropout_draws_what_the_cpu_draws(columns):
+    """The same numbers to the bit, before the reduction and after it, and in the gradient."""
+    chain = Chain("map", load=(("dropout", "p"), ("dropout", "q")))
+    x, dy = (randn(11, columns, seed=seed).abs() + 1 for seed in (0, 1))
+    results = []
+    for place in (contextlib.nullcontext(), emulated()):
+        with place:
+            results.append(gradients_of(declare(chain), x, {"p": 0.3, "q": 0.5}, {"y": dy}))
+    (of_cpu, d_cpu), (of_gpu, d_gpu) = results
+    assert same_bits(of_gpu["y"].detach(), of_cpu["y"].detach())
+    assert same_bits(d_gpu["x"], d_cpu["x"])
+    assert columns == 1 or 0 < (of_gpu["y"] == 0).sum() < x.numel()
+
+
+def test_a_gather_and_positions_have_the_values_of_the_cpu():
+    """Biases from a table and from distances: their gradients are equal but for roundings."""
+    far = fo.functor(lambda x, w: x + w * (fo.position(-2) - fo.position(-1)).abs().to(x.dtype))
+    op = fo.Map(load=[fo.Gather("table", "index"), far("w")])
+    x = randn(2, 3, 5, 40)
+    table, index = randn(6, 3, seed=1), torch.arange(200).view(5, 40) * 7 % 6
+    dy, w = randn(*x.shape, seed=2), randn(1, seed=3)
+
+    def call():
+        leaves = [one.detach().requires_grad_() for one in (x, table, w)]
+        y = op(leaves[0], table=leaves[1], index=index, w=leaves[2])
+        return y.detach(), *torch.autograd.grad(y, leaves, dy)
+
+    want = call()
+    with emulated():
+        got = call()
+    torch.testing.assert_close(got[0], want[0], rtol=2**-22, atol=2**-20)  # may be contracted
+    assert same_bits(got[1], want[1])
+    for mine, theirs in zip(got[2:], want[2:], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("images", [(4, 8), *thorough((5, 7), (1, 1), (33, 31))])
+def test_group_norm(images):
+    op = fo.GroupNorm(3, store=[fo.Affine("gamma", "beta")])
+    x = randn(3, 12, *images, dtype=torch.float64)
+    gamma, beta = randn(12, dtype=torch.float64, seed=1), randn(12, dtype=torch.float64, seed=2)
+    dy = randn(*x.shape, dtype=torch.float64, seed=3)
+
+    def of(call):
+        leaves = [one.detach().requires_grad_() for one in (x, gamma, beta)]
+        y = call(*leaves)
+        return [y.detach(), *torch.autograd.grad(y, leaves, dy)]
+
+    wanted = of(lambda x, g, b: torch.nn.functional.group_norm(x, 3, g, b))
+    with emulated():
+        found = of(lambda x, g, b: op(x, gamma=g, beta=b))
+    for one, other in zip(found, wanted, strict=True):
+        size = other.abs().max().clamp(min=1.0)
+        assert (one - other).abs().max() <= 64 * 2.0**-53 * 11 * size
+
+
+@pytest.mark.parametrize("kind", ["misaligned", "strided rows", "strided columns"])
+def test_layouts(kind):
+    """What is read and written one element at a time, staged rows included, as what is not."""
+    columns, dtype = 1000, torch.float16
+    if kind == "misaligned":
+        x = randn(7 * columns + 1, dtype=dtype)[1:].view(7, columns)
+    elif kind == "strided rows":
+        x = randn(7, columns + 3, dtype=dtype)[:, 1 : columns + 1]
+    else:
+        x = randn(columns, 7, dtype=dtype).t()
+    chain = OPERATORS["layer_norm"]
+    verify_call(chain, x, parameters(chain, columns, dtype))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("arch", ["sm_80", "sm_120"])
+@pytest.mark.parametrize("op", CHAINS)
+def test_other_architectures(op, arch):
+    for columns, dtype in ((33, torch.float32), (1024, torch.bfloat16), (4097, torch.float16)):
+        operands = parameters(CHAINS[op], columns, dtype)
+        x = randn(9, columns, dtype=dtype) * 3
+        verify_call(CHAINS[op], x, operands, arch=arch, orders=("random",))
+
+
+def test_the_kernels_are_those_of_a_gpu():
+    """An emulated call leaves nothing behind, and was none of the CPU's."""
+    x = randn(3, 1024)
+    with emulated():
+        fo.Softmax()(x)
+        assert testing.last_schedule() == "register"
+    fo.Softmax()(x)
+    assert testing.last_schedule() == "host"
+    assert not machine().machine_take_failure()
