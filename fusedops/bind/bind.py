@@ -181,12 +181,12 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
     reduced = find_reduced(op, name, x.shape, options)
     own = op.quantized or x.dtype
     dtype = own if options.get("dtype") is None else options["dtype"]
-    if op.quantized is not None and dtype != own:
+    if op.quantized is not None and dtype is not own:
         raise TypeError(
             f"{name}: y has the dtype of {op.store[-1]!r}, got dtype={shortened(dtype)}; leave "
             "dtype= out"
         )
-    if op.quantized is None and dtype not in FLOATING:
+    if op.quantized is None and (not isinstance(dtype, torch.dtype) or dtype not in FLOATING):
         got = shortened(dtype)
         raise TypeError(f"{name}: dtype must be one of {dtype_names(FLOATING)}, got {got}")
     training = options.get("training", True)

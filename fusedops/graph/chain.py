@@ -92,6 +92,12 @@ class _Chains:
         self.region = region
         self.operands: dict[str, fx.Node | float] = {}
         self.saved: list[fx.Node] = []
+        # The functors made here that may yet become another one: residuals that save nothing,
+        # factors and summands by the name of the operand, and an `Affine` without beta.
+        self.residuals: dict[Functor, Residual] = {}
+        self.factors: dict[Functor, str] = {}
+        self.summands: dict[Functor, str] = {}
+        self.without_beta: dict[Functor, Affine] = {}
 
     def name(self, wanted: str, value: Any) -> str:
         """The name of an operand: the wanted one, numbered where another has it."""
@@ -111,7 +117,10 @@ class _Chains:
             None if one is None else self.name(word, one)
             for word, one in (("gamma", gamma), ("beta", beta))
         ]
-        return [Affine(*names)]
+        made = Affine(*names)
+        if beta is None:
+            self.without_beta[made] = made
+        return [made]
 
     def side(self, segments: Sequence[Segment], before: bool) -> list[Functor]:
         made: list[Functor] = []
@@ -133,8 +142,8 @@ class _Chains:
         name = f"stream{len(self.saved) + 1 if self.saved else ''}"
         self.saved.append(node)
         dtype = _of(node).dtype
-        if made and isinstance(made[-1], Residual) and made[-1].save is None:
-            made[-1] = dataclasses.replace(made[-1], save=name, dtype=dtype)
+        if made and made[-1] in self.residuals:
+            made[-1] = dataclasses.replace(self.residuals[made[-1]], save=name, dtype=dtype)
         else:
             made.append(Save(name, dtype=dtype))
 
@@ -203,7 +212,7 @@ class _Chains:
             other = args[1] if args[0] is value else args[0]
             if sides:
                 return self._gate(sides, other)
-            return None if other is value else self._operand(Scale, "scale", other)
+            return None if other is value else self._scale(other)
         if sides or not args:
             return None
         if name in ("truediv", "div") and len(args) == 2 and args[0] is value:
@@ -224,14 +233,16 @@ class _Chains:
                     return Mask(self.name("mask", args[0]))
         return None
 
-    def _operand(self, kind: Any, word: str, other: Any) -> Functor | None:
+    def _scale(self, other: Any) -> Functor | None:
         constant = number(other)
         if constant is not None:
-            return kind(self.name(word, float(constant)))  # type: ignore[no-any-return]
+            return Scale(self.name("scale", float(constant)))
         found = example(other)
         if found is None or not found.dtype.is_floating_point:
             return None
-        return kind(self.name(word, other))  # type: ignore[no-any-return]
+        scale = Scale(self.name("scale", other))
+        self.factors[scale] = scale.scale
+        return scale
 
     def _sum(self, node: fx.Node, other: Any, value: fx.Node) -> Functor | None:
         if other is value or not {*node.kwargs} <= {"alpha"}:
@@ -246,8 +257,12 @@ class _Chains:
         if tensor is None or not tensor.dtype.is_floating_point:
             return None
         if same_shape(tensor.shape, _of(value).shape) or alpha != 1:
-            return Residual(self.name("residual", other), float(alpha))
-        return Bias(self.name("bias", other))
+            residual = Residual(self.name("residual", other), float(alpha))
+            self.residuals[residual] = residual
+            return residual
+        bias = Bias(self.name("bias", other))
+        self.summands[bias] = bias.bias
+        return bias
 
     def _gate(self, sides: list[fx.Node], other: Any) -> Functor | None:
         """The functor for ``x * act(gate)``, the gate being a tensor from outside."""
@@ -293,16 +308,18 @@ def _joined(store: list[Functor], region: Region, chains: _Chains) -> list[Funct
         return store
     made: list[Functor] = []
     for one in store:
-        before = made[-1] if made else None
-        if isinstance(one, Scale) and _is_vector(chains.operands[one.scale], region):
-            made.append(Affine(one.scale))
+        factor, summand = chains.factors.get(one), chains.summands.get(one)
+        if factor is not None and _is_vector(chains.operands[factor], region):
+            affine = Affine(factor)
+            chains.without_beta[affine] = affine
+            made.append(affine)
         elif (
-            isinstance(one, Bias)
-            and isinstance(before, Affine)
-            and before.beta is None
-            and _is_vector(chains.operands[one.bias], region)
+            summand is not None
+            and made
+            and made[-1] in chains.without_beta
+            and _is_vector(chains.operands[summand], region)
         ):
-            made[-1] = dataclasses.replace(before, beta=one.bias)
+            made[-1] = dataclasses.replace(chains.without_beta[made[-1]], beta=summand)
         else:
             made.append(one)
     return made
