@@ -30,7 +30,9 @@ def trained(program, inputs, seed=5):
     leaves = [t.detach().clone().requires_grad_(t.is_floating_point()) for t in inputs]
     torch.manual_seed(seed)
     outputs = listed(program(*leaves))
-    upstream = [randn(*y.shape, dtype=y.dtype, seed=90 + k) for k, y in enumerate(outputs)]
+    upstream = [
+        randn(*y.shape, dtype=y.dtype, seed=90 + k).to(y.device) for k, y in enumerate(outputs)
+    ]
     wanted = [t for t in leaves if t.requires_grad]
     gradients = torch.autograd.grad(outputs, wanted, upstream, allow_unused=True)
     return [y.detach() for y in outputs], list(gradients)

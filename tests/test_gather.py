@@ -206,6 +206,31 @@ def test_tables_and_indices_of_any_strides(device):
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("shared", [(4, 1, 300, 1), (300, 1), (1, 3, 1, 1)])
+def test_beside_gradients_of_other_rows(shared, heads, device):
+    """A block works on rows that share one operand; those that share an entry are then elsewhere.
+
+    The gradient of the table comes in x's shape from the kernel.
+    """
+    x = randn(4, 3, 300, 8, dtype=torch.float64, device=device, seed=1)
+    scale = randn(*shared, dtype=torch.float64, device=device, seed=2)
+    table = randn(6, heads, dtype=torch.float64, device=device, seed=3)
+    index = torch.arange(2400, device=device).view(300, 8) * 7 % 6
+    upstream = randn(*x.shape, dtype=torch.float64, device=device, seed=4)
+    op = fo.RMSNorm(load=[fo.Gather("table", "index"), fo.Scale("scale")], eps=1e-5)
+
+    def run(function):
+        return gradients(
+            lambda x, table, scale: function(x, table=table, index=index, scale=scale),
+            (x, table, scale),
+            upstream,
+        )
+
+    for got, wanted in zip(run(op)[1], run(op.unfused)[1], strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-11)
+
+
 def test_an_index_outside_of_the_table_is_nan(device):
     op = fo.Map(load=[fo.Gather("t", "i", dim=None)])
     x = torch.zeros(2, 6, device=device)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fusedops.functors import TableOf
 
-__all__ = ["SeenTable", "check_table", "contributions", "seen"]
+__all__ = ["SeenTable", "check_table", "contribution_sizes", "contributions", "seen"]
 
 
 class SeenTable(NamedTuple):
@@ -71,16 +71,27 @@ def seen(table: Tensor, one: TableOf, rank: int) -> SeenTable:
 def contributions(
     one: TableOf, table: Tensor, operands: Mapping[str, Any], rank: int, compute: torch.dtype
 ) -> Tensor:
-    """A tensor without memory of the shape in which a table's gradient comes: one that broadcasts.
+    """A tensor without memory of the shape in which a table's gradient comes."""
+    sizes = contribution_sizes(one, table.shape, operands[one.indices].shape, rank)
+    return torch.empty(sizes, dtype=compute, device="meta")
+
+
+def contribution_sizes(
+    one: TableOf, table: Sequence[int], index: Sequence[int], rank: int
+) -> list[int]:
+    """The shape in which a table's gradient comes, of one that broadcasts against x.
 
     It has the index's sizes, and the table's second one along its dimension of x.
+
+    Args:
+        one: The table and its dimension of x.
+        table: The shape of the table.
+        index: The shape of the index.
+        rank: The number of x's dimensions.
     """
-    index = operands[one.indices]
-    sizes = [1] * (rank - index.dim()) + list(index.shape)
-    if one.dim is not None:
-        at = one.dim % rank
-        sizes[at] = max(sizes[at], table.shape[1])
-        sizes = sizes[min(at, rank - index.dim()) :]
-    else:
-        sizes = list(index.shape)
-    return torch.empty(sizes, dtype=compute, device="meta")
+    if one.dim is None:
+        return list(index)
+    at = one.dim % rank
+    sizes = [1] * (rank - len(index)) + list(index)
+    sizes[at] = max(sizes[at], table[1])
+    return sizes[min(at, rank - len(index)) :]

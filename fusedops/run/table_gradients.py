@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from fusedops.bind.tables import contribution_sizes
 from fusedops.run.operand_gradients import lookup_of
 
 if TYPE_CHECKING:
@@ -44,13 +45,15 @@ def of_table(
     """The gradient of a table of this shape from that of each element of the index.
 
     Args:
-        each: The gradients of what was looked up, in the shape of `bind.tables.contributions`.
+        each: The gradients of what was looked up, in the shape of `bind.tables.contributions`, or
+            in x's shape where the rows that share them are not those that a block works on.
         index: The index.
         table: The table and its dimension of x.
         shape: The shape of the table.
         rank: The number of x's dimensions.
     """
     entries, heads = shape[0], shape[1] if len(shape) > 1 else 1
+    each = each.sum_to_size(contribution_sizes(table, shape, index.shape, rank))
     each = each[(None,) * (rank - each.dim())]
     index = index[(None,) * (rank - index.dim())].long()
     if heads > 1:

@@ -12,6 +12,7 @@ import platform
 import shutil
 
 import pytest
+import test_gather
 import torch
 from cases import (
     ADD_NORM,
@@ -194,6 +195,11 @@ def test_a_gather_and_positions_have_the_values_of_the_cpu():
     assert same_bits(got[1], want[1])
     for mine, theirs in zip(got[2:], want[2:], strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-4)
+
+
+def test_a_table_beside_a_gradient_of_other_rows():
+    with emulated():
+        test_gather.test_beside_gradients_of_other_rows((4, 1, 300, 1), 3, "cpu")
 
 
 @pytest.mark.parametrize("images", [(4, 8), *thorough((5, 7), (1, 1), (33, 31))])
