@@ -26,6 +26,9 @@ __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, help="Looks after the cache of built kernels.")
 
+#: The most names in one message.
+_CANDIDATES = 10
+
 _SECONDS = {"h": 3600, "d": 86400, "w": 7 * 86400}
 
 
@@ -91,8 +94,11 @@ def show(
     _, found = _items()
     begun = [item for item in found if item.folder.name.startswith(name)]
     if len(begun) != 1:
-        said = f"{len(begun)} entries begin with {name!r}, one must:"
-        raise _fail("\n  ".join([said, *(item.folder.name for item in begun or found)]))
+        names = [item.folder.name for item in begun or found]
+        said = [f"{len(begun)} entries begin with {name!r}, one must:", *names[:_CANDIDATES]]
+        if len(names) > _CANDIDATES:
+            said.append(f"and {len(names) - _CANDIDATES} others, see `fusedops cache list`")
+        raise _fail("\n  ".join(said))
     (item,) = begun
     known = {"folder": str(item.folder), "state": str(item.fault or "whole"), **item.meta}
     typer.echo(json.dumps(known, indent=1))

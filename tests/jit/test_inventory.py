@@ -130,6 +130,12 @@ class TestLooking:
         assert "0 entries begin with 'nothing'" in said
         assert name in said
 
+    def test_show_lists_a_few_of_many(self, cache: Path) -> None:
+        names = [make(cache, f"one{number}").name for number in range(13)]
+        said = run("show", "one")[1]
+        assert sum(name in said for name in names) == 10
+        assert "and 3 others, see `fusedops cache list`" in said
+
     @pytest.mark.parametrize("command", [["list"], ["verify"], ["show", "one"], ["clear", "--all"]])
     def test_that_the_folder_is_not_used_is_said(self, cache: Path, command: list[str]) -> None:
         make(cache, "one")
