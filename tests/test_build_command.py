@@ -132,7 +132,10 @@ class TestTheCommands:
             (("--operand", "x=float32:2,8"), "--operand belongs to a declaration"),
             (("fusedops.flagship:ATTENTION",), "--operand must give x"),
             (("no.such:OP", "--operand", "x=float32:2,8"), "no module 'no.such'"),
-            (("fusedops.flagship:ATTENTION", "--operand", "x=float32:2,8"), "'scale' is missing"),
+            (
+                ("fusedops.flagship:ATTENTION", "--operand", "x=float32:2,8"),
+                "missing; give --operand scale=DTYPE:",
+            ),
             (
                 (
                     *("fusedops.flagship:ADD_NORM", "--operand", "x=float32:2,8"),

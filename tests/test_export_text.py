@@ -133,8 +133,11 @@ def test_the_command(tmp_path, monkeypatch):
         (["fusedops.flagship:NONE"], "has no 'NONE'"),
         (["fusedops.flagship:Case"], "must be an op"),
         (["nowhere.to.be:found"], "no module 'nowhere.to.be'"),
-        (["fusedops.flagship:ATTENTION"], "operand 'scale' is missing"),
-        (["fusedops.flagship:ATTENTION", "--backward", "p"], "operand 'scale' is missing"),
+        (["fusedops.flagship:ATTENTION"], "missing; give --operand scale=DTYPE:"),
+        (
+            ["fusedops.flagship:ATTENTION", "--backward", "p"],
+            "missing; give --operand scale=DTYPE:",
+        ),
     ],
 )
 def test_what_the_command_refuses(words, message):

@@ -64,6 +64,7 @@ def export(
     try:
         found = words.declaration(op)
         given = words.signature(operand)
+        words.check_given(found, given)
         result = export_op(
             found,
             given.pop("x"),

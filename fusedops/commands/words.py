@@ -129,7 +129,18 @@ def bound(
     if result is not None:
         options["dtype"] = read_dtype(result)
     operands = {name: value for name, value in values.items() if name != "x"}
+    check_given(op, operands)
     return op.bind(values["x"], {**operands, **options}), options
+
+
+def check_given(op: RowOp, operands: Mapping[str, Any]) -> None:
+    """Raise ValueError for operands that no word gives, with the words that would."""
+    missing = [name for name in op.slots if name not in operands and name not in op.optional]
+    if missing:
+        words = [f"{k}=0.1" if k in op.probabilities else f"{k}=DTYPE:SIZES" for k in missing]
+        cure = " ".join(f"--operand {word}" for word in words)
+        verb = "is" if len(missing) == 1 else "are"
+        raise ValueError(f"{op.name}: {', '.join(map(repr, missing))} {verb} missing; give {cure}")
 
 
 def ints(text: str) -> tuple[int, ...]:
