@@ -28,7 +28,8 @@ from fusedops.errors import UnsupportedError, shortened
 from fusedops.functors import Functor
 from fusedops.ops import LayerNorm
 from fusedops.row_op import RowOp
-from fusedops.run.forward import columns_apart, make_plan
+from fusedops.run.forward import make_plan
+from fusedops.run.placing import columns_apart
 from fusedops.run.refusal import refuse
 
 __all__ = ["GroupNorm", "InstanceNorm"]

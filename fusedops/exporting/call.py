@@ -13,7 +13,7 @@ from torch import Tensor
 from fusedops.bind.bind import Bound, bind, floating
 from fusedops.declare.chains import OPTIONS
 from fusedops.errors import UnsupportedError
-from fusedops.run import forward
+from fusedops.run import placing
 from fusedops.run.gradient import Gradient
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def exported_call(op: RowOp, x: Any, arguments: Mapping[str, Any]) -> Bound:
             f"export: x must have elements, got shape {tuple(bound.x.shape)}: there is no kernel "
             "for none"
         )
-    if forward.columns_apart(bound):
+    if placing.columns_apart(bound):
         raise UnsupportedError(
             f"export: {op.name} over dimensions {bound.reduced} runs on copies of operands whose "
             "reduced dimensions do not lie one constant step apart; make x and its operands dense, "
