@@ -25,7 +25,7 @@ from fusedops.bind.generator import draw, draw_in_memory
 from fusedops.bind.layouts import check_layouts
 from fusedops.bind.scalars import check_offset, check_pair, check_probability, read_int, read_ints
 from fusedops.bind.shared_draws import check_shared, shared_dims
-from fusedops.declare.chains import OPTIONS
+from fusedops.declare.chains import OPTIONS, parted
 from fusedops.declare.declaration import Declaration
 from fusedops.declare.hints import check_declaration
 from fusedops.declare.interactive import CallSignature, ShownToUsers, for_users
@@ -37,7 +37,12 @@ from fusedops.reference.dropout_mask import keep_mask
 from fusedops.reference.unfused import run
 from fusedops.run.autograd import differentiate
 from fusedops.run.forward import make_plan
-from fusedops.run.refusal import is_of_classes, refuse, refuse_classes
+from fusedops.run.refusal import (
+    is_of_classes,
+    refuse,
+    refuse_classes,
+    stands_for_an_operator,
+)
 from fusedops.run.runnable import Runnable
 from fusedops.torch_ops.distributed import is_distributed
 from fusedops.torch_ops.tracing import call_operator
@@ -55,10 +60,6 @@ _FLAGS = {
     Role.PROBABILITY: _runtime.SLOT_PROBABILITY | _runtime.SLOT_NUMBER,
     Role.ROW: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR,
 }
-
-#: The gate's reasons for calls in which a torch mode or a tensor's class takes part, as in tracing.
-_DISPATCHED = (Reason.MODE, Reason.SUBCLASS, Reason.STORAGE)
-
 
 #: All live ops of this process by their `id`, so that equal declarations count separately.
 declared: weakref.WeakValueDictionary[int, RowOp] = weakref.WeakValueDictionary()
@@ -184,9 +185,7 @@ class RowOp(Runnable, metaclass=ShownToUsers):
         # Dynamo traces this method. Python itself calls the C++ runtime directly instead.
         if not torch.compiler.is_compiling():
             return _runtime.Dispatcher.__call__(self, x, **arguments)  # super() of a class's own
-        operands = {key: value for key, value in arguments.items() if key not in OPTIONS}
-        options = {key: value for key, value in arguments.items() if key in OPTIONS}
-        return self._traced(x, operands, options)
+        return self._traced(x, *parted(arguments))
 
     def _traced(self, x: Any, operands: dict[str, Any], options: dict[str, Any]) -> Any:
         """Run a call as an operator of torch, where torch traces or a mode takes part."""
@@ -210,10 +209,9 @@ class RowOp(Runnable, metaclass=ShownToUsers):
         Returns:
             An op that reduces dimensions of its x, that x, and operands and options, mixed.
         """
-        op, operands = self.given({k: v for k, v in arguments.items() if k not in OPTIONS})
-        if op is not self:
-            arguments = {**operands, **{k: v for k, v in arguments.items() if k in OPTIONS}}
-        return op, x, arguments
+        operands, options = parted(arguments)
+        op, given = self.given(operands)
+        return op, x, arguments if op is self else {**given, **options}
 
     def unfused(self, x: Tensor, /, **arguments: Any) -> Any:
         """Compute a call as a chain of torch operations instead of one fused kernel.
@@ -308,7 +306,7 @@ class RowOp(Runnable, metaclass=ShownToUsers):
         if reason is Reason.CAPTURE:
             drawn = draw_in_memory(x.device, self.dropouts, options.get("generator"), self.name)
             return self(x, **operands, **{**options, "generator": drawn})
-        if _stands_for_an_operator(reason, x):
+        if stands_for_an_operator(reason, x):
             check_layouts(self.name, {"x": x, **operands, "out": options.get("out")})
             try:
                 return self._traced(x, operands, options)
@@ -377,9 +375,7 @@ class RowOp(Runnable, metaclass=ShownToUsers):
         Raises:
             TypeError, ValueError: An argument is unknown, is missing or does not fit.
         """
-        options = {key: value for key, value in arguments.items() if key in OPTIONS}
-        operands = {key: value for key, value in arguments.items() if key not in OPTIONS}
-        return bind(self, x, operands, options)
+        return bind(self, x, *parted(arguments))
 
     def __dir__(self) -> list[str]:
         return for_users(type(self), super().__dir__())
@@ -389,15 +385,6 @@ class RowOp(Runnable, metaclass=ShownToUsers):
 
 
 _runtime.call_at_once(RowOp)
-
-
-def _stands_for_an_operator(reason: Reason, x: Any) -> bool:
-    """Whether a call that the gate stopped for this reason is one for torch's dispatcher."""
-    if reason is Reason.TRACING:
-        return torch._C._get_tracing_state() is None  # torch.jit.trace has no lists of names
-    return reason in _DISPATCHED or (
-        reason is Reason.DEVICE and isinstance(x, Tensor) and x.is_meta
-    )
 
 
 def _rebuild(

@@ -29,8 +29,8 @@ from fusedops.generate.target import ARCHS, Target
 from fusedops.generate.variant import Variant
 from fusedops.prebuild.build_all import build_all, variants
 from fusedops.prebuild.signature import Signature, of_call
-from fusedops.run import forward as plan
 from fusedops.run.gradient import described, gradient_of
+from fusedops.run.placing import columns_apart
 
 HERE = Path(__file__).parent
 
@@ -268,7 +268,7 @@ def test_a_call_whose_reduced_dimensions_are_apart_is_built_for(name, monkeypatc
     declared, x, arguments = APART[name]
     op = type(declared)(declared.load, declared.store)  # without the plans of other tests
     bound = op.bind(x, arguments)
-    assert plan.columns_apart(bound)
+    assert columns_apart(bound)
     built = {variant.key for variant in variants([of_call(bound)], Target.named("cpu"))}
     asked = set()
     before = Variant.kernel

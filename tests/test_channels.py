@@ -20,7 +20,8 @@ from fusedops.bind.bind import bind
 from fusedops.bind.geometry import place
 from fusedops.generate.target import Target
 from fusedops.jit import compile_cuda
-from fusedops.run.forward import columns_apart, describe
+from fusedops.run.forward import describe
+from fusedops.run.placing import columns_apart
 from fusedops.schedule import Schedule
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.schedule.row_partition import piece_columns

@@ -60,6 +60,7 @@ __all__ = [
     "functors_of",
     "operands_of",
     "optional_of",
+    "parted",
     "partners_of",
 ]
 
@@ -69,6 +70,12 @@ OPTIONS = ("dim", "normalized_shape", "dtype", "out", "training", "generator", "
 #: Names that no operand and no saved stream may have: results, options and x use them. So are
 #: those of the operator's statistics.
 _RESERVED = (*OPTIONS, "y", "x", "self")
+
+
+def parted(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The operands and the options among the keywords of a call."""
+    options = {key: value for key, value in arguments.items() if key in OPTIONS}
+    return {key: value for key, value in arguments.items() if key not in OPTIONS}, options
 
 
 def check_chain(op: Declaration, side: str, functors: Iterable[Functor]) -> tuple[Functor, ...]:

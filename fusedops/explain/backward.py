@@ -12,7 +12,7 @@ from torch import Tensor
 from fusedops.bind.bind import KEPT, Bound
 from fusedops.explain.report import Kept
 from fusedops.generate.target import Target
-from fusedops.run import forward
+from fusedops.run import placing
 from fusedops.run.backward import Backward
 from fusedops.run.gradient import described, gradient_of
 from fusedops.run.operand_gradients import Occurrence
@@ -101,7 +101,7 @@ class GradCall:
         return "; ".join(parts)
 
     def _describe(self, target: Target) -> Backward | None:
-        if forward.columns_apart(self.bound):
+        if placing.columns_apart(self.bound):
             return None
         told = self.gradient.describe(*described(self.bound, self.gradient), target)
         return None if told.apart else told

@@ -25,7 +25,7 @@ from fusedops.functors import Functor
 from fusedops.generate.target import Target, device_info
 from fusedops.generate.views import View
 from fusedops.reference.dropout_mask import threshold
-from fusedops.run import contiguous, forward
+from fusedops.run import contiguous, forward, placing
 from fusedops.run.forward import ForwardInfo
 from fusedops.run.refusal import refuse
 from fusedops.schedule import override
@@ -59,7 +59,7 @@ def explain(bound: Bound, target: Target | None = None) -> Explanation:
     described = bound._replace(keep=trains)
     copies: tuple[str, ...] = ()
     copied = 0
-    if launches and forward.columns_apart(bound):
+    if launches and placing.columns_apart(bound):
         described, copies, copied = _with_copies(bound)
         described = described._replace(keep=trains)
     info = forward.resolve(described, target) if launches else None

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.bind import Bound, bind, floating
-from fusedops.declare.chains import OPTIONS
+from fusedops.declare.chains import parted
 from fusedops.errors import UnsupportedError
-from fusedops.run import forward
+from fusedops.run import placing
 from fusedops.run.gradient import Gradient
 
 if TYPE_CHECKING:
@@ -33,15 +33,14 @@ def exported_call(op: RowOp, x: Any, arguments: Mapping[str, Any]) -> Bound:
     for key in _OF_A_CALL:
         if arguments.get(key) is not None:
             raise TypeError(f"export: {key} belongs to a call, not to what is exported; leave it")
-    options = {key: value for key, value in arguments.items() if key in OPTIONS}
-    operands = {key: _meta(value) for key, value in arguments.items() if key not in OPTIONS}
-    bound = bind(op, _meta(x), operands, options)
+    operands, options = parted(arguments)
+    bound = bind(op, _meta(x), {key: _meta(value) for key, value in operands.items()}, options)
     if bound.x.numel() == 0:
         raise ValueError(
             f"export: x must have elements, got shape {tuple(bound.x.shape)}: there is no kernel "
             "for none"
         )
-    if forward.columns_apart(bound):
+    if placing.columns_apart(bound):
         raise UnsupportedError(
             f"export: {op.name} over dimensions {bound.reduced} runs on copies of operands whose "
             "reduced dimensions do not lie one constant step apart; make x and its operands dense, "

@@ -107,7 +107,7 @@ def view_of(part: Part, place: Placed | None, width: int, columns: int) -> View:
     A tensor with rows is accessed as wide as `columns` allow, even where it has a single row: a
     batch of one then needs no kernel of its own.
     """
-    assert place is not None  # checked by the caller: run.forward.columns_apart
+    assert place is not None  # checked by the caller: run.placing.columns_apart
     _, _, dtype, patch, alignment, shared = part
     row_strides, column_stride, repeats = place
     if not width:

@@ -23,7 +23,7 @@ from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.jit.store import why_not_kept
 from fusedops.prebuild.signature import Signature
-from fusedops.run import contiguous, forward
+from fusedops.run import contiguous, forward, placing
 from fusedops.run.gradient import Gradient, described, gradient_of
 from fusedops.run.saved_tensors import RESULT
 
@@ -203,7 +203,7 @@ def _calls(one: Signature) -> Iterator[Bound]:
         bound = bind(op, x, operands, {**options, **training})
         if bound.x.numel() == 0:
             continue
-        if forward.columns_apart(bound):
+        if placing.columns_apart(bound):
             copied, values = contiguous.copies(bound)
             bound = bind(op, copied, values, contiguous.options(bound))
         yield bound

@@ -23,7 +23,7 @@ from fusedops.errors import UnsupportedError
 from fusedops.jit.lock import guard
 from fusedops.reference.unfused import run
 from fusedops.run.contiguous import run_on_copies
-from fusedops.run.forward import columns_apart
+from fusedops.run.placing import columns_apart
 from fusedops.run.saved_tensors import (
     RESULT,
     is_exact,

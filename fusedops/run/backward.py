@@ -33,7 +33,7 @@ from fusedops.generate.views import (
     view_of,
     widened,
 )
-from fusedops.run import forward
+from fusedops.run import forward, placing
 from fusedops.run.backward_schedule import (
     backward_schedule,
     in_one_block,
@@ -98,8 +98,8 @@ class Backward:
             parts["rows",] = whole._replace(shape=rows, strides=contiguous(rows))
         rank = len(inputs)
         summed = [rank + i for i, key in enumerate(results) if isinstance(key, Occurrence)]
-        self.drawn = forward.row_numbers(bound)
-        geometry = forward.placed(bound, list(parts.values()), self.drawn, summed)
+        self.drawn = placing.row_numbers(bound)
+        geometry = placing.placed(bound, list(parts.values()), self.drawn, summed)
         self.geometry = padded(geometry, reading.rank or rank_of(bound, geometry.sizes))
         places = self.geometry.placed[: len(parts)]
         self.apart = None in places
@@ -304,11 +304,11 @@ class Backward:
             compute=self.compute,
             sizes=geometry.sizes,
             columns=geometry.columns,
-            queries=forward.queries(bound),
-            first_query=first_query(bound.whole, forward.rows_of(bound)),
+            queries=placing.queries(bound),
+            first_query=first_query(bound.whole, placing.rows_of(bound)),
             operands=operands,
             outputs={n: views[saved_name(n)] for n in op.saves if saved_name(n) in views},
-            maps=forward.row_maps(bound, self.maps, self.drawn),
+            maps=placing.row_maps(bound, self.maps, self.drawn),
             tables=bound.tables,
             first_rows=first_rows(bound.whole, self.drawn),
             slots=self.slots,

@@ -15,7 +15,7 @@ from torch import Tensor
 from fusedops.bind.bind import Bound
 from fusedops.bind.geometry import Geometry
 from fusedops.generate.target import Target
-from fusedops.run import forward
+from fusedops.run import forward, placing
 from fusedops.run.operand_gradients import Occurrence, gradient_like
 from fusedops.run.reading import Reading, is_shared, may_broadcast
 from fusedops.schedule import Schedule, override
@@ -126,8 +126,8 @@ def _sums(bound: Bound, gradient: WantedGradients, reading: Reading) -> Iterator
             yield 1
         elif reading.broadcast and may_broadcast(bound, tensor):
             yield MANY_SUMS
-        elif any(dim < missing or own[dim] < shape[dim] for dim in forward.rows_of(bound)):
-            rows = forward.rows_of(bound)
+        elif any(dim < missing or own[dim] < shape[dim] for dim in placing.rows_of(bound)):
+            rows = placing.rows_of(bound)
             of_all = math.prod([own[dim] for dim in rows]) == 1
             many_rows = math.prod([shape[dim] for dim in rows]) >= ONE_SUM_ROWS
             yield 1 if of_all and many_rows and not reading.broadcast else MANY_SUMS

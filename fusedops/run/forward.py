@@ -10,39 +10,36 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fusedops import _runtime
 from fusedops.bind.bind import KEPT, Bound
-from fusedops.bind.geometry import Geometry, Placed, Strided, Virtual, place
+from fusedops.bind.geometry import Geometry
 from fusedops.bind.operands import FLOATING
-from fusedops.bind.positions import row_positions
-from fusedops.bind.shared_draws import drawn_rows
 from fusedops.bind.whole import first_query, first_rows
 from fusedops.errors import UnsupportedError
-from fusedops.generate.arguments import ArgumentWriter, RowMaps
+from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
-from fusedops.generate.views import (
-    Number,
-    Part,
-    View,
-    contiguous,
-    kept_part,
-    kept_view,
-    part_of,
-    view_of,
-    widened,
-)
+from fusedops.generate.views import Number, View, kept_view, view_of
 from fusedops.reference.unfused import run
-from fusedops.run.contiguous import dense_cure, run_on_copies
+from fusedops.run.contiguous import run_on_copies
 from fusedops.run.fallback_arch import serve
 from fusedops.run.kernel_members import forward_members
-from fusedops.run.reading import USUAL, Reading, is_shared, padded, rank_of, readings
+from fusedops.run.placing import (
+    columns_apart,
+    parts_of,
+    placed,
+    queries,
+    row_maps,
+    row_numbers,
+    rows_of,
+)
+from fusedops.run.reading import USUAL, Reading, padded, rank_of, readings
 from fusedops.run.runnable import Runnable
 from fusedops.schedule import Schedule, override
 from fusedops.schedule import forward as schedule
@@ -57,15 +54,9 @@ __all__ = [
     "ForwardInfo",
     "Variant",
     "check_columns",
-    "columns_apart",
     "describe",
     "make_plan",
-    "placed",
-    "queries",
     "resolve",
-    "row_maps",
-    "row_numbers",
-    "rows_of",
 ]
 
 #: The most elements for which a call on a CPU uses one thread only. Two threads against one,
@@ -77,9 +68,6 @@ HOST_GRAIN = 4096
 
 #: The most columns of a row in a GPU kernel, which counts them in 32 bits.
 MOST_COLUMNS = 2**31 - 1
-
-#: Maps from rows to their numbers in the dropout contract, by the dimensions that share a draw.
-DrawnRows: TypeAlias = "dict[tuple[int, ...], list[int]]"
 
 #: DLPack's type code and bits of each dtype that a kernel writes.
 DLPACK = {dtype: (4 if dtype is torch.bfloat16 else 2, dtype.itemsize * 8) for dtype in FLOATING}
@@ -200,7 +188,7 @@ def describe(bound: Bound, target: Target | None = None, reading: Reading = USUA
     """
     op, x = bound.op, bound.x
     target = target or Target.of(x.device)
-    inputs, outputs = _parts(bound, reading)
+    inputs, outputs = parts_of(bound, reading)
     drawn = row_numbers(bound)
     geometry = placed(bound, [*inputs.values(), *outputs.values()], drawn)
     geometry = padded(geometry, reading.rank or rank_of(bound, geometry.sizes))
@@ -305,109 +293,6 @@ def check_columns(name: str, columns: int) -> None:
             f"{name}: rows of {columns} columns, a GPU kernel holds at most {MOST_COLUMNS}; use "
             "op.unfused, or compute on the CPU"
         )
-
-
-def _parts(bound: Bound, reading: Reading = USUAL) -> tuple[dict[str, Part], dict[str, Part]]:
-    """The tensors that the kernel reads and the tensors that it writes, each by name."""
-    x, op, rank = bound.x, bound.op, bound.x.dim()
-    inputs = {"x": part_of(x, (_runtime.POINTER, 0))}
-    for name, value in bound.seen.items():
-        if isinstance(value, Tensor):
-            patch = (_runtime.POINTER, op.slots[name])
-            inputs[name] = part_of(value, patch, is_shared(bound, name, value, reading))
-    outputs = {}
-    for index, name in enumerate(bound.outputs):
-        patch = (_runtime.OUTPUT, index)
-        if name in bound.out:
-            part = part_of(bound.out[name], patch)
-        elif name == KEPT:
-            if op.kept:  # else there is nothing to write
-                shape = bound.output_shape(KEPT)
-                outputs[name] = kept_part(shape, bound.compute, patch, bound.reduced)
-            continue
-        else:
-            shape = bound.output_shape(name)
-            part = Part(shape, contiguous(shape), bound.output_dtype(name), patch, 16)
-        if name in op.maxima:
-            every = [1] * rank, [0] * rank  # one element for all rows
-            outputs[name] = Part(*every, part.dtype, patch, part.alignment, shared=True)
-        else:
-            outputs[name] = part if len(part.shape) == rank else widened(part, bound.reduced)
-    return inputs, outputs
-
-
-def placed(
-    bound: Bound, parts: Sequence[Part], drawn: DrawnRows, summed: Sequence[int] = ()
-) -> Geometry:
-    """Place the parts in their order, then the maps from a row to the numbers that functors read.
-
-    These are its query index, its numbers in the dropout contract and its coordinates.
-
-    A map that no functor reads is zero everywhere, so that it keeps no dimensions from merging.
-    `drawn` are the latter maps (`row_numbers`), and `summed` the indices of the parts that are sums
-    over what they are broadcast over.
-    """
-    shape = tuple(bound.x.shape)
-    query = [0] * len(shape)
-    if bound.op.causal and (rows := rows_of(bound)):
-        query[rows[-1]] = 1
-    operands: list[Strided] = [part[:2] for part in parts]
-    operands += (Virtual(query), *map(Virtual, drawn.values()))
-    operands += map(Virtual, _coordinates(bound).values())
-    sizes = [part.dtype.itemsize for part in parts] + [0] * (len(operands) - len(parts))
-    try:
-        return place(shape, bound.reduced, operands, sizes, summed)
-    except ValueError as error:
-        cure = dense_cure(bound, _parts(bound)[0], parts, operands, sizes)
-        raise UnsupportedError(
-            f"{bound.op.name}: x of shape {shape} and its operands broadcast in too many ways: "
-            f"{error}; {cure}, or use op.unfused"
-        ) from None
-
-
-def rows_of(bound: Bound) -> list[int]:
-    """The dimensions of x that are not reduced."""
-    return [dim for dim in range(bound.x.dim()) if dim not in bound.reduced]
-
-
-def queries(bound: Bound) -> int:
-    """The number of queries, for masks that are made from indices."""
-    rows = rows_of(bound)
-    return bound.counted[rows[-1]] if rows else 1
-
-
-def row_numbers(bound: Bound) -> DrawnRows:
-    """The maps from rows to their numbers in the dropout contract (`drawn_rows`) of a call."""
-    if not bound.dropout_slots:
-        return {}
-    return drawn_rows(bound.counted, bound.reduced, bound.drawing)
-
-
-def _coordinates(bound: Bound) -> dict[int, list[int]]:
-    """The maps from rows to the coordinates that functors read, by dimension."""
-    return row_positions(bound.op, bound.x.shape, bound.reduced)
-
-
-def row_maps(bound: Bound, places: Iterable[Placed | None], drawn: DrawnRows) -> RowMaps:
-    """The maps of a call from its rows, as `placed` has placed them after the parts."""
-    query, *others = [() if place is None else place.row_strides for place in places]
-    x = bound.x
-    return RowMaps(
-        query=query,
-        drawn_rows=dict(zip(drawn, others, strict=False)),
-        positions=dict(zip(_coordinates(bound), others[len(drawn) :], strict=True)),
-        columns=tuple([(dim, x.shape[dim]) for dim in bound.reduced]),
-        rank=x.dim(),
-    )
-
-
-def columns_apart(bound: Bound) -> bool:
-    """Whether some tensor's reduced dimensions do not merge into one, so that it needs a copy."""
-    if len(bound.reduced) == 1:
-        return False
-    inputs, outputs = _parts(bound)
-    parts = [*inputs.values(), *outputs.values()]
-    return None in placed(bound, parts, row_numbers(bound)).placed
 
 
 def _draws(bound: Bound) -> int:

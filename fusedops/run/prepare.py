@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.bind import Bound, bind
-from fusedops.run import contiguous, forward
+from fusedops.run import contiguous, forward, placing
 from fusedops.run.fallback_arch import serve
 from fusedops.run.gradient import described, gradient_of
 
@@ -36,7 +36,7 @@ def build_kernels(op: Runnable, bound: Bound) -> None:
     named = {"x": bound.x, **bound.operands}
     wanted = {name for name, t in named.items() if isinstance(t, Tensor) and t.requires_grad}
     trains = torch.is_grad_enabled() and bool(wanted)
-    if forward.columns_apart(bound):
+    if placing.columns_apart(bound):
         copied, values = contiguous.copies(bound)
         bound = bind(op, copied, values, contiguous.options(bound))
     bound = bound._replace(keep=trains)

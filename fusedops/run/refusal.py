@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Errors for calls that cannot take the fused path, from the reason that the C++ gate gave."""
+"""Calls that the C++ gate has stopped: those for the dispatcher of torch, errors for all others."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from fusedops.errors import UnsupportedError
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
 
+#: The gate's reasons for calls in which a torch mode or a tensor's class takes part, as in tracing.
+_DISPATCHED = (Reason.MODE, Reason.SUBCLASS, Reason.STORAGE)
 
 #: What is wrong and how to mend it, where the arguments themselves are all right.
 _MEANING = {
@@ -40,6 +42,15 @@ _MEANING = {
     Reason.STORAGE: "{without} has no memory of its own (fake, meta, zero or functional tensors); "
     "pass plain tensors, or use op.unfused",
 }
+
+
+def stands_for_an_operator(reason: Reason, x: Any) -> bool:
+    """Whether a call that the gate stopped for this reason is one for torch's dispatcher."""
+    if reason is Reason.TRACING:
+        return torch._C._get_tracing_state() is None  # torch.jit.trace has no lists of names
+    return reason in _DISPATCHED or (
+        reason is Reason.DEVICE and isinstance(x, Tensor) and x.is_meta
+    )
 
 
 def refuse(

@@ -12,7 +12,7 @@ import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from fusedops.bind.bind import find_reduced
-from fusedops.declare.chains import OPTIONS
+from fusedops.declare.chains import parted
 from fusedops.explain.forward import explain
 from fusedops.explain.report import Explanation
 from fusedops.torch_ops.column_parts import column_parts
@@ -33,8 +33,7 @@ def explain_sharded(op: Declaration, x: DTensor, arguments: Mapping[str, Any]) -
         TypeError, ValueError: An argument does not fit.
         UnsupportedError: No kernel can be made for the tensors' device or layout.
     """
-    operands = {key: value for key, value in arguments.items() if key not in OPTIONS}
-    options = {key: value for key, value in arguments.items() if key in OPTIONS}
+    operands, options = parted(arguments)
     op, operands = op.given(operands)
     check_order(op.name, {"x": x, **operands})
     reduced = find_reduced(op, op.name, x.shape, options)

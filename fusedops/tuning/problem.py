@@ -17,7 +17,7 @@ from fusedops.errors import UnsupportedError
 from fusedops.explain.forward import explain
 from fusedops.generate.target import Target
 from fusedops.row_op import RowOp
-from fusedops.run import forward
+from fusedops.run import forward, placing
 from fusedops.run.gradient import Gradient, described, gradient_of
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.testing import force_launch
@@ -57,7 +57,7 @@ def kernel_of(bound: Bound, kind: str, target: Target) -> Kernel:
             f"{op.name}: there is nothing to tune: without a reduction the launch configuration is "
             "a fixed one (fusedops/schedule/independent.py)"
         )
-    if forward.columns_apart(bound) or bound.x.numel() == 0:
+    if placing.columns_apart(bound) or bound.x.numel() == 0:
         raise UnsupportedError(
             f"{op.name}: there is no kernel to tune for x of shape {tuple(bound.x.shape)}: it has "
             "no elements, or its reduced dimensions do not lie in one; give another shape"

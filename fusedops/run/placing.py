@@ -1,0 +1,140 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Place a call: its tensors as rows and columns, and the maps from its rows to what functors read.
+
+Both passes are placed so, the backward pass with the parts of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from torch import Tensor
+
+from fusedops import _runtime
+from fusedops.bind.bind import KEPT, Bound
+from fusedops.bind.geometry import Geometry, Placed, Strided, Virtual, place
+from fusedops.bind.positions import row_positions
+from fusedops.bind.shared_draws import drawn_rows
+from fusedops.errors import UnsupportedError
+from fusedops.generate.arguments import RowMaps
+from fusedops.generate.views import Part, contiguous, kept_part, part_of, widened
+from fusedops.run.contiguous import dense_cure
+from fusedops.run.reading import USUAL, Reading, is_shared
+
+__all__ = [
+    "columns_apart",
+    "parts_of",
+    "placed",
+    "queries",
+    "row_maps",
+    "row_numbers",
+    "rows_of",
+]
+
+#: Maps from rows to their numbers in the dropout contract, by the dimensions that share a draw.
+DrawnRows: TypeAlias = "dict[tuple[int, ...], list[int]]"
+
+
+def parts_of(bound: Bound, reading: Reading = USUAL) -> tuple[dict[str, Part], dict[str, Part]]:
+    """The tensors that the kernel reads and the tensors that it writes, each by name."""
+    x, op, rank = bound.x, bound.op, bound.x.dim()
+    inputs = {"x": part_of(x, (_runtime.POINTER, 0))}
+    for name, value in bound.seen.items():
+        if isinstance(value, Tensor):
+            patch = (_runtime.POINTER, op.slots[name])
+            inputs[name] = part_of(value, patch, is_shared(bound, name, value, reading))
+    outputs = {}
+    for index, name in enumerate(bound.outputs):
+        patch = (_runtime.OUTPUT, index)
+        if name in bound.out:
+            part = part_of(bound.out[name], patch)
+        elif name == KEPT:
+            if op.kept:  # else there is nothing to write
+                shape = bound.output_shape(KEPT)
+                outputs[name] = kept_part(shape, bound.compute, patch, bound.reduced)
+            continue
+        else:
+            shape = bound.output_shape(name)
+            part = Part(shape, contiguous(shape), bound.output_dtype(name), patch, 16)
+        if name in op.maxima:
+            every = [1] * rank, [0] * rank  # one element for all rows
+            outputs[name] = Part(*every, part.dtype, patch, part.alignment, shared=True)
+        else:
+            outputs[name] = part if len(part.shape) == rank else widened(part, bound.reduced)
+    return inputs, outputs
+
+
+def placed(
+    bound: Bound, parts: Sequence[Part], drawn: DrawnRows, summed: Sequence[int] = ()
+) -> Geometry:
+    """Place the parts in their order, then the maps from a row to the numbers that functors read.
+
+    These are its query index, its numbers in the dropout contract and its coordinates.
+
+    A map that no functor reads is zero everywhere, so that it keeps no dimensions from merging.
+    `drawn` are the latter maps (`row_numbers`), and `summed` the indices of the parts that are sums
+    over what they are broadcast over.
+    """
+    shape = tuple(bound.x.shape)
+    query = [0] * len(shape)
+    if bound.op.causal and (rows := rows_of(bound)):
+        query[rows[-1]] = 1
+    operands: list[Strided] = [part[:2] for part in parts]
+    operands += (Virtual(query), *map(Virtual, drawn.values()))
+    operands += map(Virtual, _coordinates(bound).values())
+    sizes = [part.dtype.itemsize for part in parts] + [0] * (len(operands) - len(parts))
+    try:
+        return place(shape, bound.reduced, operands, sizes, summed)
+    except ValueError as error:
+        cure = dense_cure(bound, parts_of(bound)[0], parts, operands, sizes)
+        raise UnsupportedError(
+            f"{bound.op.name}: x of shape {shape} and its operands broadcast in too many ways: "
+            f"{error}; {cure}, or use op.unfused"
+        ) from None
+
+
+def rows_of(bound: Bound) -> list[int]:
+    """The dimensions of x that are not reduced."""
+    return [dim for dim in range(bound.x.dim()) if dim not in bound.reduced]
+
+
+def queries(bound: Bound) -> int:
+    """The number of queries, for masks that are made from indices."""
+    rows = rows_of(bound)
+    return bound.counted[rows[-1]] if rows else 1
+
+
+def row_numbers(bound: Bound) -> DrawnRows:
+    """The maps from rows to their numbers in the dropout contract (`drawn_rows`) of a call."""
+    if not bound.dropout_slots:
+        return {}
+    return drawn_rows(bound.counted, bound.reduced, bound.drawing)
+
+
+def _coordinates(bound: Bound) -> dict[int, list[int]]:
+    """The maps from rows to the coordinates that functors read, by dimension."""
+    return row_positions(bound.op, bound.x.shape, bound.reduced)
+
+
+def row_maps(bound: Bound, places: Iterable[Placed | None], drawn: DrawnRows) -> RowMaps:
+    """The maps of a call from its rows, as `placed` has placed them after the parts."""
+    query, *others = [() if place is None else place.row_strides for place in places]
+    x = bound.x
+    return RowMaps(
+        query=query,
+        drawn_rows=dict(zip(drawn, others, strict=False)),
+        positions=dict(zip(_coordinates(bound), others[len(drawn) :], strict=True)),
+        columns=tuple([(dim, x.shape[dim]) for dim in bound.reduced]),
+        rank=x.dim(),
+    )
+
+
+def columns_apart(bound: Bound) -> bool:
+    """Whether some tensor's reduced dimensions do not merge into one, so that it needs a copy."""
+    if len(bound.reduced) == 1:
+        return False
+    inputs, outputs = parts_of(bound)
+    parts = [*inputs.values(), *outputs.values()]
+    return None in placed(bound, parts, row_numbers(bound)).placed
