@@ -54,6 +54,8 @@ _FLAGS = {
     Role.VALUE: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR,
     Role.FLAGS: _runtime.SLOT_TENSOR,
     Role.IDS: _runtime.SLOT_TENSOR,
+    Role.ROW_IDS: _runtime.SLOT_TENSOR,
+    Role.KEY_IDS: _runtime.SLOT_TENSOR,
     Role.COUNT: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR,
     Role.TABLE: _runtime.SLOT_TENSOR,
     Role.INTEGER: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR,

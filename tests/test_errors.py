@@ -182,6 +182,34 @@ class TestOperands:
         with raises(ValueError, "Softmax", "n", "(4,)"):
             op(x, n=torch.zeros(4, dtype=torch.int64, device=device))
 
+    @pytest.mark.parametrize(
+        ("functor", "dtype", "sizes", "shape", "cure"),
+        [
+            (fo.Alibi("n"), torch.float32, (3, 8, 5, 8), (8,), "n[:, None, None]"),
+            (fo.Lengths("n"), torch.int64, (3, 4, 5, 8), (3,), "n[:, None, None, None]"),
+            (fo.Lengths("n"), torch.int64, (2, 4, 5, 8), (2, 4), "n[:, :, None, None]"),
+            (fo.Lengths("n"), torch.int64, (2, 4, 8, 8), (2, 1, 1, 8), "n.transpose(-2, -1)"),
+            (fo.Bias("n"), torch.float32, (2, 4, 5, 8), (2, 8), "n[:, None, None]"),
+            (fo.Segments("n", "k"), torch.int64, (2, 4, 8, 8), (8,), "n[:, None]"),
+            (fo.Segments("q", "n"), torch.int64, (2, 4, 2, 8), (2, 8), "n[:, None, None]"),
+            (fo.Segments("q", "n"), torch.int64, (8, 8), (8, 1), "n.transpose(-2, -1)"),
+        ],
+        ids=str,
+    )
+    def test_a_cure_for_a_shape_works(self, functor, dtype, sizes, shape, cure):
+        op, x, n = fo.Softmax(load=[functor]), torch.zeros(sizes), torch.ones(shape, dtype=dtype)
+        others = {name: torch.ones((), dtype=dtype) for name in op.slots if name != "n"}
+        with raises(ValueError, "'n'", str(shape), str(sizes), cure):
+            op.unfused(x, n=n, **others)
+        op.unfused(x, n=eval(cure), **others)
+
+    def test_without_a_cure_the_shape_is_named(self):
+        x, n = torch.zeros(2, 4, 5, 8), torch.ones(2, 1, 1, 8, dtype=torch.int64)
+        with raises(ValueError, "'n'", "(2, 1, 1, 8)", "broadcasts against (2, 4, 5, 1)"):
+            fo.Softmax(load=[fo.Lengths("n")])(x, n=n)
+        with raises(ValueError, "'n'", "n[:, None, None]"):
+            fo.Softmax(sink="n")(x, n=torch.zeros(4))
+
     @pytest.mark.parametrize("p", [-0.1, 1.0001, 2, float("nan"), float("inf")])
     @pytest.mark.parametrize("training", [True, False])
     def test_a_probability_outside_its_range(self, x, p, training):
@@ -191,7 +219,7 @@ class TestOperands:
             DROPPED.dropout_mask((3, 4), 0, 0, p)
 
     def test_a_probability_that_is_no_number(self, x, device):
-        with raises(TypeError, "Softmax", "p"):
+        with raises(TypeError, "Softmax", "p", "float(p)"):
             DROPPED(x, p="0.1")
         with raises(TypeError, "Softmax", "p"):
             DROPPED(x, p=torch.rand(3, device=device))

@@ -41,6 +41,9 @@ SHAPES = [
     (2, 1, 5, 8),
 ]
 
+#: Those of operands that have one number a row.
+ROW_SHAPES = [shape for shape in SHAPES if shape[-1:] in ((), (1,))]
+
 STORE = examples("softmax", "store")
 LOAD = {op: examples(op, "load") for op in ("softmax", "log_softmax", "layer_norm", "rms_norm")}
 EPS = {"softmax": 0.0, "log_softmax": 0.0, "layer_norm": 1e-5, "rms_norm": 1e-6, "map": 0.0}
@@ -54,11 +57,15 @@ class Making:
         self.operands = {}
         self.numbers = 0
 
-    def value(self):
+    def value(self, shapes=SHAPES):
         number = len(self.operands)
-        shape = SHAPES[number % len(SHAPES)]
+        shape = shapes[number % len(shapes)]
         value = randn(*shape, dtype=self.dtype, device=self.device, seed=100 + number)
         return self.named(value)
+
+    def row_value(self):
+        """A value that is the same in all columns."""
+        return self.value(ROW_SHAPES)
 
     def positive(self):
         """A value that is no smaller than a half."""

@@ -76,7 +76,9 @@ def summed_bound(op, x, operands, upstream, options, name):
         _, terms = run(op.unfused, x, operands, upstream, options)
         size = terms["x"].abs().sum() + upstream["y"].abs().sum()
         return 2 * x.numel() * torch.finfo(x.dtype).eps * size
-    wide = x.shape if name not in op.row_operands else (*x.shape[:-1], 1)
+    # What has one number a row is summed in each row first, in one order wherever the row lies.
+    roles = {operand.name: operand.role for operand in op.operands}
+    wide = (*x.shape[:-1], 1) if roles[name] is fo.functors.Role.ROW else x.shape
     full = {**operands, name: value.expand(wide)}
     _, terms = run(op.unfused, x, full, upstream, options)
     size = terms[name].abs().sum_to_size(value.shape)

@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from fusedops.bind import places
 from fusedops.bind.geometry import mismatch
 from fusedops.functors import Role
 
@@ -25,7 +28,16 @@ _DTYPES = {
     Role.FLAGS: _FLAGS,
     Role.COUNT: _COUNTS,
     Role.IDS: _IDS,
+    Role.ROW_IDS: _IDS,
+    Role.KEY_IDS: _IDS,
     Role.INTEGER: (*_FLAGS, *_IDS),
+}
+
+#: What an operand is that has size 1 in the reduced dimensions.
+_SINGLE = {
+    Role.ROW: "has one number a row",
+    Role.COUNT: "counts columns a row",
+    Role.ROW_IDS: "has one id a query",
 }
 
 
@@ -46,6 +58,8 @@ def check_tensor(
             Role.FLAGS: f"write {key} != 0 (True is masked out) or {key} == 0, whichever is meant",
             Role.COUNT: f"convert it with {key}.long()",
             Role.IDS: f"convert it with {key}.long()",
+            Role.ROW_IDS: f"convert it with {key}.long()",
+            Role.KEY_IDS: f"convert it with {key}.long()",
             Role.INTEGER: f"convert it with {key}.long()",
         }[role]
         if value.is_complex():
@@ -53,19 +67,38 @@ def check_tensor(
         raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {value.dtype}; {cure}")
     if role is Role.TABLE:
         return  # its shape is `check_table`'s to check
-    check_shape(name, key, value, x)
-    if role in (Role.COUNT, Role.ROW):
-        own = (1,) * (x.dim() - value.dim()) + tuple(value.shape)
-        if any(own[dim] != 1 for dim in reduced):
-            what = "counts columns a row" if role is Role.COUNT else "has one number a row"
-            raise ValueError(
-                f"{name}: operand {key!r} {what}, so it must have size 1 in the reduced dimension, "
-                f"got shape {tuple(value.shape)}; use {key}[..., None]"
-            )
+    if role in _SINGLE:
+        _check_single(name, key, value, x, reduced, _SINGLE[role], "in the reduced dimension")
+    elif role is Role.KEY_IDS:
+        rows = [dim for dim in range(x.dim()) if dim not in reduced]
+        where = "in the dimension of the queries"
+        _check_single(name, key, value, x, rows[-1:], "has one id a key", where)
+    else:
+        check_shape(name, key, value, x)
 
 
-def check_shape(name: str, key: str, value: Tensor, x: Tensor) -> None:
-    """Raise ValueError for a tensor operand that does not broadcast against x."""
+def _check_single(
+    name: str, key: str, value: Tensor, x: Tensor, single: Sequence[int], what: str, where: str
+) -> None:
+    """Raise ValueError for an operand that does not broadcast against x with size 1 in `single`."""
+    check_shape(name, key, value, x, single)
+    absent = x.dim() - value.dim()
+    if any(dim >= absent and value.shape[dim - absent] != 1 for dim in single):
+        cure = places.cure(key, x.shape, value.shape, single)
+        if not cure:
+            wanted = places.wanted(x.shape, single)
+            cure = f"give it a shape that broadcasts against {wanted}"
+        raise ValueError(
+            f"{name}: operand {key!r} {what}, so it must have size 1 {where}, "
+            f"got shape {tuple(value.shape)} for x of shape {tuple(x.shape)}; {cure}"
+        )
+
+
+def check_shape(name: str, key: str, value: Tensor, x: Tensor, single: Sequence[int] = ()) -> None:
+    """Raise ValueError for a tensor operand that does not broadcast against x.
+
+    The cure is one with size 1 in the dimensions `single`.
+    """
     shape, own = x.shape, value.shape
     if own == shape or own == shape[len(shape) - len(own) :]:  # mostly, and sooner found
         return
@@ -76,10 +109,12 @@ def check_shape(name: str, key: str, value: Tensor, x: Tensor) -> None:
             if wrong.wanted is None
             else f"size {wrong.got} in dimension {wrong.dim} where x has {wrong.wanted}"
         )
+        cure = places.cure(key, shape, own, single)
+        if not cure:
+            cure = f"give it a shape that broadcasts against {places.wanted(shape, single)}"
         raise ValueError(
             f"{name}: operand {key!r} of shape {tuple(own)} does not broadcast against x "
-            f"of shape {tuple(shape)}: {detail}; add or expand dimensions, as torch's "
-            "broadcasting wants"
+            f"of shape {tuple(shape)}: {detail}; {cure}"
         )
 
 

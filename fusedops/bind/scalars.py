@@ -146,11 +146,19 @@ def read_number(name: str, key: str, role: Role, value: Any) -> float:
         if role is Role.PROBABILITY and 0.0 <= value <= 1.0:
             return value
     if (
-        role in (Role.FLAGS, Role.IDS)
+        role in (Role.FLAGS, Role.IDS, Role.ROW_IDS, Role.KEY_IDS)
         or isinstance(value, bool)
         or not isinstance(value, numbers.Real)
     ):
         cure = f"; make a tensor with torch.as_tensor({key})" if hasattr(value, "__len__") else ""
+        if role is Role.PROBABILITY:  # which is no tensor
+            cure = f"; use {key}[0], one number" if isinstance(value, (list, tuple)) else ""
+        if isinstance(value, (str, bytes)):
+            cure = f"; use float({key})"
+            if role in (Role.COUNT, Role.INTEGER):
+                cure = f"; use int({key})"
+            elif role not in (Role.VALUE, Role.ROW, Role.PROBABILITY):
+                cure = "; text is no tensor"
         raise TypeError(
             f"{name}: operand {key!r} must be {role.value}, got {type(value).__name__}{cure}"
         )

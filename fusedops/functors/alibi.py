@@ -31,16 +31,16 @@ class Alibi(Positioned):
     a constant a row.
 
     Args:
-        slopes: The name of an operand: a floating tensor that broadcasts against x, or a number.
-            One slope a head has shape (heads, 1, 1) for x of shape (batch, heads, queries, keys).
-            A tensor has a gradient.
+        slopes: The name of an operand: a floating tensor that broadcasts against x and has size 1
+            in the reduced dimension, or a number. One slope a head has shape (heads, 1, 1) for x of
+            shape (batch, heads, queries, keys). A tensor has a gradient.
         align, offset: As for `Causal`.
         optional: Whether a call may leave the operand out or give None for it; it then runs without
             the functor.
 
     Raises:
         TypeError, ValueError: slopes cannot be the name of an operand, or align or offset is
-            refused as by `Causal`.
+            refused as by `Causal`. A call: a tensor has several slopes a row.
 
     >>> import torch, fusedops as fo
     >>> fo.Softmax(load=[fo.Alibi("slopes")])(torch.zeros(2, 2), slopes=1.0)
@@ -60,7 +60,10 @@ class Alibi(Positioned):
         self.check_position()
 
     def operands(self) -> tuple[Operand, ...]:
-        return (Operand(self.slopes, Role.VALUE),)
+        return (Operand(self.slopes, Role.ROW),)
+
+    def gradients(self) -> tuple[str | None, ...]:
+        return (self.slopes,)
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         return x - chain.value(self.slopes) * self.ahead(chain).abs().to(x.dtype)

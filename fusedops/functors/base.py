@@ -45,6 +45,8 @@ class Role(enum.Enum):
     FLAGS = "a bool tensor"
     COUNT = "an int32 or int64 tensor or an int"
     IDS = "a tensor of integers"
+    ROW_IDS = "a tensor of integers, one id a query"
+    KEY_IDS = "a tensor of integers, one id a key"
     TABLE = "a floating-point tensor"
     INTEGER = "a tensor of integers or bools, or an int"
     PROBABILITY = "a float in [0, 1]"

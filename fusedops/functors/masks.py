@@ -241,14 +241,16 @@ class Segments(Functor):
 
     Args:
         queries: The name of an operand: a tensor of integers (uint8, int8, int16, int32 or int64)
-            that broadcasts against x. One id a query has shape (batch, 1, queries, 1) for x of
-            shape (batch, heads, queries, keys).
-        keys: The same for keys: (batch, 1, 1, keys), say. The two may be of different dtypes.
+            that broadcasts against x and has size 1 in the reduced dimension. One id a query has
+            shape (batch, 1, queries, 1) for x of shape (batch, heads, queries, keys).
+        keys: The same for keys, with size 1 in the dimension of the queries, x's last that is not
+            reduced: (batch, 1, 1, keys), say. The two may be of different dtypes.
         optional: Whether a call may leave both out or give None for them; it then runs without the
             functor.
 
     Raises:
-        TypeError, ValueError: queries or keys cannot be the name of an operand.
+        TypeError, ValueError: queries or keys cannot be the name of an operand. A call: a tensor
+            has several ids a query, or a key.
 
     >>> import torch, fusedops as fo
     >>> op, ids = fo.Softmax(load=[fo.Segments("q", "k")]), torch.tensor([0, 0, 1])
@@ -270,7 +272,7 @@ class Segments(Functor):
         check_flag(self, "optional")
 
     def operands(self) -> tuple[Operand, ...]:
-        return (Operand(self.queries, Role.IDS), Operand(self.keys, Role.IDS))
+        return (Operand(self.queries, Role.ROW_IDS), Operand(self.keys, Role.KEY_IDS))
 
     def masked(self, chain: Chain) -> Tensor:
         queries: Tensor = chain.tensor(self.queries)

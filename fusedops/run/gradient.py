@@ -47,6 +47,8 @@ _FLAGS = {
     Role.VALUE: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
     Role.FLAGS: _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
     Role.IDS: _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
+    Role.ROW_IDS: _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
+    Role.KEY_IDS: _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
     Role.COUNT: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
     Role.TABLE: _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
     Role.INTEGER: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,

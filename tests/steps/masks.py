@@ -110,7 +110,7 @@ class Segments(Masking, word="segments"):
 class Alibi(Step, word="alibi"):
     functor = "Alibi"
     softmax_only = True
-    examples = {"alibi": lambda make: (make.value(), "top-left", 1)}
+    examples = {"alibi": lambda make: (make.row_value(), "top-left", 1)}
 
     @staticmethod
     def declare(kind, slopes, align, offset):
