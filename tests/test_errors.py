@@ -11,6 +11,15 @@ from references import Chain
 
 import fusedops as fo
 
+
+def doubled(x):
+    return 2 * x
+
+
+def moved(x, by, times):
+    return x + by * times
+
+
 WRONG = (TypeError, ValueError)
 
 BIASED = fo.Softmax(load=[fo.Bias("b")])
@@ -58,6 +67,23 @@ class TestDeclarations:
     def test_a_stream_is_saved_in_the_load(self, op):
         with raises(ValueError, op.__name__, "Residual", "save", "load"):
             op(store=[fo.Residual("r", save="stream")])
+
+    @pytest.mark.parametrize(
+        ("thing", "cure"),
+        [
+            ("scale", "fusedops.Scale('scale')"),
+            ("mask", "fusedops.Mask('mask')"),
+            ("mine", "fusedops.Scale('mine')"),
+            (doubled, "write fusedops.functor(doubled)()"),
+            (moved, "write fusedops.functor(moved)('by', 'times')"),
+            (torch.exp, "a Python function that calls it, decorated with fusedops.functor"),
+        ],
+        ids=["scale", "mask", "name", "function", "operands", "builtin"],
+    )
+    def test_the_cure_for_what_is_no_functor(self, thing, cure):
+        for op in (fo.Softmax, fo.Map):
+            with raises(TypeError, op.__name__, "load must hold functors", cure):
+                op(load=[thing])
 
     def test_one_output_is_not_saved_over_another(self):
         for name in ("y", "stream"):

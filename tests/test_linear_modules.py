@@ -128,6 +128,8 @@ def test_settings(device):
     assert fo.nn.Linear(8, 4).op() is fo.nn.Linear(3, 2).op()
     with raises(TypeError, "Linear: activation must be a functor"):
         fo.nn.Linear(8, 4, activation=functional.gelu)
+    with raises(TypeError, "MLP: activation must be a functor", "class gelu", "write gelu()"):
+        fo.nn.MLP(8, 4, activation=gelu)
     with raises(ValueError, "MLP: activation must take no operands", "['b']"):
         fo.nn.MLP(8, 4, activation=fo.Bias("b"))
     with raises(ValueError, "Linear: p must be a probability"):

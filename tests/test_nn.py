@@ -400,6 +400,16 @@ REFUSED = {
     "shape of one": (lambda: ResidualLayerNorm(1)(X, X), ValueError, "normalized_shape"),
     "no tensor": (lambda: ResidualLayerNorm(2)([1.0, 2.0], X), TypeError, "x must be"),
     "residual": (lambda: ResidualLayerNorm(24)(X, X[:, 1:]), ValueError, "'residual'"),
+    "no residual": (
+        lambda: ResidualLayerNorm(24)(X),
+        TypeError,
+        "ResidualLayerNorm: missing argument 'residual'",
+    ),
+    "no residual of a chain": (
+        lambda: fo.nn.ResidualRMSNorm(24).unfused(X),
+        TypeError,
+        "ResidualRMSNorm: missing argument 'residual'",
+    ),
     "mask": (
         lambda: AttentionSoftmax()(X, mask=X),
         TypeError,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from fusedops.declare.suggested import for_functor
 from fusedops.errors import shortened
 from fusedops.functors import Functor, Operand, Role, TableOf, check_stream
 
@@ -191,7 +192,7 @@ def functors_of(
             )
         if not isinstance(functor, Functor):
             said = f"{name}: {side} must hold functors, got {shortened(functor)}"
-            raise TypeError(f"{said}{cure_of(chain)}")
+            raise TypeError(f"{said}{cure_of(chain) or for_functor(functor)}")
     return chain
 
 

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
+from fusedops.declare.suggested import FUNCTORS
 from fusedops.errors import shortened
 
 if TYPE_CHECKING:
@@ -16,28 +17,6 @@ if TYPE_CHECKING:
 
 #: The option of a call, by the name that other libraries have for it.
 _OPTIONS = {"axis": "dim", "axes": "dim", "seed": "generator", "rng": "generator"}
-
-#: The functor to declare, by the name of the argument that other libraries have in its place.
-_FUNCTORS = {
-    "scale": "Scale('scale')",
-    "temperature": "Scale('inverse_temperature')",
-    "bias": "Bias('bias')",
-    "mask": "Mask('mask')",
-    "attn_mask": "Mask('mask')",
-    "causal": "Causal()",
-    "is_causal": "Causal()",
-    "window": "Window(left)",
-    "lengths": "Lengths('lengths')",
-    "alibi": "Alibi('slopes')",
-    "p": "Dropout('p')",
-    "dropout": "Dropout('p')",
-    "dropout_p": "Dropout('p')",
-    "residual": "Residual('residual')",
-    "gamma": "Affine('gamma', 'beta')",
-    "beta": "Affine('gamma', 'beta')",
-    "weight": "Affine('weight', 'bias')",
-    "elementwise_affine": "Affine('weight', 'bias')",
-}
 
 #: Functors that may stand only in the load of an op that has masks, and where rows are scores.
 _MASKS = ("Mask", "Causal", "Window", "Lengths")
@@ -62,8 +41,8 @@ def for_call(op: Declaration, name: str, options: Iterable[str]) -> str:
         return "; x is given once, and by its position"
     if name in _OPTIONS:
         return f"; say {_OPTIONS[name]}="
-    if name in _FUNCTORS and not op.slots:
-        return f"; declare a functor for it in load or store, such as {_FUNCTORS[name]}"
+    if name in FUNCTORS and not op.slots:
+        return f"; declare a functor for it in load or store, such as {FUNCTORS[name]}"
     return nearest(name, (*op.slots, *options))
 
 
@@ -106,7 +85,7 @@ def _for_declaration(kind: type, name: str, known: list[str], options: Collectio
     option = _OPTIONS.get(name, name)
     if option in options:
         return f"; {option} is an option of the call: {title}(...)(x, {option}=...)"
-    functor = _FUNCTORS.get(name, "")
+    functor = FUNCTORS.get(name, "")
     stands = masks if functor.startswith(_MASKS) else scores or not functor.startswith(_SCORES)
     if functor and stands:
         side = "store" if functor.startswith(("Affine", "Dropout")) else "load"

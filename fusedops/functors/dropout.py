@@ -29,6 +29,10 @@ class Dropout(Functor):
     ``generator=`` of a call determine seed and offset. A call with p = 0 or ``training=False`` runs
     without the functor; p = 1 gives zeros.
 
+    p is rounded to the nearest multiple of 2**-16, half to even, but never to 0 or 1: 0.1 drops
+    with probability 6554/65536. What is kept is multiplied by the inverse of the rounded
+    probability of being kept, so it is the rounded p that the expectation is exact for.
+
     With `shared`, elements that differ only in their coordinates along those dimensions are kept or
     zeroed together: ``shared=-1`` drops whole rows of the last dimension, ``shared=(1, 2)`` is
     stochastic depth per sample for x of shape (batch, tokens, channels), and ``shared=-3`` the

@@ -24,6 +24,10 @@ __all__ = ["Causal", "Lengths", "Mask", "Segments", "Window"]
 class Mask(Functor):
     """``x.masked_fill(mask, -inf)``, by selection: what lies under the mask cannot leak.
 
+    True is masked out, as by torch's ``masked_fill`` and ``key_padding_mask``. It takes part with
+    ``keep=True``, as in the bool ``attn_mask`` of torch's ``scaled_dot_product_attention`` and in
+    the ``mask=`` of `fusedops.nn.AttentionSoftmax`, which declares ``Mask("mask", keep=True)``.
+
     Args:
         mask: The name of an operand: a bool tensor that broadcasts against x, in the reduced
             dimension as well.
@@ -118,6 +122,9 @@ class Window(Positioned):
     ``q' = q + offset``, and ``q + offset + keys - queries`` with ``align="bottom-right"``. Queries
     are x's last dimension that is not reduced, keys are the columns. No tensor is read, and masked
     columns are not loaded.
+
+    The query's own key counts in neither size: a query sees up to ``left + 1 + right`` keys. The
+    ``sliding_window`` of transformers counts it, so that ``sliding_window=w`` is ``Window(w - 1)``.
 
     Args:
         left, right: How many keys before and after q' a query sees; None is no limit on that side,

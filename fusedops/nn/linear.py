@@ -19,6 +19,11 @@ __all__ = ["Linear", "check_activation", "tail"]
 
 def check_activation(module: str, activation: Functor | None) -> Functor | None:
     """A functor without operands, or None; raises TypeError or ValueError for anything else."""
+    if isinstance(activation, type) and issubclass(activation, Functor):
+        raise TypeError(
+            f"{module}: activation must be a functor or None, got the class "
+            f"{activation.__name__}; call it: write {activation.__name__}()"
+        )
     if activation is not None and not isinstance(activation, Functor):
         raise TypeError(
             f"{module}: activation must be a functor or None, got {shortened(activation)}; make "

@@ -45,12 +45,14 @@ class _Residual(Declares, Generic[ResultT]):
         ) -> ResultT:
             """As `forward`."""
 
-    def forward(self, x: Tensor, residual: Tensor, *, input_bias: Tensor | None = None) -> ResultT:
+    def forward(
+        self, x: Tensor, residual: Tensor | None = None, *, input_bias: Tensor | None = None
+    ) -> ResultT:
         """Normalise the sum.
 
         Args:
             x: What is added to the residual, ``[..., *normalized_shape]``.
-            residual: Broadcasts against x.
+            residual: Broadcasts against x; a call has to give it.
             input_bias: Added to x before dropout; broadcasts against x.
 
         Returns:
@@ -64,7 +66,9 @@ class _Residual(Declares, Generic[ResultT]):
         result: ResultT = op(x, **self._call(x, residual, input_bias))
         return result
 
-    def unfused(self, x: Tensor, residual: Tensor, *, input_bias: Tensor | None = None) -> ResultT:
+    def unfused(
+        self, x: Tensor, residual: Tensor | None = None, *, input_bias: Tensor | None = None
+    ) -> ResultT:
         """The same as a chain of torch calls: same arguments, same results, same dropout mask."""
         op = self._op_of(x, input_bias)
         result: ResultT = op.unfused(x, **self._call(x, residual, input_bias))
@@ -87,7 +91,14 @@ class _Residual(Declares, Generic[ResultT]):
         save = "stream" if self.return_stream else None
         return [*load, Residual("residual", alpha=self.alpha, save=save)]
 
-    def _call(self, x: Tensor, residual: Tensor, input_bias: Tensor | None) -> dict[str, Any]:
+    def _call(
+        self, x: Tensor, residual: Tensor | None, input_bias: Tensor | None
+    ) -> dict[str, Any]:
+        if residual is None:  # Python's own error would name neither the module nor a cure
+            raise TypeError(
+                f"{type(self).__name__}: missing argument 'residual', the tensor that x is added "
+                "to; call the module with (x, residual), or use the norm of torch without it"
+            )
         arguments = self._parameters_for(x)
         arguments["residual"] = residual
         if input_bias is not None:

@@ -1,0 +1,43 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The functors that errors suggest: for a name from elsewhere, and for what is no functor."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+#: The functor to declare, by the name of the argument that other libraries have in its place.
+FUNCTORS = {
+    "scale": "Scale('scale')",
+    "temperature": "Scale('inverse_temperature')",
+    "bias": "Bias('bias')",
+    "mask": "Mask('mask')",
+    "attn_mask": "Mask('mask')",
+    "causal": "Causal()",
+    "is_causal": "Causal()",
+    "window": "Window(left)",
+    "lengths": "Lengths('lengths')",
+    "alibi": "Alibi('slopes')",
+    "p": "Dropout('p')",
+    "dropout": "Dropout('p')",
+    "dropout_p": "Dropout('p')",
+    "residual": "Residual('residual')",
+    "gamma": "Affine('gamma', 'beta')",
+    "beta": "Affine('gamma', 'beta')",
+    "weight": "Affine('weight', 'bias')",
+    "elementwise_affine": "Affine('weight', 'bias')",
+}
+
+
+def for_functor(given: Any) -> str:
+    """The cure for an element of a chain that is a name or a function; empty for anything else."""
+    if isinstance(given, str):
+        known = FUNCTORS.get(given, f"Scale({given!r})")
+        return f"; a name is given to a functor: write fusedops.{known}, say"
+    if inspect.isfunction(given) and given.__name__.isidentifier():
+        operands = ", ".join(map(repr, [*inspect.signature(given).parameters][1:]))
+        return f"; make a functor of it: write fusedops.functor({given.__name__})({operands})"
+    if inspect.isroutine(given):
+        return "; write a Python function that calls it, decorated with fusedops.functor"
+    return ""
