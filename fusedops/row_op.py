@@ -147,10 +147,11 @@ class RowOp(Runnable, metaclass=ShownToUsers):
         device and broadcasts against x. What an operand takes depends on who names it:
 
         - a value: a floating-point tensor, or a real number;
-        - a number a row, as a sink: such a tensor of size 1 in the reduced dimension, or a real
-          number;
+        - a number a row, as a sink or a slope: such a tensor of size 1 in the reduced dimension, or
+          a real number;
         - a mask: a bool tensor;
-        - ids: a tensor of integers, uint8, int8, int16, int32 or int64;
+        - ids: a tensor of integers, uint8, int8, int16, int32 or int64; ids of queries have size 1
+          in the reduced dimension, and ids of keys in that of the queries;
         - a count of columns: an int32 or int64 tensor of size 1 in the reduced dimension, or an
           int;
         - a probability: a number in [0, 1].
