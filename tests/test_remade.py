@@ -25,7 +25,7 @@ LOADS = {
     "affine, scale": (("affine", "b", None), ("scale", "s")),
     "dropout": (("scale", "s"), ("dropout", "p")),
     "dropout, bias": (("dropout", "p"), ("bias", "b")),
-    "alibi": (("scale", "s"), ("alibi", "s", "top-left", 0)),
+    "alibi": (("scale", "s"), ("alibi", "t", "top-left", 0)),
 }
 
 ROWS = {
@@ -41,6 +41,7 @@ def operands_of(load, columns, dtype, device):
     """Values whose products are rounded: none is a power of two."""
     makes = {
         "s": lambda: 0.1,
+        "t": lambda: 0.3,
         "p": lambda: 0.3,
         "b": lambda: torch.full((columns,), 1.3, dtype=dtype, device=device),
         "r": lambda: torch.full((1, columns), 0.7, dtype=dtype, device=device),
