@@ -19,12 +19,12 @@ from fusedops.bind.generator import check_generator
 from fusedops.bind.layouts import check_layouts
 from fusedops.bind.operands import FLOATING, check_tensor, dtype_names, parts_of
 from fusedops.bind.positions import check_positions
+from fusedops.bind.reduced import find_reduced
 from fusedops.bind.scalars import (
     check_draw,
     check_offset,
     check_pair,
     offset_of,
-    read_ints,
     read_number,
 )
 from fusedops.bind.shared_draws import check_shared
@@ -298,48 +298,6 @@ def _spared(op: Declaration, key: str) -> str:
 
 def _wanted(op: Declaration) -> str:
     return f"this op takes {', '.join(map(repr, op.slots)) or 'no operands'}"
-
-
-def find_reduced(
-    op: Declaration, name: str, sizes: Sequence[int], options: Mapping[str, Any]
-) -> tuple[int, ...]:
-    """The dimensions that make a row, ascending and from 0, of an x of shape `sizes`.
-
-    Raises:
-        TypeError, ValueError: dim or normalized_shape is of the wrong kind, or does not fit x.
-    """
-    dim = options.get("dim")
-    shape = options.get("normalized_shape")
-    if len(sizes) == 0:
-        raise ValueError(
-            f"{name}: x must have at least one dimension, got a 0-d tensor; use x[None]"
-        )
-    if shape is not None:
-        if not op.several_dims:
-            raise TypeError(f"{name}: normalized_shape is an option of norms; use dim=")
-        if dim is not None:
-            raise TypeError(f"{name}: give dim or normalized_shape, not both")
-        wanted = read_ints(name, "normalized_shape", shape)
-        if not wanted or tuple(sizes[-len(wanted) :]) != wanted:
-            raise ValueError(
-                f"{name}: normalized_shape must be the end of x's shape {tuple(sizes)}, "
-                f"got {shortened(wanted)}"
-            )
-        return tuple(range(len(sizes) - len(wanted), len(sizes)))
-    if dim is None:
-        return (len(sizes) - 1,)
-    dims = read_ints(name, "dim", dim)
-    if len(dims) != 1 and not op.several_dims:
-        raise TypeError(f"{name}: dim must be one int, got {shortened(dim)}")
-    for one in dims:
-        if not -len(sizes) <= one < len(sizes):
-            raise ValueError(
-                f"{name}: dim must be within x's {len(sizes)} dimensions, got {shortened(dim)}"
-            )
-    result = tuple(sorted({one % len(sizes) for one in dims}))
-    if not result or len(result) != len(dims):
-        raise ValueError(f"{name}: dim must name each dimension once, got {shortened(dim)}")
-    return result
 
 
 def drops(op: Declaration, arguments: Mapping[str, Any]) -> bool:

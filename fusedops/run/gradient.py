@@ -16,9 +16,10 @@ from torch import Tensor
 
 from fusedops import _runtime
 from fusedops._runtime import Reason
-from fusedops.bind.bind import KEPT, Bound, bound_call, find_reduced
+from fusedops.bind.bind import KEPT, Bound, bound_call
 from fusedops.bind.generator import draw
 from fusedops.bind.operands import check_shape
+from fusedops.bind.reduced import find_reduced
 from fusedops.bind.scalars import read_number
 from fusedops.bind.tables import check_table
 from fusedops.bind.whole import check_part_of

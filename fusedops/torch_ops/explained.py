@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from fusedops.bind.bind import find_reduced
+from fusedops.bind.reduced import find_reduced
 from fusedops.declare.chains import parted
 from fusedops.explain.forward import explain
 from fusedops.explain.report import Explanation

@@ -84,7 +84,7 @@ def machine() -> ctypes.CDLL:
     return made
 
 
-def library(variant: Variant) -> Path:
+def shared_object(variant: Variant) -> Path:
     """A variant's kernel as a library with the entry of a kernel for the host."""
     machine()
     assert variant.tile is not None
@@ -124,7 +124,7 @@ def _kernel(variant: Variant) -> _runtime.Kernel:
     if variant.tile is None:
         return _real[0](variant)
     if variant.key not in _kernels:
-        made = _runtime.load_host(os.fsencode(library(variant)), "fusedops_rows")
+        made = _runtime.load_host(os.fsencode(shared_object(variant)), "fusedops_rows")
         _kernels[variant.key] = made
         _emulated.add(id(made))
     return _kernels[variant.key]

@@ -52,7 +52,7 @@ FOUND = {
 def launch(fault, order):
     """The numbers that the kernel writes, and what the machine reports."""
     tile = SimpleNamespace(threads_per_block=THREADS, cpp="")
-    built = emulate.library(SimpleNamespace(source=KERNEL, tile=tile, name="faulty"))
+    built = emulate.shared_object(SimpleNamespace(source=KERNEL, tile=tile, name="faulty"))
     kernel = ctypes.CDLL(os.fspath(built)).fusedops_rows
     out = torch.full((THREADS + 8,), torch.inf)
     words = (ctypes.c_int64 * 2)(out.data_ptr(), fault)

@@ -1,0 +1,54 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The dimensions that a call reduces, from its options and the shape of x."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fusedops.bind.scalars import read_ints
+from fusedops.declare.declaration import Declaration
+from fusedops.errors import shortened
+
+
+def find_reduced(
+    op: Declaration, name: str, sizes: Sequence[int], options: Mapping[str, Any]
+) -> tuple[int, ...]:
+    """The dimensions that make a row, ascending and from 0, of an x of shape `sizes`.
+
+    Raises:
+        TypeError, ValueError: dim or normalized_shape is of the wrong kind, or does not fit x.
+    """
+    dim = options.get("dim")
+    shape = options.get("normalized_shape")
+    if len(sizes) == 0:
+        raise ValueError(
+            f"{name}: x must have at least one dimension, got a 0-d tensor; use x[None]"
+        )
+    if shape is not None:
+        if not op.several_dims:
+            raise TypeError(f"{name}: normalized_shape is an option of norms; use dim=")
+        if dim is not None:
+            raise TypeError(f"{name}: give dim or normalized_shape, not both")
+        wanted = read_ints(name, "normalized_shape", shape)
+        if not wanted or tuple(sizes[-len(wanted) :]) != wanted:
+            raise ValueError(
+                f"{name}: normalized_shape must be the end of x's shape {tuple(sizes)}, "
+                f"got {shortened(wanted)}"
+            )
+        return tuple(range(len(sizes) - len(wanted), len(sizes)))
+    if dim is None:
+        return (len(sizes) - 1,)
+    dims = read_ints(name, "dim", dim)
+    if len(dims) != 1 and not op.several_dims:
+        raise TypeError(f"{name}: dim must be one int, got {shortened(dim)}")
+    for one in dims:
+        if not -len(sizes) <= one < len(sizes):
+            raise ValueError(
+                f"{name}: dim must be within x's {len(sizes)} dimensions, got {shortened(dim)}"
+            )
+    result = tuple(sorted({one % len(sizes) for one in dims}))
+    if not result or len(result) != len(dims):
+        raise ValueError(f"{name}: dim must name each dimension once, got {shortened(dim)}")
+    return result
