@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whole steps of training of three models, as they are and patched: time, memory and losses.
+"""Whole steps of training of four models, as they are and patched: time, memory and losses.
 
 A step is a forward pass under autocast, the loss, a backward pass and AdamW's update. Half has a
 gradient scaler. All start from the same weights and see the same batch.
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
-from nets import Decoder, Encoder, Sizes, Vision, batch_of
+from nets import Decoder, Encoder, Folding, Sizes, Vision, batch_of
 from points import DTYPES, Selection
 from results import Result
 from timing import once_seconds, synchronize
@@ -37,25 +37,32 @@ MODELS = {
         Encoder, Sizes(12, 768, 12, 3072, 30522, batch=32, length=512)
     ),
     "decoder like Llama": Model(Decoder, Sizes(16, 2048, 32, 5632, 32000, batch=2, length=2048)),
+    "pairs like AlphaFold's, dropout 0.25": Model(
+        Folding, Sizes(4, 128, 4, 512, 64, batch=1, length=256)
+    ),
     "ViT-B/16": Model(Vision, Sizes(12, 768, 12, 3072, 1000, batch=128, length=197)),
 }
 
 
 class Way(NamedTuple):
-    """How a model is run: its attention, whether it is patched, and whether it is compiled."""
+    """How a model is run: its attention, whether it is patched, and torch.compile's backend."""
 
     attention: str
     patched: bool
-    compiled: bool
+    backend: str = ""
 
 
 WAYS = {
-    "torch eager": Way("eager", False, False),
-    "torch sdpa": Way("sdpa", False, False),
-    "torch.compile, sdpa": Way("sdpa", False, True),
-    "fusedops, eager attention": Way("fused", True, False),
-    "fusedops, sdpa": Way("sdpa", True, False),
-    "fusedops, sdpa, compiled": Way("sdpa", True, True),
+    "torch eager": Way("eager", False),
+    "torch sdpa": Way("sdpa", False),
+    "torch.compile": Way("eager", False, "inductor"),
+    "torch.compile, sdpa": Way("sdpa", False, "inductor"),
+    "fusedops, eager attention": Way("fused", True),
+    "fusedops, sdpa": Way("sdpa", True),
+    "fusedops, eager attention, compiled": Way("fused", True, "inductor"),
+    "fusedops, sdpa, compiled": Way("sdpa", True, "inductor"),
+    'backend="fusedops"': Way("eager", False, "fusedops"),
+    'backend="fusedops", sdpa': Way("sdpa", False, "fusedops"),
 }
 STEPS = 50
 TIMED = 10
@@ -148,7 +155,9 @@ class Training:
         half = dtype is torch.float16
         self.scaler = torch.amp.GradScaler(device.type, enabled=half, init_scale=2.0**12)
         torch._dynamo.reset()
-        self.forward = torch.compile(self.model, dynamic=False) if way.compiled else self.model
+        self.forward: nn.Module = self.model
+        if way.backend:
+            self.forward = torch.compile(self.model, dynamic=False, backend=way.backend)
 
     @torch.enable_grad()
     def step(self) -> Tensor:

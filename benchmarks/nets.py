@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Three models as people write them: an encoder like BERT, a decoder like Llama, and a ViT.
+"""Four models as people write them, like BERT, Llama, a ViT, and AlphaFold's stack of pairs.
 
 They know nothing of fusedops, but that their attention is one of three by name: "eager" and "sdpa"
 are torch's, "fused" is eager attention with `fusedops.nn.AttentionSoftmax`. Norms and residual sums
@@ -211,6 +211,76 @@ class Vision(nn.Module):
         return self.head(self.norm(x[:, 0]))
 
 
+class TriangleAttention(nn.Module):
+    """Each row of a pair representation attends within itself, biased by the pair."""
+
+    def __init__(self, sizes: Sizes, kind: str) -> None:
+        super().__init__()
+        self.kind, self.heads = kind, sizes.heads
+        self.scale = (sizes.dim // sizes.heads) ** -0.5
+        self.norm, self.qkv = nn.LayerNorm(sizes.dim), nn.Linear(sizes.dim, 3 * sizes.dim)
+        self.bias = nn.Linear(sizes.dim, sizes.heads, bias=False)
+        self.gate, self.out = nn.Linear(sizes.dim, sizes.dim), nn.Linear(sizes.dim, sizes.dim)
+
+    def forward(self, pair: Tensor) -> Tensor:
+        y = self.norm(pair)
+        heads = self.qkv(y).unflatten(-1, (3, self.heads, -1)).transpose(2, 4)
+        query, key, value = heads.unbind(3)
+        bias = self.bias(y).permute(0, 3, 1, 2)[:, None]
+        if self.kind == "sdpa":
+            bias = bias.expand(-1, pair.shape[1], -1, -1, -1)
+            attended = functional.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+        else:
+            if self.kind == "fused":
+                weights = PAIR_WEIGHTS(query @ key.mT, scale=self.scale, bias=bias)
+            else:
+                weights = torch.softmax(query @ key.mT * self.scale + bias, -1)
+            attended = weights @ value
+        return self.out(attended.transpose(2, 3).flatten(3) * self.gate(y).sigmoid())
+
+
+PAIR_WEIGHTS = fo.Softmax(load=[fo.Scale("scale"), fo.Bias("bias")])
+
+
+class PairLayer(nn.Module):
+    """Attention around the starting and the ending node with row-wise dropout; a transition."""
+
+    def __init__(self, sizes: Sizes, kind: str, p: float) -> None:
+        super().__init__()
+        self.starting, self.ending = (TriangleAttention(sizes, kind) for _ in range(2))
+        self.norm, self.p = nn.LayerNorm(sizes.dim), p
+        self.up, self.down = nn.Linear(sizes.dim, sizes.inner), nn.Linear(sizes.inner, sizes.dim)
+
+    def forward(self, pair: Tensor) -> Tensor:
+        pair = pair + self.dropped(self.starting(pair))
+        turned = pair.transpose(1, 2)
+        turned = turned + self.dropped(self.ending(turned))
+        pair = turned.transpose(1, 2)
+        return pair + self.down(functional.relu(self.up(self.norm(pair))))
+
+    def dropped(self, update: Tensor) -> Tensor:
+        """One draw for all rows."""
+        shape = update.shape[0], 1, *update.shape[2:]
+        ones = torch.ones(shape, dtype=update.dtype, device=update.device)
+        return update * functional.dropout(ones, self.p, self.training)
+
+
+class Folding(nn.Module):
+    """Like AlphaFold's stack of pairs: a kind of distance is predicted for each pair of tokens."""
+
+    def __init__(self, sizes: Sizes, kind: str, p: float = 0.25) -> None:
+        super().__init__()
+        self.left, self.right = (nn.Embedding(sizes.classes, sizes.dim) for _ in range(2))
+        self.layers = nn.ModuleList(PairLayer(sizes, kind, p) for _ in range(sizes.layers))
+        self.norm, self.head = nn.LayerNorm(sizes.dim), nn.Linear(sizes.dim, sizes.classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        pair = self.left(tokens)[:, :, None] + self.right(tokens)[:, None]
+        for layer in self.layers:
+            pair = layer(pair)
+        return self.head(self.norm(pair))
+
+
 def batch_of(model: nn.Module, sizes: Sizes, device: torch.device) -> tuple[Tensor, Tensor]:
     """One batch, the same in every process: what a call takes, and what it should predict."""
     generator = torch.Generator().manual_seed(1)
@@ -218,6 +288,9 @@ def batch_of(model: nn.Module, sizes: Sizes, device: torch.device) -> tuple[Tens
         shape = (sizes.batch, sizes.length - 1, Vision.PATCH)
         given = torch.randn(shape, generator=generator)
         wanted = torch.randint(sizes.classes, (sizes.batch,), generator=generator)
+    elif isinstance(model, Folding):
+        given = torch.randint(sizes.classes, (sizes.batch, sizes.length), generator=generator)
+        wanted = (given[:, :, None] - given[:, None]).abs().flatten()
     else:
         whole = torch.randint(sizes.classes, (sizes.batch, sizes.length + 1), generator=generator)
         given, wanted = whole[:, :-1], whole[:, 1:].flatten()

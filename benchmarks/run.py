@@ -22,7 +22,7 @@ Parts (all that this machine can run, unless some are named):
     flagship_backward  GPU   both chains forward and backward, all gradients
     dispatch           GPU   the C++ entry points: compile time with nvcc, percent of the ceiling
     memory             GPU   what is held between forward and backward
-    models             GPU   steps of training of three models, patched by fo.patch, beside torch
+    models             GPU   steps of training of four models, patched by fo.patch, beside torch
                              eager, sdpa and torch.compile: time, peak memory and losses
     errors             both  max and RMS error, ours and the float32 chain's, against float64
     cpu                CPU   the ops by columns beside torch, both chains beside torch eager and
