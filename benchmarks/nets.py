@@ -218,6 +218,7 @@ class TriangleAttention(nn.Module):
         super().__init__()
         self.kind, self.heads = kind, sizes.heads
         self.scale = (sizes.dim // sizes.heads) ** -0.5
+        self.softmax = fo.nn.AttentionSoftmax(scale=self.scale) if kind == "fused" else None
         self.norm, self.qkv = nn.LayerNorm(sizes.dim), nn.Linear(sizes.dim, 3 * sizes.dim)
         self.bias = nn.Linear(sizes.dim, sizes.heads, bias=False)
         self.gate, self.out = nn.Linear(sizes.dim, sizes.dim), nn.Linear(sizes.dim, sizes.dim)
@@ -230,16 +231,11 @@ class TriangleAttention(nn.Module):
         if self.kind == "sdpa":
             bias = bias.expand(-1, pair.shape[1], -1, -1, -1)
             attended = functional.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+        elif self.softmax is not None:
+            attended = self.softmax(query @ key.mT, bias=bias) @ value
         else:
-            if self.kind == "fused":
-                weights = PAIR_WEIGHTS(query @ key.mT, scale=self.scale, bias=bias)
-            else:
-                weights = torch.softmax(query @ key.mT * self.scale + bias, -1)
-            attended = weights @ value
+            attended = torch.softmax(query @ key.mT * self.scale + bias, -1) @ value
         return self.out(attended.transpose(2, 3).flatten(3) * self.gate(y).sigmoid())
-
-
-PAIR_WEIGHTS = fo.Softmax(load=[fo.Scale("scale"), fo.Bias("bias")])
 
 
 class PairLayer(nn.Module):
