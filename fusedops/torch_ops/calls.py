@@ -26,7 +26,7 @@ class ForwardCall(NamedTuple):
     tensors: Sequence[Tensor]
     names: Sequence[str]
     numbers: Sequence[float]
-    counts: Sequence[int]
+    counts: Sequence[int] | None
     draw: Tensor | None
     op: str
     dim: Sequence[int]

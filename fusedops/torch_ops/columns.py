@@ -129,7 +129,7 @@ def _called(op: Any, x: Tensor, operands: dict[str, Any], dtype: torch.dtype) ->
     if not tensors:  # as in every other call
         names, tensors = ["x"], [x]
     outputs = torch.ops.fusedops.forward(
-        x, tensors, names, numbers, [], None, op.text, (x.dim() - 1,), dtype, keep, None
+        x, tensors, names, numbers, None, None, op.text, (x.dim() - 1,), dtype, keep, None
     )
     if keep:
         outputs = outputs[:-1]

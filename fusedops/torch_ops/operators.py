@@ -53,7 +53,7 @@ _namespace: Any = library.Library("fusedops", "DEF")  # type: ignore[no-untyped-
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
 
 _namespace.define(
-    "forward(Tensor x, Tensor[] tensors, str[] names, float[] numbers, SymInt[] counts, "
+    "forward(Tensor x, Tensor[] tensors, str[] names, float[] numbers, SymInt[]? counts, "
     "Tensor? draw, str op, int[] dim, ScalarType dtype, bool keep, SymInt[]? part_of=None) "
     "-> Tensor[]",
     tags=_TAGS,
@@ -81,7 +81,7 @@ def _forward(*arguments: Any) -> list[Tensor]:
     call = ForwardCall(*arguments)
     called, draw = call.called, call.draw
     x, *tensors = _memory((call.x, *call.tensors), call.dim)
-    operands = _operands(called, tensors, call.names, call.numbers, call.counts)
+    operands = _operands(called, tensors, call.names, call.numbers, call.counts or ())
     options: dict[str, Any] = {"dim": tuple(call.dim), "dtype": call.dtype}
     options["part_of"] = pair_of(call.part_of)
     with torch.no_grad():
@@ -211,7 +211,7 @@ def _fake_forward(*arguments: Any) -> list[Tensor]:
         ],
         call.names,
         [one if isinstance(one, (int, float)) else 0.5 for one in call.numbers],
-        [one if isinstance(one, int) else 1 for one in call.counts],
+        [one if isinstance(one, int) else 1 for one in call.counts or ()],
     )
     options = {"dim": tuple(call.dim), "dtype": call.dtype}
     bound = bind(called, stand_in(x, x), operands, options)._replace(keep=call.keep)
@@ -313,7 +313,7 @@ def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ..
         ctx.sizes,
         ctx.described,
         call.numbers,
-        call.counts,
+        call.counts or [],
         draw,
         call.op,
         call.dim,
@@ -325,7 +325,8 @@ def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ..
     x = found.pop("x", None)
     operands = [found.get(name) for name in call.names]
     # An empty list counts as one of tensors.
-    lists: list[Any] = [None if given else [] for given in (call.names, call.numbers, call.counts)]
+    given = (call.names, call.numbers, call.counts)
+    lists: list[Any] = [[] if one is not None and not one else None for one in given]
     # torch leaves out an argument that has its default, part_of, and older releases count.
     return (x, operands, *lists, *[None] * 6)[: len(ctx.needs_input_grad)]
 
