@@ -138,9 +138,9 @@ def call_operator(
         x, part_of = located(op, x, dim, draw is not None)
         if draw is not None and not is_distributed(draw):
             draw = shared_draw(draw, x, options.get("generator") is None)
-    # AOTInductor runs no operator whose list of tensors is empty, and that of torch 2.14 makes None of
-    # an empty list of SymInts, so counts may be None. DTensor would redistribute an x that is given
-    # twice.
+    # AOTInductor runs no operator whose list of tensors is empty, and that of torch 2.14 makes None
+    # of an empty list of SymInts, so counts may be None. DTensor would redistribute an x that is
+    # given twice.
     if not tensors and not is_distributed(x):
         names, tensors = ["x"], [x]
     outputs = torch.ops.fusedops.forward(
