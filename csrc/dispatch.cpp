@@ -283,7 +283,8 @@ PyObject* dispatch(Dispatcher* self, PyObject* x, PyObject* const* keyword_value
   const ProfilerRange named(call.torch, state.label);
   const uint64_t hash = call.key.hash();
   Plan* plan = nullptr;
-  if (PyObject* known = self->state->plans.find(call.key, hash, &plan)) {
+  PyObject* known = self->state->plans.find(call.key, hash, &plan);
+  if (known && !plan->outdated()) {
     ++self->hits;
     return run(self, call, py::reinterpret_borrow<py::object>(known), plan, keyword_values,
                keywords);

@@ -33,20 +33,31 @@ uint64_t Key::hash() const {
   return hash;
 }
 
+bool PlanTable::Entry::is(const Key& other) const {
+  return static_cast<int>(key.size()) == other.size() &&
+         std::equal(key.begin(), key.end(), other.words());
+}
+
 PyObject* PlanTable::find(const Key& key, uint64_t hash, Plan** plan) const {
   const auto [first, last] = entries_.equal_range(hash);
   for (auto it = first; it != last; ++it) {
     const Entry& entry = it->second;
-    if (static_cast<int>(entry.key.size()) == key.size() &&
-        std::equal(entry.key.begin(), entry.key.end(), key.words())) {
-      *plan = entry.plan;
-      return entry.object.ptr();
-    }
+    if (!entry.is(key)) continue;
+    *plan = entry.plan;
+    return entry.object.ptr();
   }
   return nullptr;
 }
 
 void PlanTable::insert(const Key& key, uint64_t hash, py::object object, Plan* plan) {
+  const auto [first, last] = entries_.equal_range(hash);
+  for (auto it = first; it != last; ++it) {
+    Entry& entry = it->second;
+    if (!entry.is(key)) continue;
+    entry.plan = plan;
+    std::swap(entry.object, object);  // the former one goes when the table is whole again
+    return;
+  }
   if (entries_.size() >= kMaxPlans) clear();
   entries_.emplace(hash, Entry{{key.words(), key.words() + key.size()}, std::move(object), plan});
 }

@@ -42,7 +42,8 @@ class PlanTable {
   /// Returns the Python object of the plan and sets `plan`; null where there is none.
   PyObject* find(const Key& key, uint64_t hash, Plan** plan) const;
 
-  /// Keeps a reference to `object`, the Python object of the plan.
+  /// Keeps a reference to `object`, the Python object of the plan, in place of the one that the key
+  /// has, if any.
   void insert(const Key& key, uint64_t hash, py::object object, Plan* plan);
 
   void clear();
@@ -54,6 +55,8 @@ class PlanTable {
   static constexpr size_t kMaxPlans = 8192;
 
   struct Entry {
+    bool is(const Key& other) const;
+
     std::vector<int64_t> key;
     py::object object;
     Plan* plan;

@@ -75,7 +75,7 @@ std::unique_ptr<runtime::Plan> make_plan(std::shared_ptr<runtime::Kernel> kernel
                                          unsigned grid, unsigned block, unsigned shared, int draws,
                                          py::object info, std::vector<StageTuple> then,
                                          std::optional<size_t> returned,
-                                         const std::vector<size_t>& cleared) {
+                                         const std::vector<size_t>& cleared, int64_t calls) {
   std::vector<runtime::Stage> stages;
   stages.emplace_back(std::move(kernel), words, patches, rows, grain, grid, block, shared);
   for (StageTuple& stage : then) {
@@ -83,7 +83,7 @@ std::unique_ptr<runtime::Plan> make_plan(std::shared_ptr<runtime::Kernel> kernel
   }
   return std::make_unique<runtime::Plan>(std::move(stages), outputs,
                                          returned.value_or(outputs.size()), draws, std::move(info),
-                                         cleared);
+                                         cleared, calls);
 }
 
 }  // namespace
@@ -107,7 +107,8 @@ PYBIND11_MODULE(_runtime, module) {
       .def(py::init(&make_plan), py::arg("kernel"), py::arg("words"), py::arg("patches"),
            py::arg("outputs"), py::arg("rows"), py::arg("grain"), py::arg("grid"), py::arg("block"),
            py::arg("shared"), py::arg("draws"), py::arg("info"), py::arg("then") = py::list(),
-           py::arg("returned") = py::none(), py::arg("cleared") = std::vector<size_t>())
+           py::arg("returned") = py::none(), py::arg("cleared") = std::vector<size_t>(),
+           py::arg("calls") = 0)
       .def_readonly("info", &runtime::Plan::info);
 
   module.attr("Reason") = runtime::make_reason_type(module);

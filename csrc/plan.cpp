@@ -54,8 +54,8 @@ void clear(PyObject** tensor) {
 }  // namespace
 
 Plan::Plan(std::vector<Stage> stages, const py::list& outputs, size_t returned, int draws,
-           py::object info_object, const std::vector<size_t>& cleared)
-    : info(std::move(info_object)), returned_(returned), draws_(draws) {
+           py::object info_object, const std::vector<size_t>& cleared, int64_t calls)
+    : info(std::move(info_object)), returned_(returned), draws_(draws), calls_left_(calls) {
   if (outputs.empty() || outputs.size() > kMaxOutputs) {
     throw py::value_error("Plan: outputs must be 1 to " + std::to_string(kMaxOutputs) + ", got " +
                           std::to_string(outputs.size()));

@@ -28,9 +28,10 @@ class Plan {
   /// The first `returned` outputs are returned to the caller. The others are scratch memory, which
   /// is freed when the last stage is launched: torch's allocator gives it to later work of the same
   /// stream only. `cleared` are the numbers of outputs that are zero when the first stage begins,
-  /// those of the caller included. Throws ValueError where the arguments are inconsistent.
+  /// those of the caller included. After `calls` calls the plan is made again, never if that is 0.
+  /// Throws ValueError where the arguments are inconsistent.
   Plan(std::vector<Stage> stages, const py::list& outputs, size_t returned, int draws,
-       py::object info, const std::vector<size_t>& cleared);
+       py::object info, const std::vector<size_t>& cleared, int64_t calls);
 
   /// Throws ValueError if a value does not have the kind that a patch needs.
   void check(const Value* values, int count) const;
@@ -44,6 +45,8 @@ class Plan {
   size_t returned() const { return returned_; }
   int draws() const { return draws_; }
   bool launches() const { return !stages_.empty(); }
+  /// Counts a call; whether the plan is to be made again before it.
+  bool outdated() { return calls_left_ > 0 && --calls_left_ == 0; }
 
   py::object info;
 
@@ -56,6 +59,7 @@ class Plan {
   std::vector<Output> outputs_;
   size_t returned_;
   int draws_;
+  int64_t calls_left_;
   bool parallel_ = false;  // whether some stage can use more than one thread
   bool placed_ = false;    // whether the outputs' options include the device
 };

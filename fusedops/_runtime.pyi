@@ -96,6 +96,7 @@ class Plan:
             by default.
         cleared: The numbers of outputs that are zero when the first kernel begins, those that
             ``out=`` gives included.
+        calls: After so many calls the plan is made again, as for a call that has none; 0: never.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class Plan:
         then: Sequence[Stage] = (),
         returned: int | None = None,
         cleared: Sequence[int] = (),
+        calls: int = 0,
     ) -> None: ...
     @property
     def info(self) -> Any: ...

@@ -38,6 +38,7 @@ from fusedops.reference.dropout_mask import keep_mask
 from fusedops.reference.unfused import run
 from fusedops.run.autograd import differentiate
 from fusedops.run.forward import make_plan
+from fusedops.run.reading import Hints
 from fusedops.run.refusal import (
     is_of_classes,
     refuse,
@@ -106,21 +107,14 @@ class RowOp(Runnable, metaclass=ShownToUsers):
         self._kinds = [(operand.name, _FLAGS[operand.role]) for operand in self.operands]
         drawing = functools.partial(draw, op=name)
         several = self.result_type if len(self.outputs) > 1 else None  # made before tracers ask
-        _runtime.Dispatcher.__init__(
-            self,
-            name,
-            self._kinds,
-            self._slow,
-            drawing,
-            several,
-            self._differentiate,
-            self.label,
-        )
+        slow = (self._slow, drawing, several, self._differentiate)
+        _runtime.Dispatcher.__init__(self, name, self._kinds, *slow, self.label)
         self.trained = _runtime.Dispatcher(
             name, self._kinds, self._slow_trained, drawing, tuple, label=self.label
         )
         self.recipes = {}
         self.gradients = {}
+        self.hints = Hints()
         self.text = spell(self)
         declared[id(self)] = self
 

@@ -38,7 +38,8 @@ REINSTALL = "pip install --force-reinstall --no-deps fusedops (in a checkout: pi
 OLDEST_TORCH, OLDEST_GPU = (2, 10), (8, 0)
 #: In what the runtime says where there is no GPU and nothing is wrong.
 _NO_GPU = ("no NVIDIA driver", "NO_DEVICE", "INVALID_DEVICE", "_runtime")
-FLAGS, FOLDERS = ("FUSEDOPS_OFFLINE", "FUSEDOPS_VERBOSE"), ("CUDA_HOME", "CUDA_PATH")
+FLAGS = ("FUSEDOPS_BACKGROUND", "FUSEDOPS_OFFLINE", "FUSEDOPS_VERBOSE")
+FOLDERS = ("CUDA_HOME", "CUDA_PATH")
 KNOWN = ("FUSEDOPS_CACHE_DIR", *FLAGS, "FUSEDOPS_RECORD")
 # CUDA is asked only of a build that has it.
 _ASK_TORCH = """

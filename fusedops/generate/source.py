@@ -109,7 +109,7 @@ inline constexpr int kBlocks = {tile.min_blocks_per_sm};
 #endif
 {CUDA_LINKAGE} __global__ void __launch_bounds__({tile.threads_per_block}, kBlocks){cluster}
 fusedops_kernel(const __grid_constant__ Arguments a) {{
-  begin_after_previous();
+  begin_after_previous{"<false>" if entry == "sums" else ""}();
   {called}({_wrapped(arguments)});
 }}
 {"" if entry == "sums" else _shared_memory_checks(tile, members)}""",

@@ -4,14 +4,15 @@
 
 Everything is read when it is asked for, so that a change takes effect at the next build.
 
-===================== ======================================================================
-``FUSEDOPS_CACHE_DIR`` the cache (default ``$XDG_CACHE_HOME/fusedops`` or ``~/.cache/fusedops``)
-``FUSEDOPS_OFFLINE``   1: a variant that the cache lacks is an error, never a compile
-``FUSEDOPS_VERBOSE``   1: each compiler command and its log go to stderr
-``FUSEDOPS_RECORD``    a file that each new kind of call is written to (``fusedops record``)
-``CXX``                the host compiler, with arguments if need be (``ccache g++``)
-``CUDA_HOME``          a CUDA toolkit to take NVRTC and its headers from, after the wheels
-===================== ======================================================================
+======================= ====================================================================
+``FUSEDOPS_CACHE_DIR``  the cache (default ``$XDG_CACHE_HOME/fusedops`` or ``~/.cache/fusedops``)
+``FUSEDOPS_BACKGROUND`` 0: no kernel for a single row length is built in the background
+``FUSEDOPS_OFFLINE``    1: a variant that the cache lacks is an error, never a compile
+``FUSEDOPS_VERBOSE``    1: each compiler command and its log go to stderr
+``FUSEDOPS_RECORD``     a file that each new kind of call is written to (``fusedops record``)
+``CXX``                 the host compiler, with arguments if need be (``ccache g++``)
+``CUDA_HOME``           a CUDA toolkit to take NVRTC and its headers from, after the wheels
+======================= ====================================================================
 """
 
 from __future__ import annotations
@@ -55,6 +56,11 @@ def no_cache_dir() -> str:
 def offline() -> bool:
     """Whether compiling is forbidden."""
     return _flag("FUSEDOPS_OFFLINE")
+
+
+def background() -> bool:
+    """Whether kernels for a single row length may be built in the background."""
+    return _flag("FUSEDOPS_BACKGROUND", default=True)
 
 
 def verbose() -> bool:
@@ -119,8 +125,8 @@ def _bad_home() -> str:
     return f": HOME must be a full path, got {home!r}"
 
 
-def _flag(name: str) -> bool:
+def _flag(name: str, default: bool = False) -> bool:
     value = os.environ.get(name, "")
     if value not in ("", "0", "1"):
         raise ValueError(f"{name} must be 0 or 1, got {value!r}")
-    return value == "1"
+    return value == "1" if value else default

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 class Backward:
-    """One backward call: its tensors placed, its schedule chosen, its kernels generated.
+    """One backward call: its tensors placed, its schedule chosen, and, by `generate`, its kernels.
 
     Attributes:
         apart: Whether some tensor's reduced dimensions do not merge, so that no kernel can be made;
@@ -118,7 +118,7 @@ class Backward:
         if KEPT in views:
             views[KEPT] = kept_view(views[KEPT], self.op.kept, width)
         self.views: dict[Any, View] = views
-        self._generate()
+        self._cut()
 
     def _inputs(self, dy: Tensor) -> dict[Any, Part]:
         """The tensors that the kernel reads, by keyword; the gradient of y is ("upstream",)."""
@@ -189,8 +189,8 @@ class Backward:
             self.outputs.append((dtype, shape))
         return results
 
-    def _generate(self) -> None:
-        """Generate the kernel, and a second one if slices of the rows share a gradient."""
+    def _cut(self) -> None:
+        """Cut the rows into slices, and choose where the gradients of operands are summed."""
         geometry, gradient = self.geometry, self.gradient
         self.sharing = {}
         for one in gradient.occurrences:
@@ -229,8 +229,13 @@ class Backward:
             self.partial,
             self.few,
         )
-        self.first = self._kernel()
-        self.second = self._sums()
+
+    def generate(self) -> Backward:
+        """Generate the kernel, and a second one if slices of the rows share a gradient."""
+        if not self.apart:
+            self.first = self._kernel()
+            self.second = self._sums()
+        return self
 
     def _few(self) -> Schedule | None:
         """The schedule with which one block has all rows, where few rows share an operand.

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from fusedops import _runtime
 from fusedops.bind.bind import KEPT, Bound
-from fusedops.bind.geometry import Geometry
 from fusedops.bind.operands import FLOATING
 from fusedops.bind.whole import first_query, first_rows
 from fusedops.errors import UnsupportedError
@@ -27,8 +26,10 @@ from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import Number, View, kept_view, view_of
 from fusedops.reference.unfused import run
+from fusedops.run import single_length
 from fusedops.run.contiguous import run_on_copies
 from fusedops.run.fallback_arch import serve
+from fusedops.run.forward_info import ForwardInfo
 from fusedops.run.kernel_members import forward_members
 from fusedops.run.placing import (
     columns_apart,
@@ -39,7 +40,7 @@ from fusedops.run.placing import (
     row_numbers,
     rows_of,
 )
-from fusedops.run.reading import USUAL, Reading, padded, rank_of, readings
+from fusedops.run.reading import USUAL, Hints, Reading, padded, rank_of, readings
 from fusedops.run.runnable import Runnable
 from fusedops.schedule import Schedule, override
 from fusedops.schedule import forward as schedule
@@ -72,25 +73,6 @@ MOST_COLUMNS = 2**31 - 1
 #: DLPack's type code and bits of each dtype that a kernel writes.
 DLPACK = {dtype: (4 if dtype is torch.bfloat16 else 2, dtype.itemsize * 8) for dtype in FLOATING}
 DLPACK |= {torch.float8_e4m3fn: (10, 8), torch.float8_e5m2: (12, 8)}
-
-
-class ForwardInfo(NamedTuple):
-    """All that is known of a forward call before it runs; `explain` and the test hooks read it.
-
-    `schedule` says where a row is stored, `tile` is a GPU's schedule (None on a CPU),
-    `operands` and `outputs` are views by name, `words` and `patches` are the argument words and
-    their relocations, and `draws` is the number of dropouts that draw random numbers.
-    """
-
-    schedule: str
-    tile: Schedule | None
-    geometry: Geometry
-    operands: Mapping[str, View | Number]
-    outputs: Mapping[str, View]
-    variant: Variant
-    words: bytes
-    patches: list[tuple[int, int, int]]
-    draws: int
 
 
 def make_plan(op: Runnable, bound: Bound, shape: Sequence[int] | None = None) -> Any:
@@ -127,9 +109,9 @@ def make_plan(op: Runnable, bound: Bound, shape: Sequence[int] | None = None) ->
     if len(bound.reduced) > 1 and columns_apart(bound):
         return run_on_copies(op, bound)
     observer = op.observer
-    info, kernel = serve(
+    info, kernel, calls = serve(
         bound.x.device,
-        functools.partial(_built, bound, observer),
+        functools.partial(_built, bound, op.hints, observer),
         functools.partial(observer.of_call, bound),
     )
     rows = info.geometry.rows
@@ -147,18 +129,25 @@ def make_plan(op: Runnable, bound: Bound, shape: Sequence[int] | None = None) ->
         draws=info.draws,
         info=info.schedule,
         cleared=cleared,
+        calls=calls,
     )
 
 
-def _built(bound: Bound, observer: Observer, target: Target) -> tuple[ForwardInfo, _runtime.Kernel]:
-    """Notify the observer of a call; return what the call runs, and its kernel, which is built."""
+def _built(
+    bound: Bound, hints: Hints, observer: Observer, target: Target
+) -> tuple[ForwardInfo, _runtime.Kernel, int]:
+    """Notify the observer of a call; return what the call runs, and its kernel, which is built.
+
+    The third element says after how many calls to make the plan again (`single_length`).
+    """
     observer.notify(
         functools.partial(observer.of_call, bound),
         lambda other: [describe(bound, other).variant],
         target,
     )
-    info = resolve(bound, target)
-    return info, info.variant.kernel()
+    info = resolve(bound, target, hints)
+    kernel = info.variant.kernel()
+    return info, kernel, single_length.calls_until_next(info, _single(bound, target, info))
 
 
 def _grain(rows: int, columns: int) -> int:
@@ -166,25 +155,48 @@ def _grain(rows: int, columns: int) -> int:
     return rows if rows * columns <= HOST_INLINE else max(1, HOST_GRAIN // columns)
 
 
-def resolve(bound: Bound, target: Target) -> ForwardInfo:
+def resolve(bound: Bound, target: Target, hints: Hints | None = None) -> ForwardInfo:
     """Return what a call runs: its own variant, or that of another reading that is loaded.
 
     A last batch of size one has a row dimension less, and must not build a variant for that.
     """
+    info = _read(bound, target, hints)
+    return single_length.replaced(info, _single(bound, target, info))
+
+
+def _single(bound: Bound, target: Target, info: ForwardInfo) -> Callable[[], ForwardInfo]:
+    """Describes the call with a kernel for its row length alone."""
+    return functools.partial(describe, bound, target, info.reading, single=True)
+
+
+def _read(bound: Bound, target: Target, hints: Hints | None) -> ForwardInfo:
+    """The call by its own kernel, or by that of another reading that is loaded."""
+    if hint := hints and hints.of(bound):
+        other = describe(bound, target, hint)
+        if other.variant.loaded:
+            return other
     own = describe(bound, target)
     if own.variant.loaded:
         return own
     for reading in readings(bound, own.geometry):
         other = describe(bound, target, reading)
         if other.variant.loaded:
+            if hints is not None:
+                hints.note(bound, reading)
             return other
     return own
 
 
-def describe(bound: Bound, target: Target | None = None, reading: Reading = USUAL) -> ForwardInfo:
+def describe(
+    bound: Bound,
+    target: Target | None = None,
+    reading: Reading = USUAL,
+    single: bool = False,
+) -> ForwardInfo:
     """Place the operands, choose the schedule and generate the variant, without building anything.
 
-    `target` is x's device by default.
+    `target` is x's device by default. `single`: with a kernel for this row length alone, if the row
+    is cut into chunks.
     """
     op, x = bound.op, bound.x
     target = target or Target.of(x.device)
@@ -207,6 +219,7 @@ def describe(bound: Bound, target: Target | None = None, reading: Reading = USUA
             dropout=len(bound.dropout_slots) > 0,
             streams=streams,
             centred=op.centred,
+            single=single,
         )
         if op.reduces:
             tile = schedule.choose(row, target.arch, gpu, forced.storage, forced.forward)
@@ -267,6 +280,7 @@ def describe(bound: Bound, target: Target | None = None, reading: Reading = USUA
         words=write.pack(),
         patches=write.patches,
         draws=_draws(bound),
+        reading=reading,
     )
 
 

@@ -28,7 +28,7 @@ from fusedops.functors import Role
 from fusedops.generate.target import Target
 from fusedops.run.backward import Backward
 from fusedops.run.fallback_arch import serve
-from fusedops.run.reading import USUAL, Reading, readings
+from fusedops.run.reading import USUAL, Hints, Reading, readings
 from fusedops.run.saved_tensors import (
     RESULT,
     is_exact,
@@ -84,6 +84,7 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
     ) -> None:
         WantedGradients.__init__(self, op, wanted, joining, from_result)
         self.observer = observer
+        self._hints = Hints()
         tables = op.tables.keys()
         self.loose = len(set(self.names)) != len(self.names) or bool(tables & {*self.names})
         flags = {operand.name: _FLAGS[operand.role] for operand in op.operands}
@@ -150,12 +151,24 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
 
         What adds up partial sums makes no difference: few kernels do that for all calls.
         """
-        own = self.describe(dy, given, options, target)
-        if own.apart or own.variants[0].loaded:
+        bound = self._bound(dy, given, options)
+
+        def read(reading: Reading) -> Backward:
+            return Backward(self, bound, dy, given, target, reading=reading)
+
+        own = read(USUAL)
+        if own.apart:
             return own
-        for reading in readings(own.bound, own.geometry, backward=True):
-            other = self.describe(dy, given, options, target, reading=reading)
-            if other.variants[0].loaded and other.adds_as(own):
+        if hint := self._hints.of(bound):
+            other = read(hint)
+            if other.adds_as(own) and other.generate().variants[0].loaded:
+                return other
+        if own.generate().variants[0].loaded:
+            return own
+        for reading in readings(bound, own.geometry, backward=True):
+            other = read(reading)
+            if other.adds_as(own) and other.generate().variants[0].loaded:
+                self._hints.note(bound, reading)
                 return other
         return own
 
@@ -188,7 +201,7 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         """
         bound = self._bound(dy, given, options)
         target = target or Target.of(dy.device)
-        return Backward(self, bound, dy, given, target, split, reading)
+        return Backward(self, bound, dy, given, target, split, reading).generate()
 
     def _bound(self, dy: Tensor, given: Mapping[str, Any], options: Mapping[str, Any]) -> Bound:
         """The forward call, whose checks have passed before.

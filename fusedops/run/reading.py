@@ -58,6 +58,26 @@ USUAL = Reading()
 EXACT = Reading(rank=1)
 
 
+class Hints:
+    """Which reading of a call was loaded, by which sizes of x are 1: the one to look for first.
+
+    To describe a call by each of its readings takes several times as long as to launch it. That a
+    reading is loaded does not depend on this, and any that is loaded has the same bits, so a hint
+    that is wrong costs time alone.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[bool, ...], Reading] = {}
+
+    def of(self, bound: Bound) -> Reading | None:
+        """The reading by which a call with an x like this one was served last, if not the usual."""
+        return self._found.get(tuple(size == 1 for size in bound.x.shape))
+
+    def note(self, bound: Bound, reading: Reading) -> None:
+        """Remember the reading that serves a call."""
+        self._found[tuple(size == 1 for size in bound.x.shape)] = reading
+
+
 def rank_of(bound: Bound, sizes: Sequence[int]) -> int:
     """The number of row dimensions that the kernel of a call is made for.
 

@@ -11,6 +11,7 @@ from fusedops.declare.declaration import Declaration
 
 if TYPE_CHECKING:
     from fusedops.run.observer import Observer
+    from fusedops.run.reading import Hints
 
 
 class Runnable(_runtime.Dispatcher, Declaration):
@@ -27,12 +28,14 @@ class Runnable(_runtime.Dispatcher, Declaration):
         gradients: The backward passes (`gradient.Gradient`), by the set of names whose gradients
             are wanted, whether y is read in place of x, and the names of the saved streams that
             have a gradient.
+        hints: By which readings calls are served for which no kernel of their own is loaded.
         observer: The object that is notified of calls that need a kernel.
     """
 
     trained: _runtime.Dispatcher
     recipes: dict[tuple[bool, ...], Any]
     gradients: dict[tuple[Any, ...], Any]
+    hints: Hints
     observer: Observer
 
     @property

@@ -89,6 +89,7 @@ def _chosen(
             features=features,
             tuned=found.where,
             lengths=(rung.low, rung.top),
+            single=row.single and tile.chunks > 1 and not rung.exact,
         )
 
     if storage == "host":

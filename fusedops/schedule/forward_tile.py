@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fusedops.schedule.rungs import Rung, longest, rung_of
+from fusedops.schedule.rungs import Rung, longest, rung_of, single_length
 from fusedops.schedule.tiling import Table, Tile, at_most, pack_width, tile_of
 
 __all__ = ["WIDE_ACCESS", "Row", "is_staged_tile", "row_rung"]
@@ -111,6 +111,8 @@ class Row(NamedTuple):
         streams: The row's traffic beside x and y, as `Traffic.streams`: "none", "columns" (vectors
             of the STORE that all rows share), or "many".
         centred: Whether the operator subtracts a mean.
+        single: Whether a row in chunks is to have a kernel for its length alone, with its rung's
+            tile.
     """
 
     columns: int
@@ -119,6 +121,7 @@ class Row(NamedTuple):
     dropout: bool = False
     streams: str = "many"
     centred: bool = False
+    single: bool = False
 
     @property
     def width(self) -> int:
@@ -181,7 +184,8 @@ def row_rung(row: Row, cluster_limit: int) -> Rung:
     def tile_at(columns: int, fills: bool) -> Tile:
         return _tile(row, columns, fills, cluster_limit)
 
-    return rung_of(row.columns, row.width, row.cut, tile_at, padded=row.dropout)
+    rung = rung_of(row.columns, row.width, row.cut, tile_at, padded=row.dropout)
+    return single_length(rung, row.columns) if row.single else rung
 
 
 def _tile(row: Row, columns: int, fills: bool, cluster_limit: int) -> Tile:

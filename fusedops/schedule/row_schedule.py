@@ -73,6 +73,8 @@ class Schedule:
         tuned: The file from which the launch configuration is, if it was tuned on this machine.
         lengths: The shortest and the longest rows of its rung (rungs.py); None for a kernel that
             has none.
+        single: Whether the kernel is made for one length of a rung, so that the length of a chunk
+            is a constant.
     """
 
     storage: str
@@ -87,6 +89,7 @@ class Schedule:
     features: Features | None = dataclasses.field(default=None, compare=False, repr=False)
     tuned: str = dataclasses.field(default="", compare=False)
     lengths: tuple[int, int] | None = dataclasses.field(default=None, compare=False)
+    single: bool = False
 
     @property
     def threads(self) -> int:
@@ -119,7 +122,7 @@ class Schedule:
 
         It is then a word of the kernel's argument; otherwise a chunk is a whole tile.
         """
-        return self.chunks > 1 and not self.exact
+        return self.chunks > 1 and not self.exact and not self.single
 
     @property
     def served(self) -> str:
@@ -194,8 +197,8 @@ class Schedule:
             storage = "Streamed"
         numbers = f"{self.threads}, {self.packs}, {self.width}, {self.rows_per_block}"
         flags = f"{str(self.exact).lower()}, {self.full}, {str(self.pieces).lower()}"
-        even = ", true" if self.even else ""
-        return f"Schedule<{storage}, {numbers}, {flags}, {self.cluster}{even}>"
+        chunk = ", -1" if self.even else f", {self.chunk}" if self.single else ""
+        return f"Schedule<{storage}, {numbers}, {flags}, {self.cluster}{chunk}>"
 
 
 def cluster_of(chunks: int, limit: int) -> int:

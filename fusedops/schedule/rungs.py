@@ -16,14 +16,15 @@ from typing import NamedTuple
 
 from fusedops.schedule.tiling import CHUNK_PACKS, Tile, evened, power_of_two_above
 
-__all__ = ["Rung", "longest", "rung_of", "samples"]
+__all__ = ["Rung", "longest", "rung_of", "samples", "single_length"]
 
 #: Longest rows of the shortest rung; where the end of a row may cut a pack, of which there are
 #: three kinds (columns divisible by 4, by 2 and by neither), that is one rung for all short rows.
 SHORTEST = 8
 SHORTEST_CUT = 32
 
-#: The same where dropout widens packs.
+#: The same where dropout widens packs. Rows up to the second have no kernel for a single length:
+#: random numbers are most of their work, and checks of packs are not.
 SHORTEST_PADDED = 32
 SHORTEST_PADDED_CUT = 64
 
@@ -85,7 +86,7 @@ def rung_of(
             short rows then have fewer rungs.
     """
     top = longest(columns, width, pieces, padded)
-    if columns == top:
+    if columns == top and not (padded and columns <= SHORTEST_PADDED_CUT):
         for tile in (tile_at(top, True), tile_at(top, False)):
             if top == tile.capacity * _chunks(tile, shared):
                 return Rung(top, top, tile, True, tile.packs)
@@ -109,6 +110,20 @@ def rung_of(
     else:
         full = _full(low, tile, chunks)
     return Rung(low, top, evened(tile, columns, chunks), False, full)
+
+
+def single_length(rung: Rung, columns: int) -> Rung:
+    """One length of a rung whose rows are cut into chunks, by itself; other rungs as they are.
+
+    The tile is the same, and so is every bit. Known are the length of the chunks and the number of
+    packs that are full in all of them.
+    """
+    tile = rung.tile
+    if tile.chunks == 1 or rung.exact:
+        return rung
+    of_last = columns - (power_of_two_above(tile.chunks) - 1) * tile.chunk
+    full = max(0, of_last) // (tile.threads * tile.width)
+    return Rung(columns, columns, tile, False, full)
 
 
 def longest(columns: int, width: int, pieces: bool, padded: bool = False) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import collections
 import gc
+import struct
 import sys
 import weakref
 
@@ -133,6 +134,32 @@ def test_a_derived_class_is_called_as_fast():
         assert kind("op", [("b", TENSOR)], slow, draw)(torch.ones(1), b=1) == answer
     assert Derived.__flags__ & have_vectorcall
     assert not Wrapped.__flags__ & have_vectorcall
+
+
+def test_a_plan_can_be_made_again_after_some_calls(library, x):
+    made = []
+
+    def slow(reason, x, operands, options):
+        affine = Affine(library)
+        made.append(affine.slow(reason, x, operands, options))
+        last = made[-1] if len(made) > 2 else None
+        if last:
+            return last
+        words = struct.pack("<QQQqff", 0, 0, 0, x.shape[-1], float(len(made)), 0.0)
+        patches = [(0, _runtime.POINTER, 0), (2, _runtime.OUTPUT, 0)]
+        outputs = [(2, 32, tuple(x.shape))]
+        return _runtime.Plan(
+            affine.kernel, words, patches, outputs, x.shape[0], 8, 0, 0, 0, 0, None, calls=3
+        )
+
+    dispatch = _runtime.Dispatcher("affine", [], slow, draw)
+    results = [dispatch(x) for _ in range(20)]
+    # The first plan serves the call that made it and two more, so does the second; the third stays.
+    scales = [1.0] * 3 + [2.0] * 3 + [1.0] * 14
+    assert len(made) == 3
+    for result, scale in zip(results, scales, strict=True):
+        assert torch.equal(result, x * scale)
+    assert (dispatch.hits, dispatch.misses) == (17, 3)
 
 
 def test_plans_can_be_forgotten(affine, x):

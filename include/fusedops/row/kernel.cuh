@@ -28,11 +28,11 @@ struct Share {
 /// kThreads: threads per row in a block, a power of two up to 32 or a multiple of 32. kPacks: packs
 /// per thread. kWidth: columns per pack (vector width). kRows: rows per block at a time. kExact,
 /// kFull, kPieces: as in Tile. kBlocks: blocks per row, a cluster if more than one; each processes
-/// its share of the chunks. kEven: the columns per chunk are an argument of the kernel, fewer than a
-/// tile has where that makes the chunks of a row even; otherwise a chunk is a tile.
+/// its share of the chunks. kChunk: the columns per chunk, fewer than a tile has where that makes the
+/// chunks of a row even; 0 if a chunk is a tile, -1 if they are an argument of the kernel.
 template <class Storage_, int kThreads_, int kPacks_, int kWidth_, int kRows_, bool kExact_,
           int kFull_ = kExact_ ? kPacks_ : 0, bool kPieces_ = !kExact_, int kBlocks_ = 1,
-          bool kEven_ = false>
+          int kChunk_ = 0>
 struct Schedule {
   using Storage = Storage_;
   static constexpr int kThreads = kThreads_;
@@ -45,7 +45,8 @@ struct Schedule {
   static constexpr int kBlocks = kBlocks_;
   static constexpr int kLanes = kThreads < 32 ? kThreads : 32;
   static constexpr int kGroups = kThreads / kLanes;  // groups of lanes in a row
-  static constexpr bool kEven = kEven_;
+  static constexpr int kChunk = kChunk_;
+  static constexpr bool kEven = kChunk != 0;
   static constexpr int kTile = kThreads * kPacks * kWidth;
   static constexpr bool kApart = detail::flag<false, detail::ApartFlag, Storage>();
   static_assert(kGroups == 1 || kRows == 1, "a row of several warps has the block to itself");
@@ -59,7 +60,9 @@ struct Schedule {
   FUSEDOPS_HD static int64_t rows_apart(int64_t blocks) { return blocks / kBlocks * kRows; }
   FUSEDOPS_HD static int rank(int64_t block) { return static_cast<int>(block % kBlocks); }
   /// Columns per chunk; `even` is the kernel's argument, whole packs and at most a tile.
-  FUSEDOPS_HD static int chunk_cols(int64_t even) { return kEven ? static_cast<int>(even) : kTile; }
+  FUSEDOPS_HD static int chunk_cols(int64_t even) {
+    return kChunk < 0 ? static_cast<int>(even) : kChunk > 0 ? kChunk : kTile;
+  }
   /// Chunks in a row; `of_chunk` is the columns per chunk, as below.
   FUSEDOPS_HD static int chunks(int64_t cols, int of_chunk) {
     if constexpr (Storage::kOneTile && !kApart) return kBlocks;
