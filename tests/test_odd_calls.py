@@ -26,6 +26,23 @@ NORM = fo.LayerNorm(load=[fo.Residual("r", save="stream")], store=[fo.Affine("g"
 DROPPED = fo.Softmax(store=[fo.Dropout("p")])
 
 
+@pytest.mark.parametrize(
+    ("op", "name"),
+    [
+        *((DROPPED, name) for name in ("p", "dim", "training", "load", "store", "constants")),
+        *((fo.Linear(store=[fo.Bias("b")]), name) for name in ("b", "dtype", "store")),
+        (fo.MLP(hidden=[fo.Bias("b")]), "hidden"),
+    ],
+    ids=str,
+)
+def test_an_assignment_that_would_do_nothing_is_refused(op, name):
+    before = repr(op)
+    cure = "is given to each call" if name in ("b", "p", "dim", "training", "dtype") else "another"
+    with pytest.raises(AttributeError, match=rf"{type(op).__name__}: .*{cure}"):
+        setattr(op, name, 1)
+    assert repr(op) == before
+
+
 class Subclass(torch.Tensor):
     pass
 

@@ -15,7 +15,9 @@ from typing import Any
 
 from torch import Tensor
 
+from fusedops.declare.assignment import check_assignment
 from fusedops.declare.chains import (
+    OPTIONS,
     check_chain,
     names_of,
     operands_of,
@@ -125,6 +127,10 @@ class Declaration(Operator):
         self.forward_only = [f for f in chains if not f.differentiable]
         if self.quantized and self.joining:  # the backward pass leaves the last functor out
             self.forward_only.remove(self.store[-1])
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        check_assignment(self, type(self).__name__, name, OPTIONS)
+        super().__setattr__(name, value)
 
     def given(self, operands: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The op that a call with these operands runs, and its operands.

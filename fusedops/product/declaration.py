@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.geometry import mismatch
+from fusedops.declare.assignment import check_assignment
 from fusedops.declare.chains import OPTIONS, functors_of
 from fusedops.declare.hints import check_declaration
 from fusedops.declare.interactive import CallSignature, ShownToUsers, for_users
@@ -55,6 +56,10 @@ class ProductOp(metaclass=ShownToUsers):
             )
         check_declaration(cls, arguments, named, OPTIONS)
         return super().__new__(cls)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        check_assignment(self, type(self).__name__, name, OPTIONS)
+        super().__setattr__(name, value)
 
     def __init__(self, chains: Mapping[str, Iterable[Functor]]) -> None:
         name = self.name
