@@ -199,12 +199,25 @@ FUSEDOPS_HD double logarithm(double x) {
 #endif
 }
 
-/// 1 / x within 1 ulp where x and 1 / x are normal: the hardware's estimate and a Newton step, a
-/// third of the instructions of a correctly rounded division.
-FUSEDOPS_HD float reciprocal(float x) {
+/// 1 / x within 1 ulp where x and 1 / x are normal, by a single instruction of a GPU. A subnormal x
+/// counts as zero, whose reciprocal is infinity, and that of infinity is zero.
+FUSEDOPS_HD float reciprocal_estimate(float x) {
 #if defined(FUSEDOPS_ON_DEVICE)
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return 1.0f / x;
+#endif
+}
+
+FUSEDOPS_HD double reciprocal_estimate(double x) { return 1.0 / x; }
+
+/// 1 / x as above, more often correctly rounded: the estimate and a Newton step, a third of the
+/// instructions of a correctly rounded division. NaN for zero and infinity.
+FUSEDOPS_HD float reciprocal(float x) {
+#if defined(FUSEDOPS_ON_DEVICE)
+  const float y = reciprocal_estimate(x);
   return ::fmaf(::fmaf(-x, y, 1.0f), y, y);
 #else
   return 1.0f / x;

@@ -5,9 +5,9 @@
 // on GPU and CPU. At kinks, NaN, infinities and zeros they agree with torch's operations of the
 // same names.
 //
-// Stated errors, float: on a GPU those of CUDA's library (at most 2 ulp for exp, log, tanh and erf,
-// 4 for tan); on a CPU those of math.cuh for exp, of vector_math.cuh, and of the C library
-// otherwise. sigmoid adds 2 ulp to those of its exp. Functions composed of these propagate their
+// Stated errors, float: on a GPU those of vector_math.cuh for tanh, and of CUDA's library otherwise
+// (at most 2 ulp for exp, log and erf, 4 for tan); on a CPU those of math.cuh for exp, of
+// vector_math.cuh, and of the C library otherwise. sigmoid adds 2 ulp to those of its exp. Functions composed of these propagate their
 // errors, as in torch. Double: those of the library.
 #pragma once
 
@@ -23,7 +23,7 @@ using ::acos; using ::acosh; using ::asin; using ::asinh; using ::atan; using ::
 using ::atanh; using ::ceil; using ::cos; using ::cosh; using ::erf; using ::erfc; using ::exp2;
 using ::expm1; using ::fabs; using ::floor; using ::log; using ::log10; using ::log1p;
 using ::log2; using ::pow; using ::rint; using ::sin; using ::sinh; using ::sqrt; using ::tan;
-using ::tanh; using ::trunc;
+using ::trunc;
 #else
 using std::acos; using std::acosh; using std::asin; using std::asinh; using std::atan;
 using std::atan2; using std::atanh; using std::ceil; using std::cos; using std::cosh;
@@ -31,9 +31,10 @@ using std::erfc; using std::exp2; using std::fabs; using std::floor;
 using std::log10; using std::log2; using std::pow; using std::rint; using std::sin;
 using std::sinh; using std::sqrt; using std::tan; using std::trunc;
 using vector_math::erf; using vector_math::expm1; using vector_math::log;
-using vector_math::log1p; using vector_math::tanh;
+using vector_math::log1p;
 // clang-format on
 #endif
+using vector_math::tanh;
 
 FUSEDOPS_HD float exp(float x) {
 #if defined(FUSEDOPS_CUDA)
@@ -119,13 +120,13 @@ FUSEDOPS_HD T xlogy(T x, T y) {
 template <class T>
 FUSEDOPS_HD T sigmoid(T x) {
   const T decay = exp(-fabs(x));  // does not overflow, and a small result keeps its precision
-  const T share = T(1) / (T(1) + decay);
+  const T share = reciprocal_estimate(T(1) + decay);
   return x < 0 ? decay * share : share;
 }
 
 template <class T>
 FUSEDOPS_HD T silu(T x) {
-  return x / (T(1) + exp(-x));
+  return x * sigmoid(x);
 }
 
 template <class T>
@@ -142,7 +143,7 @@ FUSEDOPS_HD T log_sigmoid(T x) {
 template <class T>
 FUSEDOPS_HD T log_sigmoid_backward(T g, T x) {
   const T decay = exp(-fabs(x));
-  const T share = decay / (T(1) + decay);
+  const T share = decay * reciprocal_estimate(T(1) + decay);
   return g * (x < 0 ? T(1) - share : share);
 }
 

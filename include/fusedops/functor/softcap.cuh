@@ -24,7 +24,7 @@ struct Softcap {
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
     const auto limit = cap.template fetch<N, Compute>(row, col);
     FUSEDOPS_VECTOR
-    for (int i = 0; i < N; ++i) v[i] = limit[i] * pointwise::tanh(v[i] / limit[i]);
+    for (int i = 0; i < N; ++i) v[i] = limit[i] * pointwise::tanh(share_of(v[i], limit[i]));
   }
 
   template <int N, class Compute, class Row, class Sink>
@@ -34,10 +34,11 @@ struct Softcap {
     Compute of_cap[N];
     FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) {
-      const Compute share = in[i] / limit[i];
+      const Compute share = share_of(in[i], limit[i]);
       // 1 - tanh^2 by the exponential: the difference would lose its digits where tanh is near 1.
       const Compute decay = pointwise::exp(Compute(-2) * pointwise::fabs(share));
-      const Compute slope = Compute(4) * decay / ((Compute(1) + decay) * (Compute(1) + decay));
+      const Compute half = reciprocal_estimate(Compute(1) + decay);
+      const Compute slope = Compute(4) * decay * (half * half);
       of_cap[i] = g[i] * of_limit(share, slope);
       g[i] *= slope;
     }
@@ -45,6 +46,12 @@ struct Softcap {
   }
 
  private:
+  /// value / limit within 2 ulp: a cap that is a number has one reciprocal for all elements.
+  template <class Compute>
+  FUSEDOPS_HD static Compute share_of(Compute value, Compute limit) {
+    return value * reciprocal_estimate(limit);
+  }
+
   /// tanh(u) - u / cosh(u)^2, the derivative by the cap, with slope = 1 / cosh(u)^2. The two terms
   /// cancel where u is small, so there it is slope * (sinh(2u) - 2u) / 2 by the series of sinh.
   template <class Compute>
