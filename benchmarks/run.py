@@ -146,6 +146,17 @@ def main(
         str | None, typer.Option(help=f"Of {','.join(PEERS)}: all, unless some are named.")
     ] = None,
     no_peers: Annotated[bool, typer.Option("--no-peers", help="Only fusedops.")] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(help=f"For models: of {','.join(map(models.short, models.MODELS))}."),
+    ] = None,
+    compiled: Annotated[
+        bool, typer.Option("--compiled", help="For models: only the ways by torch.compile.")
+    ] = False,
+    profile: Annotated[
+        Path | None,
+        typer.Option(help="For models: a folder for pages that say where each step's time goes."),
+    ] = None,
     processes: Annotated[
         int,
         typer.Option(
@@ -170,6 +181,9 @@ def main(
         columns=numbers(columns, "--columns"),
         rows=numbers(rows, "--rows") or points.FEW_ROWS,
         peers=() if no_peers else names(peers, tuple(PEERS), "--peers"),
+        models=names(model, tuple(map(models.short, models.MODELS)), "--model"),
+        compiled=compiled,
+        profile=profile,
     )
     runnable = [part for part in PARTS if torch.cuda.is_available() or part not in GPU_PARTS]
     chosen = [part for part in PARTS if part in (parts or runnable)]
