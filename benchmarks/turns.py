@@ -48,8 +48,9 @@ def in_turns(
     room = context.Semaphore(together)
     compilers = str(max(1, (os.cpu_count() or 1) // max(1, min(together, len(jobs)))))
     started = {}
-    with contextlib.ExitStack() as stack, mock.patch.dict(
-        os.environ, {"TORCHINDUCTOR_COMPILE_THREADS": compilers}
+    with (
+        contextlib.ExitStack() as stack,
+        mock.patch.dict(os.environ, {"TORCHINDUCTOR_COMPILE_THREADS": compilers}),
     ):
         for name, (make, arguments) in jobs.items():
             ours, theirs = context.Pipe()

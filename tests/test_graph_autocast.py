@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The backend "fusedops" under autocast: what one product reads is stored in the product's dtype."""
+"""The backend "fusedops" under autocast: what one product reads is stored in its dtype."""
 
 import functools
 
@@ -137,7 +137,8 @@ def test_without_autocast_nothing_is_rounded():
     dtypes = []
 
     def inner(graph_module, inputs):
-        dtypes.extend(n.kwargs["dtype"] for n in graph_module.graph.nodes if hasattr(n.target, "op"))
+        calls = [n for n in graph_module.graph.nodes if hasattr(n.target, "op")]
+        dtypes.extend(node.kwargs["dtype"] for node in calls)
         return graph_module.forward
 
     backend = functools.partial(fusedops, options={"inner": inner})

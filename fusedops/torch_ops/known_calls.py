@@ -103,7 +103,7 @@ def run_forward_at_once(
     results = known.dispatcher.of_lists(
         known.names, x, tensors, numbers, counts or (), drawn, known.constants
     )
-    return None if results is NotImplemented else results  # type: ignore[no-any-return]
+    return None if results is NotImplemented else results
 
 
 def _numbers_of(name: str, draw: Tensor, x: Tensor) -> tuple[int, int]:
@@ -124,9 +124,7 @@ def remember_forward(call: ForwardCall, called: Runnable, options: dict[str, Any
         *([] if draw is None else ["generator"]),
         *constants,
     ]
-    kind = _forward_kind(
-        call.names, draw, call.op, call.dim, call.dtype, call.keep, call.part_of
-    )
+    kind = _forward_kind(call.names, draw, call.op, call.dim, call.dtype, call.keep, call.part_of)
     _remember(
         _forwards,
         kind,
@@ -251,9 +249,7 @@ def remember_backward(call: BackwardCall, called: Runnable, options: dict[str, A
         call.part_of,
     )
     order = tuple(places[name] for name in call.wanted)
-    _remember(
-        _backwards, kind, _Backward(gradient, tuple(names), tuple(constants.values()), order)
-    )
+    _remember(_backwards, kind, _Backward(gradient, tuple(names), tuple(constants.values()), order))
 
 
 def draw_at_once(room: Tensor, count: int) -> Tensor:

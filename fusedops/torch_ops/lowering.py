@@ -40,21 +40,25 @@ def lower() -> None:
             target = getattr(torch.ops.fusedops, name).default
             if target not in module.lowerings:
                 module.make_fallback(target, warn=False)
-                module.lowerings[target] = _called_at_once(target, module.lowerings[target])
+                module.lowerings[target] = _called_at_once(
+                    target, _PREFIX + name, module.lowerings[target]
+                )
     except (AttributeError, TypeError):  # of a later torch
         return
 
 
-def _called_at_once(target: Any, usual: Callable[..., Any]) -> Callable[..., Any]:
+def _called_at_once(target: Any, entry: str, usual: Callable[..., Any]) -> Callable[..., Any]:
+    """A lowering of an operator that calls an entry in its place; `usual` calls the operator."""
+
     def lowered(*args: Any, **kwargs: Any) -> Any:
         results = usual(*args, **kwargs)
-        _change(target)
+        _change(target, entry)
         return results
 
     return lowered
 
 
-def _change(target: Any) -> None:
+def _change(target: Any, entry: str) -> None:
     """Change the call of an operator that was added last to Inductor's graph."""
     from torch._inductor import config
     from torch._inductor.virtualized import V
@@ -62,12 +66,13 @@ def _change(target: Any) -> None:
     graph: Any = V.graph
     if graph.cpp_wrapper:  # C++ knows operators alone
         return
-    for node in reversed(getattr(graph, "operations", ())):
+    for node in reversed(graph.operations):
         if getattr(node, "op_overload", None) is target:
             break
     else:
         return
-    node.python_kernel_name = f"torch.ops.fusedops.{_PREFIX}{target._schema.name.split('::')[1]}"
+    node.python_kernel_name = f"torch.ops.fusedops.{entry}"
+    # Results are new memory, however the arguments lie.
     if not getattr(config, "assume_unaligned_fallback_output", False):
-        for output in getattr(node, "outputs", ()):
+        for output in node.outputs:
             graph.unaligned_buffers.discard(output.get_name())

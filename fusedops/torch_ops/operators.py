@@ -85,9 +85,9 @@ for _key in ("AutocastCPU", "AutocastCUDA"):
 
 
 def _forward(*arguments: Any) -> list[Tensor]:
-    found = run_forward_at_once(*arguments)
-    if found is not None:
-        return [*found]
+    at_once = run_forward_at_once(*arguments)
+    if at_once is not None:
+        return [*at_once]
     call = ForwardCall(*arguments)
     called, draw = call.called, call.draw
     x, *tensors = _memory((call.x, *call.tensors), call.dim)
@@ -105,9 +105,9 @@ def _forward(*arguments: Any) -> list[Tensor]:
 
 
 def _backward(*arguments: Any) -> list[Tensor]:
-    found = run_backward_at_once(*arguments)
-    if found is not None:
-        return [*found]
+    at_once = run_backward_at_once(*arguments)
+    if at_once is not None:
+        return [*at_once]
     call = BackwardCall(*arguments)
     called: Runnable = read(call.op)
     shapes = Shapes.of(call).local
