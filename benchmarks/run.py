@@ -28,6 +28,7 @@ Parts (all that this machine can run, unless some are named):
     cpu                CPU   the ops by columns beside torch, both chains beside torch eager and
                              torch.compile; one thread and all
     host               both  host time of a call that hits its plan, and of forward and backward
+    host_compiled      both  host time of a call in compiled code, beside an eager one
     functors_host      both  host time of the calls of `functors`
     lengths            both  kernels that random row lengths and shapes build, and the longest call
 """
@@ -47,6 +48,7 @@ import flagships
 import functors
 import gemm
 import host
+import host_compiled
 import lengths
 import lse_and_sink
 import maps
@@ -99,6 +101,7 @@ PARTS: dict[str, Part] = {
     "errors": errors.table,
     "cpu": cpu.measured,
     "host": whole(host.calls),
+    "host_compiled": whole(host_compiled.calls),
     "functors_host": whole(functors.host_calls),
     "lengths": whole(lengths.measured),
 }

@@ -191,9 +191,7 @@ def test_inductor_calls_no_operator():
         compiled(x, gamma).sum().backward()
 
     with torch._inductor.config.patch(force_disable_caches=True):
-        _, codes = run_and_get_code(
-            both, _whole(1).requires_grad_(), _vector(2).requires_grad_()
-        )
+        _, codes = run_and_get_code(both, _whole(1).requires_grad_(), _vector(2).requires_grad_())
     calls = [line for code in codes for line in code.splitlines() if "= torch.ops.fusedops" in line]
     assert [line.split("(")[0].split(".")[-1] for line in calls] == [
         "at_once_draw",
