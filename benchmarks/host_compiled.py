@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the host pays for a call in compiled code: of CALLS residual LayerNorms, each reads the last.
+"""What the host pays for a call in compiled code: of CALLS residual LayerNorms in a row.
 
 What torch takes for the compiled function itself is shared by all of them.
 """
