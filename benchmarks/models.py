@@ -9,11 +9,11 @@ gradient scaler. All start from the same weights and see the same batch.
 import contextlib
 import copy
 import gc
+import itertools
 import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -24,27 +24,34 @@ from results import Result
 from timing import once_seconds, synchronize
 from torch import Tensor, nn
 from torch.nn import functional
-from turns import in_turns
+from turns import Job, in_turns
 
 import fusedops as fo
 
 
 class Model(NamedTuple):
-    """A model of a size: how it is made with an attention of some name."""
+    """A model of a size: how it is made with an attention of some name.
+
+    `gib` is kept free for it, with eager attention: what a step was seen to need, the decoder's
+    excepted, which is a guess.
+    """
 
     make: Callable[[Sizes, str], nn.Module]
     sizes: Sizes
+    gib: int = 1
 
 
 MODELS = {
     "encoder like BERT-base, dropout 0.1": Model(
-        Encoder, Sizes(12, 768, 12, 3072, 30522, batch=32, length=512)
+        Encoder, Sizes(12, 768, 12, 3072, 30522, batch=32, length=512), 19
     ),
-    "decoder like Llama": Model(Decoder, Sizes(16, 2048, 32, 5632, 32000, batch=2, length=2048)),
+    "decoder like Llama": Model(
+        Decoder, Sizes(16, 2048, 32, 5632, 32000, batch=2, length=2048), 60
+    ),
     "pairs like AlphaFold's, dropout 0.25": Model(
-        Folding, Sizes(4, 128, 4, 512, 64, batch=1, length=256)
+        Folding, Sizes(4, 128, 4, 512, 64, batch=1, length=256), 5
     ),
-    "ViT-B/16": Model(Vision, Sizes(12, 768, 12, 3072, 1000, batch=128, length=197)),
+    "ViT-B/16": Model(Vision, Sizes(12, 768, 12, 3072, 1000, batch=128, length=197), 13),
 }
 
 
@@ -74,10 +81,6 @@ TIMED = 10
 WARM = 3
 
 
-#: GiB that the training of one way may take at its peak: so many compile at a time as have room.
-ROOM = 20
-
-
 def short(name: str) -> str:
     """The word by which a model is chosen."""
     return name.split()[0].split("-")[0].lower()
@@ -92,36 +95,39 @@ def measured(
 ) -> Iterator[Result]:
     """Step time and peak memory of each way, then how far its losses are from those of the first.
 
-    On a GPU the ways of a model are compiled side by side in processes of their own, then timed in
-    turn while the others wait.
+    On a GPU the ways of all models are compiled side by side in processes of their own, as many as
+    have room, then timed in turn while the others wait.
     """
     ways = {by: way for by, way in ways.items() if way.backend or not chosen.compiled}
+    jobs: dict[tuple[str, str], Job] = {}
     for name, model in models.items():
         if chosen.models is not None and short(name) not in chosen.models:
             continue
         for dtype in chosen.dtypes or ("float16", "bfloat16"):
             case = f"{name}, {dtype}, {model.sizes.batch} x {model.sizes.length}"
-            jobs = {
-                by: (Timed, (model, way, dtype, device, steps, chosen.profile is not None))
-                for by, way in ways.items()
-            }
-            yield from _results(case, ways, in_turns(jobs, _together(device)), chosen.profile)
+            for by, way in ways.items():
+                room = math.ceil(model.gib * (0.75 if way.attention == "sdpa" else 1))
+                arguments = model, way, dtype, device, steps, chosen.profile is not None
+                jobs[case, by] = Job(Timed, arguments, room)
+    found = in_turns(jobs, _room(device))
+    for case, of_case in itertools.groupby(found, lambda one: one[0][0]):
+        yield from _results(case, ways, ((name[1], *rest) for name, *rest in of_case), chosen)
 
 
-def _together(device: str) -> int:
-    """How many ways may compile side by side; 0 on a CPU, whose cores they would share."""
+def _room(device: str) -> int:
+    """GiB for all that compile side by side; 0 on a CPU, whose cores they would share."""
     if device == "cpu":
         return 0
-    memory = torch.cuda.get_device_properties(device).total_memory
-    return max(1, int(0.9 * memory / 2**30 / ROOM))
+    return int(0.9 * torch.cuda.get_device_properties(device).total_memory / 2**30)
 
 
 def _results(
     case: str,
     ways: Mapping[str, Way],
-    found: Iterable[tuple[str, Any, Any]],
-    folder: Path | None,
+    found: Iterable[tuple[Any, ...]],
+    chosen: Selection,
 ) -> Iterator[Result]:
+    folder = chosen.profile
     first: tuple[str, list[float], float] | None = None
     compiled: dict[str, float] = {}  # torch.compile's seconds by attention
     for by, losses, timed in found:

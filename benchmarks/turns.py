@@ -10,11 +10,10 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
-from multiprocessing.synchronize import Semaphore
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from unittest import mock
 
-__all__ = ["Turn", "in_turns"]
+__all__ = ["Job", "Turn", "in_turns"]
 
 
 class Turn(Protocol):
@@ -27,34 +26,52 @@ class Turn(Protocol):
         """What runs while the others wait; what it found."""
 
 
-def in_turns(
-    jobs: Mapping[str, tuple[Callable[..., Turn], Sequence[Any]]], together: int
-) -> Iterator[tuple[str, Any, Any]]:
-    """Make each job ready, so many at a time, then run each in turn.
+class Job(NamedTuple):
+    """What makes a `Turn` in its process, with which arguments, and the room that this takes.
+
+    All can be pickled.
+    """
+
+    make: Callable[..., Turn]
+    arguments: Sequence[Any] = ()
+    room: int = 1
+
+
+def in_turns(jobs: Mapping[Any, Job], room: int) -> Iterator[tuple[Any, Any, Any]]:
+    """Make jobs ready, as many at a time as have room together, then run each of these in turn.
 
     Args:
-        jobs: By name, what makes a `Turn` in its process, and the arguments; all can be pickled.
-        together: The most that are made ready at a time; 0 runs all in this process, one by one.
+        jobs: The jobs by name.
+        room: For all that are there at a time; 0 runs all in this process, one by one.
 
     Yields:
         The name of a job, and what its two parts found; what failed is an exception's first line,
         then None.
     """
-    if not together:
+    if not room:
         for name, job in jobs.items():
-            yield (name, *_here(*job))
+            yield (name, *_here(job))
         return
+    batch: dict[Any, Job] = {}
+    for name, job in jobs.items():
+        if batch and sum(one.room for one in batch.values()) + job.room > room:
+            yield from _together(batch)
+            batch = {}
+        batch[name] = job
+    yield from _together(batch)
+
+
+def _together(jobs: Mapping[Any, Job]) -> Iterator[tuple[Any, Any, Any]]:
     context = multiprocessing.get_context("spawn")
-    room = context.Semaphore(together)
-    compilers = str(max(1, (os.cpu_count() or 1) // max(1, min(together, len(jobs)))))
+    compilers = str(max(1, (os.cpu_count() or 1) // max(1, len(jobs))))
     started = {}
-    with (
-        contextlib.ExitStack() as stack,
-        mock.patch.dict(os.environ, {"TORCHINDUCTOR_COMPILE_THREADS": compilers}),
-    ):
-        for name, (make, arguments) in jobs.items():
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(
+            mock.patch.dict(os.environ, {"TORCHINDUCTOR_COMPILE_THREADS": compilers})
+        )
+        for name, job in jobs.items():
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, room, make, arguments))
+            process = context.Process(target=_work, args=(theirs, job))
             process.start()
             stack.callback(_end, process)
             theirs.close()
@@ -69,9 +86,9 @@ def in_turns(
             yield (name, prepared, found) if worked else (name, found, None)
 
 
-def _here(make: Callable[..., Turn], arguments: Sequence[Any]) -> tuple[Any, Any]:
+def _here(job: Job) -> tuple[Any, Any]:
     try:
-        turn = make(*arguments)
+        turn = job.make(*job.arguments)
         return turn.prepare(), turn.run()
     except Exception as error:
         return _said(error), None
@@ -89,14 +106,10 @@ def _heard(pipe: Connection) -> tuple[bool, Any]:
     return answer
 
 
-def _work(
-    pipe: Connection, room: Semaphore, make: Callable[..., Turn], arguments: Sequence[Any]
-) -> None:
+def _work(pipe: Connection, job: Job) -> None:
     try:
-        with room:
-            turn = make(*arguments)
-            prepared = turn.prepare()
-        pipe.send((True, prepared))
+        turn = job.make(*job.arguments)
+        pipe.send((True, turn.prepare()))
         pipe.recv()
         pipe.send((True, turn.run()))
     except Exception as error:  # The others are measured all the same.

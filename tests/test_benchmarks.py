@@ -257,7 +257,7 @@ def test_models_side_by_side(one_thread, tmp_path, monkeypatch):
     ways = {by: models.WAYS[by] for by in ("torch eager", "fusedops, eager attention")}
     chosen = Selection(dtypes=("bfloat16",), models=("vit",), profile=tmp_path / "pages")
     inside = list(models.measured(chosen, tiny, ways, device, 2))
-    monkeypatch.setattr(models, "_together", lambda device: 2)
+    monkeypatch.setattr(models, "_room", lambda device: 30)
     apart = list(models.measured(chosen, tiny, ways, device, 2))
     assert [each.by for each in apart] == [by for by in ways for _ in range(2)]
     assert [each.note for each in apart[1::2]] == [each.note for each in inside[1::2]]
@@ -268,11 +268,13 @@ def test_models_side_by_side(one_thread, tmp_path, monkeypatch):
 
 
 def test_a_way_that_fails_side_by_side():
-    jobs = {"missing": (models.Timed, ()), "there": (Waiting, ())}
-    assert [(name, after) for name, _, after in turns.in_turns(jobs, 1)] == [
-        ("missing", None),
-        ("there", 2),
-    ]
+    """Whether it had room beside others or not."""
+    jobs = {"missing": turns.Job(models.Timed), "there": turns.Job(Waiting)}
+    for room in (1, 2):
+        assert [(name, after) for name, _, after in turns.in_turns(jobs, room)] == [
+            ("missing", None),
+            ("there", 2),
+        ]
 
 
 class Waiting:
