@@ -9,38 +9,49 @@ gradient scaler. All start from the same weights and see the same batch.
 import contextlib
 import copy
 import gc
+import itertools
 import math
+import re
 import statistics
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from nets import Decoder, Encoder, Folding, Sizes, Vision, batch_of
 from points import DTYPES, Selection
+from profiles import profile_of
 from results import Result
 from timing import once_seconds, synchronize
 from torch import Tensor, nn
 from torch.nn import functional
+from turns import Job, in_turns
 
 import fusedops as fo
 
 
 class Model(NamedTuple):
-    """A model of a size: how it is made with an attention of some name."""
+    """A model of a size: how it is made with an attention of some name.
+
+    `gib` is kept free for it, with eager attention: what a step was seen to need, the decoder's
+    excepted, which is a guess.
+    """
 
     make: Callable[[Sizes, str], nn.Module]
     sizes: Sizes
+    gib: int = 1
 
 
 MODELS = {
     "encoder like BERT-base, dropout 0.1": Model(
-        Encoder, Sizes(12, 768, 12, 3072, 30522, batch=32, length=512)
+        Encoder, Sizes(12, 768, 12, 3072, 30522, batch=32, length=512), 19
     ),
-    "decoder like Llama": Model(Decoder, Sizes(16, 2048, 32, 5632, 32000, batch=2, length=2048)),
+    "decoder like Llama": Model(
+        Decoder, Sizes(16, 2048, 32, 5632, 32000, batch=2, length=2048), 60
+    ),
     "pairs like AlphaFold's, dropout 0.25": Model(
-        Folding, Sizes(4, 128, 4, 512, 64, batch=1, length=256)
+        Folding, Sizes(4, 128, 4, 512, 64, batch=1, length=256), 5
     ),
-    "ViT-B/16": Model(Vision, Sizes(12, 768, 12, 3072, 1000, batch=128, length=197)),
+    "ViT-B/16": Model(Vision, Sizes(12, 768, 12, 3072, 1000, batch=128, length=197), 13),
 }
 
 
@@ -66,6 +77,13 @@ WAYS = {
 }
 STEPS = 50
 TIMED = 10
+#: Steps before those that are timed: memory is allocated again, the clock rises.
+WARM = 3
+
+
+def short(name: str) -> str:
+    """The word by which a model is chosen."""
+    return name.split()[0].split("-")[0].lower()
 
 
 def measured(
@@ -75,56 +93,71 @@ def measured(
     device: str = "cuda",
     steps: int = STEPS,
 ) -> Iterator[Result]:
-    """Step time and peak memory of each way, then how far its losses are from those of eager."""
+    """Step time and peak memory of each way, then how far its losses are from those of the first.
+
+    On a GPU the ways of all models are compiled side by side in processes of their own, as many as
+    have room, then timed in turn while the others wait.
+    """
+    ways = {by: way for by, way in ways.items() if way.backend or not chosen.compiled}
+    jobs: dict[tuple[str, str], Job] = {}
     for name, model in models.items():
-        for dtype in chosen.dtypes or ("float16", "bfloat16"):
-            yield from _of_one(name, model, dtype, ways, torch.device(device), steps)
-
-
-def _of_one(
-    name: str,
-    model: Model,
-    dtype: str,
-    ways: Mapping[str, Way],
-    device: torch.device,
-    steps: int,
-) -> Iterator[Result]:
-    case = f"{name}, {dtype}, {model.sizes.batch} x {model.sizes.length}"
-    torch.manual_seed(0)
-    first = model.make(model.sizes, "eager").state_dict()
-    eager: list[float] = []
-    against = 0.0
-    for by, way in ways.items():
-        made = None
-        try:
-            made = Training(model, way, first, DTYPES[dtype], device)
-            losses = made.losses(steps)
-            seconds, peak = made.seconds(TIMED), made.peak
-        except Exception as error:  # The other ways are measured all the same.
-            said = f"{type(error).__name__}: {error}".splitlines()[0]
-            yield Result("models", f"{case}: a step", by, note=f"not measured: {said[:200]}")
+        if chosen.models is not None and short(name) not in chosen.models:
             continue
-        finally:
-            del made
-            free(device)
-        eager = eager or losses
-        against = against or seconds
+        for dtype in chosen.dtypes or ("float16", "bfloat16"):
+            case = f"{name}, {dtype}, {model.sizes.batch} x {model.sizes.length}"
+            for by, way in ways.items():
+                room = math.ceil(model.gib * (0.75 if way.attention == "sdpa" else 1))
+                arguments = model, way, dtype, device, steps, chosen.profile is not None
+                jobs[case, by] = Job(Timed, arguments, room)
+    found = in_turns(jobs, _room(device))
+    for case, of_case in itertools.groupby(found, lambda one: one[0][0]):
+        yield from _results(case, ways, ((name[1], *rest) for name, *rest in of_case), chosen)
+
+
+def _room(device: str) -> int:
+    """GiB for all that compile side by side; 0 on a CPU, whose cores they would share."""
+    if device == "cpu":
+        return 0
+    return int(0.9 * torch.cuda.get_device_properties(device).total_memory / 2**30)
+
+
+def _results(
+    case: str,
+    ways: Mapping[str, Way],
+    found: Iterable[tuple[Any, ...]],
+    chosen: Selection,
+) -> Iterator[Result]:
+    folder = chosen.profile
+    first: tuple[str, list[float], float] | None = None
+    compiled: dict[str, float] = {}  # torch.compile's seconds by attention
+    for by, losses, timed in found:
+        if timed is None:
+            yield Result("models", f"{case}: a step", by, note=f"not measured: {losses[:200]}")
+            continue
+        seconds, peak, page = timed
+        first = first or (by, losses, seconds)
+        way = ways[by]
+        notes = [f"peak memory {peak / 2**30:.2f} GiB"] if peak else []
+        if way == Way(way.attention, False, "inductor"):
+            compiled[way.attention] = seconds
+        elif beside := compiled.get("sdpa" if way.attention == "sdpa" else "eager"):
+            notes.append(f"{beside / seconds:.2f} times torch.compile's speed")
         yield Result(
-            "models",
-            f"{case}: a step",
-            by,
-            seconds,
-            against=against,
-            note=f"peak memory {peak / 2**30:.2f} GiB" if device.type == "cuda" else "",
+            "models", f"{case}: a step", by, seconds, against=first[2], note="; ".join(notes)
         )
-        yield Result("models", f"{case}: losses of {steps} steps", by, note=_beside(losses, eager))
+        note = _beside(losses, *first[:2])
+        yield Result("models", f"{case}: losses of {len(losses)} steps", by, note=note)
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            name = re.sub(r"[^A-Za-z0-9]+", "-", f"{case} {by}").strip("-")
+            (folder / f"{name}.txt").write_text(f"{case}: {by}\n{page}")
 
 
-def _beside(losses: list[float], eager: list[float]) -> str:
-    apart = max(abs(a - b) for a, b in zip(losses, eager, strict=True))
-    last = [statistics.mean(each[-10:]) for each in (losses, eager)]
+def _beside(losses: list[float], other: str, others: list[float]) -> str:
+    apart = max(abs(a - b) for a, b in zip(losses, others, strict=True))
+    last = [statistics.mean(each[-10:]) for each in (losses, others)]
     return (
-        f"first {losses[0]:.4f}, mean of the last ten {last[0]:.4f}; torch eager's {last[1]:.4f}; "
+        f"first {losses[0]:.4f}, mean of the last ten {last[0]:.4f}; {other}'s {last[1]:.4f}; "
         f"at most {apart:.4f} apart"
     )
 
@@ -193,6 +226,35 @@ class Training:
         timed = [once_seconds(self.step, self.device) for _ in range(steps)]
         self.peak = torch.cuda.max_memory_allocated() if cuda else 0
         return statistics.median(timed)
+
+
+class Timed:
+    """A way of a model in its process: trained first, then timed."""
+
+    def __init__(
+        self, model: Model, way: Way, dtype: str, device: str, steps: int, profiled: bool
+    ) -> None:
+        self.device, self.steps, self.profiled = torch.device(device), steps, profiled
+        torch.manual_seed(0)
+        first = model.make(model.sizes, "eager").state_dict()
+        self.training = Training(model, way, first, DTYPES[dtype], self.device)
+
+    def prepare(self) -> list[float]:
+        """The losses of the first steps."""
+        losses = self.training.losses(self.steps)
+        self.training.optimizer.zero_grad()
+        free(self.device)
+        return losses
+
+    def run(self) -> tuple[float, int, str]:
+        """Seconds of a step, the peak of memory, and a page about where the time goes."""
+        for _ in range(WARM):
+            self.training.step()
+        seconds, peak = self.training.seconds(TIMED), self.training.peak
+        page = profile_of(self.training.step, self.device) if self.profiled else ""
+        self.training.optimizer.zero_grad()
+        free(self.device)
+        return seconds, peak, page
 
 
 def free(device: torch.device) -> None:

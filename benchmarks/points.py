@@ -5,6 +5,7 @@
 import dataclasses
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 
@@ -83,6 +84,9 @@ class Selection:
     columns: tuple[int, ...] = ()
     rows: tuple[int, ...] = FEW_ROWS
     peers: tuple[str, ...] = ()
+    models: tuple[str, ...] | None = None
+    compiled: bool = False
+    profile: Path | None = None
 
     def sweep(self) -> Iterator[list[Point]]:
         """The points with many rows, those of one shape and dtype together."""

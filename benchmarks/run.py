@@ -28,6 +28,7 @@ Parts (all that this machine can run, unless some are named):
     cpu                CPU   the ops by columns beside torch, both chains beside torch eager and
                              torch.compile; one thread and all
     host               both  host time of a call that hits its plan, and of forward and backward
+    host_compiled      both  host time of a call in compiled code, beside an eager one
     functors_host      both  host time of the calls of `functors`
     lengths            both  kernels that random row lengths and shapes build, and the longest call
 """
@@ -47,6 +48,7 @@ import flagships
 import functors
 import gemm
 import host
+import host_compiled
 import lengths
 import lse_and_sink
 import maps
@@ -99,6 +101,7 @@ PARTS: dict[str, Part] = {
     "errors": errors.table,
     "cpu": cpu.measured,
     "host": whole(host.calls),
+    "host_compiled": whole(host_compiled.calls),
     "functors_host": whole(functors.host_calls),
     "lengths": whole(lengths.measured),
 }
@@ -146,6 +149,17 @@ def main(
         str | None, typer.Option(help=f"Of {','.join(PEERS)}: all, unless some are named.")
     ] = None,
     no_peers: Annotated[bool, typer.Option("--no-peers", help="Only fusedops.")] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(help=f"For models: of {','.join(map(models.short, models.MODELS))}."),
+    ] = None,
+    compiled: Annotated[
+        bool, typer.Option("--compiled", help="For models: only the ways by torch.compile.")
+    ] = False,
+    profile: Annotated[
+        Path | None,
+        typer.Option(help="For models: a folder for pages that say where each step's time goes."),
+    ] = None,
     processes: Annotated[
         int,
         typer.Option(
@@ -170,6 +184,9 @@ def main(
         columns=numbers(columns, "--columns"),
         rows=numbers(rows, "--rows") or points.FEW_ROWS,
         peers=() if no_peers else names(peers, tuple(PEERS), "--peers"),
+        models=names(model, tuple(map(models.short, models.MODELS)), "--model"),
+        compiled=compiled,
+        profile=profile,
     )
     runnable = [part for part in PARTS if torch.cuda.is_available() or part not in GPU_PARTS]
     chosen = [part for part in PARTS if part in (parts or runnable)]

@@ -300,6 +300,47 @@ PyObject* dispatch(Dispatcher* self, PyObject* x, PyObject* const* keyword_value
 
 }  // namespace
 
+PyObject* of_lists(PyObject* object, PyObject* const* args, Py_ssize_t count) {
+  constexpr Py_ssize_t kMost = Arguments::kMaxSlots + Arguments::kOptions;
+  if (count < 2 || !PyTuple_Check(args[0]) || PyTuple_GET_SIZE(args[0]) > kMost) {
+    PyErr_SetString(PyExc_TypeError, "of_lists: takes a tuple of names, x, and lists of values");
+    return nullptr;
+  }
+  PyObject* values[kMost + 1] = {args[1]};
+  const Py_ssize_t names = PyTuple_GET_SIZE(args[0]);
+  Py_ssize_t given = 0;
+  for (Py_ssize_t i = 2; i < count; ++i) {
+    const bool list = PyTuple_Check(args[i]) || PyList_Check(args[i]);
+    const Py_ssize_t size = list ? PySequence_Fast_GET_SIZE(args[i]) : 0;
+    if (!list || given + size > names) {
+      PyErr_SetString(PyExc_TypeError, "of_lists: no list or tuple, or more values than names");
+      return nullptr;
+    }
+    for (Py_ssize_t k = 0; k < size; ++k) {
+      values[++given] = PySequence_Fast_GET_ITEM(args[i], k);
+    }
+  }
+  if (given != names) {
+    PyErr_SetString(PyExc_TypeError, "of_lists: fewer values than names");
+    return nullptr;
+  }
+  try {
+    const Torch& torch = Torch::get();
+    bool grad_mode = true;
+    if (check_state(torch, &grad_mode) || grad_mode) Py_RETURN_NOTIMPLEMENTED;
+    for (Py_ssize_t i = 0; i <= given; ++i) {
+      PyTypeObject* type = Py_TYPE(values[i]);
+      if (type != torch.tensor && type != torch.parameter && PyType_IsSubtype(type, torch.tensor)) {
+        Py_RETURN_NOTIMPLEMENTED;
+      }
+    }
+  } catch (py::error_already_set& error) {
+    error.restore();
+    return nullptr;
+  }
+  return vectorcall(object, values, 1, args[0]);
+}
+
 PyObject* vectorcall(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* keywords) {
   Dispatcher* self = cast(object);
   const Py_ssize_t count = PyVectorcall_NARGS(nargsf);

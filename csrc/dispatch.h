@@ -41,6 +41,11 @@ inline Dispatcher* cast(PyObject* self) { return reinterpret_cast<Dispatcher*>(s
 /// A call of a dispatcher, by CPython's vectorcall protocol.
 PyObject* vectorcall(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* keywords);
 
+/// Calls a dispatcher with the names of its keywords, x, and lists and tuples of their values:
+/// `dispatcher.of_lists(names, x, *values)`. Returns NotImplemented, and does nothing, where a mode
+/// or transform is active, grad mode is on, or a tensor is of another class.
+PyObject* of_lists(PyObject* object, PyObject* const* args, Py_ssize_t count);
+
 /// The Python type `Dispatcher` (dispatcher_type.cpp). Throws py::error_already_set.
 py::object make_dispatcher_type(const py::module_& module);
 

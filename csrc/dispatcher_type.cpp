@@ -160,6 +160,9 @@ PyGetSetDef properties[] = {
 
 PyMethodDef methods[] = {
     {"clear", clear_plans, METH_NOARGS, "Forgets all plans."},
+    {"of_lists", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(of_lists)),
+     METH_FASTCALL,
+     "A call by names, x, and lists of values; NotImplemented where torch takes part."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -155,6 +155,13 @@ class Dispatcher:
         label: str | None = None,
     ) -> None: ...
     def __call__(self, x: torch.Tensor, /, **keywords: Any) -> Any: ...
+    def of_lists(self, names: tuple[str, ...], x: torch.Tensor, /, *values: Sequence[Any]) -> Any:
+        """The call whose keywords have these names; the values are those of the lists, in order.
+
+        Without effect, and NotImplemented, where a mode or a transform is active, grad mode is on,
+        or a tensor is not of class Tensor or Parameter.
+        """
+
     def clear(self) -> None:
         """Forget all plans."""
     @property

@@ -30,11 +30,13 @@ import gemm  # noqa: E402
 import lse_and_sink  # noqa: E402
 import models  # noqa: E402
 import page  # noqa: E402
+import profiles  # noqa: E402
 import run  # noqa: E402
 import summary  # noqa: E402
 import targets  # noqa: E402
 import traffic  # noqa: E402
 import tune  # noqa: E402
+import turns  # noqa: E402
 import warm  # noqa: E402
 from points import AWKWARD, COLUMNS, DTYPES, FEW_ROWS, OPS, Point, Selection, rows_of  # noqa: E402
 from results import Result  # noqa: E402
@@ -246,6 +248,47 @@ def test_models_on_a_cpu(name, compiled, one_thread):
         apart = float(each.note.split("at most ")[1].split()[0])
         # Losses near ln 13 of roundings to bfloat16; dropout is drawn in another way.
         assert apart <= (0.5 if "dropout" in name else 0.05), each.by
+
+
+def test_models_side_by_side(one_thread, tmp_path, monkeypatch):
+    """Each way in a process of its own: the same losses as in one, and a page about each."""
+    name, device = "ViT-B/16", "cpu"
+    tiny = {name: models.MODELS[name]._replace(sizes=TINY)}
+    ways = {by: models.WAYS[by] for by in ("torch eager", "fusedops, eager attention")}
+    chosen = Selection(dtypes=("bfloat16",), models=("vit",), profile=tmp_path / "pages")
+    inside = list(models.measured(chosen, tiny, ways, device, 2))
+    monkeypatch.setattr(models, "_room", lambda device: 30)
+    apart = list(models.measured(chosen, tiny, ways, device, 2))
+    assert [each.by for each in apart] == [by for by in ways for _ in range(2)]
+    assert [each.note for each in apart[1::2]] == [each.note for each in inside[1::2]]
+    pages = sorted((tmp_path / "pages").iterdir())
+    assert len(pages) == 2
+    assert all("issued by the host" in page.read_text() for page in pages)
+    assert not list(models.measured(Selection(models=("decoder",)), tiny, ways, device, 2))
+
+
+def test_a_way_that_fails_side_by_side():
+    """Whether it had room beside others or not."""
+    jobs = {"missing": turns.Job(models.Timed), "there": turns.Job(Waiting)}
+    for room in (1, 2):
+        assert [(name, after) for name, _, after in turns.in_turns(jobs, room)] == [
+            ("missing", None),
+            ("there", 2),
+        ]
+
+
+class Waiting:
+    def prepare(self):
+        return 1
+
+    def run(self):
+        return 2
+
+
+def test_what_a_device_does_in_time():
+    """Spans that overlap count once; a gap is between what has ended and what begins."""
+    assert profiles.busy([(5, 6), (0, 2), (1, 3), (1, 2)]) == (6, 4, 2)
+    assert profiles.busy([]) == (0, 0, 0)
 
 
 def test_models_that_fail_are_named(one_thread):

@@ -176,9 +176,36 @@ def test_make_graphed_callables():
 
 
 @pytest.mark.gpu
+def test_reduce_overhead_behind_the_backend():
+    """What the pass over the graph fuses is captured as well, its dropout included."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+
+    def program(x, bias):
+        return torch.nn.functional.dropout(torch.softmax(x * 0.5 + bias, -1), 0.5)
+
+    compiled = torch.compile(program, backend="fusedops", mode="reduce-overhead")
+    x, bias = randn(32, 64, device="cuda"), randn(64, device="cuda", seed=1)
+    dy, masks = randn(32, 64, device="cuda", seed=2), []
+    for _ in range(6):
+        torch.compiler.cudagraph_mark_step_begin()
+        leaf = x.clone().requires_grad_()
+        y = compiled(leaf, bias)
+        masks.append(y.detach() != 0)
+        y.backward(dy)
+        of_double = x.double().requires_grad_()
+        wanted = torch.softmax(of_double * 0.5 + bias.double(), -1) * masks[-1] * 2
+        wanted.backward(dy.double())
+        torch.testing.assert_close(leaf.grad.double(), of_double.grad, rtol=1e-4, atol=1e-6)
+    assert not any(torch.equal(a, b) for k, a in enumerate(masks) for b in masks[:k])
+    assert not torch._dynamo.utils.counters["inductor"]["cudagraph_skips"]
+
+
+@pytest.mark.gpu
 def test_reduce_overhead():
     """torch.compile with CUDA graphs: new masks at each call; without dropout, eager's numbers."""
     torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
     torch.manual_seed(0)
     block, x = Block().cuda(), randn(32, 64, device="cuda")
     compiled = torch.compile(block.train(), mode="reduce-overhead", fullgraph=True)
@@ -193,6 +220,7 @@ def test_reduce_overhead():
         y.backward(dy)
         check_step(block, leaf, masks[-1], stream, dy)
     assert not any(same_bits(a, b) for k, a in enumerate(masks) for b in masks[:k])
+    assert not torch._dynamo.utils.counters["inductor"]["cudagraph_skips"]
 
     compiled = torch.compile(block.eval(), mode="reduce-overhead", fullgraph=True)
     with torch.no_grad():

@@ -100,11 +100,18 @@ def draw_in_memory(
         ValueError: The generator belongs to another device.
     """
     drawn = draw(device.type, device.index or 0, generator, count, op)
-    result = torch.empty(2, dtype=torch.int64, device=device)
     if drawn is None:
+        result = torch.empty(2, dtype=torch.int64, device=device)
         return result.random_(0, OFFSETS // 2, generator=generator)
     seed, offset = drawn
-    result.fill_(seed if seed < 1 << 63 else seed - (1 << 64))
+    seed = seed if seed < 1 << 63 else seed - (1 << 64)
+    if device.type == "cpu":
+        return torch.tensor([seed, offset], device=device)
+    step = offset - seed
+    if 0 < abs(step) < 1 << 60 and abs(seed) < 1 << 60:  # both in one launch
+        return torch.arange(seed, seed + 2 * step, step, dtype=torch.int64, device=device)
+    result = torch.empty(2, dtype=torch.int64, device=device)
+    result.fill_(seed)
     result[1].fill_(offset)
     return result
 

@@ -16,6 +16,7 @@ from fusedops.errors import FusedOpsError
 from fusedops.graph.bytes_moved import Moved, moved, pays
 from fusedops.graph.chain import Declared, declare
 from fusedops.graph.nodes import barriers, example, name_of, transforms
+from fusedops.graph.read_as import read_as
 from fusedops.graph.reductions import Reduction, Refused, called
 from fusedops.graph.region import Place, Region, grow
 from fusedops.graph.spelled import spelled
@@ -107,6 +108,9 @@ def _one(graph: fx.Graph, reduction: Reduction, what: str) -> Found:
     made = example(region.result)
     if made is None or not made.is_contiguous():
         raise Refused("its result is not contiguous, as a kernel's is")
+    lower = read_as(region.result)
+    if lower is not None:
+        declared = dataclasses.replace(declared, dtype=lower)
     names = tuple(node.name for node in region.nodes)
     _insert(graph, region, declared, order)
     return Found(reduction.node.name, what, declared.op, names, stops, by, declared.op.dropouts > 0)
@@ -141,9 +145,19 @@ def _insert(graph: fx.Graph, region: Region, declared: Declared, order: dict[fx.
     for new, old in zip(results, [region.result, *declared.outputs], strict=True):
         new.meta.update(old.meta)
         new.meta.pop("stack_trace", None)
+        if old is region.result:
+            _set_dtype(new, declared.dtype)
         old.replace_all_uses_with(new, delete_user_cb=lambda user: user not in inside)
     for node in sorted(inside, key=order.__getitem__, reverse=True):
         graph.erase_node(node)
+
+
+def _set_dtype(node: fx.Node, dtype: torch.dtype) -> None:
+    """Let the example of a node's result have a dtype."""
+    made = example(node)
+    if made is not None and made.dtype is not dtype:
+        at = "example_value" if "example_value" in node.meta else "val"
+        node.meta[at] = made.to(dtype)
 
 
 def caller(op: RowOp) -> Callable[..., Any]:

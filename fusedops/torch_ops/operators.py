@@ -32,7 +32,6 @@ import torch
 from torch import Tensor, library
 
 from fusedops.bind.bind import KEPT, Bound, bind
-from fusedops.bind.generator import draw_in_memory
 from fusedops.bind.operands import check_device
 from fusedops.declare.text import read
 from fusedops.errors import UnsupportedError
@@ -40,6 +39,14 @@ from fusedops.reference.unfused import run
 from fusedops.run.autograd import refuse_second, run_backward, what_is_kept
 from fusedops.run.saved_tensors import RESULT, is_exact
 from fusedops.torch_ops.calls import BackwardCall, ForwardCall, Shapes, like, pair_of
+from fusedops.torch_ops.known_calls import (
+    draw_at_once,
+    remember_backward,
+    remember_forward,
+    run_backward_at_once,
+    run_forward_at_once,
+)
+from fusedops.torch_ops.lowering import lower
 from fusedops.torch_ops.stand_ins import stand_in, table_stand_in
 
 if TYPE_CHECKING:
@@ -78,6 +85,9 @@ for _key in ("AutocastCPU", "AutocastCUDA"):
 
 
 def _forward(*arguments: Any) -> list[Tensor]:
+    at_once = run_forward_at_once(*arguments)
+    if at_once is not None:
+        return [*at_once]
     call = ForwardCall(*arguments)
     called, draw = call.called, call.draw
     x, *tensors = _memory((call.x, *call.tensors), call.dim)
@@ -89,10 +99,15 @@ def _forward(*arguments: Any) -> list[Tensor]:
             return _nothing(bind(called, x, operands, options)._replace(keep=call.keep))
         dispatcher = called.trained if call.keep else called.direct
         options.update(training=draw is not None, generator=_drawn(draw))
-        return list(dispatcher(x, **operands, **options))
+        outputs = [*dispatcher(x, **operands, **options)]
+    remember_forward(call, called, options)
+    return outputs
 
 
 def _backward(*arguments: Any) -> list[Tensor]:
+    at_once = run_backward_at_once(*arguments)
+    if at_once is not None:
+        return [*at_once]
     call = BackwardCall(*arguments)
     called: Runnable = read(call.op)
     shapes = Shapes.of(call).local
@@ -112,17 +127,14 @@ def _backward(*arguments: Any) -> list[Tensor]:
     arriving = [incoming.get(name) for name in called.outputs]
     with torch.no_grad():
         results = run_backward(recorded, (kept, *tensors), arriving)
+    remember_backward(call, called, given)
     by_name = dict(zip(("x", *called.slots), results, strict=True))
     return [by_name[name].contiguous() for name in call.wanted]
 
 
-def _draw(room: Tensor, count: int) -> Tensor:
-    return draw_in_memory(room.device, count)
-
-
 _namespace.impl("forward", _forward, "CompositeExplicitAutograd")
 _namespace.impl("backward", _backward, "CompositeExplicitAutograd")
-_namespace.impl("draw", _draw, "CompositeExplicitAutograd")
+_namespace.impl("draw", draw_at_once, "CompositeExplicitAutograd")
 
 
 def _memory(tensors: Sequence[Tensor], dim: Sequence[int] = ()) -> list[Tensor]:
@@ -198,6 +210,7 @@ def _numbers(
 
 
 def _fake_forward(*arguments: Any) -> list[Tensor]:
+    lower()  # Inductor has been imported by now, if it is to compile this
     call = ForwardCall(*arguments)
     called, x = call.called, call.x
     for name, tensor in zip(call.names, call.tensors, strict=True):
@@ -225,6 +238,7 @@ def _fake_forward(*arguments: Any) -> list[Tensor]:
 
 
 def _fake_backward(*arguments: Any) -> list[Tensor]:
+    lower()
     call = BackwardCall(*arguments)
     known = dict(zip(call.names, call.tensors, strict=True))
     found = like(call.wanted, known, Shapes.of(call).local)
