@@ -1,0 +1,60 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a rank receives in a step of examples/sharded_transformer.py, by arithmetic.
+
+Of n ranks an all-gather or a reduce-scatter of a tensor passes (n - 1) / n of it to each.
+"""
+
+from typing import NamedTuple
+
+from sharded_transformer import Sizes
+
+
+class StepBytes(NamedTuple):
+    """Bytes that a rank receives in a forward and a backward pass.
+
+    Attributes:
+        stream: Of the residual stream, all-gathered and reduced and scattered over the tensor
+            dimension of the mesh.
+        logits: Of the logits, gathered over that dimension.
+        parameters: Of parameters and their gradients, over the data dimension.
+    """
+
+    stream: int
+    logits: int
+    parameters: int
+
+    @property
+    def all(self) -> int:
+        """Their sum."""
+        return sum(self)
+
+
+def of_a_step(sizes: Sizes, data: int, tensor: int, element: int) -> StepBytes:
+    """Of a step on a mesh of data x tensor, with elements of so many bytes.
+
+    A block has four moves of the stream forward and as many backward: an all-gather before attention
+    and one before its hidden layer, a reduce-scatter after each. The embedding and the head have two
+    each. FSDP gathers the parameters of a block forward and backward and scatters their gradients;
+    what belongs to no block, embedding, norm and head, it gathers once.
+    """
+    rows = -(-sizes.batch // data) * sizes.tokens
+    stream = rows * sizes.dim * element * (tensor - 1) / tensor
+    logits = rows * sizes.words * element * (tensor - 1) / tensor
+    block, others = parameters(sizes)
+    cut = element / tensor * (data - 1) / data
+    return StepBytes(
+        stream=round(stream * (8 * sizes.blocks + 4)),
+        logits=round(logits),
+        parameters=round(cut * (3 * block * sizes.blocks + 2 * others)),
+    )
+
+
+def parameters(sizes: Sizes) -> tuple[int, int]:
+    """How many a block has, and how many belong to no block.
+
+    Norms are counted in, although all ranks of the tensor dimension have them whole.
+    """
+    dim = sizes.dim
+    block = 12 * dim * dim + 7 * dim + sizes.heads * sizes.tokens**2
+    return block, 2 * sizes.words * dim + 2 * dim
