@@ -39,10 +39,12 @@ def spread(tensors: list[Tensor], mesh: DeviceMesh) -> list[Tensor]:
 
 def compare() -> float:
     """How far outputs and gradients are from those of one process, of numbers near one."""
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
     generator = torch.Generator().manual_seed(0)
-    tensors = [torch.randn(2, tokens, 16, generator=generator) for tokens in (5, 37, 37)]
-    upstream = torch.randn(2, 5, 16, generator=generator)
+    *tensors, upstream = (
+        torch.randn(2, tokens, 16, generator=generator).to(device) for tokens in (5, 37, 37, 5)
+    )
     alone = [one.clone().requires_grad_() for one in tensors]
     want = attend(*alone)
     want.backward(upstream)

@@ -34,31 +34,31 @@ def trains(scale):
     assert bias.grad.full_tensor().shape == (12,)
 
 
-def everywhere(ranks, function, *arguments, of):
+def everywhere(four_ranks, function, *arguments, of):
     """Run with the variables of the environment `of` each rank, by its number."""
     ranks.stop()  # a process that has loaded a kernel needs no cache
     ranks.run(function, *arguments, environment=of)
     ranks.stop()
 
 
-def test_one_process_of_a_machine_compiles(ranks, tmp_path):
+def test_one_process_of_a_machine_compiles(four_ranks, tmp_path):
     compiler = Compiler(tmp_path)
     both = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "cache"), "CXX": str(compiler.path)}
-    everywhere(ranks, trains, 0.5, of=dict.fromkeys(range(4), both))
+    everywhere(four_ranks, trains, 0.5, of=dict.fromkeys(range(4), both))
     kernels = [*(tmp_path / "cache").rglob("*.so")]
     assert len(kernels) >= 2
     assert compiler.compilations == len(kernels)
 
 
-def test_a_rank_with_an_empty_cache_joins_the_others(ranks, tmp_path):
+def test_a_rank_with_an_empty_cache_joins_the_others(four_ranks, tmp_path):
     for name in ("warm", "cold"):
         (tmp_path / name).mkdir()
     warm, cold = Compiler(tmp_path / "warm"), Compiler(tmp_path / "cold")
     of_warm = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "cache"), "CXX": str(warm.path)}
     of_cold = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "empty"), "CXX": str(cold.path)}
-    everywhere(ranks, trains, 0.5, of=dict.fromkeys(range(4), of_warm))
+    everywhere(four_ranks, trains, 0.5, of=dict.fromkeys(range(4), of_warm))
     before = warm.compilations
-    everywhere(ranks, trains, 0.5, of={0: of_warm, 1: of_warm, 2: of_warm, 3: of_cold})
+    everywhere(four_ranks, trains, 0.5, of={0: of_warm, 1: of_warm, 2: of_warm, 3: of_cold})
     assert warm.compilations == before
     assert cold.compilations == before
 
@@ -94,12 +94,12 @@ def all_ways():
         exchanges(way)
 
 
-def test_a_cold_rank_keeps_none_waiting(ranks, tmp_path):
+def test_a_cold_rank_keeps_none_waiting(four_ranks, tmp_path):
     """Whatever is exchanged: the others wait for its build, and results are the same."""
     warm = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "cache")}
     cold = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "empty")}
-    everywhere(ranks, all_ways, of=dict.fromkeys(range(4), warm))
-    everywhere(ranks, all_ways, of={0: warm, 1: warm, 2: warm, 3: cold})
+    everywhere(four_ranks, all_ways, of=dict.fromkeys(range(4), warm))
+    everywhere(four_ranks, all_ways, of={0: warm, 1: warm, 2: warm, 3: cold})
 
 
 def all_raise():
@@ -116,8 +116,8 @@ def all_raise():
         dist.barrier()
 
 
-def test_all_ranks_raise_where_one_cannot_build(ranks, tmp_path):
+def test_all_ranks_raise_where_one_cannot_build(four_ranks, tmp_path):
     warm = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "cache")}
     bad = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "empty"), "CXX": "/bin/false"}
-    everywhere(ranks, all_ways, of=dict.fromkeys(range(4), warm))
-    everywhere(ranks, all_raise, of={0: warm, 1: warm, 2: warm, 3: bad})
+    everywhere(four_ranks, all_ways, of=dict.fromkeys(range(4), warm))
+    everywhere(four_ranks, all_raise, of={0: warm, 1: warm, 2: warm, 3: bad})
