@@ -73,14 +73,16 @@ def measured(
     given = ranks, port, device, sizes, found
     running = multiprocessing.spawn(_work, given, nprocs=ranks, join=False)
     ended = False
-    while not ended:
-        with contextlib.suppress(queue.Empty):
-            while (result := found.get(timeout=0.2)) is not None:
-                yield result
-            ended = True
-        ended = running.join(timeout=0) or ended  # raises what a rank raised
-    while not running.join(timeout=10):
-        pass
+    try:
+        while not ended:
+            with contextlib.suppress(queue.Empty):
+                while (result := found.get(timeout=0.2)) is not None:
+                    yield result
+                ended = True
+            running.join(timeout=10 if ended else 0)  # raises what a rank raised
+    finally:
+        for process in running.processes:
+            process.terminate()
 
 
 def _work(rank: int, ranks: int, port: int, device: str, sizes: Measured, found: Any) -> None:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes that a rank receives in a call, from what NCCL tells torch.profiler, and kernels' time."""
+"""What a call moves, as NCCL tells torch.profiler: bytes that a rank receives; kernels' time."""
 
 import json
 import tempfile

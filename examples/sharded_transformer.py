@@ -5,11 +5,11 @@
     torchrun --nproc-per-node 4 examples/sharded_transformer.py
 
 trains on 2 x 2 processes, saves a checkpoint, and goes on from it on 1 x 4 and on 4 x 1: the losses
-are the same but for rounding. Of two processes the meshes are 2 x 1 and 1 x 2. Processes are on GPUs,
-by NCCL, where there is one for each, else on CPUs, by gloo. Data parallelism is FSDP's
-(`fully_shard`); tensor parallelism cuts the linear layers by heads and by hidden units
-(`ColwiseParallel`, `RowwiseParallel`) and leaves the residual stream, with the norms on it, sharded
-along the sequence (`SequenceParallel`).
+are the same but for rounding. Of two processes the meshes are 2 x 1 and 1 x 2. By NCCL if each
+process has a GPU, else by gloo on CPUs. Data parallelism is FSDP's (`fully_shard`); tensor
+parallelism cuts the linear layers by heads and by hidden units (`ColwiseParallel`,
+`RowwiseParallel`) and leaves the residual stream, with the norms on it, sharded along the sequence
+(`SequenceParallel`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from torch.distributed.tensor.parallel import (
 from torch.nn import functional
 
 import fusedops as fo
-
 
 
 class Sizes(NamedTuple):

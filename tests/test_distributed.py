@@ -86,7 +86,9 @@ def a_plain_operand_beside_a_distributed_tensor_names_the_cure(rank):
     with pytest.raises(fo.UnsupportedError, match=r"bias.*distribute_tensor"):
         op(x, bias=bias)
     local = op(x.to_local(), bias=bias)
-    torch.testing.assert_close(local, torch.softmax(randn(4, 8) + bias, -1).chunk(dist.get_world_size())[rank])
+    torch.testing.assert_close(
+        local, torch.softmax(randn(4, 8) + bias, -1).chunk(dist.get_world_size())[rank]
+    )
 
 
 WAYS = (data_parallel, data_parallel_compiled, fully_sharded)
