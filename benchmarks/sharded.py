@@ -59,9 +59,10 @@ class Measured(NamedTuple):
     samples: int = 7
 
 
-def measured(
-    sizes: Measured = Measured(), device: str = "cuda", ranks: int = 2
-) -> Iterator[Result]:
+LARGE = Measured()
+
+
+def measured(sizes: Measured = LARGE, device: str = "cuda", ranks: int = 2) -> Iterator[Result]:
     """The rows of all that is measured, as ranks that are started here find them."""
     if device == "cuda" and torch.cuda.device_count() < ranks:
         yield Result("sharded", "all", "fusedops", note=f"not measured: needs {ranks} GPUs")

@@ -33,10 +33,12 @@ class StepBytes(NamedTuple):
 def of_a_step(sizes: Sizes, data: int, tensor: int, element: int) -> StepBytes:
     """Of a step on a mesh of data x tensor, with elements of so many bytes.
 
-    A block has four moves of the stream forward and as many backward: an all-gather before attention
-    and one before its hidden layer, a reduce-scatter after each. The embedding and the head have two
-    each. FSDP gathers the parameters of a block forward and backward and scatters their gradients;
-    what belongs to no block, embedding, norm and head, it gathers once.
+    A block moves the stream four times forward and as often back: an all-gather before attention
+    and one before its hidden layer, a reduce-scatter after each. The embedding and the head move it
+    twice each. FSDP gathers the parameters of a block forward and backward and scatters their
+    gradients; what belongs to no block, embedding, norm and head, it gathers once.
+
+    Gradients of norms' weights over the tensor dimension are left out: some vectors of `dim`.
     """
     rows = -(-sizes.batch // data) * sizes.tokens
     stream = rows * sizes.dim * element * (tensor - 1) / tensor

@@ -34,7 +34,7 @@ def trains(scale):
     assert bias.grad.full_tensor().shape == (12,)
 
 
-def everywhere(four_ranks, function, *arguments, of):
+def everywhere(ranks, function, *arguments, of):
     """Run with the variables of the environment `of` each rank, by its number."""
     ranks.stop()  # a process that has loaded a kernel needs no cache
     ranks.run(function, *arguments, environment=of)
