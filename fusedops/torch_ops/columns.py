@@ -37,7 +37,8 @@ def sharded_columns(
     over = [at for at, one in enumerate(x.placements) if isinstance(one, Shard) and one.dim == last]
     if tuple(reduced) != (last,) or len(over) != 1:
         return None
-    if not all(type(one) in (Shard, Replicate) for one in x.placements):
+    # Dynamo of torch 2.13 knows `is` of these classes, not `in`.
+    if not all(type(one) is Shard or type(one) is Replicate for one in x.placements):
         return None
     for one in operands.values():
         if isinstance(one, Tensor) and not isinstance(one, DTensor):
