@@ -6,6 +6,7 @@ A rank that fails, dies or hangs fails the test, which then says what each rank 
 started anew for the next test.
 """
 
+import functools
 import os
 import socket
 import time
@@ -32,8 +33,9 @@ def randn(*shape, **options):
     return cases.randn(*shape, device=device(), **options)
 
 
+@functools.cache
 def mesh_of(*shape):
-    """A mesh of all ranks."""
+    """A mesh of all ranks, made once in each: every mesh has connections of its own."""
     return init_device_mesh(device(), shape)
 
 
