@@ -149,6 +149,35 @@ def test_what_moves_is_what_the_page_says(mesh):
         assert collectives(lambda: causal(columns))[0] == {"all_gather_into_tensor": 1}
 
 
+def test_numbers_of_double_are_counted_as_such(mesh):
+    """Eight columns on two ranks: four of them are as much as the two numbers of a LayerNorm."""
+    norm, softmax = fo.LayerNorm(), fo.Softmax()
+    for dtype in (torch.float32, torch.float64):
+        number = torch.empty((), dtype=dtype).element_size()
+        x = shard(randn(6, 8, dtype=dtype), mesh, Replicate(), Shard(1))
+        (told,) = norm.explain(x).redistributed
+        assert f"{6 * 2 * number} bytes to each rank" in told
+        short = shard(randn(6, 4, dtype=dtype), mesh, Replicate(), Shard(1))
+        (told,) = norm.explain(short).redistributed
+        assert told.startswith("x from"), "as much either way"
+        assert "columns stay sharded" in softmax.explain(short).redistributed[0]
+    half = shard(randn(6, 8).half(), mesh, Replicate(), Shard(1))
+    assert "stay sharded" not in norm.explain(half).redistributed[0]  # four of two bytes each
+    assert "stay sharded" in softmax.explain(half).redistributed[0]
+    # A result in double has its numbers in double: 8 bytes of each row, as four columns of half.
+    assert "stay sharded" not in softmax.explain(half, dtype=torch.float64).redistributed[0]
+
+
+def test_explain_tells_which_operands_of_sharded_columns_move(mesh):
+    x = shard(randn(8, 6, 64), mesh, Shard(0), Shard(2))
+    bias = shard(randn(8, 1, 64), mesh, Replicate(), Shard(0))
+    op = fo.Softmax(load=[fo.Bias("b")])
+    first, other = op.explain(x, b=bias).redistributed
+    assert "columns stay sharded" in first
+    # From half of the samples to half of the columns of half of the samples: a quarter is new.
+    assert other == "b from (Replicate, Shard(0)) to (Shard(0), Shard(2)): 256 bytes to each rank"
+
+
 def test_another_order_of_shards_is_refused(mesh):
     """Where a shard lies follows from the order in which the dimensions of the mesh have cut it."""
     spec = pytest.importorskip("torch.distributed.tensor._dtensor_spec")

@@ -23,15 +23,19 @@ from fusedops.torch_ops.column_parts import SCALE, SHIFT, column_parts
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
 
-__all__ = ["local_part", "merged_columns", "sharded_columns"]
+__all__ = ["beside", "compute_type", "local_part", "merged_columns", "sharded_columns"]
 
 
 def sharded_columns(
-    text: str, x: DTensor, operands: Mapping[str, Any], reduced: Sequence[int]
+    text: str,
+    x: DTensor,
+    operands: Mapping[str, Any],
+    reduced: Sequence[int],
+    dtype: torch.dtype | None,
 ) -> int | None:
     """The dimension of the mesh over which columns stay sharded; None where they are gathered.
 
-    `text` is that of the declaration.
+    `text` is that of the declaration, `dtype` that of the result, None for x's.
     """
     last = x.dim() - 1
     over = [at for at, one in enumerate(x.placements) if isinstance(one, Shard) and one.dim == last]
@@ -47,11 +51,18 @@ def sharded_columns(
     if parts is None:
         return None
     ranks, columns = x.device_mesh.size(over[0]), x.shape[last]
-    # What a rank receives: all other columns of a row, or float32 numbers of each other rank.
+    # What a rank receives of a row: all other columns, or some numbers of each other rank.
     gathered = columns * x.element_size() * (ranks - 1) / ranks
-    if columns < ranks or gathered <= 4 * (ranks - 1) * parts.numbers:
+    number = compute_type(x.dtype, dtype).itemsize
+    if columns < ranks or gathered <= number * (ranks - 1) * parts.numbers:
         return None
     return over[0]
+
+
+def compute_type(x: torch.dtype, result: torch.dtype | None) -> torch.dtype:
+    """In which ranks exchange their numbers of a row, and compute between."""
+    double = x == torch.float64 or result == torch.float64
+    return torch.float64 if double else torch.float32
 
 
 def merged_columns(
@@ -65,7 +76,7 @@ def merged_columns(
     """The results of such a call, in the order of the op's outputs, sharded as x is."""
     parts = column_parts(text)
     assert parts is not None
-    compute = torch.float64 if torch.float64 in (x.dtype, dtype) else torch.float32
+    compute = compute_type(x.dtype, dtype)
     local = {k: local_part(one, x) for k, one in operands.items() if one is not None}
     here, streams = x.to_local(), []
     norm = op.name not in ("Softmax", "LogSoftmax")
@@ -158,15 +169,24 @@ def local_part(value: Any, x: DTensor) -> Any:
     """This rank's part of an operand beside x; its gradient is summed where it is broadcast."""
     if not isinstance(value, DTensor):
         return value
+    to = beside(value, x)
+    pairs = zip(to, x.placements, strict=True)
+    back = [
+        Partial() if isinstance(of_x, Shard) and not isinstance(one, Shard) else one
+        for one, of_x in pairs
+    ]
+    return value.redistribute(placements=to).to_local(grad_placements=back)
+
+
+def beside(value: DTensor, x: DTensor) -> list[Any]:
+    """How an operand lies where x's columns stay sharded: as x does where it has the dimension."""
     extra = x.dim() - value.dim()
     to: list[Any] = []
-    back: list[Any] = []
     for one in x.placements:
         at = one.dim - extra if isinstance(one, Shard) else -1
         has = at >= 0 and value.shape[at] != 1
         to.append(_shard(at) if has else Replicate())
-        back.append(to[-1] if has else Partial() if isinstance(one, Shard) else Replicate())
-    return value.redistribute(placements=to).to_local(grad_placements=back)
+    return to
 
 
 def _shard(dim: int) -> Shard:

@@ -17,6 +17,7 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
 from fusedops.bind.bind import Bound, bind
 from fusedops.torch_ops.column_parts import column_parts
+from fusedops.torch_ops.columns import compute_type
 from fusedops.torch_ops.distributed import first_index, local_shape, located_placements
 from fusedops.torch_ops.sharding import chosen, sums_of_operands
 
@@ -95,8 +96,7 @@ def calls_of_columns(
     parts = column_parts(op.text)
     assert parts is not None
     here = x.to_local()
-    wide = torch.float64 in (here.dtype, options.get("dtype"))
-    compute = torch.float64 if wide else torch.float32
+    compute = compute_type(x.dtype, options.get("dtype"))
     local = {name: _stand_in(value, x) for name, value in operands.items()}
     calls = []
     if parts.part is not None:

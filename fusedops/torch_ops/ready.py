@@ -63,7 +63,8 @@ def make_ready(
     error: Exception | None = None
     calls: Iterable[Bound] = ()
     exchanged = True
-    if sharded_columns(op.text, x, operands, reduced) is not None:
+    dtype = options.get("dtype")
+    if sharded_columns(op.text, x, operands, reduced, dtype) is not None:
         calls = calls_of_columns(op, x, operands, options)
     else:
         generator = options.get("generator")

@@ -81,7 +81,7 @@ def call_operator(
             check_order(name, {"x": x, **operands})
             _make_ready(op, x, operands, options, reduced)
         spread: Any = x
-        over = columns.sharded_columns(text, spread, operands, reduced)
+        over = columns.sharded_columns(text, spread, operands, reduced, dtype)
         if over is not None:
             outputs: Any = columns.merged_columns(op, text, spread, operands, dtype, over)
             return outputs[0] if len(op.outputs) == 1 else op.result_type(*outputs)
