@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import fusedops as fo
+from fusedops.torch_ops import exchange
 
 fake_pg = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
 
@@ -196,6 +197,32 @@ def test_another_order_of_shards_is_refused(mesh):
     for call in (op, op.explain):
         with pytest.raises(fo.UnsupportedError, match=r"Softmax: x .*order.*redistribute"):
             call(x, p=0.5, generator=(1, 0))
+
+
+@pytest.mark.parametrize(
+    ("operand", "grad", "drawn", "exchanged"),
+    [
+        ([Shard(0), Shard(1)], True, False, False),  # all lie alike: each rank alone
+        ([Shard(0), Replicate()], False, False, True),  # r is cut, which may move something
+        ([Partial(), Shard(1)], False, False, True),
+        ([Shard(0), Shard(1)], False, True, True),  # the draw is shared
+    ],
+)
+def test_a_compiled_call_is_agreed_on_if_ranks_exchange_anything(
+    mesh, operand, grad, drawn, exchanged
+):
+    op = fo.LayerNorm(load=[fo.Residual("r")], store=[fo.Affine("g", None)])
+    x = shard(randn(8, 6, 16), mesh, Shard(0), Shard(1))
+    r = DTensor.from_local(randn(4, 3, 16), mesh, operand, run_check=False).requires_grad_(grad)
+    gamma = shard(randn(16), mesh, Replicate(), Replicate())
+    given = {"r": r, "g": gamma}
+    assert exchange.is_exchanged(op, x, given, (2,), drawn) is exchanged
+    gamma.requires_grad_()  # whose gradient is a sum over all ranks
+    assert exchange.is_exchanged(op, x, given, (2,), drawn)
+    with torch.no_grad():
+        assert exchange.is_exchanged(op, x, given, (2,), drawn) is exchanged
+    columns = shard(randn(8, 6, 16), mesh, Shard(0), Shard(2))
+    assert exchange.is_exchanged(fo.LayerNorm(), columns, {}, (2,), False)
 
 
 COMPILED_FIRST = """

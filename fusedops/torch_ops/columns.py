@@ -19,11 +19,12 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from fusedops.torch_ops.column_numbers import of_part, of_whole
 from fusedops.torch_ops.column_parts import SCALE, SHIFT, column_parts
+from fusedops.torch_ops.exchange import Agreement, agreement, beside
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
 
-__all__ = ["beside", "compute_type", "local_part", "merged_columns", "sharded_columns"]
+__all__ = ["compute_type", "local_part", "merged_columns", "sharded_columns"]
 
 
 def sharded_columns(
@@ -77,11 +78,12 @@ def merged_columns(
     parts = column_parts(text)
     assert parts is not None
     compute = compute_type(x.dtype, dtype)
+    agreed = agreement(x, operands) if torch.compiler.is_compiling() else None
     local = {k: local_part(one, x) for k, one in operands.items() if one is not None}
     here, streams = x.to_local(), []
     norm = op.name not in ("Softmax", "LogSoftmax")
     if parts.part is not None:
-        found = _called(parts.part, here, {k: local[k] for k in parts.part.slots}, compute)
+        found = _called(parts.part, here, {k: local[k] for k in parts.part.slots}, compute, agreed)
         made = [found] if isinstance(found, Tensor) else [*found]
         y, streams = made[0], made[1 : 1 + parts.streams]
         numbers = of_part(op.name, y, parts.numbers) if norm else made[-1].unsqueeze(-1)
@@ -112,7 +114,7 @@ def merged_columns(
             # Its gradient is that of the row, which every rank has whole.
             all_sums = gathered.to_local(grad_placements=together)
             known["lse"] = torch.logsumexp(all_sums, -1)
-    y = _called(parts.whole, y, {k: local[k] for k in parts.whole.slots}, dtype)
+    y = _called(parts.whole, y, {k: local[k] for k in parts.whole.slots}, dtype, agreed)
     results = [
         DTensor.from_local(
             one, mesh, rows, run_check=False, shape=x.shape, stride=_strides(x.shape)
@@ -129,19 +131,36 @@ def merged_columns(
     return results
 
 
-def _called(op: Any, x: Tensor, operands: dict[str, Any], dtype: torch.dtype) -> Any:
-    """The op called on plain tensors."""
-    if not torch.compiler.is_compiling():
+def _called(
+    op: Any, x: Tensor, operands: dict[str, Any], dtype: torch.dtype, agreed: Agreement | None
+) -> Any:
+    """The op called on plain tensors; where Dynamo traces, ranks agree as it runs."""
+    if agreed is None:
         return op(x, **operands, dtype=dtype)
     # Dynamo cannot guard an op that it was given as a constant, so this asks it for its text alone.
     names = [name for name, one in operands.items() if isinstance(one, Tensor)]
     numbers = [float(one) for one in operands.values() if not isinstance(one, Tensor)]
     tensors = [operands[name] for name in names]
     keep = torch.is_grad_enabled() and any(one.requires_grad for one in (x, *tensors))
+    named = {"x": x, **dict(zip(names, tensors, strict=True))}
+    trains = [name for name, one in named.items() if keep and one.requires_grad]
     if not tensors:  # as in every other call
         names, tensors = ["x"], [x]
     outputs = torch.ops.fusedops.forward(
-        x, tensors, names, numbers, None, None, op.text, (x.dim() - 1,), dtype, keep, None
+        x,
+        tensors,
+        names,
+        numbers,
+        None,
+        None,
+        op.text,
+        (x.dim() - 1,),
+        dtype,
+        keep,
+        None,
+        agreed.groups,
+        trains or None,
+        agreed.sizes,
     )
     if keep:
         outputs = outputs[:-1]
@@ -176,25 +195,6 @@ def local_part(value: Any, x: DTensor) -> Any:
         for one, of_x in pairs
     ]
     return value.redistribute(placements=to).to_local(grad_placements=back)
-
-
-def beside(value: DTensor, x: DTensor) -> list[Any]:
-    """How an operand lies where x's columns stay sharded: as x does where it has the dimension."""
-    extra = x.dim() - value.dim()
-    to: list[Any] = []
-    for one in x.placements:
-        at = one.dim - extra if isinstance(one, Shard) else -1
-        has = at >= 0 and value.shape[at] != 1
-        to.append(_shard(at) if has else Replicate())
-    return to
-
-
-def _shard(dim: int) -> Shard:
-    """Sharded in this dimension, a plain number also where Dynamo has made it a symbol."""
-    for number in range(64):  # the most dimensions of a tensor
-        if number == dim:
-            return Shard(number)
-    raise AssertionError(dim)
 
 
 def _strides(shape: Sequence[int]) -> tuple[int, ...]:
