@@ -45,6 +45,30 @@ def softmax_columns():
             check_columns(op, x, given, mesh, placements)
 
 
+def index_columns():
+    """Masks and biases made from indices, of queries and keys that both are sharded."""
+    mesh = columns_mesh()
+    x = randn(4, 6, 21, seed=1) * 3
+    slopes = randn(4, 1, 1, seed=2)
+    lengths = torch.tensor([21, 11, 3, 0]).to(x.device)[:, None, None]  # of ranks' 11 and 10
+    for op, given in [
+        (fo.Softmax(load=[fo.Scale("s"), fo.Causal()], lse=True), {"s": 0.5}),
+        (
+            fo.Softmax(load=[fo.Alibi("a"), fo.Causal(align="bottom-right", offset=-2)]),
+            {"a": slopes},
+        ),
+        (
+            fo.Softmax(load=[fo.Window(3, 2, align="bottom-right")], store=[fo.Scale("s")]),
+            {"s": 2.0},
+        ),
+        (fo.Softmax(load=[fo.Window(None, 8), fo.Lengths("n")], lse=True), {"n": lengths}),
+        (fo.Softmax(load=[fo.Lengths("n")]), {"n": 12}),
+        (fo.LogSoftmax(load=[fo.Alibi("a", offset=4)], lse=True), {"a": slopes}),
+    ]:
+        for placements in sharded_on(mesh):
+            check_columns(op, x, given, mesh, placements)
+
+
 def norm_columns():
     mesh = columns_mesh()
     x = randn(4, 6, 33, seed=1) + 100  # a mean far from zero
@@ -101,7 +125,10 @@ def check_columns(op, x, given, mesh, placements, call=None):
         # A few more roundings of each number, by the numbers of its row: eps of the largest term.
         known_here = want.isfinite()
         assert torch.equal(mine.isfinite(), known_here), f"{name} of {op}"
-        unit = torch.finfo(x.dtype).eps * want[known_here].abs().max()
+        largest = want[known_here].abs().max()
+        if key == "a" and key != name:  # the gradient of slopes: a sum of distances times that of x
+            largest = sum(x.shape[-2:]) * exact["x"].abs().sum((1, 2)).max()
+        unit = torch.finfo(x.dtype).eps * largest
         slack = 4 * (single - want)[known_here].abs().max() + 8 * unit
         error = (mine - want)[known_here].abs().max()
         assert error <= slack, f"{name} of {op} on {placements}: {error} > {slack}"
@@ -113,12 +140,15 @@ def compiled_columns():
     x, gamma = randn(4, 6, 33, seed=1), randn(33, seed=4)
     for op, given in [
         (fo.Softmax(load=[fo.Scale("s")], lse=True), {"s": 0.5}),
+        (fo.Softmax(load=[fo.Lengths("n"), fo.Window(4, 2), fo.Scale("s")]), {"n": 30, "s": 0.5}),
         (fo.LayerNorm(store=[fo.Affine("gamma", None)]), {"gamma": gamma}),
     ]:
         compiled = torch.compile(op, fullgraph=True, backend="aot_eager")
         check_columns(op, x, given, mesh, MESHES[0], call=compiled)
 
 
-@pytest.mark.parametrize("columns", [softmax_columns, norm_columns, compiled_columns])
+@pytest.mark.parametrize(
+    "columns", [softmax_columns, index_columns, norm_columns, compiled_columns]
+)
 def test_columns_stay_sharded(ranks, columns):
     ranks.run(columns)

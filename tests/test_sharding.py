@@ -148,6 +148,10 @@ def test_what_moves_is_what_the_page_says(mesh):
     causal = fo.Softmax(load=[fo.Causal()])  # which has no operand
     with torch.no_grad():
         assert collectives(lambda: causal(columns))[0] == {"all_gather_into_tensor": 1}
+        assert causal(columns).placements == (Shard(0), Shard(2))
+        # Where queries are all there are, a shard of them must be gathered.
+        lengths = fo.LogSoftmax(load=[fo.Lengths("n")])
+        assert lengths(columns, n=9).placements == (Shard(0), Replicate())
 
 
 def test_numbers_of_double_are_counted_as_such(mesh):

@@ -33,7 +33,7 @@ class ForwardCall(NamedTuple):
     dtype: torch.dtype
     keep: bool
     part_of: Sequence[int] | None = None
-    groups: Sequence[str] | None = None
+    agreement: Sequence[str] | None = None
     trains: Sequence[str] | None = None
     sizes: Sequence[int] | None = None
 

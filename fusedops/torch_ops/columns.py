@@ -18,13 +18,14 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from fusedops.torch_ops.column_numbers import of_part, of_whole
-from fusedops.torch_ops.column_parts import SCALE, SHIFT, column_parts
+from fusedops.torch_ops.column_parts import SCALE, SHIFT, ColumnParts, column_parts
+from fusedops.torch_ops.distributed import first_index
 from fusedops.torch_ops.exchange import Agreement, agreement, beside
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
 
-__all__ = ["compute_type", "local_part", "merged_columns", "sharded_columns"]
+__all__ = ["compute_type", "local_part", "merged_columns", "parts_here", "sharded_columns"]
 
 
 def sharded_columns(
@@ -49,7 +50,7 @@ def sharded_columns(
         if isinstance(one, Tensor) and not isinstance(one, DTensor):
             return None
     parts = column_parts(text)
-    if parts is None:
+    if parts is None or (parts.placed and last == 0):
         return None
     ranks, columns = x.device_mesh.size(over[0]), x.shape[last]
     # What a rank receives of a row: all other columns, or some numbers of each other rank.
@@ -66,6 +67,22 @@ def compute_type(x: torch.dtype, result: torch.dtype | None) -> torch.dtype:
     return torch.float64 if double else torch.float32
 
 
+def parts_here(text: str, x: DTensor) -> tuple[ColumnParts, int]:
+    """How the op is cut on this rank, and the number of the rank's first column."""
+    parts = column_parts(text)
+    assert parts is not None
+    if not parts.placed:
+        return parts, 0
+    first, shape = first_index(x.shape, x.placements, x.device_mesh), x.shape
+    # The length of a range is a number also where Dynamo has made it a symbol.
+    query, column, queries, columns = (
+        len(range(one)) for one in (first[-2], first[-1], shape[-2], shape[-1])
+    )
+    placed = column_parts(text, (query, column, queries, columns))
+    assert placed is not None
+    return placed, column
+
+
 def merged_columns(
     op: Declaration,
     text: str,
@@ -75,15 +92,23 @@ def merged_columns(
     over: int,
 ) -> list[DTensor]:
     """The results of such a call, in the order of the op's outputs, sharded as x is."""
-    parts = column_parts(text)
-    assert parts is not None
+    parts, first = parts_here(text, x)
     compute = compute_type(x.dtype, dtype)
-    agreed = agreement(x, operands) if torch.compiler.is_compiling() else None
+    compiling = torch.compiler.is_compiling()
+    agreed = agreement(f"part of {text}", x, operands) if compiling else None
     local = {k: local_part(one, x) for k, one in operands.items() if one is not None}
+    local.update((name, _shortened(local[name], first)) for name in parts.lengths if name in local)
     here, streams = x.to_local(), []
     norm = op.name not in ("Softmax", "LogSoftmax")
     if parts.part is not None:
-        found = _called(parts.part, here, {k: local[k] for k in parts.part.slots}, compute, agreed)
+        found = _called(
+            parts.part,
+            here,
+            {k: local[k] for k in parts.part.slots},
+            compute,
+            agreed,
+            parts.lengths,
+        )
         made = [found] if isinstance(found, Tensor) else [*found]
         y, streams = made[0], made[1 : 1 + parts.streams]
         numbers = of_part(op.name, y, parts.numbers) if norm else made[-1].unsqueeze(-1)
@@ -114,6 +139,7 @@ def merged_columns(
             # Its gradient is that of the row, which every rank has whole.
             all_sums = gathered.to_local(grad_placements=together)
             known["lse"] = torch.logsumexp(all_sums, -1)
+    agreed = agreement(f"whole of {text}", x, operands) if compiling else None
     y = _called(parts.whole, y, {k: local[k] for k in parts.whole.slots}, dtype, agreed)
     results = [
         DTensor.from_local(
@@ -132,14 +158,24 @@ def merged_columns(
 
 
 def _called(
-    op: Any, x: Tensor, operands: dict[str, Any], dtype: torch.dtype, agreed: Agreement | None
+    op: Any,
+    x: Tensor,
+    operands: dict[str, Any],
+    dtype: torch.dtype,
+    agreed: Agreement | None,
+    counted: Sequence[str] = (),
 ) -> Any:
-    """The op called on plain tensors; where Dynamo traces, ranks agree as it runs."""
+    """The op called on plain tensors; where Dynamo traces, ranks agree as it runs.
+
+    `counted` names the operands that are integers.
+    """
     if agreed is None:
         return op(x, **operands, dtype=dtype)
     # Dynamo cannot guard an op that it was given as a constant, so this asks it for its text alone.
     names = [name for name, one in operands.items() if isinstance(one, Tensor)]
-    numbers = [float(one) for one in operands.values() if not isinstance(one, Tensor)]
+    given = [(name, one) for name, one in operands.items() if not isinstance(one, Tensor)]
+    numbers = [float(one) for name, one in given if name not in counted]
+    counts = [one for name, one in given if name in counted]
     tensors = [operands[name] for name in names]
     keep = torch.is_grad_enabled() and any(one.requires_grad for one in (x, *tensors))
     named = {"x": x, **dict(zip(names, tensors, strict=True))}
@@ -151,20 +187,27 @@ def _called(
         tensors,
         names,
         numbers,
-        None,
+        counts or None,
         None,
         op.text,
         (x.dim() - 1,),
         dtype,
         keep,
         None,
-        agreed.groups,
+        agreed.words,
         trains or None,
         agreed.sizes,
     )
     if keep:
         outputs = outputs[:-1]
     return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _shortened(lengths: Any, first: int) -> Any:
+    """Lengths of rows as they are from the column of this number on."""
+    if isinstance(lengths, Tensor):
+        return (lengths - first).clamp_min(0)
+    return max(lengths - first, 0)
 
 
 def _shift(op: Declaration, here: Tensor, total: Tensor) -> tuple[str, Tensor]:

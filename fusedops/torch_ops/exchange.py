@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from fusedops.torch_ops.counted import never_sharded
@@ -26,21 +25,30 @@ __all__ = ["Agreement", "agreement", "beside", "is_exchanged"]
 class Agreement(NamedTuple):
     """What an operator's call is told of the ranks that agree on having its kernels.
 
+    All of it is the same on all of them, so that a call is new to all or to none.
+
     Attributes:
-        groups: The names of their process groups, one for each dimension of the mesh.
-        sizes: Those of x and of its operands over all ranks, which all of them know alike.
+        words: What is called and how tensors lie; then the names of the ranks' process groups, one
+            for each dimension of the mesh.
+        sizes: Those of x and of its operands over all ranks.
     """
 
-    groups: list[str]
+    words: list[str]
     sizes: list[int]
 
 
-def agreement(x: DTensor, operands: Mapping[str, Any]) -> Agreement:
-    """That of the ranks of x's mesh, for a call with these operands."""
-    mesh = x.device_mesh
-    groups: list[Any] = [mesh.get_group(dim).group_name for dim in range(mesh.ndim)]
-    tensors = [one for one in operands.values() if isinstance(one, Tensor)]
-    return Agreement(groups, [size for one in (x, *tensors) for size in one.shape])
+def agreement(text: str, x: DTensor, operands: Mapping[str, Any]) -> Agreement:
+    """That of the ranks of x's mesh, for a call of the op of this text with these operands."""
+    mesh, said = x.device_mesh, text
+    tensors = [one for one in operands.values() if isinstance(one, DTensor)]
+    for one in (x, *tensors):
+        said = f"{said},"
+        for placement in one.placements:
+            dim = _number(placement.dim) if isinstance(placement, Shard) else "whole"
+            said = f"{said} {dim}"
+    words: list[Any] = [said]
+    words += [mesh.get_group(dim).group_name for dim in range(mesh.ndim)]
+    return Agreement(words, [size for one in (x, *tensors) for size in one.shape])
 
 
 def is_exchanged(
@@ -79,13 +87,13 @@ def beside(value: DTensor, x: DTensor) -> list[Any]:
     for one in x.placements:
         at = one.dim - extra if isinstance(one, Shard) else -1
         has = at >= 0 and value.shape[at] != 1
-        to.append(_shard(at) if has else Replicate())
+        to.append(Shard(_number(at)) if has else Replicate())
     return to
 
 
-def _shard(dim: int) -> Shard:
-    """Sharded in this dimension, a plain number also where Dynamo has made it a symbol."""
+def _number(dim: int) -> int:
+    """The same dimension, a plain number also where Dynamo has made it a symbol."""
     for number in range(64):  # the most dimensions of a tensor
         if number == dim:
-            return Shard(number)
+            return number
     raise AssertionError(dim)

@@ -8,9 +8,10 @@
 - ``fusedops::backward(...)`` gives the wanted gradients.
 - ``part_of`` of both is None, or holds the sizes of the tensor of which x is a part and then the
   index of x's first element in it.
-- ``groups`` of a forward call names the process groups whose ranks agree, the first time that they
-  make such a call, that all have its kernels (`ready`). ``trains`` names the tensors that have a
-  gradient, and ``sizes`` are those of all its tensors over all ranks.
+- ``agreement`` of a forward call says what kind of call it is, and then names the process groups
+  whose ranks agree, the first time that they make such a call, that all have its kernels (`ready`).
+  ``trains`` names the tensors that have a gradient, ``sizes`` are those of its tensors over all
+  ranks.
 - ``fusedops::draw(room, count)`` gives the seed and offset that dropouts start from, two int64 on
   the device of ``room``. That is a ``torch.empty`` of the caller's and says which draw this is: to
   AOTAutograd two calls with equal arguments are one, whatever their tags, but no two empty tensors
@@ -58,7 +59,7 @@ _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
 _namespace.define(
     "forward(Tensor x, Tensor[] tensors, str[] names, float[] numbers, SymInt[]? counts, "
     "Tensor? draw, str op, int[] dim, ScalarType dtype, bool keep, SymInt[]? part_of=None, "
-    "str[]? groups=None, str[]? trains=None, SymInt[]? sizes=None) -> Tensor[]",
+    "str[]? agreement=None, str[]? trains=None, SymInt[]? sizes=None) -> Tensor[]",
     tags=_TAGS,
 )
 _namespace.define(
@@ -87,7 +88,7 @@ def _forward(*arguments: Any) -> list[Tensor]:
     operands = _operands(called, tensors, call.names, call.numbers, call.counts or ())
     options: dict[str, Any] = {"dim": tuple(call.dim), "dtype": call.dtype}
     options["part_of"] = pair_of(call.part_of)
-    if call.groups:
+    if call.agreement:
         from fusedops.torch_ops.ready import make_operator_ready
 
         make_operator_ready(called, call, x, operands, {**options, "generator": _drawn(draw)})

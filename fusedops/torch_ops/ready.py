@@ -103,11 +103,12 @@ def make_operator_ready(
     Raises:
         FusedOpsError: Some rank could not build; on that rank its own error.
     """
-    kinds = _ready.setdefault(tuple(call.groups or ()), set())
+    said, *names = call.agreement or ("",)
+    kinds = _ready.setdefault(tuple(names), set())
     dtypes = tuple(one.dtype for one in (x, *operands.values()) if isinstance(one, Tensor))
     lists = (call.names, call.dim, call.trains or (), call.sizes or ())
     drawn, part = call.draw is not None, call.part_of is not None
-    kind = call.op, call.dtype, call.keep, drawn, part, dtypes, *map(tuple, lists)
+    kind = said, call.dtype, call.keep, drawn, part, dtypes, *map(tuple, lists)
     if kind in kinds:
         return
     error: Exception | None = None
@@ -123,7 +124,7 @@ def make_operator_ready(
     except Exception as caught:  # whatever it is, the others wait to hear of it
         error = caught
     resolve: Any = distributed_c10d._resolve_process_group  # type: ignore[attr-defined]
-    groups = [resolve(name) for name in call.groups or ()]
+    groups = [resolve(name) for name in names]
     _agree(op.name, groups, x.device, error)
     _remember(kinds, kind)
 

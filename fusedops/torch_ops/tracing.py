@@ -101,14 +101,14 @@ def call_operator(
             numbers.append(value)
     draw = _draw(op, x, operands, options.get("generator")) if training else None
     keep = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *tensors))
-    groups = trains = sizes = None
+    agreement = trains = sizes = None
     if is_distributed(x) and torch.compiler.is_compiling():
         from fusedops.torch_ops import exchange
 
         here: Any = x
         drawn = draw is not None and options.get("generator") is None
         if exchange.is_exchanged(op, here, operands, reduced, drawn):
-            groups, sizes = exchange.agreement(here, operands)
+            agreement, sizes = exchange.agreement(text, here, operands)
             given = zip(("x", *names), (x, *tensors), strict=True)
             trains = [name for name, one in given if keep and one.requires_grad] or None
     if keep:
@@ -165,7 +165,7 @@ def call_operator(
         dtype,
         keep,
         part_of or None,
-        groups,
+        agreement,
         trains,
         sizes,
     )
