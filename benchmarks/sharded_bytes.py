@@ -40,23 +40,28 @@ def of_a_step(sizes: Sizes, data: int, tensor: int, element: int) -> StepBytes:
 
     Gradients of norms' weights over the tensor dimension are left out: some vectors of `dim`.
     """
+    block = collectives_of_block(sizes, data, tensor, element, sizes.heads * sizes.tokens**2)
     rows = -(-sizes.batch // data) * sizes.tokens
-    stream = rows * sizes.dim * element * (tensor - 1) / tensor
-    logits = rows * sizes.words * element * (tensor - 1) / tensor
-    block, others = parameters(sizes)
-    cut = element / tensor * (data - 1) / data
+    others = 2 * sizes.words * sizes.dim + 2 * sizes.dim
     return StepBytes(
-        stream=round(stream * (8 * sizes.blocks + 4)),
-        logits=round(logits),
-        parameters=round(cut * (3 * block * sizes.blocks + 2 * others)),
+        stream=round(block.stream * (sizes.blocks + 0.5)),
+        logits=round(rows * sizes.words * element * (tensor - 1) / tensor),
+        parameters=block.parameters * sizes.blocks
+        + round(2 * others * element / tensor * (data - 1) / data),
     )
 
 
-def parameters(sizes: Sizes) -> tuple[int, int]:
-    """How many a block has, and how many belong to no block.
+def collectives_of_block(
+    sizes: Sizes, data: int, tensor: int, element: int, bias: int = 0
+) -> StepBytes:
+    """The same of one block; `bias` numbers more than those of its linear layers and norms.
 
-    Norms are counted in, although all ranks of the tensor dimension have them whole.
+    Norms are cut like the rest, although all ranks of the tensor dimension have them whole.
     """
-    dim = sizes.dim
-    block = 12 * dim * dim + 7 * dim + sizes.heads * sizes.tokens**2
-    return block, 2 * sizes.words * dim + 2 * dim
+    rows = -(-sizes.batch // data) * sizes.tokens
+    parameters = 12 * sizes.dim**2 + 7 * sizes.dim + bias
+    return StepBytes(
+        stream=round(8 * rows * sizes.dim * element * (tensor - 1) / tensor),
+        logits=0,
+        parameters=round(3 * parameters * element / tensor * (data - 1) / data),
+    )

@@ -32,6 +32,7 @@ import models  # noqa: E402
 import page  # noqa: E402
 import run  # noqa: E402
 import sharded  # noqa: E402
+import sharded_estimate  # noqa: E402
 import summary  # noqa: E402
 import targets  # noqa: E402
 import traffic  # noqa: E402
@@ -476,6 +477,15 @@ def test_the_bytes_that_nccl_tells():
     alone = wire.of_events(events[3:4])  # where operators say nothing
     assert alone.bytes == {"allreduce": 24}
     assert "no bytes" in str(wire.of_events([]))
+
+
+def test_the_estimate_of_the_page():
+    page = (FOLDER.parent / "docs" / "distributed.md").read_text(encoding="utf-8")
+    rates, parts = sharded_estimate.table().split("\n\n")
+    assert rates in page
+    assert parts in page
+    total = sum(one.seconds for one in sharded_estimate.parts()[:4]) * sharded_estimate.SIZES.blocks
+    assert f"{total * 1e3:.0f} ms a step if nothing overlaps" in page
 
 
 @pytest.mark.thorough
