@@ -83,9 +83,7 @@ def parts(sizes: Sizes = SIZES, tensor: int = TENSOR, data: int = DATA) -> list[
         Part("matrix products, 3 (24 D^2 S + 4 S^2 D)", operations, "FLOP", "matrix products"),
         Part("stream, 4 all-gathers and 4 reduce-scatters", moved.stream, "bytes", inside),
         Part("softmax of the scores: x, y; y, dy, dx", 5 * scores, "bytes", "memory"),
-        Part(
-            "two residual norms on their share of the rows", 18 * stream / tensor, "bytes", "memory"
-        ),
+        Part("two residual norms on their rows", 18 * stream / tensor, "bytes", "memory"),
         Part("the same norms on all rows", 18 * stream, "bytes", "memory"),
         Part(
             "parameters, 2 all-gathers and a reduce-scatter over 8 machines",
