@@ -24,6 +24,9 @@ Parts (all that this machine can run, unless some are named):
     memory             GPU   what is held between forward and backward
     models             GPU   steps of training of four models, patched by fo.patch, beside torch
                              eager, sdpa and torch.compile: time, peak memory and losses
+    sharded            GPUs  two GPUs, by NCCL: bandwidths of collectives, sharded columns beside
+                             gathered ones, steps of the example's transformer on one GPU and on
+                             two; bytes as the profiler counts them
     errors             both  max and RMS error, ours and the float32 chain's, against float64
     cpu                CPU   the ops by columns beside torch, both chains beside torch eager and
                              torch.compile; one thread and all
@@ -56,6 +59,7 @@ import memory
 import models
 import points
 import results
+import sharded
 import summary
 import sweep
 import torch
@@ -93,6 +97,7 @@ GPU_PARTS: dict[str, Part] = {
     "dispatch": whole(dispatch.sweeps),
     "memory": whole(memory.held),
     "models": models.measured,
+    "sharded": whole(sharded.measured),
 }
 # Builds come first, while this process has none of their kernels.
 PARTS: dict[str, Part] = {

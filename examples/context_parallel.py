@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Context parallelism: attention to keys and values that live on several ranks.
+"""Context parallelism: causal attention to keys and values that live on several ranks.
 
     torchrun --nproc-per-node 4 examples/context_parallel.py
 
 Each rank has the scores of all queries to its own keys. A softmax over sharded columns gathers the
 logarithm of each row's sum (lse) of every rank, not the scores, and the product with the sharded
 values is a sum over ranks. So per head and query one number a rank is gathered, and one output is
-summed up.
+summed up. The mask counts the keys of all ranks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import fusedops as fo
 
-softmax = fo.Softmax(load=[fo.Scale("scale")])
+# The last query sees all keys, the one before it all but one.
+softmax = fo.Softmax(load=[fo.Scale("scale"), fo.Causal(align="bottom-right")])
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -39,10 +40,12 @@ def spread(tensors: list[Tensor], mesh: DeviceMesh) -> list[Tensor]:
 
 def compare() -> float:
     """How far outputs and gradients are from those of one process, of numbers near one."""
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
     generator = torch.Generator().manual_seed(0)
-    tensors = [torch.randn(2, tokens, 16, generator=generator) for tokens in (5, 37, 37)]
-    upstream = torch.randn(2, 5, 16, generator=generator)
+    *tensors, upstream = (
+        torch.randn(2, tokens, 16, generator=generator).to(device) for tokens in (5, 37, 37, 5)
+    )
     alone = [one.clone().requires_grad_() for one in tensors]
     want = attend(*alone)
     want.backward(upstream)

@@ -5,14 +5,18 @@
     torchrun --nproc-per-node 4 examples/sharded_transformer.py
 
 trains on 2 x 2 processes, saves a checkpoint, and goes on from it on 1 x 4 and on 4 x 1: the losses
-are the same but for rounding. Data parallelism is FSDP's (`fully_shard`); tensor parallelism cuts
-the linear layers by heads and by hidden units (`ColwiseParallel`, `RowwiseParallel`) and leaves the
-residual stream, with the norms on it, sharded along the sequence (`SequenceParallel`).
+are the same but for rounding. Of two processes the meshes are 2 x 1 and 1 x 2. By NCCL if each
+process has a GPU, else by gloo on CPUs. Data parallelism is FSDP's (`fully_shard`); tensor
+parallelism cuts the linear layers by heads and by hidden units (`ColwiseParallel`,
+`RowwiseParallel`) and leaves the residual stream, with the norms on it, sharded along the sequence
+(`SequenceParallel`).
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -33,24 +37,37 @@ from torch.nn import functional
 
 import fusedops as fo
 
-WORDS, DIM, HEADS, TOKENS, BATCH = 32, 32, 4, 16, 8
-HEAD_DIM = DIM // HEADS
+
+class Sizes(NamedTuple):
+    """Of a model and of a batch, over all processes."""
+
+    words: int = 32
+    dim: int = 32
+    heads: int = 4
+    tokens: int = 16
+    blocks: int = 2
+    batch: int = 8
+
+
+SMALL = Sizes()
 
 
 class Attention(nn.Module):
-    """Causal attention with a bias for each distance, which every head learns."""
+    """Causal attention with a bias for each pair of tokens, which every head learns."""
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.query, self.key, self.value = (nn.Linear(DIM, DIM, bias=False) for _ in range(3))
-        self.bias = nn.Parameter(torch.zeros(HEADS, TOKENS, TOKENS))
-        self.softmax = fo.nn.AttentionSoftmax(scale=HEAD_DIM**-0.5, causal=True)
-        self.out = nn.Linear(DIM, DIM, bias=False)
+        dim, tokens = sizes.dim, sizes.tokens
+        self.head_dim = dim // sizes.heads
+        self.query, self.key, self.value = (nn.Linear(dim, dim, bias=False) for _ in range(3))
+        self.bias = nn.Parameter(torch.zeros(sizes.heads, tokens, tokens))
+        self.softmax = fo.nn.AttentionSoftmax(scale=self.head_dim**-0.5, causal=True)
+        self.out = nn.Linear(dim, dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         # The heads of this rank, as plain tensors: a matrix product of each.
         query, key, value = (
-            layer(x).unflatten(-1, (-1, HEAD_DIM)).transpose(1, 2)
+            layer(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             for layer in (self.query, self.key, self.value)
         )
         scores = query @ key.mT
@@ -65,12 +82,13 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """Each norm adds what the block before it made to the stream, and returns the stream."""
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.attention_norm = fo.nn.ResidualRMSNorm(DIM, 1e-6, return_stream=True)
-        self.attention = Attention()
-        self.mlp_norm = fo.nn.ResidualRMSNorm(DIM, 1e-6, return_stream=True)
-        self.up, self.down = nn.Linear(DIM, 4 * DIM), nn.Linear(4 * DIM, DIM)
+        dim = sizes.dim
+        self.attention_norm = fo.nn.ResidualRMSNorm(dim, 1e-6, return_stream=True)
+        self.attention = Attention(sizes)
+        self.mlp_norm = fo.nn.ResidualRMSNorm(dim, 1e-6, return_stream=True)
+        self.up, self.down = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
 
     def forward(self, x: Tensor, stream: Tensor) -> tuple[Tensor, Tensor]:
         # By keyword: the hook of SequenceParallel passes on the first positional argument alone.
@@ -80,12 +98,12 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, blocks: int = 2) -> None:
+    def __init__(self, sizes: Sizes = SMALL) -> None:
         super().__init__()
-        self.words = nn.Embedding(WORDS, DIM)
-        self.blocks = nn.ModuleList(Block() for _ in range(blocks))
-        self.norm = fo.nn.LayerNorm(DIM)
-        self.head = nn.Linear(DIM, WORDS, bias=False)
+        self.words = nn.Embedding(sizes.words, sizes.dim)
+        self.blocks = nn.ModuleList(Block(sizes) for _ in range(sizes.blocks))
+        self.norm = fo.nn.LayerNorm(sizes.dim)
+        self.head = nn.Linear(sizes.dim, sizes.words, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.words(tokens)
@@ -96,12 +114,24 @@ class Model(nn.Module):
 
 
 def parallelize(model: Model, mesh: DeviceMesh) -> Model:
-    """Shard the parameters over the mesh, whose dimensions are data and tensor."""
-    tensor = mesh["tensor"]
+    """Shard the parameters over the mesh, whose dimensions are data and tensor.
+
+    A dimension of one process is left out, so that nothing is copied for it.
+    """
+    if mesh["tensor"].size() > 1:
+        _cut_heads_and_sequence(model, mesh["tensor"])
+    if mesh["data"].size() > 1:
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh["data"])
+        fully_shard(model, mesh=mesh["data"])
+    return model
+
+
+def _cut_heads_and_sequence(model: Model, mesh: DeviceMesh) -> None:
     to_sequence = {"output_layouts": Shard(1), "use_local_output": False}
     parallelize_module(
         model,
-        tensor,
+        mesh,
         {
             "words": RowwiseParallel(input_layouts=Replicate(), **to_sequence),
             "norm": SequenceParallel(),
@@ -111,7 +141,7 @@ def parallelize(model: Model, mesh: DeviceMesh) -> Model:
     for block in model.blocks:
         parallelize_module(
             block,
-            tensor,
+            mesh,
             {
                 "attention_norm": SequenceParallel(),
                 "attention": PrepareModuleInput(
@@ -126,18 +156,16 @@ def parallelize(model: Model, mesh: DeviceMesh) -> Model:
                 "down": RowwiseParallel(**to_sequence),
             },
         )
-        attention = block.attention
-        attention.bias = nn.Parameter(distribute_tensor(attention.bias, tensor, [Shard(0)]))
-        fully_shard(block, mesh=mesh["data"])
-    return fully_shard(model, mesh=mesh["data"])
+        bias = block.attention.bias
+        block.attention.bias = nn.Parameter(distribute_tensor(bias, mesh, [Shard(0)]))
 
 
-def batch(step: int) -> tuple[Tensor, Tensor]:
+def batch(step: int, sizes: Sizes = SMALL) -> tuple[Tensor, Tensor]:
     """Tokens of sequences that count up by one or by two, and the token after each."""
     generator = torch.Generator().manual_seed(step)
-    first = torch.randint(WORDS, (BATCH, 1), generator=generator)
-    by = torch.randint(1, 3, (BATCH, 1), generator=generator)
-    tokens = (first + by * torch.arange(TOKENS + 1)) % WORDS
+    first = torch.randint(sizes.words, (sizes.batch, 1), generator=generator)
+    by = torch.randint(1, 3, (sizes.batch, 1), generator=generator)
+    tokens = (first + by * torch.arange(sizes.tokens + 1)) % sizes.words
     return tokens[:, :-1], tokens[:, 1:]
 
 
@@ -147,9 +175,10 @@ def train(shape: tuple[int, int], steps: range, folder: str, resume: bool) -> li
     Returns:
         The loss of each step, over the whole batch.
     """
-    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("data", "tensor"))
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    mesh = init_device_mesh(device, shape, mesh_dim_names=("data", "tensor"))
     torch.manual_seed(0)
-    model = parallelize(Model(), mesh)
+    model = parallelize(Model().to(device), mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     if resume:
         state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
@@ -160,7 +189,7 @@ def train(shape: tuple[int, int], steps: range, folder: str, resume: bool) -> li
     here = mesh["data"].get_local_rank()
     losses = []
     for step in steps:
-        tokens, wanted = (part.chunk(shape[0])[here] for part in batch(step))
+        tokens, wanted = (part.chunk(shape[0])[here].to(device) for part in batch(step))
         loss = functional.cross_entropy(model(tokens).flatten(0, 1), wanted.flatten())
         optimizer.zero_grad()
         loss.backward()
@@ -177,18 +206,24 @@ def train(shape: tuple[int, int], steps: range, folder: str, resume: bool) -> li
 
 
 def main(steps: int = 12) -> dict[str, list[float]]:
-    """The losses on three meshes: the first trains from the start, the others from its middle."""
+    """The losses on some meshes: the first trains from the start, the others from its middle."""
     folders = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
     dist.broadcast_object_list(folders)
-    half = range(steps // 2, steps)
-    found = {"2 x 2": train((2, 2), range(steps), folders[0], resume=False)}
-    for shape in ((1, 4), (4, 1)):
+    world, half = dist.get_world_size(), range(steps // 2, steps)
+    first = 2, world // 2
+    found = {"{} x {}".format(*first): train(first, range(steps), folders[0], resume=False)}
+    for shape in ((1, world), (world, 1)):
+        if shape == first:
+            continue
         found["{} x {}".format(*shape)] = train(shape, half, folders[0], resume=True)
     return found
 
 
 if __name__ == "__main__":
-    dist.init_process_group("gloo")
+    on_gpus = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if on_gpus:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if on_gpus else "gloo")
     for name, losses in main().items():
         if dist.get_rank() == 0:
             print(name, " ".join(f"{loss:.5f}" for loss in losses))

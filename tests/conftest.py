@@ -25,12 +25,37 @@ def pytest_configure(config):
     torch.set_num_threads(max(1, torch.get_num_threads() // workers))
 
 
+#: Two GPUs by NCCL, as a parameter of `ranks`.
+TWO_GPUS = pytest.param(
+    ("nccl", 2),
+    marks=[
+        pytest.mark.gpu,
+        pytest.mark.skipif(
+            torch.cuda.device_count() < 2 or not torch.distributed.is_nccl_available(),
+            reason="needs two GPUs and NCCL",
+        ),
+    ],
+)
+
+
+@pytest.fixture(
+    scope="session", params=[("gloo", 2), ("gloo", 4), TWO_GPUS], ids="{0[0]}-{0[1]}".format
+)
+def ranks(request):
+    """Processes of one process group: each test that asks for them runs on every kind."""
+    yield from _started(*request.param)
+
+
 @pytest.fixture(scope="session")
-def ranks():
+def four_ranks():
     """Four processes of one process group, by gloo."""
+    yield from _started("gloo", 4)
+
+
+def _started(backend, world):
     from ranks import Ranks
 
-    group = Ranks(4)
+    group = Ranks(world, backend)
     yield group
     group.stop()
 

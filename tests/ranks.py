@@ -6,18 +6,52 @@ A rank that fails, dies or hangs fails the test, which then says what each rank 
 started anew for the next test.
 """
 
+import functools
 import os
 import socket
 import time
 import traceback
 
+import cases
 import pytest
 import torch
 import torch.distributed as dist
 from torch import multiprocessing
+from torch.distributed.device_mesh import init_device_mesh
 
 #: How long a test's function may take, in seconds. A rank that waits for another never returns.
 LIMIT = 120
+
+
+def device():
+    """Where the tensors of this process group's ranks are: GPUs by NCCL, else the CPU."""
+    return "cuda" if dist.get_backend() == "nccl" else "cpu"
+
+
+def randn(*shape, **options):
+    """Normal numbers that depend on the arguments alone, on the ranks' device."""
+    return cases.randn(*shape, device=device(), **options)
+
+
+@functools.cache
+def mesh_of(*shape):
+    """A mesh of all ranks, made once in each: every mesh has connections of its own."""
+    return init_device_mesh(device(), shape)
+
+
+def line():
+    """A mesh of one dimension."""
+    return mesh_of(dist.get_world_size())
+
+
+def rows_mesh():
+    """A mesh of two dimensions; of two ranks, the first has both."""
+    return mesh_of(2, dist.get_world_size() // 2)
+
+
+def columns_mesh():
+    """A mesh of two dimensions; of two ranks, the second has both."""
+    return mesh_of(dist.get_world_size() // 2, 2)
 
 
 class Ranks:

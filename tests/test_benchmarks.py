@@ -32,12 +32,15 @@ import models  # noqa: E402
 import page  # noqa: E402
 import profiles  # noqa: E402
 import run  # noqa: E402
+import sharded  # noqa: E402
+import sharded_estimate  # noqa: E402
 import summary  # noqa: E402
 import targets  # noqa: E402
 import traffic  # noqa: E402
 import tune  # noqa: E402
 import turns  # noqa: E402
 import warm  # noqa: E402
+import wire  # noqa: E402
 from points import AWKWARD, COLUMNS, DTYPES, FEW_ROWS, OPS, Point, Selection, rows_of  # noqa: E402
 from results import Result  # noqa: E402
 from sheet import Sheet, read  # noqa: E402
@@ -485,6 +488,60 @@ def test_counters_are_told_by_kernel(monkeypatch):
 
 def _quoted(cells):
     return ",".join(f'"{cell}"' for cell in cells)
+
+
+def test_the_bytes_that_nccl_tells():
+    """Events as torch.profiler has them: one beside each operator, and one more with its kernel."""
+
+    def told(collective, into, out, cat="cpu_op", name="record_param_comms"):
+        args = {
+            "Collective name": collective,
+            "In msg nelems": into,
+            "Out msg nelems": out,
+            "Group size": 4,
+            "dtype": "BFloat16",
+        }
+        return {"cat": cat, "name": name, "args": args, "dur": 3.0}
+
+    events = [
+        told("allgather_into_tensor_coalesced", 10, 40),
+        told("_reduce_scatter_base", 80, 20),
+        told("allreduce", 8, 8),
+        told("allreduce", 8, 8, "kernel", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"),
+        told("wait", 0, 0),
+        {"cat": "kernel", "name": "softmax", "dur": 5.0, "args": {}},
+        {"ph": "M", "name": "process_name"},
+    ]
+    found = wire.of_events(events)
+    assert found.calls == {"allgather": 1, "reducescatter": 1, "allreduce": 1}
+    assert found.bytes == {"allgather": 60, "reducescatter": 120, "allreduce": 24}
+    assert found.received == 204
+    assert (found.moving, found.computing) == pytest.approx((3e-6, 5e-6))
+    alone = wire.of_events(events[3:4])  # where operators say nothing
+    assert alone.bytes == {"allreduce": 24}
+    assert "no bytes" in str(wire.of_events([]))
+
+
+def test_the_estimate_of_the_page():
+    page = (FOLDER.parent / "docs" / "distributed.md").read_text(encoding="utf-8")
+    rates, parts = sharded_estimate.table().split("\n\n")
+    assert rates in page
+    assert parts in page
+    total = sum(one.seconds for one in sharded_estimate.parts()[:4]) * sharded_estimate.SIZES.blocks
+    assert f"{total * 1e3:.0f} ms a step if nothing overlaps" in page
+
+
+@pytest.mark.thorough
+def test_distributed_tensors_are_timed(monkeypatch):
+    """Two processes by gloo; the times are not looked at."""
+    small = sharded.Measured("float32", (1024,), (8, 64), (16, 32), sharded.Sizes(), samples=1)
+    found = list(sharded.measured(small, "cpu"))
+    assert [result.note for result in found if result.note.startswith(("failed", "not "))] == []
+    cases = {(result.case, result.by) for result in found}
+    assert len(cases) == len(found) == 3 + 2 * 2 * 2 + 3
+    assert all(result.seconds > 0 for result in found)
+    assert "explain: 32 bytes" in found[3].note  # of eight rows one number of four bytes
+    assert "explain: 1024 bytes" in found[5].note
 
 
 class TestTune:

@@ -1,23 +1,18 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Modules that use fused ops under DDP and FSDP2: two processes on CPUs, by gloo."""
-
-import os
-import socket
+"""Modules that use fused ops under DDP and FSDP2: processes on CPUs and on GPUs."""
 
 import pytest
 import torch
 import torch.distributed as dist
-from cases import randn
-from torch import multiprocessing, nn
+from ranks import device, line, randn
+from torch import nn
 
 import fusedops as fo
 
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()), reason="torch without gloo"
 )
-
-WORLD = 2
 
 
 class Block(nn.Module):
@@ -36,7 +31,7 @@ class Block(nn.Module):
 
 def model():
     torch.manual_seed(0)
-    return nn.Sequential(Block(), Block())
+    return nn.Sequential(Block(), Block()).to(device())
 
 
 def batch(rank):
@@ -52,10 +47,10 @@ def train(module, x, dy, parameters, scale=1.0, steps=3):
 
 
 def wanted():
-    """One process with both batches: what two with one each come to."""
-    alone = model()
-    x, dy = (torch.cat(pair) for pair in zip(*map(batch, range(WORLD)), strict=True))
-    train(alone, x, dy, alone.parameters, 1 / WORLD)
+    """One process with all batches: what several with one each come to."""
+    alone, world = model(), dist.get_world_size()
+    x, dy = (torch.cat(pair) for pair in zip(*map(batch, range(world)), strict=True))
+    train(alone, x, dy, alone.parameters, 1 / world)
     return alone.state_dict()
 
 
@@ -77,35 +72,30 @@ def fully_sharded(rank):
 
     module = model()
     for block in module:
-        fully_shard(block, mesh=mesh())
-    fully_shard(module, mesh=mesh())
+        fully_shard(block, mesh=line())
+    fully_shard(module, mesh=line())
     train(module, *batch(rank), module.parameters)
     return {name: value.full_tensor() for name, value in module.state_dict().items()}
-
-
-def mesh():
-    return dist.device_mesh.init_device_mesh("cpu", (WORLD,))
 
 
 def a_plain_operand_beside_a_distributed_tensor_names_the_cure(rank):
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    x, bias = distribute_tensor(randn(4, 8), mesh(), [Shard(0)]), randn(8)
+    x, bias = distribute_tensor(randn(4, 8), line(), [Shard(0)]), randn(8)
     op = fo.Softmax(load=[fo.Bias("bias")])
     with pytest.raises(fo.UnsupportedError, match=r"bias.*distribute_tensor"):
         op(x, bias=bias)
     local = op(x.to_local(), bias=bias)
-    torch.testing.assert_close(local, torch.softmax(randn(4, 8) + bias, -1).chunk(WORLD)[rank])
+    torch.testing.assert_close(
+        local, torch.softmax(randn(4, 8) + bias, -1).chunk(dist.get_world_size())[rank]
+    )
 
 
 WAYS = (data_parallel, data_parallel_compiled, fully_sharded)
 
 
-def work(rank, port):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=WORLD)
-    want = wanted()
+def each_way():
+    rank, want = dist.get_rank(), wanted()
     for way in WAYS:
         got = way(rank)
         assert got.keys() == want.keys()
@@ -113,14 +103,9 @@ def work(rank, port):
             torch.testing.assert_close(got[name], value, msg=lambda m, w=way: f"{w.__name__}: {m}")
             assert not torch.equal(value, model().state_dict()[name]), f"{name} has not moved"
     a_plain_operand_beside_a_distributed_tensor_names_the_cure(rank)
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 @pytest.mark.thorough
-def test_two_processes():
-    """Each trains on its half, to the parameters that one process gets from both halves."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    multiprocessing.spawn(work, args=(port,), nprocs=WORLD)
+def test_each_way(ranks):
+    """Ranks train on a part each, to the parameters that one process gets from all of it."""
+    ranks.run(each_way)

@@ -41,29 +41,29 @@ def everywhere(ranks, function, *arguments, of):
     ranks.stop()
 
 
-def test_one_process_of_a_machine_compiles(ranks, tmp_path):
+def test_one_process_of_a_machine_compiles(four_ranks, tmp_path):
     compiler = Compiler(tmp_path)
     both = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "cache"), "CXX": str(compiler.path)}
-    everywhere(ranks, trains, 0.5, of=dict.fromkeys(range(4), both))
+    everywhere(four_ranks, trains, 0.5, of=dict.fromkeys(range(4), both))
     kernels = [*(tmp_path / "cache").rglob("*.so")]
     assert len(kernels) >= 2
     assert compiler.compilations == len(kernels)
 
 
-def test_a_rank_with_an_empty_cache_joins_the_others(ranks, tmp_path):
+def test_a_rank_with_an_empty_cache_joins_the_others(four_ranks, tmp_path):
     for name in ("warm", "cold"):
         (tmp_path / name).mkdir()
     warm, cold = Compiler(tmp_path / "warm"), Compiler(tmp_path / "cold")
     of_warm = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "cache"), "CXX": str(warm.path)}
     of_cold = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "empty"), "CXX": str(cold.path)}
-    everywhere(ranks, trains, 0.5, of=dict.fromkeys(range(4), of_warm))
+    everywhere(four_ranks, trains, 0.5, of=dict.fromkeys(range(4), of_warm))
     before = warm.compilations
-    everywhere(ranks, trains, 0.5, of={0: of_warm, 1: of_warm, 2: of_warm, 3: of_cold})
+    everywhere(four_ranks, trains, 0.5, of={0: of_warm, 1: of_warm, 2: of_warm, 3: of_cold})
     assert warm.compilations == before
     assert cold.compilations == before
 
 
-def exchanges(way):
+def exchanges(way, compiled):
     """A forward and a backward pass; the result against one process's."""
     mesh = init_device_mesh("cpu", (4,))
     whole, dy = randn(8, 32), randn(8, 32, seed=2)
@@ -76,7 +76,8 @@ def exchanges(way):
     load = [fo.Dropout("p")] if way == "gathered" else []
     op = fo.LayerNorm(load=load, store=[fo.Affine("gamma", None)])
     given = {"p": 0.3, "generator": (3, 4)} if load else {}
-    y = op(x, gamma=gamma, **given)
+    call = torch.compile(op, fullgraph=True, backend="aot_eager") if compiled else op
+    y = call(x, gamma=gamma, **given)
     y.backward(distribute_tensor(dy, mesh, y.placements))
     leaf = whole.clone().requires_grad_()
     want = op(leaf, gamma=randn(32, seed=1), **given)
@@ -89,24 +90,28 @@ def exchanges(way):
 WAYS = ("columns", "gathered", "partial", "rows")
 
 
-def all_ways():
+def all_ways(compiled):
     for way in WAYS:
-        exchanges(way)
+        exchanges(way, compiled)
 
 
-def test_a_cold_rank_keeps_none_waiting(ranks, tmp_path):
+in_both_ways = pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+
+
+@in_both_ways
+def test_a_cold_rank_keeps_none_waiting(four_ranks, tmp_path, compiled):
     """Whatever is exchanged: the others wait for its build, and results are the same."""
     warm = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "cache")}
     cold = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "empty")}
-    everywhere(ranks, all_ways, of=dict.fromkeys(range(4), warm))
-    everywhere(ranks, all_ways, of={0: warm, 1: warm, 2: warm, 3: cold})
+    everywhere(four_ranks, all_ways, compiled, of=dict.fromkeys(range(4), warm))
+    everywhere(four_ranks, all_ways, compiled, of={0: warm, 1: warm, 2: warm, 3: cold})
 
 
-def all_raise():
+def all_raise(compiled):
     """Every rank raises where one cannot build, at the call, and the group is usable after that."""
     for way in WAYS:
         with pytest.raises(fo.FusedOpsError) as caught:
-            exchanges(way)
+            exchanges(way, compiled)
         said = str(caught.value)
         if dist.get_rank() != 3:
             assert "rank 3 could not build its kernels" in said, said
@@ -116,8 +121,9 @@ def all_raise():
         dist.barrier()
 
 
-def test_all_ranks_raise_where_one_cannot_build(ranks, tmp_path):
+@in_both_ways
+def test_all_ranks_raise_where_one_cannot_build(four_ranks, tmp_path, compiled):
     warm = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "cache")}
     bad = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "empty"), "CXX": "/bin/false"}
-    everywhere(ranks, all_ways, of=dict.fromkeys(range(4), warm))
-    everywhere(ranks, all_raise, of={0: warm, 1: warm, 2: warm, 3: bad})
+    everywhere(four_ranks, all_ways, compiled, of=dict.fromkeys(range(4), warm))
+    everywhere(four_ranks, all_raise, compiled, of={0: warm, 1: warm, 2: warm, 3: bad})

@@ -1,34 +1,21 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Distributed tensors on two GPUs, by NCCL: what test_sharded.py says of four CPU processes."""
+"""Sizes of GPUs on two of them, by NCCL; all that runs by gloo runs there, too (`ranks`)."""
 
 import pytest
 import torch
 from cases import randn
-from ranks import Ranks
+from conftest import TWO_GPUS
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import fusedops as fo
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        torch.cuda.device_count() < 2 or not torch.distributed.is_nccl_available(),
-        reason="needs two GPUs and NCCL",
-    ),
-]
+pytestmark = pytest.mark.parametrize("ranks", [TWO_GPUS], indirect=True, scope="session")
 
 ATTENTION = fo.Softmax(
     load=[fo.Scale("s"), fo.Bias("b"), fo.Causal()], store=[fo.Dropout("p")], lse=True
 )
-
-
-@pytest.fixture(scope="module")
-def pair():
-    group = Ranks(2, "nccl")
-    yield group
-    group.stop()
 
 
 def gradients(x, bias, dy, generator):
@@ -60,8 +47,8 @@ def attention(dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_attention(pair, dtype):
-    pair.run(attention, dtype)
+def test_attention(ranks, dtype):
+    ranks.run(attention, dtype)
 
 
 def drawn():
@@ -75,8 +62,8 @@ def drawn():
     assert torch.equal(got.full_tensor(), want)
 
 
-def test_the_first_ranks_draw(pair):
-    pair.run(drawn)
+def test_the_first_ranks_draw(ranks):
+    ranks.run(drawn)
 
 
 def columns():
@@ -94,8 +81,8 @@ def columns():
     torch.testing.assert_close(shard.grad.full_tensor().double(), leaf.grad, rtol=1e-5, atol=1e-4)
 
 
-def test_columns_stay_sharded(pair):
-    pair.run(columns)
+def test_columns_stay_sharded(ranks):
+    ranks.run(columns)
 
 
 def columns_of_norms():
@@ -119,5 +106,5 @@ def columns_of_norms():
         )
 
 
-def test_columns_of_norms_stay_sharded(pair):
-    pair.run(columns_of_norms)
+def test_columns_of_norms_stay_sharded(ranks):
+    ranks.run(columns_of_norms)

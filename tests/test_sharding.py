@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import fusedops as fo
+from fusedops.torch_ops import exchange
 
 fake_pg = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
 
@@ -147,6 +148,39 @@ def test_what_moves_is_what_the_page_says(mesh):
     causal = fo.Softmax(load=[fo.Causal()])  # which has no operand
     with torch.no_grad():
         assert collectives(lambda: causal(columns))[0] == {"all_gather_into_tensor": 1}
+        assert causal(columns).placements == (Shard(0), Shard(2))
+        # Where queries are all there are, a shard of them must be gathered.
+        lengths = fo.LogSoftmax(load=[fo.Lengths("n")])
+        assert lengths(columns, n=9).placements == (Shard(0), Replicate())
+
+
+def test_numbers_of_double_are_counted_as_such(mesh):
+    """Eight columns on two ranks: four of them are as much as the two numbers of a LayerNorm."""
+    norm, softmax = fo.LayerNorm(), fo.Softmax()
+    for dtype in (torch.float32, torch.float64):
+        number = torch.empty((), dtype=dtype).element_size()
+        x = shard(randn(6, 8, dtype=dtype), mesh, Replicate(), Shard(1))
+        (told,) = norm.explain(x).redistributed
+        assert f"{6 * 2 * number} bytes to each rank" in told
+        short = shard(randn(6, 4, dtype=dtype), mesh, Replicate(), Shard(1))
+        (told,) = norm.explain(short).redistributed
+        assert told.startswith("x from"), "as much either way"
+        assert "columns stay sharded" in softmax.explain(short).redistributed[0]
+    half = shard(randn(6, 8).half(), mesh, Replicate(), Shard(1))
+    assert "stay sharded" not in norm.explain(half).redistributed[0]  # four of two bytes each
+    assert "stay sharded" in softmax.explain(half).redistributed[0]
+    # A result in double has its numbers in double: 8 bytes of each row, as four columns of half.
+    assert "stay sharded" not in softmax.explain(half, dtype=torch.float64).redistributed[0]
+
+
+def test_explain_tells_which_operands_of_sharded_columns_move(mesh):
+    x = shard(randn(8, 6, 64), mesh, Shard(0), Shard(2))
+    bias = shard(randn(8, 1, 64), mesh, Replicate(), Shard(0))
+    op = fo.Softmax(load=[fo.Bias("b")])
+    first, other = op.explain(x, b=bias).redistributed
+    assert "columns stay sharded" in first
+    # From half of the samples to half of the columns of half of the samples: a quarter is new.
+    assert other == "b from (Replicate, Shard(0)) to (Shard(0), Shard(2)): 256 bytes to each rank"
 
 
 def test_another_order_of_shards_is_refused(mesh):
@@ -167,6 +201,32 @@ def test_another_order_of_shards_is_refused(mesh):
     for call in (op, op.explain):
         with pytest.raises(fo.UnsupportedError, match=r"Softmax: x .*order.*redistribute"):
             call(x, p=0.5, generator=(1, 0))
+
+
+@pytest.mark.parametrize(
+    ("operand", "grad", "drawn", "exchanged"),
+    [
+        ([Shard(0), Shard(1)], True, False, False),  # all lie alike: each rank alone
+        ([Shard(0), Replicate()], False, False, True),  # r is cut, which may move something
+        ([Partial(), Shard(1)], False, False, True),
+        ([Shard(0), Shard(1)], False, True, True),  # the draw is shared
+    ],
+)
+def test_a_compiled_call_is_agreed_on_if_ranks_exchange_anything(
+    mesh, operand, grad, drawn, exchanged
+):
+    op = fo.LayerNorm(load=[fo.Residual("r")], store=[fo.Affine("g", None)])
+    x = shard(randn(8, 6, 16), mesh, Shard(0), Shard(1))
+    r = DTensor.from_local(randn(4, 3, 16), mesh, operand, run_check=False).requires_grad_(grad)
+    gamma = shard(randn(16), mesh, Replicate(), Replicate())
+    given = {"r": r, "g": gamma}
+    assert exchange.is_exchanged(op, x, given, (2,), drawn) is exchanged
+    gamma.requires_grad_()  # whose gradient is a sum over all ranks
+    assert exchange.is_exchanged(op, x, given, (2,), drawn)
+    with torch.no_grad():
+        assert exchange.is_exchanged(op, x, given, (2,), drawn) is exchanged
+    columns = shard(randn(8, 6, 16), mesh, Shard(0), Shard(2))
+    assert exchange.is_exchanged(fo.LayerNorm(), columns, {}, (2,), False)
 
 
 COMPILED_FIRST = """

@@ -33,6 +33,9 @@ class ForwardCall(NamedTuple):
     dtype: torch.dtype
     keep: bool
     part_of: Sequence[int] | None = None
+    agreement: Sequence[str] | None = None
+    trains: Sequence[str] | None = None
+    sizes: Sequence[int] | None = None
 
     @property
     def called(self) -> Runnable:

@@ -18,39 +18,69 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from fusedops.torch_ops.column_numbers import of_part, of_whole
-from fusedops.torch_ops.column_parts import SCALE, SHIFT, column_parts
+from fusedops.torch_ops.column_parts import SCALE, SHIFT, ColumnParts, column_parts
+from fusedops.torch_ops.distributed import first_index
+from fusedops.torch_ops.exchange import Agreement, agreement, beside
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
 
-__all__ = ["local_part", "merged_columns", "sharded_columns"]
+__all__ = ["compute_type", "local_part", "merged_columns", "parts_here", "sharded_columns"]
 
 
 def sharded_columns(
-    text: str, x: DTensor, operands: Mapping[str, Any], reduced: Sequence[int]
+    text: str,
+    x: DTensor,
+    operands: Mapping[str, Any],
+    reduced: Sequence[int],
+    dtype: torch.dtype | None,
 ) -> int | None:
     """The dimension of the mesh over which columns stay sharded; None where they are gathered.
 
-    `text` is that of the declaration.
+    `text` is that of the declaration, `dtype` that of the result, None for x's.
     """
     last = x.dim() - 1
     over = [at for at, one in enumerate(x.placements) if isinstance(one, Shard) and one.dim == last]
     if tuple(reduced) != (last,) or len(over) != 1:
         return None
-    if not all(type(one) in (Shard, Replicate) for one in x.placements):
+    # Dynamo of torch 2.13 knows `is` of these classes, not `in`.
+    if not all(type(one) is Shard or type(one) is Replicate for one in x.placements):
         return None
     for one in operands.values():
         if isinstance(one, Tensor) and not isinstance(one, DTensor):
             return None
     parts = column_parts(text)
-    if parts is None:
+    if parts is None or (parts.placed and last == 0):
         return None
     ranks, columns = x.device_mesh.size(over[0]), x.shape[last]
-    # What a rank receives: all other columns of a row, or float32 numbers of each other rank.
+    # What a rank receives of a row: all other columns, or some numbers of each other rank.
     gathered = columns * x.element_size() * (ranks - 1) / ranks
-    if columns < ranks or gathered <= 4 * (ranks - 1) * parts.numbers:
+    number = compute_type(x.dtype, dtype).itemsize
+    if columns < ranks or gathered <= number * (ranks - 1) * parts.numbers:
         return None
     return over[0]
+
+
+def compute_type(x: torch.dtype, result: torch.dtype | None) -> torch.dtype:
+    """In which ranks exchange their numbers of a row, and compute between."""
+    double = x == torch.float64 or result == torch.float64
+    return torch.float64 if double else torch.float32
+
+
+def parts_here(text: str, x: DTensor) -> tuple[ColumnParts, int]:
+    """How the op is cut on this rank, and the number of the rank's first column."""
+    parts = column_parts(text)
+    assert parts is not None
+    if not parts.placed:
+        return parts, 0
+    first, shape = first_index(x.shape, x.placements, x.device_mesh), x.shape
+    # The length of a range is a number also where Dynamo has made it a symbol.
+    query, column, queries, columns = (
+        len(range(one)) for one in (first[-2], first[-1], shape[-2], shape[-1])
+    )
+    placed = column_parts(text, (query, column, queries, columns))
+    assert placed is not None
+    return placed, column
 
 
 def merged_columns(
@@ -62,14 +92,23 @@ def merged_columns(
     over: int,
 ) -> list[DTensor]:
     """The results of such a call, in the order of the op's outputs, sharded as x is."""
-    parts = column_parts(text)
-    assert parts is not None
-    compute = torch.float64 if torch.float64 in (x.dtype, dtype) else torch.float32
+    parts, first = parts_here(text, x)
+    compute = compute_type(x.dtype, dtype)
+    compiling = torch.compiler.is_compiling()
+    agreed = agreement(f"part of {text}", x, operands) if compiling else None
     local = {k: local_part(one, x) for k, one in operands.items() if one is not None}
+    local.update((name, _shortened(local[name], first)) for name in parts.lengths if name in local)
     here, streams = x.to_local(), []
     norm = op.name not in ("Softmax", "LogSoftmax")
     if parts.part is not None:
-        found = _called(parts.part, here, {k: local[k] for k in parts.part.slots}, compute)
+        found = _called(
+            parts.part,
+            here,
+            {k: local[k] for k in parts.part.slots},
+            compute,
+            agreed,
+            parts.lengths,
+        )
         made = [found] if isinstance(found, Tensor) else [*found]
         y, streams = made[0], made[1 : 1 + parts.streams]
         numbers = of_part(op.name, y, parts.numbers) if norm else made[-1].unsqueeze(-1)
@@ -100,7 +139,8 @@ def merged_columns(
             # Its gradient is that of the row, which every rank has whole.
             all_sums = gathered.to_local(grad_placements=together)
             known["lse"] = torch.logsumexp(all_sums, -1)
-    y = _called(parts.whole, y, {k: local[k] for k in parts.whole.slots}, dtype)
+    agreed = agreement(f"whole of {text}", x, operands) if compiling else None
+    y = _called(parts.whole, y, {k: local[k] for k in parts.whole.slots}, dtype, agreed)
     results = [
         DTensor.from_local(
             one, mesh, rows, run_check=False, shape=x.shape, stride=_strides(x.shape)
@@ -117,23 +157,57 @@ def merged_columns(
     return results
 
 
-def _called(op: Any, x: Tensor, operands: dict[str, Any], dtype: torch.dtype) -> Any:
-    """The op called on plain tensors."""
-    if not torch.compiler.is_compiling():
+def _called(
+    op: Any,
+    x: Tensor,
+    operands: dict[str, Any],
+    dtype: torch.dtype,
+    agreed: Agreement | None,
+    counted: Sequence[str] = (),
+) -> Any:
+    """The op called on plain tensors; where Dynamo traces, ranks agree as it runs.
+
+    `counted` names the operands that are integers.
+    """
+    if agreed is None:
         return op(x, **operands, dtype=dtype)
     # Dynamo cannot guard an op that it was given as a constant, so this asks it for its text alone.
     names = [name for name, one in operands.items() if isinstance(one, Tensor)]
-    numbers = [float(one) for one in operands.values() if not isinstance(one, Tensor)]
+    given = [(name, one) for name, one in operands.items() if not isinstance(one, Tensor)]
+    numbers = [float(one) for name, one in given if name not in counted]
+    counts = [one for name, one in given if name in counted]
     tensors = [operands[name] for name in names]
     keep = torch.is_grad_enabled() and any(one.requires_grad for one in (x, *tensors))
+    named = {"x": x, **dict(zip(names, tensors, strict=True))}
+    trains = [name for name, one in named.items() if keep and one.requires_grad]
     if not tensors:  # as in every other call
         names, tensors = ["x"], [x]
     outputs = torch.ops.fusedops.forward(
-        x, tensors, names, numbers, None, None, op.text, (x.dim() - 1,), dtype, keep, None
+        x,
+        tensors,
+        names,
+        numbers,
+        counts or None,
+        None,
+        op.text,
+        (x.dim() - 1,),
+        dtype,
+        keep,
+        None,
+        agreed.words,
+        trains or None,
+        agreed.sizes,
     )
     if keep:
         outputs = outputs[:-1]
     return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _shortened(lengths: Any, first: int) -> Any:
+    """Lengths of rows as they are from the column of this number on."""
+    if isinstance(lengths, Tensor):
+        return (lengths - first).clamp_min(0)
+    return max(lengths - first, 0)
 
 
 def _shift(op: Declaration, here: Tensor, total: Tensor) -> tuple[str, Tensor]:
@@ -157,23 +231,13 @@ def local_part(value: Any, x: DTensor) -> Any:
     """This rank's part of an operand beside x; its gradient is summed where it is broadcast."""
     if not isinstance(value, DTensor):
         return value
-    extra = x.dim() - value.dim()
-    to: list[Any] = []
-    back: list[Any] = []
-    for one in x.placements:
-        at = one.dim - extra if isinstance(one, Shard) else -1
-        has = at >= 0 and value.shape[at] != 1
-        to.append(_shard(at) if has else Replicate())
-        back.append(to[-1] if has else Partial() if isinstance(one, Shard) else Replicate())
+    to = beside(value, x)
+    pairs = zip(to, x.placements, strict=True)
+    back = [
+        Partial() if isinstance(of_x, Shard) and not isinstance(one, Shard) else one
+        for one, of_x in pairs
+    ]
     return value.redistribute(placements=to).to_local(grad_placements=back)
-
-
-def _shard(dim: int) -> Shard:
-    """Sharded in this dimension, a plain number also where Dynamo has made it a symbol."""
-    for number in range(64):  # the most dimensions of a tensor
-        if number == dim:
-            return Shard(number)
-    raise AssertionError(dim)
 
 
 def _strides(shape: Sequence[int]) -> tuple[int, ...]:

@@ -16,9 +16,10 @@ from fusedops.declare.chains import parted
 from fusedops.explain.forward import explain
 from fusedops.explain.report import Explanation
 from fusedops.torch_ops.column_parts import column_parts
-from fusedops.torch_ops.columns import sharded_columns
+from fusedops.torch_ops.columns import compute_type, sharded_columns
 from fusedops.torch_ops.distributed import check_order
-from fusedops.torch_ops.local_calls import call_of_rows, calls_of_columns
+from fusedops.torch_ops.exchange import beside
+from fusedops.torch_ops.local_calls import Move, call_of_rows, calls_of_columns
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
@@ -39,16 +40,11 @@ def explain_sharded(op: Declaration, x: DTensor, arguments: Mapping[str, Any]) -
     reduced = find_reduced(op, op.name, x.shape, options)
     training = options.get("training", True)
     draws = training and any(operands.get(p, 0) > 0 for p in op.probabilities)
-    over = sharded_columns(op.text, x, operands, reduced)
+    over = sharded_columns(op.text, x, operands, reduced, options.get("dtype"))
     if over is not None:
         return _of_columns(op, x, operands, options, over)
     call = call_of_rows(op, x, operands, options, reduced, draws)
-    said = []
-    for name, one, after in call.moves:
-        before = tuple(one.placements)
-        count = received(one.shape, before, after, one.device_mesh.shape) * one.element_size()
-        said.append(f"{name} from {_shown(before)} to {_shown(after)}: {count} bytes to each rank")
-    return dataclasses.replace(explain(call.bound), redistributed=tuple(said))
+    return dataclasses.replace(explain(call.bound), redistributed=_said(call.moves))
 
 
 def _of_columns(
@@ -63,7 +59,7 @@ def _of_columns(
     assert parts is not None
     here = x.to_local()
     ranks = x.device_mesh.size(over)
-    size = 8 if torch.float64 in (here.dtype, options.get("dtype")) else 4
+    size = compute_type(x.dtype, options.get("dtype")).itemsize
     count = here.shape[:-1].numel() * (ranks - 1) * size * parts.numbers
     of_norm = " and ".join(("mean", "variance")[: parts.numbers]) if parts.numbers > 1 else "size"
     alone = "the logarithm of each row's sum" if "Softmax" in op.name else f"each row's {of_norm}"
@@ -71,8 +67,23 @@ def _of_columns(
         f"columns stay sharded over dimension {over} of the mesh: {alone} alone is gathered, "
         f"{count} bytes to each rank, and {parts.whole!r} follows"
     )
+    moves = [
+        Move(name, one, tuple(to))
+        for name, one in operands.items()
+        if isinstance(one, DTensor) and (to := beside(one, x)) != [*one.placements]
+    ]
     (first, *_) = calls_of_columns(op, x, operands, options)
-    return dataclasses.replace(explain(first), redistributed=(said,))
+    return dataclasses.replace(explain(first), redistributed=(said, *_said(moves)))
+
+
+def _said(moves: Sequence[Move]) -> tuple[str, ...]:
+    """What is redistributed, and the bytes of it that a rank receives."""
+    said = []
+    for name, one, after in moves:
+        before = tuple(one.placements)
+        count = received(one.shape, before, after, one.device_mesh.shape) * one.element_size()
+        said.append(f"{name} from {_shown(before)} to {_shown(after)}: {count} bytes to each rank")
+    return tuple(said)
 
 
 def received(

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
 from fusedops.bind.bind import Bound, bind
-from fusedops.torch_ops.column_parts import column_parts
+from fusedops.torch_ops.columns import compute_type, parts_here
 from fusedops.torch_ops.distributed import first_index, local_shape, located_placements
 from fusedops.torch_ops.sharding import chosen, sums_of_operands
 
@@ -92,11 +92,9 @@ def calls_of_columns(
     op: Declaration, x: DTensor, operands: Mapping[str, Any], options: Mapping[str, Any]
 ) -> list[Bound]:
     """The calls of an op whose columns stay sharded, one or two, in order."""
-    parts = column_parts(op.text)
-    assert parts is not None
+    parts, _ = parts_here(op.text, x)
     here = x.to_local()
-    wide = torch.float64 in (here.dtype, options.get("dtype"))
-    compute = torch.float64 if wide else torch.float32
+    compute = compute_type(x.dtype, options.get("dtype"))
     local = {name: _stand_in(value, x) for name, value in operands.items()}
     calls = []
     if parts.part is not None:

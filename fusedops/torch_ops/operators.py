@@ -8,6 +8,10 @@
 - ``fusedops::backward(...)`` gives the wanted gradients.
 - ``part_of`` of both is None, or holds the sizes of the tensor of which x is a part and then the
   index of x's first element in it.
+- ``agreement`` of a forward call says what kind of call it is, and then names the process groups
+  whose ranks agree, the first time that they make such a call, that all have its kernels (`ready`).
+  ``trains`` names the tensors that have a gradient, ``sizes`` are those of its tensors over all
+  ranks.
 - ``fusedops::draw(room, count)`` gives the seed and offset that dropouts start from, two int64 on
   the device of ``room``. That is a ``torch.empty`` of the caller's and says which draw this is: to
   AOTAutograd two calls with equal arguments are one, whatever their tags, but no two empty tensors
@@ -61,8 +65,8 @@ _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
 
 _namespace.define(
     "forward(Tensor x, Tensor[] tensors, str[] names, float[] numbers, SymInt[]? counts, "
-    "Tensor? draw, str op, int[] dim, ScalarType dtype, bool keep, SymInt[]? part_of=None) "
-    "-> Tensor[]",
+    "Tensor? draw, str op, int[] dim, ScalarType dtype, bool keep, SymInt[]? part_of=None, "
+    "str[]? agreement=None, str[]? trains=None, SymInt[]? sizes=None) -> Tensor[]",
     tags=_TAGS,
 )
 _namespace.define(
@@ -94,6 +98,10 @@ def _forward(*arguments: Any) -> list[Tensor]:
     operands = _operands(called, tensors, call.names, call.numbers, call.counts or ())
     options: dict[str, Any] = {"dim": tuple(call.dim), "dtype": call.dtype}
     options["part_of"] = pair_of(call.part_of)
+    if call.agreement:
+        from fusedops.torch_ops.ready import make_operator_ready
+
+        make_operator_ready(called, call, x, operands, {**options, "generator": _drawn(draw)})
     with torch.no_grad():
         if x.numel() == 0:
             return _nothing(bind(called, x, operands, options)._replace(keep=call.keep))
@@ -341,8 +349,8 @@ def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ..
     # An empty list counts as one of tensors.
     given = (call.names, call.numbers, call.counts)
     lists: list[Any] = [[] if one is not None and not one else None for one in given]
-    # torch leaves out an argument that has its default, part_of, and older releases count.
-    return (x, operands, *lists, *[None] * 6)[: len(ctx.needs_input_grad)]
+    # torch leaves out last arguments that have their default, and older releases count.
+    return (x, operands, *lists, *[None] * 9)[: len(ctx.needs_input_grad)]
 
 
 def _refuse_vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:

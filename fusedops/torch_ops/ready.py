@@ -5,7 +5,8 @@
 The first call of each kind on a mesh in which ranks exchange anything builds all its kernels,
 forward and backward; then the ranks agree, by the largest of one number from each, that all have
 them. Otherwise every rank raises, and none is left waiting in a collective. Whether ranks agree
-follows from what is the same on all of them, never from what a cache holds.
+follows from what is the same on all of them, never from what a cache holds. A compiled call does
+the same where its operator first runs, after what moves before that and ahead of all else.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import distributed_c10d
 from torch.distributed.tensor import DTensor
 
+from fusedops.bind.bind import bind
 from fusedops.errors import FusedOpsError
 from fusedops.run.prepare import build_kernels
 from fusedops.torch_ops.columns import sharded_columns
@@ -29,12 +32,13 @@ if TYPE_CHECKING:
     from fusedops.bind.bind import Bound
     from fusedops.declare.declaration import Declaration
     from fusedops.run.runnable import Runnable
+    from fusedops.torch_ops.calls import ForwardCall
 
-__all__ = ["make_ready"]
+__all__ = ["make_operator_ready", "make_ready"]
 
-#: The kinds of calls that all ranks of a mesh are ready for. Ranks of a mesh make the same calls in
-#: the same order, so they forget alike, too.
-_ready: dict[DeviceMesh, set[tuple[Any, ...]]] = {}
+#: The kinds of calls that all ranks of a mesh, or of some process groups, are ready for. They make
+#: the same calls in the same order, so they forget alike, too.
+_ready: dict[DeviceMesh | tuple[str, ...], set[tuple[Any, ...]]] = {}
 
 #: The most kinds that are remembered for a mesh.
 _MOST_KINDS = 4096
@@ -63,7 +67,8 @@ def make_ready(
     error: Exception | None = None
     calls: Iterable[Bound] = ()
     exchanged = True
-    if sharded_columns(op.text, x, operands, reduced) is not None:
+    dtype = options.get("dtype")
+    if sharded_columns(op.text, x, operands, reduced, dtype) is not None:
         calls = calls_of_columns(op, x, operands, options)
     else:
         generator = options.get("generator")
@@ -81,18 +86,65 @@ def make_ready(
                 build_kernels(cast("Runnable", bound.op), bound)
         except Exception as caught:  # whatever it is, the others wait to hear of it
             error = caught
-        _agree(op.name, x, error)
+        groups = [mesh.get_group(dim) for dim in range(mesh.ndim)]
+        _agree(op.name, groups, x.to_local().device, error)
+    _remember(kinds, kind)
+
+
+def make_operator_ready(
+    op: Runnable,
+    call: ForwardCall,
+    x: Tensor,
+    operands: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> None:
+    """The same for an operator that runs in a graph, on this rank's part of the tensors.
+
+    Raises:
+        FusedOpsError: Some rank could not build; on that rank its own error.
+    """
+    said, *names = call.agreement or ("",)
+    kinds = _ready.setdefault(tuple(names), set())
+    dtypes = tuple(one.dtype for one in (x, *operands.values()) if isinstance(one, Tensor))
+    lists = (call.names, call.dim, call.trains or (), call.sizes or ())
+    drawn, part = call.draw is not None, call.part_of is not None
+    kind = said, call.dtype, call.keep, drawn, part, dtypes, *map(tuple, lists)
+    if kind in kinds:
+        return
+    error: Exception | None = None
+    try:
+        named = {
+            # Whether a gradient is wanted is all that is looked at.
+            name: one.detach().requires_grad_() if name in (call.trains or ()) else one
+            for name, one in {"x": x, **operands}.items()
+        }
+        with torch.set_grad_enabled(call.keep):
+            bound = bind(op, named.pop("x"), named, {**options, "training": drawn})
+            build_kernels(op, bound)
+    except Exception as caught:  # whatever it is, the others wait to hear of it
+        error = caught
+    resolve: Any = distributed_c10d._resolve_process_group  # type: ignore[attr-defined]
+    groups = [resolve(name) for name in names]
+    _agree(op.name, groups, x.device, error)
+    _remember(kinds, kind)
+
+
+def _remember(kinds: set[tuple[Any, ...]], kind: tuple[Any, ...]) -> None:
     if len(kinds) >= _MOST_KINDS:
         kinds.clear()
     kinds.add(kind)
 
 
-def _agree(name: str, x: DTensor, error: Exception | None) -> None:
-    """Raise on every rank of x's mesh if one has an error."""
-    mesh = x.device_mesh
-    failed = torch.tensor([0 if error is None else 1 + dist.get_rank()], device=x.to_local().device)
-    for dim in range(mesh.ndim):
-        dist.all_reduce(failed, dist.ReduceOp.MAX, group=mesh.get_group(dim))
+def _agree(
+    name: str,
+    groups: Sequence[dist.ProcessGroup],
+    device: torch.device,
+    error: Exception | None,
+) -> None:
+    """Raise on every rank of a mesh, of these groups, if one has an error."""
+    failed = torch.tensor([0 if error is None else 1 + dist.get_rank()], device=device)
+    for group in groups:
+        dist.all_reduce(failed, dist.ReduceOp.MAX, group=group)
     if error is not None:
         raise error
     if rank := int(failed.item()):

@@ -81,7 +81,7 @@ def call_operator(
             check_order(name, {"x": x, **operands})
             _make_ready(op, x, operands, options, reduced)
         spread: Any = x
-        over = columns.sharded_columns(text, spread, operands, reduced)
+        over = columns.sharded_columns(text, spread, operands, reduced, dtype)
         if over is not None:
             outputs: Any = columns.merged_columns(op, text, spread, operands, dtype, over)
             return outputs[0] if len(op.outputs) == 1 else op.result_type(*outputs)
@@ -101,6 +101,16 @@ def call_operator(
             numbers.append(value)
     draw = _draw(op, x, operands, options.get("generator")) if training else None
     keep = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *tensors))
+    agreement = trains = sizes = None
+    if is_distributed(x) and torch.compiler.is_compiling():
+        from fusedops.torch_ops import exchange
+
+        here: Any = x
+        drawn = draw is not None and options.get("generator") is None
+        if exchange.is_exchanged(op, here, operands, reduced, drawn):
+            agreement, sizes = exchange.agreement(text, here, operands)
+            given = zip(("x", *names), (x, *tensors), strict=True)
+            trains = [name for name, one in given if keep and one.requires_grad] or None
     if keep:
         op.check_differentiable()
     dim = reduced
@@ -144,7 +154,20 @@ def call_operator(
     if not tensors and not is_distributed(x):
         names, tensors = ["x"], [x]
     outputs = torch.ops.fusedops.forward(
-        x, tensors, names, numbers, counts or None, draw, text, dim, dtype, keep, part_of or None
+        x,
+        tensors,
+        names,
+        numbers,
+        counts or None,
+        draw,
+        text,
+        dim,
+        dtype,
+        keep,
+        part_of or None,
+        agreement,
+        trains,
+        sizes,
     )
     if keep:
         outputs = outputs[:-1]

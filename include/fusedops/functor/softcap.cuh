@@ -46,10 +46,11 @@ struct Softcap {
   }
 
  private:
-  /// value / limit within 2 ulp: a cap that is a number has one reciprocal for all elements.
+  /// value / limit within 2 ulp: a cap that is a number is divided by once for all elements. Not an
+  /// estimate, which would take the reciprocal of a huge cap for zero.
   template <class Compute>
   FUSEDOPS_HD static Compute share_of(Compute value, Compute limit) {
-    return value * reciprocal_estimate(limit);
+    return value * (Compute(1) / limit);
   }
 
   /// tanh(u) - u / cosh(u)^2, the derivative by the cap, with slope = 1 / cosh(u)^2. The two terms

@@ -1,0 +1,154 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Ops on distributed tensors whose columns are sharded and stay so: exact, and differentiable."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import columns_mesh, randn
+from test_sharded import WHOLE, along, named, run
+from torch.distributed.tensor import Shard, distribute_tensor
+
+import fusedops as fo
+
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(
+        not (dist.is_available() and dist.is_gloo_available()), reason="torch without gloo"
+    ),
+]
+
+MESHES = ((Shard(0), Shard(2)), (Shard(2), Shard(1)), (WHOLE, Shard(2)))
+
+
+def sharded_on(mesh):
+    """Those of MESHES in which several ranks have columns."""
+    return [to for to in MESHES if mesh.size(to.index(Shard(2))) > 1]
+
+
+def softmax_columns():
+    mesh = columns_mesh()
+    x = randn(4, 6, 21, seed=1) * 3
+    mask = randn(4, 1, 21, seed=2) < 0.3
+    mask[1] = True  # no column of these rows is left
+    mask[2, :, 11:] = True  # nor of these on the second rank
+    bias, gate = randn(6, 21, seed=3), randn(21, seed=4)
+    load = [fo.Scale("s"), fo.Bias("b"), fo.Mask("m")]
+    for op, given in [
+        (
+            fo.Softmax(load=load, store=[fo.Scale("g")], lse=True),
+            {"s": 0.5, "b": bias, "m": mask, "g": gate},
+        ),
+        (fo.LogSoftmax(load=[fo.Bias("b")]), {"b": bias}),
+    ]:
+        for placements in sharded_on(mesh):
+            check_columns(op, x, given, mesh, placements)
+
+
+def index_columns():
+    """Masks and biases made from indices, of queries and keys that both are sharded."""
+    mesh = columns_mesh()
+    x = randn(4, 6, 21, seed=1) * 3
+    slopes = randn(4, 1, 1, seed=2)
+    lengths = torch.tensor([21, 11, 3, 0]).to(x.device)[:, None, None]  # of ranks' 11 and 10
+    for op, given in [
+        (fo.Softmax(load=[fo.Scale("s"), fo.Causal()], lse=True), {"s": 0.5}),
+        (
+            fo.Softmax(load=[fo.Alibi("a"), fo.Causal(align="bottom-right", offset=-2)]),
+            {"a": slopes},
+        ),
+        (
+            fo.Softmax(load=[fo.Window(3, 2, align="bottom-right")], store=[fo.Scale("s")]),
+            {"s": 2.0},
+        ),
+        (fo.Softmax(load=[fo.Window(None, 8), fo.Lengths("n")], lse=True), {"n": lengths}),
+        (fo.Softmax(load=[fo.Lengths("n")]), {"n": 12}),
+        (fo.LogSoftmax(load=[fo.Alibi("a", offset=4)], lse=True), {"a": slopes}),
+    ]:
+        for placements in sharded_on(mesh):
+            check_columns(op, x, given, mesh, placements)
+
+
+def norm_columns():
+    mesh = columns_mesh()
+    x = randn(4, 6, 33, seed=1) + 100  # a mean far from zero
+    given = {
+        "r": randn(4, 6, 33, seed=2),
+        "b": randn(33, seed=3),
+        "gamma": randn(33, seed=4),
+        "beta": randn(33, seed=5),
+    }
+    residual = [fo.Bias("b"), fo.Residual("r", save="stream")]
+    affine = [fo.Affine("gamma", "beta")]
+    for op in (
+        fo.LayerNorm(load=residual, store=affine, stats=True),
+        fo.RMSNorm(store=[fo.Affine("gamma", None)]),
+        fo.L2Norm(load=[fo.Bias("b")], stats=True),
+    ):
+        for placements in sharded_on(mesh):
+            check_columns(op, x, {k: given[k] for k in op.slots}, mesh, placements)
+
+
+def check_columns(op, x, given, mesh, placements, call=None):
+    """Against float64, with as much slack as the fused op of one process has, and twice that."""
+    wide = {
+        k: v.double() if torch.is_tensor(v) and v.is_floating_point() else v
+        for k, v in given.items()
+    }
+    upstream = {
+        name: randn(*y.shape, seed=5 + at)
+        for at, (name, y) in enumerate(named(op(x, **given)).items())
+    }
+    exactly = {name: one.double() for name, one in upstream.items()}
+    truth, exact = run(op.unfused, x.double(), wide, exactly, {})
+    alone, known = run(op, x, given, upstream, {})
+    spread = {
+        k: distribute_tensor(v, mesh, along(v.shape, placements, x.dim()), src_data_rank=None)
+        if torch.is_tensor(v)
+        else v
+        for k, v in given.items()
+    }
+    at = distribute_tensor(x, mesh, placements)
+    last = Shard(x.dim() - 1)
+    of_rows = tuple(WHOLE if one == last else one for one in placements)
+    lies = {name: placements if y.dim() == x.dim() else of_rows for name, y in upstream.items()}
+    dy = {name: distribute_tensor(one, mesh, lies[name]) for name, one in upstream.items()}
+    got, found = run(call or op, at, spread, dy, {})
+    for name, one in got.items():
+        assert one.placements == lies[name], f"{name} of {op}"  # nothing was gathered
+    told = op.explain(at, **spread).redistributed
+    assert "columns stay sharded" in told[0]
+    for name, one in (*got.items(), *(("gradient of " + k, v) for k, v in found.items())):
+        mine = one.full_tensor()
+        key = name.removeprefix("gradient of ")
+        want, single = (exact[key], known[key]) if key != name else (truth[key], alone[key])
+        # A few more roundings of each number, by the numbers of its row: eps of the largest term.
+        known_here = want.isfinite()
+        assert torch.equal(mine.isfinite(), known_here), f"{name} of {op}"
+        largest = want[known_here].abs().max()
+        if key == "a" and key != name:  # the gradient of slopes: a sum of distances times that of x
+            largest = sum(x.shape[-2:]) * exact["x"].abs().sum((1, 2)).max()
+        unit = torch.finfo(x.dtype).eps * largest
+        slack = 4 * (single - want)[known_here].abs().max() + 8 * unit
+        error = (mine - want)[known_here].abs().max()
+        assert error <= slack, f"{name} of {op} on {placements}: {error} > {slack}"
+
+
+def compiled_columns():
+    torch._dynamo.reset()  # sizes are those of no other test's, as in test_sharded.py
+    mesh = columns_mesh()
+    x, gamma = randn(4, 6, 33, seed=1), randn(33, seed=4)
+    for op, given in [
+        (fo.Softmax(load=[fo.Scale("s")], lse=True), {"s": 0.5}),
+        (fo.Softmax(load=[fo.Lengths("n"), fo.Window(4, 2), fo.Scale("s")]), {"n": 30, "s": 0.5}),
+        (fo.LayerNorm(store=[fo.Affine("gamma", None)]), {"gamma": gamma}),
+    ]:
+        compiled = torch.compile(op, fullgraph=True, backend="aot_eager")
+        check_columns(op, x, given, mesh, MESHES[0], call=compiled)
+
+
+@pytest.mark.parametrize(
+    "columns", [softmax_columns, index_columns, norm_columns, compiled_columns]
+)
+def test_columns_stay_sharded(ranks, columns):
+    ranks.run(columns)
