@@ -22,7 +22,7 @@ import torch
 from fusedops.jit import env
 from fusedops.run.forward_info import ForwardInfo
 
-__all__ = ["CALLS", "calls_until_next", "forget", "replaced"]
+__all__ = ["CALLS", "calls_until_next", "forget", "replaced", "settle"]
 
 #: The calls that the kernel of the rung serves before one for their length is built, and before it
 #: is looked again whether that is there.
@@ -79,11 +79,25 @@ def calls_until_next(info: ForwardInfo, single: Callable[[], ForwardInfo]) -> in
     return 1
 
 
+def settle(call: Callable[[], object]) -> None:
+    """Repeat a call until the kernel for its length alone runs, if there is to be one."""
+    for _ in range(3):
+        if any(state is not True for state in _states.values()):
+            for _ in range(CALLS + 1):
+                call()
+            _wait()
+
+
 def forget() -> None:
-    """Forget all lengths, for tests; what is being built is waited for."""
+    """Forget all lengths, for tests."""
+    _wait()
+    _states.clear()
+
+
+def _wait() -> None:
+    """Wait for what is being built."""
     if _pool is not None:
         _pool.submit(int).result()
-    _states.clear()
 
 
 def _key(info: ForwardInfo) -> tuple[object, int]:
