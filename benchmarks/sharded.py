@@ -252,7 +252,8 @@ def steps(sizes: Measured, ranks: Ranks) -> Iterator[Result]:
         ("data parallel, FSDP", (ranks.count, 1)),
     ):
         torch.manual_seed(0)
-        made = Model(model).to(ranks.device, dtype)
+        with ranks.device:
+            made = Model(model).to(dtype)
         tokens, wanted = batch(0, model)
         if shape:
             mesh = ranks.mesh(*shape, names=("data", "tensor"))
