@@ -252,7 +252,8 @@ def steps(sizes: Measured, ranks: Ranks) -> Iterator[Result]:
         ("data parallel, FSDP", (ranks.count, 1)),
     ):
         torch.manual_seed(0)
-        made = Model(model).to(ranks.device, dtype)
+        with ranks.device:
+            made = Model(model).to(dtype)
         tokens, wanted = batch(0, model)
         if shape:
             mesh = ranks.mesh(*shape, names=("data", "tensor"))
@@ -264,7 +265,7 @@ def steps(sizes: Measured, ranks: Ranks) -> Iterator[Result]:
             torch.cuda.reset_peak_memory_stats()
         seconds = ranks.seconds(step, sizes.samples)
         against = against or seconds
-        note = str(traced(step)) if shape else ""
+        note = str(traced(step))
         if shape:
             counted = of_a_step(model, *shape, dtype.itemsize)
             note += f"; arithmetic: {counted.all} bytes {tuple(counted)}"
@@ -272,7 +273,7 @@ def steps(sizes: Measured, ranks: Ranks) -> Iterator[Result]:
             note += f"; peak memory {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB"
         where = f" {shape[0]} x {shape[1]}" if shape else ""
         name = f"{by}{where}"
-        yield Result("sharded", case, name, seconds, against=against, note=note.lstrip("; "))
+        yield Result("sharded", case, name, seconds, against=against, note=note)
         del made, step
 
 

@@ -42,11 +42,10 @@ class Wire(NamedTuple):
         return sum(self.bytes.values())
 
     def __str__(self) -> str:
-        if not self.calls:
-            return "the profiler has no bytes of this backend"
         each = ", ".join(f"{name} x{n} {self.bytes[name]}" for name, n in self.calls.items())
-        busy = f"; kernels busy {self.computing * 1e3:.3f} ms, NCCL's {self.moving * 1e3:.3f} ms"
-        return f"profiler: {self.received} bytes ({each}){busy}"
+        told = f"{self.received} bytes ({each})" if each else "no collective of NCCL"
+        busy = f"kernels busy {self.computing * 1e3:.3f} ms, NCCL's {self.moving * 1e3:.3f} ms"
+        return f"profiler: {told}; {busy}"
 
 
 def traced(call: Callable[[], object]) -> Wire:

@@ -519,7 +519,8 @@ def test_the_bytes_that_nccl_tells():
     assert (found.moving, found.computing) == pytest.approx((3e-6, 5e-6))
     alone = wire.of_events(events[3:4])  # where operators say nothing
     assert alone.bytes == {"allreduce": 24}
-    assert "no bytes" in str(wire.of_events([]))
+    assert "profiler: 204 bytes (allgather x1 60, " in str(found)
+    assert "no collective" in str(wire.of_events([]))
 
 
 def test_the_estimate_of_the_page():

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an op does with distributed tensors, seen from one rank of four that talks to nobody.
 
-Nothing that comes from other ranks is looked at here: test_sharded.py runs four processes.
+Nothing that comes from other ranks is looked at here: test_sharded.py runs several processes.
 """
 
 import subprocess
