@@ -39,8 +39,7 @@ namespace vector_math {
 
 FUSEDOPS_HD float tanh(float x) {
   const float size = detail::magnitude(x);
-  const float outer =
-      1.0f - 2.0f * reciprocal_estimate(fusedops::exponential(2.0f * size) + 1.0f);
+  const float outer = 1.0f - 2.0f * reciprocal_estimate(fusedops::exponential(2.0f * size) + 1.0f);
   const float z = x * x;
   float p = -0.0062742329f;
   p = p * z + 0.021071674f;
