@@ -112,8 +112,8 @@ template <class Tiling, int kPacks, class StoreT>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
     kernel(const __grid_constant__ Arguments<StoreT> a) {
   extern __shared__ char memory[];
-  if constexpr (kPacks == 0) {
-    gemm::interleaved<Tiling>(a.x, a.w, a.store, a.rows, a.n, a.k, a.group, memory);
+  if constexpr (kPacks < 0) {
+    gemm::interleaved<Tiling, -kPacks>(a.x, a.w, a.store, a.rows, a.n, a.k, a.group, memory);
   } else {
     gemm::in_turns<Tiling, kPacks>(a.x, a.w, a.store, a.rows, a.n, a.k, a.group, memory);
   }
@@ -189,10 +189,11 @@ Config config(const char* name) {
 }
 template <class T>
 std::vector<Config> configs() {
-  return {config<T, gemm::Tiling<T, 128, 128, 6, true>, 2>("turns by 2"),
-          config<T, gemm::Tiling<T, 128, 128, 6, true>, 4>("turns by 4"),
-          config<T, gemm::Tiling<T, 128, 256, 4, false>, 4>("together"),
-          config<T, gemm::Tiling<T, 128, 256, 4, false>, 0>("interleaved")};
+  using Small = gemm::Tiling<T, 128, 128, 6, true>;
+  using Large = gemm::Tiling<T, 128, 256, 4, false>;
+  return {config<T, Small, 2>("turns by 2"), config<T, Small, 4>("turns by 4"),
+          config<T, Large, 2>("together"), config<T, Large, -4>("interleaved"),
+          config<T, Large, -2>("interleaved 2")};
 }
 
 // ---- The other way: a product, then an elementwise kernel -----------------------------------------

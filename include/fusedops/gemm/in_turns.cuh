@@ -66,14 +66,13 @@ __device__ __forceinline__ void in_turns(const TensorMap& x, const TensorMap& w,
   constexpr int kTurns = Tiling::kInTurns ? 2 : 1;
   Ring ring(memory);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
-  const int lane = threadIdx.x % 32, rank = blockIdx.x % 2;
+  const int lane = threadIdx.x % 32;
   if (threadIdx.x == 0) ring.make();
   __syncthreads();
   cluster_arrive();
   cluster_wait();
 
-  const TileOrder<Tiling::kTileM, Tiling::kTileN> order(static_cast<int>(rows.count), n, group,
-                                                        rank);
+  const TileOrder<Tiling::kTileM, Tiling::kTileN> order{static_cast<int>(rows.count), n, group};
   const int tiles = order.count(), clusters = gridDim.x / 2;
   const int steps = (k + kStageK - 1) / kStageK;
   StageIndex<Tiling::kStages> at;
@@ -83,7 +82,7 @@ __device__ __forceinline__ void in_turns(const TensorMap& x, const TensorMap& w,
       for (int t = blockIdx.x / 2; t < tiles; t += clusters) {
         const auto tile = order.at(t);
         for (int step = 0; step < steps; ++step) {
-          ring.fill(at, x, w, step * kStageK, tile.row, tile.col, rank);
+          ring.fill(at, x, w, step * kStageK, tile.row, tile.col);
           at.next();
         }
       }

@@ -17,14 +17,15 @@ namespace fusedops {
 
 namespace gemm {
 
-/// Pack p of the 16 that a thread has of its last tile.
-template <class Tiling, class Rows, class Index>
+/// Where pack p of the 16 that a thread has of its last tile lies.
+template <class Rows, class Index>
 __device__ __forceinline__ void place(Packs<Index, 1>& pack, int p, const Rows& rows, int row,
                                       int col) {
   pack.rows[0] = rows.index(row + 8 * (p % 2));
   pack.cols[0] = col + 32 * (p / 2);
 }
 
+/// The values of pack p of those in the first registers.
 template <class T, class Index>
 __device__ __forceinline__ void take(Packs<Index, 1>& pack, int p, const uint32_t (&kept)[64]) {
   uint32_t pairs[4][1];
@@ -37,7 +38,8 @@ __device__ __forceinline__ void take(Packs<Index, 1>& pack, int p, const uint32_
   }
 }
 
-template <class Tiling, class StoreT, class Rows>
+/// kRound: packs that have code of their own.
+template <class Tiling, int kRound, class StoreT, class Rows>
 __device__ __forceinline__ void interleaved(const TensorMap& x, const TensorMap& w,
                                             const StoreT& store, const Rows& rows, int n, int k,
                                             int group, char* memory) {
@@ -46,14 +48,13 @@ __device__ __forceinline__ void interleaved(const TensorMap& x, const TensorMap&
   static_assert(!Tiling::kInTurns && Tiling::kHalves == 1, "64 rows for each warpgroup");
   Ring ring(memory);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
-  const int lane = threadIdx.x % 32, rank = blockIdx.x % 2;
+  const int lane = threadIdx.x % 32;
   if (threadIdx.x == 0) ring.make();
   __syncthreads();
   cluster_arrive();
   cluster_wait();
 
-  const TileOrder<Tiling::kTileM, Tiling::kTileN> order(static_cast<int>(rows.count), n, group,
-                                                        rank);
+  const TileOrder<Tiling::kTileM, Tiling::kTileN> order{static_cast<int>(rows.count), n, group};
   const int tiles = order.count(), clusters = gridDim.x / 2;
   const int steps = (k + kStageK - 1) / kStageK;
   StageIndex<Tiling::kStages> at;
@@ -63,7 +64,7 @@ __device__ __forceinline__ void interleaved(const TensorMap& x, const TensorMap&
       for (int t = blockIdx.x / 2; t < tiles; t += clusters) {
         const auto tile = order.at(t);
         for (int step = 0; step < steps; ++step) {
-          ring.fill(at, x, w, step * kStageK, tile.row, tile.col, rank);
+          ring.fill(at, x, w, step * kStageK, tile.row, tile.col);
           at.next();
         }
       }
@@ -84,30 +85,35 @@ __device__ __forceinline__ void interleaved(const TensorMap& x, const TensorMap&
       before = at.stage;
       at.next();
     };
-    auto store_pack = [&](auto p) {
-      if constexpr (p.value + 1 < 16) {
-        auto& next = packs[(p.value + 1) % 2];
-        place<Tiling>(next, p.value + 1, rows, row, col);
-        next.issue(store.chain);
+    // All packs, and up to 16 of `steps` steps of the next tile, one before each. Registers have no
+    // index: the packs of a round are moved to the first ones, so that one copy of the code does.
+    auto store_tile = [&](int steps) {
+#pragma unroll 1
+      for (int first = 0; first < 16; first += kRound) {
+        unrolled<kRound>([&](auto p) {
+          if (first + p.value < steps) multiply(first + p.value > 0);
+          auto& next = packs[(p.value + 1) % 2];
+          place(next, (first + p.value + 1) % 16, rows, row, col);  // of the last one, in vain
+          next.issue(store.chain);
+          take<T>(packs[p.value % 2], p.value, kept);
+          packs[p.value % 2].store(store);
+        });
+        FUSEDOPS_UNROLL
+        for (int i = 0; i < 64 - 4 * kRound; ++i) kept[i] = kept[i + 4 * kRound];
       }
-      take<T>(packs[p.value % 2], p.value, kept);
-      packs[p.value % 2].store(store);
     };
     bool pending = false;
     for (int t = blockIdx.x / 2; t < tiles; t += clusters) {
       int step = 0;
       if (pending) {
-        unrolled<16>([&](auto p) {
-          if (p.value < steps) multiply(p.value > 0);
-          store_pack(p);
-        });
+        store_tile(steps);
         step = min(16, steps);
       }
       for (; step < steps; ++step) multiply(step > 0);
       const auto tile = order.at(t);
       row = tile.row + below + warp % 4 * 16 + lane / 4;
       col = tile.col + lane % 4 * kPack;
-      place<Tiling>(packs[0], 0, rows, row, col);
+      place(packs[0], 0, rows, row, col);
       packs[0].issue(store.chain);
       wgmma_wait<0>();
       wgmma_keep(sums[0]);
@@ -116,7 +122,7 @@ __device__ __forceinline__ void interleaved(const TensorMap& x, const TensorMap&
       for (int i = 0; i < 64; ++i) kept[i] = pair_of<T>(sums[0][2 * i], sums[0][2 * i + 1]);
       pending = true;
     }
-    if (pending) unrolled<16>(store_pack);
+    if (pending) store_tile(0);
   }
   __syncwarp();
   cluster_arrive_released();

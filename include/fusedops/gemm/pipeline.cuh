@@ -7,6 +7,7 @@
 #pragma once
 
 #include <fusedops/core/cluster.cuh>
+#include <fusedops/gemm/tile_order.cuh>
 
 namespace fusedops {
 
@@ -118,7 +119,8 @@ struct Ring {
   }
   /// By the one thread that produces.
   __device__ __forceinline__ void fill(StageIndex<kStages> at, const TensorMap& x,
-                                       const TensorMap& w, int k, int row, int col, int rank) {
+                                       const TensorMap& w, int k, int row, int col) {
+    const int rank = rank_in_cluster();
     StageBarrier& barrier = full[at.stage];
     empty[at.stage].wait_alone(at.parity ^ 1);
     barrier.expect(kBytes);

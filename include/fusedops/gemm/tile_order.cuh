@@ -17,33 +17,39 @@ namespace fusedops {
 
 namespace gemm {
 
+/// The place of this block in its cluster. Read anew where it is needed: uniform registers are few.
+__device__ __forceinline__ int rank_in_cluster() {
+  int rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
 template <int kTileM, int kTileN>
 struct TileOrder {
-  int rows, cols, across, pairs, group, rank;
-
-  /// rows, cols: of the product, at least a tile's. rank: of this block in its cluster.
-  __device__ __forceinline__ TileOrder(int m, int n, int of_group, int of_cluster)
-      : rows(m),
-        cols(n),
-        across((n + kTileN - 1) / kTileN),
-        pairs((m + 2 * kTileM - 1) / (2 * kTileM)),
-        group(of_group),
-        rank(of_cluster) {}
+  int rows, cols, group;
 
   /// The number of pairs of tiles.
-  __device__ __forceinline__ int count() const { return across * pairs; }
+  __device__ __forceinline__ int count() const { return across(cols) * pairs(rows); }
 
   struct Tile {
     int row, col;  // the first ones
   };
   __device__ __forceinline__ Tile at(int number) const {
-    const int of_group = group * across;
+    int m = rows, n = cols;
+    // Computed here, in registers of each thread, which are many; a warp's shared ones are few.
+    asm volatile("" : "+r"(number), "+r"(m), "+r"(n));
+    const int of_group = group * across(n);
     const int nth = number / of_group, rest = number - nth * of_group;
-    const int height = min(group, pairs - nth * group);
+    const int height = min(group, pairs(m) - nth * group);
     const int column = rest / height;
     const int pair = nth * group + rest - column * height;
-    return {min((pair * 2 + rank) * kTileM, rows - kTileM), min(column * kTileN, cols - kTileN)};
+    return {min((pair * 2 + rank_in_cluster()) * kTileM, m - kTileM),
+            min(column * kTileN, n - kTileN)};
   }
+
+ private:
+  __device__ __forceinline__ static int across(int n) { return (n + kTileN - 1) / kTileN; }
+  __device__ __forceinline__ static int pairs(int m) { return (m + 2 * kTileM - 1) / (2 * kTileM); }
 };
 
 }  // namespace gemm
