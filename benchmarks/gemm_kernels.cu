@@ -38,13 +38,6 @@ static void check_cuda(cudaError_t status, const char* what, int line) {
 
 // ---- The STOREs -----------------------------------------------------------------------------------
 
-struct GeluByTanh {
-  template <int N, class Compute, class Row>
-  FUSEDOPS_HD void operator()(Compute (&v)[N], const Row&, int64_t) const {
-    FUSEDOPS_UNROLL
-    for (int i = 0; i < N; ++i) v[i] = pointwise::gelu_tanh(v[i]);
-  }
-};
 // x sigmoid(2 u), which is the same number, without the branch of tanh.
 struct GeluBySigmoid {
   template <int N, class Compute, class Row>
@@ -81,20 +74,24 @@ Bias<Vector<T>> bias_of(const Call& c) {
   return {{static_cast<T*>(const_cast<void*>(c.bias)), {0}, 1}};
 }
 
-enum Kind { kPlain, kTanh, kSigmoid, kDrop, kKinds };
+enum Kind { kPlain, kGelu, kDropout, kResidual, kDrop, kKinds };
 template <class T, int kKind>
 auto store_of(const Call& c) {
   const Matrix<T> y = matrix<T>(c.y, c.n);
   if constexpr (kKind == kPlain) {
     return Store<Matrix<T>, Chain<0>>{y, {}};
-  } else if constexpr (kKind == kTanh) {
-    return store(bias_of<T>(c), GeluByTanh{}, y);
-  } else if constexpr (kKind == kSigmoid) {
+  } else if constexpr (kKind == kGelu) {
     return store(bias_of<T>(c), GeluBySigmoid{}, y);
+  } else if constexpr (kKind == kDropout) {
+    return store(bias_of<T>(c), c.drop, y);
   } else {
     const SavedResidual<Matrix<T>, Value<float>, Matrix<T>> residual{
         {matrix<T>(c.skip, c.n), {{1.f}}}, {matrix<T>(c.stream, c.n), {0}}};
-    return store(bias_of<T>(c), c.drop, residual, y);
+    if constexpr (kKind == kResidual) {
+      return store(bias_of<T>(c), residual, y);
+    } else {
+      return store(bias_of<T>(c), c.drop, residual, y);
+    }
   }
 }
 
@@ -108,14 +105,14 @@ struct Arguments {
   int n, k, group;
 };
 
-template <class Tiling, int kPacks, class StoreT>
+template <class Tiling, int kPacks, bool kPrefetches, class StoreT>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
     kernel(const __grid_constant__ Arguments<StoreT> a) {
   extern __shared__ char memory[];
   if constexpr (kPacks < 0) {
-    gemm::interleaved<Tiling, -kPacks>(a.x, a.w, a.store, a.rows, a.n, a.k, a.group, memory);
+    gemm::interleaved<Tiling, -kPacks, kPrefetches>(a.x, a.w, a.store, a.rows, a.n, a.k, a.group, memory);
   } else {
-    gemm::in_turns<Tiling, kPacks>(a.x, a.w, a.store, a.rows, a.n, a.k, a.group, memory);
+    gemm::in_turns<Tiling, kPacks, kPrefetches>(a.x, a.w, a.store, a.rows, a.n, a.k, a.group, memory);
   }
 }
 
@@ -152,11 +149,11 @@ gemm::TensorMap describe(const void* data, int rows, int k, int box) {
 
 using Launch = std::function<void()>;
 /// A kernel for a set of tensors, set up; group: pairs of tiles of a column.
-template <class T, class Tiling, int kPacks, int kKind>
+template <class T, class Tiling, int kPacks, bool kPrefetches, int kKind>
 Launch prepare(const Call& c, int group) {
   auto store = store_of<T, kKind>(c);
   using StoreT = decltype(store);
-  auto run = kernel<Tiling, kPacks, StoreT>;
+  auto run = kernel<Tiling, kPacks, kPrefetches, StoreT>;
   static const bool set = [&] {
     CHECK(cudaFuncSetAttribute(run, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                Tiling::Ring::kShared));
@@ -181,19 +178,26 @@ struct Config {
   const char* name;
   Prepare of[kKinds];
 };
-template <class T, class Tiling, int kPacks>
+template <class T, class Tiling, int kPacks, bool kPrefetches>
 Config config(const char* name) {
   return {name,
-          {prepare<T, Tiling, kPacks, kPlain>, prepare<T, Tiling, kPacks, kTanh>,
-           prepare<T, Tiling, kPacks, kSigmoid>, prepare<T, Tiling, kPacks, kDrop>}};
+          {prepare<T, Tiling, kPacks, kPrefetches, kPlain>,
+           prepare<T, Tiling, kPacks, kPrefetches, kGelu>,
+           prepare<T, Tiling, kPacks, kPrefetches, kDropout>,
+           prepare<T, Tiling, kPacks, kPrefetches, kResidual>,
+           prepare<T, Tiling, kPacks, kPrefetches, kDrop>}};
 }
 template <class T>
 std::vector<Config> configs() {
   using Small = gemm::Tiling<T, 128, 128, 6, true>;
   using Large = gemm::Tiling<T, 128, 256, 4, false>;
-  return {config<T, Small, 2>("turns by 2"), config<T, Small, 4>("turns by 4"),
-          config<T, Large, 2>("together"), config<T, Large, -4>("interleaved"),
-          config<T, Large, -2>("interleaved 2")};
+  std::vector<Config> all = {config<T, Small, 2, true>("turns"),
+                             config<T, Large, -4, true>("interleaved")};
+  if constexpr (std::is_same<T, fusedops::half>::value) {
+    all.push_back(config<T, Small, 2, false>("turns, cold"));
+    all.push_back(config<T, Large, -4, false>("interl., cold"));
+  }
+  return all;
 }
 
 // ---- The other way: a product, then an elementwise kernel -----------------------------------------
@@ -274,18 +278,21 @@ __global__ void compare(Call c, int kind, const double* z, const double* sizes, 
     double v = exact;
     if (kind != kPlain) v += double(convert<float>(static_cast<const T*>(c.bias)[col + i]));
     off += fabs(v) * 1e-6;
-    if (kind == kTanh || kind == kSigmoid) {
+    if (kind == kGelu) {
       v = 0.5 * v * (1 + tanh(0.79788456080286536 * (v + 0.044715 * v * v * v)));
       off = 1.13 * off + 1e-6;
     }
-    if (kind == kDrop) {
-      v = v * kept[i] + double(convert<float>(static_cast<const T*>(c.skip)[at]));
+    if (kind == kDropout || kind == kDrop) {
+      v *= kept[i];
       off *= kept[i];
+    }
+    if (kind == kResidual || kind == kDrop) {
+      v += double(convert<float>(static_cast<const T*>(c.skip)[at]));
     }
     off += u * (fabs(v) + off) * 1.001 + 6e-8;
     const double y = double(convert<float>(static_cast<const T*>(c.y)[at]));
     double wrong = fabs(y - v) / off;
-    if (kind == kDrop) {
+    if (kind == kResidual || kind == kDrop) {
       const double s = double(convert<float>(static_cast<const T*>(c.stream)[at]));
       wrong = fmax(wrong, fabs(s - v) / off);
       if (!(s == y)) wrong = 1e3;
@@ -316,11 +323,24 @@ __global__ void scan(const T* y, const T* other, size_t n, float near, unsigned*
 constexpr int kSets = 3, kRounds = 5, kLaunches = 20;
 
 static cudaEvent_t begins, ends;
+
+/// The clocks of a multiprocessor, and nanoseconds.
+__global__ void read_clocks(long long* to) {
+  to[0] = clock64();
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(to[1]));
+}
+static long long* clocks;  // before, after: two each; in memory of the host
+static double megahertz() {
+  return double(clocks[2] - clocks[0]) / double(clocks[3] - clocks[1]) * 1e3;
+}
+
 static double microseconds(const std::function<void(int)>& run, int launches) {
+  read_clocks<<<1, 1>>>(clocks);
   CHECK(cudaEventRecord(begins));
   for (int i = 0; i < launches; ++i) run(i % kSets);
   CHECK(cudaEventRecord(ends));
-  CHECK(cudaEventSynchronize(ends));
+  read_clocks<<<1, 1>>>(clocks + 2);
+  CHECK(cudaDeviceSynchronize());
   float ms = 0;
   CHECK(cudaEventElapsedTime(&ms, begins, ends));
   CHECK(cudaGetLastError());
@@ -330,12 +350,12 @@ static double microseconds(const std::function<void(int)>& run, int launches) {
 struct Timed {
   std::string name;
   std::function<void(int)> run;
-  std::vector<double> rounds;
-  double median() const {
-    std::vector<double> sorted = rounds;
-    std::sort(sorted.begin(), sorted.end());
-    return sorted.empty() ? 0 : sorted[sorted.size() / 2];
+  std::vector<double> rounds, mhz;
+  static double middle(std::vector<double> all) {
+    std::sort(all.begin(), all.end());
+    return all.empty() ? 0 : all[all.size() / 2];
   }
+  double median() const { return middle(rounds); }
 };
 
 static void* allocate(size_t bytes) {
@@ -392,20 +412,16 @@ int shape(int m, int n, int k, const char* type, const char* only, bool timed) {
   const lt::Product gelu = timed ? fastest(lt::kGeluBias, calls[0].x, z[0]) : plain;
 
   std::vector<Timed> runs;
-  runs.push_back({"lt", [&](int s) { plain(calls[s].x, z[s]); }, {}});
-  runs.push_back({"lt gelu", [&](int s) { gelu(calls[s].x, z[s]); }, {}});
-  runs.push_back({"lt+tanh", [&](int s) {
+  runs.push_back({"lt", [&](int s) { plain(calls[s].x, z[s]); }, {}, {}});
+  runs.push_back({"lt gelu", [&](int s) { gelu(calls[s].x, z[s]); }, {}, {}});
+  runs.push_back({"lt+gelu", [&](int s) {
                     plain(calls[s].x, z[s]);
-                    run_elementwise<T, kTanh>(calls[s], z[s]);
-                  }, {}});
-  runs.push_back({"lt+sigmoid", [&](int s) {
-                    plain(calls[s].x, z[s]);
-                    run_elementwise<T, kSigmoid>(calls[s], z[s]);
-                  }, {}});
+                    run_elementwise<T, kGelu>(calls[s], z[s]);
+                  }, {}, {}});
   runs.push_back({"lt+drop", [&](int s) {
                     plain(calls[s].x, z[s]);
                     run_elementwise<T, kDrop>(calls[s], z[s]);
-                  }, {}});
+                  }, {}, {}});
   const int others = int(runs.size());
 
   int failures = 0;
@@ -440,7 +456,7 @@ int shape(int m, int n, int k, const char* type, const char* only, bool timed) {
         scan<T><<<1024, 256>>>(static_cast<T*>(calls[0].y),
                                kind == kPlain ? static_cast<T*>(z[0]) : nullptr, mn,
                                kType == CUDA_R_16F ? 0.002f : 0.016f, counts);
-        if (kind == kDrop) {
+        if (kind == kResidual || kind == kDrop) {
           scan<T><<<1024, 256>>>(static_cast<T*>(calls[0].stream), static_cast<T*>(calls[0].y), mn,
                                  0.f, counts);
         }
@@ -464,36 +480,49 @@ int shape(int m, int n, int k, const char* type, const char* only, bool timed) {
       }
       std::vector<Launch> sets;
       for (int s = 0; s < kSets; ++s) sets.push_back(all[c].of[kind](calls[s], checked[c].group));
-      runs.push_back({all[c].name, [sets](int s) { sets[s](); }, {}});
+      runs.push_back({all[c].name, [sets](int s) { sets[s](); }, {}, {}});
     }
   }
   if (timed) {
     for (Timed& run : runs) microseconds(run.run, 3);
     for (int round = 0; round < kRounds; ++round) {
-      for (Timed& run : runs) run.rounds.push_back(microseconds(run.run, kLaunches));
+      for (Timed& run : runs) {
+        run.rounds.push_back(microseconds(run.run, kLaunches));
+        run.mhz.push_back(megahertz());
+      }
     }
   }
-  const double us_lt = runs[0].median(), us_gelu = runs[1].median(), us_drop = runs[4].median();
-  const double us_map = std::min(runs[2].median(), runs[3].median());
-  std::printf("%s %d %d %d: lt %.1f us (%.0f TFLOP/s), its gelu %.1f; lt + map: tanh %.1f, "
-              "sigmoid %.1f, drop %.1f\n",
-              type, m, n, k, us_lt, us_lt > 0 ? 2e-6 * m * n * k / us_lt : 0., us_gelu,
-              runs[2].median(), runs[3].median(), us_drop);
+  auto cell = [&](int nth, double other) {
+    char text[48];
+    const Timed& run = runs[nth];
+    std::snprintf(text, sizeof text, "%.1f@%.0f", run.median(), Timed::middle(run.mhz));
+    std::string made = text;
+    if (other > 0) {
+      std::snprintf(text, sizeof text, " %.2f", other / run.median());
+      made += text;
+    }
+    return made;
+  };
+  if (timed) {
+    std::printf("%s %d %d %d: lt %s (%.0f TFLOP/s), its gelu %s; lt + map: gelu %s, drop %s\n", type,
+                m, n, k, cell(0, 0).c_str(), 2e-6 * m * n * k / runs[0].median(),
+                cell(1, 0).c_str(), cell(2, 0).c_str(), cell(3, 0).c_str());
+  }
   for (size_t c = 0; c < all.size(); ++c) {
-    double us[kKinds];
-    for (int kind = 0; kind < kKinds; ++kind) us[kind] = runs[others + c * kKinds + kind].median();
     std::string verdict;
     for (const std::string& each : checked[c].verdict) {
       if (each != "ok") verdict += " " + each;
     }
+    const int at = int(others + c * kKinds);
     if (timed) {
-      std::printf("  %-11s plain %7.1f %.2f (groups 4 8 16: %.0f %.0f %.0f) | tanh %7.1f | sigmoid "
-                  "%7.1f lt %.2f map %.2f | drop %7.1f map %.2f |%s\n",
-                  all[c].name, us[0], us_lt / us[0], checked[c].by_group[0],
-                  checked[c].by_group[1], checked[c].by_group[2], us[1], us[2], us_gelu / us[2],
-                  us_map / us[2], us[3], us_drop / us[3], verdict.empty() ? " ok" : verdict.c_str());
-    } else {
-      std::printf("  %-11s%s\n", all[c].name, verdict.empty() ? " ok" : verdict.c_str());
+      std::printf("  %-13s plain %s (g%d) | gelu lt %s map %s | dropout %s | residual %s | drop %s |%s\n",
+                  all[c].name, cell(at, runs[0].median()).c_str(), checked[c].group,
+                  cell(at + kGelu, runs[1].median()).c_str(),
+                  cell(at + kGelu, runs[2].median()).c_str() + 0, cell(at + kDropout, 0).c_str(),
+                  cell(at + kResidual, 0).c_str(), cell(at + kDrop, runs[3].median()).c_str(),
+                  verdict.empty() ? " ok" : verdict.c_str());
+    } else if (!verdict.empty()) {
+      std::printf("%s %d %d %d: %s%s\n", type, m, n, k, all[c].name, verdict.c_str());
     }
   }
   std::fflush(stdout);
@@ -505,7 +534,8 @@ int main(int argc, char** argv) {
   const char* only = argc > 1 ? argv[1] : "";
   CHECK(cudaEventCreate(&begins));
   CHECK(cudaEventCreate(&ends));
-  const int shapes[][3] = {{16384, 1024, 1024}, {16384, 4096, 1024}, {16384, 1024, 4096},
+  CHECK(cudaMallocHost(&clocks, 4 * sizeof(long long)));
+  const int shapes[][3] = {{16384, 1024, 64}, {16384, 1024, 1024}, {16384, 4096, 1024}, {16384, 1024, 4096},
                            {8192, 12288, 4096}, {4096, 4096, 4096},  {512, 4096, 4096},
                            {10007, 3000, 1000}};
   int failures = 0;

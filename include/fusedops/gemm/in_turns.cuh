@@ -6,8 +6,8 @@
 #pragma once
 
 #include <fusedops/gemm/epilogue.cuh>
+#include <fusedops/gemm/producer.cuh>
 #include <fusedops/gemm/products.cuh>
-#include <fusedops/gemm/tile_order.cuh>
 
 namespace fusedops {
 
@@ -58,7 +58,7 @@ __device__ __forceinline__ void take(Packs<Index, kPacks>& packs, int first,
 }
 
 /// kPacks: how many packs go through the functors together.
-template <class Tiling, int kPacks, class StoreT, class Rows>
+template <class Tiling, int kPacks, bool kPrefetches, class StoreT, class Rows>
 __device__ __forceinline__ void in_turns(const TensorMap& x, const TensorMap& w,
                                          const StoreT& store, const Rows& rows, int n, int k,
                                          int group, char* memory) {
@@ -78,15 +78,7 @@ __device__ __forceinline__ void in_turns(const TensorMap& x, const TensorMap& w,
   StageIndex<Tiling::kStages> at;
   if (warp < 4) {
     keep_few_registers();
-    if (threadIdx.x == 0) {
-      for (int t = blockIdx.x / 2; t < tiles; t += clusters) {
-        const auto tile = order.at(t);
-        for (int step = 0; step < steps; ++step) {
-          ring.fill(at, x, w, step * kStageK, tile.row, tile.col);
-          at.next();
-        }
-      }
-    }
+    if (warp == 0) produce<Tiling, kPrefetches>(ring, order, x, w, store.chain, rows, k);
   } else {
     take_many_registers();
     const int mine = warp / 4 - 1;

@@ -8,8 +8,8 @@
 #pragma once
 
 #include <fusedops/gemm/epilogue.cuh>
+#include <fusedops/gemm/producer.cuh>
 #include <fusedops/gemm/products.cuh>
-#include <fusedops/gemm/tile_order.cuh>
 
 namespace fusedops {
 
@@ -25,21 +25,22 @@ __device__ __forceinline__ void place(Packs<Index, 1>& pack, int p, const Rows& 
   pack.cols[0] = col + 32 * (p / 2);
 }
 
-/// The values of pack p of those in the first registers.
-template <class T, class Index>
-__device__ __forceinline__ void take(Packs<Index, 1>& pack, int p, const uint32_t (&kept)[64]) {
-  uint32_t pairs[4][1];
+/// The values of pack kNth of those in the first registers.
+template <class T, int kNth, class Index>
+__device__ __forceinline__ void take(Packs<Index, 1>& pack, const uint32_t (&kept)[64],
+                                     const detail::PairExchange& exchange) {
+  uint32_t pairs[4];
   FUSEDOPS_UNROLL
-  for (int c = 0; c < 4; ++c) pairs[c][0] = kept[2 * (4 * (p / 2) + c) + p % 2];
-  detail::exchange(pairs);
+  for (int c = 0; c < 4; ++c) pairs[c] = kept[2 * (4 * (kNth / 2) + c) + kNth % 2];
+  exchange.template operator()<kNth % 2>(pairs);
   FUSEDOPS_UNROLL
   for (int c = 0; c < 4; ++c) {
-    from_pair<T>(pairs[c][0], pack.values[0][2 * c], pack.values[0][2 * c + 1]);
+    from_pair<T>(pairs[c], pack.values[0][2 * c], pack.values[0][2 * c + 1]);
   }
 }
 
 /// kRound: packs that have code of their own.
-template <class Tiling, int kRound, class StoreT, class Rows>
+template <class Tiling, int kRound, bool kPrefetches, class StoreT, class Rows>
 __device__ __forceinline__ void interleaved(const TensorMap& x, const TensorMap& w,
                                             const StoreT& store, const Rows& rows, int n, int k,
                                             int group, char* memory) {
@@ -60,18 +61,11 @@ __device__ __forceinline__ void interleaved(const TensorMap& x, const TensorMap&
   StageIndex<Tiling::kStages> at;
   if (warp < 4) {
     keep_few_registers();
-    if (threadIdx.x == 0) {
-      for (int t = blockIdx.x / 2; t < tiles; t += clusters) {
-        const auto tile = order.at(t);
-        for (int step = 0; step < steps; ++step) {
-          ring.fill(at, x, w, step * kStageK, tile.row, tile.col);
-          at.next();
-        }
-      }
-    }
+    if (warp == 0) produce<Tiling, kPrefetches>(ring, order, x, w, store.chain, rows, k);
   } else {
     take_many_registers();
     const int below = (warp / 4 - 1) * 64;
+    const detail::PairExchange exchange(ring.scratch((warp - 4) * 2 * detail::PairExchange::kBytes));
     typename Tiling::Sums sums;
     uint32_t kept[64];
     Packs<typename Rows::Index, 1> packs[2];
@@ -90,12 +84,14 @@ __device__ __forceinline__ void interleaved(const TensorMap& x, const TensorMap&
     auto store_tile = [&](int steps) {
 #pragma unroll 1
       for (int first = 0; first < 16; first += kRound) {
+        // Or what all packs of a row have in common is computed before the loop, and spilled.
+        asm volatile("" : "+r"(row), "+r"(col));
         unrolled<kRound>([&](auto p) {
           if (first + p.value < steps) multiply(first + p.value > 0);
           auto& next = packs[(p.value + 1) % 2];
           place(next, (first + p.value + 1) % 16, rows, row, col);  // of the last one, in vain
           next.issue(store.chain);
-          take<T>(packs[p.value % 2], p.value, kept);
+          take<T, p.value>(packs[p.value % 2], kept, exchange);
           packs[p.value % 2].store(store);
         });
         FUSEDOPS_UNROLL

@@ -97,7 +97,8 @@ template <int kTileM, int kTileN, int kStages, int kReaders>
 struct Ring {
   static constexpr int kBytesX = kTileM * kStageK * 2, kBytesW = kTileN * kStageK * 2;
   static constexpr int kBytes = kBytesX + kBytesW;
-  static constexpr int kShared = kStages * kBytes + 1024 + 2 * kStages * 8;
+  static constexpr int kBarriers = 2 * kStages * 8, kScratch = 8 * 1024;
+  static constexpr int kShared = 1024 + kStages * kBytes + kScratch + kBarriers;
 
   char* stages;
   StageBarrier* full;
@@ -106,7 +107,7 @@ struct Ring {
   __device__ __forceinline__ explicit Ring(char* memory) {
     const uint32_t begins = detail::shared_address(memory);
     stages = memory + (1024 - begins % 1024) % 1024;  // where the swizzle's pattern begins
-    full = reinterpret_cast<StageBarrier*>(stages + kStages * kBytes);
+    full = reinterpret_cast<StageBarrier*>(stages + kStages * kBytes + kScratch);
     empty = full + kStages;
   }
   /// By one thread, before a barrier of the cluster.
@@ -132,6 +133,10 @@ struct Ring {
   __device__ __forceinline__ void release(int stage) {
     const int lane = static_cast<int>(threadIdx.x % 32);
     if (lane < 2) empty[stage].arrive_in_block(lane);
+  }
+  /// The address of memory beside the stages, for exchanges among lanes.
+  __device__ __forceinline__ uint32_t scratch(int at) const {
+    return detail::shared_address(stages) + kStages * kBytes + at;
   }
   __device__ __forceinline__ uint32_t x(int stage) const {
     return detail::shared_address(stages) + stage * kBytes;

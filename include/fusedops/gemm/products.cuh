@@ -48,10 +48,10 @@ struct Tiling {
 
 /// Registers of a multiprocessor's 65536: a producer needs few, sums many.
 __device__ __forceinline__ void keep_few_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
 }
 __device__ __forceinline__ void take_many_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
 }
 
 /// Two values rounded to 16 bits, the first in the lower half.

@@ -258,7 +258,9 @@ struct View {
  private:
   template <int kStep, class Row>
   FUSEDOPS_HD static Pack<T, kStep> read_for(const Row& row, const T* from) {
-    if constexpr (detail::ReadsAhead<Row>::value) {
+    if constexpr (detail::ReadsAhead<Row>::kPrefetches && kRank == 0) {
+      return {};  // all rows share it
+    } else if constexpr (detail::ReadsAhead<Row>::value) {
       return row.template read<kStep>(from);
     } else {
       return read_input<kStep>(from);
