@@ -84,9 +84,9 @@ __device__ __forceinline__ void interleaved(const TensorMap& x, const TensorMap&
     auto store_tile = [&](int steps) {
 #pragma unroll 1
       for (int first = 0; first < 16; first += kRound) {
-        // Or what all packs of a row have in common is computed before the loop, and spilled.
-        asm volatile("" : "+r"(row), "+r"(col));
         unrolled<kRound>([&](auto p) {
+          // Or what all packs of a row have in common is computed before the loop, and spilled.
+          asm volatile("" : "+r"(row), "+r"(col));
           if (first + p.value < steps) multiply(first + p.value > 0);
           auto& next = packs[(p.value + 1) % 2];
           place(next, (first + p.value + 1) % 16, rows, row, col);  // of the last one, in vain
