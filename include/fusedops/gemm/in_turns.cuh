@@ -109,8 +109,8 @@ __device__ __forceinline__ void in_turns(const TensorMap& x, const TensorMap& w,
         if (t + clusters < tiles) turn.pass_on();
         at.skip(steps);
       }
-      const int row = tile.row + below + warp % 4 * 16 + lane / 4;
-      const int col = tile.col + lane % 4 * kPack;
+      int row = tile.row + below + warp % 4 * 16 + lane / 4;
+      int col = tile.col + lane % 4 * kPack;
       Packs<typename Rows::Index, kPacks> packs[2];
       place<Tiling>(packs[0], 0, rows, row, col);
       packs[0].issue(store.chain);
@@ -123,6 +123,8 @@ __device__ __forceinline__ void in_turns(const TensorMap& x, const TensorMap& w,
         auto& now = packs[p / kPacks % 2];
         auto& next = packs[(p / kPacks + 1) % 2];
         if (p + kPacks < 16) {
+          // Or what all packs of a row have in common is computed first, and spilled.
+          asm volatile("" : "+r"(row), "+r"(col));
           place<Tiling>(next, p + kPacks, rows, row, col);
           next.issue(store.chain);
         }
