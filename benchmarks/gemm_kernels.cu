@@ -21,8 +21,7 @@
 #include <fusedops/functor/bias.cuh>
 #include <fusedops/functor/dropout.cuh>
 #include <fusedops/functor/residual.cuh>
-#include <fusedops/gemm/in_turns.cuh>
-#include <fusedops/gemm/interleaved.cuh>
+#include <fusedops/gemm/kernel.cuh>
 #include <string>
 
 #include "cublaslt.h"
@@ -38,17 +37,11 @@ static void check_cuda(cudaError_t status, const char* what, int line) {
 
 // ---- The STOREs -----------------------------------------------------------------------------------
 
-// x sigmoid(2 u), which is the same number, without the branch of tanh.
-struct GeluBySigmoid {
+struct Gelu {
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row&, int64_t) const {
     FUSEDOPS_UNROLL
-    for (int i = 0; i < N; ++i) {
-      const float x = v[i], u = -1.5957691216057308f * x * (1.f + 0.044715f * x * x);
-#if defined(__CUDA_ARCH__)
-      v[i] = __fdividef(x, 1.f + __expf(u));
-#endif
-    }
+    for (int i = 0; i < N; ++i) v[i] = pointwise::gelu_tanh(v[i]);
   }
 };
 
@@ -81,7 +74,7 @@ auto store_of(const Call& c) {
   if constexpr (kKind == kPlain) {
     return Store<Matrix<T>, Chain<0>>{y, {}};
   } else if constexpr (kKind == kGelu) {
-    return store(bias_of<T>(c), GeluBySigmoid{}, y);
+    return store(bias_of<T>(c), Gelu{}, y);
   } else if constexpr (kKind == kDropout) {
     return store(bias_of<T>(c), c.drop, y);
   } else {

@@ -238,6 +238,15 @@ FUSEDOPS_HD T gelu_tanh(T x) {
   return T(0.5) * x * (T(1) + tanh(inner));
 }
 
+#if defined(FUSEDOPS_ON_DEVICE)
+/// The same number as x sigmoid(2 inner), in half the instructions, and exact to few ulp where 1 +
+/// tanh cancels. At infinities it is what the form above is.
+FUSEDOPS_HD float gelu_tanh(float x) {
+  const float twice = -1.5957691216057308f * x * (1.f + 0.044715f * (x * x));
+  return __fdividef(x, 1.f + ::expf(twice));
+}
+#endif
+
 template <class T>
 FUSEDOPS_HD T gelu_tanh_backward(T g, T x) {
   const T inner = T(0.79788456080286536) * (x + T(0.044715) * x * x * x);

@@ -66,21 +66,20 @@ __device__ __forceinline__ void in_turns(const TensorMap& x, const TensorMap& w,
   constexpr int kTurns = Tiling::kInTurns ? 2 : 1;
   Ring ring(memory);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
-  const int lane = threadIdx.x % 32;
   if (threadIdx.x == 0) ring.make();
   __syncthreads();
   cluster_arrive();
   cluster_wait();
 
   const TileOrder<Tiling::kTileM, Tiling::kTileN> order{static_cast<int>(rows.count), n, group};
-  const int tiles = order.count(), clusters = gridDim.x / 2;
-  const int steps = (k + kStageK - 1) / kStageK;
-  StageIndex<Tiling::kStages> at;
   if (warp < 4) {
     keep_few_registers();
     if (warp == 0) produce<Tiling, kPrefetches>(ring, order, x, w, store.chain, rows, k);
   } else {
     take_many_registers();
+    const int tiles = order.count(), clusters = gridDim.x / 2;
+    const int steps = (k + kStageK - 1) / kStageK;
+    StageIndex<Tiling::kStages> at;
     const int mine = warp / 4 - 1;
     const Turn turn{mine};
     int t = blockIdx.x / 2;
@@ -109,6 +108,7 @@ __device__ __forceinline__ void in_turns(const TensorMap& x, const TensorMap& w,
         if (t + clusters < tiles) turn.pass_on();
         at.skip(steps);
       }
+      const int lane = lane_of_warp();
       int row = tile.row + below + warp % 4 * 16 + lane / 4;
       int col = tile.col + lane % 4 * kPack;
       Packs<typename Rows::Index, kPacks> packs[2];

@@ -49,21 +49,20 @@ __device__ __forceinline__ void interleaved(const TensorMap& x, const TensorMap&
   static_assert(!Tiling::kInTurns && Tiling::kHalves == 1, "64 rows for each warpgroup");
   Ring ring(memory);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
-  const int lane = threadIdx.x % 32;
   if (threadIdx.x == 0) ring.make();
   __syncthreads();
   cluster_arrive();
   cluster_wait();
 
   const TileOrder<Tiling::kTileM, Tiling::kTileN> order{static_cast<int>(rows.count), n, group};
-  const int tiles = order.count(), clusters = gridDim.x / 2;
-  const int steps = (k + kStageK - 1) / kStageK;
-  StageIndex<Tiling::kStages> at;
   if (warp < 4) {
     keep_few_registers();
     if (warp == 0) produce<Tiling, kPrefetches>(ring, order, x, w, store.chain, rows, k);
   } else {
     take_many_registers();
+    const int tiles = order.count(), clusters = gridDim.x / 2;
+    const int steps = (k + kStageK - 1) / kStageK;
+    StageIndex<Tiling::kStages> at;
     const int below = (warp / 4 - 1) * 64;
     const detail::PairExchange exchange(ring.scratch((warp - 4) * 2 * detail::PairExchange::kBytes));
     typename Tiling::Sums sums;
@@ -107,6 +106,7 @@ __device__ __forceinline__ void interleaved(const TensorMap& x, const TensorMap&
       }
       for (; step < steps; ++step) multiply(step > 0);
       const auto tile = order.at(t);
+      const int lane = lane_of_warp();
       row = tile.row + below + warp % 4 * 16 + lane / 4;
       col = tile.col + lane % 4 * kPack;
       place(packs[0], 0, rows, row, col);

@@ -24,12 +24,23 @@ __device__ __forceinline__ int rank_in_cluster() {
   return rank;
 }
 
+/// The lane in its warp, read anew, too: what is kept from one tile to the next would be spilled.
+__device__ __forceinline__ int lane_of_warp() {
+  int lane;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+  return lane;
+}
+
 template <int kTileM, int kTileN>
 struct TileOrder {
   int rows, cols, group;
 
   /// The number of pairs of tiles.
-  __device__ __forceinline__ int count() const { return across(cols) * pairs(rows); }
+  __device__ __forceinline__ int count() const {
+    int m = rows, n = cols;
+    asm volatile("" : "+r"(m), "+r"(n));
+    return across(n) * pairs(m);
+  }
 
   struct Tile {
     int row, col;  // the first ones
