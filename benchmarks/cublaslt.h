@@ -74,9 +74,9 @@ struct Product {
   void* workspace;
 
   void operator()(const void* x, void* y) const {
-    using Run = int (*)(void*, void*, const void*, const void*, void*, const void*, void*,
-                        const void*, const void*, void*, void*, void*, const Algo*, void*, size_t,
-                        cudaStream_t);
+    using Run =
+        int (*)(void*, void*, const void*, const void*, void*, const void*, void*, const void*,
+                const void*, void*, void*, void*, const Algo*, void*, size_t, cudaStream_t);
     static const Run run = symbol<Run>("cublasLtMatmul");
     static const float one = 1, zero = 0;
     check(run(handle(), op, &one, problem.w, a, x, b, &zero, y, c, y, c, &algo, workspace,
@@ -123,8 +123,7 @@ inline std::vector<Product> products(const Problem& p, int epilogue, void* works
         "workspace");
   Found found[16];
   int count = 0;
-  using Heuristic =
-      int (*)(void*, void*, void*, void*, void*, void*, void*, int, Found*, int*);
+  using Heuristic = int (*)(void*, void*, void*, void*, void*, void*, void*, int, Found*, int*);
   const int status = symbol<Heuristic>("cublasLtMatmulAlgoGetHeuristic")(
       Product::handle(), product.op, product.a, product.b, product.c, product.c, preference, 16,
       found, &count);

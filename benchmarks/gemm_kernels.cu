@@ -103,9 +103,11 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
     kernel(const __grid_constant__ Arguments<StoreT> a) {
   extern __shared__ char memory[];
   if constexpr (kPacks < 0) {
-    gemm::interleaved<Tiling, -kPacks, kPrefetches>(a.x, a.w, a.store, a.rows, a.n, a.k, a.group, memory);
+    gemm::interleaved<Tiling, -kPacks, kPrefetches>(a.x, a.w, a.store, a.rows, a.n, a.k, a.group,
+                                                    memory);
   } else {
-    gemm::in_turns<Tiling, kPacks, kPrefetches>(a.x, a.w, a.store, a.rows, a.n, a.k, a.group, memory);
+    gemm::in_turns<Tiling, kPacks, kPrefetches>(a.x, a.w, a.store, a.rows, a.n, a.k, a.group,
+                                                memory);
   }
 }
 
@@ -132,10 +134,10 @@ gemm::TensorMap describe(const void* data, int rows, int k, int box) {
                                            cudaEnableDefault, &result));
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
   }();
-  const CUresult status = encode(
-      reinterpret_cast<CUtensorMap*>(&map), type, 2, const_cast<void*>(data), sizes, strides, boxes,
-      steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult status =
+      encode(reinterpret_cast<CUtensorMap*>(&map), type, 2, const_cast<void*>(data), sizes, strides,
+             boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   lt::check(status, "cuTensorMapEncodeTiled");
   return map;
 }
@@ -266,8 +268,8 @@ __global__ void compare(Call c, int kind, const double* z, const double* sizes, 
   for (int i = 0; i < 8; ++i) {
     const size_t at = size_t(row) * c.n + col + i;
     const double exact = z[size_t(blockIdx.y) * c.n + col + i];
-    double off = u * fabs(exact) + sqrt(double(c.k)) * sizes[size_t(blockIdx.y) * c.n + col + i] /
-                                       8388608.0;
+    double off =
+        u * fabs(exact) + sqrt(double(c.k)) * sizes[size_t(blockIdx.y) * c.n + col + i] / 8388608.0;
     double v = exact;
     if (kind != kPlain) v += double(convert<float>(static_cast<const T*>(c.bias)[col + i]));
     off += fabs(v) * 1e-6;
@@ -359,7 +361,8 @@ static void* allocate(size_t bytes) {
 
 template <class T>
 int shape(int m, int n, int k, const char* type, const char* only, bool timed) {
-  constexpr cudaDataType_t kType = std::is_same<T, fusedops::half>::value ? CUDA_R_16F : CUDA_R_16BF;
+  constexpr cudaDataType_t kType =
+      std::is_same<T, fusedops::half>::value ? CUDA_R_16F : CUDA_R_16BF;
   const size_t mn = size_t(m) * n;
   std::vector<void*> owned;
   auto take = [&](size_t bytes) {
@@ -375,7 +378,15 @@ int shape(int m, int n, int k, const char* type, const char* only, bool timed) {
   fill<<<1024, 256>>>(static_cast<T*>(bias), n, 3, 0.5f);
   for (int s = 0; s < kSets; ++s) {
     const uint64_t below = drop_below(0.1);
-    calls[s] = {m, n, k, take(size_t(m) * k * 2), w, bias, take(mn * 2), take(mn * 2), take(mn * 2),
+    calls[s] = {m,
+                n,
+                k,
+                take(size_t(m) * k * 2),
+                w,
+                bias,
+                take(mn * 2),
+                take(mn * 2),
+                take(mn * 2),
                 {0x123456789abcdefull, 4242, below, {float(keep_scale(0.1))}, {{1}}}};
     z[s] = take(mn * 2);
     fill<<<1024, 256>>>(static_cast<T*>(const_cast<void*>(calls[s].x)), size_t(m) * k, 10 + s, 1.f);
@@ -407,14 +418,20 @@ int shape(int m, int n, int k, const char* type, const char* only, bool timed) {
   std::vector<Timed> runs;
   runs.push_back({"lt", [&](int s) { plain(calls[s].x, z[s]); }, {}, {}});
   runs.push_back({"lt gelu", [&](int s) { gelu(calls[s].x, z[s]); }, {}, {}});
-  runs.push_back({"lt+gelu", [&](int s) {
+  runs.push_back({"lt+gelu",
+                  [&](int s) {
                     plain(calls[s].x, z[s]);
                     run_elementwise<T, kGelu>(calls[s], z[s]);
-                  }, {}, {}});
-  runs.push_back({"lt+drop", [&](int s) {
+                  },
+                  {},
+                  {}});
+  runs.push_back({"lt+drop",
+                  [&](int s) {
                     plain(calls[s].x, z[s]);
                     run_elementwise<T, kDrop>(calls[s], z[s]);
-                  }, {}, {}});
+                  },
+                  {},
+                  {}});
   const int others = int(runs.size());
 
   int failures = 0;
@@ -445,7 +462,7 @@ int shape(int m, int n, int k, const char* type, const char* only, bool timed) {
           std::exit(1);
         }
         compare<T><<<dim3((n / 8 + 63) / 64, kSampled), 64>>>(calls[0], kind, exact, sizes, counts,
-                                                             counts + 1);
+                                                              counts + 1);
         scan<T><<<1024, 256>>>(static_cast<T*>(calls[0].y),
                                kind == kPlain ? static_cast<T*>(z[0]) : nullptr, mn,
                                kType == CUDA_R_16F ? 0.002f : 0.016f, counts);
@@ -497,8 +514,8 @@ int shape(int m, int n, int k, const char* type, const char* only, bool timed) {
     return made;
   };
   if (timed) {
-    std::printf("%s %d %d %d: lt %s (%.0f TFLOP/s), its gelu %s; lt + map: gelu %s, drop %s\n", type,
-                m, n, k, cell(0, 0).c_str(), 2e-6 * m * n * k / runs[0].median(),
+    std::printf("%s %d %d %d: lt %s (%.0f TFLOP/s), its gelu %s; lt + map: gelu %s, drop %s\n",
+                type, m, n, k, cell(0, 0).c_str(), 2e-6 * m * n * k / runs[0].median(),
                 cell(1, 0).c_str(), cell(2, 0).c_str(), cell(3, 0).c_str());
   }
   for (size_t c = 0; c < all.size(); ++c) {
@@ -508,12 +525,13 @@ int shape(int m, int n, int k, const char* type, const char* only, bool timed) {
     }
     const int at = int(others + c * kKinds);
     if (timed) {
-      std::printf("  %-13s plain %s (g%d) | gelu lt %s map %s | dropout %s | residual %s | drop %s |%s\n",
-                  all[c].name, cell(at, runs[0].median()).c_str(), checked[c].group,
-                  cell(at + kGelu, runs[1].median()).c_str(),
-                  cell(at + kGelu, runs[2].median()).c_str() + 0, cell(at + kDropout, 0).c_str(),
-                  cell(at + kResidual, 0).c_str(), cell(at + kDrop, runs[3].median()).c_str(),
-                  verdict.empty() ? " ok" : verdict.c_str());
+      std::printf(
+          "  %-13s plain %s (g%d) | gelu lt %s map %s | dropout %s | residual %s | drop %s |%s\n",
+          all[c].name, cell(at, runs[0].median()).c_str(), checked[c].group,
+          cell(at + kGelu, runs[1].median()).c_str(),
+          cell(at + kGelu, runs[2].median()).c_str() + 0, cell(at + kDropout, 0).c_str(),
+          cell(at + kResidual, 0).c_str(), cell(at + kDrop, runs[3].median()).c_str(),
+          verdict.empty() ? " ok" : verdict.c_str());
     } else if (!verdict.empty()) {
       std::printf("%s %d %d %d: %s%s\n", type, m, n, k, all[c].name, verdict.c_str());
     }
@@ -528,9 +546,9 @@ int main(int argc, char** argv) {
   CHECK(cudaEventCreate(&begins));
   CHECK(cudaEventCreate(&ends));
   CHECK(cudaMallocHost(&clocks, 4 * sizeof(long long)));
-  const int shapes[][3] = {{16384, 1024, 64}, {16384, 1024, 1024}, {16384, 4096, 1024}, {16384, 1024, 4096},
-                           {8192, 12288, 4096}, {4096, 4096, 4096},  {512, 4096, 4096},
-                           {10007, 3000, 1000}};
+  const int shapes[][3] = {{16384, 1024, 64},   {16384, 1024, 1024}, {16384, 4096, 1024},
+                           {16384, 1024, 4096}, {8192, 12288, 4096}, {4096, 4096, 4096},
+                           {512, 4096, 4096},   {10007, 3000, 1000}};
   int failures = 0;
   // Small and ragged ones first, for their results alone: fewer steps than packs, one tile, no tile
   // for some clusters, and in bfloat16.

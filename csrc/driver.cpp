@@ -101,10 +101,9 @@ TensorMap encode(const Matrix& matrix) {
   const unsigned box[] = {64, static_cast<unsigned>(matrix.box_rows)}, steps[] = {1, 1};
   TensorMap map{};
   const Driver& driver = Driver::get();
-  driver.check(
-      driver.TensorMapEncodeTiled(&map, matrix.type, 2, matrix.data, sizes, &matrix.pitch, box,
-                                  steps, kPlain, kSwizzle128, kPromotion256, kZeros),
-      "cuTensorMapEncodeTiled");
+  driver.check(driver.TensorMapEncodeTiled(&map, matrix.type, 2, matrix.data, sizes, &matrix.pitch,
+                                           box, steps, kPlain, kSwizzle128, kPromotion256, kZeros),
+               "cuTensorMapEncodeTiled");
   return map;
 }
 

@@ -28,13 +28,11 @@ double keep_scale(double p) {
   return t == 65536 ? 0.0 : 65536.0 / (65536 - t);
 }
 
-bool needs_tensor(Patch::Kind kind) {
-  return kind == Patch::kPointer || kind == Patch::kTensorMap;
-}
+bool needs_tensor(Patch::Kind kind) { return kind == Patch::kPointer || kind == Patch::kTensorMap; }
 
 void store_tensor_map(const Value& value, uint64_t* words) {
-  const cuda::Matrix matrix{data_of(value.view), words[0], words[1],
-                            words[2],            words[3], static_cast<int>(words[4])};
+  const cuda::Matrix matrix{data_of(value.view),       words[0], words[1], words[2], words[3],
+                            static_cast<int>(words[4])};
   const cuda::TensorMap map = cuda::encode(matrix);
   std::memcpy(words, map.words, sizeof(map.words));
 }

@@ -3,6 +3,7 @@
 """Linear as one kernel: its code for sm_90a, results against float64, and when it is not taken."""
 
 import contextlib
+import dataclasses
 import math
 
 import pytest
@@ -15,6 +16,7 @@ from fusedops.generate.product import TILINGS
 from fusedops.generate.views import STORAGE
 from fusedops.jit import nvrtc
 from fusedops.product import fused
+from fusedops.product.choice import choose
 
 
 @fo.functor
@@ -56,7 +58,7 @@ def test_registers_do_not_spill_and_products_are_not_serialized(store, tiling, d
     x, w, operands = case(dtype)
     z = torch.empty(op.shape(x, w), dtype=dtype)
     bound = op.epilogue.bind(z, of(op, operands))
-    made = TILINGS[tiling]._replace(dtype=STORAGE[dtype])
+    made = dataclasses.replace(TILINGS[tiling], dtype=STORAGE[dtype])
     variant, write = fused.describe(bound, x, w, made)
     assert variant.arch == "sm_90a"
     assert len(write.words) == variant.words
@@ -71,7 +73,7 @@ def test_registers_do_not_spill_and_products_are_not_serialized(store, tiling, d
 def test_what_bulk_copies_cannot_read_is_left_to_two_kernels():
     x, w, operands = case(torch.float16)
     op = fo.Linear(store=STORES["gelu"])
-    made = TILINGS["Interleaved"]._replace(dtype="half")
+    made = TILINGS["Interleaved"]
     bound = op.epilogue.bind(torch.empty(op.shape(x, w), dtype=x.dtype), of(op, operands))
     assert fused.describe(bound, x, w, made) is not None
     apart = x.new_empty(3, 100, 400)[..., ::2]
@@ -93,10 +95,21 @@ def test_masks_are_left_to_two_kernels():
 def forced(monkeypatch, tiling):
     """All shapes have one kernel of this tiling, or none where it is None."""
     with monkeypatch.context() as patched:
-        patched.setattr(fused, "choose", lambda *shape: tiling and TILINGS[tiling])
+        patched.setattr(fused, "choose", lambda *call: tiling and TILINGS[tiling])
         fused._chosen.cache_clear()
         yield
     fused._chosen.cache_clear()
+
+
+def test_one_kernel_is_chosen_where_it_was_measured_to_win():
+    light, heavy = (fo.Linear(store=STORES[key]).store for key in ("gelu", "saving"))
+    assert choose(light, 16384, 1024, 1024, wide=False) is TILINGS["Interleaved"]
+    assert choose(light, 10007, 3000, 1000, wide=False) is TILINGS["Interleaved"]
+    assert choose(light, 512, 4096, 4096, wide=False) is None  # too few tiles
+    assert choose(light, 16384, 1024, 1024, wide=True) is None
+    assert choose(light, 16384, 1024, 1004, wide=False) is None
+    assert choose(light, 100, 65536, 1024, wide=False) is None
+    assert choose(heavy, 16384, 1024, 1024, wide=False) is None
 
 
 def needs_hopper():
@@ -110,10 +123,14 @@ def allowed(op, x, w, operands):
     double = {k: v.double() if isinstance(v, torch.Tensor) else v for k, v in operands.items()}
     z = x.double() @ w.double().mT
     off = u * z.abs() + math.sqrt(w.shape[1]) * 2.0**-23 * (x.double().abs() @ w.double().abs().mT)
-    run = [op.epilogue.unfused(at, **double, generator=(SEED, OFFSET)) for at in (z, z + off, z - off)]
+    run = [
+        op.epilogue.unfused(at, **double, generator=(SEED, OFFSET)) for at in (z, z + off, z - off)
+    ]
     truth, *ends = [(one,) if isinstance(one, torch.Tensor) else one for one in run]
     bounds = [
-        torch.stack([(end[i] - at).abs() for end in ends]).amax(0) + (u + 4e-6) * (1 + 1e-3) * at.abs() + 4e-6
+        torch.stack([(end[i] - at).abs() for end in ends]).amax(0)
+        + (u + 4e-6) * (1 + 1e-3) * at.abs()
+        + 4e-6
         for i, at in enumerate(truth)
     ]
     return truth, bounds

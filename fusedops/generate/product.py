@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,13 +12,17 @@ from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member, Members, of_side
 from fusedops.generate.source import CUDA_LINKAGE, Text, generated
 
-__all__ = ["STAGE_COLUMNS", "TILINGS", "Factor", "ProductTiling", "product_source", "write_factors"]
+__all__ = ["THREADS", "TILINGS", "Factor", "ProductTiling", "product_source", "write_factors"]
+
+#: Threads of a block, a producing warpgroup and two that multiply; and blocks of a cluster.
+THREADS, CLUSTER = 384, 2
 
 #: Columns of a factor in one stage of the ring, `kStageK` in pipeline.cuh.
 STAGE_COLUMNS = 64
 
 
-class ProductTiling(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class ProductTiling:
     """A tile of the product, and the form of the kernel.
 
     Attributes:
@@ -34,11 +39,6 @@ class ProductTiling(NamedTuple):
     cols: int
     stages: int
     group: int = 8
-
-    #: Threads of a block: a producing warpgroup and two that multiply.
-    THREADS = 384
-    #: Blocks of a cluster.
-    CLUSTER = 2
 
     @property
     def cpp(self) -> str:
@@ -64,8 +64,7 @@ class ProductTiling(NamedTuple):
     def grid(self, rows: int, cols: int, multiprocessors: int) -> int:
         """Blocks of a launch, which stay until all tiles are done."""
         pairs = -(-rows // (2 * self.rows))
-        clusters = min(pairs * -(-cols // self.cols), multiprocessors // self.CLUSTER)
-        return clusters * self.CLUSTER
+        return CLUSTER * min(pairs * -(-cols // self.cols), multiprocessors // CLUSTER)
 
 
 #: By name: those of gemm/kernel.cuh that do not spill, whatever the STORE.
@@ -129,8 +128,8 @@ def product_source(
         [*headers, "gemm/kernel.cuh", "core/dependency.cuh"],
         definitions,
         f"""\
-{CUDA_LINKAGE} __global__ void __launch_bounds__({tiling.THREADS}, 1) \
-__cluster_dims__({tiling.CLUSTER}, 1, 1)
+{CUDA_LINKAGE} __global__ void __launch_bounds__({THREADS}, 1) \
+__cluster_dims__({CLUSTER}, 1, 1)
 fusedops_kernel(const __grid_constant__ Arguments a) {{
   begin_after_previous();
   gemm::product_kernel<{tiling.cpp}>(a.x_map, a.w_map, {store}, a.rows, a.cols, a.depth, a.group);

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from fusedops.bind.generator import draw
 from fusedops.errors import CompilerNotFound, MissingVariantError, UnknownArchError
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member
-from fusedops.generate.product import Factor, ProductTiling, write_factors
+from fusedops.generate.product import THREADS, Factor, ProductTiling, write_factors
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import STORAGE, Number, View, view_of
@@ -43,8 +44,10 @@ _KINDS = {torch.float16: 6, torch.bfloat16: 9}
 _ARCH = "sm_90a"
 
 
-def tiling_of(op: Linear, x: Tensor, w: Tensor) -> ProductTiling | None:
-    """The tiling of one kernel for these factors, or None where two kernels are to be run.
+def tiling_of(
+    op: Linear, x: Tensor, w: Tensor, arguments: Mapping[str, Any]
+) -> ProductTiling | None:
+    """The tiling of one kernel for a call, or None where two kernels are to be run.
 
     It looks at shapes and types alone; what else keeps a call from it, `describe` finds out.
     """
@@ -52,18 +55,23 @@ def tiling_of(op: Linear, x: Tensor, w: Tensor) -> ProductTiling | None:
         return None
     n, k = w.shape
     rows = math.prod(x.shape[:-1])
-    return _chosen(op, rows, n, k, x.dtype, x.device)
+    slots = op.slots
+    wide = any(
+        key in slots and isinstance(value, Tensor) and value.numel() > n
+        for key, value in arguments.items()
+    )
+    return _chosen(op, rows, n, k, wide, x.dtype, x.device)
 
 
 @functools.lru_cache(maxsize=4096)
 def _chosen(
-    op: Linear, rows: int, n: int, k: int, dtype: torch.dtype, device: torch.device
+    op: Linear, rows: int, n: int, k: int, wide: bool, dtype: torch.dtype, device: torch.device
 ) -> ProductTiling | None:
     if Target.of(device).arch != "sm_90" or not _able(op):
         return None
     chain = (*op.epilogue.load, *op.epilogue.store)
-    tiling = choose(chain, rows, n, k)
-    return None if tiling is None else tiling._replace(dtype=STORAGE[dtype])
+    tiling = choose(chain, rows, n, k, wide)
+    return None if tiling is None else dataclasses.replace(tiling, dtype=STORAGE[dtype])
 
 
 def _able(op: Linear) -> bool:
@@ -123,7 +131,7 @@ class FusedLinear:
 
     def _plan(self, x: Tensor, w: Tensor, arguments: dict[str, Any]) -> Any:
         op, epilogue = self._op, self._op.epilogue
-        tiling = tiling_of(op, x, w)
+        tiling = tiling_of(op, x, w, arguments)
         if tiling is None or epilogue.lacking(arguments):
             return None
         z = torch.empty(op.shape(x, w), dtype=x.dtype, device=x.device)  # for its shape alone
@@ -149,7 +157,7 @@ class FusedLinear:
             rows=rows,
             grain=1,
             grid=tiling.grid(rows, n, target.multiprocessors),
-            block=tiling.THREADS,
+            block=THREADS,
             shared=tiling.shared_bytes,
             draws=epilogue.dropouts if bound.dropout_slots else 0,
             info=tiling.name,
@@ -163,7 +171,8 @@ def describe(
 
     Args:
         bound: The call of the STORE, on a product that need not be there.
-        x, w: The factors.
+        x: The factor of shape (..., K).
+        w: The factor of shape (N, K).
         tiling: The form of the kernel.
     """
     op = bound.op

@@ -114,7 +114,7 @@ class Linear(SingleProduct):
             return None
         if torch.is_autocast_enabled("cuda") or self.alone(first, second, arguments):
             return None
-        return tiling_of(self, first, second)
+        return tiling_of(self, first, second, arguments)
 
     def absorbed(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> str | None:
         """The bias of shape (N,) that torch's product adds, if that is all that the STORE does."""

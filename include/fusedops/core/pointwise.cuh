@@ -239,11 +239,14 @@ FUSEDOPS_HD T gelu_tanh(T x) {
 }
 
 #if defined(FUSEDOPS_ON_DEVICE)
-/// The same number as x sigmoid(2 inner), in half the instructions, and exact to few ulp where 1 +
-/// tanh cancels. At infinities it is what the form above is.
+/// The same number as x sigmoid(2 inner), in a third of the instructions: an exponential and a
+/// reciprocal by the hardware's approximations, of 2 ulp each. It is within 4 ulp where x > -1, and
+/// within 1e-5 of itself at x = -9, where 1 + tanh is 0; at infinities it is what the form above is.
 FUSEDOPS_HD float gelu_tanh(float x) {
-  const float twice = -1.5957691216057308f * x * (1.f + 0.044715f * (x * x));
-  return __fdividef(x, 1.f + ::expf(twice));
+  float power = x * ::fmaf(x * x, -0.10294324f, -2.3022082f), share;
+  asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(power));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(share) : "f"(1.f + power));
+  return x * share;
 }
 #endif
 

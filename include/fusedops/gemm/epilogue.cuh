@@ -63,8 +63,7 @@ struct Packs {
 
  private:
   template <int kFirst, class F, class... Rest>
-  __device__ __forceinline__ void run(const Chain<kFirst, F, Rest...>& chain,
-                                      int (&read)[kPacks]) {
+  __device__ __forceinline__ void run(const Chain<kFirst, F, Rest...>& chain, int (&read)[kPacks]) {
     FUSEDOPS_UNROLL
     for (int p = 0; p < kPacks; ++p) {
       const AheadRow<Index, false> row(rows[p], operands[p], read[p]);

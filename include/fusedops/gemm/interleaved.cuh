@@ -64,7 +64,8 @@ __device__ __forceinline__ void interleaved(const TensorMap& x, const TensorMap&
     const int steps = (k + kStageK - 1) / kStageK;
     StageIndex<Tiling::kStages> at;
     const int below = (warp / 4 - 1) * 64;
-    const detail::PairExchange exchange(ring.scratch((warp - 4) * 2 * detail::PairExchange::kBytes));
+    const detail::PairExchange exchange(
+        ring.scratch((warp - 4) * 2 * detail::PairExchange::kBytes));
     typename Tiling::Sums sums;
     uint32_t kept[64];
     Packs<typename Rows::Index, 1> packs[2];

@@ -15,10 +15,12 @@ namespace fusedops {
 namespace gemm {
 
 template <class Tiling, bool kPrefetches, class Functors, class Rows>
-__device__ __forceinline__ void produce(
-    typename Tiling::Ring& ring, const TileOrder<Tiling::kTileM, Tiling::kTileN>& order,
-    const TensorMap& x, const TensorMap& w, const Functors& chain, const Rows& rows, int k) {
-  asm volatile("" : "+r"(k));  // or what the others compute of it is kept for this warp, and spilled
+__device__ __forceinline__ void produce(typename Tiling::Ring& ring,
+                                        const TileOrder<Tiling::kTileM, Tiling::kTileN>& order,
+                                        const TensorMap& x, const TensorMap& w,
+                                        const Functors& chain, const Rows& rows, int k) {
+  asm volatile(""
+               : "+r"(k));  // or what the others compute of it is kept for this warp, and spilled
   const int tiles = order.count(), clusters = gridDim.x / 2;
   const int steps = (k + kStageK - 1) / kStageK;
   StageIndex<Tiling::kStages> at;
