@@ -34,7 +34,8 @@ class Linear(SingleProduct):
 
     The product is torch's, by cuBLAS on a GPU. The functors of the STORE are one kernel, which gets
     the product rounded to its dtype (docs/gemm.md has the bound that follows); a STORE that is one
-    ``Bias`` of shape (N,) is part of torch's product. `explain` says which. Operands broadcast
+    ``Bias`` of shape (N,) is part of torch's product. On sm_90 one kernel runs both where that was
+    measured to be faster, and no gradient is wanted. `explain` says which. Operands broadcast
     against (..., N), as those of a `Map` against its x; masks set elements to -inf; dropouts draw
     as in any op, elements being counted along the last dimension (docs/dropout.md).
 
