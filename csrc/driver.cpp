@@ -49,6 +49,7 @@ Driver open() {
   find(library, "cuKernelSetAttribute", driver.KernelSetAttribute);
   find(library, "cuThreadExchangeStreamCaptureMode", driver.ThreadExchangeStreamCaptureMode);
   find(library, "cuLaunchKernelEx", driver.LaunchKernelEx);
+  find(library, "cuTensorMapEncodeTiled", driver.TensorMapEncodeTiled);
   driver.check(driver.Init(0), "cuInit");
   return driver;
 }
@@ -92,6 +93,18 @@ int driver_version() {
   } catch (const std::runtime_error&) {
     return 0;
   }
+}
+
+TensorMap encode(const Matrix& matrix) {
+  constexpr int kPlain = 0, kSwizzle128 = 3, kPromotion256 = 3, kZeros = 0;  // as in cuda.h
+  const uint64_t sizes[] = {matrix.columns, matrix.rows};
+  const unsigned box[] = {64, static_cast<unsigned>(matrix.box_rows)}, steps[] = {1, 1};
+  TensorMap map{};
+  const Driver& driver = Driver::get();
+  driver.check(driver.TensorMapEncodeTiled(&map, matrix.type, 2, matrix.data, sizes, &matrix.pitch,
+                                           box, steps, kPlain, kSwizzle128, kPromotion256, kZeros),
+               "cuTensorMapEncodeTiled");
+  return map;
 }
 
 Properties properties(int index) {

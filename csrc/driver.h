@@ -4,6 +4,7 @@
 // The CUDA driver, loaded with dlopen at first use, so that the module links and loads without it.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace fusedops::runtime::cuda {
@@ -76,6 +77,10 @@ struct Driver {
   Result (*ThreadExchangeStreamCaptureMode)(int* mode);
   Result (*LaunchKernelEx)(const LaunchConfig* config, Function function, void** arguments,
                            void** extra);
+  Result (*TensorMapEncodeTiled)(void* map, int type, unsigned rank, void* data,
+                                 const uint64_t* sizes, const uint64_t* strides,
+                                 const unsigned* box, const unsigned* steps, int interleave,
+                                 int swizzle, int promotion, int fill);
 
   /// Throws std::runtime_error with the reason and the remedy where there is no usable driver.
   static const Driver& get();
@@ -83,6 +88,23 @@ struct Driver {
   /// Throws std::runtime_error with the name of the CUDA error unless `result` is success.
   void check(Result result, const std::string& what) const;
 };
+
+/// A CUtensorMap of a matrix of 16-bit numbers, in whole words.
+struct alignas(64) TensorMap {
+  static constexpr int kWords = 16;
+  uint64_t words[kWords];
+};
+
+/// The matrix that a tensor map describes: rows of `columns` numbers, `pitch` bytes apart, copied in
+/// boxes of `box_rows` rows and 128 bytes, in the swizzle of 128 bytes.
+struct Matrix {
+  char* data;
+  uint64_t rows, columns, pitch, box_rows;
+  int type;  // CUtensorMapDataType
+};
+
+/// Throws std::runtime_error where the driver refuses.
+TensorMap encode(const Matrix& matrix);
 
 /// The number of CUDA devices; 0 without a driver.
 int device_count();

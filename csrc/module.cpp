@@ -54,6 +54,7 @@ void bind_kinds(py::module_& module) {
   module.attr("SEED") = static_cast<int>(Patch::kSeed);
   module.attr("OFFSET") = static_cast<int>(Patch::kOffset);
   module.attr("DRAW") = static_cast<int>(Patch::kDraw);
+  module.attr("TENSOR_MAP") = static_cast<int>(Patch::kTensorMap);
 }
 
 void bind_slot_flags(py::module_& module) {

@@ -28,7 +28,14 @@ double keep_scale(double p) {
   return t == 65536 ? 0.0 : 65536.0 / (65536 - t);
 }
 
-bool needs_tensor(Patch::Kind kind) { return kind == Patch::kPointer; }
+bool needs_tensor(Patch::Kind kind) { return kind == Patch::kPointer || kind == Patch::kTensorMap; }
+
+void store_tensor_map(const Value& value, uint64_t* words) {
+  const cuda::Matrix matrix{data_of(value.view),       words[0], words[1], words[2], words[3],
+                            static_cast<int>(words[4])};
+  const cuda::TensorMap map = cuda::encode(matrix);
+  std::memcpy(words, map.words, sizeof(map.words));
+}
 
 bool needs_number(Patch::Kind kind) {
   return kind >= Patch::kFloat32 && kind <= Patch::kKeepScale64 && kind != Patch::kInt64;
@@ -68,6 +75,9 @@ Stage::Stage(std::shared_ptr<Kernel> kernel, const std::string& words, const py:
     if (word >= words_.size() || kind < 0 || kind >= Patch::kKinds || source < 0) {
       throw_out_of_range(word, kind, source);
     }
+    if (kind == Patch::kTensorMap && word + cuda::TensorMap::kWords > words_.size()) {
+      throw_out_of_range(word, kind, source);
+    }
     patches_.push_back({word, static_cast<Patch::Kind>(kind), source});
   }
 }
@@ -82,7 +92,8 @@ void Stage::check_outputs(size_t count) const {
 
 void Stage::check_values(const Value* values, int count) const {
   for (const Patch& patch : patches_) {
-    if (patch.kind == Patch::kOutput || patch.kind >= Patch::kSeed) continue;
+    if (patch.kind == Patch::kOutput) continue;
+    if (patch.kind >= Patch::kSeed && patch.kind <= Patch::kDraw) continue;
     const Value::Kind kind = patch.source < count ? values[patch.source].kind : Value::kAbsent;
     const bool number = kind == Value::kReal || kind == Value::kInteger;
     if ((needs_tensor(patch.kind) && kind != Value::kTensor) ||
@@ -132,6 +143,9 @@ void Stage::write(const Value* values, char* const* outputs, Draw draw, uint64_t
         break;
       case Patch::kDraw:
         store(word, draw.memory);
+        break;
+      case Patch::kTensorMap:
+        store_tensor_map(value(), word);
         break;
       case Patch::kKinds:
         break;

@@ -26,7 +26,8 @@ struct Value {
 };
 
 /// Writes one 8-byte word of the kernel's argument at each call. `source` is a slot, the number of
-/// an output (kOutput), unused (kSeed, kDraw), or a number to add (kOffset).
+/// an output (kOutput), unused (kSeed, kDraw), or a number to add (kOffset). The words in place of a
+/// tensor map are those of cuda::Matrix, in that order, from the number of rows on.
 struct Patch {
   enum Kind : int {
     kPointer,      // the address of the slot's data
@@ -40,6 +41,7 @@ struct Patch {
     kSeed,         // the seed of the draw
     kOffset,       // the offset of the draw, plus `source`, the number of the dropout
     kDraw,         // the address of a draw that lies in memory
+    kTensorMap,    // sixteen words: the tensor map of the slot's matrix, which the words describe
     kKinds,
   };
   uint32_t word;

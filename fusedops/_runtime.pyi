@@ -44,6 +44,7 @@ KEEP_SCALE64: int
 SEED: int  # `source` unused
 OFFSET: int  # of the draw, plus `source`
 DRAW: int  # the address of a draw that lies in memory; `source` unused
+TENSOR_MAP: int  # sixteen words: of the matrix in the slot, which they describe (csrc/stage.h)
 
 # A launch: kernel, words, patches, rows, grain, grid, block, shared, as Plan has them.
 Stage: TypeAlias = tuple[Kernel | None, bytes, list[tuple[int, int, int]], int, int, int, int, int]

@@ -20,6 +20,7 @@ __all__ = [
     "HOST_LINKAGE",
     "Text",
     "cuda_source",
+    "generated",
     "host_source",
 ]
 
@@ -96,7 +97,7 @@ def cuda_source(
     }[entry]
     cluster = f" __cluster_dims__({tile.cluster}, 1, 1)" if tile.cluster > 1 else ""
     arguments = ["blockIdx.x"] * (entry == "sums") + _arguments(entry, members)
-    return _source(
+    return generated(
         members,
         words,
         [*headers, header, "core/dependency.cuh"],
@@ -166,7 +167,7 @@ def host_source(
 static_assert({schedule}::kBuffered == {HOST_BUFFERED}, "forward.py and host/rows.cuh disagree");
 
 """
-    return _source(
+    return generated(
         members,
         words,
         [*headers, header],
@@ -216,13 +217,14 @@ def _wrapped(arguments: Sequence[str]) -> str:
     return ",\n    ".join(arguments)
 
 
-def _source(
+def generated(
     members: Members,
     words: int,
     headers: Sequence[str],
     definitions: Sequence[str],
     function: str,
 ) -> Text:
+    """The parts of a source: the struct `Arguments` of the members, and the function."""
     fields = "\n".join(one.field for one in members)
     size = 8 * words
     kernel = f"""\

@@ -17,6 +17,7 @@ from fusedops import _runtime, jit
 from fusedops.errors import CompileError, FusedOpsError
 from fusedops.functors import Functor
 from fusedops.generate.members import Member
+from fusedops.generate.product import ProductTiling, product_source
 from fusedops.generate.source import Text, cuda_source, host_source
 from fusedops.jit.lock import guard
 from fusedops.schedule.row_schedule import Schedule
@@ -39,14 +40,15 @@ class Variant(NamedTuple):
         op, headers, load, store, dtype, definitions: The parts of the call, without its tensors;
             `headers` are those of the operator.
         declaration: Text of the declaration, which error messages name.
-        entry: The kernel template: "forward", "gradient" or "sums", the second stage of a gradient.
+        entry: The kernel template: "forward", "gradient" or "sums", the second stage of a gradient;
+            "product" for one that multiplies before the STORE, and has a `ProductTiling`.
         translated: Whether the driver compiles PTX to machine code, for a GPU newer than `arch`.
         most_columns: As `host_columns`; 0 on a GPU.
     """
 
     arch: str
     schedule: str
-    tile: Schedule | None
+    tile: Schedule | ProductTiling | None
     members: tuple[Member, ...]
     words: int
     op: str
@@ -100,6 +102,8 @@ class Variant(NamedTuple):
             return host_source(
                 self.entry, self.members, self.words, self.most_columns, headers, definitions
             )
+        if isinstance(self.tile, ProductTiling):
+            return product_source(self.members, self.words, self.tile, headers, definitions)
         return cuda_source(self.entry, self.members, self.words, self.tile, headers, definitions)
 
     @property

@@ -61,6 +61,11 @@ class Epilogue(Map):
         """The name of the op in the names of its kernels."""
         return "Map"
 
+    @property
+    def kinds(self) -> list[tuple[str, int]]:
+        """The operands, each with the flags of what it may be given (`_runtime.SLOT_...`)."""
+        return self._kinds
+
     @functools.cached_property
     def label(self) -> str:
         """What profilers show: ``Linear(Bias, Dropout)``."""

@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -14,7 +15,11 @@ from fusedops.declare.interactive import CallSignature
 from fusedops.functors import Functor
 from fusedops.product.declaration import TAKEN
 from fusedops.product.factors import check_factors, wrong_shape, wrong_weight
+from fusedops.product.fused import FusedLinear, tiling_of
 from fusedops.product.single import SingleProduct
+
+if TYPE_CHECKING:
+    from fusedops.generate.product import ProductTiling
 
 __all__ = ["Linear"]
 
@@ -29,7 +34,8 @@ class Linear(SingleProduct):
 
     The product is torch's, by cuBLAS on a GPU. The functors of the STORE are one kernel, which gets
     the product rounded to its dtype (docs/gemm.md has the bound that follows); a STORE that is one
-    ``Bias`` of shape (N,) is part of torch's product. `explain` says which. Operands broadcast
+    ``Bias`` of shape (N,) is part of torch's product. On sm_90 one kernel runs both where that was
+    measured to be faster, and no gradient is wanted. `explain` says which. Operands broadcast
     against (..., N), as those of a `Map` against its x; masks set elements to -inf; dropouts draw
     as in any op, elements being counted along the last dimension (docs/dropout.md).
 
@@ -64,6 +70,8 @@ class Linear(SingleProduct):
         super().__init__(store)
         chain = self.store
         self._bias = chain[0].adds if len(chain) == 1 else None
+        self._taken = {*self.slots, *TAKEN}
+        self._fused: FusedLinear | None = None
 
     def check(self, first: Any, second: Any) -> None:
         """Raise TypeError or ValueError for factors that do not fit."""
@@ -81,6 +89,33 @@ class Linear(SingleProduct):
     def product(self, first: Tensor, second: Tensor, operand: Tensor | None = None) -> Tensor:
         """The product, by torch; plus an operand that is `absorbed`, in the same call."""
         return functional.linear(first, second, operand)
+
+    def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any], product: Any) -> Any:
+        """Run a call whose factors have been checked, with `product` as that of this class."""
+        if (
+            self.store
+            and product == self.product
+            and not torch.compiler.is_compiling()
+            and self.tiling(first, second, arguments) is not None
+        ):
+            if self._fused is None:
+                self._fused = FusedLinear(self)
+            return self._fused(first, second, arguments)
+        return super().run(first, second, arguments, product)
+
+    def run_apart(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
+        """Run a call by torch's product and a kernel after it."""
+        return super().run(first, second, arguments, self.product)
+
+    def tiling(
+        self, first: Tensor, second: Tensor, arguments: dict[str, Any]
+    ) -> ProductTiling | None:
+        """The tiling of a call that one kernel runs; None where there are two."""
+        if not first.is_cuda or arguments.keys() - self._taken:
+            return None
+        if torch.is_autocast_enabled("cuda") or self.alone(first, second, arguments):
+            return None
+        return tiling_of(self, first, second, arguments)
 
     def absorbed(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> str | None:
         """The bias of shape (N,) that torch's product adds, if that is all that the STORE does."""

@@ -18,6 +18,7 @@ from fusedops.product.factors import factor_dtype
 if TYPE_CHECKING:
     from typing import Protocol
 
+    from fusedops.generate.product import ProductTiling
     from fusedops.product.declaration import ProductOp
     from fusedops.product.epilogue import Epilogue
 
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
         def absorbed(
             self, first: Tensor, second: Tensor, arguments: dict[str, Any]
         ) -> str | None: ...
+        def tiling(
+            self, first: Tensor, second: Tensor, arguments: dict[str, Any]
+        ) -> ProductTiling | None: ...
         def run_store(
             self, epilogue: Epilogue, z: Tensor, arguments: Mapping[str, Any], way: str
         ) -> Any: ...
@@ -119,10 +123,19 @@ def explain_product(
     else:
         told = dataclasses.replace(told, op=op.epilogue.plain)
         moved += told.bytes
-        vehicle = (
-            f"torch's product, then one kernel for the STORE, which moves {told.bytes} bytes, "
-            f"{size} of them z again: no epilogue within a product is faster yet (docs/gemm.md)"
-        )
+        tiling = None if learns else op.tiling(first, second, arguments)
+        if tiling is not None:
+            moved -= 2 * size  # z is neither written nor read
+            vehicle = (
+                f"one kernel for product and STORE ({tiling.name}), with tiles of {tiling.rows} x "
+                f"{tiling.cols}, which is faster than two (docs/gemm.md)"
+            )
+        else:
+            vehicle = (
+                f"torch's product, then one kernel for the STORE, which moves {told.bytes} bytes, "
+                f"{size} of them z again: one kernel for both is not faster, or cannot run this "
+                "call (docs/gemm.md)"
+            )
         if dtype.itemsize < 4:
             notes.append(
                 f"the product is accumulated in float32 and rounded to {_short(dtype)} before the "

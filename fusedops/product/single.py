@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from fusedops.product.declaration import ProductOp
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import factor_dtype
 from fusedops.product.report import ProductExplanation, explain_product
+
+if TYPE_CHECKING:
+    from fusedops.generate.product import ProductTiling
 
 __all__ = ["SingleProduct"]
 
@@ -98,6 +101,12 @@ class SingleProduct(ProductOp):
         if len(arguments) > len(given) and not torch.compiler.is_compiling():
             self._check_unread(z, arguments)
         return z
+
+    def tiling(
+        self, first: Tensor, second: Tensor, arguments: dict[str, Any]
+    ) -> ProductTiling | None:
+        """The tiling of a call that one kernel runs, or None where two do."""
+        return None
 
     def alone(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> bool:
         """Whether a call needs no kernel after torch's product."""

@@ -3,7 +3,7 @@
 //
 // What differs between nvcc, NVRTC and a host compiler: function qualifiers, loop pragmas and
 // fixed-width integers; the version, and the oldest language, toolkit and architecture. No other
-// header defines macros.
+// header leaves macros defined.
 #pragma once
 
 #define FUSEDOPS_VERSION 100  // major * 10000 + minor * 100 + patch; CMake reads it here

@@ -239,6 +239,18 @@ FUSEDOPS_HD T gelu_tanh(T x) {
   return T(0.5) * x * (T(1) + tanh(inner));
 }
 
+#if defined(FUSEDOPS_ON_DEVICE)
+/// The same number as x sigmoid(2 inner), in a third of the instructions: an exponential and a
+/// reciprocal by the hardware's approximations, of 2 ulp each. It is within 4 ulp where x > -1, and
+/// within 1e-5 of itself at x = -9, where 1 + tanh is 0; at infinities it is what the form above is.
+FUSEDOPS_HD float gelu_tanh(float x) {
+  float power = x * ::fmaf(x * x, -0.10294324f, -2.3022082f), share;
+  asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(power));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(share) : "f"(1.f + power));
+  return x * share;
+}
+#endif
+
 template <class T>
 FUSEDOPS_HD T gelu_tanh_backward(T g, T x) {
   const T inner = T(0.79788456080286536) * (x + T(0.044715) * x * x * x);

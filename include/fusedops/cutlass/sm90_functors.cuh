@@ -28,6 +28,7 @@
 #include <cutlass/epilogue/fusion/sm90_visitor_tma_warpspecialized.hpp>
 #include <fusedops/dispatch/drawn.cuh>
 #include <fusedops/functor/compose.cuh>
+#include <fusedops/gemm/exchange.cuh>
 
 namespace fusedops {
 
@@ -42,31 +43,6 @@ template <class Functors, bool kZeroes>
 struct WritesItself<Store<Absent, Functors, kZeroes>> {
   static constexpr bool value = false;
 };
-
-/// Transposes the 4 x 4 items of four neighbouring lanes; twice is as before. The lanes of the warp
-/// are converged.
-template <class Item, int kItems>
-__device__ __forceinline__ void exchange(Item (&items)[4][kItems]) {
-  FUSEDOPS_UNROLL
-  for (int step = 1; step < 4; step *= 2) {
-    const bool upper = (threadIdx.x & step) != 0;
-    FUSEDOPS_UNROLL
-    for (int low = 0; low < 4; ++low) {
-      if ((low & step) != 0) continue;
-      FUSEDOPS_UNROLL
-      for (int i = 0; i < kItems; ++i) {
-        Item& first = items[low][i];
-        Item& second = items[low | step][i];
-        const Item got = __shfl_xor_sync(0xffffffffu, upper ? first : second, step);
-        if (upper) {  // not through a reference to either: these are registers
-          first = got;
-        } else {
-          second = got;
-        }
-      }
-    }
-  }
-}
 
 /// Where the layout puts value `at` of a thread, from its first value: rows and columns.
 template <class Layout, int kAt, int kRows, int kCols>

@@ -46,6 +46,12 @@ struct AccessOf<RowOf<kAccess>> {
   static constexpr Access value = kAccess;
 };
 
+/// Whether reads for this row are taken from registers, or only issued: row/ahead.cuh.
+template <class Row>
+struct ReadsAhead {
+  static constexpr bool value = false, kOnlyIssues = false, kPrefetches = false;
+};
+
 }  // namespace detail
 
 /// The same row without that promise, for operands that it does not cover.

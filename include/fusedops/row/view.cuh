@@ -95,7 +95,7 @@ struct View {
   FUSEDOPS_HD auto fetch(const Row& row, int64_t col) const {
     const T* base = data + rows(row);
     if constexpr (kColumn == Column::kBroadcast) {
-      return Repeated<Compute>{convert<Compute>(read_input<1>(base).at[0])};
+      return Repeated<Compute>{convert<Compute>(read_for<1>(row, base).at[0])};
 #if !defined(FUSEDOPS_CUDA)
     } else if constexpr (kColumn == Column::kContiguous && W == kAnyWidth && sizeof(T) == 1 &&
                          detail::IsSame<Compute, uint32_t>::value) {
@@ -119,13 +119,16 @@ struct View {
         constexpr int kStep = W < N ? W : N;
         Pack<T, kStep> pack[N / kStep];
         FUSEDOPS_UNROLL
-        for (int j = 0; j < N / kStep; ++j) pack[j] = read_input<kStep>(base + col + j * kStep);
+        for (int j = 0; j < N / kStep; ++j) {
+          pack[j] = read_for<kStep>(row, base + col + j * kStep);
+        }
         FUSEDOPS_UNROLL
         for (int j = 0; j < N / kStep; ++j) unpack<kStep>(values.at, j * kStep, pack[j]);
       } else {
         FUSEDOPS_VECTOR
         for (int i = 0; i < N; ++i) {
-          values.at[i] = convert<Compute>(read_input<1>(base + (col + i) * column_stride).at[0]);
+          const T* from = base + (col + i) * column_stride;
+          values.at[i] = convert<Compute>(read_for<1>(row, from).at[0]);
         }
       }
       return values;
@@ -225,6 +228,7 @@ struct View {
   /// Rounds N values to the storage type and writes them.
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void write(const Compute (&value)[N], const Row& row, int64_t col) const {
+    if constexpr (detail::ReadsAhead<Row>::kOnlyIssues) return;
     T* base = data + rows(row);
     if constexpr (kColumn == Column::kContiguous && W == kAnyWidth) {
       FUSEDOPS_VECTOR
@@ -252,6 +256,17 @@ struct View {
   }
 
  private:
+  template <int kStep, class Row>
+  FUSEDOPS_HD static Pack<T, kStep> read_for(const Row& row, const T* from) {
+    if constexpr (detail::ReadsAhead<Row>::kPrefetches && kRank == 0) {
+      return {};  // all rows share it
+    } else if constexpr (detail::ReadsAhead<Row>::value) {
+      return row.template read<kStep>(from);
+    } else {
+      return read_input<kStep>(from);
+    }
+  }
+
   template <int kStep, int N, class Compute>
   FUSEDOPS_HD static void unpack(Compute (&value)[N], int first, const Pack<T, kStep>& pack) {
 #if defined(FUSEDOPS_ON_DEVICE)

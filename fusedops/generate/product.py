@@ -1,0 +1,140 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Generate the source of a kernel that multiplies and runs a STORE (include/fusedops/gemm/)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fusedops.generate.arguments import ArgumentWriter
+from fusedops.generate.members import Member, Members, of_side
+from fusedops.generate.source import CUDA_LINKAGE, Text, generated
+
+__all__ = ["THREADS", "TILINGS", "Factor", "ProductTiling", "product_source", "write_factors"]
+
+#: Threads of a block, a producing warpgroup and two that multiply; and blocks of a cluster.
+THREADS, CLUSTER = 384, 2
+
+#: Columns of a factor in one stage of the ring, `kStageK` in pipeline.cuh.
+STAGE_COLUMNS = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class ProductTiling:
+    """A tile of the product, and the form of the kernel.
+
+    Attributes:
+        name: The C++ template in gemm/kernel.cuh.
+        dtype: The C++ type of the factors.
+        rows, cols: The size of a tile.
+        stages: The stages of the ring.
+        group: Pairs of tiles of a column that clusters work on before the next column.
+    """
+
+    name: str
+    dtype: str
+    rows: int
+    cols: int
+    stages: int
+    group: int = 8
+
+    @property
+    def cpp(self) -> str:
+        """The C++ type."""
+        return f"gemm::{self.name}<{self.dtype}>"
+
+    @property
+    def source_options(self) -> tuple[object, ...]:
+        """What else the source depends on: nothing."""
+        return ()
+
+    @property
+    def storage(self) -> str:
+        """A word for the name of the kernel's folder in the cache."""
+        return f"{self.rows}x{self.cols}"
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of dynamic shared memory, `Ring::kShared` in pipeline.cuh."""
+        stage = (self.rows + self.cols) * STAGE_COLUMNS * 2
+        return 1024 + self.stages * stage + 8 * 1024 + 2 * self.stages * 8
+
+    def grid(self, rows: int, cols: int, multiprocessors: int) -> int:
+        """Blocks of a launch, which stay until all tiles are done."""
+        pairs = -(-rows // (2 * self.rows))
+        return CLUSTER * min(pairs * -(-cols // self.cols), multiprocessors // CLUSTER)
+
+
+#: By name: those of gemm/kernel.cuh that do not spill, whatever the STORE.
+TILINGS = {
+    "Interleaved": ProductTiling("Interleaved", "half", 128, 256, 4),
+}
+
+
+class Factor(NamedTuple):
+    """A factor as a matrix whose rows are contiguous.
+
+    Attributes:
+        slot: The number of its operand in the call.
+        rows, columns, pitch: Its size, and the bytes from a row to the next one.
+        box: The rows that one copy takes.
+        kind: The number of its dtype in the driver's CUtensorMapDataType.
+    """
+
+    slot: int
+    rows: int
+    columns: int
+    pitch: int
+    box: int
+    kind: int
+
+
+def write_factors(
+    write: ArgumentWriter, patch: int, x: Factor, w: Factor, tiling: ProductTiling
+) -> list[Member]:
+    """Append the members that the product adds to an argument, and their words.
+
+    `patch` is the kind of patch that makes a tensor map of a factor. Maps are aligned to 64 bytes.
+    """
+    write.constant(x.columns, tiling.group)
+    members = [Member("int64_t", "depth"), Member("int64_t", "group")]
+    while len(write.words) % 8:
+        members.append(Member("int64_t", f"unused{len(write.words)}"))
+        write.constant(0)
+    for name, factor in (("x_map", x), ("w_map", w)):
+        write.patches.append((len(write.words), patch, factor.slot))
+        write.constant(*factor[1:], *[0] * (16 - len(factor[1:])))
+        members.append(Member("alignas(64) gemm::TensorMap", name))
+    return members
+
+
+def product_source(
+    members: Members,
+    words: int,
+    tiling: ProductTiling,
+    headers: Sequence[str],
+    definitions: Sequence[str] = (),
+) -> Text:
+    """The source of a kernel `fusedops_kernel`; the arguments are as for `cuda_source`."""
+    functors = [
+        f"a.{one.name}" for side in ("load", "store") for one in of_side(members, "functor", side)
+    ]
+    store = f"store({', '.join([*functors, 'a.y'])})"
+    return generated(
+        members,
+        words,
+        [*headers, "gemm/kernel.cuh", "core/dependency.cuh"],
+        definitions,
+        f"""\
+{CUDA_LINKAGE} __global__ void __launch_bounds__({THREADS}, 1) \
+__cluster_dims__({CLUSTER}, 1, 1)
+fusedops_kernel(const __grid_constant__ Arguments a) {{
+  begin_after_previous();
+  gemm::product_kernel<{tiling.cpp}>(a.x_map, a.w_map, {store}, a.rows, a.cols, a.depth, a.group);
+}}
+static_assert({tiling.cpp}::Ring::kShared == {tiling.shared_bytes},
+              "product.py and gemm/pipeline.cuh disagree");
+""",
+    )

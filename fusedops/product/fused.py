@@ -1,0 +1,242 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""A linear layer whose product and STORE are one kernel, where that is faster (`choice`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fusedops import _runtime
+from fusedops._runtime import Reason
+from fusedops.bind.bind import Bound
+from fusedops.bind.generator import draw
+from fusedops.errors import CompilerNotFound, MissingVariantError, UnknownArchError
+from fusedops.generate.arguments import ArgumentWriter
+from fusedops.generate.members import Member
+from fusedops.generate.product import THREADS, Factor, ProductTiling, write_factors
+from fusedops.generate.target import Target
+from fusedops.generate.variant import Variant
+from fusedops.generate.views import STORAGE, Number, View, view_of
+from fusedops.jit import env
+from fusedops.product.choice import choose
+from fusedops.run.forward import DLPACK
+from fusedops.run.kernel_members import declared
+from fusedops.run.placing import parts_of, placed, queries, row_maps, row_numbers
+from fusedops.run.reading import padded, rank_of
+
+if TYPE_CHECKING:
+    from fusedops.product.linear import Linear
+
+__all__ = ["FusedLinear", "describe", "tiling_of"]
+
+#: Columns of a pack, `kPack` in gemm/epilogue.cuh.
+_WIDTH = 8
+#: CUtensorMapDataType in cuda.h.
+_KINDS = {torch.float16: 6, torch.bfloat16: 9}
+#: The architecture, whose wgmma is in no other's code.
+_ARCH = "sm_90a"
+
+
+def tiling_of(
+    op: Linear, x: Tensor, w: Tensor, arguments: Mapping[str, Any]
+) -> ProductTiling | None:
+    """The tiling of one kernel for a call, or None where two kernels are to be run.
+
+    It looks at shapes and types alone; what else keeps a call from it, `describe` finds out.
+    """
+    if x.dtype not in _KINDS or w.dtype is not x.dtype or not x.is_cuda:
+        return None
+    n, k = w.shape
+    rows = math.prod(x.shape[:-1])
+    slots = op.slots
+    wide = any(
+        key in slots and isinstance(value, Tensor) and value.numel() > n
+        for key, value in arguments.items()
+    )
+    return _chosen(op, rows, n, k, wide, x.dtype, x.device)
+
+
+@functools.lru_cache(maxsize=4096)
+def _chosen(
+    op: Linear, rows: int, n: int, k: int, wide: bool, dtype: torch.dtype, device: torch.device
+) -> ProductTiling | None:
+    if Target.of(device).arch != "sm_90" or not _able(op):
+        return None
+    chain = (*op.epilogue.load, *op.epilogue.store)
+    tiling = choose(chain, rows, n, k, wide)
+    return None if tiling is None else dataclasses.replace(tiling, dtype=STORAGE[dtype])
+
+
+def _able(op: Linear) -> bool:
+    """Whether a tile of a product can run the functors: each element by itself, none masked."""
+    epilogue = op.epilogue
+    chain = (*epilogue.load, *epilogue.store)
+    return not (
+        any(functor.masks for functor in chain)
+        or epilogue.quantized is not None
+        or epilogue.maxima
+        or epilogue.causal
+    )
+
+
+class FusedLinear:
+    """Runs the calls of a `Linear` that one kernel serves; the others as two kernels.
+
+    Args:
+        op: The layer.
+    """
+
+    def __init__(self, op: Linear) -> None:
+        self._op = op
+        epilogue = op.epilogue
+        kinds = [*epilogue.kinds, ("w", _runtime.SLOT_TENSOR)]
+        self._call = _runtime.Dispatcher(
+            op.name,
+            kinds,
+            self._slow,
+            functools.partial(draw, op=op.name),
+            epilogue.result_type if len(epilogue.outputs) > 1 else None,
+            self._differentiate,
+            epilogue.label,
+        )
+
+    def __call__(self, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Any:
+        """Run a call with checked factors."""
+        return self._call(x, w=w, **arguments)
+
+    def _slow(
+        self, reason: Reason, x: Any, operands: dict[str, Any], options: dict[str, Any]
+    ) -> Any:
+        """Return the plan of a call that has none yet, or its result by two kernels."""
+        w = operands.pop("w")
+        arguments = {**operands, **options}
+        if reason is Reason.MISS and env.record_file() is None:
+            plan = self._plan(x, w, arguments)
+            if plan is not None:
+                return plan
+        return self._op.run_apart(x, w, arguments)
+
+    def _differentiate(self, options: dict[str, Any] | None, x: Tensor, *values: Any) -> Any:
+        *others, w = values
+        named = zip(self._op.epilogue.slots, others, strict=True)
+        given = {name: value for name, value in named if value is not None}
+        return self._op.run_apart(x, w, {**given, **(options or {})})
+
+    def _plan(self, x: Tensor, w: Tensor, arguments: dict[str, Any]) -> Any:
+        op, epilogue = self._op, self._op.epilogue
+        tiling = tiling_of(op, x, w, arguments)
+        if tiling is None or epilogue.lacking(arguments):
+            return None
+        z = torch.empty(op.shape(x, w), dtype=x.dtype, device=x.device)  # for its shape alone
+        bound = epilogue.bind(z, arguments)
+        target = Target.of(x.device)
+        told = describe(bound, x, w, tiling)
+        if told is None:
+            return None
+        variant, write = told
+        try:
+            kernel = variant.kernel()
+        except (MissingVariantError, CompilerNotFound, UnknownArchError):
+            return None  # what two kernels need may be there
+        rows, (n, _) = math.prod(x.shape[:-1]), w.shape
+        outputs = [
+            (*DLPACK[bound.output_dtype(name)], bound.output_shape(name)) for name in bound.outputs
+        ]
+        return _runtime.Plan(
+            kernel=kernel,
+            words=write.pack(),
+            patches=write.patches,
+            outputs=outputs,
+            rows=rows,
+            grain=1,
+            grid=tiling.grid(rows, n, target.multiprocessors),
+            block=THREADS,
+            shared=tiling.shared_bytes,
+            draws=epilogue.dropouts if bound.dropout_slots else 0,
+            info=tiling.name,
+        )
+
+
+def describe(
+    bound: Bound, x: Tensor, w: Tensor, tiling: ProductTiling
+) -> tuple[Variant, ArgumentWriter] | None:
+    """The variant and the argument of a call, or None where a kernel of this kind cannot run it.
+
+    Args:
+        bound: The call of the STORE, on a product that need not be there.
+        x: The factor of shape (..., K).
+        w: The factor of shape (N, K).
+        tiling: The form of the kernel.
+    """
+    op = bound.op
+    x_matrix = _factor(x, 0, tiling.rows)
+    w_matrix = _factor(w, len(op.slots) + 1, tiling.cols // 2)
+    if x_matrix is None or w_matrix is None or bound.compute is not torch.float32:
+        return None
+    if isinstance(bound.generator, Tensor) or bound.whole is not None or bound.tables:
+        return None
+    inputs, outputs = parts_of(bound)
+    del inputs["x"]
+    drawn = row_numbers(bound)
+    geometry = placed(bound, [*inputs.values(), *outputs.values()], drawn)
+    if None in geometry.placed or [*geometry.order] != sorted(geometry.order):
+        return None  # rows must come as the product has them
+    geometry = padded(geometry, rank_of(bound, geometry.sizes))
+    columns = geometry.columns
+    places = iter(geometry.placed)
+    operands: dict[str, View | Number] = {
+        name: view_of(part, next(places), _WIDTH, columns) for name, part in inputs.items()
+    }
+    for name, value in bound.operands.items():
+        if name not in inputs:
+            operands[name] = Number(op.slots[name], isinstance(value, int))
+    views = {name: view_of(part, next(places), _WIDTH, columns) for name, part in outputs.items()}
+    write = ArgumentWriter(
+        compute="float",
+        sizes=geometry.sizes,
+        columns=columns,
+        queries=queries(bound),
+        operands=operands,
+        outputs=views,
+        maps=row_maps(bound, places, drawn),
+        slots=op.slots,
+    )
+    members = declared(bound, write, geometry)
+    members.append(Member(write.output("y"), "y"))
+    members += write_factors(write, _runtime.TENSOR_MAP, x_matrix, w_matrix, tiling)
+    variant = Variant(
+        arch=_ARCH,
+        schedule=tiling.storage,
+        tile=tiling,
+        members=tuple(members),
+        words=len(write.words),
+        op="Linear",
+        headers=tuple(op.headers()),
+        load=bound.load,
+        store=bound.store,
+        dtype=x.dtype,
+        declaration=op.declaration,
+        definitions=op.definitions,
+        entry="product",
+    )
+    return variant, write
+
+
+def _factor(factor: Tensor, slot: int, box: int) -> Factor | None:
+    """A factor as a matrix that bulk copies can read; None where they cannot."""
+    columns = factor.shape[-1]
+    try:
+        matrix = factor.view(-1, columns)
+    except RuntimeError:
+        return None  # rows that are not evenly apart
+    pitch = matrix.stride(0) * factor.element_size()
+    if matrix.stride(1) != 1 or pitch % 16 or factor.data_ptr() % 16:
+        return None
+    return Factor(slot, matrix.shape[0], columns, pitch, box, _KINDS[factor.dtype])

@@ -1,0 +1,98 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runs a STORE for packs of a tile of a product. Few warps do that, so nothing hides the latency of an
+// instruction but the instructions beside it: operands are read ahead, and several packs go through
+// each functor together.
+#pragma once
+
+#include <fusedops/functor/compose.cuh>
+#include <fusedops/gemm/exchange.cuh>
+#include <fusedops/row/ahead.cuh>
+
+namespace fusedops {
+
+#if defined(FUSEDOPS_CUDA)
+
+namespace gemm {
+
+/// The columns of a pack: what one access of 16-bit elements has.
+inline constexpr int kPack = 8;
+
+template <int kValue>
+struct Constant {
+  static constexpr int value = kValue;
+};
+
+/// Calls f with 0, 1, ... kCount - 1 as constants.
+template <int kCount, int kFirst = 0, class F>
+__device__ __forceinline__ void unrolled(const F& f) {
+  f(Constant<kFirst>{});
+  if constexpr (kFirst + 1 < kCount) unrolled<kCount, kFirst + 1>(f);
+}
+
+/// kPacks packs of a thread.
+template <class Index, int kPacks>
+struct Packs {
+  float values[kPacks][kPack];
+  Index rows[kPacks];
+  int64_t cols[kPacks];
+  OperandsAhead operands[kPacks];
+
+  /// Issues the reads of the operands.
+  template <class Functors>
+  __device__ __forceinline__ void issue(const Functors& chain) {
+    FUSEDOPS_UNROLL
+    for (int p = 0; p < kPacks; ++p) {
+      float none[kPack];
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < kPack; ++i) none[i] = 0;
+      chain.values(none, AheadRow<Index, true>(rows[p], operands[p]), cols[p]);
+    }
+  }
+  /// Runs the STORE.
+  template <class Target, class Functors>
+  __device__ __forceinline__ void store(const Store<Target, Functors>& to) {
+    int read[kPacks];  // of the operands, in words
+    FUSEDOPS_UNROLL
+    for (int p = 0; p < kPacks; ++p) read[p] = 0;
+    run(to.chain, read);
+    FUSEDOPS_UNROLL
+    for (int p = 0; p < kPacks; ++p) to.target.write(values[p], rows[p], cols[p]);
+  }
+
+ private:
+  template <int kFirst, class F, class... Rest>
+  __device__ __forceinline__ void run(const Chain<kFirst, F, Rest...>& chain, int (&read)[kPacks]) {
+    FUSEDOPS_UNROLL
+    for (int p = 0; p < kPacks; ++p) {
+      const AheadRow<Index, false> row(rows[p], operands[p], read[p]);
+      chain.first(values[p], detail::row_for<F>(row), cols[p]);
+      read[p] = row.next;
+    }
+    run(chain.rest, read);
+  }
+  template <int kFirst>
+  __device__ __forceinline__ void run(const Chain<kFirst>&, int (&)[kPacks]) {}
+};
+
+/// Prefetches what a STORE reads for a tile, by all lanes of one warp.
+template <int kTileM, int kTileN, class Functors, class Rows>
+__device__ __forceinline__ void prefetch_operands(const Functors& chain, const Rows& rows, int row,
+                                                  int col) {
+  constexpr int kCols = 64, kAcross = kTileN / kCols;
+#pragma unroll 1
+  for (int i = threadIdx.x % 32; i < kTileM * kAcross; i += 32) {
+    float none[kPack];
+    FUSEDOPS_UNROLL
+    for (int c = 0; c < kPack; ++c) none[c] = 0;
+    const PrefetchRow<typename Rows::Index, kCols> lines(rows.index(row + i / kAcross));
+    chain.values(none, lines, int64_t(col + i % kAcross * kCols));
+  }
+}
+
+}  // namespace gemm
+
+#endif  // FUSEDOPS_CUDA
+
+}  // namespace fusedops

@@ -1,0 +1,151 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The ring of stages through which one producer hands parts of x and w to the warps that multiply.
+// Each stage has 64 of the K numbers of a tile's rows. The two blocks of a cluster share w: each copies
+// one half of its rows to both. PTX ISA, "cp.async.bulk.tensor", "mbarrier".
+#pragma once
+
+#include <fusedops/core/cluster.cuh>
+#include <fusedops/gemm/tile_order.cuh>
+
+namespace fusedops {
+
+#if defined(FUSEDOPS_CUDA)
+
+namespace gemm {
+
+/// A CUtensorMap, which the driver encodes.
+struct alignas(64) TensorMap {
+  uint64_t words[16];
+};
+
+/// The numbers of K in a stage: 128 bytes, the width of the swizzle.
+inline constexpr int kStageK = 64;
+
+/// The mbarrier of cluster.cuh for any number of arrivals, also from the other block.
+struct StageBarrier : Barrier {
+  __device__ __forceinline__ void make(int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(detail::shared_address(this)),
+                 "r"(arrivals));
+  }
+  /// Arrives at the barrier that lies at this address in the block of this rank.
+  __device__ __forceinline__ void arrive_in_block(int rank) {
+    asm volatile(
+        "{\n"
+        ".reg .b32 other;\n"
+        "mapa.shared::cluster.u32 other, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [other];\n"
+        "}\n" ::"r"(detail::shared_address(this)),
+        "r"(rank)
+        : "memory");
+  }
+  /// wait() for one thread alone.
+  __device__ __forceinline__ void wait_alone(uint32_t parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred ended;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1;\n"
+        "@!ended bra again;\n"
+        "}\n" ::"r"(detail::shared_address(this)),
+        "r"(parity)
+        : "memory");
+  }
+};
+
+/// Copies a box of the tensor, from column `k` and row `row` on, to shared memory of this block.
+__device__ __forceinline__ void copy_box(const TensorMap& map, StageBarrier& barrier, void* to,
+                                         int k, int row) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4}], [%2];" ::"r"(detail::shared_address(to)),
+      "l"(&map), "r"(detail::shared_address(&barrier)), "r"(k), "r"(row)
+      : "memory");
+}
+/// The same to both blocks of the cluster.
+__device__ __forceinline__ void copy_box_to_both(const TensorMap& map, StageBarrier& barrier,
+                                                 void* to, int k, int row) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%4, %5}], [%2], %3;" ::"r"(detail::shared_address(to)),
+      "l"(&map), "r"(detail::shared_address(&barrier)), "h"(uint16_t(3)), "r"(k), "r"(row)
+      : "memory");
+}
+
+/// The place in the ring, and the parity of its trip.
+template <int kStages>
+struct StageIndex {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ void next() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+  __device__ __forceinline__ void skip(int steps) {
+    const int to = stage + steps;
+    parity ^= (to / kStages) & 1;
+    stage = to % kStages;
+  }
+};
+
+/// The ring in shared memory. kReaders: the warps of a block that read a stage.
+template <int kTileM, int kTileN, int kStages, int kReaders>
+struct Ring {
+  static constexpr int kBytesX = kTileM * kStageK * 2, kBytesW = kTileN * kStageK * 2;
+  static constexpr int kBytes = kBytesX + kBytesW;
+  static constexpr int kBarriers = 2 * kStages * 8, kScratch = 8 * 1024;
+  static constexpr int kShared = 1024 + kStages * kBytes + kScratch + kBarriers;
+
+  char* stages;
+  StageBarrier* full;
+  StageBarrier* empty;
+
+  __device__ __forceinline__ explicit Ring(char* memory) {
+    const uint32_t begins = detail::shared_address(memory);
+    stages = memory + (1024 - begins % 1024) % 1024;  // where the swizzle's pattern begins
+    full = reinterpret_cast<StageBarrier*>(stages + kStages * kBytes + kScratch);
+    empty = full + kStages;
+  }
+  /// By one thread, before a barrier of the cluster.
+  __device__ __forceinline__ void make() {
+    for (int s = 0; s < kStages; ++s) {
+      full[s].make(1);
+      empty[s].make(2 * kReaders);
+    }
+    Barrier::made();
+  }
+  /// By the one thread that produces.
+  __device__ __forceinline__ void fill(StageIndex<kStages> at, const TensorMap& x,
+                                       const TensorMap& w, int k, int row, int col) {
+    const int rank = rank_in_cluster();
+    StageBarrier& barrier = full[at.stage];
+    empty[at.stage].wait_alone(at.parity ^ 1);
+    barrier.expect(kBytes);
+    char* to = stages + at.stage * kBytes;
+    copy_box(x, barrier, to, k, row);
+    copy_box_to_both(w, barrier, to + kBytesX + rank * (kBytesW / 2), k, col + rank * (kTileN / 2));
+  }
+  /// By all lanes of a warp that has read the stage for the last time.
+  __device__ __forceinline__ void release(int stage) {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    if (lane < 2) empty[stage].arrive_in_block(lane);
+  }
+  /// The address of memory beside the stages, for exchanges among lanes.
+  __device__ __forceinline__ uint32_t scratch(int at) const {
+    return detail::shared_address(stages) + kStages * kBytes + at;
+  }
+  __device__ __forceinline__ uint32_t x(int stage) const {
+    return detail::shared_address(stages) + stage * kBytes;
+  }
+  __device__ __forceinline__ uint32_t w(int stage) const { return x(stage) + kBytesX; }
+};
+
+}  // namespace gemm
+
+#endif  // FUSEDOPS_CUDA
+
+}  // namespace fusedops

@@ -1,0 +1,70 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The order in which a persistent kernel works on the tiles of a product. A cluster of two blocks has
+// two tiles of a column of tiles. Clusters that run at the same time share rows of x and of w in the
+// L2 cache: they go down `group` pairs of tiles, then to the next column.
+//
+// A tile that would exceed the matrix begins earlier, so that it ends with it: all tiles are whole, and
+// elements that two tiles share are computed twice, to the same bits.
+#pragma once
+
+#include <fusedops/core/config.cuh>
+
+namespace fusedops {
+
+#if defined(FUSEDOPS_CUDA)
+
+namespace gemm {
+
+/// The place of this block in its cluster. Read anew where it is needed: uniform registers are few.
+__device__ __forceinline__ int rank_in_cluster() {
+  int rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+/// The lane in its warp, read anew, too: what is kept from one tile to the next would be spilled.
+__device__ __forceinline__ int lane_of_warp() {
+  int lane;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+  return lane;
+}
+
+template <int kTileM, int kTileN>
+struct TileOrder {
+  int rows, cols, group;
+
+  /// The number of pairs of tiles.
+  __device__ __forceinline__ int count() const {
+    int m = rows, n = cols;
+    asm volatile("" : "+r"(m), "+r"(n));
+    return across(n) * pairs(m);
+  }
+
+  struct Tile {
+    int row, col;  // the first ones
+  };
+  __device__ __forceinline__ Tile at(int number) const {
+    int m = rows, n = cols;
+    // Computed here, in registers of each thread, which are many; a warp's shared ones are few.
+    asm volatile("" : "+r"(number), "+r"(m), "+r"(n));
+    const int of_group = group * across(n);
+    const int nth = number / of_group, rest = number - nth * of_group;
+    const int height = min(group, pairs(m) - nth * group);
+    const int column = rest / height;
+    const int pair = nth * group + rest - column * height;
+    return {min((pair * 2 + rank_in_cluster()) * kTileM, m - kTileM),
+            min(column * kTileN, n - kTileN)};
+  }
+
+ private:
+  __device__ __forceinline__ static int across(int n) { return (n + kTileN - 1) / kTileN; }
+  __device__ __forceinline__ static int pairs(int m) { return (m + 2 * kTileM - 1) / (2 * kTileM); }
+};
+
+}  // namespace gemm
+
+#endif  // FUSEDOPS_CUDA
+
+}  // namespace fusedops

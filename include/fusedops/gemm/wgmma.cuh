@@ -1,0 +1,111 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The instruction wgmma of sm_90a: a warpgroup, which is four warps, multiplies a tile of 64 x 16 by
+// one of 16 x N, both in shared memory, and adds the product to N / 2 registers of each thread.
+// PTX ISA, "wgmma.mma_async". Both factors are K-major: the 16 numbers that meet lie side by side.
+#pragma once
+
+#include <fusedops/core/dtype.cuh>
+
+namespace fusedops {
+
+#if defined(FUSEDOPS_CUDA)
+
+namespace gemm {
+
+/// Before the first product, and after the registers of a sum were touched by other instructions.
+__device__ __forceinline__ void wgmma_fence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+/// Closes the group of the products since the last call.
+__device__ __forceinline__ void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+/// Waits until at most kGroups groups are not complete.
+template <int kGroups>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroups) : "memory");
+}
+
+/// Keeps the compiler from moving accesses to a sum across this line.
+template <int kRegisters>
+__device__ __forceinline__ void wgmma_keep(float (&sum)[kRegisters]) {
+  FUSEDOPS_UNROLL
+  for (int i = 0; i < kRegisters; ++i) asm volatile("" : "+f"(sum[i])::"memory");
+}
+
+/// Describes a tile in shared memory: rows of 128 bytes, whose 16-byte words are exchanged in the
+/// pattern of 128 bytes that a bulk tensor copy writes. 32 bytes along a row are 2 more.
+__device__ __forceinline__ uint64_t wgmma_tile(uint32_t shared) {
+  return uint64_t(shared >> 4 & 0x3fff) | uint64_t(1) << 16 | uint64_t(1024 >> 4) << 32 |
+         uint64_t(1) << 62;
+}
+
+// The registers of a sum as operands of an instruction.
+#define FUSEDOPS_SUM_8(i)                                                               \
+  "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]), \
+      "+f"(sum[i + 5]), "+f"(sum[i + 6]), "+f"(sum[i + 7])
+#define FUSEDOPS_SUM_32(i) \
+  FUSEDOPS_SUM_8(i), FUSEDOPS_SUM_8(i + 8), FUSEDOPS_SUM_8(i + 16), FUSEDOPS_SUM_8(i + 24)
+#define FUSEDOPS_WGMMA(columns, type, sums, a, b, add)                                          \
+  "{\n"                                                                                         \
+  ".reg .pred adds;\n"                                                                          \
+  "setp.ne.b32 adds, " add                                                                      \
+  ", 0;\n"                                                                                      \
+  "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" sums "}, " a ", " b \
+  ", adds, 1, 1, 0, 0;\n"                                                                       \
+  "}\n"
+#define FUSEDOPS_SUMS_64                                                             \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, " \
+  "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, " \
+  "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, " \
+  "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define FUSEDOPS_SUMS_128                                                                \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "     \
+  "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, "     \
+  "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "     \
+  "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, "     \
+  "%66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, "     \
+  "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, "     \
+  "%98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "   \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, " \
+  "%126, %127"
+
+/// sum += a @ b.T, or sum = a @ b.T where `adds` is false, for a tile b of 2 kRegisters rows.
+template <class T, int kRegisters>
+__device__ __forceinline__ void wgmma(float (&sum)[kRegisters], uint64_t a, uint64_t b, bool adds) {
+  static_assert(kRegisters == 64 || kRegisters == 128, "tiles of 128 or 256 columns");
+  static_assert(detail::IsSame<T, half>::value || detail::IsSame<T, bfloat16>::value,
+                "factors of 16 bits");
+  constexpr bool kHalf = detail::IsSame<T, half>::value;
+  if constexpr (kRegisters == 64 && kHalf) {
+    asm volatile(FUSEDOPS_WGMMA("128", "f16", FUSEDOPS_SUMS_64, "%64", "%65", "%66")
+                 : FUSEDOPS_SUM_32(0), FUSEDOPS_SUM_32(32)
+                 : "l"(a), "l"(b), "r"(int(adds)));
+  } else if constexpr (kRegisters == 64) {
+    asm volatile(FUSEDOPS_WGMMA("128", "bf16", FUSEDOPS_SUMS_64, "%64", "%65", "%66")
+                 : FUSEDOPS_SUM_32(0), FUSEDOPS_SUM_32(32)
+                 : "l"(a), "l"(b), "r"(int(adds)));
+  } else if constexpr (kHalf) {
+    asm volatile(FUSEDOPS_WGMMA("256", "f16", FUSEDOPS_SUMS_128, "%128", "%129", "%130")
+                 : FUSEDOPS_SUM_32(0), FUSEDOPS_SUM_32(32), FUSEDOPS_SUM_32(64), FUSEDOPS_SUM_32(96)
+                 : "l"(a), "l"(b), "r"(int(adds)));
+  } else {
+    asm volatile(FUSEDOPS_WGMMA("256", "bf16", FUSEDOPS_SUMS_128, "%128", "%129", "%130")
+                 : FUSEDOPS_SUM_32(0), FUSEDOPS_SUM_32(32), FUSEDOPS_SUM_32(64), FUSEDOPS_SUM_32(96)
+                 : "l"(a), "l"(b), "r"(int(adds)));
+  }
+}
+
+#undef FUSEDOPS_SUM_8
+#undef FUSEDOPS_SUM_32
+#undef FUSEDOPS_SUMS_64
+#undef FUSEDOPS_SUMS_128
+#undef FUSEDOPS_WGMMA
+
+}  // namespace gemm
+
+#endif  // FUSEDOPS_CUDA
+
+}  // namespace fusedops

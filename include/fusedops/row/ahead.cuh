@@ -1,0 +1,94 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Operands of a pack that are read before the values are there. A kernel that computes its values by
+// itself, as a product does, has nothing to wait for when it comes to the functors but their operands.
+// So functors run twice: first to issue the reads, into registers, then with the values. The first run
+// computes nothing that is used and writes nothing, so that a compiler leaves the reads alone of it.
+#pragma once
+
+#include <fusedops/core/memory.cuh>
+#include <fusedops/row/index.cuh>
+
+namespace fusedops {
+
+#if defined(FUSEDOPS_CUDA)
+
+/// What was read for one pack. Reads beyond it are made when their values are needed.
+struct OperandsAhead {
+  static constexpr int kWords = 16;
+  uint32_t words[kWords];
+};
+
+/// A row whose reads go to registers (kIssues), or are taken from there. Reads come in the same order
+/// both times; the positions are constants after inlining.
+template <class Index, bool kIssues>
+struct AheadRow : Index {
+  OperandsAhead& operands;
+  mutable int next;  // the word of the next read
+
+  __device__ __forceinline__ AheadRow(const Index& row, OperandsAhead& to, int first = 0)
+      : Index(row), operands(to), next(first) {}
+
+  template <int W, class T>
+  __device__ __forceinline__ Pack<T, W> read(const T* from) const {
+    constexpr int kBytes = sizeof(T) * W, kWords = (kBytes + 3) / 4;
+    if (next + kWords > OperandsAhead::kWords) return read_input<W>(from);
+    uint32_t* at = operands.words + next;
+    next += kWords;
+    if constexpr (kBytes < 4) {
+      using Bits = typename detail::Raw<kBytes>::type;
+      if constexpr (!kIssues) return bit_cast<Pack<T, W>>(static_cast<Bits>(at[0]));
+      const Pack<T, W> pack = read_input<W>(from);
+      at[0] = bit_cast<Bits>(pack);
+      return pack;
+    } else {
+      struct Words {
+        uint32_t at[kWords];
+      };
+      Words words;
+      if constexpr (kIssues) {
+        words = bit_cast<Words>(read_input<W>(from));
+        FUSEDOPS_UNROLL
+        for (int i = 0; i < kWords; ++i) at[i] = words.at[i];
+      } else {
+        FUSEDOPS_UNROLL
+        for (int i = 0; i < kWords; ++i) words.at[i] = at[i];
+      }
+      return bit_cast<Pack<T, W>>(words);
+    }
+  }
+};
+
+/// A row of which kCols columns are prefetched into the L2 cache where a pack would be read: the lines
+/// that begin there, of kCols elements.
+template <class Index, int kCols>
+struct PrefetchRow : Index {
+  __device__ __forceinline__ explicit PrefetchRow(const Index& row) : Index(row) {}
+
+  template <int W, class T>
+  __device__ __forceinline__ Pack<T, W> read(const T* from) const {
+    FUSEDOPS_UNROLL
+    for (int at = 0; W > 1 && at < kCols * int(sizeof(T)); at += 128) {
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(reinterpret_cast<const char*>(from) + at));
+    }
+    return Pack<T, W>{};
+  }
+};
+
+namespace detail {
+
+template <class Index, bool kIssues>
+struct ReadsAhead<AheadRow<Index, kIssues>> {
+  static constexpr bool value = true, kOnlyIssues = kIssues, kPrefetches = false;
+};
+template <class Index, int kCols>
+struct ReadsAhead<PrefetchRow<Index, kCols>> {
+  static constexpr bool value = true, kOnlyIssues = true, kPrefetches = true;
+};
+
+}  // namespace detail
+
+#endif  // FUSEDOPS_CUDA
+
+}  // namespace fusedops

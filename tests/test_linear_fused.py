@@ -1,0 +1,204 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Linear as one kernel: its code for sm_90a, results against float64, and when it is not taken."""
+
+import contextlib
+import dataclasses
+import math
+
+import pytest
+import torch
+from cases import randn, same_bits, thorough
+from torch.nn import functional
+
+import fusedops as fo
+from fusedops.generate.product import TILINGS
+from fusedops.generate.views import STORAGE
+from fusedops.jit import nvrtc
+from fusedops.product import fused
+from fusedops.product.choice import choose
+
+
+@fo.functor
+def gelu(v):
+    return functional.gelu(v, approximate="tanh")
+
+
+STORES = {
+    "gelu": [fo.Bias("b"), gelu()],
+    "dropout": [fo.Bias("b"), fo.Dropout("p")],
+    "saving": [fo.Bias("b"), fo.Dropout("p"), fo.Residual("r", 0.5, save="stream")],
+    "tap": [fo.Scale("row"), gelu(), fo.Tap("act"), fo.Residual("r")],
+}
+P, SEED, OFFSET = 0.3, 5, 64
+
+
+def case(dtype, device="cpu", shape=(3, 100), n=264, k=200):
+    """x, w, and operands that all rows share, that are one a row, and of the product's size."""
+    x = randn(*shape, k, dtype=dtype, device=device, seed=1)
+    w = randn(n, k, dtype=dtype, device=device, seed=2)
+    operands = {
+        "b": randn(n, dtype=dtype, device=device, seed=3),
+        "row": randn(*shape, 1, dtype=dtype, device=device, seed=4),
+        "r": randn(shape[-1], n, dtype=dtype, device=device, seed=5),  # broadcast over the batch
+        "p": P,
+    }
+    return x, w, operands
+
+
+def of(op, operands):
+    return {key: operands[key] for key in op.slots}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, *thorough(torch.bfloat16)], ids=str)
+@pytest.mark.parametrize("tiling", TILINGS)
+@pytest.mark.parametrize("store", ["gelu", "saving", *thorough("dropout", "tap")])
+def test_registers_do_not_spill_and_products_are_not_serialized(store, tiling, dtype):
+    op = fo.Linear(store=STORES[store])
+    x, w, operands = case(dtype)
+    z = torch.empty(op.shape(x, w), dtype=dtype)
+    bound = op.epilogue.bind(z, of(op, operands))
+    made = dataclasses.replace(TILINGS[tiling], dtype=STORAGE[dtype])
+    variant, write = fused.describe(bound, x, w, made)
+    assert variant.arch == "sm_90a"
+    assert len(write.words) == variant.words
+    _, log = nvrtc.compile_cuda(variant.source, variant.arch, [nvrtc.RESOURCES])
+    assert "registers" in log, "no report, so that nothing would be found"
+    assert "C75" not in log, log  # wgmma that waits for one another, or for what ptxas adds
+    spilled = [line for line in log.splitlines() if "spill" in line]
+    assert spilled, log
+    assert all("0 bytes spill stores, 0 bytes spill loads" in line for line in spilled), log
+
+
+def test_what_bulk_copies_cannot_read_is_left_to_two_kernels():
+    x, w, operands = case(torch.float16)
+    op = fo.Linear(store=STORES["gelu"])
+    made = TILINGS["Interleaved"]
+    bound = op.epilogue.bind(torch.empty(op.shape(x, w), dtype=x.dtype), of(op, operands))
+    assert fused.describe(bound, x, w, made) is not None
+    apart = x.new_empty(3, 100, 400)[..., ::2]
+    odd = x.new_empty(3, 100, 201)[..., :200]
+    uneven = x.new_empty(3, 104, 200)[:, :100]
+    shifted = x.new_empty(300 * 200 + 1)[1:].view(3, 100, 200)
+    for given in (apart, odd, uneven, shifted):
+        assert fused.describe(bound, given, w, made) is None
+    double = op.epilogue.bind(torch.empty(3, 100, 264, dtype=torch.float64), {"b": operands["b"]})
+    assert fused.describe(double, x, w, made) is None
+
+
+def test_masks_are_left_to_two_kernels():
+    assert fused._able(fo.Linear(store=STORES["saving"]))
+    assert not fused._able(fo.Linear(store=[fo.Mask("m")]))
+
+
+@contextlib.contextmanager
+def forced(monkeypatch, tiling):
+    """All shapes have one kernel of this tiling, or none where it is None."""
+    with monkeypatch.context() as patched:
+        patched.setattr(fused, "choose", lambda *call: tiling and TILINGS[tiling])
+        fused._chosen.cache_clear()
+        yield
+    fused._chosen.cache_clear()
+
+
+def test_one_kernel_is_chosen_where_it_was_measured_to_win():
+    light, heavy = (fo.Linear(store=STORES[key]).store for key in ("gelu", "saving"))
+    assert choose(light, 16384, 1024, 1024, wide=False) is TILINGS["Interleaved"]
+    assert choose(light, 10007, 3000, 1000, wide=False) is TILINGS["Interleaved"]
+    assert choose(light, 512, 4096, 4096, wide=False) is None  # too few tiles
+    assert choose(light, 16384, 1024, 1024, wide=True) is None
+    assert choose(light, 16384, 1024, 1004, wide=False) is None
+    assert choose(light, 100, 65536, 1024, wide=False) is None
+    assert choose(heavy, 16384, 1024, 1024, wide=False) is None
+
+
+def needs_hopper():
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("wgmma is an instruction of sm_90a")
+
+
+def allowed(op, x, w, operands):
+    """The outputs in float64, and how far each element may be off (docs/gemm.md)."""
+    u = torch.finfo(x.dtype).eps / 2
+    double = {k: v.double() if isinstance(v, torch.Tensor) else v for k, v in operands.items()}
+    z = x.double() @ w.double().mT
+    off = u * z.abs() + math.sqrt(w.shape[1]) * 2.0**-23 * (x.double().abs() @ w.double().abs().mT)
+    run = [
+        op.epilogue.unfused(at, **double, generator=(SEED, OFFSET)) for at in (z, z + off, z - off)
+    ]
+    truth, *ends = [(one,) if isinstance(one, torch.Tensor) else one for one in run]
+    bounds = [
+        torch.stack([(end[i] - at).abs() for end in ends]).amax(0)
+        + (u + 4e-6) * (1 + 1e-3) * at.abs()
+        + 4e-6
+        for i, at in enumerate(truth)
+    ]
+    return truth, bounds
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("tiling", TILINGS)
+@pytest.mark.parametrize("store", STORES)
+def test_against_float64(store, tiling, dtype, monkeypatch):
+    """Whole and ragged shapes, fewer tiles than clusters and more, K that no stage divides."""
+    needs_hopper()
+    op = fo.Linear(store=STORES[store])
+    shapes = (((3, 100), 264, 200), ((128,), 256, 8), ((4096,), 1024, 1024), ((5, 999), 1000, 1032))
+    for shape, n, k in shapes:
+        x, w, operands = case(dtype, "cuda", shape, n, k)
+        w *= k**-0.5
+        operands = of(op, operands)
+        truth, bounds = allowed(op, x, w, operands)
+        out = [torch.full_like(x.new_empty(*shape, n), math.nan) for _ in truth]
+        with forced(monkeypatch, tiling), torch.no_grad():
+            assert tiling in str(op.explain(x, w, **operands).vehicle)
+            op(x, w, **operands, out=out, generator=(SEED, OFFSET))
+            again = op(x, w, **operands, generator=(SEED, OFFSET))
+        again = (again,) if isinstance(again, torch.Tensor) else again
+        for got, once_more, want, bound in zip(out, again, truth, bounds, strict=True):
+            assert got.isfinite().all()
+            worst = ((got.double() - want).abs() / bound).amax()
+            assert worst <= 1, (shape, n, k, worst)
+            assert same_bits(got, once_more)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tiling", TILINGS)
+def test_dropout_drops_the_same_elements(tiling, monkeypatch):
+    needs_hopper()
+    op = fo.Linear(store=STORES["dropout"])
+    x, w, operands = case(torch.float16, "cuda", (1000,), 520, 128)
+    operands = {"b": torch.full_like(operands["b"], 1000.0), "p": P}
+    with forced(monkeypatch, tiling), torch.no_grad():
+        y = op(x, w, **operands, generator=(SEED, OFFSET))
+        all_kept = op(x, w, **operands, training=False)
+    kept = op.dropout_mask((1000, 520), SEED, OFFSET, P).cuda()
+    assert torch.equal(y != 0, kept)
+    assert (all_kept != 0).all()
+
+
+@pytest.mark.gpu
+def test_gradients_and_graphs_are_those_of_two_kernels(monkeypatch):
+    needs_hopper()
+    op = fo.Linear(store=STORES["saving"])
+    x, w, operands = case(torch.float16, "cuda", (256,), 512, 256)
+    operands = of(op, operands) | {"r": randn(256, 512, dtype=torch.float16, device="cuda", seed=8)}
+    results = []
+    for tiling in (None, "Interleaved"):
+        leaf = x.clone().requires_grad_()
+        with forced(monkeypatch, tiling):
+            y, _ = op(leaf, w, **operands, generator=(SEED, OFFSET))
+            y.sum().backward()
+        results.append((y.detach(), leaf.grad))
+    assert all(same_bits(one, other) for one, other in zip(*results, strict=True))
+    with forced(monkeypatch, "Interleaved"), torch.no_grad():
+        op(x, w, **operands)  # built before the capture
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y, _ = op(x, w, **operands)
+        graph.replay()
+        first = y.clone()
+        graph.replay()
+    assert first.isfinite().all()
+    assert not torch.equal(first, y)  # each replay draws anew
