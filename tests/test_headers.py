@@ -282,6 +282,7 @@ def test_what_stands_at_the_head(header):
     assert text.count("#pragma once") == 1
     macros = set(re.findall(r"^\s*#\s*define\s+(\w+)", text, re.MULTILINE))
     assert all(macro.startswith("FUSEDOPS_") for macro in macros)
+    macros -= set(re.findall(r"^\s*#\s*undef\s+(\w+)", text, re.MULTILINE))
     assert not macros or header == "fusedops/core/config.cuh", (
         f"macros belong to config.cuh: {macros}"
     )

@@ -32,7 +32,7 @@ from fusedops.run.placing import parts_of, placed, queries, row_maps, row_number
 from fusedops.run.reading import padded, rank_of
 
 if TYPE_CHECKING:
-    from fusedops.product.linear import Linear
+    from fusedops.product.single import SingleProduct
 
 __all__ = ["FusedLinear", "describe", "tiling_of"]
 
@@ -45,7 +45,7 @@ _ARCH = "sm_90a"
 
 
 def tiling_of(
-    op: Linear, x: Tensor, w: Tensor, arguments: Mapping[str, Any]
+    op: SingleProduct, x: Tensor, w: Tensor, arguments: Mapping[str, Any]
 ) -> ProductTiling | None:
     """The tiling of one kernel for a call, or None where two kernels are to be run.
 
@@ -65,7 +65,13 @@ def tiling_of(
 
 @functools.lru_cache(maxsize=4096)
 def _chosen(
-    op: Linear, rows: int, n: int, k: int, wide: bool, dtype: torch.dtype, device: torch.device
+    op: SingleProduct,
+    rows: int,
+    n: int,
+    k: int,
+    wide: bool,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> ProductTiling | None:
     if Target.of(device).arch != "sm_90" or not _able(op):
         return None
@@ -74,7 +80,7 @@ def _chosen(
     return None if tiling is None else dataclasses.replace(tiling, dtype=STORAGE[dtype])
 
 
-def _able(op: Linear) -> bool:
+def _able(op: SingleProduct) -> bool:
     """Whether a tile of a product can run the functors: each element by itself, none masked."""
     epilogue = op.epilogue
     chain = (*epilogue.load, *epilogue.store)
@@ -93,7 +99,7 @@ class FusedLinear:
         op: The layer.
     """
 
-    def __init__(self, op: Linear) -> None:
+    def __init__(self, op: SingleProduct) -> None:
         self._op = op
         epilogue = op.epilogue
         kinds = [*epilogue.kinds, ("w", _runtime.SLOT_TENSOR)]
