@@ -35,9 +35,6 @@ BACKWARD = (32, 16)
 OCCUPANCY: Table = ((16, 0), (None, 896))
 OCCUPANCY_OF_SUMS = 1024
 
-#: Bytes of the widest vector access.
-WIDEST = 16
-
 #: Threads per SM of blocks that visit one row after another.
 PERSISTENT = 1024
 
@@ -129,17 +126,6 @@ def _tile(row: Row, columns: int, values: tuple[int, int]) -> Tile:
     return Tile(threads, packs, width, chunks, threads * packs * width)
 
 
-def _prefetch(row: Row, tile: Tile, gpu: Gpu) -> str:
-    """How a block prefetches its next row.
-
-    Each thread tests for each of its packs whether it is the first of a cache line. Of narrow packs
-    there are so many that this was half of the instructions of 30522 columns of 16 bits.
-    """
-    if tile.width * row.element_bytes == WIDEST:
-        return "per_thread"
-    return "bulk" if gpu.bulk_copies else "per_line"
-
-
 def _made(
     row: Row,
     rung: Rung,
@@ -159,7 +145,7 @@ def _made(
             persistent_threads_per_sm=min(PERSISTENT, gpu.threads_per_sm),
         )
         if summed:  # a block visits its rows one after another
-            launch = launch._replace(prefetch=_prefetch(row, tile, gpu), prefetch_distance=1)
+            launch = launch._replace(prefetch="per_thread", prefetch_distance=1)
     if streams:
         launch = launch._replace(sum_storage="memory")
     return Schedule(
