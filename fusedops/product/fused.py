@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,13 +26,11 @@ from fusedops.generate.variant import Variant
 from fusedops.generate.views import STORAGE, Number, View, view_of
 from fusedops.jit import env
 from fusedops.product.choice import choose
+from fusedops.product.single import SingleProduct
 from fusedops.run.forward import DLPACK
 from fusedops.run.kernel_members import declared
 from fusedops.run.placing import parts_of, placed, queries, row_maps, row_numbers
 from fusedops.run.reading import padded, rank_of
-
-if TYPE_CHECKING:
-    from fusedops.product.linear import Linear
 
 __all__ = ["FusedLinear", "describe", "tiling_of"]
 
@@ -45,7 +43,7 @@ _ARCH = "sm_90a"
 
 
 def tiling_of(
-    op: Linear, x: Tensor, w: Tensor, arguments: Mapping[str, Any]
+    op: SingleProduct, x: Tensor, w: Tensor, arguments: Mapping[str, Any]
 ) -> ProductTiling | None:
     """The tiling of one kernel for a call, or None where two kernels are to be run.
 
@@ -65,7 +63,13 @@ def tiling_of(
 
 @functools.lru_cache(maxsize=4096)
 def _chosen(
-    op: Linear, rows: int, n: int, k: int, wide: bool, dtype: torch.dtype, device: torch.device
+    op: SingleProduct,
+    rows: int,
+    n: int,
+    k: int,
+    wide: bool,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> ProductTiling | None:
     if Target.of(device).arch != "sm_90" or not _able(op):
         return None
@@ -74,7 +78,7 @@ def _chosen(
     return None if tiling is None else dataclasses.replace(tiling, dtype=STORAGE[dtype])
 
 
-def _able(op: Linear) -> bool:
+def _able(op: SingleProduct) -> bool:
     """Whether a tile of a product can run the functors: each element by itself, none masked."""
     epilogue = op.epilogue
     chain = (*epilogue.load, *epilogue.store)
@@ -93,7 +97,7 @@ class FusedLinear:
         op: The layer.
     """
 
-    def __init__(self, op: Linear) -> None:
+    def __init__(self, op: SingleProduct) -> None:
         self._op = op
         epilogue = op.epilogue
         kinds = [*epilogue.kinds, ("w", _runtime.SLOT_TENSOR)]
@@ -121,13 +125,17 @@ class FusedLinear:
             plan = self._plan(x, w, arguments)
             if plan is not None:
                 return plan
-        return self._op.run_apart(x, w, arguments)
+        return self._apart(x, w, arguments)
 
     def _differentiate(self, options: dict[str, Any] | None, x: Tensor, *values: Any) -> Any:
         *others, w = values
         named = zip(self._op.epilogue.slots, others, strict=True)
         given = {name: value for name, value in named if value is not None}
-        return self._op.run_apart(x, w, {**given, **(options or {})})
+        return self._apart(x, w, {**given, **(options or {})})
+
+    def _apart(self, x: Tensor, w: Tensor, arguments: dict[str, Any]) -> Any:
+        """Run a call by torch's product and a kernel after it."""
+        return SingleProduct.run(self._op, x, w, arguments, self._op.product)
 
     def _plan(self, x: Tensor, w: Tensor, arguments: dict[str, Any]) -> Any:
         op, epilogue = self._op, self._op.epilogue

@@ -103,10 +103,6 @@ class Linear(SingleProduct):
             return self._fused(first, second, arguments)
         return super().run(first, second, arguments, product)
 
-    def run_apart(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
-        """Run a call by torch's product and a kernel after it."""
-        return super().run(first, second, arguments, self.product)
-
     def tiling(
         self, first: Tensor, second: Tensor, arguments: dict[str, Any]
     ) -> ProductTiling | None:
