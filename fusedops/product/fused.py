@@ -53,6 +53,8 @@ def tiling_of(
         return None
     n, k = w.shape
     rows = math.prod(x.shape[:-1])
+    if not type(rows) is type(n) is type(k) is int:
+        return None  # sizes of a tracer
     slots = op.slots
     wide = any(
         key in slots and isinstance(value, Tensor) and value.numel() > n
@@ -95,10 +97,14 @@ class FusedLinear:
 
     Args:
         op: The layer.
+
+    Attributes:
+        able: Whether kernels can be had: False once one was missing and there was no compiler.
     """
 
     def __init__(self, op: SingleProduct) -> None:
         self._op = op
+        self.able = True
         epilogue = op.epilogue
         kinds = [*epilogue.kinds, ("w", _runtime.SLOT_TENSOR)]
         self._call = _runtime.Dispatcher(
@@ -152,6 +158,7 @@ class FusedLinear:
         try:
             kernel = variant.kernel()
         except (MissingVariantError, CompilerNotFound, UnknownArchError):
+            self.able = False
             return None  # what two kernels need may be there
         rows, (n, _) = math.prod(x.shape[:-1]), w.shape
         outputs = [
