@@ -7,6 +7,7 @@ import os
 import hypothesis
 import pytest
 import torch
+from two_gpus import TWO_GPUS
 
 # Load on a shared machine is no property of the code, so no example has a deadline.
 hypothesis.settings.register_profile("fusedops", deadline=None, derandomize=True)
@@ -23,19 +24,6 @@ def pytest_configure(config):
     # Workers share the cores: more threads than cores would wait for one another.
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     torch.set_num_threads(max(1, torch.get_num_threads() // workers))
-
-
-#: Two GPUs by NCCL, as a parameter of `ranks`.
-TWO_GPUS = pytest.param(
-    ("nccl", 2),
-    marks=[
-        pytest.mark.gpu,
-        pytest.mark.skipif(
-            torch.cuda.device_count() < 2 or not torch.distributed.is_nccl_available(),
-            reason="needs two GPUs and NCCL",
-        ),
-    ],
-)
 
 
 @pytest.fixture(

@@ -5,9 +5,9 @@
 import pytest
 import torch
 from cases import randn
-from conftest import TWO_GPUS
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from two_gpus import TWO_GPUS
 
 import fusedops as fo
 

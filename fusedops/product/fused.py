@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,13 +26,11 @@ from fusedops.generate.variant import Variant
 from fusedops.generate.views import STORAGE, Number, View, view_of
 from fusedops.jit import env
 from fusedops.product.choice import choose
+from fusedops.product.single import SingleProduct
 from fusedops.run.forward import DLPACK
 from fusedops.run.kernel_members import declared
 from fusedops.run.placing import parts_of, placed, queries, row_maps, row_numbers
 from fusedops.run.reading import padded, rank_of
-
-if TYPE_CHECKING:
-    from fusedops.product.single import SingleProduct
 
 __all__ = ["FusedLinear", "describe", "tiling_of"]
 
@@ -55,6 +53,8 @@ def tiling_of(
         return None
     n, k = w.shape
     rows = math.prod(x.shape[:-1])
+    if not type(rows) is type(n) is type(k) is int:
+        return None  # sizes of a tracer
     slots = op.slots
     wide = any(
         key in slots and isinstance(value, Tensor) and value.numel() > n
@@ -97,10 +97,14 @@ class FusedLinear:
 
     Args:
         op: The layer.
+
+    Attributes:
+        able: Whether kernels can be had: False once one was missing and there was no compiler.
     """
 
     def __init__(self, op: SingleProduct) -> None:
         self._op = op
+        self.able = True
         epilogue = op.epilogue
         kinds = [*epilogue.kinds, ("w", _runtime.SLOT_TENSOR)]
         self._call = _runtime.Dispatcher(
@@ -127,13 +131,17 @@ class FusedLinear:
             plan = self._plan(x, w, arguments)
             if plan is not None:
                 return plan
-        return self._op.run_apart(x, w, arguments)
+        return self._apart(x, w, arguments)
 
     def _differentiate(self, options: dict[str, Any] | None, x: Tensor, *values: Any) -> Any:
         *others, w = values
         named = zip(self._op.epilogue.slots, others, strict=True)
         given = {name: value for name, value in named if value is not None}
-        return self._op.run_apart(x, w, {**given, **(options or {})})
+        return self._apart(x, w, {**given, **(options or {})})
+
+    def _apart(self, x: Tensor, w: Tensor, arguments: dict[str, Any]) -> Any:
+        """Run a call by torch's product and a kernel after it."""
+        return SingleProduct.run(self._op, x, w, arguments, self._op.product)
 
     def _plan(self, x: Tensor, w: Tensor, arguments: dict[str, Any]) -> Any:
         op, epilogue = self._op, self._op.epilogue
@@ -150,6 +158,7 @@ class FusedLinear:
         try:
             kernel = variant.kernel()
         except (MissingVariantError, CompilerNotFound, UnknownArchError):
+            self.able = False
             return None  # what two kernels need may be there
         rows, (n, _) = math.prod(x.shape[:-1]), w.shape
         outputs = [

@@ -100,7 +100,8 @@ class Linear(SingleProduct):
         ):
             if self._fused is None:
                 self._fused = FusedLinear(self)
-            return self._fused(first, second, arguments)
+            if self._fused.able:
+                return self._fused(first, second, arguments)
         return super().run(first, second, arguments, product)
 
     def tiling(

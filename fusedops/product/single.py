@@ -102,10 +102,6 @@ class SingleProduct(ProductOp):
             self._check_unread(z, arguments)
         return z
 
-    def run_apart(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
-        """Run a call by torch's product and a kernel after it."""
-        return SingleProduct.run(self, first, second, arguments, self.product)
-
     def tiling(
         self, first: Tensor, second: Tensor, arguments: dict[str, Any]
     ) -> ProductTiling | None:

@@ -112,8 +112,8 @@ def _column_parts(text: str, place: Place | None) -> ColumnParts | None:
         load = [_moved(one, place) for one in op.load]
         part = again(load, **{**op.constants, "lse": True, "empty_row": "zero"})
         join = Bias(SHIFT) if op.logarithmic else Scale(SCALE)
-        lengths = tuple(one.lengths for one in load if isinstance(one, Lengths))
-        placed = bool(lengths) or any(isinstance(one, _POSITIONED) for one in load)
+        lengths = tuple(one.lengths for one in load if type(one) is Lengths)
+        placed = bool(lengths) or any(type(one) in _POSITIONED for one in load)
         return ColumnParts(part, make(load=[join, *op.store]), numbers, streams, lengths, placed)
     if op.masked:
         return None  # how many columns of a row are left would have to be counted, too

@@ -42,7 +42,7 @@ OK(cuDevicePrimaryCtxRetain) OK(cuCtxGetCurrent) OK(cuCtxPushCurrent_v2) OK(cuCt
 OK(cuLibraryLoadData) OK(cuLibraryGetKernel) OK(cuKernelGetFunction) OK(cuKernelGetAttribute)
 OK(cuKernelSetAttribute) OK(cuThreadExchangeStreamCaptureMode)
 #ifndef OLD
-OK(cuLaunchKernelEx)
+OK(cuLaunchKernelEx) OK(cuTensorMapEncodeTiled)
 #endif
 }
 """

@@ -113,6 +113,9 @@ inline void ptx_ex2_approx_ftz_f32(float& y, float x) {
 }
 inline void ptx_rcp_approx_ftz_f32(float& y, float x) { y = flushed(1.0f / flushed(x)); }
 
+inline void ptx_mul_wide_u32(uint64_t& product, uint32_t a, uint32_t b) {
+  product = uint64_t(a) * b;
+}
 inline void ptx_prefetch_global_L2(const void*) {}
 inline void ptx_prefetch_global_L2(uint64_t) {}
 

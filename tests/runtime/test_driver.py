@@ -28,7 +28,7 @@ OK(cuDevicePrimaryCtxRetain) OK(cuCtxGetCurrent) OK(cuCtxPushCurrent_v2) OK(cuCt
 OK(cuKernelGetFunction) OK(cuKernelGetAttribute) OK(cuKernelSetAttribute)
 OK(cuThreadExchangeStreamCaptureMode)
 #ifndef OLD
-OK(cuLaunchKernelEx)
+OK(cuLaunchKernelEx) OK(cuTensorMapEncodeTiled)
 #endif
 """
 

@@ -93,6 +93,7 @@ def test_draw_after_inference_mode():
     [
         (dict(words=bytes(12)), "whole words of 8 bytes"),
         (dict(words=bytes(4104)), "at most 4096 bytes"),
+        (dict(patches=[(1, _runtime.TENSOR_MAP, 0)]), "out of range"),  # of its sixteen words
         (dict(patches=[(16, _runtime.POINTER, 0)]), "out of range"),
         (dict(patches=[(0, 99, 0)]), "out of range"),
         (dict(patches=[(0, _runtime.OUTPUT, 1)]), "out of range"),

@@ -244,8 +244,10 @@ FUSEDOPS_HD T gelu_tanh(T x) {
 /// reciprocal by the hardware's approximations, of 2 ulp each. It is within 4 ulp where x > -1, and
 /// within 1e-5 of itself at x = -9, where 1 + tanh is 0; at infinities it is what the form above is.
 FUSEDOPS_HD float gelu_tanh(float x) {
-  float power = x * ::fmaf(x * x, -0.10294324f, -2.3022082f), share;
-  asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(power));
+  float power, share;
+  asm("ex2.approx.ftz.f32 %0, %1;"
+      : "=f"(power)
+      : "f"(x * ::fmaf(x * x, -0.10294324f, -2.3022082f)));
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(share) : "f"(1.f + power));
   return x * share;
 }

@@ -26,7 +26,7 @@ template <class Tiling, class StoreT, class Rows>
 __device__ __forceinline__ void product_kernel(const TensorMap& x, const TensorMap& w,
                                                const StoreT& store, const Rows& rows, int64_t n,
                                                int64_t k, int64_t group) {
-  extern __shared__ char memory[];
+  extern __shared__ __align__(16) char memory[];
   const int cols = static_cast<int>(n), depth = static_cast<int>(k);
   if constexpr (Tiling::kInTurns) {
     in_turns<Tiling, 2, true>(x, w, store, rows, cols, depth, static_cast<int>(group), memory);
