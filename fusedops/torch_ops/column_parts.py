@@ -29,6 +29,7 @@ from fusedops.functors import (
     Lengths,
     Mask,
     Residual,
+    Role,
     Scale,
     Segments,
     Softcap,
@@ -112,7 +113,8 @@ def _column_parts(text: str, place: Place | None) -> ColumnParts | None:
         load = [_moved(one, place) for one in op.load]
         part = again(load, **{**op.constants, "lse": True, "empty_row": "zero"})
         join = Bias(SHIFT) if op.logarithmic else Scale(SCALE)
-        lengths = tuple(one.lengths for one in load if type(one) is Lengths)
+        counts = (one for functor in load for one in functor.operands() if one.role is Role.COUNT)
+        lengths = tuple(one.name for one in counts)
         placed = bool(lengths) or any(type(one) in _POSITIONED for one in load)
         return ColumnParts(part, make(load=[join, *op.store]), numbers, streams, lengths, placed)
     if op.masked:
@@ -124,8 +126,10 @@ def _column_parts(text: str, place: Place | None) -> ColumnParts | None:
 
 def _moved(functor: Functor, place: Place | None) -> Functor:
     """The functor as it is for a part of x at this place."""
-    if place is None or not isinstance(functor, _POSITIONED):
+    if place is None or type(functor) not in _POSITIONED:
         return functor
+    positioned: Any = functor
     query, column, queries, columns = place
-    offset = functor.shift(queries, columns) + query - column
-    return dataclasses.replace(functor, align="top-left", offset=offset)
+    offset = positioned.shift(queries, columns) + query - column
+    moved: Functor = dataclasses.replace(positioned, align="top-left", offset=offset)
+    return moved
