@@ -94,7 +94,7 @@ def run_forward_at_once(
 ) -> Sequence[Tensor] | None:
     """The outputs of a call of a kind that is known, or None; the arguments are the operator's.
 
-    Ranks that agree on their kernels first go the long way: what one of them knows, another may not.
+    Ranks that agree on their kernels go the long way: what one of them knows, another may not.
     """
     if agreement:
         return None
