@@ -22,7 +22,7 @@ _MOST_K = 4096
 def choose(chain: Sequence[Functor], rows: int, n: int, k: int, wide: bool) -> ProductTiling | None:
     """The tiling for a product of (rows, k) and (n, k), or None for two kernels.
 
-    Measured on one NVIDIA H200 (docs/gemm.md): with a bias and a GELU one kernel takes 0.82 to 0.98
+    Measured on one NVIDIA H200 (docs/gemm.md): with a bias and a GELU one kernel takes 0.79 to 0.94
     of the time of two at six of seven shapes. The seventh has too few tiles. With a dropout or a
     residual, whose work the tensor cores wait for, it takes as long, or longer.
 
