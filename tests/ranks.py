@@ -18,6 +18,12 @@ import torch
 import torch.distributed as dist
 from torch import multiprocessing
 from torch.distributed.device_mesh import init_device_mesh
+from torch.torch_version import TorchVersion
+
+#: Dynamo of torch 2.11 gathers shards of a sequence or of columns, or breaks off.
+compiles_shards = pytest.mark.skipif(
+    TorchVersion(torch.__version__) < (2, 13), reason="seen to fail with torch 2.11"
+)
 
 #: How long a test's function may take, in seconds. A rank that waits for another never returns.
 LIMIT = 120

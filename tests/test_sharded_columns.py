@@ -5,7 +5,7 @@
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import columns_mesh, randn
+from ranks import columns_mesh, compiles_shards, randn
 from test_sharded import WHOLE, along, named, run
 from torch.distributed.tensor import Shard, distribute_tensor
 
@@ -148,7 +148,13 @@ def compiled_columns():
 
 
 @pytest.mark.parametrize(
-    "columns", [softmax_columns, index_columns, norm_columns, compiled_columns]
+    "columns",
+    [
+        softmax_columns,
+        index_columns,
+        norm_columns,
+        pytest.param(compiled_columns, marks=compiles_shards),
+    ],
 )
 def test_columns_stay_sharded(ranks, columns):
     ranks.run(columns)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import device, line, randn
+from ranks import compiles_shards, device, line, randn
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
@@ -74,7 +74,13 @@ def sequence_parallel(compiled):
         assert off <= bound, f"gradient of {name}: off by {off}"
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize(
+    "compiled",
+    [
+        pytest.param(False, id="eager"),
+        pytest.param(True, id="compiled", marks=compiles_shards),
+    ],
+)
 def test_sequence_parallel(ranks, compiled):
     ranks.run(sequence_parallel, compiled)
 
