@@ -6,6 +6,7 @@
 // PTX ISA, "wgmma.mma_async". Both factors are K-major: the 16 numbers that meet lie side by side.
 #pragma once
 
+#include <fusedops/core/detect.cuh>
 #include <fusedops/core/dtype.cuh>
 
 namespace fusedops {
