@@ -12,16 +12,24 @@ May import: errors.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fusedops.functors import base, coordinates, shipped
+from fusedops.functors import base, coordinates, fields, shipped
 from fusedops.functors.base import *
 from fusedops.functors.coordinates import *
+from fusedops.functors.fields import *
 from fusedops.functors.shipped import *
 
 if TYPE_CHECKING:
     from fusedops.functors.cpp import cpp_functor as cpp_functor
     from fusedops.functors.user import functor as functor
 else:
-    __all__ = [*base.__all__, *coordinates.__all__, *shipped.__all__, "cpp_functor", "functor"]
+    __all__ = [
+        *base.__all__,
+        *coordinates.__all__,
+        *fields.__all__,
+        *shipped.__all__,
+        "cpp_functor",
+        "functor",
+    ]
 
 
 def __getattr__(name: str) -> Any:

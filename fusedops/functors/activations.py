@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from fusedops.errors import shortened
-from fusedops.functors.base import Functor, Operand, Reads, Role, check_flag, check_name, shown
+from fusedops.functors.base import Functor, Operand, Reads, Role
+from fusedops.functors.fields import check_flag, check_name, shown
 
 if TYPE_CHECKING:
     from fusedops.functors.protocols import Chain, Writer

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
-from fusedops.functors.base import Operand, Reads, Role, check_flag, check_name, shown
+from fusedops.functors.base import Operand, Reads, Role
+from fusedops.functors.fields import check_flag, check_name, shown
 from fusedops.functors.position import Positioned
 
 if TYPE_CHECKING:

@@ -11,16 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from fusedops.functors.base import (
-    Functor,
-    Operand,
-    Reads,
-    Role,
-    check_dtype,
-    check_flag,
-    check_name,
-    shown,
-)
+from fusedops.functors.base import Functor, Operand, Reads, Role
+from fusedops.functors.fields import check_dtype, check_flag, check_name, shown
 
 if TYPE_CHECKING:
     from fusedops.functors.protocols import Chain, Writer

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from fusedops.errors import shortened
-from fusedops.functors.base import Functor, Operand, Reads, Role, check_name, shown
+from fusedops.functors.base import Functor, Operand, Reads, Role
+from fusedops.functors.fields import check_name, shown
 
 if TYPE_CHECKING:
     from fusedops.functors.protocols import Chain, Writer

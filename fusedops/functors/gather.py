@@ -11,15 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 from torch import Tensor
 
 from fusedops.errors import shortened
-from fusedops.functors.base import (
-    Functor,
-    Operand,
-    Reads,
-    Role,
-    check_flag,
-    check_name,
-    shown,
-)
+from fusedops.functors.base import Functor, Operand, Reads, Role
+from fusedops.functors.fields import check_flag, check_name, shown
 from fusedops.functors.lookup import TableOf
 
 if TYPE_CHECKING:

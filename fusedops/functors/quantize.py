@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from fusedops.errors import shortened
-from fusedops.functors.base import Functor, Operand, Reads, Role, check_name, check_stream, shown
+from fusedops.functors.base import Functor, Operand, Reads, Role
+from fusedops.functors.fields import check_name, check_stream, shown
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

@@ -12,12 +12,8 @@ import torch
 from torch import Tensor
 
 from fusedops.errors import shortened
-from fusedops.functors.base import (
-    Functor,
-    Operand,
-    Reads,
-    Role,
-    Stream,
+from fusedops.functors.base import Functor, Operand, Reads, Role, Stream
+from fusedops.functors.fields import (
     check_dtype,
     check_flag,
     check_name,

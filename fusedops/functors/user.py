@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from fusedops.errors import IN_COMPILED_CODE, UnsupportedError
-from fusedops.functors.base import Functor, Operand, Reads, Role, check_name
+from fusedops.functors.base import Functor, Operand, Reads, Role
 from fusedops.functors.definition import VALUE, Definition, define
+from fusedops.functors.fields import check_name
 from fusedops.functors.trace import Traced, trace, with_positions
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fusedops import nn as fused
 from fusedops import ops
 from fusedops.functors import Bias, Dropout, Functor, Residual
-from fusedops.functors.base import is_finite
+from fusedops.functors.fields import is_finite
 from fusedops.integrations.probe import agree, parameters_of_forward, quiet, random, twin_of
 from fusedops.integrations.swap import Swapped, ask_ahead, result_dtype
 from fusedops.nn.declares import declared

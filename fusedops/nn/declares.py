@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fusedops.bind.operands import FLOATING
-from fusedops.functors.base import is_finite
+from fusedops.functors.fields import is_finite
 
 __all__ = [
     "Declares",

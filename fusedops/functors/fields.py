@@ -1,0 +1,96 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The fields of a functor's declaration: how they print, and checks of what they are given."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import keyword
+import math
+from typing import Any
+
+import torch
+
+from fusedops.errors import shortened
+
+__all__ = [
+    "check_dtype",
+    "check_flag",
+    "check_name",
+    "check_stream",
+    "is_finite",
+    "rounded",
+    "shown",
+]
+
+
+def shown(functor: Any, *quiet: str) -> str:
+    """How a functor prints: the fields of `quiet` only where they differ from their defaults.
+
+    A field that joins a class after its first release is one of these, so that declarations which
+    do not use it keep their text.
+    """
+    fields = [
+        f"{one.name}={getattr(functor, one.name)!r}"
+        for one in dataclasses.fields(functor)
+        if one.name not in quiet or getattr(functor, one.name) != one.default
+    ]
+    return f"{type(functor).__name__}({', '.join(fields)})"
+
+
+def check_name(functor: object, field: str, name: object) -> None:
+    """Raise TypeError or ValueError if an operand cannot have this name."""
+    kind = type(functor).__name__
+    if not isinstance(name, str):
+        raise TypeError(
+            f"{kind}: {field} names an operand and must be a string, got {name!r}; the value "
+            "itself is given at the call"
+        )
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise ValueError(f"{kind}: {field} must be usable as a keyword argument, got {name!r}")
+
+
+def check_stream(functor: object, field: str, name: object) -> None:
+    """Raise TypeError or ValueError if a saved stream cannot have this name."""
+    check_name(functor, field, name)
+    name = str(name)
+    if name.startswith("_") or hasattr(tuple, name):
+        raise ValueError(
+            f"{type(functor).__name__}: {field} names a field of the result, a named tuple, so it "
+            "must neither begin with an underscore nor be a method of tuples (count, index), got "
+            f"{name!r}"
+        )
+
+
+def check_dtype(functor: object, field: str, dtype: object) -> None:
+    """Raise TypeError unless this is a floating dtype that kernels write."""
+    known = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    if not isinstance(dtype, torch.dtype) or dtype not in known:
+        raise TypeError(
+            f"{type(functor).__name__}: {field} must be one of {', '.join(map(str, known))}, got "
+            f"{dtype!r}"
+        )
+
+
+def check_flag(functor: object, field: str) -> None:
+    """Raise TypeError unless a field is True or False."""
+    if not isinstance(value := getattr(functor, field), bool):
+        raise TypeError(
+            f"{type(functor).__name__}: {field} must be True or False, got {shortened(value)}"
+        )
+
+
+def is_finite(value: object) -> bool:
+    """Whether a constant is a number that a double can hold."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an int beyond the largest double
+        return False
+
+
+def rounded(value: float, compute: str) -> float:
+    """A constant rounded to the compute type; infinite, as in torch, beyond the largest float."""
+    return ctypes.c_float(value).value if compute == "float" else value
