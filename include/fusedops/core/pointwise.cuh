@@ -7,8 +7,9 @@
 //
 // Stated errors, float: on a GPU those of vector_math.cuh for tanh, and of CUDA's library otherwise
 // (at most 2 ulp for exp, log and erf, 4 for tan); on a CPU those of math.cuh for exp, of
-// vector_math.cuh, and of the C library otherwise. sigmoid adds 2 ulp to those of its exp. Functions composed of these propagate their
-// errors, as in torch. Double: those of the library.
+// vector_math.cuh, and of the C library otherwise. sigmoid adds 3 ulp to those of its exp: of the
+// sum, the reciprocal and the product. Functions composed of these propagate their errors, as in
+// torch. Double: those of the library.
 #pragma once
 
 #include <fusedops/core/math.cuh>
@@ -244,12 +245,11 @@ FUSEDOPS_HD T gelu_tanh(T x) {
 /// reciprocal by the hardware's approximations, of 2 ulp each. It is within 4 ulp where x > -1, and
 /// within 1e-5 of itself at x = -9, where 1 + tanh is 0; at infinities it is what the form above is.
 FUSEDOPS_HD float gelu_tanh(float x) {
-  float power, share;
+  float power;
   asm("ex2.approx.ftz.f32 %0, %1;"
       : "=f"(power)
       : "f"(x * ::fmaf(x * x, -0.10294324f, -2.3022082f)));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(share) : "f"(1.f + power));
-  return x * share;
+  return x * reciprocal_estimate(1.f + power);
 }
 #endif
 

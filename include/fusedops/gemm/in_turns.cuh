@@ -66,10 +66,7 @@ __device__ __forceinline__ void in_turns(const TensorMap& x, const TensorMap& w,
   constexpr int kTurns = Tiling::kInTurns ? 2 : 1;
   Ring ring(memory);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
-  if (threadIdx.x == 0) ring.make();
-  __syncthreads();
-  cluster_arrive();
-  cluster_wait();
+  ring.begin();
 
   const TileOrder<Tiling::kTileM, Tiling::kTileN> order{static_cast<int>(rows.count), n, group};
   if (warp < 4) {
@@ -78,7 +75,7 @@ __device__ __forceinline__ void in_turns(const TensorMap& x, const TensorMap& w,
   } else {
     take_many_registers();
     const int tiles = order.count(), clusters = gridDim.x / 2;
-    const int steps = (k + kStageK - 1) / kStageK;
+    const int steps = stages_of(k);
     StageIndex<Tiling::kStages> at;
     const int mine = warp / 4 - 1;
     const Turn turn{mine};
@@ -133,9 +130,7 @@ __device__ __forceinline__ void in_turns(const TensorMap& x, const TensorMap& w,
       }
     }
   }
-  __syncwarp();
-  cluster_arrive_released();
-  cluster_wait();
+  ring.end();
 }
 
 }  // namespace gemm

@@ -49,10 +49,7 @@ __device__ __forceinline__ void interleaved(const TensorMap& x, const TensorMap&
   static_assert(!Tiling::kInTurns && Tiling::kHalves == 1, "64 rows for each warpgroup");
   Ring ring(memory);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
-  if (threadIdx.x == 0) ring.make();
-  __syncthreads();
-  cluster_arrive();
-  cluster_wait();
+  ring.begin();
 
   const TileOrder<Tiling::kTileM, Tiling::kTileN> order{static_cast<int>(rows.count), n, group};
   if (warp < 4) {
@@ -61,7 +58,7 @@ __device__ __forceinline__ void interleaved(const TensorMap& x, const TensorMap&
   } else {
     take_many_registers();
     const int tiles = order.count(), clusters = gridDim.x / 2;
-    const int steps = (k + kStageK - 1) / kStageK;
+    const int steps = stages_of(k);
     StageIndex<Tiling::kStages> at;
     const int below = (warp / 4 - 1) * 64;
     const detail::PairExchange exchange(
@@ -121,9 +118,7 @@ __device__ __forceinline__ void interleaved(const TensorMap& x, const TensorMap&
     }
     if (pending) store_tile(0);
   }
-  __syncwarp();
-  cluster_arrive_released();
-  cluster_wait();
+  ring.end();
 }
 
 }  // namespace gemm

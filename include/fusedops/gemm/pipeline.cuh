@@ -54,6 +54,9 @@ struct StageBarrier : Barrier {
   }
 };
 
+/// The stages that the K numbers of a row fill.
+__device__ __forceinline__ int stages_of(int k) { return (k + kStageK - 1) / kStageK; }
+
 /// Copies a box of the tensor, from column `k` and row `row` on, to shared memory of this block.
 __device__ __forceinline__ void copy_box(const TensorMap& map, StageBarrier& barrier, void* to,
                                          int k, int row) {
@@ -110,13 +113,24 @@ struct Ring {
     full = reinterpret_cast<StageBarrier*>(stages + kStages * kBytes + kScratch);
     empty = full + kStages;
   }
-  /// By one thread, before a barrier of the cluster.
-  __device__ __forceinline__ void make() {
-    for (int s = 0; s < kStages; ++s) {
-      full[s].make(1);
-      empty[s].make(2 * kReaders);
+  /// By all threads of both blocks: neither uses a barrier before the other has made it.
+  __device__ __forceinline__ void begin() {
+    if (threadIdx.x == 0) {
+      for (int s = 0; s < kStages; ++s) {
+        full[s].make(1);
+        empty[s].make(2 * kReaders);
+      }
+      Barrier::made();
     }
-    Barrier::made();
+    __syncthreads();
+    cluster_arrive();
+    cluster_wait();
+  }
+  /// By all threads: neither block ends while the other may still arrive at its barriers.
+  __device__ __forceinline__ static void end() {
+    __syncwarp();
+    cluster_arrive_released();
+    cluster_wait();
   }
   /// By the one thread that produces.
   __device__ __forceinline__ void fill(StageIndex<kStages> at, const TensorMap& x,

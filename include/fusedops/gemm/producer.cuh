@@ -22,7 +22,7 @@ __device__ __forceinline__ void produce(typename Tiling::Ring& ring,
   asm volatile(""
                : "+r"(k));  // or what the others compute of it is kept for this warp, and spilled
   const int tiles = order.count(), clusters = gridDim.x / 2;
-  const int steps = (k + kStageK - 1) / kStageK;
+  const int steps = stages_of(k);
   StageIndex<Tiling::kStages> at;
   for (int t = blockIdx.x / 2; t < tiles; t += clusters) {
     const auto tile = order.at(t);
