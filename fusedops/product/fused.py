@@ -23,13 +23,13 @@ from fusedops.generate.members import Member
 from fusedops.generate.product import THREADS, Factor, ProductTiling, write_factors
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
-from fusedops.generate.views import STORAGE, Number, View, view_of
+from fusedops.generate.views import STORAGE
 from fusedops.jit import env
 from fusedops.product.choice import choose
 from fusedops.product.single import SingleProduct
 from fusedops.run.forward import DLPACK
 from fusedops.run.kernel_members import declared
-from fusedops.run.placing import parts_of, placed, queries, row_maps, row_numbers
+from fusedops.run.placing import parts_of, placed, queries, row_maps, row_numbers, views_of
 from fusedops.run.reading import padded, rank_of
 
 __all__ = ["FusedLinear", "describe", "tiling_of"]
@@ -206,13 +206,7 @@ def describe(
     geometry = padded(geometry, rank_of(bound, geometry.sizes))
     columns = geometry.columns
     places = iter(geometry.placed)
-    operands: dict[str, View | Number] = {
-        name: view_of(part, next(places), _WIDTH, columns) for name, part in inputs.items()
-    }
-    for name, value in bound.operands.items():
-        if name not in inputs:
-            operands[name] = Number(op.slots[name], isinstance(value, int))
-    views = {name: view_of(part, next(places), _WIDTH, columns) for name, part in outputs.items()}
+    operands, views = views_of(bound, inputs, outputs, places, _WIDTH, columns)
     write = ArgumentWriter(
         compute="float",
         sizes=geometry.sizes,

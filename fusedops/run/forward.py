@@ -24,7 +24,7 @@ from fusedops.errors import UnsupportedError
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
-from fusedops.generate.views import Number, View, kept_view, view_of
+from fusedops.generate.views import Number, View, kept_view
 from fusedops.reference.unfused import run
 from fusedops.run import single_length
 from fusedops.run.contiguous import run_on_copies
@@ -39,6 +39,7 @@ from fusedops.run.placing import (
     row_maps,
     row_numbers,
     rows_of,
+    views_of,
 )
 from fusedops.run.reading import USUAL, Hints, Reading, padded, rank_of, readings
 from fusedops.run.runnable import Runnable
@@ -227,13 +228,7 @@ def describe(
             tile = choose_map(row, gpu, forced.storage, forced.forward)
         kind, width = tile.storage, tile.width
     places = iter(geometry.placed)
-    operands: dict[str, View | Number] = {
-        name: view_of(part, next(places), width, columns) for name, part in inputs.items()
-    }
-    for name, value in bound.operands.items():
-        if name not in inputs:
-            operands[name] = Number(op.slots[name], isinstance(value, int))
-    views = {name: view_of(part, next(places), width, columns) for name, part in outputs.items()}
+    operands, views = views_of(bound, inputs, outputs, places, width, columns)
     if KEPT in views:
         views[KEPT] = kept_view(views[KEPT], op.kept, width)
     stages = op.reduces and streams != "many"

@@ -7,7 +7,7 @@ Both passes are placed so, the backward pass with the parts of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from torch import Tensor
@@ -19,7 +19,16 @@ from fusedops.bind.positions import row_positions
 from fusedops.bind.shared_draws import drawn_rows
 from fusedops.errors import UnsupportedError
 from fusedops.generate.arguments import RowMaps
-from fusedops.generate.views import Part, contiguous, kept_part, part_of, widened
+from fusedops.generate.views import (
+    Number,
+    Part,
+    View,
+    contiguous,
+    kept_part,
+    part_of,
+    view_of,
+    widened,
+)
 from fusedops.run.contiguous import dense_cure
 from fusedops.run.reading import USUAL, Reading, is_shared
 
@@ -31,6 +40,7 @@ __all__ = [
     "row_maps",
     "row_numbers",
     "rows_of",
+    "views_of",
 ]
 
 #: Maps from rows to their numbers in the dropout contract, by the dimensions that share a draw.
@@ -64,6 +74,34 @@ def parts_of(bound: Bound, reading: Reading = USUAL) -> tuple[dict[str, Part], d
         else:
             outputs[name] = part if len(part.shape) == rank else widened(part, bound.reduced)
     return inputs, outputs
+
+
+def views_of(
+    bound: Bound,
+    inputs: Mapping[str, Part],
+    outputs: Mapping[str, Part],
+    places: Iterator[Placed | None],
+    width: int,
+    columns: int,
+) -> tuple[dict[str, View | Number], dict[str, View]]:
+    """The operands of a call and its outputs as a kernel has them, each by name.
+
+    Args:
+        bound: The call.
+        inputs: The tensors that the kernel reads.
+        outputs: The tensors that it writes.
+        places: How those lie, in this order.
+        width: Columns of a pack; 0 on a CPU.
+        columns: Row length in elements, at least 1.
+    """
+    operands: dict[str, View | Number] = {
+        name: view_of(part, next(places), width, columns) for name, part in inputs.items()
+    }
+    for name, value in bound.operands.items():
+        if name not in inputs:
+            operands[name] = Number(bound.op.slots[name], isinstance(value, int))
+    views = {name: view_of(part, next(places), width, columns) for name, part in outputs.items()}
+    return operands, views
 
 
 def placed(
