@@ -98,17 +98,10 @@ struct Arguments {
   int n, k, group;
 };
 
-template <class Tiling, int kPacks, bool kPrefetches, class StoreT>
-__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
+template <class Tiling, class StoreT>
+__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(Tiling::kThreads, 1)
     kernel(const __grid_constant__ Arguments<StoreT> a) {
-  extern __shared__ char memory[];
-  if constexpr (kPacks < 0) {
-    gemm::interleaved<Tiling, -kPacks, kPrefetches>(a.x, a.w, a.store, a.rows, a.n, a.k, a.group,
-                                                    memory);
-  } else {
-    gemm::in_turns<Tiling, kPacks, kPrefetches>(a.x, a.w, a.store, a.rows, a.n, a.k, a.group,
-                                                memory);
-  }
+  gemm::product_kernel<Tiling>(a.x, a.w, a.store, a.rows, a.n, a.k, a.group);
 }
 
 static int multiprocessors() {
@@ -144,11 +137,11 @@ gemm::TensorMap describe(const void* data, int rows, int k, int box) {
 
 using Launch = std::function<void()>;
 /// A kernel for a set of tensors, set up; group: pairs of tiles of a column.
-template <class T, class Tiling, int kPacks, bool kPrefetches, int kKind>
+template <class T, class Tiling, int kKind>
 Launch prepare(const Call& c, int group) {
   auto store = store_of<T, kKind>(c);
   using StoreT = decltype(store);
-  auto run = kernel<Tiling, kPacks, kPrefetches, StoreT>;
+  auto run = kernel<Tiling, StoreT>;
   static const bool set = [&] {
     CHECK(cudaFuncSetAttribute(run, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                Tiling::Ring::kShared));
@@ -173,26 +166,15 @@ struct Config {
   const char* name;
   Prepare of[kKinds];
 };
-template <class T, class Tiling, int kPacks, bool kPrefetches>
+template <class T, class Tiling>
 Config config(const char* name) {
   return {name,
-          {prepare<T, Tiling, kPacks, kPrefetches, kPlain>,
-           prepare<T, Tiling, kPacks, kPrefetches, kGelu>,
-           prepare<T, Tiling, kPacks, kPrefetches, kDropout>,
-           prepare<T, Tiling, kPacks, kPrefetches, kResidual>,
-           prepare<T, Tiling, kPacks, kPrefetches, kDrop>}};
+          {prepare<T, Tiling, kPlain>, prepare<T, Tiling, kGelu>, prepare<T, Tiling, kDropout>,
+           prepare<T, Tiling, kResidual>, prepare<T, Tiling, kDrop>}};
 }
 template <class T>
 std::vector<Config> configs() {
-  using Small = gemm::Tiling<T, 128, 128, 6, true>;
-  using Large = gemm::Tiling<T, 128, 256, 4, false>;
-  std::vector<Config> all = {config<T, Small, 2, true>("turns"),
-                             config<T, Large, -4, true>("interleaved")};
-  if constexpr (std::is_same<T, fusedops::half>::value) {
-    all.push_back(config<T, Small, 2, false>("turns, cold"));
-    all.push_back(config<T, Large, -4, false>("interl., cold"));
-  }
-  return all;
+  return {config<T, gemm::Together<T>>("together"), config<T, gemm::InTurns<T>>("in turns")};
 }
 
 // ---- The other way: a product, then an elementwise kernel -----------------------------------------
@@ -432,6 +414,13 @@ int shape(int m, int n, int k, const char* type, const char* only, bool timed) {
                   },
                   {},
                   {}});
+  runs.push_back({"lt+residual",
+                  [&](int s) {
+                    plain(calls[s].x, z[s]);
+                    run_elementwise<T, kResidual>(calls[s], z[s]);
+                  },
+                  {},
+                  {}});
   const int others = int(runs.size());
 
   int failures = 0;
@@ -514,9 +503,10 @@ int shape(int m, int n, int k, const char* type, const char* only, bool timed) {
     return made;
   };
   if (timed) {
-    std::printf("%s %d %d %d: lt %s (%.0f TFLOP/s), its gelu %s; lt + map: gelu %s, drop %s\n",
+    std::printf("%s %d %d %d: lt %s (%.0f TFLOP/s), its gelu %s; lt + map: gelu %s, drop %s, "
+                "residual %s\n",
                 type, m, n, k, cell(0, 0).c_str(), 2e-6 * m * n * k / runs[0].median(),
-                cell(1, 0).c_str(), cell(2, 0).c_str(), cell(3, 0).c_str());
+                cell(1, 0).c_str(), cell(2, 0).c_str(), cell(3, 0).c_str(), cell(4, 0).c_str());
   }
   for (size_t c = 0; c < all.size(); ++c) {
     std::string verdict;
@@ -530,7 +520,7 @@ int shape(int m, int n, int k, const char* type, const char* only, bool timed) {
           all[c].name, cell(at, runs[0].median()).c_str(), checked[c].group,
           cell(at + kGelu, runs[1].median()).c_str(),
           cell(at + kGelu, runs[2].median()).c_str() + 0, cell(at + kDropout, 0).c_str(),
-          cell(at + kResidual, 0).c_str(), cell(at + kDrop, runs[3].median()).c_str(),
+          cell(at + kResidual, runs[4].median()).c_str(), cell(at + kDrop, runs[3].median()).c_str(),
           verdict.empty() ? " ok" : verdict.c_str());
     } else if (!verdict.empty()) {
       std::printf("%s %d %d %d: %s%s\n", type, m, n, k, all[c].name, verdict.c_str());

@@ -73,7 +73,7 @@ def test_registers_do_not_spill_and_products_are_not_serialized(store, tiling, d
 def test_what_bulk_copies_cannot_read_is_left_to_two_kernels():
     x, w, operands = case(torch.float16)
     op = fo.Linear(store=STORES["gelu"])
-    made = TILINGS["Interleaved"]
+    made = TILINGS["Together"]
     bound = op.epilogue.bind(torch.empty(op.shape(x, w), dtype=x.dtype), of(op, operands))
     assert fused.describe(bound, x, w, made) is not None
     apart = x.new_empty(3, 100, 400)[..., ::2]
@@ -103,8 +103,8 @@ def forced(monkeypatch, tiling):
 
 def test_one_kernel_is_chosen_where_it_was_measured_to_win():
     light, heavy = (fo.Linear(store=STORES[key]).store for key in ("gelu", "saving"))
-    assert choose(light, 16384, 1024, 1024, wide=False) is TILINGS["Interleaved"]
-    assert choose(light, 10007, 3000, 1000, wide=False) is TILINGS["Interleaved"]
+    assert choose(light, 16384, 1024, 1024, wide=False) is TILINGS["Together"]
+    assert choose(light, 10007, 3000, 1000, wide=False) is TILINGS["Together"]
     assert choose(light, 512, 4096, 4096, wide=False) is None  # too few tiles
     assert choose(light, 16384, 1024, 1024, wide=True) is None
     assert choose(light, 16384, 1024, 1004, wide=False) is None
@@ -185,14 +185,14 @@ def test_gradients_and_graphs_are_those_of_two_kernels(monkeypatch):
     x, w, operands = case(torch.float16, "cuda", (256,), 512, 256)
     operands = of(op, operands) | {"r": randn(256, 512, dtype=torch.float16, device="cuda", seed=8)}
     results = []
-    for tiling in (None, "Interleaved"):
+    for tiling in (None, "Together"):
         leaf = x.clone().requires_grad_()
         with forced(monkeypatch, tiling):
             y, _ = op(leaf, w, **operands, generator=(SEED, OFFSET))
             y.sum().backward()
         results.append((y.detach(), leaf.grad))
     assert all(same_bits(one, other) for one, other in zip(*results, strict=True))
-    with forced(monkeypatch, "Interleaved"), torch.no_grad():
+    with forced(monkeypatch, "Together"), torch.no_grad():
         op(x, w, **operands)  # built before the capture
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):

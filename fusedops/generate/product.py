@@ -14,8 +14,12 @@ from fusedops.generate.source import CUDA_LINKAGE, Text, generated
 
 __all__ = ["THREADS", "TILINGS", "Factor", "ProductTiling", "product_source", "write_factors"]
 
-#: Threads of a block, a producing warpgroup and two that multiply; and blocks of a cluster.
-THREADS, CLUSTER = 384, 2
+#: Threads of a block, a warpgroup that produces, two that multiply, one that runs the STORE; and
+#: blocks of a cluster.
+THREADS, CLUSTER = 512, 2
+
+#: Packs that an epilogue warp works on at a time, where registers do not spill.
+PACKS = 4
 
 #: Columns of a factor in one stage of the ring, `kStageK` in pipeline.cuh.
 STAGE_COLUMNS = 64
@@ -42,8 +46,8 @@ class ProductTiling:
 
     @property
     def cpp(self) -> str:
-        """The C++ type."""
-        return f"gemm::{self.name}<{self.dtype}>"
+        """The C++ type; kPacks is a constant of the source."""
+        return f"gemm::{self.name}<{self.dtype}, kPacks>"
 
     @property
     def source_options(self) -> tuple[object, ...]:
@@ -59,7 +63,7 @@ class ProductTiling:
     def shared_bytes(self) -> int:
         """Bytes of dynamic shared memory, `Ring::kShared` in pipeline.cuh."""
         stage = (self.rows + self.cols) * STAGE_COLUMNS * 2
-        return 1024 + self.stages * stage + 8 * 1024 + 2 * self.stages * 8
+        return 1024 + self.stages * stage + (8 * 8192 + 128) + 2 * self.stages * 8
 
     def grid(self, rows: int, cols: int, multiprocessors: int) -> int:
         """Blocks of a launch, which stay until all tiles are done."""
@@ -67,9 +71,10 @@ class ProductTiling:
         return CLUSTER * min(pairs * -(-cols // self.cols), multiprocessors // CLUSTER)
 
 
-#: By name: those of gemm/kernel.cuh that do not spill, whatever the STORE.
+#: By name: those of gemm/kernel.cuh.
 TILINGS = {
-    "Interleaved": ProductTiling("Interleaved", "half", 128, 256, 4),
+    "Together": ProductTiling("Together", "half", 128, 256, 3),
+    "InTurns": ProductTiling("InTurns", "half", 128, 128, 5),
 }
 
 
@@ -128,6 +133,11 @@ def product_source(
         [*headers, "gemm/kernel.cuh", "core/dependency.cuh"],
         definitions,
         f"""\
+#if defined(FUSEDOPS_PACKS)
+inline constexpr int kPacks = FUSEDOPS_PACKS;
+#else
+inline constexpr int kPacks = {PACKS};
+#endif
 {CUDA_LINKAGE} __global__ void __launch_bounds__({THREADS}, 1) \
 __cluster_dims__({CLUSTER}, 1, 1)
 fusedops_kernel(const __grid_constant__ Arguments a) {{

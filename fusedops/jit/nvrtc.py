@@ -27,7 +27,11 @@ RESOURCES = "--ptxas-options=-v"
 _SPILLS = re.compile(r"[1-9]\d* bytes (stack frame|spill)")
 #: Begins a line of a log that is not the compiler's.
 SAYS = "fusedops: "
-_BLOCKS = re.compile(r"int kBlocks = (\d+)")
+#: What a source chooses, by the macro that chooses it instead, and what the number counts.
+_ROOMS = {
+    "FUSEDOPS_BLOCKS": (re.compile(r"int kBlocks = (\d+)"), "blocks a multiprocessor"),
+    "FUSEDOPS_PACKS": (re.compile(r"int kPacks = (\d+)"), "packs at a time"),
+}
 _RESOURCE_LINE = re.compile(r"ptxas info|(ptxas)?[\s.]*\d+ bytes stack frame|\s*$")
 
 # From release 12.9 on NVRTC asks the driver's cache of compiled code, and what comes from there has
@@ -92,22 +96,25 @@ def compile_cuda(source: str, arch: str, extra: Sequence[str] = ()) -> tuple[byt
 def _without_spills(source: str, arch: str, extra: Sequence[str]) -> tuple[bytes, bytes, str]:
     """Compile; a kernel that spills registers is given room.
 
-    It is compiled again with ``FUSEDOPS_BLOCKS`` one less, and so on down to 1: the blocks that a
-    multiprocessor shall have room for, which the source chooses if nobody else does. (0 leaves it
-    to the compiler, which then may save where it need not.) The log says what came of it.
+    It is compiled again with a number less of what takes registers, and so on down to 1. A row kernel
+    has ``FUSEDOPS_BLOCKS``, the blocks that a multiprocessor shall have room for (0 leaves it to the
+    compiler, which then may save where it need not), one less each time; a product
+    ``FUSEDOPS_PACKS``, those that an epilogue warp works on at a time, half as many. The source
+    chooses if nobody else does. The log says what came of it.
     """
     options = [*extra, *{RESOURCES}.difference(extra)]
     cubin, ptx, log = _compile(source, arch, options)
-    wanted = _BLOCKS.search(source)
+    found = [(macro, one.search(source), what) for macro, (one, what) in _ROOMS.items()]
+    macro, wanted, what = next((one for one in found if one[1]), ("", None, ""))
     room = most = int(wanted[1]) if wanted else 1
     while _SPILLS.search(log) and room != 1:
-        room = max(room - 1, 1)
-        cubin, ptx, log = _compile(source, arch, [*options, f"-DFUSEDOPS_BLOCKS={room}"])
+        room = room // 2 if macro == "FUSEDOPS_PACKS" else max(room - 1, 1)
+        cubin, ptx, log = _compile(source, arch, [*options, f"-D{macro}={room}"])
     if _SPILLS.search(log):
         log += f"\n{SAYS}registers spill, in whatever room\n"
     elif room != most:
         without = f"with room for {most}" if most else "as the compiler chooses"
-        log += f"\n{SAYS}room for {room} blocks a multiprocessor: registers spill {without}\n"
+        log += f"\n{SAYS}room for {room} {what}: registers spill {without}\n"
     if RESOURCES not in extra:
         log = "\n".join(line for line in log.splitlines() if not _RESOURCE_LINE.match(line))
     return cubin, ptx, log

@@ -33,7 +33,7 @@ def choose(chain: Sequence[Functor], rows: int, n: int, k: int, wide: bool) -> P
         k: The numbers that each element sums up.
         wide: Whether some operand has more elements than a row of the product.
     """
-    tiling = TILINGS["Interleaved"]
+    tiling = TILINGS["Together"]
     if k % 8 or n % 8 or k > _MOST_K or rows < tiling.rows or n < tiling.cols:
         return None
     pairs = -(-rows // (2 * tiling.rows)) * -(-n // tiling.cols)

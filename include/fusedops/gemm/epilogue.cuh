@@ -7,7 +7,6 @@
 #pragma once
 
 #include <fusedops/functor/compose.cuh>
-#include <fusedops/gemm/exchange.cuh>
 #include <fusedops/row/ahead.cuh>
 
 namespace fusedops {
@@ -75,21 +74,6 @@ struct Packs {
   template <int kFirst>
   __device__ __forceinline__ void run(const Chain<kFirst>&, int (&)[kPacks]) {}
 };
-
-/// Prefetches what a STORE reads for a tile, by all lanes of one warp.
-template <int kTileM, int kTileN, class Functors, class Rows>
-__device__ __forceinline__ void prefetch_operands(const Functors& chain, const Rows& rows, int row,
-                                                  int col) {
-  constexpr int kCols = 64, kAcross = kTileN / kCols;
-#pragma unroll 1
-  for (int i = threadIdx.x % 32; i < kTileM * kAcross; i += 32) {
-    float none[kPack];
-    FUSEDOPS_UNROLL
-    for (int c = 0; c < kPack; ++c) none[c] = 0;
-    const PrefetchRow<typename Rows::Index, kCols> lines(rows.index(row + i / kAcross));
-    chain.values(none, lines, int64_t(col + i % kAcross * kCols));
-  }
-}
 
 }  // namespace gemm
 

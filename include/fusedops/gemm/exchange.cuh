@@ -39,33 +39,6 @@ __device__ __forceinline__ void exchange(Item (&items)[4][kItems]) {
   }
 }
 
-/// The same for pairs of 16 bits, through shared memory of the warp: the instruction stmatrix writes
-/// what takes four shuffles and eight selections otherwise. All lanes; kBytes for each of two calls in
-/// a row, since a lane may write for the next one while others read.
-struct PairExchange {
-  static constexpr int kBytes = 512;
-  uint32_t to, from;
-
-  __device__ __forceinline__ explicit PairExchange(uint32_t shared) {
-    // Matrix m, of 8 x 8, has 128 bytes; its rows are turned by 2 m, so that banks are read evenly.
-    const uint32_t lane = threadIdx.x % 32;
-    to = shared + lane / 8 * 128 + (lane % 8 + lane / 8 * 2) % 8 * 16;
-    from = shared + lane % 4 * 128 + (lane / 4 + lane % 4 * 2) % 8 * 16;
-  }
-  template <int kNth>
-  __device__ __forceinline__ void operator()(uint32_t (&pairs)[4]) const {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                     to + kNth * kBytes),
-                 "r"(pairs[0]), "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
-                 : "memory");
-    __syncwarp();
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])
-                 : "r"(from + kNth * kBytes)
-                 : "memory");
-  }
-};
-
 }  // namespace detail
 
 #endif  // FUSEDOPS_CUDA

@@ -1,13 +1,17 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernel y = STORE(x @ w.T) for sm_90a, in one of its two forms: in_turns.cuh, interleaved.cuh.
-// x has M rows and w N rows, of K numbers of 16 bits each. A tile fits into M and N; N and K, and the
-// distances of rows, are multiples of 8.
+// The kernel y = STORE(x @ w.T) for sm_90a. x has M rows and w N rows, of K numbers of 16 bits each. A
+// tile fits into M and N; N and K, and the distances of rows, are multiples of 8.
+//
+// The warps of a block have three roles (warp specialization). One fills the ring of stages. Two
+// warpgroups multiply, and do nothing else. Four epilogue warps run the STORE of the last tile meanwhile:
+// beside wgmma an instruction of theirs is issued every five clocks or so without holding up the product,
+// but where it is a wide multiplication of integers, as dropout needs them (docs/gemm.md).
 #pragma once
 
-#include <fusedops/gemm/in_turns.cuh>
-#include <fusedops/gemm/interleaved.cuh>
+#include <fusedops/gemm/handover.cuh>
+#include <fusedops/gemm/producer.cuh>
 
 namespace fusedops {
 
@@ -15,11 +19,125 @@ namespace fusedops {
 
 namespace gemm {
 
-/// The tilings that are compiled: small tiles in turns, large ones with the STORE interleaved.
-template <class T>
-using InTurns = Tiling<T, 128, 128, 6, true>;
-template <class T>
-using Interleaved = Tiling<T, 128, 256, 4, false>;
+/// The tilings that are compiled. Both warpgroups together on a large tile read a third less from the
+/// L2 cache and from shared memory; in turns on small tiles they need fewer rows and columns. kPacks: how
+/// many packs of a lane go through each functor together, 1, 2 or 4.
+template <class T, int kPacks = 4>
+using Together = Tiling<T, 128, 256, 3, false, kPacks>;
+template <class T, int kPacks = 4>
+using InTurns = Tiling<T, 128, 128, 5, true, kPacks>;
+
+/// The role of a warp that multiplies; mine: its warpgroup, 0 or 1.
+template <class Tiling, class Order>
+__device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, const Order& order, int k,
+                                         int mine) {
+  constexpr bool kInTurns = Tiling::kInTurns;
+  const int tiles = order.count(), clusters = gridDim.x / 2, steps = stages_of(k);
+  const Handover<Tiling::kTileN> to(ring.scratch(), mine * 4 + threadIdx.x / 32 % 4);
+  const int below = kInTurns ? 0 : mine * 64;
+  const Turn turn{mine};
+  StageIndex<Tiling::kStages> at;
+  uint32_t parity = 0;
+  int t = blockIdx.x / 2;
+  if (kInTurns && mine == 1) {
+    if (t < tiles) turn.pass_on();
+    t += clusters;
+    at.skip(steps);
+  }
+  for (; t < tiles; t += (kInTurns ? 2 : 1) * clusters) {
+    typename Tiling::Sums sums;
+    if constexpr (kInTurns) turn.wait();
+    int before = 0;
+    for (int step = 0; step < steps; ++step) {
+      ring.full[at.stage].wait(at.parity);
+      Tiling::multiply(sums, ring, at.stage, below, step > 0);
+      if constexpr (kInTurns) {
+        wgmma_wait<1>();
+        if (step > 0) ring.release(before);
+        before = at.stage;
+      } else {
+        // The other warpgroup keeps the tensor cores busy. A stage that were held until the next one
+        // has come would be one less to fill, of three.
+        wgmma_wait<0>();
+        ring.release(at.stage);
+      }
+      at.next();
+    }
+    if constexpr (kInTurns) {
+      if (t + clusters < tiles) turn.pass_on();
+      at.skip(steps);
+    }
+    wgmma_wait<0>();
+    FUSEDOPS_UNROLL
+    for (auto& sum : sums) wgmma_keep(sum);
+    if constexpr (kInTurns) ring.release(before);
+    to.template write<typename Tiling::T, Tiling::kAcross>(sums, parity);
+    parity ^= 1;
+  }
+}
+
+/// The role of an epilogue warp, the nth of four. Its packs are those of one of the four warps of a
+/// warpgroup, and where both warpgroups work on a tile, then of one of the other's.
+template <class Tiling, class Order, class StoreT, class Rows>
+__device__ __forceinline__ void run_store(const typename Tiling::Ring& ring, const Order& order,
+                                          const StoreT& store, const Rows& rows, int nth) {
+  using Sums = Handover<Tiling::kTileN>;
+  constexpr bool kInTurns = Tiling::kInTurns;
+  constexpr int kPacks = Tiling::kPacks, kSteps = Sums::kPacks / kPacks;
+  static_assert(kSteps % 2 == 0, "two sets of packs");
+  const int tiles = order.count(), clusters = gridDim.x / 2;
+  // The operands of the next packs are read, while those of these go through the functors.
+  Packs<typename Rows::Index, kPacks> packs[2];
+  int row = 0, col = 0;
+  auto find = [&](int t) {
+    const auto tile = order.at(t);
+    const int lane = lane_of_warp();
+    row = tile.row + nth * 16 + lane / Sums::kLanes;
+    col = tile.col + lane % Sums::kLanes * kPack;
+  };
+  auto issue = [&](auto& next, int first) {
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < kPacks; ++i) {
+      const int r = (first + i) * Sums::kRowsAtOnce;  // beyond 16, those of the other 64 rows
+      next.rows[i] = rows.index(row + r + r / 16 * 48);
+      next.cols[i] = col;
+    }
+    next.issue(store.chain);
+  };
+  int t = blockIdx.x / 2;
+  if (t < tiles) {
+    find(t);
+    issue(packs[0], 0);
+  }
+  for (int count = 0; t < tiles; ++count) {
+    // Of a tile, one after another: both warpgroups, or the one whose turn it was.
+    const int group = count % 2;
+    const Sums from(ring.scratch(), group * 4 + nth);
+    from.full->wait(count / 2 & 1);
+    const bool ends = kInTurns || group == 1;
+    if (ends) t += clusters;
+#pragma unroll 1
+    for (int step = 0; step < kSteps; step += 2) {
+      unrolled<2>([&](auto half) {
+        constexpr int kHalf = decltype(half)::value;
+        const int now = (step + kHalf) * kPacks;
+        const bool last = kHalf == 1 && step + 2 == kSteps;
+        if (last) {
+          row += 64;
+          if (ends) find(min(t, tiles - 1));  // after the last tile in vain
+        }
+        issue(packs[1 - kHalf], last ? 0 : now + kPacks);
+        auto& these = packs[kHalf];
+        FUSEDOPS_UNROLL
+        for (int i = 0; i < kPacks; ++i) {
+          from.template read<typename Tiling::T>(these.values[i], now + i);
+        }
+        if (last) from.release();
+        these.store(store);
+      });
+    }
+  }
+}
 
 /// group: pairs of tiles of a column that clusters work on before the next column.
 template <class Tiling, class StoreT, class Rows>
@@ -27,12 +145,24 @@ __device__ __forceinline__ void product_kernel(const TensorMap& x, const TensorM
                                                const StoreT& store, const Rows& rows, int64_t n,
                                                int64_t k, int64_t group) {
   extern __shared__ __align__(16) char memory[];
-  const int cols = static_cast<int>(n), depth = static_cast<int>(k);
-  if constexpr (Tiling::kInTurns) {
-    in_turns<Tiling, 2, true>(x, w, store, rows, cols, depth, static_cast<int>(group), memory);
+  typename Tiling::Ring ring(memory);
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
+  const int depth = static_cast<int>(k);
+  if (threadIdx.x == 0) Handover<Tiling::kTileN>::make(ring.scratch());
+  ring.begin();
+  const TileOrder<Tiling::kTileM, Tiling::kTileN> order{
+      static_cast<int>(rows.count), static_cast<int>(n), static_cast<int>(group)};
+  if (warp < 4) {
+    set_registers<Tiling, 24>();
+    if (warp == 0) produce<Tiling>(ring, order, x, w, depth);
+  } else if (warp < 12) {
+    set_registers<Tiling, 168>();
+    multiply<Tiling>(ring, order, depth, warp / 4 - 1);
   } else {
-    interleaved<Tiling, 4, true>(x, w, store, rows, cols, depth, static_cast<int>(group), memory);
+    set_registers<Tiling, 152>();
+    run_store<Tiling>(ring, order, store, rows, warp - 12);
   }
+  ring.end();
 }
 
 }  // namespace gemm

@@ -29,6 +29,10 @@ struct StageBarrier : Barrier {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(detail::shared_address(this)),
                  "r"(arrivals));
   }
+  __device__ __forceinline__ void arrive() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(detail::shared_address(this))
+                 : "memory");
+  }
   /// Arrives at the barrier that lies at this address in the block of this rank.
   __device__ __forceinline__ void arrive_in_block(int rank) {
     asm volatile(
@@ -95,12 +99,13 @@ struct StageIndex {
   }
 };
 
-/// The ring in shared memory. kReaders: the warps of a block that read a stage.
-template <int kTileM, int kTileN, int kStages, int kReaders>
+/// The ring in shared memory. kReaders: the warps of a block that read a stage; kScratch: bytes beside
+/// the stages.
+template <int kTileM, int kTileN, int kStages, int kReaders, int kScratch_>
 struct Ring {
   static constexpr int kBytesX = kTileM * kStageK * 2, kBytesW = kTileN * kStageK * 2;
   static constexpr int kBytes = kBytesX + kBytesW;
-  static constexpr int kBarriers = 2 * kStages * 8, kScratch = 8 * 1024;
+  static constexpr int kBarriers = 2 * kStages * 8, kScratch = kScratch_;
   static constexpr int kShared = 1024 + kStages * kBytes + kScratch + kBarriers;
 
   char* stages;
@@ -144,14 +149,12 @@ struct Ring {
     copy_box_to_both(w, barrier, to + kBytesX + rank * (kBytesW / 2), k, col + rank * (kTileN / 2));
   }
   /// By all lanes of a warp that has read the stage for the last time.
-  __device__ __forceinline__ void release(int stage) {
+  __device__ __forceinline__ void release(int stage) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     if (lane < 2) empty[stage].arrive_in_block(lane);
   }
-  /// The address of memory beside the stages, for exchanges among lanes.
-  __device__ __forceinline__ uint32_t scratch(int at) const {
-    return detail::shared_address(stages) + kStages * kBytes + at;
-  }
+  /// Memory beside the stages, aligned to 1024 bytes, for exchanges among lanes and warps.
+  __device__ __forceinline__ char* scratch() const { return stages + kStages * kBytes; }
   __device__ __forceinline__ uint32_t x(int stage) const {
     return detail::shared_address(stages) + stage * kBytes;
   }

@@ -1,11 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The warp that fills the ring. In the middle of a tile it also prefetches what the tile's STORE will
-// read: loads of a tile come all at once, and few warps wait for them.
+// The warp that fills the ring.
 #pragma once
 
-#include <fusedops/gemm/epilogue.cuh>
 #include <fusedops/gemm/pipeline.cuh>
 
 namespace fusedops {
@@ -14,11 +12,9 @@ namespace fusedops {
 
 namespace gemm {
 
-template <class Tiling, bool kPrefetches, class Functors, class Rows>
-__device__ __forceinline__ void produce(typename Tiling::Ring& ring,
-                                        const TileOrder<Tiling::kTileM, Tiling::kTileN>& order,
-                                        const TensorMap& x, const TensorMap& w,
-                                        const Functors& chain, const Rows& rows, int k) {
+template <class Tiling, class Order>
+__device__ __forceinline__ void produce(typename Tiling::Ring& ring, const Order& order,
+                                        const TensorMap& x, const TensorMap& w, int k) {
   asm volatile(""
                : "+r"(k));  // or what the others compute of it is kept for this warp, and spilled
   const int tiles = order.count(), clusters = gridDim.x / 2;
@@ -27,11 +23,6 @@ __device__ __forceinline__ void produce(typename Tiling::Ring& ring,
   for (int t = blockIdx.x / 2; t < tiles; t += clusters) {
     const auto tile = order.at(t);
     for (int step = 0; step < steps; ++step) {
-      if constexpr (kPrefetches) {
-        if (step == steps / 2) {
-          prefetch_operands<Tiling::kTileM, Tiling::kTileN>(chain, rows, tile.row, tile.col);
-        }
-      }
       if (threadIdx.x == 0) ring.fill(at, x, w, step * kStageK, tile.row, tile.col);
       __syncwarp();
       at.next();

@@ -16,18 +16,24 @@ namespace gemm {
 /// A tile of a product of two matrices of T, with 16 bits; what the kernels are compiled for.
 ///
 /// kTileM, kTileN: rows of x and of w. kInTurns: whether a warpgroup has a tile alone, or half of one.
-template <class T_, int kTileM_, int kTileN_, int kStages_, bool kInTurns_>
+template <class T_, int kTileM_, int kTileN_, int kStages_, bool kInTurns_, int kPacks_>
 struct Tiling {
   using T = T_;
   static constexpr int kTileM = kTileM_, kTileN = kTileN_, kStages = kStages_;
   static constexpr bool kInTurns = kInTurns_;
-  static constexpr int kThreads = 384;  // one warpgroup that produces, two that multiply
+  /// One warpgroup that produces, two that multiply, and one for the STORE.
+  static constexpr int kThreads = 512, kPacks = kPacks_;
   static constexpr int kHalves = kInTurns ? kTileM / 64 : kTileM / 128;  // 64 rows of a warpgroup
+  /// Instructions beside each other. One of 256 columns needs more registers than a thread of so large a
+  /// block begins with, which ptxas refuses, whatever the thread takes later.
+  static constexpr int kAcross = kTileN / 128;
   static_assert(kHalves * kTileN == 256, "128 registers of a thread hold sums");
-  using Ring = gemm::Ring<kTileM, kTileN, kStages, kInTurns ? 4 : 8>;
+  static constexpr int kScratch = 8 * 8192 + 128;  // Handover::kShared
+  using Ring = gemm::Ring<kTileM, kTileN, kStages, kInTurns ? 4 : 8, kScratch>;
 
-  /// The sums of a thread: of each half, of 8 columns, of the row and the row 8 below, two columns.
-  using Sums = float[kHalves][kTileN / 2];
+  /// The sums of a thread: of each instruction, of 8 columns, of the row and the row 8 below, two
+  /// columns.
+  using Sums = float[kHalves * kAcross][64];
 
   /// Issues the products of a stage. below: the first of the warpgroup's rows in the tile.
   __device__ __forceinline__ static void multiply(Sums& sums, const Ring& ring, int stage,
@@ -39,20 +45,40 @@ struct Tiling {
     for (int k = 0; k < kStageK / 16; ++k) {
       FUSEDOPS_UNROLL
       for (int h = 0; h < kHalves; ++h) {
-        wgmma<T>(sums[h], x + h * (64 * kStageK * 2 / 16) + k * 2, w + k * 2, adds || k > 0);
+        FUSEDOPS_UNROLL
+        for (int a = 0; a < kAcross; ++a) {
+          wgmma<T>(sums[h * kAcross + a], x + h * (64 * kStageK * 2 / 16) + k * 2,
+                   w + a * (kTileN / kAcross * kStageK * 2 / 16) + k * 2, adds || k > 0);
+        }
       }
     }
     wgmma_commit();
   }
 };
 
-/// Registers of a multiprocessor's 65536: a producer needs few, sums many.
-__device__ __forceinline__ void keep_few_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+/// Gives each thread of the calling warpgroup so many of a multiprocessor's 65536 registers: a producer
+/// needs few, sums many.
+template <class Tiling, int kCount>
+__device__ __forceinline__ void set_registers() {
+  if constexpr (kCount < 65536 / Tiling::kThreads) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+  }
 }
-__device__ __forceinline__ void take_many_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-}
+
+/// A warpgroup's turn to multiply. Waiting for it also orders the parities of the ring: while the
+/// other has not seen its last stage, that of a trip long past would read as that of the next.
+struct Turn {
+  int mine;
+
+  __device__ __forceinline__ void wait() const {
+    asm volatile("bar.sync %0, 256;" ::"r"(1 + mine) : "memory");
+  }
+  __device__ __forceinline__ void pass_on() const {
+    asm volatile("bar.arrive %0, 256;" ::"r"(2 - mine) : "memory");
+  }
+};
 
 /// Two values rounded to 16 bits, the first in the lower half.
 template <class T>

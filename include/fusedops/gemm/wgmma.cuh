@@ -49,52 +49,31 @@ __device__ __forceinline__ uint64_t wgmma_tile(uint32_t shared) {
       "+f"(sum[i + 5]), "+f"(sum[i + 6]), "+f"(sum[i + 7])
 #define FUSEDOPS_SUM_32(i) \
   FUSEDOPS_SUM_8(i), FUSEDOPS_SUM_8(i + 8), FUSEDOPS_SUM_8(i + 16), FUSEDOPS_SUM_8(i + 24)
-#define FUSEDOPS_WGMMA(columns, type, sums, a, b, add)                                          \
-  "{\n"                                                                                         \
-  ".reg .pred adds;\n"                                                                          \
-  "setp.ne.b32 adds, " add                                                                      \
-  ", 0;\n"                                                                                      \
-  "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" sums "}, " a ", " b \
-  ", adds, 1, 1, 0, 0;\n"                                                                       \
-  "}\n"
 #define FUSEDOPS_SUMS_64                                                             \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, " \
   "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, " \
   "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, " \
   "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define FUSEDOPS_SUMS_128                                                                \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "     \
-  "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, "     \
-  "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "     \
-  "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, "     \
-  "%66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, "     \
-  "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, "     \
-  "%98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "   \
-  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, " \
-  "%126, %127"
+#define FUSEDOPS_WGMMA(type)                                                                      \
+  "{\n"                                                                                           \
+  ".reg .pred adds;\n"                                                                            \
+  "setp.ne.b32 adds, %66, 0;\n"                                                                   \
+  "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" FUSEDOPS_SUMS_64 "}, %64, "   \
+  "%65, adds, 1, 1, 0, 0;\n"                                                                      \
+  "}\n"
 
-/// sum += a @ b.T, or sum = a @ b.T where `adds` is false, for a tile b of 2 kRegisters rows.
-template <class T, int kRegisters>
-__device__ __forceinline__ void wgmma(float (&sum)[kRegisters], uint64_t a, uint64_t b, bool adds) {
-  static_assert(kRegisters == 64 || kRegisters == 128, "tiles of 128 or 256 columns");
+/// sum += a @ b.T, or sum = a @ b.T where `adds` is false, for a tile b of 128 rows.
+template <class T>
+__device__ __forceinline__ void wgmma(float (&sum)[64], uint64_t a, uint64_t b, bool adds) {
   static_assert(detail::IsSame<T, half>::value || detail::IsSame<T, bfloat16>::value,
                 "factors of 16 bits");
-  constexpr bool kHalf = detail::IsSame<T, half>::value;
-  if constexpr (kRegisters == 64 && kHalf) {
-    asm volatile(FUSEDOPS_WGMMA("128", "f16", FUSEDOPS_SUMS_64, "%64", "%65", "%66")
+  if constexpr (detail::IsSame<T, half>::value) {
+    asm volatile(FUSEDOPS_WGMMA("f16")
                  : FUSEDOPS_SUM_32(0), FUSEDOPS_SUM_32(32)
-                 : "l"(a), "l"(b), "r"(int(adds)));
-  } else if constexpr (kRegisters == 64) {
-    asm volatile(FUSEDOPS_WGMMA("128", "bf16", FUSEDOPS_SUMS_64, "%64", "%65", "%66")
-                 : FUSEDOPS_SUM_32(0), FUSEDOPS_SUM_32(32)
-                 : "l"(a), "l"(b), "r"(int(adds)));
-  } else if constexpr (kHalf) {
-    asm volatile(FUSEDOPS_WGMMA("256", "f16", FUSEDOPS_SUMS_128, "%128", "%129", "%130")
-                 : FUSEDOPS_SUM_32(0), FUSEDOPS_SUM_32(32), FUSEDOPS_SUM_32(64), FUSEDOPS_SUM_32(96)
                  : "l"(a), "l"(b), "r"(int(adds)));
   } else {
-    asm volatile(FUSEDOPS_WGMMA("256", "bf16", FUSEDOPS_SUMS_128, "%128", "%129", "%130")
-                 : FUSEDOPS_SUM_32(0), FUSEDOPS_SUM_32(32), FUSEDOPS_SUM_32(64), FUSEDOPS_SUM_32(96)
+    asm volatile(FUSEDOPS_WGMMA("bf16")
+                 : FUSEDOPS_SUM_32(0), FUSEDOPS_SUM_32(32)
                  : "l"(a), "l"(b), "r"(int(adds)));
   }
 }
@@ -102,7 +81,6 @@ __device__ __forceinline__ void wgmma(float (&sum)[kRegisters], uint64_t a, uint
 #undef FUSEDOPS_SUM_8
 #undef FUSEDOPS_SUM_32
 #undef FUSEDOPS_SUMS_64
-#undef FUSEDOPS_SUMS_128
 #undef FUSEDOPS_WGMMA
 
 }  // namespace gemm

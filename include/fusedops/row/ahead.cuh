@@ -60,31 +60,11 @@ struct AheadRow : Index {
   }
 };
 
-/// A row of which kCols columns are prefetched into the L2 cache where a pack would be read: the lines
-/// that begin there, of kCols elements.
-template <class Index, int kCols>
-struct PrefetchRow : Index {
-  __device__ __forceinline__ explicit PrefetchRow(const Index& row) : Index(row) {}
-
-  template <int W, class T>
-  __device__ __forceinline__ Pack<T, W> read(const T* from) const {
-    FUSEDOPS_UNROLL
-    for (int at = 0; W > 1 && at < kCols * int(sizeof(T)); at += 128) {
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(reinterpret_cast<const char*>(from) + at));
-    }
-    return Pack<T, W>{};
-  }
-};
-
 namespace detail {
 
 template <class Index, bool kIssues>
 struct ReadsAhead<AheadRow<Index, kIssues>> {
-  static constexpr bool value = true, kOnlyIssues = kIssues, kPrefetches = false;
-};
-template <class Index, int kCols>
-struct ReadsAhead<PrefetchRow<Index, kCols>> {
-  static constexpr bool value = true, kOnlyIssues = true, kPrefetches = true;
+  static constexpr bool value = true, kOnlyIssues = kIssues;
 };
 
 }  // namespace detail

@@ -49,7 +49,7 @@ struct AccessOf<RowOf<kAccess>> {
 /// Whether reads for this row are taken from registers, or only issued: row/ahead.cuh.
 template <class Row>
 struct ReadsAhead {
-  static constexpr bool value = false, kOnlyIssues = false, kPrefetches = false;
+  static constexpr bool value = false, kOnlyIssues = false;
 };
 
 }  // namespace detail

@@ -259,9 +259,7 @@ struct View {
   /// T may be const, a pack's elements are not.
   template <int kStep, class Row>
   FUSEDOPS_HD static auto read_for(const Row& row, const T* from) {
-    if constexpr (detail::ReadsAhead<Row>::kPrefetches && kRank == 0) {
-      return decltype(read_input<kStep>(from)){};  // all rows share it
-    } else if constexpr (detail::ReadsAhead<Row>::value) {
+    if constexpr (detail::ReadsAhead<Row>::value) {
       return row.template read<kStep>(from);
     } else {
       return read_input<kStep>(from);
