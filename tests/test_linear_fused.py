@@ -17,6 +17,7 @@ from fusedops.generate.views import STORAGE
 from fusedops.jit import nvrtc
 from fusedops.product import fused
 from fusedops.product.choice import choose
+from fusedops.product.trained import train
 
 
 @fo.functor
@@ -102,14 +103,67 @@ def forced(monkeypatch, tiling):
 
 
 def test_one_kernel_is_chosen_where_it_was_measured_to_win():
-    light, heavy = (fo.Linear(store=STORES[key]).store for key in ("gelu", "saving"))
-    assert choose(light, 16384, 1024, 1024, wide=False) is TILINGS["Together"]
-    assert choose(light, 10007, 3000, 1000, wide=False) is TILINGS["Together"]
-    assert choose(light, 512, 4096, 4096, wide=False) is None  # too few tiles
-    assert choose(light, 16384, 1024, 1024, wide=True) is None
-    assert choose(light, 16384, 1024, 1004, wide=False) is None
-    assert choose(light, 100, 65536, 1024, wide=False) is None
-    assert choose(heavy, 16384, 1024, 1024, wide=False) is None
+    large, small = TILINGS["Together"], TILINGS["InTurns"]
+    assert choose(16384, 1024, 1024) is large
+    assert choose(10007, 3000, 1000) is large
+    assert choose(512, 4096, 4096) is small  # too few large tiles
+    assert choose(512, 2048, 4096) is None
+    assert choose(16384, 1024, 1004) is None
+    assert choose(100, 65536, 1024) is None
+
+
+GRADIENT_STORES = {
+    "saving": STORES["saving"],
+    "gelu of a stream": [fo.Save("z"), fo.Bias("b"), gelu(), fo.Dropout("p")],
+    "row of a stream": [fo.Save("z"), fo.Scale("row"), fo.Tap("act"), fo.Residual("r")],
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("learning", ["all", "x", "w", "operands"])
+@pytest.mark.parametrize("store", GRADIENT_STORES)
+def test_gradients_of_one_kernel_are_those_of_two(store, learning, dtype):
+    """The function that records a call of one kernel, around two, which a CPU has."""
+    op = fo.Linear(store=GRADIENT_STORES[store])
+    results = []
+    for one in (True, False):
+        x, w, operands = case(dtype)
+        operands = of(op, operands)
+        leaves = {"x": x, "w": w, **{k: v for k, v in operands.items() if k != "p"}}
+        for name, leaf in leaves.items():
+            leaf.requires_grad_(learning in ("all", name) or (learning, name) == ("operands", "b"))
+        leaves = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
+        if not leaves:
+            return
+        options = {"generator": (SEED, OFFSET)} if op.dropouts else None
+
+        def run(x, w, arguments, op=op):
+            assert not torch.is_grad_enabled()
+            found = op(x, w, **arguments)
+            return (found,) if isinstance(found, torch.Tensor) else found
+
+        if one:
+            values = [operands[name] for name in op.slots]
+            outputs = train(op.epilogue, run, op.shape(x, w), options, x, w, values)
+        else:
+            outputs = op(x, w, **operands, **(options or {}))
+            outputs = (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)
+        upstream = [randn(*y.shape, dtype=y.dtype, seed=20 + i) for i, y in enumerate(outputs)]
+        loss = sum((y * g).double().sum() for y, g in zip(outputs, upstream, strict=True))
+        found = torch.autograd.grad(loss, [*leaves.values()])
+        results.append([*[y.detach() for y in outputs], *found])
+    assert all(same_bits(one, other) for one, other in zip(*results, strict=True))
+
+
+def test_a_second_derivative_is_refused():
+    op = fo.Linear(store=[fo.Save("z"), gelu()])
+    x, w, _ = case(torch.float32)
+    y, _ = train(
+        op.epilogue, lambda x, w, _: op(x, w), op.shape(x, w), None, x.requires_grad_(), w, []
+    )
+    (dx,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    with pytest.raises(fo.UnsupportedError, match="first derivative only"):
+        dx.sum().backward()
 
 
 def needs_hopper():
@@ -179,19 +233,71 @@ def test_dropout_drops_the_same_elements(tiling, monkeypatch):
 
 
 @pytest.mark.gpu
-def test_gradients_and_graphs_are_those_of_two_kernels(monkeypatch):
+@pytest.mark.parametrize("tiling", TILINGS)
+@pytest.mark.parametrize("store", [*STORES, "gelu, dropout"])
+def test_gradients_are_those_of_two_kernels(store, tiling, monkeypatch):
+    """To the bit, with random upstream gradients, and the tensors kept are as few."""
+    needs_hopper()
+    op = fo.Linear(store=STORES.get(store, [fo.Bias("b"), gelu(), fo.Dropout("p")]))
+    x, w, operands = case(torch.float16, "cuda", (2, 128), 512, 256)
+    w *= 256**-0.5
+    operands = of(op, operands)
+    results, kept = [], []
+    for way in (None, tiling):
+        leaves = {"x": x, "w": w, **{k: v for k, v in operands.items() if k != "p"}}
+        leaves = {name: leaf.clone().requires_grad_() for name, leaf in leaves.items()}
+        sizes = {}
+
+        def pack(tensor, sizes=sizes):
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.numel()
+            return tensor
+
+        with forced(monkeypatch, way), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            assert (way or "torch's product, then") in str(op.explain(x, w, **operands).vehicle)
+            y = op(
+                leaves["x"],
+                leaves["w"],
+                **{**operands, **{k: v for k, v in leaves.items() if k in operands}},
+                generator=(SEED, OFFSET),
+            )
+        outputs = (y,) if isinstance(y, torch.Tensor) else tuple(y)
+        upstream = [
+            randn(*y.shape, dtype=y.dtype, device="cuda", seed=20 + i)
+            for i, y in enumerate(outputs)
+        ]
+        found = torch.autograd.grad(outputs, [*leaves.values()], upstream)
+        results.append([*[y.detach() for y in outputs], *found])
+        kept.append(sorted(sizes.values()))
+    assert all(same_bits(one, other) for one, other in zip(*results, strict=True))
+    assert kept[0] == kept[1]
+
+
+@pytest.mark.gpu
+def test_a_layer_of_two_products(monkeypatch):
+    """Values and gradients of MLP with one kernel for its first product, beside two."""
+    needs_hopper()
+    op = fo.MLP(hidden=[fo.Bias("b"), gelu(), fo.Dropout("p")], store=[fo.Bias("b2")])
+    results = []
+    for way in (None, "Together"):
+        x, w, operands = case(torch.float16, "cuda", (256,), 512, 256)
+        w2 = randn(264, 512, dtype=torch.float16, device="cuda", seed=9) * 512**-0.5
+        b2 = randn(264, dtype=torch.float16, device="cuda", seed=10)
+        leaves = [x, w * 256**-0.5, w2, operands["b"], b2]
+        leaves = [one.detach().requires_grad_() for one in leaves]
+        x, w, w2, b, b2 = leaves
+        with forced(monkeypatch, way):
+            y = op(x, w, w2, b=b, p=P, b2=b2, generator=(SEED, OFFSET))
+            upstream = randn(*y.shape, dtype=y.dtype, device="cuda", seed=20)
+            results.append([y.detach(), *torch.autograd.grad(y, leaves, upstream)])
+    assert all(same_bits(one, other) for one, other in zip(*results, strict=True))
+
+
+@pytest.mark.gpu
+def test_a_graph_draws_anew(monkeypatch):
     needs_hopper()
     op = fo.Linear(store=STORES["saving"])
     x, w, operands = case(torch.float16, "cuda", (256,), 512, 256)
     operands = of(op, operands) | {"r": randn(256, 512, dtype=torch.float16, device="cuda", seed=8)}
-    results = []
-    for tiling in (None, "Together"):
-        leaf = x.clone().requires_grad_()
-        with forced(monkeypatch, tiling):
-            y, _ = op(leaf, w, **operands, generator=(SEED, OFFSET))
-            y.sum().backward()
-        results.append((y.detach(), leaf.grad))
-    assert all(same_bits(one, other) for one, other in zip(*results, strict=True))
     with forced(monkeypatch, "Together"), torch.no_grad():
         op(x, w, **operands)  # built before the capture
         graph = torch.cuda.CUDAGraph()

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,10 +27,12 @@ from fusedops.generate.views import STORAGE
 from fusedops.jit import env
 from fusedops.product.choice import choose
 from fusedops.product.single import SingleProduct
+from fusedops.product.trained import train
 from fusedops.run.forward import DLPACK
 from fusedops.run.kernel_members import declared
 from fusedops.run.placing import parts_of, placed, queries, row_maps, row_numbers, views_of
 from fusedops.run.reading import padded, rank_of
+from fusedops.run.saved_tensors import needed
 
 __all__ = ["FusedLinear", "describe", "tiling_of"]
 
@@ -42,9 +44,7 @@ _KINDS = {torch.float16: 6, torch.bfloat16: 9}
 _ARCH = "sm_90a"
 
 
-def tiling_of(
-    op: SingleProduct, x: Tensor, w: Tensor, arguments: Mapping[str, Any]
-) -> ProductTiling | None:
+def tiling_of(op: SingleProduct, x: Tensor, w: Tensor) -> ProductTiling | None:
     """The tiling of one kernel for a call, or None where two kernels are to be run.
 
     It looks at shapes and types alone; what else keeps a call from it, `describe` finds out.
@@ -55,12 +55,7 @@ def tiling_of(
     rows = math.prod(x.shape[:-1])
     if not type(rows) is type(n) is type(k) is int:
         return None  # sizes of a tracer
-    slots = op.slots
-    wide = any(
-        key in slots and isinstance(value, Tensor) and value.numel() > n
-        for key, value in arguments.items()
-    )
-    return _chosen(op, rows, n, k, wide, x.dtype, x.device)
+    return _chosen(op, rows, n, k, x.dtype, x.device)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -69,14 +64,12 @@ def _chosen(
     rows: int,
     n: int,
     k: int,
-    wide: bool,
     dtype: torch.dtype,
     device: torch.device,
 ) -> ProductTiling | None:
     if Target.of(device).arch != "sm_90" or not _able(op):
         return None
-    chain = (*op.epilogue.load, *op.epilogue.store)
-    tiling = choose(chain, rows, n, k, wide)
+    tiling = choose(rows, n, k)
     return None if tiling is None else dataclasses.replace(tiling, dtype=STORAGE[dtype])
 
 
@@ -135,9 +128,23 @@ class FusedLinear:
 
     def _differentiate(self, options: dict[str, Any] | None, x: Tensor, *values: Any) -> Any:
         *others, w = values
-        named = zip(self._op.epilogue.slots, others, strict=True)
+        op, epilogue = self._op, self._op.epilogue
+        named = zip(epilogue.slots, others, strict=True)
         given = {name: value for name, value in named if value is not None}
-        return self._apart(x, w, {**given, **(options or {})})
+        arguments = {**given, **(options or {})}
+        if arguments.get("out") is not None:
+            return self._apart(x, w, arguments)  # where it is refused
+        wanted = {name for name, one in given.items() if _learns(one)}
+        if _learns(x) or _learns(w):
+            wanted.add("x")
+        if needed(epilogue, wanted).x:
+            return op.run_keeping(x, w, arguments)[1]
+        outputs = train(epilogue, self._outputs, op.shape(x, w), options, x, w, others)
+        return outputs[0] if len(outputs) == 1 else epilogue.result_type._make(outputs)
+
+    def _outputs(self, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Sequence[Tensor]:
+        found = self(x, w, arguments)
+        return (found,) if isinstance(found, Tensor) else found
 
     def _apart(self, x: Tensor, w: Tensor, arguments: dict[str, Any]) -> Any:
         """Run a call by torch's product and a kernel after it."""
@@ -145,7 +152,7 @@ class FusedLinear:
 
     def _plan(self, x: Tensor, w: Tensor, arguments: dict[str, Any]) -> Any:
         op, epilogue = self._op, self._op.epilogue
-        tiling = tiling_of(op, x, w, arguments)
+        tiling = tiling_of(op, x, w)
         if tiling is None or epilogue.lacking(arguments):
             return None
         z = torch.empty(op.shape(x, w), dtype=x.dtype, device=x.device)  # for its shape alone
@@ -177,6 +184,10 @@ class FusedLinear:
             draws=epilogue.dropouts if bound.dropout_slots else 0,
             info=tiling.name,
         )
+
+
+def _learns(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad
 
 
 def describe(

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fusedops.declare.interactive import CallSignature
-from fusedops.functors import Functor
+from fusedops.functors import Functor, Save
 from fusedops.product.declaration import TAKEN
 from fusedops.product.factors import check_factors, wrong_shape, wrong_weight
 from fusedops.product.fused import FusedLinear, tiling_of
@@ -35,7 +35,7 @@ class Linear(SingleProduct):
     The product is torch's, by cuBLAS on a GPU. The functors of the STORE are one kernel, which gets
     the product rounded to its dtype (docs/gemm.md has the bound that follows); a STORE that is one
     ``Bias`` of shape (N,) is part of torch's product. On sm_90 one kernel runs both where that was
-    measured to be faster, and no gradient is wanted. `explain` says which. Operands broadcast
+    measured to be faster. `explain` says which. Operands broadcast
     against (..., N), as those of a `Map` against its x; masks set elements to -inf; dropouts draw
     as in any op, elements being counted along the last dimension (docs/dropout.md).
 
@@ -72,6 +72,7 @@ class Linear(SingleProduct):
         self._bias = chain[0].adds if len(chain) == 1 else None
         self._taken = {*self.slots, *TAKEN}
         self._fused: FusedLinear | None = None
+        self._keeping: Linear | None = None
 
     def check(self, first: Any, second: Any) -> None:
         """Raise TypeError or ValueError for factors that do not fit."""
@@ -92,17 +93,37 @@ class Linear(SingleProduct):
 
     def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any], product: Any) -> Any:
         """Run a call whose factors have been checked, with `product` as that of this class."""
-        if (
-            not torch.compiler.is_compiling()  # first: Dynamo of torch 2.11 compares no methods
-            and self.store
-            and product == self.product
-            and self.tiling(first, second, arguments) is not None
-        ):
-            if self._fused is None:
-                self._fused = FusedLinear(self)
-            if self._fused.able:
-                return self._fused(first, second, arguments)
+        # Compiled code comes first: Dynamo of torch 2.11 compares no methods.
+        if not torch.compiler.is_compiling() and product == self.product:
+            fused = self._fused_for(first, second, arguments)
+            if fused is not None:
+                return fused(first, second, arguments)
         return super().run(first, second, arguments, product)
+
+    def run_keeping(
+        self, first: Tensor, second: Tensor, arguments: dict[str, Any]
+    ) -> tuple[Tensor, Any]:
+        """The product, which a gradient of the STORE reads, and what `run` returns."""
+        if self._fused_for(first, second, arguments) is None:
+            return super().run_keeping(first, second, arguments)
+        if self._keeping is None:
+            name = "z"
+            while name in (*self.outputs, *self.slots):
+                name += "_"
+            self._keeping = Linear([Save(name), *self.store])
+        keeping = self._keeping
+        y, z, *others = keeping.run(first, second, arguments, keeping.product)
+        return z, self.epilogue.result_type(y, *others) if others else y
+
+    def _fused_for(
+        self, first: Tensor, second: Tensor, arguments: dict[str, Any]
+    ) -> FusedLinear | None:
+        """What runs a call as one kernel; None where there are two."""
+        if not self.store or self.tiling(first, second, arguments) is None:
+            return None
+        if self._fused is None:
+            self._fused = FusedLinear(self)
+        return self._fused if self._fused.able else None
 
     def tiling(
         self, first: Tensor, second: Tensor, arguments: dict[str, Any]
@@ -112,7 +133,7 @@ class Linear(SingleProduct):
             return None
         if torch.is_autocast_enabled("cuda") or self.alone(first, second, arguments):
             return None
-        return tiling_of(self, first, second, arguments)
+        return tiling_of(self, first, second)
 
     def absorbed(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> str | None:
         """The bias of shape (N,) that torch's product adds, if that is all that the STORE does."""

@@ -123,9 +123,10 @@ def explain_product(
     else:
         told = dataclasses.replace(told, op=op.epilogue.plain)
         moved += told.bytes
-        tiling = None if learns else op.tiling(first, second, arguments)
+        tiling = op.tiling(first, second, arguments)
         if tiling is not None:
-            moved -= 2 * size  # z is neither written nor read
+            keeps = any(one.name == "x" for one in told.kept)
+            moved -= size if keeps else 2 * size  # z is not read, and written if it is kept
             vehicle = (
                 f"one kernel for product and STORE ({tiling.name}), with tiles of {tiling.rows} x "
                 f"{tiling.cols}, which is faster than two (docs/gemm.md)"

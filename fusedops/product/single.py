@@ -102,6 +102,13 @@ class SingleProduct(ProductOp):
             self._check_unread(z, arguments)
         return z
 
+    def run_keeping(
+        self, first: Tensor, second: Tensor, arguments: dict[str, Any]
+    ) -> tuple[Tensor, Any]:
+        """The product, and what `run` returns."""
+        z = self.product(first, second)
+        return z, self.run_store(self.epilogue, z, arguments)
+
     def tiling(
         self, first: Tensor, second: Tensor, arguments: dict[str, Any]
     ) -> ProductTiling | None:
