@@ -32,8 +32,6 @@ struct Registers {
   float f[10];
   uint32_t u[10];
   double d[10];
-  uint32_t shared;
-  char* global;
 };
 
 // One instruction each, of chain i.
@@ -61,14 +59,6 @@ FUSEDOPS_KIND(Hfma2, "hfma2",
               asm volatile("fma.rn.f16x2 %0, %0, %1, %2;" : "+r"(r.u[i]) : "r"(r.u[8]),
                            "r"(r.u[9])));
 FUSEDOPS_KIND(Mufu, "mufu.ex2", asm volatile("ex2.approx.ftz.f32 %0, %0;" : "+f"(r.f[i])));
-FUSEDOPS_KIND(Lds, "lds.128", uint32_t q[4];
-              asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(q[0]), "=r"(q[1]),
-                           "=r"(q[2]), "=r"(q[3]) : "r"(r.shared));
-              r.u[i] ^= q[0]);
-FUSEDOPS_KIND(Ldg, "ldg.128", uint32_t q[4];
-              asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(q[0]), "=r"(q[1]),
-                           "=r"(q[2]), "=r"(q[3]) : "l"(r.global + i * 4096));
-              r.u[i] ^= q[0]);
 #undef FUSEDOPS_KIND
 
 constexpr int kThreads = 512, kStageBytes = (128 + 256) * kStageK * 2;
@@ -129,8 +119,6 @@ __global__ void __launch_bounds__(kThreads, 1) run(Found* found, char* global) {
     if (!kOthers || warp >= 12) return;
     Registers r;
     for (int i = 0; i < 10; ++i) r.f[i] = r.d[i] = r.u[i] = threadIdx.x * 77 + i;
-    r.shared = shared + 3 * kStageBytes + threadIdx.x % 32 * 16;
-    r.global = global + (blockIdx.x * 128 + threadIdx.x % 128) * 16;
     long long loops = 0;
     const long long begins = clock64();
     while (kProducts ? !done : loops < kLoops) {
@@ -192,6 +180,4 @@ int main() {
   all_chains<Iadd>(found, global);
   all_chains<Hfma2>(found, global);
   all_chains<Mufu>(found, global);
-  all_chains<Lds>(found, global);
-  all_chains<Ldg>(found, global);
 }
