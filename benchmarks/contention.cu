@@ -69,8 +69,9 @@ struct Found {
   long long product, others, loops;
 };
 
-template <class Kind, int kChains, bool kProducts, bool kOthers>
-__global__ void __launch_bounds__(kThreads, 1) run(Found* found, char* global) {
+template <class Kind, int kChains>
+__global__ void __launch_bounds__(kThreads, 1)
+    run(Found* found, char* global, bool products, bool others) {
   extern __shared__ __align__(1024) char memory[];
   __shared__ volatile int done;
   for (int i = threadIdx.x; i < kShared / 4; i += kThreads) {  // numbers of about 1, of either sign
@@ -83,7 +84,7 @@ __global__ void __launch_bounds__(kThreads, 1) run(Found* found, char* global) {
   const uint32_t shared = detail::shared_address(memory);
   if (warp < 8) {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 168;");
-    if (!kProducts) return;
+    if (!products) return;
     float sums[2][64];
     for (auto& sum : sums) {
       for (float& one : sum) one = 0;
@@ -116,12 +117,12 @@ __global__ void __launch_bounds__(kThreads, 1) run(Found* found, char* global) {
     if (threadIdx.x == 0 && blockIdx.x == 0) found->product = ends - begins;
   } else {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 80;");
-    if (!kOthers || warp >= 12) return;
+    if (!others || warp >= 12) return;
     Registers r;
     for (int i = 0; i < 10; ++i) r.f[i] = r.d[i] = r.u[i] = threadIdx.x * 77 + i;
     long long loops = 0;
     const long long begins = clock64();
-    while (kProducts ? !done : loops < kLoops) {
+    while (products ? !done : loops < kLoops) {
 #pragma unroll
       for (int i = 0; i < kRepeats * kChains; ++i) Kind::issue(r, i % kChains);
       ++loops;
@@ -134,11 +135,11 @@ __global__ void __launch_bounds__(kThreads, 1) run(Found* found, char* global) {
   }
 }
 
-template <class Kind, int kChains, bool kProducts, bool kOthers>
-Found measure(Found* found, char* global) {
-  const auto kernel = run<Kind, kChains, kProducts, kOthers>;
+template <class Kind, int kChains>
+Found measure(Found* found, char* global, bool products, bool others) {
+  const auto kernel = run<Kind, kChains>;
   CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
-  for (int i = 0; i < 2; ++i) kernel<<<132, kThreads, kShared>>>(found, global);
+  for (int i = 0; i < 2; ++i) kernel<<<132, kThreads, kShared>>>(found, global, products, others);
   CHECK(cudaDeviceSynchronize());
   return *found;
 }
@@ -146,9 +147,9 @@ Found measure(Found* found, char* global) {
 template <class Kind, int kChains>
 void chains(Found* found, char* global) {
   constexpr double kIssued = kRepeats * kChains;
-  const double before = double(measure<Kind, kChains, true, false>(found, global).product) / kSteps;
-  const Found alone = measure<Kind, kChains, false, true>(found, global);
-  const Found beside = measure<Kind, kChains, true, true>(found, global);
+  const double before = double(measure<Kind, kChains>(found, global, true, false).product) / kSteps;
+  const Found alone = measure<Kind, kChains>(found, global, false, true);
+  const Found beside = measure<Kind, kChains>(found, global, true, true);
   const double step = double(beside.product) / kSteps;
   const double rate = kIssued * beside.loops / beside.others;
   std::printf(" | %.3f %.3f %5.0f %5.2f", kIssued * alone.loops / alone.others, rate, step,
