@@ -57,7 +57,7 @@ MODELS = {
         Encoder, Sizes(12, 768, 12, 3072, 30522, batch=32, length=512), 19
     ),
     "decoder like Llama": Model(
-        Decoder, Sizes(16, 2048, 32, 5632, 32000, batch=2, length=2048), 60
+        Decoder, Sizes(8, 2048, 32, 5632, 32000, batch=2, length=2048), 30
     ),
     "pairs like AlphaFold's, dropout 0.25": Model(
         Folding, Sizes(4, 128, 4, 512, 64, batch=1, length=256), 5
