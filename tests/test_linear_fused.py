@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linear as one kernel: its code for sm_90a, results against float64, and when it is not taken."""
 
-import contextlib
 import dataclasses
 import math
 
@@ -13,10 +12,12 @@ from torch.nn import functional
 
 import fusedops as fo
 from fusedops.generate.product import TILINGS
+from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
 from fusedops.jit import nvrtc
 from fusedops.product import fused
-from fusedops.product.choice import choose
+from fusedops.schedule.launch import ProductConfig
+from fusedops.testing import force_launch
 
 
 @fo.functor
@@ -87,29 +88,81 @@ def test_what_bulk_copies_cannot_read_is_left_to_two_kernels():
 
 
 def test_masks_are_left_to_two_kernels():
-    assert fused._able(fo.Linear(store=STORES["saving"]))
-    assert not fused._able(fo.Linear(store=[fo.Mask("m")]))
+    assert fused.able(fo.Linear(store=STORES["saving"]).epilogue)
+    assert not fused.able(fo.Linear(store=[fo.Mask("m")]).epilogue)
 
 
-@contextlib.contextmanager
-def forced(monkeypatch, tiling):
-    """All shapes have one kernel of this tiling, or none where it is None."""
-    with monkeypatch.context() as patched:
-        patched.setattr(fused, "choose", lambda *call: tiling and TILINGS[tiling])
-        fused._chosen.cache_clear()
-        yield
-    fused._chosen.cache_clear()
+def forced(vehicle):
+    """All shapes have one kernel of this tiling, or two kernels."""
+    return force_launch(product=ProductConfig(vehicle))
+
+
+HOPPER = Target.named("sm_90")
+
+
+def chosen(op, m, n, k, target=HOPPER, dtype=torch.float16, **operands):
+    """What is chosen for a call whose factors are contiguous."""
+    x, w = (torch.empty(shape, dtype=dtype, device="meta") for shape in ((m, k), (n, k)))
+    given = {
+        name: torch.empty(one, dtype=dtype, device="meta") if isinstance(one, tuple) else one
+        for name, one in operands.items()
+    }
+    choice = fused.chosen(op.epilogue, x, w, given, target)
+    return choice.tiling and choice.tiling.name, choice.why
 
 
 def test_one_kernel_is_chosen_where_it_was_measured_to_win():
-    light, heavy = (fo.Linear(store=STORES[key]).store for key in ("gelu", "saving"))
-    assert choose(light, 16384, 1024, 1024, wide=False) is TILINGS["Together"]
-    assert choose(light, 10007, 3000, 1000, wide=False) is TILINGS["Together"]
-    assert choose(light, 512, 4096, 4096, wide=False) is None  # too few tiles
-    assert choose(light, 16384, 1024, 1024, wide=True) is None
-    assert choose(light, 16384, 1024, 1004, wide=False) is None
-    assert choose(light, 100, 65536, 1024, wide=False) is None
-    assert choose(heavy, 16384, 1024, 1024, wide=False) is None
+    light, heavy = (fo.Linear(store=STORES[key]) for key in ("gelu", "dropout"))
+    for m, n, k in ((16384, 1024, 1024), (10007, 3000, 1000)):
+        name, why = chosen(light, m, n, k, b=(n,))
+        assert name == "Together"
+        assert "faster than two (docs/gemm.md)" in why
+    for m, n, k in ((512, 4096, 4096), (16384, 1024, 4104)):  # too few tiles; not measured
+        name, why = chosen(light, m, n, k, b=(n,))
+        assert name is None
+        assert "not faster (docs/gemm.md)" in why
+    for m, n, k in ((16384, 1024, 1004), (100, 65536, 1024)):
+        name, why = chosen(light, m, n, k, b=(n,))
+        assert name is None
+        assert "multiples of 8" in why
+    assert chosen(light, 16384, 1024, 1024, b=(16384, 1024))[0] is None
+    assert chosen(heavy, 16384, 1024, 1024, b=(1024,), p=0.1)[0] is None
+    assert chosen(heavy, 16384, 1024, 1024, b=(1024,), p=0.1, training=False)[0] == "Together"
+    assert chosen(fo.Linear(store=STORES["tap"]), 16384, 1024, 1024)[0] is None
+
+
+def test_why_there_are_two_kernels():
+    op = fo.Linear(store=STORES["gelu"])
+    for name in ("sm_80", "sm_100", "x86-64-v3"):
+        tiling, why = chosen(op, 16384, 1024, 1024, Target.named(name))
+        assert tiling is None
+        assert name in why
+    assert "float16 and bfloat16" in chosen(op, 16384, 1024, 1024, dtype=torch.float32)[1]
+    with forced("two_kernels"):
+        assert "forced" in chosen(op, 16384, 1024, 1024)[1]
+    with forced("InTurns"):
+        assert chosen(op, 512, 256, 1024)[0] == "InTurns"
+
+
+def told(monkeypatch, op, x, w, **operands):
+    """The vehicle that `explain` names, of tensors that need not be on such a GPU."""
+    monkeypatch.setattr(fused.Target, "of", classmethod(lambda cls, device: HOPPER))
+    return op.vehicle(x, w, operands)
+
+
+def test_what_explain_says_of_strides_and_gradients(monkeypatch):
+    op = fo.Linear(store=STORES["gelu"])
+    x, w, operands = case(torch.float16, shape=(300,))
+    with forced("Together"):
+        assert told(monkeypatch, op, x, w, b=operands["b"]).tiling.name == "Together"
+        apart = x.new_empty(300, 400)[:, ::2]
+        choice = told(monkeypatch, op, apart, w, b=operands["b"])
+        assert choice.tiling is None
+        assert "bulk copies" in choice.why
+    masked = fo.Linear(store=[fo.Mask("m")])
+    assert told(monkeypatch, masked, x, w, m=torch.zeros(264, dtype=torch.bool)).tiling is None
+    report = op.explain(x.requires_grad_(), w, b=operands["b"])
+    assert "a gradient is wanted" in report.vehicle
 
 
 def needs_hopper():
@@ -140,7 +193,7 @@ def allowed(op, x, w, operands):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("tiling", TILINGS)
 @pytest.mark.parametrize("store", STORES)
-def test_against_float64(store, tiling, dtype, monkeypatch):
+def test_against_float64(store, tiling, dtype):
     """Whole and ragged shapes, fewer tiles than clusters and more, K that no stage divides."""
     needs_hopper()
     op = fo.Linear(store=STORES[store])
@@ -151,7 +204,7 @@ def test_against_float64(store, tiling, dtype, monkeypatch):
         operands = of(op, operands)
         truth, bounds = allowed(op, x, w, operands)
         out = [torch.full_like(x.new_empty(*shape, n), math.nan) for _ in truth]
-        with forced(monkeypatch, tiling), torch.no_grad():
+        with forced(tiling), torch.no_grad():
             assert tiling in str(op.explain(x, w, **operands).vehicle)
             op(x, w, **operands, out=out, generator=(SEED, OFFSET))
             again = op(x, w, **operands, generator=(SEED, OFFSET))
@@ -165,12 +218,12 @@ def test_against_float64(store, tiling, dtype, monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("tiling", TILINGS)
-def test_dropout_drops_the_same_elements(tiling, monkeypatch):
+def test_dropout_drops_the_same_elements(tiling):
     needs_hopper()
     op = fo.Linear(store=STORES["dropout"])
     x, w, operands = case(torch.float16, "cuda", (1000,), 520, 128)
     operands = {"b": torch.full_like(operands["b"], 1000.0), "p": P}
-    with forced(monkeypatch, tiling), torch.no_grad():
+    with forced(tiling), torch.no_grad():
         y = op(x, w, **operands, generator=(SEED, OFFSET))
         all_kept = op(x, w, **operands, training=False)
     kept = op.dropout_mask((1000, 520), SEED, OFFSET, P).cuda()
@@ -179,20 +232,20 @@ def test_dropout_drops_the_same_elements(tiling, monkeypatch):
 
 
 @pytest.mark.gpu
-def test_gradients_and_graphs_are_those_of_two_kernels(monkeypatch):
+def test_gradients_and_graphs_are_those_of_two_kernels():
     needs_hopper()
     op = fo.Linear(store=STORES["saving"])
     x, w, operands = case(torch.float16, "cuda", (256,), 512, 256)
     operands = of(op, operands) | {"r": randn(256, 512, dtype=torch.float16, device="cuda", seed=8)}
     results = []
-    for tiling in (None, "Together"):
+    for tiling in ("two_kernels", "Together"):
         leaf = x.clone().requires_grad_()
-        with forced(monkeypatch, tiling):
+        with forced(tiling):
             y, _ = op(leaf, w, **operands, generator=(SEED, OFFSET))
             y.sum().backward()
         results.append((y.detach(), leaf.grad))
     assert all(same_bits(one, other) for one, other in zip(*results, strict=True))
-    with forced(monkeypatch, "Together"), torch.no_grad():
+    with forced("Together"), torch.no_grad():
         op(x, w, **operands)  # built before the capture
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):

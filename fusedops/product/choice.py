@@ -1,47 +1,74 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""When one kernel for a product and its STORE is faster than two, and which tiles it has."""
+"""Whether one kernel runs a product and its STORE, which tiles it has, and why.
+
+Which is faster is data: the rows for products of a tuning file (schedule/tuning_file.py), the
+package's or what `fusedops tune` found on this machine. Both give results within one bound.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import NamedTuple
 
-from fusedops.functors import Functor
-from fusedops.generate.product import TILINGS, ProductTiling
+from fusedops.generate.product import CLUSTER, TILINGS, ProductTiling
+from fusedops.schedule.architectures import Gpu
+from fusedops.schedule.features import ProductFeatures
+from fusedops.schedule.launch import ProductConfig
+from fusedops.schedule.lookup import product_config
 
-__all__ = ["choose"]
+__all__ = ["Choice", "choose", "least_tiles"]
+
+#: The tiling by which `ProductFeatures.tiles_per_cluster` counts.
+_LARGE = TILINGS["Together"]
 
 
-#: Pairs of tiles of which each cluster of an H200 has one: with fewer, multiprocessors are idle.
-_FULL = 66
+class Choice(NamedTuple):
+    """How a call is run.
 
-#: The largest K that was measured; beyond, functors after a product cost little in any case.
-_MOST_K = 4096
+    Attributes:
+        tiling: That of one kernel, or None for torch's product and a kernel after it.
+        why: The reason, in words.
+    """
+
+    tiling: ProductTiling | None
+    why: str
 
 
-def choose(chain: Sequence[Functor], rows: int, n: int, k: int, wide: bool) -> ProductTiling | None:
-    """The tiling for a product of (rows, k) and (n, k), or None for two kernels.
+def least_tiles(rows: int, columns: int, multiprocessors: int) -> int:
+    """The pairs of large tiles of a product that each cluster of a GPU has at least.
 
-    Measured on one NVIDIA H200 (docs/gemm.md): with a bias and a GELU one kernel takes 0.79 to 0.94
-    of the time of two at six of seven shapes. The seventh has too few tiles. With a dropout or a
-    residual, whose work the tensor cores wait for, it takes as long, or longer.
+    >>> least_tiles(16384, 1024, 132)
+    3
+    """
+    pairs = -(-rows // (CLUSTER * _LARGE.rows)) * -(-columns // _LARGE.cols)
+    return pairs // max(1, multiprocessors // CLUSTER)
+
+
+def choose(
+    features: ProductFeatures, arch: str, gpu: Gpu, forced: ProductConfig | None = None
+) -> Choice:
+    """How a product and the functors after it are run on a GPU.
 
     Args:
-        chain: The functors after the product.
-        rows: The rows of the product.
-        n: Its columns.
-        k: The numbers that each element sums up.
-        wide: Whether some operand has more elements than a row of the product.
+        features: The product and what its functors move.
+        arch: The architecture of the GPU.
+        gpu: Its facts.
+        forced: What tests and the tuner choose; None leaves it to the tuning files.
     """
-    tiling = TILINGS["Together"]
-    if k % 8 or n % 8 or k > _MOST_K or rows < tiling.rows or n < tiling.cols:
-        return None
-    pairs = -(-rows // (2 * tiling.rows)) * -(-n // tiling.cols)
-    if pairs < _FULL or wide or any(_is_costly(functor) for functor in chain):
-        return None
-    return tiling
-
-
-def _is_costly(functor: Functor) -> bool:
-    """Whether a functor draws, or writes a tensor of the product's size."""
-    return not (functor.draws is None and functor.saves is None and functor.taps is None)
+    if forced is None:
+        found = product_config(features, arch, gpu)
+        config = found.config
+        said = f"tuned on this device, from {found.where}" if found.tuned else "docs/gemm.md"
+    else:
+        config, said = forced, "it is forced"
+    tiling = TILINGS.get(config.vehicle)
+    if tiling is None:
+        return Choice(None, f"one kernel for both is not faster ({said})")
+    rows, columns, depth = features[:3]
+    if columns % 8 or depth % 8 or rows < tiling.rows or columns < tiling.cols:
+        return Choice(
+            None,
+            f"one kernel for both has tiles of {tiling.rows} x {tiling.cols}, and x and w of "
+            "multiples of 8 columns and rows",
+        )
+    return Choice(tiling, f"which is faster than two ({said})")

@@ -54,6 +54,8 @@ def check_factors(name: str, keys: tuple[str, ...], factors: tuple[Any, ...]) ->
 def factor_dtype(factor: Tensor) -> torch.dtype:
     """The dtype in which torch multiplies, and so that of the product: autocast may lower it."""
     device = factor.device.type
+    if device == "meta":  # which torch.is_autocast_enabled does not know
+        return factor.dtype
     if factor.dtype is not torch.float64 and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
     return factor.dtype

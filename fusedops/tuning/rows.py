@@ -11,7 +11,7 @@ from typing import Any
 from fusedops.schedule.architectures import Gpu
 from fusedops.schedule.features import Features
 from fusedops.schedule.launch import LaunchConfig
-from fusedops.schedule.tuning_file import FORMAT, PASSES, read, text_of
+from fusedops.schedule.tuning_file import FORMAT, KINDS, read, text_of
 
 __all__ = ["empty", "put", "row"]
 
@@ -22,7 +22,7 @@ MANY_GROUPS = 1024
 def empty(arch: str, gpu: Gpu) -> dict[str, Any]:
     """The content of a tuning file of a GPU, without rows."""
     device = {"name": gpu.name, "threads_per_sm": gpu.threads_per_sm, "l2_bytes": gpu.l2_bytes}
-    return {"format": FORMAT, "arch": arch, "device": device, **{kind: [] for kind in PASSES}}
+    return {"format": FORMAT, "arch": arch, "device": device, **{kind: [] for kind in KINDS}}
 
 
 def row(
