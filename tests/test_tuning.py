@@ -181,7 +181,7 @@ class TestForcing:
         with testing.force_launch(forward=config):
             assert override.current().forward == config
             with testing.force_schedule("streaming"):
-                assert override.current() == ("streaming", config, None)
+                assert override.current() == ("streaming", config, None, None)
             assert override.current() == (None, config, None)
         assert override.current() == override.Override()
 

@@ -59,11 +59,12 @@ def choose(
         found = product_config(features, arch, gpu)
         config = found.config
         said = f"tuned on this device, from {found.where}" if found.tuned else "docs/gemm.md"
+        faster, slower = f"faster than two ({said})", f"not faster ({said})"
     else:
-        config, said = forced, "it is forced"
+        config, faster, slower = forced, "forced", "forced away"
     tiling = TILINGS.get(config.vehicle)
     if tiling is None:
-        return Choice(None, f"one kernel for both is not faster ({said})")
+        return Choice(None, f"one kernel for both is {slower}")
     rows, columns, depth = features[:3]
     if columns % 8 or depth % 8 or rows < tiling.rows or columns < tiling.cols:
         return Choice(
@@ -71,4 +72,4 @@ def choose(
             f"one kernel for both has tiles of {tiling.rows} x {tiling.cols}, and x and w of "
             "multiples of 8 columns and rows",
         )
-    return Choice(tiling, f"which is faster than two ({said})")
+    return Choice(tiling, f"which is {faster}")

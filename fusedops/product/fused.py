@@ -53,8 +53,9 @@ __all__ = [
 _WIDTH = 8
 #: CUtensorMapDataType in cuda.h.
 _KINDS = {torch.float16: 6, torch.bfloat16: 9}
-#: The dtypes of factors that one kernel multiplies.
+#: The dtypes of factors that one kernel multiplies, and their names.
 HALVES = (*_KINDS,)
+_NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in HALVES}
 #: The architecture, whose wgmma is in no other's code.
 _ARCH = "sm_90a"
 
@@ -67,6 +68,23 @@ def chosen(
     target: Target | None = None,
 ) -> Choice:
     """How a call is run, as far as shapes and types decide it; of the rest, `explained` tells.
+
+    The arguments are those of `features_of`.
+    """
+    features = features_of(epilogue, x, w, arguments, target)
+    return (
+        features if isinstance(features, Choice) else _chosen(*features, override.current().product)
+    )
+
+
+def features_of(
+    epilogue: Map,
+    x: Tensor,
+    w: Tensor,
+    arguments: Mapping[str, Any],
+    target: Target | None = None,
+) -> tuple[ProductFeatures, Target] | Choice:
+    """The features of a call and what runs it; or two kernels, whatever the features.
 
     Args:
         epilogue: The STORE of the layer, which is `able`.
@@ -89,40 +107,29 @@ def chosen(
             reads += 1
     draws = epilogue.dropouts > 0 and arguments.get("training") is not False
     target = target or Target.of(x.device)
-    writes, forced = len(epilogue.outputs) - 1, override.current().product
-    return _chosen(epilogue.text, rows, n, k, reads, writes, draws, dtype, target, forced)
-
-
-@remembered
-def _chosen(
-    store: str,
-    rows: int,
-    n: int,
-    k: int,
-    reads: int,
-    writes: int,
-    draws: bool,
-    dtype: torch.dtype,
-    target: Target,
-    forced: ProductConfig | None,
-) -> Choice:
-    if target.arch != "sm_90" or target.gpu is None:
-        return Choice(None, f"one kernel for both needs sm_90, and this is {target.arch}")
     features = ProductFeatures(
         rows=rows,
         columns=n,
         depth=k,
         tiles_per_cluster=least_tiles(rows, n, target.multiprocessors),
         reads=reads,
-        writes=writes,
+        writes=len(epilogue.outputs) - 1,
         draws=draws,
-        dtype=str(dtype).removeprefix("torch."),
-        store=store,
+        dtype=_NAMES[dtype],
+        store=epilogue.text,
     )
+    return features, target
+
+
+@remembered
+def _chosen(features: ProductFeatures, target: Target, forced: ProductConfig | None) -> Choice:
+    if target.arch != "sm_90" or target.gpu is None:
+        return Choice(None, f"one kernel for both needs sm_90, and this is {target.arch}")
     choice = choose(features, target.arch, target.gpu, forced)
     if choice.tiling is None:
         return choice
-    return choice._replace(tiling=dataclasses.replace(choice.tiling, dtype=STORAGE[dtype]))
+    storage = STORAGE[getattr(torch, features.dtype)]
+    return choice._replace(tiling=dataclasses.replace(choice.tiling, dtype=storage))
 
 
 def able(epilogue: Map) -> bool:

@@ -16,7 +16,13 @@ from fusedops.functors import Functor
 from fusedops.jit import env
 from fusedops.product.choice import Choice
 from fusedops.product.declaration import TAKEN
-from fusedops.product.factors import check_factors, factor_dtype, wrong_shape, wrong_weight
+from fusedops.product.factors import (
+    check_factors,
+    factor_dtype,
+    wants_gradient,
+    wrong_shape,
+    wrong_weight,
+)
 from fusedops.product.fused import HALVES, FusedLinear, able, as_multiplied, chosen, explained
 from fusedops.product.recorded import record
 from fusedops.product.single import SingleProduct
@@ -117,6 +123,9 @@ class Linear(SingleProduct):
             return False
         if self.alone(first, second, arguments):
             return False
+        cast = first.dtype not in HALVES or second.dtype is not first.dtype
+        if cast and wants_gradient((first, second, *arguments.values())):
+            return False  # which the dispatcher would find only once the factors have been cast
         return chosen(self.epilogue, first, second, arguments).tiling is not None
 
     def vehicle(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:

@@ -15,14 +15,14 @@ from fusedops.bind.bind import Bound
 from fusedops.declare.text import read
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
-from fusedops.product.factors import factor_dtype
+from fusedops.product.factors import factor_dtype, wants_gradient
 from fusedops.product.fused import able, bind_store, chosen, describe
 
 if TYPE_CHECKING:
     from fusedops.map import Map
     from fusedops.prebuild.signature import Signature
 
-__all__ = ["record", "signature", "variants"]
+__all__ = ["record", "variants"]
 
 #: The calls that have been looked at, as text.
 _noted: set[str] = set()
@@ -40,7 +40,7 @@ def record(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) ->
         arguments: Operands and options.
     """
     tensors = [x, w, *(one for one in arguments.values() if isinstance(one, Tensor))]
-    if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
+    if wants_gradient(tensors):
         return
     if any(type(one) not in (Tensor, torch.nn.Parameter) for one in tensors):
         return  # a tracer's, which have no memory
@@ -81,13 +81,6 @@ def _variants(bound: Bound, factors: Mapping[str, Tensor], target: Target) -> It
     told = None if tiling is None else describe(bound, x, w, tiling)
     if told is not None:
         yield told[0]
-
-
-def signature(
-    epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]
-) -> tuple[Bound, Mapping[str, Tensor]]:
-    """A call of a layer as `prebuild.signature.of_product` takes it."""
-    return bind_store(epilogue, x, w, arguments), _cast(x, w)
 
 
 def variants(signatures: Iterable[Signature], target: Target) -> list[Variant]:

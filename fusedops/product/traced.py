@@ -26,8 +26,9 @@ from fusedops.bind.bind import bind
 from fusedops.declare.text import read
 from fusedops.errors import UnsupportedError
 from fusedops.generate.target import Target
-from fusedops.product.factors import factor_dtype
+from fusedops.product.factors import factor_dtype, wants_gradient
 from fusedops.product.fused import HALVES
+from fusedops.schedule import override
 from fusedops.schedule.launch import VEHICLES
 from fusedops.schedule.lookup import product_vehicles
 from fusedops.torch_ops.distributed import is_distributed
@@ -98,8 +99,8 @@ def call_operator(layer: SingleProduct, x: Tensor, w: Tensor, arguments: Mapping
     for one in (x, w, *tensors):
         if type(one) is not Tensor and type(one) is not torch.nn.Parameter:
             return None
-        if one.requires_grad and torch.is_grad_enabled():
-            return None
+    if wants_gradient((x, w, *tensors)):
+        return None
     dtype = factor_dtype(x)
     if dtype not in HALVES or factor_dtype(w) != dtype:
         return None
@@ -128,6 +129,9 @@ def _may_be_one(
     target = Target.of(device)
     if target.arch != "sm_90" or target.gpu is None:
         return False
+    forced = override.current().product
+    if forced is not None:
+        return forced.vehicle != VEHICLES[0]
     known: dict[str, Any] = {"store": store, "writes": writes, "draws": False}
     known["dtype"] = str(dtype).removeprefix("torch.")
     if not reads:  # an operand of several dimensions may have no more elements than a row
