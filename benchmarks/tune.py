@@ -28,7 +28,7 @@ from run import names, numbers
 from fusedops.bind.bind import Bound
 from fusedops.generate.target import Target
 from fusedops.schedule import lookup
-from fusedops.schedule.tuning_file import PASSES, text_of
+from fusedops.schedule.tuning_file import KINDS, text_of
 from fusedops.tuning import rows, tuner
 from fusedops.tuning.search import Tried
 
@@ -51,10 +51,10 @@ def content_of(target: Target, file: Path) -> dict[str, Any]:
     older = lookup.FOLDER / lookup.builtin(target.arch).where
     kinds = json.loads(older.read_text(encoding="utf-8"))
     made = rows.empty(target.arch, target.gpu)
-    for row in (row for kind in PASSES for row in kinds[kind]):
+    for row in (row for kind in KINDS for row in kinds[kind]):
         if size := row["set"].get("prefetch_bytes"):  # in proportion to the L2 cache, as in lookups
             row["set"]["prefetch_bytes"] = size * target.gpu.l2_bytes // kinds["device"]["l2_bytes"]
-    return {**made, **{kind: kinds[kind] for kind in PASSES}}
+    return {**made, **{kind: kinds[kind] for kind in KINDS}}
 
 
 def tuned(point: Point, device: torch.device, console: Console) -> tuner.Tuned:

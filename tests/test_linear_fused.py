@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linear as one kernel: its code for sm_90a, results against float64, and when it is not taken."""
 
-import contextlib
 import dataclasses
 import math
 
@@ -13,11 +12,13 @@ from torch.nn import functional
 
 import fusedops as fo
 from fusedops.generate.product import TILINGS
+from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
 from fusedops.jit import nvrtc
 from fusedops.product import fused
-from fusedops.product.choice import choose
 from fusedops.product.trained import train
+from fusedops.schedule.launch import ProductConfig
+from fusedops.testing import force_launch
 
 
 @fo.functor
@@ -88,28 +89,47 @@ def test_what_bulk_copies_cannot_read_is_left_to_two_kernels():
 
 
 def test_masks_are_left_to_two_kernels():
-    assert fused._able(fo.Linear(store=STORES["saving"]))
-    assert not fused._able(fo.Linear(store=[fo.Mask("m")]))
+    assert fused.able(fo.Linear(store=STORES["saving"]).epilogue)
+    assert not fused.able(fo.Linear(store=[fo.Mask("m")]).epilogue)
 
 
-@contextlib.contextmanager
-def forced(monkeypatch, tiling):
-    """All shapes have one kernel of this tiling, or none where it is None."""
-    with monkeypatch.context() as patched:
-        patched.setattr(fused, "choose", lambda *call: tiling and TILINGS[tiling])
-        fused._chosen.cache_clear()
-        yield
-    fused._chosen.cache_clear()
+def forced(vehicle):
+    """All shapes have one kernel of this tiling, or two kernels."""
+    return force_launch(product=ProductConfig(vehicle))
+
+
+HOPPER = Target.named("sm_90")
+
+
+def chosen(op, m, n, k, target=HOPPER, dtype=torch.float16, **operands):
+    """What is chosen for a call whose factors are contiguous."""
+    x, w = (torch.empty(shape, dtype=dtype, device="meta") for shape in ((m, k), (n, k)))
+    given = {
+        name: torch.empty(one, dtype=dtype, device="meta") if isinstance(one, tuple) else one
+        for name, one in operands.items()
+    }
+    choice = fused.chosen(op.epilogue, x, w, given, target)
+    return choice.tiling and choice.tiling.name, choice.why
 
 
 def test_one_kernel_is_chosen_where_it_was_measured_to_win():
-    large, small = TILINGS["Together"], TILINGS["InTurns"]
-    assert choose(16384, 1024, 1024) is large
-    assert choose(10007, 3000, 1000) is large
-    assert choose(512, 4096, 4096) is small  # too few large tiles
-    assert choose(512, 2048, 4096) is None
-    assert choose(16384, 1024, 1004) is None
-    assert choose(100, 65536, 1024) is None
+    light, heavy = (fo.Linear(store=STORES[key]) for key in ("gelu", "saving"))
+    of_light, of_heavy = {"b": (1024,)}, {"b": (1024,), "p": 0.1, "r": (16384, 1024)}
+    assert chosen(heavy, 16384, 1024, 1024, **of_heavy)[0] == "Together"
+    for m, n, k, wanted in (
+        (16384, 1024, 1024, "Together"),
+        (10007, 3000, 1000, "Together"),
+        (512, 4096, 4096, "InTurns"),  # too few large tiles
+        (512, 2048, 4096, None),
+        (16384, 1024, 4104, None),  # not measured
+    ):
+        name, why = chosen(light, m, n, k, **of_light)
+        assert name == wanted, (m, n, k)
+        assert ("faster than two (docs/gemm.md)" if wanted else "not faster (docs/gemm.md)") in why
+    for m, n, k in ((16384, 1024, 1004), (100, 65536, 1024)):
+        name, why = chosen(light, m, n, k, **of_light)
+        assert name is None
+        assert "multiples of 8" in why
 
 
 GRADIENT_STORES = {
@@ -166,6 +186,38 @@ def test_a_second_derivative_is_refused():
         dx.sum().backward()
 
 
+def test_why_there_are_two_kernels():
+    op = fo.Linear(store=STORES["gelu"])
+    for name in ("sm_80", "sm_100", "x86-64-v3"):
+        tiling, why = chosen(op, 16384, 1024, 1024, Target.named(name))
+        assert tiling is None
+        assert name in why
+    assert "float16 and bfloat16" in chosen(op, 16384, 1024, 1024, dtype=torch.float32)[1]
+    with forced("two_kernels"):
+        assert "forced" in chosen(op, 16384, 1024, 1024)[1]
+    with forced("InTurns"):
+        assert chosen(op, 512, 256, 1024)[0] == "InTurns"
+
+
+def told(monkeypatch, op, x, w, **operands):
+    """The vehicle that `explain` names, of tensors that need not be on such a GPU."""
+    monkeypatch.setattr(fused.Target, "of", classmethod(lambda cls, device: HOPPER))
+    return op.vehicle(x, w, operands)
+
+
+def test_what_explain_says_of_strides_and_gradients(monkeypatch):
+    op = fo.Linear(store=STORES["gelu"])
+    x, w, operands = case(torch.float16, shape=(300,))
+    with forced("Together"):
+        assert told(monkeypatch, op, x, w, b=operands["b"]).tiling.name == "Together"
+        apart = x.new_empty(300, 400)[:, ::2]
+        choice = told(monkeypatch, op, apart, w, b=operands["b"])
+        assert choice.tiling is None
+        assert "bulk copies" in choice.why
+    masked = fo.Linear(store=[fo.Mask("m")])
+    assert told(monkeypatch, masked, x, w, m=torch.zeros(264, dtype=torch.bool)).tiling is None
+
+
 def needs_hopper():
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("wgmma is an instruction of sm_90a")
@@ -194,7 +246,7 @@ def allowed(op, x, w, operands):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("tiling", TILINGS)
 @pytest.mark.parametrize("store", STORES)
-def test_against_float64(store, tiling, dtype, monkeypatch):
+def test_against_float64(store, tiling, dtype):
     """Whole and ragged shapes, fewer tiles than clusters and more, K that no stage divides."""
     needs_hopper()
     op = fo.Linear(store=STORES[store])
@@ -205,7 +257,7 @@ def test_against_float64(store, tiling, dtype, monkeypatch):
         operands = of(op, operands)
         truth, bounds = allowed(op, x, w, operands)
         out = [torch.full_like(x.new_empty(*shape, n), math.nan) for _ in truth]
-        with forced(monkeypatch, tiling), torch.no_grad():
+        with forced(tiling), torch.no_grad():
             assert tiling in str(op.explain(x, w, **operands).vehicle)
             op(x, w, **operands, out=out, generator=(SEED, OFFSET))
             again = op(x, w, **operands, generator=(SEED, OFFSET))
@@ -219,12 +271,12 @@ def test_against_float64(store, tiling, dtype, monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("tiling", TILINGS)
-def test_dropout_drops_the_same_elements(tiling, monkeypatch):
+def test_dropout_drops_the_same_elements(tiling):
     needs_hopper()
     op = fo.Linear(store=STORES["dropout"])
     x, w, operands = case(torch.float16, "cuda", (1000,), 520, 128)
     operands = {"b": torch.full_like(operands["b"], 1000.0), "p": P}
-    with forced(monkeypatch, tiling), torch.no_grad():
+    with forced(tiling), torch.no_grad():
         y = op(x, w, **operands, generator=(SEED, OFFSET))
         all_kept = op(x, w, **operands, training=False)
     kept = op.dropout_mask((1000, 520), SEED, OFFSET, P).cuda()
@@ -235,7 +287,7 @@ def test_dropout_drops_the_same_elements(tiling, monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("tiling", TILINGS)
 @pytest.mark.parametrize("store", [*STORES, "gelu, dropout"])
-def test_gradients_are_those_of_two_kernels(store, tiling, monkeypatch):
+def test_gradients_are_those_of_two_kernels(store, tiling):
     """To the bit, with random upstream gradients, and the tensors kept are as few."""
     needs_hopper()
     op = fo.Linear(store=STORES.get(store, [fo.Bias("b"), gelu(), fo.Dropout("p")]))
@@ -243,7 +295,7 @@ def test_gradients_are_those_of_two_kernels(store, tiling, monkeypatch):
     w *= 256**-0.5
     operands = of(op, operands)
     results, kept = [], []
-    for way in (None, tiling):
+    for way in ("two_kernels", tiling):
         leaves = {"x": x, "w": w, **{k: v for k, v in operands.items() if k != "p"}}
         leaves = {name: leaf.clone().requires_grad_() for name, leaf in leaves.items()}
         sizes = {}
@@ -252,8 +304,10 @@ def test_gradients_are_those_of_two_kernels(store, tiling, monkeypatch):
             sizes[tensor.untyped_storage().data_ptr()] = tensor.numel()
             return tensor
 
-        with forced(monkeypatch, way), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-            assert (way or "torch's product, then") in str(op.explain(x, w, **operands).vehicle)
+        with forced(way), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            assert ("torch's product, then" if way == "two_kernels" else way) in str(
+                op.explain(x, w, **operands).vehicle
+            )
             y = op(
                 leaves["x"],
                 leaves["w"],
@@ -273,19 +327,19 @@ def test_gradients_are_those_of_two_kernels(store, tiling, monkeypatch):
 
 
 @pytest.mark.gpu
-def test_a_layer_of_two_products(monkeypatch):
+def test_a_layer_of_two_products():
     """Values and gradients of MLP with one kernel for its first product, beside two."""
     needs_hopper()
     op = fo.MLP(hidden=[fo.Bias("b"), gelu(), fo.Dropout("p")], store=[fo.Bias("b2")])
     results = []
-    for way in (None, "Together"):
+    for way in ("two_kernels", "Together"):
         x, w, operands = case(torch.float16, "cuda", (256,), 512, 256)
         w2 = randn(264, 512, dtype=torch.float16, device="cuda", seed=9) * 512**-0.5
         b2 = randn(264, dtype=torch.float16, device="cuda", seed=10)
         leaves = [x, w * 256**-0.5, w2, operands["b"], b2]
         leaves = [one.detach().requires_grad_() for one in leaves]
         x, w, w2, b, b2 = leaves
-        with forced(monkeypatch, way):
+        with forced(way):
             y = op(x, w, w2, b=b, p=P, b2=b2, generator=(SEED, OFFSET))
             upstream = randn(*y.shape, dtype=y.dtype, device="cuda", seed=20)
             results.append([y.detach(), *torch.autograd.grad(y, leaves, upstream)])
@@ -293,12 +347,12 @@ def test_a_layer_of_two_products(monkeypatch):
 
 
 @pytest.mark.gpu
-def test_a_graph_draws_anew(monkeypatch):
+def test_a_graph_draws_anew():
     needs_hopper()
     op = fo.Linear(store=STORES["saving"])
     x, w, operands = case(torch.float16, "cuda", (256,), 512, 256)
     operands = of(op, operands) | {"r": randn(256, 512, dtype=torch.float16, device="cuda", seed=8)}
-    with forced(monkeypatch, "Together"), torch.no_grad():
+    with forced("Together"), torch.no_grad():
         op(x, w, **operands)  # built before the capture
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):

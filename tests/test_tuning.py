@@ -181,8 +181,8 @@ class TestForcing:
         with testing.force_launch(forward=config):
             assert override.current().forward == config
             with testing.force_schedule("streaming"):
-                assert override.current() == ("streaming", config, None)
-            assert override.current() == (None, config, None)
+                assert override.current() == ("streaming", config, None, None)
+            assert override.current() == (None, config, None, None)
         assert override.current() == override.Override()
 
     def test_each_pass_has_its_own(self):

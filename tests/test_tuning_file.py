@@ -10,13 +10,15 @@ import re
 import pytest
 from cases import raises
 
+from fusedops.generate.product import TILINGS
 from fusedops.schedule import backward, forward, lookup
 from fusedops.schedule.architectures import GPUS, Gpu
 from fusedops.schedule.backward import choose_gradient, resident_rows
 from fusedops.schedule.backward_tile import GRADIENT_VALUES, gradient_rung
+from fusedops.schedule.features import ProductFeatures
 from fusedops.schedule.forward import choose
 from fusedops.schedule.forward_tile import Row, row_rung
-from fusedops.schedule.launch import LaunchConfig
+from fusedops.schedule.launch import VEHICLES, LaunchConfig
 from fusedops.schedule.tuning_file import TuningFileError, read, text_of
 
 FILES = sorted(lookup.FOLDER.glob("*.json"))
@@ -63,6 +65,7 @@ def content():
             {"when": {}, "set": whole},
         ],
         "backward": [{"when": {}, "set": whole}],
+        "product": [{"when": {}, "set": {"vehicle": "two_kernels"}}],
     }
 
 
@@ -121,6 +124,14 @@ WRONG = {
         lambda f: f["forward"].append({"when": {"columns": 100}, "set": {"eager_operands": False}}),
         r"forward[2]: eager_operands is never used, since forward[1] comes first",
     ),
+    "a feature of a product": (lambda f: row(f)["when"].update(depth=8), "unknown depth"),
+    "a field of a product": (lambda f: row(f)["set"].update(vehicle="Together"), "unknown vehicle"),
+    "a product's unknown vehicle": (
+        lambda f: f["product"][0]["set"].update(vehicle="InCircles"),
+        "product[0]: set vehicle must be one of two_kernels, Together",
+    ),
+    "products without rows": (lambda f: f.update(product=[]), "product: no row without conditions"),
+    "a missing part of products": (lambda f: f.pop("product"), "has no product"),
     "a gap": (
         lambda f: row(f, 1)["set"].pop("prefetch"),
         "no row without conditions sets prefetch",
@@ -193,9 +204,41 @@ def test_every_row_decides_something_somewhere(monkeypatch):
                 deciding.add(id(rule))
             decided |= rule.sets
         assert decided == set(LaunchConfig._fields), features
+    for features in products():
+        deciding.add(id(next(iter(found.matching(features)))))
     for kind, rules in found.rules.items():
         idle = [i for i, rule in enumerate(rules) if id(rule) not in deciding]
         assert not idle, f"{kind}: rows {idle} decide nothing"
+
+
+def products():
+    """Features of products with and without all that the rows ask for."""
+    plain = ProductFeatures(16384, 1024, 1024, 387, 0, 0, False, "float16", "Map()")
+    yield plain
+    yield plain._replace(reads=1, writes=1, draws=True)
+    yield plain._replace(wave_percent=48)
+    for change in ({"wave_percent": 45}, {"depth": 4104}):
+        yield plain._replace(**change)
+
+
+def test_one_kernel_for_a_product_where_it_was_measured_to_be_faster():
+    """The rows of sm_90 say what was measured, and what of it is known says what may be chosen."""
+    gpu = GPUS["sm_90"]
+    chosen = [lookup.product_config(one, "sm_90", gpu).config.vehicle for one in products()]
+    assert chosen == ["Together", "Together", "InTurns", "two_kernels", "two_kernels"]
+    known = {"reads": 1, "writes": 2, "draws": True}
+    assert lookup.product_vehicles("sm_90", gpu, **known) == {"two_kernels", "Together", "InTurns"}
+    assert lookup.product_vehicles("sm_90", gpu, depth=8192) == {"two_kernels"}
+
+
+def test_the_vehicles_of_a_product_are_its_tilings():
+    assert ("two_kernels", *TILINGS) == VEHICLES
+
+
+def test_a_file_tuned_before_products_were():
+    old = content()
+    del old["product"]
+    assert read(json.dumps(old), "my.json", total=False).rules["product"] == ()
 
 
 def test_which_file_serves_an_architecture():

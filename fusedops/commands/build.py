@@ -106,6 +106,7 @@ def build(
     from fusedops.jit import env
     from fusedops.jit.store import unwritable, writable_store
     from fusedops.prebuild.build_all import build_all, variants
+    from fusedops.product import recorded
 
     if cache is not None:
         os.environ["FUSEDOPS_CACHE_DIR"] = str(cache.absolute())
@@ -122,7 +123,11 @@ def build(
         named = [Target.named(name, multiprocessors) for name in _names(arch)]
         targets = list(dict.fromkeys(named))  # "cpu" may be named by its level, too
         plans: list[tuple[Target, list[Variant]]] = [
-            (target, variants(wanted, target, backward=backward)) for target in targets
+            (
+                target,
+                variants(wanted, target, backward=backward) + recorded.variants(wanted, target),
+            )
+            for target in targets
         ]
     except (TypeError, ValueError, FusedOpsError, OSError) as error:
         raise typer.BadParameter(str(error)) from None
@@ -169,7 +174,8 @@ def _signatures(
         ValueError: Nothing, or what is none.
     """
     from fusedops.commands import words
-    from fusedops.prebuild.signature import Signature, of_call
+    from fusedops.prebuild.signature import Signature, of_call, of_product
+    from fusedops.product.linear import Linear
 
     found = [Signature.parse(line) for line in call]
     for file in calls:
@@ -183,7 +189,9 @@ def _signatures(
         if not found:
             raise ValueError("say what to build: MODULE:ATTRIBUTE with --operand, or --calls")
         return found
-    declared = words.declaration(op)
+    declared = words.declaration(op, products=True)
+    if isinstance(declared, Linear) and lengths is not None:
+        raise ValueError("--lengths is for rows that are reduced, and a Linear has none")
     given = any("=T:" in word for word in operand)
     if dtypes is not None and not given:
         raise ValueError("--dtype says what T stands for, and no --operand is NAME=T:SIZES")
@@ -191,6 +199,9 @@ def _signatures(
         if given:
             words.read_dtype(name)
         values = words.values_of(operand, name)
+        if isinstance(declared, Linear):
+            found.append(of_product(*words.product(declared, values, dim, result)[:2]))
+            continue
         for one in [values] if lengths is None else _lengths(values, lengths, dim):
             found.append(of_call(words.bound(declared, one, dim, result)[0]))
     return found

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from fusedops.bind.bind import Bound
-    from fusedops.row_op import RowOp
     from fusedops.tuning.tuner import Tuned
+
+#: The checked call, the factors of a product, and options.
+Call = tuple[Any, dict[str, Any], dict[str, Any]]
 
 __all__ = ["tune"]
 
@@ -26,7 +27,13 @@ fusedops tune my_ops:scores \\
   --shape 32,16,3000,3000 --dtype float16 \\
   --operand bias=T:16,3000,3000 \\
   --operand mask=bool:32,1,1,3000 \\
-  --operand scale=0.125"""
+  --operand scale=0.125
+
+\b
+fusedops tune my_ops:layer \\
+  --shape 16384,1024 --dtype bfloat16 \\
+  --operand w=T:4096,1024 \\
+  --operand b=T:4096"""
 
 
 def tune(
@@ -61,6 +68,9 @@ def tune(
 
     Later processes use it for kernels with the same features: columns, dtypes, memory traffic. It
     changes no bit of outputs and of the gradient of x.
+
+    Of a Linear it finds out whether one kernel or two run it faster, at these sizes and where no
+    gradient is wanted; both are right within one bound.
     """
     import os
 
@@ -71,22 +81,34 @@ def tune(
     from fusedops.commands import words
     from fusedops.errors import FusedOpsError
     from fusedops.jit.store import unwritable
+    from fusedops.product.linear import Linear
 
     if cache is not None:
         os.environ["FUSEDOPS_CACHE_DIR"] = str(cache.absolute())
     console = Console()
     try:
-        declared = words.declaration(op)
+        declared = words.declaration(op, products=True)
         kinds = [kind for kind, wanted in (("forward", forward), ("backward", backward)) if wanted]
+        if isinstance(declared, Linear):
+            kinds = ["product"] if forward else []
         if not kinds:
-            raise ValueError("there is nothing to tune with --no-forward and --no-backward")
+            raise ValueError(
+                "there is nothing to tune with --no-forward and --no-backward; and of "
+                "a Linear with --no-forward"
+            )
         words.read_dtype(dtype)
         given = [*(operand or []), *([] if shape is None else [f"x=T:{shape}"])]
-        bound, options = words.call(declared, given, dtype, dim, result, training=training)
+        values = words.values_of(given, dtype)
+        call: Call
+        if isinstance(declared, Linear):
+            call = words.product(declared, values, dim, result, training=training)
+        else:
+            bound, options = words.bound(declared, values, dim, result, training=training)
+            call = bound, {}, options
         gpu = _gpu(device)
         if not dry_run and (reason := unwritable()):
             raise ValueError(f"{reason}; name another by --cache, or keep nothing by --dry-run")
-        found = [_tune(declared, bound, kind, gpu, options, console) for kind in kinds]
+        found = [_tune(declared, call, kind, gpu, console) for kind in kinds]
     except (TypeError, ValueError, FusedOpsError) as error:
         raise typer.BadParameter(str(error)) from None
     console.print(_table(found))
@@ -127,10 +149,8 @@ def _gpu(index: int) -> Any:
     return torch.device("cuda", index)
 
 
-def _tune(
-    op: RowOp, bound: Bound, kind: str, device: Any, options: dict[str, Any], console: Console
-) -> Tuned:
-    """Tune one pass, and show how far it is.
+def _tune(op: Any, call: Call, kind: str, device: Any, console: Console) -> Tuned:
+    """Tune one pass, or what runs a product, and show how far it is.
 
     Raises:
         ValueError: It cannot be tuned.
@@ -153,13 +173,23 @@ def _tune(
             progress.update(task, description=text)
 
         try:
+            bound, factors, options = call
+            if kind == "product":
+                return tuner.tune_product(op, bound, factors, device, options, done)
             return tuner.tune(op, bound, kind, device, options, done)
         except AssertionError as error:
-            raise ValueError(f"the {kind} pass is wrong as it is: {error}") from None
+            what = kind if kind == "product" else f"{kind} pass"
+            raise ValueError(f"the {what} is wrong as it is: {error}") from None
         except torch.OutOfMemoryError:
+            cure = (
+                ""
+                if kind == "product"
+                else (", or give fewer rows, of which no launch configuration depends")
+            )
+            what = kind if kind == "product" else f"{kind} pass"
             raise ValueError(
-                f"the device has too little free memory for the {kind} pass: end other programs on "
-                "it, or give fewer rows, of which no launch configuration depends"
+                f"the device has too little free memory for the {what}: end other programs on "
+                f"it{cure}"
             ) from None
 
 
@@ -175,9 +205,14 @@ def _table(found: list[Tuned]) -> Table:
         outcome = one.outcome
         table.add_row(
             one.kind,
-            f"{outcome.seconds_before * 1e6:.1f} us, {one.percent_before:.1f} %",
-            f"{outcome.seconds_after * 1e6:.1f} us, {one.percent_after:.1f} %",
+            _said(outcome.seconds_before, one.percent_before),
+            _said(outcome.seconds_after, one.percent_after),
             f"{outcome.faster:.3f}",
             difference(outcome),
         )
     return table
+
+
+def _said(seconds: float, percent: float | None) -> str:
+    share = "" if percent is None else f", {percent:.1f} %"
+    return f"{seconds * 1e6:.1f} us{share}"

@@ -16,7 +16,10 @@ from fusedops.generate.views import STORAGE
 from fusedops.prebuild.signature import read_value
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from fusedops.bind.bind import Bound
+    from fusedops.product.linear import Linear
     from fusedops.row_op import RowOp
 
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in STORAGE}
@@ -38,12 +41,17 @@ def import_here(module: str) -> Any:
         sys.path.pop(0)
 
 
-def declaration(where: str) -> RowOp:
+def declaration(where: str, *, products: bool = False) -> Any:
     """The op that is called ``module:attribute``, the working directory's modules among them.
+
+    Args:
+        where: The place.
+        products: Whether it may be a `Linear`; else it is a `RowOp`.
 
     Raises:
         ValueError: There is none.
     """
+    from fusedops.product.linear import Linear
     from fusedops.row_op import RowOp
 
     module, _, attribute = where.partition(":")
@@ -54,8 +62,9 @@ def declaration(where: str) -> RowOp:
         if not hasattr(found, part):
             raise ValueError(f"{module!r} has no {attribute!r}")
         found = getattr(found, part)
-    if not isinstance(found, RowOp):
-        raise ValueError(f"{where} must be an op, such as fo.Softmax(...), got {found!r}")
+    if not isinstance(found, (RowOp, Linear) if products else RowOp):
+        said = "a row op or a Linear" if products else "an op"
+        raise ValueError(f"{where} must be {said}, such as fo.Softmax(...), got {found!r}")
     return found
 
 
@@ -131,6 +140,38 @@ def bound(
     operands = {name: value for name, value in values.items() if name != "x"}
     check_given(op, operands)
     return op.bind(values["x"], {**operands, **options}), options
+
+
+def product(
+    op: Linear, values: Mapping[str, Any], dim: str | None, result: str | None, **options: Any
+) -> tuple[Bound, dict[str, Tensor], dict[str, Any]]:
+    """The checked call of the STORE of a layer on its product, the factors, and the options.
+
+    Args:
+        op: The declaration.
+        values: x, w and the operands by name.
+        dim: Must be None: a row of a product is its last dimension.
+        result: The name of the dtype of the result, or None.
+        options: Other options of the call.
+
+    Raises:
+        TypeError, ValueError: The call does not fit.
+    """
+    from fusedops.product.fused import bind_store
+
+    if dim not in (None, "-1"):
+        raise ValueError(f"--dim is no option of a Linear, got {dim!r}: leave it away")
+    if result is not None:
+        options["dtype"] = read_dtype(result)
+    factors = {key: values.get(key) for key in op.inputs}
+    if factors["w"] is None:
+        raise ValueError("Linear: 'w' is missing; give --operand w=DTYPE:N,K")
+    op.check(*factors.values())
+    operands = {name: value for name, value in values.items() if name not in factors}
+    check_given(op.epilogue, operands)
+    x, w = factors["x"], factors["w"]
+    assert x is not None
+    return bind_store(op.epilogue, x, w, {**operands, **options}), {"x": x, "w": w}, options
 
 
 def check_given(op: RowOp, operands: Mapping[str, Any]) -> None:

@@ -12,7 +12,15 @@ from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member, Members, of_side
 from fusedops.generate.source import CUDA_LINKAGE, Text, generated
 
-__all__ = ["THREADS", "TILINGS", "Factor", "ProductTiling", "product_source", "write_factors"]
+__all__ = [
+    "CLUSTER",
+    "THREADS",
+    "TILINGS",
+    "Factor",
+    "ProductTiling",
+    "product_source",
+    "write_factors",
+]
 
 #: Threads of a block, a warpgroup that produces, two that multiply, one that runs the STORE; and
 #: blocks of a cluster.

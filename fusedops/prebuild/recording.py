@@ -71,6 +71,14 @@ def of_call(bound: Bound) -> Signature:
     return signature.of_call(bound)
 
 
+def of_product(bound: Bound, factors: Mapping[str, Tensor]) -> Signature:
+    """Return the signature of a checked call on a matrix product, with the factors by name."""
+    with guard:
+        from fusedops.prebuild import signature
+
+    return signature.of_product(bound, factors)
+
+
 def of_gradient(
     gradient: WantedGradients, dy: Tensor, given: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Signature:

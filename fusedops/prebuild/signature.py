@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,6 +41,7 @@ class Signature:
         options: The options of the call by name; dtypes and tensors are texts.
         wanted: The names whose gradients a backward pass computes; empty for a call.
         joining: The results besides y that have a gradient in a backward pass; empty for a call.
+        factors: Of a call that follows a matrix product, which x is, the factors by name; as texts.
     """
 
     op: str
@@ -49,6 +50,7 @@ class Signature:
     options: Mapping[str, Any] = field(default_factory=dict)
     wanted: tuple[str, ...] = ()
     joining: tuple[str, ...] = ()
+    factors: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, line: str) -> Signature:
@@ -66,8 +68,9 @@ class Signature:
                 dict(found.get("options", {})),
                 tuple(found.get("wanted", ())),
                 tuple(found.get("joining", ())),
+                dict(found.get("factors", {})),
             )
-            texts = (made.op, made.x, *made.wanted, *made.joining)
+            texts = (made.op, made.x, *made.wanted, *made.joining, *made.factors.values())
             if not all(isinstance(text, str) for text in texts):
                 raise TypeError(f"not all text: {texts}")
         except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -76,7 +79,7 @@ class Signature:
 
     def __str__(self) -> str:
         content: dict[str, Any] = {"op": self.op, "x": self.x, "values": dict(self.values)}
-        for name in ("options", "wanted", "joining"):
+        for name in ("options", "wanted", "joining", "factors"):
             if value := getattr(self, name):
                 content[name] = value
         return json.dumps(content)
@@ -106,6 +109,17 @@ class Signature:
             raise ValueError(f"x must be written as DTYPE:SIZES, got {self.x!r}")
         return x, {k: read_value(v) for k, v in self.values.items()}, options
 
+    def read_factors(self) -> dict[str, Tensor]:
+        """The factors that the texts stand for; tensors without memory.
+
+        Raises:
+            ValueError: A text stands for no tensor.
+        """
+        found = {name: read_value(text) for name, text in self.factors.items()}
+        if found.keys() != {"x", "w"} or not all(isinstance(t, Tensor) for t in found.values()):
+            raise ValueError(f"factors must be x and w, as DTYPE:SIZES, got {dict(self.factors)}")
+        return found
+
 
 def of_call(bound: Bound) -> Signature:
     """Return the signature of a checked call."""
@@ -122,6 +136,12 @@ def of_call(bound: Bound) -> Signature:
     if bound.whole is not None:
         options["part_of"] = [list(one) for one in bound.whole]
     return Signature(bound.op.text, _text(bound.x), values, options)
+
+
+def of_product(bound: Bound, factors: Mapping[str, Tensor]) -> Signature:
+    """Return the signature of a checked call on a matrix product, with the factors by name."""
+    texts = {name: _text(value) for name, value in factors.items()}
+    return replace(of_call(bound), factors=texts)
 
 
 def of_gradient(

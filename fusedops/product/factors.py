@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from fusedops.bind.layouts import check_layouts
 from fusedops.bind.operands import FLOATING
 from fusedops.errors import shortened
 
-__all__ = ["check_factors", "factor_dtype", "wrong_shape", "wrong_weight"]
+__all__ = ["check_factors", "factor_dtype", "wants_gradient", "wrong_shape", "wrong_weight"]
 
 
 def check_factors(name: str, keys: tuple[str, ...], factors: tuple[Any, ...]) -> None:
@@ -54,9 +55,18 @@ def check_factors(name: str, keys: tuple[str, ...], factors: tuple[Any, ...]) ->
 def factor_dtype(factor: Tensor) -> torch.dtype:
     """The dtype in which torch multiplies, and so that of the product: autocast may lower it."""
     device = factor.device.type
+    if device == "meta":  # which torch.is_autocast_enabled does not know
+        return factor.dtype
     if factor.dtype is not torch.float64 and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
     return factor.dtype
+
+
+def wants_gradient(values: Iterable[Any]) -> bool:
+    """Whether a gradient goes back through a call of these values, tensors among them."""
+    return torch.is_grad_enabled() and any(
+        isinstance(one, Tensor) and one.requires_grad for one in values
+    )
 
 
 def wrong_shape(name: str, key: str, value: Tensor, wanted: str, cure: str) -> ValueError:

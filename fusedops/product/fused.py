@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,8 +25,9 @@ from fusedops.generate.product import THREADS, Factor, ProductTiling, write_fact
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import STORAGE
-from fusedops.jit import env
-from fusedops.product.choice import choose
+from fusedops.map import Map
+from fusedops.product.choice import Choice, choose, wave_percent
+from fusedops.product.factors import factor_dtype, wants_gradient
 from fusedops.product.single import SingleProduct
 from fusedops.product.trained import train
 from fusedops.run.forward import DLPACK
@@ -33,49 +35,108 @@ from fusedops.run.kernel_members import declared
 from fusedops.run.placing import parts_of, placed, queries, row_maps, row_numbers, views_of
 from fusedops.run.reading import padded, rank_of
 from fusedops.run.saved_tensors import needed
+from fusedops.schedule import override
+from fusedops.schedule.features import ProductFeatures
+from fusedops.schedule.launch import ProductConfig
+from fusedops.schedule.lookup import remembered
 
-__all__ = ["FusedLinear", "describe", "tiling_of"]
+__all__ = [
+    "HALVES",
+    "FusedLinear",
+    "able",
+    "as_multiplied",
+    "bind_store",
+    "chosen",
+    "describe",
+    "explained",
+    "reads_product",
+]
 
 #: Columns of a pack, `kPack` in gemm/epilogue.cuh.
 _WIDTH = 8
 #: CUtensorMapDataType in cuda.h.
 _KINDS = {torch.float16: 6, torch.bfloat16: 9}
+#: The dtypes of factors that one kernel multiplies, and their names.
+HALVES = (*_KINDS,)
+_NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in HALVES}
 #: The architecture, whose wgmma is in no other's code.
 _ARCH = "sm_90a"
 
 
-def tiling_of(op: SingleProduct, x: Tensor, w: Tensor) -> ProductTiling | None:
-    """The tiling of one kernel for a call, or None where two kernels are to be run.
+def chosen(
+    epilogue: Map,
+    x: Tensor,
+    w: Tensor,
+    arguments: Mapping[str, Any],
+    target: Target | None = None,
+) -> Choice:
+    """How a call is run, as far as shapes and types decide it; of the rest, `explained` tells.
 
-    It looks at shapes and types alone; what else keeps a call from it, `describe` finds out.
+    The arguments are those of `features_of`.
     """
-    if x.dtype not in _KINDS or w.dtype is not x.dtype or not x.is_cuda:
-        return None
+    features = features_of(epilogue, x, w, arguments, target)
+    return (
+        features if isinstance(features, Choice) else _chosen(*features, override.current().product)
+    )
+
+
+def features_of(
+    epilogue: Map,
+    x: Tensor,
+    w: Tensor,
+    arguments: Mapping[str, Any],
+    target: Target | None = None,
+) -> tuple[ProductFeatures, Target] | Choice:
+    """The features of a call and what runs it; or two kernels, whatever the features.
+
+    Args:
+        epilogue: The STORE of the layer, which is `able`.
+        x: The left factor, which has been checked; under autocast it is yet to be cast.
+        w: The right one likewise.
+        arguments: Operands and options.
+        target: What runs it, by default x's device.
+    """
+    dtype = factor_dtype(x)
+    if dtype not in _KINDS or factor_dtype(w) is not dtype:
+        return Choice(None, "one kernel for both multiplies float16 and bfloat16 alone")
     n, k = w.shape
     rows = math.prod(x.shape[:-1])
     if not type(rows) is type(n) is type(k) is int:
-        return None  # sizes of a tracer
-    return _chosen(op, rows, n, k, x.dtype, x.device)
+        return Choice(None, "the sizes are those of a tracer")
+    slots = epilogue.slots
+    reads = 0
+    for key, value in arguments.items():
+        if key in slots and isinstance(value, Tensor) and value.numel() > n:
+            reads += 1
+    draws = epilogue.dropouts > 0 and arguments.get("training") is not False
+    target = target or Target.of(x.device)
+    features = ProductFeatures(
+        rows=rows,
+        columns=n,
+        depth=k,
+        wave_percent=wave_percent(rows, n, target.multiprocessors),
+        reads=reads,
+        writes=len(epilogue.outputs) - 1,
+        draws=draws,
+        dtype=_NAMES[dtype],
+        store=epilogue.text,
+    )
+    return features, target
 
 
-@functools.lru_cache(maxsize=4096)
-def _chosen(
-    op: SingleProduct,
-    rows: int,
-    n: int,
-    k: int,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> ProductTiling | None:
-    if Target.of(device).arch != "sm_90" or not _able(op):
-        return None
-    tiling = choose(rows, n, k)
-    return None if tiling is None else dataclasses.replace(tiling, dtype=STORAGE[dtype])
+@remembered
+def _chosen(features: ProductFeatures, target: Target, forced: ProductConfig | None) -> Choice:
+    if target.arch != "sm_90" or target.gpu is None:
+        return Choice(None, f"one kernel for both needs sm_90, and this is {target.arch}")
+    choice = choose(features, target.arch, target.gpu, forced)
+    if choice.tiling is None:
+        return choice
+    storage = STORAGE[getattr(torch, features.dtype)]
+    return choice._replace(tiling=dataclasses.replace(choice.tiling, dtype=storage))
 
 
-def _able(op: SingleProduct) -> bool:
+def able(epilogue: Map) -> bool:
     """Whether a tile of a product can run the functors: each element by itself, none masked."""
-    epilogue = op.epilogue
     chain = (*epilogue.load, *epilogue.store)
     return not (
         any(functor.masks for functor in chain)
@@ -83,6 +144,49 @@ def _able(op: SingleProduct) -> bool:
         or epilogue.maxima
         or epilogue.causal
     )
+
+
+def reads_product(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> bool:
+    """Whether the gradient of a call reads the product."""
+    wanted = {name for name in epilogue.slots if wants_gradient((arguments.get(name),))}
+    if wants_gradient((x, w)):
+        wanted.add("x")
+    return bool(wanted) and needed(epilogue, wanted).x
+
+
+def explained(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Choice:
+    """How a call is run, and why, strides and alignment included; nothing is built."""
+    if not able(epilogue):
+        return Choice(None, "its functors do more than one kernel for both can do in a tile")
+    choice = chosen(epilogue, x, w, arguments)
+    if choice.tiling is None:
+        return choice
+    if epilogue.lacking(dict(arguments)):
+        return Choice(None, "one kernel for both leaves out no operand")
+    dtype = factor_dtype(x)
+    x, w = (t if t.dtype is dtype else torch.empty_like(t, dtype=dtype) for t in (x, w))
+    if describe(bind_store(epilogue, x, w, arguments), x, w, choice.tiling) is None:
+        return Choice(
+            None,
+            "one kernel for both reads x and w by bulk copies, from rows that begin at multiples "
+            "of 16 bytes, and operands in the order of its rows, which these do not allow",
+        )
+    return choice
+
+
+def as_multiplied(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """The factors in the dtype of the product, to which autocast casts them."""
+    dtype = factor_dtype(x)
+    if x.dtype is dtype and w.dtype is dtype:
+        return x, w
+    # einsum is one of the functions that autocast acts on: so a parameter is cast once within it.
+    return x.to(dtype), w if w.dtype is dtype else torch.einsum("nk->nk", w).to(dtype)
+
+
+def bind_store(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Bound:
+    """The call of the STORE on a product, which is there for its shape alone."""
+    z = torch.empty((*x.shape[:-1], w.shape[0]), dtype=factor_dtype(x), device=x.device)
+    return epilogue.bind(z, dict(arguments))
 
 
 class FusedLinear:
@@ -120,7 +224,7 @@ class FusedLinear:
         """Return the plan of a call that has none yet, or its result by two kernels."""
         w = operands.pop("w")
         arguments = {**operands, **options}
-        if reason is Reason.MISS and env.record_file() is None:
+        if reason is Reason.MISS:
             plan = self._plan(x, w, arguments)
             if plan is not None:
                 return plan
@@ -134,12 +238,10 @@ class FusedLinear:
         arguments = {**given, **(options or {})}
         if arguments.get("out") is not None:
             return self._apart(x, w, arguments)  # where it is refused
-        wanted = {name for name, one in given.items() if _learns(one)}
-        if _learns(x) or _learns(w):
-            wanted.add("x")
-        if needed(epilogue, wanted).x:
+        if reads_product(epilogue, x, w, arguments):
             return op.run_keeping(x, w, arguments)[1]
-        outputs = train(epilogue, self._outputs, op.shape(x, w), options, x, w, others)
+        shape = (*x.shape[:-1], w.shape[0])
+        outputs = train(epilogue, self._outputs, shape, options, x, w, others)
         return outputs[0] if len(outputs) == 1 else epilogue.result_type._make(outputs)
 
     def _outputs(self, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Sequence[Tensor]:
@@ -152,11 +254,10 @@ class FusedLinear:
 
     def _plan(self, x: Tensor, w: Tensor, arguments: dict[str, Any]) -> Any:
         op, epilogue = self._op, self._op.epilogue
-        tiling = tiling_of(op, x, w)
+        tiling = chosen(epilogue, x, w, arguments).tiling
         if tiling is None or epilogue.lacking(arguments):
             return None
-        z = torch.empty(op.shape(x, w), dtype=x.dtype, device=x.device)  # for its shape alone
-        bound = epilogue.bind(z, arguments)
+        bound = bind_store(epilogue, x, w, arguments)
         target = Target.of(x.device)
         told = describe(bound, x, w, tiling)
         if told is None:
@@ -164,9 +265,15 @@ class FusedLinear:
         variant, write = told
         try:
             kernel = variant.kernel()
-        except (MissingVariantError, CompilerNotFound, UnknownArchError):
-            self.able = False
-            return None  # what two kernels need may be there
+        except (MissingVariantError, CompilerNotFound, UnknownArchError) as error:
+            self.able = False  # what two kernels need may be there
+            warnings.warn(
+                f"{op.declaration}: product and STORE run as two kernels, for one kernel cannot be "
+                f"had; that is right, and may be slower. {error}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return None
         rows, (n, _) = math.prod(x.shape[:-1]), w.shape
         outputs = [
             (*DLPACK[bound.output_dtype(name)], bound.output_shape(name)) for name in bound.outputs
@@ -184,10 +291,6 @@ class FusedLinear:
             draws=epilogue.dropouts if bound.dropout_slots else 0,
             info=tiling.name,
         )
-
-
-def _learns(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.requires_grad
 
 
 def describe(

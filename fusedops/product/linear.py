@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,13 +13,27 @@ from torch.nn import functional
 
 from fusedops.declare.interactive import CallSignature
 from fusedops.functors import Functor, Save
+from fusedops.jit import env
+from fusedops.product.choice import Choice
 from fusedops.product.declaration import TAKEN
-from fusedops.product.factors import check_factors, wrong_shape, wrong_weight
-from fusedops.product.fused import FusedLinear, tiling_of
+from fusedops.product.factors import (
+    check_factors,
+    factor_dtype,
+    wrong_shape,
+    wrong_weight,
+)
+from fusedops.product.fused import (
+    HALVES,
+    FusedLinear,
+    able,
+    as_multiplied,
+    chosen,
+    explained,
+    reads_product,
+)
+from fusedops.product.recorded import record
 from fusedops.product.single import SingleProduct
-
-if TYPE_CHECKING:
-    from fusedops.generate.product import ProductTiling
+from fusedops.product.traced import call_operator, made_by, remember
 
 __all__ = ["Linear"]
 
@@ -71,8 +85,10 @@ class Linear(SingleProduct):
         chain = self.store
         self._bias = chain[0].adds if len(chain) == 1 else None
         self._taken = {*self.slots, *TAKEN}
+        self._able = bool(chain) and able(self.epilogue)
         self._fused: FusedLinear | None = None
         self._keeping: Linear | None = None
+        remember(self)
 
     def check(self, first: Any, second: Any) -> None:
         """Raise TypeError or ValueError for factors that do not fit."""
@@ -93,47 +109,58 @@ class Linear(SingleProduct):
 
     def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any], product: Any) -> Any:
         """Run a call whose factors have been checked, with `product` as that of this class."""
-        # Compiled code comes first: Dynamo of torch 2.11 compares no methods.
-        if not torch.compiler.is_compiling() and product == self.product:
-            fused = self._fused_for(first, second, arguments)
-            if fused is not None:
-                return fused(first, second, arguments)
+        if not self._able:
+            return super().run(first, second, arguments, product)
+        if torch.compiler.is_compiling():  # first: Dynamo of torch 2.11 compares no methods
+            outputs = call_operator(self, first, second, arguments)
+            if outputs is not None:
+                return outputs
+        elif product == self.product and factor_dtype(first) in HALVES:
+            if env.record_file() is not None:
+                layer = self
+                if reads_product(self.epilogue, first, second, arguments):
+                    layer = self._that_keeps()
+                record(layer.epilogue, first, second, arguments)
+            if self._fuses(first, second, arguments):
+                if self._fused is None:
+                    self._fused = FusedLinear(self)
+                if self._fused.able:
+                    return self._fused(*as_multiplied(first, second), arguments)
         return super().run(first, second, arguments, product)
 
     def run_keeping(
         self, first: Tensor, second: Tensor, arguments: dict[str, Any]
     ) -> tuple[Tensor, Any]:
         """The product, which a gradient of the STORE reads, and what `run` returns."""
-        if self._fused_for(first, second, arguments) is None:
+        fused = self._able and factor_dtype(first) in HALVES
+        if not fused or not self._fuses(first, second, arguments):
             return super().run_keeping(first, second, arguments)
+        keeping = self._that_keeps()
+        y, z, *others = keeping.run(first, second, arguments, keeping.product)
+        return z, self.epilogue.result_type(y, *others) if others else y
+
+    def _that_keeps(self) -> Linear:
+        """The same layer with the product as a saved stream."""
         if self._keeping is None:
             name = "z"
             while name in (*self.outputs, *self.slots):
                 name += "_"
             self._keeping = Linear([Save(name), *self.store])
-        keeping = self._keeping
-        y, z, *others = keeping.run(first, second, arguments, keeping.product)
-        return z, self.epilogue.result_type(y, *others) if others else y
+        return self._keeping
 
-    def _fused_for(
-        self, first: Tensor, second: Tensor, arguments: dict[str, Any]
-    ) -> FusedLinear | None:
-        """What runs a call as one kernel; None where there are two."""
-        if not self.store or self.tiling(first, second, arguments) is None:
-            return None
-        if self._fused is None:
-            self._fused = FusedLinear(self)
-        return self._fused if self._fused.able else None
-
-    def tiling(
-        self, first: Tensor, second: Tensor, arguments: dict[str, Any]
-    ) -> ProductTiling | None:
-        """The tiling of a call that one kernel runs; None where there are two."""
+    def _fuses(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> bool:
+        """Whether one kernel runs a call, as far as that can be told at each call."""
         if not first.is_cuda or arguments.keys() - self._taken:
-            return None
-        if torch.is_autocast_enabled("cuda") or self.alone(first, second, arguments):
-            return None
-        return tiling_of(self, first, second)
+            return False
+        if self.alone(first, second, arguments):
+            return False
+        return chosen(self.epilogue, first, second, arguments).tiling is not None
+
+    def vehicle(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
+        """Whether one kernel runs a call, or two do, and why."""
+        if self._fused is not None and not self._fused.able:
+            return Choice(None, "one kernel for both could not be had, as a warning said")
+        return explained(self.epilogue, first, second, arguments)
 
     def absorbed(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> str | None:
         """The bias of shape (N,) that torch's product adds, if that is all that the STORE does."""
@@ -142,3 +169,6 @@ class Linear(SingleProduct):
             return None
         same = bias.dtype is second.dtype and bias.device == second.device
         return self._bias if same else None
+
+
+made_by(Linear)

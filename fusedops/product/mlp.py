@@ -18,7 +18,13 @@ from fusedops.declare.interactive import CallSignature
 from fusedops.functors import Functor
 from fusedops.product.declaration import TAKEN, ProductOp
 from fusedops.product.epilogue import Epilogue
-from fusedops.product.factors import check_factors, factor_dtype, wrong_shape, wrong_weight
+from fusedops.product.factors import (
+    check_factors,
+    factor_dtype,
+    wants_gradient,
+    wrong_shape,
+    wrong_weight,
+)
 from fusedops.product.linear import Linear
 from fusedops.product.pair import PairExplanation, explain_pair
 from fusedops.product.remade import linear_of_remade
@@ -177,9 +183,7 @@ class MLP(ProductOp):
 
     def _learns(self, x: Tensor, w1: Tensor, first: Mapping[str, Any]) -> bool:
         """Whether a gradient goes back through the hidden tensor."""
-        return torch.is_grad_enabled() and any(
-            isinstance(one, Tensor) and one.requires_grad for one in (x, w1, *first.values())
-        )
+        return wants_gradient((x, w1, *first.values()))
 
     def _remakes(self, x: Tensor, w1: Tensor, w2: Tensor, first: dict[str, Any]) -> bool:
         """Whether what `hidden` makes is not kept for the gradient of w2, but made again.

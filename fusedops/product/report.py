@@ -18,7 +18,7 @@ from fusedops.product.factors import factor_dtype
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from fusedops.generate.product import ProductTiling
+    from fusedops.product.choice import Choice
     from fusedops.product.declaration import ProductOp
     from fusedops.product.epilogue import Epilogue
 
@@ -34,9 +34,7 @@ if TYPE_CHECKING:
         def absorbed(
             self, first: Tensor, second: Tensor, arguments: dict[str, Any]
         ) -> str | None: ...
-        def tiling(
-            self, first: Tensor, second: Tensor, arguments: dict[str, Any]
-        ) -> ProductTiling | None: ...
+        def vehicle(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice: ...
         def run_store(
             self, epilogue: Epilogue, z: Tensor, arguments: Mapping[str, Any], way: str
         ) -> Any: ...
@@ -123,19 +121,18 @@ def explain_product(
     else:
         told = dataclasses.replace(told, op=op.epilogue.plain)
         moved += told.bytes
-        tiling = op.tiling(first, second, arguments)
+        tiling, why = op.vehicle(first, second, arguments)
         if tiling is not None:
             keeps = any(one.name == "x" for one in told.kept)
             moved -= size if keeps else 2 * size  # z is not read, and written if it is kept
             vehicle = (
                 f"one kernel for product and STORE ({tiling.name}), with tiles of {tiling.rows} x "
-                f"{tiling.cols}, which is faster than two (docs/gemm.md)"
+                f"{tiling.cols}, {why}"
             )
         else:
             vehicle = (
                 f"torch's product, then one kernel for the STORE, which moves {told.bytes} bytes, "
-                f"{size} of them z again: one kernel for both is not faster, or cannot run this "
-                "call (docs/gemm.md)"
+                f"{size} of them z again: {why}"
             )
         if dtype.itemsize < 4:
             notes.append(

@@ -5,19 +5,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fusedops.functors import Functor
+from fusedops.product.choice import Choice
 from fusedops.product.declaration import ProductOp
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import factor_dtype
 from fusedops.product.report import ProductExplanation, explain_product
-
-if TYPE_CHECKING:
-    from fusedops.generate.product import ProductTiling
 
 __all__ = ["SingleProduct"]
 
@@ -109,11 +107,9 @@ class SingleProduct(ProductOp):
         z = self.product(first, second)
         return z, self.run_store(self.epilogue, z, arguments)
 
-    def tiling(
-        self, first: Tensor, second: Tensor, arguments: dict[str, Any]
-    ) -> ProductTiling | None:
-        """The tiling of a call that one kernel runs, or None where two do."""
-        return None
+    def vehicle(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
+        """Whether one kernel runs a call, or two do, and why."""
+        return Choice(None, f"there is one kernel for both for a Linear, not for a {self.name}")
 
     def alone(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> bool:
         """Whether a call needs no kernel after torch's product."""

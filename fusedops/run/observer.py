@@ -35,6 +35,9 @@ class Observer(Protocol):
     def of_call(self, bound: Bound) -> CallText:
         """Return a checked forward call as text."""
 
+    def of_product(self, bound: Bound, factors: Mapping[str, Tensor]) -> CallText:
+        """Return a checked forward call on a matrix product, of these factors by name, as text."""
+
     def of_gradient(
         self,
         gradient: WantedGradients,

@@ -2,15 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The features of a kernel by which its launch configuration is looked up.
 
-They say what a kernel has to do, never how many rows there are. What is named here can stand in the
-`when` of a row of a tuning file (tuning_file.py).
+They say what a kernel has to do, never how many rows there are, except for a matrix product. What
+is named here can stand in the `when` of a row of a tuning file (tuning_file.py).
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["BackwardFeatures", "Features", "ForwardFeatures"]
+__all__ = ["BackwardFeatures", "Features", "ForwardFeatures", "ProductFeatures"]
 
 
 class ForwardFeatures(NamedTuple):
@@ -81,6 +81,31 @@ class BackwardFeatures(NamedTuple):
     family: str
     sums: int
     groups: int
+
+
+class ProductFeatures(NamedTuple):
+    """Features of a matrix product with the functors after it.
+
+    Attributes:
+        rows, columns, depth: The product is one of matrices (rows, depth) and (depth, columns).
+        wave_percent: The waves of one kernel of large tiles, in percent: pairs of tiles for each
+            cluster that the device runs at once. Below 100 some clusters have none.
+        reads: Number of operands with more elements than a row of the product.
+        writes: Number of outputs beside y, saved streams and taps.
+        draws: Whether a dropout acts.
+        dtype: That of the factors, "float16" or "bfloat16".
+        store: The functors after the product, as text (declare/text.py).
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    wave_percent: int
+    reads: int
+    writes: int
+    draws: bool
+    dtype: str
+    store: str
 
 
 Features = ForwardFeatures | BackwardFeatures

@@ -1,16 +1,16 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The launch configuration of a kernel: all of a schedule that changes speed alone.
+"""What changes speed alone: the launch configuration of a kernel, and the vehicle of a product.
 
-No field changes a bit of a forward pass or of the gradient of x. Sums over rows depend on how many
-blocks share the rows, as they do on the size of the device.
+No field of a launch configuration changes a bit of a forward pass or of the gradient of x. Sums
+over rows depend on how many blocks share the rows, as they do on the size of the device.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["PREFETCHES", "SUM_STORAGES", "LaunchConfig"]
+__all__ = ["PREFETCHES", "SUM_STORAGES", "VEHICLES", "LaunchConfig", "ProductConfig"]
 
 #: How a later row is prefetched into the L2 cache: not at all; each thread its own packs; one bulk
 #: prefetch of the whole row; one cache line a thread; or, in a backward pass whose blocks have one
@@ -19,6 +19,10 @@ PREFETCHES = ("never", "per_thread", "bulk", "per_line", "across_rows")
 
 #: Where a backward pass accumulates the sums over rows.
 SUM_STORAGES = ("registers", "shared", "memory")
+
+#: What runs a matrix product and the functors after it: torch's product and a kernel, or one
+#: kernel, named by its C++ template in gemm/kernel.cuh (`generate.product.TILINGS`).
+VEHICLES = ("two_kernels", "Together", "InTurns")
 
 
 class LaunchConfig(NamedTuple):
@@ -55,3 +59,13 @@ class LaunchConfig(NamedTuple):
     persistent_threads_per_sm: int = 1024
     sum_storage: str = "registers"
     eager_operands: bool = True
+
+
+class ProductConfig(NamedTuple):
+    """By what a matrix product and the functors after it are run, within one bound (docs/gemm.md).
+
+    Attributes:
+        vehicle: One of `VEHICLES`.
+    """
+
+    vehicle: str = VEHICLES[0]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Look up the launch configuration of a kernel: which tuning file serves a GPU, and its limits.
+"""Look up what is fastest by the features of a kernel: which tuning file serves a GPU, its limits.
 
 The files of this package are tuning/ARCH.json. A GPU whose architecture has none takes the nearest
 older one's, and one that is older than all takes the oldest; in both cases, what the GPU lacks or
@@ -16,17 +16,25 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from fusedops.schedule.architectures import Gpu, number
-from fusedops.schedule.features import BackwardFeatures, Features, ForwardFeatures
-from fusedops.schedule.launch import LaunchConfig
+from fusedops.schedule.features import (
+    BackwardFeatures,
+    Features,
+    ForwardFeatures,
+    ProductFeatures,
+)
+from fusedops.schedule.launch import LaunchConfig, ProductConfig
 from fusedops.schedule.tuning_file import TuningFile, TuningFileError, read
 
 __all__ = [
     "FOLDER",
     "Found",
+    "FoundVehicle",
     "builtin",
     "forget",
     "launch_config",
     "nearest",
+    "product_config",
+    "product_vehicles",
     "remembered",
     "use_tuned",
 ]
@@ -63,6 +71,20 @@ class Found(NamedTuple):
 
     config: LaunchConfig
     where: str = ""
+
+
+class FoundVehicle(NamedTuple):
+    """How a product is run, and the tuning file that says so.
+
+    Attributes:
+        config: What is chosen.
+        where: The tuning file.
+        tuned: Whether it was tuned on this machine; else it is the package's.
+    """
+
+    config: ProductConfig
+    where: str
+    tuned: bool
 
 
 def use_tuned(find: Callable[[str, str], TuningFile | None]) -> None:
@@ -122,6 +144,30 @@ def launch_config(features: Features, arch: str, gpu: Gpu) -> Found:
             if file is own:
                 where = file.where
     return Found(_within(LaunchConfig(**values), features, gpu, builtin(arch)), where)
+
+
+@remembered
+def product_config(features: ProductFeatures, arch: str, gpu: Gpu) -> FoundVehicle:
+    """How a product with these features is run on a GPU; the arguments are as above."""
+    own = _tuned(arch, gpu.name) if gpu.name else None
+    for file in filter(None, (own, builtin(arch))):
+        for rule in file.matching(features):
+            return FoundVehicle(ProductConfig(**rule.fields), file.where, file is own)
+    raise AssertionError(f"a file of the package lacks a row without conditions: {features}")
+
+
+@remembered
+def product_vehicles(arch: str, gpu: Gpu, **known: Any) -> frozenset[str]:
+    """By what products of which only these features are known may be run; as above."""
+    found: set[str] = set()
+    own = _tuned(arch, gpu.name) if gpu.name else None
+    for file in filter(None, (own, builtin(arch))):
+        for rule in file.rules["product"]:
+            if all(known[name] in wanted for name, wanted in rule.when.items() if name in known):
+                found.add(rule.fields["vehicle"])
+                if rule.when.keys() <= known.keys():
+                    return frozenset(found)
+    return frozenset(found)
 
 
 def _in_rows(

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What tests and the tuner put in the place of a choice: a storage, or a launch configuration.
+"""What tests and the tuner put in the place of a choice: a storage, a launch, or a vehicle.
 
 `fusedops.testing` sets it, and parts the plans that are made under it from all others.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fusedops.schedule.launch import LaunchConfig
+from fusedops.schedule.launch import LaunchConfig, ProductConfig
 
 __all__ = ["Override", "current", "replace"]
 
@@ -20,11 +20,13 @@ class Override(NamedTuple):
     Attributes:
         storage: The storage of rows, in both passes.
         forward, backward: The launch configuration of a pass on a GPU.
+        product: How a matrix product and the functors after it are run.
     """
 
     storage: str | None = None
     forward: LaunchConfig | None = None
     backward: LaunchConfig | None = None
+    product: ProductConfig | None = None
 
 
 _current = Override()

@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tuning files: rows that give launch configurations by features, checked when they are read.
+"""Tuning files: rows that give what is fastest by features, checked when they are read.
 
 A file is JSON:
 
     {"format": 1, "arch": "sm_90",
      "device": {"name": "NVIDIA H200", "threads_per_sm": 2048, "l2_bytes": 62914560},
-     "forward": [row, ...], "backward": [row, ...]}
+     "forward": [row, ...], "backward": [row, ...], "product": [row, ...]}
 
 and a row
 
@@ -14,12 +14,13 @@ and a row
      "percent": {"softmax float16 257": 84}, "why": "..."}
 
 `when` names features (features.py): a number, text or truth value, a list of them, or a range with
-`min`, `max` or both, which are included. `set` names fields of `LaunchConfig`. Each field is taken
-from the first row that matches and sets it, so that a row may decide one field and leave the others
-to the rows below it. Two fields can be given in another unit: `threads_per_block` in place of
-`rows_per_block`, and `prefetch_bytes` in place of `prefetch_distance`, in bytes on a device with
-`l2_bytes`. `percent` has what was measured in percent of the ceiling, `why` the reason or what the
-alternatives gave, `measured` on what and when; none of these is used.
+`min`, `max` or both, which are included. `set` names fields of `LaunchConfig`, for a product those
+of `ProductConfig`. Each field is taken from the first row that matches and sets it, so that a row
+may decide one field and leave the others to the rows below it. Two fields can be given in another
+unit: `threads_per_block` in place of `rows_per_block`, and `prefetch_bytes` in place of
+`prefetch_distance`, in bytes on a device with `l2_bytes`. `percent` has what was measured in
+percent of the ceiling, `why` the reason or what the alternatives gave, `measured` on what and when;
+none of these is used. A file of a machine may be older than the rows of products, and lack them.
 """
 
 from __future__ import annotations
@@ -28,25 +29,38 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, get_type_hints
 
-from fusedops.schedule.features import BackwardFeatures, Features, ForwardFeatures
-from fusedops.schedule.launch import PREFETCHES, SUM_STORAGES, LaunchConfig
+from fusedops.schedule.features import (
+    BackwardFeatures,
+    Features,
+    ForwardFeatures,
+    ProductFeatures,
+)
+from fusedops.schedule.launch import (
+    PREFETCHES,
+    SUM_STORAGES,
+    VEHICLES,
+    LaunchConfig,
+    ProductConfig,
+)
 
-__all__ = ["FORMAT", "PASSES", "Device", "Rule", "TuningFile", "TuningFileError", "read", "text_of"]
+__all__ = ["FORMAT", "KINDS", "Device", "Rule", "TuningFile", "TuningFileError", "read", "text_of"]
 
 #: Raise it when what a row means changes: a file of another format is not used.
 FORMAT = 1
 
-#: The features of each pass.
-PASSES: dict[str, type[ForwardFeatures] | type[BackwardFeatures]] = {
+#: What there are rows for, the passes of a row op and matrix products: the features of each.
+KINDS: dict[str, type[ForwardFeatures] | type[BackwardFeatures] | type[ProductFeatures]] = {
     "forward": ForwardFeatures,
     "backward": BackwardFeatures,
+    "product": ProductFeatures,
 }
 
 #: Fields in another unit, and the field of `LaunchConfig` that each stands for.
 UNITS = {"threads_per_block": "rows_per_block", "prefetch_bytes": "prefetch_distance"}
 
-_FIELDS = {**get_type_hints(LaunchConfig), **dict.fromkeys(UNITS, int)}
-_WORDS = {"prefetch": PREFETCHES, "sum_storage": SUM_STORAGES}
+_LAUNCH = {**get_type_hints(LaunchConfig), **dict.fromkeys(UNITS, int)}
+_FIELDS = {"forward": _LAUNCH, "backward": _LAUNCH, "product": get_type_hints(ProductConfig)}
+_WORDS = {"prefetch": PREFETCHES, "sum_storage": SUM_STORAGES, "vehicle": VEHICLES}
 _LEAST = {"rows_per_block": 1, "threads_per_block": 1, "persistent_threads_per_sm": 1}
 _NOTES = ("percent", "why", "measured")
 
@@ -97,10 +111,10 @@ class Rule(NamedTuple):
 
     @property
     def sets(self) -> frozenset[str]:
-        """The fields of `LaunchConfig` that this row decides."""
+        """The fields of `LaunchConfig` or `ProductConfig` that this row decides."""
         return frozenset(UNITS.get(name, name) for name in self.fields)
 
-    def matches(self, features: Features) -> bool:
+    def matches(self, features: Features | ProductFeatures) -> bool:
         """Whether this row is for a kernel with such features."""
         return all(getattr(features, name) in wanted for name, wanted in self.when.items())
 
@@ -125,7 +139,7 @@ class TuningFile(NamedTuple):
         where: The file, for messages and for `explain`.
         arch: The architecture that it was measured on.
         device: The device that it was measured on.
-        rules: The rows of each pass.
+        rules: The rows of each of `KINDS`.
     """
 
     where: str
@@ -133,9 +147,9 @@ class TuningFile(NamedTuple):
     device: Device
     rules: Mapping[str, tuple[Rule, ...]]
 
-    def matching(self, features: Features) -> Iterator[Rule]:
+    def matching(self, features: Features | ProductFeatures) -> Iterator[Rule]:
         """The rows for a kernel with such features, in their order."""
-        kind = "forward" if isinstance(features, ForwardFeatures) else "backward"
+        kind = next(name for name, one in KINDS.items() if isinstance(features, one))
         return (rule for rule in self.rules[kind] if rule.matches(features))
 
 
@@ -156,14 +170,14 @@ def read(text: str | bytes, where: str, *, total: bool) -> TuningFile:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise TuningFileError(f"{where} is no JSON: {error}") from None
-    names = {"format", "arch", "device", *PASSES}
+    names = {"format", "arch", "device", *KINDS}
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         found = content.get("format") if isinstance(content, dict) else content
         raise TuningFileError(f"{where}: format must be {FORMAT}, got {found!r}")
-    _check_names(where, content, names, names)
+    _check_names(where, content, names, names if total else names - {"product"})
     if not isinstance(content["arch"], str):
         raise TuningFileError(f"{where}: arch must be text, got {content['arch']!r}")
-    rules = {kind: _rules(f"{where}, {kind}", kind, content[kind], total) for kind in PASSES}
+    rules = {kind: _rules(f"{where}, {kind}", kind, content.get(kind, []), total) for kind in KINDS}
     return TuningFile(where, content["arch"], _device(where, content["device"]), rules)
 
 
@@ -196,7 +210,8 @@ def _rules(where: str, kind: str, rows: Any, total: bool) -> tuple[Rule, ...]:
         rules.append(rule)
     if total:
         given: frozenset[str] = frozenset().union(*(rule.sets for rule in rules if not rule.when))
-        if missing := [name for name in LaunchConfig._fields if name not in given]:
+        wanted = (ProductConfig if kind == "product" else LaunchConfig)._fields
+        if missing := [name for name in wanted if name not in given]:
             raise TuningFileError(
                 f"{where}: no row without conditions sets {', '.join(missing)}, so kernels that no "
                 "other row is for would have no value; add one at the end"
@@ -211,9 +226,9 @@ def _rule(at: str, kind: str, row: Any) -> Rule:
     for part in ("when", "set"):
         if not isinstance(row[part], dict):
             raise TuningFileError(f"{at}: {part} must be an object, got {row[part]!r}")
-    hints = get_type_hints(PASSES[kind])
+    hints = get_type_hints(KINDS[kind])
     _check_names(f"{at}: when", row["when"], set(hints), set())
-    _check_names(f"{at}: set", row["set"], set(_FIELDS), set())
+    _check_names(f"{at}: set", row["set"], set(_FIELDS[kind]), set())
     if not row["set"]:
         raise TuningFileError(f"{at}: set decides nothing; name a field of it")
     when = {
@@ -221,7 +236,7 @@ def _rule(at: str, kind: str, row: Any) -> Rule:
         for name, wanted in row["when"].items()
     }
     for name, value in row["set"].items():
-        _check_value(f"{at}: set {name}", name, value)
+        _check_value(f"{at}: set {name}", name, _FIELDS[kind][name], value)
     for unit, name in UNITS.items():
         if unit in row["set"] and name in row["set"]:
             raise TuningFileError(f"{at}: set has {unit} and {name}, which mean the same; keep one")
@@ -246,8 +261,7 @@ def _condition(at: str, kind: type, wanted: Any) -> Range | frozenset[Any]:
     return frozenset(values)
 
 
-def _check_value(at: str, name: str, value: Any) -> None:
-    kind = _FIELDS[name]
+def _check_value(at: str, name: str, kind: Any, value: Any) -> None:
     if type(value) is not kind:
         raise TuningFileError(f"{at} must be {_said(kind)}, got {value!r}")
     if name in _WORDS and value not in _WORDS[name]:
@@ -273,10 +287,10 @@ def _said(kind: type) -> str:
 def text_of(content: Mapping[str, Any]) -> str:
     """The text of a tuning file with this content: a line for each part of a row."""
     lines = [f' "{name}": {json.dumps(content[name])},' for name in ("format", "arch", "device")]
-    for kind in PASSES:
+    for kind in KINDS:
         rows = [
             "  {" + ",\n   ".join(f'"{part}": {json.dumps(row[part])}' for part in row) + "}"
-            for row in content[kind]
+            for row in content.get(kind, ())
         ]
         inner = "[\n" + ",\n".join(rows) + "\n ]" if rows else "[]"
         lines.append(f' "{kind}": {inner},')

@@ -10,11 +10,12 @@ from __future__ import annotations
 import collections
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 from fusedops import _runtime, row_op
 from fusedops.row_op import RowOp
 from fusedops.schedule import override
-from fusedops.schedule.launch import LaunchConfig
+from fusedops.schedule.launch import LaunchConfig, ProductConfig
 from fusedops.schedule.override import Override
 from fusedops.schedule.row_schedule import STORAGES
 from fusedops.testing.comparison import check
@@ -61,7 +62,10 @@ def force_schedule(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def force_launch(
-    *, forward: LaunchConfig | None = None, backward: LaunchConfig | None = None
+    *,
+    forward: LaunchConfig | None = None,
+    backward: LaunchConfig | None = None,
+    product: ProductConfig | None = None,
 ) -> Iterator[None]:
     """Run every call in the block on a GPU with these launch configurations.
 
@@ -72,14 +76,23 @@ def force_launch(
         forward: That of forward passes (`fusedops.schedule.launch.LaunchConfig`), or None for the
             one that is chosen.
         backward: That of backward passes likewise.
+        product: By what a `Linear` is run where one kernel could do it and no gradient is wanted
+            (`fusedops.schedule.launch.ProductConfig`), or None for what is chosen. Results of one
+            kernel and of two are within one bound (docs/gemm.md), and need not have the same bits.
 
     Raises:
-        TypeError: An argument is no launch configuration.
+        TypeError: An argument is of another type.
     """
-    for name, config in (("forward", forward), ("backward", backward)):
-        if not isinstance(config, LaunchConfig | None):
-            raise TypeError(f"force_launch: {name} must be a LaunchConfig, got {config!r}")
-    with _overridden(override.current()._replace(forward=forward, backward=backward)):
+    every: tuple[tuple[str, Any, type], ...] = (
+        ("forward", forward, LaunchConfig),
+        ("backward", backward, LaunchConfig),
+        ("product", product, ProductConfig),
+    )
+    for name, config, kind in every:
+        if config is not None and not isinstance(config, kind):
+            raise TypeError(f"force_launch: {name} must be a {kind.__name__}, got {config!r}")
+    wanted = override.current()._replace(forward=forward, backward=backward, product=product)
+    with _overridden(wanted):
         yield
 
 

@@ -280,4 +280,8 @@ def _backward_entry(*arguments: Any) -> Any:
 
 
 #: By the name of the operator.
-ENTRIES = {"forward": _forward_entry, "backward": _backward_entry, "draw": draw_at_once}
+ENTRIES: dict[str, Any] = {
+    "forward": _forward_entry,
+    "backward": _backward_entry,
+    "draw": draw_at_once,
+}

@@ -17,15 +17,22 @@ import torch
 
 from fusedops.torch_ops.known_calls import ENTRIES
 
-__all__ = ["lower"]
+__all__ = ["enter", "lower"]
 
 #: How the entries are called in Inductor's code, which finds them among torch's operators.
 _PREFIX = "at_once_"
 
 _lowered = False
 
-for _name, _entry in ENTRIES.items():
-    setattr(torch.ops.fusedops, _PREFIX + _name, _entry)
+
+def enter(name: str, entry: Callable[..., Any]) -> None:
+    """Have Inductor's code call `entry` in place of the operator of this name in fusedops."""
+    ENTRIES[name] = entry
+    setattr(torch.ops.fusedops, _PREFIX + name, entry)
+
+
+for _name, _entry in [*ENTRIES.items()]:
+    enter(_name, _entry)
 
 
 def lower() -> None:

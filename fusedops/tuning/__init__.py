@@ -3,10 +3,11 @@
 """Find the fastest launch configuration of a kernel by trial, on the GPU of this machine.
 
 candidates.py says what can be tried, problem.py checks and times one call, search.py chooses, and
-rows.py makes rows of tuning files of it. `fusedops tune` and `benchmarks/tune.py` are its users.
+rows.py makes rows of tuning files of it; vehicles.py does all that for what runs a product.
+`fusedops tune` and `benchmarks/tune.py` are its users.
 
 May import: version, errors, _runtime, jit, bind, schedule, generate, run, explain, row_op,
-testing.
+product, testing.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from fusedops.schedule.architectures import Gpu
-from fusedops.schedule.features import Features
-from fusedops.schedule.launch import LaunchConfig
-from fusedops.schedule.tuning_file import FORMAT, PASSES, read, text_of
+from fusedops.schedule.features import Features, ProductFeatures
+from fusedops.schedule.launch import LaunchConfig, ProductConfig
+from fusedops.schedule.tuning_file import FORMAT, KINDS, read, text_of
 
 __all__ = ["empty", "put", "row"]
 
@@ -22,12 +22,12 @@ MANY_GROUPS = 1024
 def empty(arch: str, gpu: Gpu) -> dict[str, Any]:
     """The content of a tuning file of a GPU, without rows."""
     device = {"name": gpu.name, "threads_per_sm": gpu.threads_per_sm, "l2_bytes": gpu.l2_bytes}
-    return {"format": FORMAT, "arch": arch, "device": device, **{kind: [] for kind in PASSES}}
+    return {"format": FORMAT, "arch": arch, "device": device, **{kind: [] for kind in KINDS}}
 
 
 def row(
-    features: Features,
-    config: LaunchConfig,
+    features: Features | ProductFeatures,
+    config: LaunchConfig | ProductConfig,
     percent: Mapping[str, float],
     measured: Mapping[str, str],
     why: str = "",
@@ -37,7 +37,7 @@ def row(
     Args:
         features: The features of the kernel.
         config: The launch configuration.
-        percent: What was measured in percent of the ceiling, by case.
+        percent: What was measured in percent of the ceiling, by case; may be empty.
         measured: On what: device, driver, versions.
         why: What else there is to say.
     """
@@ -49,7 +49,7 @@ def row(
     return {
         "when": when,
         "set": config._asdict(),
-        "percent": {case: round(value, 1) for case, value in percent.items()},
+        **({"percent": {k: round(value, 1) for k, value in percent.items()}} if percent else {}),
         **({"why": why} if why else {}),
         "measured": {**measured, "date": today},
     }
@@ -60,13 +60,13 @@ def put(content: Mapping[str, Any], kind: str, new: Mapping[str, Any]) -> dict[s
 
     Args:
         content: The content of the file.
-        kind: The pass, "forward" or "backward".
+        kind: One of `KINDS`.
         new: The row.
 
     Raises:
         TuningFileError: A row below would never be used then.
     """
-    others = [one for one in content[kind] if one["when"] != new["when"]]
+    others = [one for one in content.get(kind, ()) if one["when"] != new["when"]]
     found = {**content, kind: [dict(new), *others]}
     read(text_of(found), "the new file", total=False)
     return found

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from fusedops.errors import FusedOpsError
-from fusedops.schedule.launch import LaunchConfig
+from fusedops.schedule.launch import LaunchConfig, ProductConfig
 from fusedops.tuning.candidates import Kernel, steps
 
 __all__ = ["Outcome", "Trial", "Tried", "search"]
@@ -38,7 +38,7 @@ class Tried(NamedTuple):
     """One trial: what was varied, the configuration, its time, or why it has none."""
 
     step: str
-    config: LaunchConfig
+    config: LaunchConfig | ProductConfig
     seconds: float | None
     reason: str = ""
 
@@ -52,8 +52,8 @@ class Outcome(NamedTuple):
         tried: Every trial, in order.
     """
 
-    before: LaunchConfig
-    after: LaunchConfig
+    before: LaunchConfig | ProductConfig
+    after: LaunchConfig | ProductConfig
     seconds_before: float
     seconds_after: float
     tried: tuple[Tried, ...]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from fusedops import _runtime
 from fusedops.bind.bind import Bound
@@ -15,14 +16,16 @@ from fusedops.generate import tuned
 from fusedops.generate.target import Target
 from fusedops.jit.entry import Identity
 from fusedops.jit.store import only_builder, shared_store
+from fusedops.product.linear import Linear
 from fusedops.row_op import RowOp
-from fusedops.schedule.features import Features
+from fusedops.schedule.features import Features, ProductFeatures
 from fusedops.tuning import rows
 from fusedops.tuning.problem import Problem
 from fusedops.tuning.search import Outcome, Tried, search
+from fusedops.tuning.vehicles import ProductProblem
 from fusedops.version import __version__
 
-__all__ = ["Tuned", "keep", "measured_on", "put", "tune"]
+__all__ = ["Tuned", "keep", "measured_on", "put", "tune", "tune_product"]
 
 
 class Tuned(NamedTuple):
@@ -30,18 +33,19 @@ class Tuned(NamedTuple):
 
     Attributes:
         case: The call, for people.
-        kind: The pass, "forward" or "backward".
+        kind: The pass, "forward" or "backward", or "product".
         features: The features of its kernel.
         outcome: The configurations before and after.
-        percent_before, percent_after: The speed in percent of the ceiling with each.
+        percent_before, percent_after: The speed in percent of the ceiling with each; None of a
+            product, whose ceiling is arithmetic and not memory.
     """
 
     case: str
     kind: str
-    features: Features
+    features: Features | ProductFeatures
     outcome: Outcome
-    percent_before: float
-    percent_after: float
+    percent_before: float | None = None
+    percent_after: float | None = None
 
 
 def tune(
@@ -82,6 +86,36 @@ def tune(
     )
 
 
+def tune_product(
+    op: Linear,
+    bound: Bound,
+    factors: Mapping[str, Tensor],
+    device: torch.device,
+    options: Mapping[str, Any],
+    done: Callable[[Tried], None] = lambda tried: None,
+) -> Tuned:
+    """Find out whether one kernel or two run a layer faster at the sizes of a call.
+
+    Args:
+        op: The declaration.
+        bound: The checked call of its STORE on the product; its tensors may have no memory.
+        factors: x and w, which may have none.
+        device: The GPU.
+        options: The options of the call.
+        done: Called after each trial.
+
+    Raises:
+        AssertionError: The results of what runs now are wrong.
+        FusedOpsError: One kernel cannot run such a call, or cannot be built.
+        torch.OutOfMemoryError: The tensors do not fit on the device.
+    """
+    problem = ProductProblem(op, bound, factors, device, options)
+    outcome = problem.search(done)
+    rows_, columns, depth, *_ = problem.features
+    case = f"{op.name} {problem.features.dtype} {rows_} x {columns} x {depth}"
+    return Tuned(case, "product", problem.features, outcome)
+
+
 def measured_on(device: torch.device) -> dict[str, str]:
     """What figures of a device depend on: its name, and the versions of driver and fusedops."""
     target = Target.of(device)
@@ -101,13 +135,15 @@ def put(content: Mapping[str, Any], found: Tuned, measured: Mapping[str, str]) -
     """
     if found.outcome.after == found.outcome.before:
         return dict(content)
-    row = rows.row(
-        found.features,
-        found.outcome.after,
-        {found.case: found.percent_after},
-        measured,
-        f"{found.percent_before:.1f} before; {difference(found.outcome)}.",
+    percent = {} if found.percent_after is None else {found.case: found.percent_after}
+    before = (
+        f"{found.outcome.seconds_before * 1e6:.1f} us before, "
+        f"{found.outcome.seconds_after * 1e6:.1f} after"
+        if found.percent_before is None
+        else f"{found.percent_before:.1f} before"
     )
+    why = f"{before}; {difference(found.outcome)}."
+    row = rows.row(found.features, found.outcome.after, percent, measured, why)
     return rows.put(content, found.kind, row)
 
 
