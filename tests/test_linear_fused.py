@@ -3,12 +3,14 @@
 """Linear as one kernel: its code for sm_90a, results against float64, and when it is not taken."""
 
 import dataclasses
+import functools
 import math
 
 import pytest
 import torch
 from cases import randn, same_bits, thorough
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import fusedops as fo
 from fusedops.generate.product import TILINGS
@@ -343,6 +345,56 @@ def test_a_layer_of_two_products():
             y = op(x, w, w2, b=b, p=P, b2=b2, generator=(SEED, OFFSET))
             upstream = randn(*y.shape, dtype=y.dtype, device="cuda", seed=20)
             results.append([y.detach(), *torch.autograd.grad(y, leaves, upstream)])
+    assert all(same_bits(one, other) for one, other in zip(*results, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("store", ["saving", "gelu"])
+def test_training_under_autocast(store):
+    """Factors of float32 are cast, and their gradients are float32: to the bit as by two kernels."""
+    needs_hopper()
+    op = fo.Linear(store=STORES[store])
+    x, w, operands = case(torch.float32, "cuda", (256,), 512, 256)
+    w *= 256**-0.5
+    operands = of(op, operands)
+    if "r" in operands:
+        operands["r"] = randn(256, 512, dtype=torch.float32, device="cuda", seed=8)
+    results = []
+    for way in ("two_kernels", "Together"):
+        leaves = [one.clone().requires_grad_() for one in (x, w, operands["b"])]
+        given = {**operands, "b": leaves[2]}
+        with forced(way), torch.autocast("cuda", torch.bfloat16):
+            assert ("torch's product, then" if way == "two_kernels" else way) in str(
+                op.explain(*leaves[:2], **given).vehicle
+            )
+            y = op(*leaves[:2], **given, generator=(SEED, OFFSET))
+        y = y if isinstance(y, torch.Tensor) else y[0]
+        assert y.dtype is torch.bfloat16
+        upstream = randn(*y.shape, dtype=y.dtype, device="cuda", seed=20)
+        found = torch.autograd.grad(y, leaves, upstream)
+        assert all(one.dtype is torch.float32 for one in found)
+        results.append([y.detach(), *found])
+    assert all(same_bits(one, other) for one, other in zip(*results, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_in_a_checkpoint(reentrant):
+    """Run again in the backward pass, it draws the same."""
+    needs_hopper()
+    op = fo.Linear(store=[fo.Bias("b"), gelu(), fo.Dropout("p")])
+    x, w, operands = case(torch.float16, "cuda", (256,), 512, 256)
+    operands = of(op, operands)
+    results = []
+    with forced("Together"):
+        for kept in (True, False):
+            torch.manual_seed(SEED)
+            leaf = x.clone().requires_grad_()
+            run = functools.partial(op, **operands)
+            y = run(leaf, w) if kept else checkpoint(run, leaf, w, use_reentrant=reentrant)
+            upstream = randn(*y.shape, dtype=y.dtype, device="cuda", seed=20)
+            y.backward(upstream)
+            results.append([y.detach(), leaf.grad])
     assert all(same_bits(one, other) for one, other in zip(*results, strict=True))
 
 
