@@ -56,9 +56,7 @@ MODELS = {
     "encoder like BERT-base, dropout 0.1": Model(
         Encoder, Sizes(12, 768, 12, 3072, 30522, batch=32, length=512), 19
     ),
-    "decoder like Llama": Model(
-        Decoder, Sizes(8, 2048, 32, 5632, 32000, batch=2, length=2048), 30
-    ),
+    "decoder like Llama": Model(Decoder, Sizes(8, 2048, 32, 5632, 32000, batch=2, length=2048), 30),
     "pairs like AlphaFold's, dropout 0.25": Model(
         Folding, Sizes(4, 128, 4, 512, 64, batch=1, length=256), 5
     ),

@@ -351,7 +351,7 @@ def test_a_layer_of_two_products():
 @pytest.mark.gpu
 @pytest.mark.parametrize("store", ["saving", "gelu"])
 def test_training_under_autocast(store):
-    """Factors of float32 are cast, and their gradients are float32: to the bit as by two kernels."""
+    """Factors of float32 are cast, their gradients are float32: to the bit as by two kernels."""
     needs_hopper()
     op = fo.Linear(store=STORES[store])
     x, w, operands = case(torch.float32, "cuda", (256,), 512, 256)
