@@ -182,7 +182,7 @@ class TestForcing:
             assert override.current().forward == config
             with testing.force_schedule("streaming"):
                 assert override.current() == ("streaming", config, None, None)
-            assert override.current() == (None, config, None)
+            assert override.current() == (None, config, None, None)
         assert override.current() == override.Override()
 
     def test_each_pass_has_its_own(self):
