@@ -20,7 +20,7 @@ from fusedops.jit import nvrtc
 from fusedops.product import fused
 from fusedops.product.trained import train
 from fusedops.schedule.launch import ProductConfig
-from fusedops.testing import force_launch
+from fusedops.testing import force_launch, last_schedule
 
 
 @fo.functor
@@ -72,6 +72,18 @@ def test_registers_do_not_spill_and_products_are_not_serialized(store, tiling, d
     spilled = [line for line in log.splitlines() if "spill" in line]
     assert spilled, log
     assert all("0 bytes spill stores, 0 bytes spill loads" in line for line in spilled), log
+
+
+def test_seed_and_offset_in_memory_are_read_once():
+    """As in a captured graph: before the tiles, so that no pack waits for them."""
+    op = fo.Linear(store=STORES["saving"])
+    x, w, operands = case(torch.float16)
+    given = {**of(op, operands), "generator": torch.tensor([SEED, OFFSET])}
+    bound = op.epilogue.bind(torch.empty(op.shape(x, w), dtype=x.dtype), given)
+    variant, _ = fused.describe(bound, x, w, TILINGS["Together"])
+    assert variant.source.count(".drawn()") == 1
+    _, log = nvrtc.compile_cuda(variant.source, variant.arch, [nvrtc.RESOURCES])
+    assert "0 bytes spill stores, 0 bytes spill loads" in log
 
 
 def test_what_bulk_copies_cannot_read_is_left_to_two_kernels():
@@ -409,6 +421,7 @@ def test_a_graph_draws_anew():
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             y, _ = op(x, w, **operands)
+        assert last_schedule() == "Together"
         graph.replay()
         first = y.clone()
         graph.replay()

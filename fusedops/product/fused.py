@@ -17,7 +17,7 @@ from torch import Tensor
 from fusedops import _runtime
 from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound
-from fusedops.bind.generator import draw
+from fusedops.bind.generator import draw, draw_in_memory
 from fusedops.errors import CompilerNotFound, MissingVariantError, UnknownArchError
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member
@@ -224,6 +224,10 @@ class FusedLinear:
         """Return the plan of a call that has none yet, or its result by two kernels."""
         w = operands.pop("w")
         arguments = {**operands, **options}
+        if reason is Reason.CAPTURE:
+            op, count = self._op.name, self._op.dropouts
+            generator = draw_in_memory(x.device, count, arguments.get("generator"), op)
+            return self(x, w, {**arguments, "generator": generator})
         if reason is Reason.MISS:
             plan = self._plan(x, w, arguments)
             if plan is not None:
@@ -309,7 +313,7 @@ def describe(
     w_matrix = _factor(w, len(op.slots) + 1, tiling.cols // 2)
     if x_matrix is None or w_matrix is None or bound.compute is not torch.float32:
         return None
-    if isinstance(bound.generator, Tensor) or bound.whole is not None or bound.tables:
+    if bound.whole is not None or bound.tables:
         return None
     inputs, outputs = parts_of(bound)
     del inputs["x"]
@@ -330,6 +334,7 @@ def describe(
         outputs=views,
         maps=row_maps(bound, places, drawn),
         slots=op.slots,
+        drawn_in_memory=isinstance(bound.generator, Tensor),
     )
     members = declared(bound, write, geometry)
     members.append(Member(write.output("y"), "y"))
