@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""One kernel for a Linear where torch compiles, under autocast, built ahead, and as it was tuned."""
+"""One kernel for a Linear where torch compiles, under autocast, built ahead, and as tuned."""
 
 import re
 import sys
