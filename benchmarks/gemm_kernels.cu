@@ -503,10 +503,11 @@ int shape(int m, int n, int k, const char* type, const char* only, bool timed) {
     return made;
   };
   if (timed) {
-    std::printf("%s %d %d %d: lt %s (%.0f TFLOP/s), its gelu %s; lt + map: gelu %s, drop %s, "
-                "residual %s\n",
-                type, m, n, k, cell(0, 0).c_str(), 2e-6 * m * n * k / runs[0].median(),
-                cell(1, 0).c_str(), cell(2, 0).c_str(), cell(3, 0).c_str(), cell(4, 0).c_str());
+    std::printf(
+        "%s %d %d %d: lt %s (%.0f TFLOP/s), its gelu %s; lt + map: gelu %s, drop %s, "
+        "residual %s\n",
+        type, m, n, k, cell(0, 0).c_str(), 2e-6 * m * n * k / runs[0].median(), cell(1, 0).c_str(),
+        cell(2, 0).c_str(), cell(3, 0).c_str(), cell(4, 0).c_str());
   }
   for (size_t c = 0; c < all.size(); ++c) {
     std::string verdict;
@@ -520,8 +521,8 @@ int shape(int m, int n, int k, const char* type, const char* only, bool timed) {
           all[c].name, cell(at, runs[0].median()).c_str(), checked[c].group,
           cell(at + kGelu, runs[1].median()).c_str(),
           cell(at + kGelu, runs[2].median()).c_str() + 0, cell(at + kDropout, 0).c_str(),
-          cell(at + kResidual, runs[4].median()).c_str(), cell(at + kDrop, runs[3].median()).c_str(),
-          verdict.empty() ? " ok" : verdict.c_str());
+          cell(at + kResidual, runs[4].median()).c_str(),
+          cell(at + kDrop, runs[3].median()).c_str(), verdict.empty() ? " ok" : verdict.c_str());
     } else if (!verdict.empty()) {
       std::printf("%s %d %d %d: %s%s\n", type, m, n, k, all[c].name, verdict.c_str());
     }

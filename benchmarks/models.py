@@ -14,10 +14,21 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.util import find_spec
+from types import MethodType
 from typing import Any, NamedTuple
 
 import torch
-from nets import Decoder, Encoder, Folding, Sizes, Vision, batch_of
+from nets import (
+    Decoder,
+    DecoderLayer,
+    Encoder,
+    Folding,
+    LlamaRMSNorm,
+    Sizes,
+    Vision,
+    batch_of,
+)
 from points import DTYPES, Selection
 from profiles import profile_of
 from results import Result
@@ -45,9 +56,7 @@ MODELS = {
     "encoder like BERT-base, dropout 0.1": Model(
         Encoder, Sizes(12, 768, 12, 3072, 30522, batch=32, length=512), 19
     ),
-    "decoder like Llama": Model(
-        Decoder, Sizes(16, 2048, 32, 5632, 32000, batch=2, length=2048), 60
-    ),
+    "decoder like Llama": Model(Decoder, Sizes(8, 2048, 32, 5632, 32000, batch=2, length=2048), 30),
     "pairs like AlphaFold's, dropout 0.25": Model(
         Folding, Sizes(4, 128, 4, 512, 64, batch=1, length=256), 5
     ),
@@ -55,26 +64,50 @@ MODELS = {
 }
 
 
+def patch_by_liger(model: nn.Module) -> None:
+    """Have norms, and the gates of a decoder, run by Liger's kernels, as its own patches do."""
+    from liger_kernel import ops
+
+    def rms_norm(self: LlamaRMSNorm, x: Tensor) -> Any:
+        return ops.LigerRMSNormFunction.apply(x, self.weight, self.variance_epsilon, 0.0, "llama")
+
+    def layer_norm(self: nn.LayerNorm, x: Tensor) -> Any:
+        return ops.LigerLayerNormFunction.apply(x, self.weight, self.bias, self.eps)
+
+    def gated(self: DecoderLayer, y: Tensor) -> Any:
+        return ops.LigerSiLUMulFunction.apply(self.gate(y), self.up(y))
+
+    for module in model.modules():
+        if isinstance(module, LlamaRMSNorm):
+            module.forward = MethodType(rms_norm, module)
+        elif isinstance(module, nn.LayerNorm):
+            module.forward = MethodType(layer_norm, module)
+        elif isinstance(module, DecoderLayer):
+            module.gated = MethodType(gated, module)
+
+
 class Way(NamedTuple):
-    """How a model is run: its attention, whether it is patched, and torch.compile's backend."""
+    """How a model is run: its attention, what patches it, and torch.compile's backend."""
 
     attention: str
-    patched: bool
+    patch: Callable[[nn.Module], object] | None = None
     backend: str = ""
 
 
 WAYS = {
-    "torch eager": Way("eager", False),
-    "torch sdpa": Way("sdpa", False),
-    "torch.compile": Way("eager", False, "inductor"),
-    "torch.compile, sdpa": Way("sdpa", False, "inductor"),
-    "fusedops, eager attention": Way("fused", True),
-    "fusedops, sdpa": Way("sdpa", True),
-    "fusedops, eager attention, compiled": Way("fused", True, "inductor"),
-    "fusedops, sdpa, compiled": Way("sdpa", True, "inductor"),
-    'backend="fusedops"': Way("eager", False, "fusedops"),
-    'backend="fusedops", sdpa': Way("sdpa", False, "fusedops"),
+    "torch eager": Way("eager"),
+    "torch sdpa": Way("sdpa"),
+    "torch.compile": Way("eager", None, "inductor"),
+    "torch.compile, sdpa": Way("sdpa", None, "inductor"),
+    "fusedops, eager attention": Way("fused", fo.patch),
+    "fusedops, sdpa": Way("sdpa", fo.patch),
+    "fusedops, eager attention, compiled": Way("fused", fo.patch, "inductor"),
+    "fusedops, sdpa, compiled": Way("sdpa", fo.patch, "inductor"),
+    'backend="fusedops"': Way("eager", None, "fusedops"),
+    'backend="fusedops", sdpa': Way("sdpa", None, "fusedops"),
 }
+if find_spec("liger_kernel") and torch.cuda.is_available():
+    WAYS["Liger, sdpa"] = Way("sdpa", patch_by_liger)
 STEPS = 50
 TIMED = 10
 #: Steps before those that are timed: memory is allocated again, the clock rises.
@@ -138,7 +171,7 @@ def _results(
         first = first or (by, losses, seconds)
         way = ways[by]
         notes = [f"peak memory {peak / 2**30:.2f} GiB"] if peak else []
-        if way == Way(way.attention, False, "inductor"):
+        if way == Way(way.attention, None, "inductor"):
             compiled[way.attention] = seconds
         elif beside := compiled.get("sdpa" if way.attention == "sdpa" else "eager"):
             notes.append(f"{beside / seconds:.2f} times torch.compile's speed")
@@ -182,8 +215,8 @@ class Training:
         self.model.load_state_dict(copy.deepcopy(first))
         self.model.to(device).train()
         self.given, self.wanted = batch_of(self.model, model.sizes, device)
-        if way.patched:
-            fo.patch(self.model)
+        if way.patch is not None:
+            way.patch(self.model)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
         half = dtype is torch.float16
         self.scaler = torch.amp.GradScaler(device.type, enabled=half, init_scale=2.0**12)

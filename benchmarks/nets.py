@@ -149,8 +149,11 @@ class DecoderLayer(nn.Module):
 
     def forward(self, x: Tensor, rotation: Tensor) -> Tensor:
         x = x + self.out(self.attention(self.norm(x), rotation))
-        y = self.mlp_norm(x)
-        return x + self.down(functional.silu(self.gate(y)) * self.up(y))
+        return x + self.down(self.gated(self.mlp_norm(x)))
+
+    def gated(self, y: Tensor) -> Tensor:
+        """What goes into the last layer."""
+        return functional.silu(self.gate(y)) * self.up(y)
 
 
 class Decoder(nn.Module):

@@ -3,12 +3,14 @@
 """Linear as one kernel: its code for sm_90a, results against float64, and when it is not taken."""
 
 import dataclasses
+import functools
 import math
 
 import pytest
 import torch
 from cases import randn, same_bits, thorough
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import fusedops as fo
 from fusedops.generate.product import TILINGS
@@ -16,8 +18,9 @@ from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
 from fusedops.jit import nvrtc
 from fusedops.product import fused
+from fusedops.product.trained import train
 from fusedops.schedule.launch import ProductConfig
-from fusedops.testing import force_launch
+from fusedops.testing import force_launch, last_schedule
 
 
 @fo.functor
@@ -71,6 +74,18 @@ def test_registers_do_not_spill_and_products_are_not_serialized(store, tiling, d
     assert all("0 bytes spill stores, 0 bytes spill loads" in line for line in spilled), log
 
 
+def test_seed_and_offset_in_memory_are_read_once():
+    """As in a captured graph: before the tiles, so that no pack waits for them."""
+    op = fo.Linear(store=STORES["saving"])
+    x, w, operands = case(torch.float16)
+    given = {**of(op, operands), "generator": torch.tensor([SEED, OFFSET])}
+    bound = op.epilogue.bind(torch.empty(op.shape(x, w), dtype=x.dtype), given)
+    variant, _ = fused.describe(bound, x, w, TILINGS["Together"])
+    assert variant.source.count(".drawn()") == 1
+    _, log = nvrtc.compile_cuda(variant.source, variant.arch, [nvrtc.RESOURCES])
+    assert "0 bytes spill stores, 0 bytes spill loads" in log
+
+
 def test_what_bulk_copies_cannot_read_is_left_to_two_kernels():
     x, w, operands = case(torch.float16)
     op = fo.Linear(store=STORES["gelu"])
@@ -112,23 +127,77 @@ def chosen(op, m, n, k, target=HOPPER, dtype=torch.float16, **operands):
 
 
 def test_one_kernel_is_chosen_where_it_was_measured_to_win():
-    light, heavy = (fo.Linear(store=STORES[key]) for key in ("gelu", "dropout"))
-    for m, n, k in ((16384, 1024, 1024), (10007, 3000, 1000)):
-        name, why = chosen(light, m, n, k, b=(n,))
-        assert name == "Together"
-        assert "faster than two (docs/gemm.md)" in why
-    for m, n, k in ((512, 4096, 4096), (16384, 1024, 4104)):  # too few tiles; not measured
-        name, why = chosen(light, m, n, k, b=(n,))
-        assert name is None
-        assert "not faster (docs/gemm.md)" in why
+    light, heavy = (fo.Linear(store=STORES[key]) for key in ("gelu", "saving"))
+    of_light, of_heavy = {"b": (1024,)}, {"b": (1024,), "p": 0.1, "r": (16384, 1024)}
+    assert chosen(heavy, 16384, 1024, 1024, **of_heavy)[0] == "Together"
+    for m, n, k, wanted in (
+        (16384, 1024, 1024, "Together"),
+        (10007, 3000, 1000, "Together"),
+        (512, 4096, 4096, "InTurns"),  # too few large tiles
+        (512, 2048, 4096, None),
+        (16384, 1024, 4104, None),  # not measured
+    ):
+        name, why = chosen(light, m, n, k, **of_light)
+        assert name == wanted, (m, n, k)
+        assert ("faster than two (docs/gemm.md)" if wanted else "not faster (docs/gemm.md)") in why
     for m, n, k in ((16384, 1024, 1004), (100, 65536, 1024)):
-        name, why = chosen(light, m, n, k, b=(n,))
+        name, why = chosen(light, m, n, k, **of_light)
         assert name is None
         assert "multiples of 8" in why
-    assert chosen(light, 16384, 1024, 1024, b=(16384, 1024))[0] is None
-    assert chosen(heavy, 16384, 1024, 1024, b=(1024,), p=0.1)[0] is None
-    assert chosen(heavy, 16384, 1024, 1024, b=(1024,), p=0.1, training=False)[0] == "Together"
-    assert chosen(fo.Linear(store=STORES["tap"]), 16384, 1024, 1024)[0] is None
+
+
+GRADIENT_STORES = {
+    "saving": STORES["saving"],
+    "gelu of a stream": [fo.Save("z"), fo.Bias("b"), gelu(), fo.Dropout("p")],
+    "row of a stream": [fo.Save("z"), fo.Scale("row"), fo.Tap("act"), fo.Residual("r")],
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("learning", ["all", "x", "w", "operands"])
+@pytest.mark.parametrize("store", GRADIENT_STORES)
+def test_gradients_of_one_kernel_are_those_of_two(store, learning, dtype):
+    """The function that records a call of one kernel, around two, which a CPU has."""
+    op = fo.Linear(store=GRADIENT_STORES[store])
+    results = []
+    for one in (True, False):
+        x, w, operands = case(dtype)
+        operands = of(op, operands)
+        leaves = {"x": x, "w": w, **{k: v for k, v in operands.items() if k != "p"}}
+        for name, leaf in leaves.items():
+            leaf.requires_grad_(learning in ("all", name) or (learning, name) == ("operands", "b"))
+        leaves = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
+        if not leaves:
+            return
+        options = {"generator": (SEED, OFFSET)} if op.dropouts else None
+
+        def run(x, w, arguments, op=op):
+            assert not torch.is_grad_enabled()
+            found = op(x, w, **arguments)
+            return (found,) if isinstance(found, torch.Tensor) else found
+
+        if one:
+            values = [operands[name] for name in op.slots]
+            outputs = train(op.epilogue, run, op.shape(x, w), options, x, w, values)
+        else:
+            outputs = op(x, w, **operands, **(options or {}))
+            outputs = (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)
+        upstream = [randn(*y.shape, dtype=y.dtype, seed=20 + i) for i, y in enumerate(outputs)]
+        loss = sum((y * g).double().sum() for y, g in zip(outputs, upstream, strict=True))
+        found = torch.autograd.grad(loss, [*leaves.values()])
+        results.append([*[y.detach() for y in outputs], *found])
+    assert all(same_bits(one, other) for one, other in zip(*results, strict=True))
+
+
+def test_a_second_derivative_is_refused():
+    op = fo.Linear(store=[fo.Save("z"), gelu()])
+    x, w, _ = case(torch.float32)
+    y, _ = train(
+        op.epilogue, lambda x, w, _: op(x, w), op.shape(x, w), None, x.requires_grad_(), w, []
+    )
+    (dx,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    with pytest.raises(fo.UnsupportedError, match="first derivative only"):
+        dx.sum().backward()
 
 
 def test_why_there_are_two_kernels():
@@ -161,8 +230,6 @@ def test_what_explain_says_of_strides_and_gradients(monkeypatch):
         assert "bulk copies" in choice.why
     masked = fo.Linear(store=[fo.Mask("m")])
     assert told(monkeypatch, masked, x, w, m=torch.zeros(264, dtype=torch.bool)).tiling is None
-    report = op.explain(x.requires_grad_(), w, b=operands["b"])
-    assert "a gradient is wanted" in report.vehicle
 
 
 def needs_hopper():
@@ -232,24 +299,129 @@ def test_dropout_drops_the_same_elements(tiling):
 
 
 @pytest.mark.gpu
-def test_gradients_and_graphs_are_those_of_two_kernels():
+@pytest.mark.parametrize("tiling", TILINGS)
+@pytest.mark.parametrize("store", [*STORES, "gelu, dropout"])
+def test_gradients_are_those_of_two_kernels(store, tiling):
+    """To the bit, with random upstream gradients, and the tensors kept are as few."""
+    needs_hopper()
+    op = fo.Linear(store=STORES.get(store, [fo.Bias("b"), gelu(), fo.Dropout("p")]))
+    x, w, operands = case(torch.float16, "cuda", (2, 128), 512, 256)
+    w *= 256**-0.5
+    operands = of(op, operands)
+    results, kept = [], []
+    for way in ("two_kernels", tiling):
+        leaves = {"x": x, "w": w, **{k: v for k, v in operands.items() if k != "p"}}
+        leaves = {name: leaf.clone().requires_grad_() for name, leaf in leaves.items()}
+        sizes = {}
+
+        def pack(tensor, sizes=sizes):
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.numel()
+            return tensor
+
+        with forced(way), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            assert ("torch's product, then" if way == "two_kernels" else way) in str(
+                op.explain(x, w, **operands).vehicle
+            )
+            y = op(
+                leaves["x"],
+                leaves["w"],
+                **{**operands, **{k: v for k, v in leaves.items() if k in operands}},
+                generator=(SEED, OFFSET),
+            )
+        outputs = (y,) if isinstance(y, torch.Tensor) else tuple(y)
+        upstream = [
+            randn(*y.shape, dtype=y.dtype, device="cuda", seed=20 + i)
+            for i, y in enumerate(outputs)
+        ]
+        found = torch.autograd.grad(outputs, [*leaves.values()], upstream)
+        results.append([*[y.detach() for y in outputs], *found])
+        kept.append(sorted(sizes.values()))
+    assert all(same_bits(one, other) for one, other in zip(*results, strict=True))
+    assert kept[0] == kept[1]
+
+
+@pytest.mark.gpu
+def test_a_layer_of_two_products():
+    """Values and gradients of MLP with one kernel for its first product, beside two."""
+    needs_hopper()
+    op = fo.MLP(hidden=[fo.Bias("b"), gelu(), fo.Dropout("p")], store=[fo.Bias("b2")])
+    results = []
+    for way in ("two_kernels", "Together"):
+        x, w, operands = case(torch.float16, "cuda", (256,), 512, 256)
+        w2 = randn(264, 512, dtype=torch.float16, device="cuda", seed=9) * 512**-0.5
+        b2 = randn(264, dtype=torch.float16, device="cuda", seed=10)
+        leaves = [x, w * 256**-0.5, w2, operands["b"], b2]
+        leaves = [one.detach().requires_grad_() for one in leaves]
+        x, w, w2, b, b2 = leaves
+        with forced(way):
+            y = op(x, w, w2, b=b, p=P, b2=b2, generator=(SEED, OFFSET))
+            upstream = randn(*y.shape, dtype=y.dtype, device="cuda", seed=20)
+            results.append([y.detach(), *torch.autograd.grad(y, leaves, upstream)])
+    assert all(same_bits(one, other) for one, other in zip(*results, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("store", ["saving", "gelu"])
+def test_training_under_autocast(store):
+    """Factors of float32 are cast, their gradients are float32: to the bit as by two kernels."""
+    needs_hopper()
+    op = fo.Linear(store=STORES[store])
+    x, w, operands = case(torch.float32, "cuda", (256,), 512, 256)
+    w *= 256**-0.5
+    operands = of(op, operands)
+    if "r" in operands:
+        operands["r"] = randn(256, 512, dtype=torch.float32, device="cuda", seed=8)
+    results = []
+    for way in ("two_kernels", "Together"):
+        leaves = [one.clone().requires_grad_() for one in (x, w, operands["b"])]
+        given = {**operands, "b": leaves[2]}
+        with forced(way), torch.autocast("cuda", torch.bfloat16):
+            assert ("torch's product, then" if way == "two_kernels" else way) in str(
+                op.explain(*leaves[:2], **given).vehicle
+            )
+            y = op(*leaves[:2], **given, generator=(SEED, OFFSET))
+        y = y if isinstance(y, torch.Tensor) else y[0]
+        assert y.dtype is torch.bfloat16
+        upstream = randn(*y.shape, dtype=y.dtype, device="cuda", seed=20)
+        found = torch.autograd.grad(y, leaves, upstream)
+        assert all(one.dtype is torch.float32 for one in found)
+        results.append([y.detach(), *found])
+    assert all(same_bits(one, other) for one, other in zip(*results, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_in_a_checkpoint(reentrant):
+    """Run again in the backward pass, it draws the same."""
+    needs_hopper()
+    op = fo.Linear(store=[fo.Bias("b"), gelu(), fo.Dropout("p")])
+    x, w, operands = case(torch.float16, "cuda", (256,), 512, 256)
+    operands = of(op, operands)
+    results = []
+    with forced("Together"):
+        for kept in (True, False):
+            torch.manual_seed(SEED)
+            leaf = x.clone().requires_grad_()
+            run = functools.partial(op, **operands)
+            y = run(leaf, w) if kept else checkpoint(run, leaf, w, use_reentrant=reentrant)
+            upstream = randn(*y.shape, dtype=y.dtype, device="cuda", seed=20)
+            y.backward(upstream)
+            results.append([y.detach(), leaf.grad])
+    assert all(same_bits(one, other) for one, other in zip(*results, strict=True))
+
+
+@pytest.mark.gpu
+def test_a_graph_draws_anew():
     needs_hopper()
     op = fo.Linear(store=STORES["saving"])
     x, w, operands = case(torch.float16, "cuda", (256,), 512, 256)
     operands = of(op, operands) | {"r": randn(256, 512, dtype=torch.float16, device="cuda", seed=8)}
-    results = []
-    for tiling in ("two_kernels", "Together"):
-        leaf = x.clone().requires_grad_()
-        with forced(tiling):
-            y, _ = op(leaf, w, **operands, generator=(SEED, OFFSET))
-            y.sum().backward()
-        results.append((y.detach(), leaf.grad))
-    assert all(same_bits(one, other) for one, other in zip(*results, strict=True))
     with forced("Together"), torch.no_grad():
         op(x, w, **operands)  # built before the capture
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             y, _ = op(x, w, **operands)
+        assert last_schedule() == "Together"
         graph.replay()
         first = y.clone()
         graph.replay()

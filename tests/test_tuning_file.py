@@ -213,22 +213,22 @@ def test_every_row_decides_something_somewhere(monkeypatch):
 
 def products():
     """Features of products with and without all that the rows ask for."""
-    plain = ProductFeatures(16384, 1024, 1024, 3, 0, 0, False, "float16", "Map()")
+    plain = ProductFeatures(16384, 1024, 1024, 387, 0, 0, False, "float16", "Map()")
     yield plain
-    for change in ({"tiles_per_cluster": 0}, {"depth": 4104}, {"reads": 1}, {"writes": 1}):
+    yield plain._replace(reads=1, writes=1, draws=True)
+    yield plain._replace(wave_percent=48)
+    for change in ({"wave_percent": 45}, {"depth": 4104}):
         yield plain._replace(**change)
-    yield plain._replace(draws=True)
 
 
 def test_one_kernel_for_a_product_where_it_was_measured_to_be_faster():
     """The rows of sm_90 say what was measured, and what of it is known says what may be chosen."""
     gpu = GPUS["sm_90"]
     chosen = [lookup.product_config(one, "sm_90", gpu).config.vehicle for one in products()]
-    assert chosen == ["Together", *["two_kernels"] * 5]
-    both = {"two_kernels", "Together"}
-    assert lookup.product_vehicles("sm_90", gpu, reads=0, writes=0, draws=False) == both
-    for known in ({"reads": 1}, {"writes": 2}, {"draws": True}):
-        assert lookup.product_vehicles("sm_90", gpu, **known) == {"two_kernels"}
+    assert chosen == ["Together", "Together", "InTurns", "two_kernels", "two_kernels"]
+    known = {"reads": 1, "writes": 2, "draws": True}
+    assert lookup.product_vehicles("sm_90", gpu, **known) == {"two_kernels", "Together", "InTurns"}
+    assert lookup.product_vehicles("sm_90", gpu, depth=8192) == {"two_kernels"}
 
 
 def test_the_vehicles_of_a_product_are_its_tilings():

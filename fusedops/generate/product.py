@@ -132,7 +132,9 @@ def product_source(
 ) -> Text:
     """The source of a kernel `fusedops_kernel`; the arguments are as for `cuda_source`."""
     functors = [
-        f"a.{one.name}" for side in ("load", "store") for one in of_side(members, "functor", side)
+        f"a.{one.name}{'.drawn()' if one.drawn else ''}"
+        for side in ("load", "store")
+        for one in of_side(members, "functor", side)
     ]
     store = f"store({', '.join([*functors, 'a.y'])})"
     return generated(

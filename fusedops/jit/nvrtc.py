@@ -96,9 +96,9 @@ def compile_cuda(source: str, arch: str, extra: Sequence[str] = ()) -> tuple[byt
 def _without_spills(source: str, arch: str, extra: Sequence[str]) -> tuple[bytes, bytes, str]:
     """Compile; a kernel that spills registers is given room.
 
-    It is compiled again with a number less of what takes registers, and so on down to 1. A row kernel
-    has ``FUSEDOPS_BLOCKS``, the blocks that a multiprocessor shall have room for (0 leaves it to the
-    compiler, which then may save where it need not), one less each time; a product
+    It is compiled again with less of what takes registers, and so on down to 1. A row kernel has
+    ``FUSEDOPS_BLOCKS``, the blocks that a multiprocessor shall have room for (0 leaves it to the
+    compiler, which then may save where it need not), one less each time; a product has
     ``FUSEDOPS_PACKS``, those that an epilogue warp works on at a time, half as many. The source
     chooses if nobody else does. The log says what came of it.
     """

@@ -16,9 +16,9 @@ from fusedops.schedule.features import ProductFeatures
 from fusedops.schedule.launch import ProductConfig
 from fusedops.schedule.lookup import product_config
 
-__all__ = ["Choice", "choose", "least_tiles"]
+__all__ = ["Choice", "choose", "wave_percent"]
 
-#: The tiling by which `ProductFeatures.tiles_per_cluster` counts.
+#: The tiling by which `ProductFeatures.wave_percent` counts.
 _LARGE = TILINGS["Together"]
 
 
@@ -34,14 +34,14 @@ class Choice(NamedTuple):
     why: str
 
 
-def least_tiles(rows: int, columns: int, multiprocessors: int) -> int:
-    """The pairs of large tiles of a product that each cluster of a GPU has at least.
+def wave_percent(rows: int, columns: int, multiprocessors: int) -> int:
+    """The waves of a product in large tiles on a GPU, in percent.
 
-    >>> least_tiles(16384, 1024, 132)
-    3
+    >>> wave_percent(16384, 1024, 132)
+    387
     """
     pairs = -(-rows // (CLUSTER * _LARGE.rows)) * -(-columns // _LARGE.cols)
-    return pairs // max(1, multiprocessors // CLUSTER)
+    return 100 * pairs // max(1, multiprocessors // CLUSTER)
 
 
 def choose(

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from fusedops import _runtime
 from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound
-from fusedops.bind.generator import draw
+from fusedops.bind.generator import draw, draw_in_memory
 from fusedops.errors import CompilerNotFound, MissingVariantError, UnknownArchError
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member
@@ -26,13 +26,15 @@ from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import STORAGE
 from fusedops.map import Map
-from fusedops.product.choice import Choice, choose, least_tiles
-from fusedops.product.factors import factor_dtype
+from fusedops.product.choice import Choice, choose, wave_percent
+from fusedops.product.factors import factor_dtype, wants_gradient
 from fusedops.product.single import SingleProduct
+from fusedops.product.trained import train
 from fusedops.run.forward import DLPACK
 from fusedops.run.kernel_members import declared
 from fusedops.run.placing import parts_of, placed, queries, row_maps, row_numbers, views_of
 from fusedops.run.reading import padded, rank_of
+from fusedops.run.saved_tensors import needed
 from fusedops.schedule import override
 from fusedops.schedule.features import ProductFeatures
 from fusedops.schedule.launch import ProductConfig
@@ -47,6 +49,7 @@ __all__ = [
     "chosen",
     "describe",
     "explained",
+    "reads_product",
 ]
 
 #: Columns of a pack, `kPack` in gemm/epilogue.cuh.
@@ -111,7 +114,7 @@ def features_of(
         rows=rows,
         columns=n,
         depth=k,
-        tiles_per_cluster=least_tiles(rows, n, target.multiprocessors),
+        wave_percent=wave_percent(rows, n, target.multiprocessors),
         reads=reads,
         writes=len(epilogue.outputs) - 1,
         draws=draws,
@@ -141,6 +144,14 @@ def able(epilogue: Map) -> bool:
         or epilogue.maxima
         or epilogue.causal
     )
+
+
+def reads_product(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> bool:
+    """Whether the gradient of a call reads the product."""
+    wanted = {name for name in epilogue.slots if wants_gradient((arguments.get(name),))}
+    if wants_gradient((x, w)):
+        wanted.add("x")
+    return bool(wanted) and needed(epilogue, wanted).x
 
 
 def explained(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Choice:
@@ -213,6 +224,10 @@ class FusedLinear:
         """Return the plan of a call that has none yet, or its result by two kernels."""
         w = operands.pop("w")
         arguments = {**operands, **options}
+        if reason is Reason.CAPTURE:
+            op, count = self._op.name, self._op.dropouts
+            generator = draw_in_memory(x.device, count, arguments.get("generator"), op)
+            return self(x, w, {**arguments, "generator": generator})
         if reason is Reason.MISS:
             plan = self._plan(x, w, arguments)
             if plan is not None:
@@ -221,9 +236,21 @@ class FusedLinear:
 
     def _differentiate(self, options: dict[str, Any] | None, x: Tensor, *values: Any) -> Any:
         *others, w = values
-        named = zip(self._op.epilogue.slots, others, strict=True)
+        op, epilogue = self._op, self._op.epilogue
+        named = zip(epilogue.slots, others, strict=True)
         given = {name: value for name, value in named if value is not None}
-        return self._apart(x, w, {**given, **(options or {})})
+        arguments = {**given, **(options or {})}
+        if arguments.get("out") is not None:
+            return self._apart(x, w, arguments)  # where it is refused
+        if reads_product(epilogue, x, w, arguments):
+            return op.run_keeping(x, w, arguments)[1]
+        shape = (*x.shape[:-1], w.shape[0])
+        outputs = train(epilogue, self._outputs, shape, options, x, w, others)
+        return outputs[0] if len(outputs) == 1 else epilogue.result_type._make(outputs)
+
+    def _outputs(self, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Sequence[Tensor]:
+        found = self(x, w, arguments)
+        return (found,) if isinstance(found, Tensor) else found
 
     def _apart(self, x: Tensor, w: Tensor, arguments: dict[str, Any]) -> Any:
         """Run a call by torch's product and a kernel after it."""
@@ -286,7 +313,7 @@ def describe(
     w_matrix = _factor(w, len(op.slots) + 1, tiling.cols // 2)
     if x_matrix is None or w_matrix is None or bound.compute is not torch.float32:
         return None
-    if isinstance(bound.generator, Tensor) or bound.whole is not None or bound.tables:
+    if bound.whole is not None or bound.tables:
         return None
     inputs, outputs = parts_of(bound)
     del inputs["x"]
@@ -307,6 +334,7 @@ def describe(
         outputs=views,
         maps=row_maps(bound, places, drawn),
         slots=op.slots,
+        drawn_in_memory=isinstance(bound.generator, Tensor),
     )
     members = declared(bound, write, geometry)
     members.append(Member(write.output("y"), "y"))

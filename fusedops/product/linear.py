@@ -12,18 +12,25 @@ from torch import Tensor
 from torch.nn import functional
 
 from fusedops.declare.interactive import CallSignature
-from fusedops.functors import Functor
+from fusedops.functors import Functor, Save
 from fusedops.jit import env
 from fusedops.product.choice import Choice
 from fusedops.product.declaration import TAKEN
 from fusedops.product.factors import (
     check_factors,
     factor_dtype,
-    wants_gradient,
     wrong_shape,
     wrong_weight,
 )
-from fusedops.product.fused import HALVES, FusedLinear, able, as_multiplied, chosen, explained
+from fusedops.product.fused import (
+    HALVES,
+    FusedLinear,
+    able,
+    as_multiplied,
+    chosen,
+    explained,
+    reads_product,
+)
 from fusedops.product.recorded import record
 from fusedops.product.single import SingleProduct
 from fusedops.product.traced import call_operator, made_by, remember
@@ -42,7 +49,7 @@ class Linear(SingleProduct):
     The product is torch's, by cuBLAS on a GPU. The functors of the STORE are one kernel, which gets
     the product rounded to its dtype (docs/gemm.md has the bound that follows); a STORE that is one
     ``Bias`` of shape (N,) is part of torch's product. On sm_90 one kernel runs both where that was
-    measured to be faster, and no gradient is wanted. `explain` says which. Operands broadcast
+    measured to be faster. `explain` says which. Operands broadcast
     against (..., N), as those of a `Map` against its x; masks set elements to -inf; dropouts draw
     as in any op, elements being counted along the last dimension (docs/dropout.md).
 
@@ -80,6 +87,7 @@ class Linear(SingleProduct):
         self._taken = {*self.slots, *TAKEN}
         self._able = bool(chain) and able(self.epilogue)
         self._fused: FusedLinear | None = None
+        self._keeping: Linear | None = None
         remember(self)
 
     def check(self, first: Any, second: Any) -> None:
@@ -109,7 +117,10 @@ class Linear(SingleProduct):
                 return outputs
         elif product == self.product and factor_dtype(first) in HALVES:
             if env.record_file() is not None:
-                record(self.epilogue, first, second, arguments)
+                layer = self
+                if reads_product(self.epilogue, first, second, arguments):
+                    layer = self._that_keeps()
+                record(layer.epilogue, first, second, arguments)
             if self._fuses(first, second, arguments):
                 if self._fused is None:
                     self._fused = FusedLinear(self)
@@ -117,19 +128,36 @@ class Linear(SingleProduct):
                     return self._fused(*as_multiplied(first, second), arguments)
         return super().run(first, second, arguments, product)
 
+    def run_keeping(
+        self, first: Tensor, second: Tensor, arguments: dict[str, Any]
+    ) -> tuple[Tensor, Any]:
+        """The product, which a gradient of the STORE reads, and what `run` returns."""
+        fused = self._able and factor_dtype(first) in HALVES
+        if not fused or not self._fuses(first, second, arguments):
+            return super().run_keeping(first, second, arguments)
+        keeping = self._that_keeps()
+        y, z, *others = keeping.run(first, second, arguments, keeping.product)
+        return z, self.epilogue.result_type(y, *others) if others else y
+
+    def _that_keeps(self) -> Linear:
+        """The same layer with the product as a saved stream."""
+        if self._keeping is None:
+            name = "z"
+            while name in (*self.outputs, *self.slots):
+                name += "_"
+            self._keeping = Linear([Save(name), *self.store])
+        return self._keeping
+
     def _fuses(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> bool:
         """Whether one kernel runs a call, as far as that can be told at each call."""
         if not first.is_cuda or arguments.keys() - self._taken:
             return False
         if self.alone(first, second, arguments):
             return False
-        cast = first.dtype not in HALVES or second.dtype is not first.dtype
-        if cast and wants_gradient((first, second, *arguments.values())):
-            return False  # which the dispatcher would find only once the factors have been cast
         return chosen(self.epilogue, first, second, arguments).tiling is not None
 
     def vehicle(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
-        """Whether one kernel runs a call that wants no gradient, or two do, and why."""
+        """Whether one kernel runs a call, or two do, and why."""
         if self._fused is not None and not self._fused.able:
             return Choice(None, "one kernel for both could not be had, as a warning said")
         return explained(self.epilogue, first, second, arguments)

@@ -102,8 +102,7 @@ class MLP(ProductOp):
             return self._second.run(h, w2, second, self._second.product)
         if drops(self.epilogues[0], first):
             first["generator"] = _drawn(x, first.get("generator"), self.epilogues[0])
-        z = self._first.product(x, w1)
-        h = self.run_store(self.epilogues[0], z, first)
+        z, h = self._first.run_keeping(x, w1, first)
         product = functools.partial(linear_of_remade, self.epilogues[0], z, first)
         return self._second.run(h, w2, second, product)
 

@@ -15,8 +15,8 @@ from fusedops.bind.bind import Bound
 from fusedops.declare.text import read
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
-from fusedops.product.factors import factor_dtype, wants_gradient
-from fusedops.product.fused import able, bind_store, chosen, describe
+from fusedops.product.factors import factor_dtype
+from fusedops.product.fused import able, bind_store, chosen, describe, reads_product
 
 if TYPE_CHECKING:
     from fusedops.map import Map
@@ -29,7 +29,7 @@ _noted: set[str] = set()
 
 
 def record(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> None:
-    """Record a call of a layer, if no gradient is wanted and one kernel would run it on some GPU.
+    """Record a call of a layer, if one kernel would run it on some GPU.
 
     Two kernels are recorded where the second is planned, as of any op.
 
@@ -40,8 +40,8 @@ def record(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) ->
         arguments: Operands and options.
     """
     tensors = [x, w, *(one for one in arguments.values() if isinstance(one, Tensor))]
-    if wants_gradient(tensors):
-        return
+    if reads_product(epilogue, x, w, arguments):
+        return  # the layer that is run saves it
     if any(type(one) not in (Tensor, torch.nn.Parameter) for one in tensors):
         return  # a tracer's, which have no memory
     if epilogue.lacking(dict(arguments)) or factor_dtype(w) is not factor_dtype(x):

@@ -122,10 +122,9 @@ def explain_product(
         told = dataclasses.replace(told, op=op.epilogue.plain)
         moved += told.bytes
         tiling, why = op.vehicle(first, second, arguments)
-        if learns or told.backward:
-            tiling, why = None, "a gradient is wanted, and one kernel for both leaves no z for it"
         if tiling is not None:
-            moved -= 2 * size  # z is neither written nor read
+            keeps = any(one.name == "x" for one in told.kept)
+            moved -= size if keeps else 2 * size  # z is not read, and written if it is kept
             vehicle = (
                 f"one kernel for product and STORE ({tiling.name}), with tiles of {tiling.rows} x "
                 f"{tiling.cols}, {why}"

@@ -100,8 +100,15 @@ class SingleProduct(ProductOp):
             self._check_unread(z, arguments)
         return z
 
+    def run_keeping(
+        self, first: Tensor, second: Tensor, arguments: dict[str, Any]
+    ) -> tuple[Tensor, Any]:
+        """The product, and what `run` returns."""
+        z = self.product(first, second)
+        return z, self.run_store(self.epilogue, z, arguments)
+
     def vehicle(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
-        """Whether one kernel runs a call that wants no gradient, or two do, and why."""
+        """Whether one kernel runs a call, or two do, and why."""
         return Choice(None, f"there is one kernel for both for a Linear, not for a {self.name}")
 
     def alone(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> bool:

@@ -116,83 +116,123 @@ class _Differentiated(torch.autograd.Function):
         recipe = op.recipes.get(ctx.needs_input_grad)
         if recipe is None:
             recipe = op.recipes[ctx.needs_input_grad] = what_is_kept(op, ctx.needs_input_grad[2:])
-        arguments: dict[str, Any] = {}
-        given: dict[str, Any] = {}
-        names: list[str] = []
-        tensors: list[Tensor] = []
-        odd = False
-        for name, value, keep in zip(op.slots, values, recipe.kept, strict=True):
-            if value is None:
-                given[name] = None
-                continue
-            arguments[name] = value
-            if not isinstance(value, Tensor):
-                given[name] = value
-                odd = odd or not _is_plain(value)
-            elif keep:
-                names.append(name)
-                tensors.append(value)
-            else:
-                given[name] = (value.dtype, value.shape)
-        if options:
-            arguments.update(options)
-            given.update(_options(op, options, x))
-        if odd:
-            plain = bind(op, x, _named(op, values), options or {}).operands
-            given.update((k, v) for k, v in plain.items() if not isinstance(v, Tensor))
-        if op.dropouts:
-            generator = None if options is None else options.get("generator")
-            if not isinstance(generator, (tuple, Tensor)) and drops(op, arguments):
-                # x.device would make a new object at each access.
-                where = ("cuda", x.get_device()) if x.is_cuda else ("cpu", 0)
-                drawn = draw(*where, generator, op.dropouts, op.name)
-                if drawn is None:
-                    generator = draw_in_memory(x.device, op.dropouts, generator, op.name)
-                else:
-                    generator = drawn
-            elif isinstance(generator, tuple):
-                generator = check_pair(op.name, generator)  # in plain types, to be read again
-            arguments["generator"] = generator
-            if isinstance(generator, Tensor):
-                names.append("generator")
-                tensors.append(generator)
-            else:
-                given["generator"] = generator
+        arguments, noted = note_arguments(op, options, x, values, recipe)
         *outputs, kept = op.trained(x, **arguments)
-        if recipe.result and is_exact(outputs[0].dtype, x.dtype):
-            names.append(RESULT)
-            tensors.append(outputs[0])
-            given["x"] = (x.dtype, x.shape)
-        elif recipe.x:
-            names.append("x")
-            tensors.append(x)
-        else:
-            given["x"] = (x.dtype, x.shape)
-        for number, name in recipe.streams:
-            names.append(name)
-            tensors.append(outputs[number])
-        ctx.save_for_backward(kept, *tensors)
-        ctx.call = op, recipe.wanted, names, given, outputs[0].dtype, x.shape
-        ctx.set_materialize_grads(False)
-        if len(op.outputs) > len(op.able):
-            made = zip(op.outputs, outputs, strict=True)
-            ctx.mark_non_differentiable(*[one for name, one in made if name not in op.able])
-        return tuple(outputs)
+        return save(ctx, op, recipe, noted, x, outputs, [kept])
 
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Any, ...]:
-        saved = ctx.saved_tensors  # once: a checkpoint hands them out a single time
-        if not torch.is_grad_enabled():
-            return (None, None, *run_backward(ctx.call, saved, incoming))
-        # The graph of a second derivative is being made: it may never be used, so what is refused
-        # is its use.
-        with torch.no_grad():
-            results = run_backward(ctx.call, saved, incoming)
-        tensors = [result for result in results if isinstance(result, Tensor)]
-        roots = [one for one in (*saved, *incoming) if isinstance(one, Tensor)]
-        apply: Any = _Once.apply
-        once = iter(apply(ctx.call[0].name, len(tensors), *tensors, *roots))
-        return (None, None, *[next(once) if isinstance(one, Tensor) else one for one in results])
+        # Once: a checkpoint hands them out a single time.
+        return (None, None, *gradients_once(ctx.call, ctx.saved_tensors, incoming))
+
+
+def note_arguments(
+    op: Runnable, options: dict[str, Any] | None, x: Tensor, values: Sequence[Any], recipe: Recipe
+) -> tuple[dict[str, Any], tuple[dict[str, Any], list[str], list[Tensor]]]:
+    """The arguments of a forward call, drawn numbers among them, and what is noted of them.
+
+    Args:
+        op: The op that is called.
+        options: The options of the call by name, or None if there are none.
+        x: The input tensor, or one that has its dtype, shape and device.
+        values: The operands in the order of `op.slots`, None for one that the call lacks.
+        recipe: What is saved.
+
+    Returns:
+        The arguments by name; and those that the backward call takes as they are, then names and
+        tensors of what is saved.
+    """
+    arguments: dict[str, Any] = {}
+    given: dict[str, Any] = {}
+    names: list[str] = []
+    tensors: list[Tensor] = []
+    odd = False
+    for name, value, keep in zip(op.slots, values, recipe.kept, strict=True):
+        if value is None:
+            given[name] = None
+            continue
+        arguments[name] = value
+        if not isinstance(value, Tensor):
+            given[name] = value
+            odd = odd or not _is_plain(value)
+        elif keep:
+            names.append(name)
+            tensors.append(value)
+        else:
+            given[name] = (value.dtype, value.shape)
+    if options:
+        arguments.update(options)
+        given.update(_options(op, options, x))
+    if odd:
+        plain = bind(op, x, _named(op, values), options or {}).operands
+        given.update((k, v) for k, v in plain.items() if not isinstance(v, Tensor))
+    if op.dropouts:
+        generator = None if options is None else options.get("generator")
+        if not isinstance(generator, (tuple, Tensor)) and drops(op, arguments):
+            # x.device would make a new object at each access.
+            where = ("cuda", x.get_device()) if x.is_cuda else ("cpu", 0)
+            drawn = draw(*where, generator, op.dropouts, op.name)
+            if drawn is None:
+                generator = draw_in_memory(x.device, op.dropouts, generator, op.name)
+            else:
+                generator = drawn
+        elif isinstance(generator, tuple):
+            generator = check_pair(op.name, generator)  # in plain types, to be read again
+        arguments["generator"] = generator
+        if isinstance(generator, Tensor):
+            names.append("generator")
+            tensors.append(generator)
+        else:
+            given["generator"] = generator
+    return arguments, (given, names, tensors)
+
+
+def save(
+    ctx: Any,
+    op: Runnable,
+    recipe: Recipe,
+    noted: tuple[dict[str, Any], list[str], list[Tensor]],
+    x: Tensor,
+    outputs: Sequence[Tensor],
+    further: Sequence[Tensor | None],
+) -> tuple[Tensor, ...]:
+    """Save what the backward pass reads, after `further`; `noted` is that of `note_arguments`."""
+    given, names, tensors = noted
+    if recipe.result and is_exact(outputs[0].dtype, x.dtype):
+        names.append(RESULT)
+        tensors.append(outputs[0])
+        given["x"] = (x.dtype, x.shape)
+    elif recipe.x:
+        names.append("x")
+        tensors.append(x)
+    else:
+        given["x"] = (x.dtype, x.shape)
+    for number, name in recipe.streams:
+        names.append(name)
+        tensors.append(outputs[number])
+    ctx.save_for_backward(*further, *tensors)
+    ctx.call = op, recipe.wanted, names, given, outputs[0].dtype, x.shape
+    ctx.set_materialize_grads(False)
+    if len(op.outputs) > len(op.able):
+        made = zip(op.outputs, outputs, strict=True)
+        ctx.mark_non_differentiable(*[one for name, one in made if name not in op.able])
+    return tuple(outputs)
+
+
+def gradients_once(
+    call: _Call, saved: Sequence[Tensor], incoming: Sequence[Tensor | None]
+) -> Sequence[Any]:
+    """`run_backward`, where torch may be making the graph of a second derivative as well."""
+    if not torch.is_grad_enabled():
+        return run_backward(call, saved, incoming)
+    # That graph may never be used, so what is refused is its use.
+    with torch.no_grad():
+        results = run_backward(call, saved, incoming)
+    tensors = [result for result in results if isinstance(result, Tensor)]
+    roots = [one for one in (*saved, *incoming) if isinstance(one, Tensor)]
+    apply: Any = _Once.apply
+    once = iter(apply(call[0].name, len(tensors), *tensors, *roots))
+    return [next(once) if isinstance(one, Tensor) else one for one in results]
 
 
 def refuse_second(ctx: Any, *incoming: Any) -> NoReturn:

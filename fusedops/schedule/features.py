@@ -88,8 +88,8 @@ class ProductFeatures(NamedTuple):
 
     Attributes:
         rows, columns, depth: The product is one of matrices (rows, depth) and (depth, columns).
-        tiles_per_cluster: Pairs of tiles that each cluster of the device has at least, in one
-            kernel of large tiles; 0 where some clusters have none.
+        wave_percent: The waves of one kernel of large tiles, in percent: pairs of tiles for each
+            cluster that the device runs at once. Below 100 some clusters have none.
         reads: Number of operands with more elements than a row of the product.
         writes: Number of outputs beside y, saved streams and taps.
         draws: Whether a dropout acts.
@@ -100,7 +100,7 @@ class ProductFeatures(NamedTuple):
     rows: int
     columns: int
     depth: int
-    tiles_per_cluster: int
+    wave_percent: int
     reads: int
     writes: int
     draws: bool

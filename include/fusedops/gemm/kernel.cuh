@@ -29,8 +29,8 @@ using InTurns = Tiling<T, 128, 128, 5, true, kPacks>;
 
 /// The role of a warp that multiplies; mine: its warpgroup, 0 or 1.
 template <class Tiling, class Order>
-__device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, const Order& order, int k,
-                                         int mine) {
+__device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, const Order& order,
+                                         int k, int mine) {
   constexpr bool kInTurns = Tiling::kInTurns;
   const int tiles = order.count(), clusters = gridDim.x / 2, steps = stages_of(k);
   const Handover<Tiling::kTileN> to(ring.scratch(), mine * 4 + threadIdx.x / 32 % 4);

@@ -1,0 +1,92 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The gradient of a linear layer whose product and STORE were one kernel.
+
+It is that of two kernels: one goes back through the STORE, then there are two products. It does not
+read the product: a layer whose gradient would saves the product as a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fusedops.run.autograd import gradients_once, note_arguments, save, what_is_kept
+
+if TYPE_CHECKING:
+    from fusedops.product.epilogue import Epilogue
+
+__all__ = ["Run", "train"]
+
+#: Runs product and STORE without gradients: (x, w, arguments) to the outputs.
+Run = Callable[[Tensor, Tensor, Mapping[str, Any]], Sequence[Tensor]]
+
+
+def train(
+    epilogue: Epilogue,
+    run: Run,
+    shape: Sequence[int],
+    options: dict[str, Any] | None,
+    x: Tensor,
+    w: Tensor,
+    values: Sequence[Any],
+) -> tuple[Tensor, ...]:
+    """Run a call that wants gradients, and record it for autograd.
+
+    Args:
+        epilogue: What runs after the product, whose gradient does not read the product.
+        run: What runs both.
+        shape: The product's shape.
+        options: The options of the call by name, or None if there are none.
+        x: The factor of shape (..., K).
+        w: The factor of shape (N, K).
+        values: The operands in the order of `epilogue.slots`, None for one that the call lacks.
+
+    Returns:
+        The outputs, in order.
+    """
+    epilogue.check_differentiable()
+    apply: Any = _Trained.apply
+    outputs: tuple[Tensor, ...] = apply(epilogue, run, shape, options, x, w, *values)
+    return outputs
+
+
+class _Trained(torch.autograd.Function):
+    """The autograd function of one call."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        epilogue: Epilogue,
+        run: Run,
+        shape: Sequence[int],
+        options: dict[str, Any] | None,
+        x: Tensor,
+        w: Tensor,
+        *values: Any,
+    ) -> tuple[Tensor, ...]:
+        of_x, of_w, *of_values = ctx.needs_input_grad[4:]
+        needs = (False, False, of_x or of_w, *of_values)
+        recipe = epilogue.recipes.get(needs)
+        if recipe is None:
+            recipe = epilogue.recipes[needs] = what_is_kept(epilogue, needs[2:])
+        assert not recipe.x, "the product is not there to be read"
+        z = x.new_empty(shape)  # for its shape alone
+        arguments, noted = note_arguments(epilogue, options, z, values, recipe)
+        outputs = run(x, w, arguments)
+        statistics = z.new_empty((*shape[:-1], 0), dtype=torch.float32)  # a Map has none
+        further = [x if of_w else None, w if of_x else None, statistics]
+        return save(ctx, epilogue, recipe, noted, z, outputs, further)
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Any, ...]:
+        x, w, *saved = ctx.saved_tensors
+        dz, *of_values = gradients_once(ctx.call, saved, incoming)
+        dx = None if w is None else dz @ w
+        dw = None
+        if x is not None:
+            dw = dz.reshape(-1, dz.shape[-1]).mT @ x.reshape(-1, x.shape[-1])
+        return (None, None, None, None, dx, dw, *of_values)
