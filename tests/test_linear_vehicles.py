@@ -52,7 +52,7 @@ class TestCompiled:
     def may_be_one(self, monkeypatch):
         """As on a GPU where one kernel may be chosen for some sizes."""
 
-        def asked(store, dtype, device, reads, writes):
+        def asked(store, dtype, device, reads, writes, draws):
             return writes == 0
 
         asked._dynamo_marked_constant = True
@@ -127,11 +127,10 @@ class TestCompiled:
         assert got.dtype is torch.float32
         assert names == ["fusedops.linear"]
 
-    @pytest.mark.parametrize("why", ["gradient", "float32", "dropout", "stream"])
+    @pytest.mark.parametrize("why", ["gradient", "float32", "stream"])
     def test_two_kernels_are_compiled_as_before(self, why, device):
         x, w, b = given(device, dtype=torch.float32 if why == "float32" else HALF)
-        store = {"dropout": "dropout", "stream": "saving"}.get(why, "gelu")
-        layer = fo.Linear(store=STORES[store])
+        layer = fo.Linear(store=STORES["saving" if why == "stream" else "gelu"])
         operands = {"b": b, "p": 0.5, "r": randn(12, 24, dtype=x.dtype, device=device, seed=5)}
         operands = {name: operands[name] for name in layer.slots}
         with torch.set_grad_enabled(why == "gradient"):
@@ -150,6 +149,24 @@ class TestCompiled:
             names, got = self.nodes(still, x, w, b)
             assert same_bits(got, still(x, w, b))
         assert names == ["fusedops.linear"]
+
+    @pytest.mark.parametrize("generator", [None, (5, 64)])
+    def test_a_dropout_draws_what_it_draws_in_an_eager_call(self, generator, device):
+        x, w, b = given(device)
+        layer = fo.Linear(store=STORES["dropout"])
+
+        def dropped(x, w, b):
+            return layer(x, w, b=b, p=0.5, generator=generator)
+
+        results = []
+        with torch.no_grad():
+            for run in (lambda *a: self.nodes(dropped, *a)[1], dropped):
+                torch.manual_seed(7)
+                results.append(run(x, w, b))
+            names, _ = self.nodes(dropped, x, w, b)
+        assert same_bits(*results)
+        assert names[-1] == "fusedops.linear"
+        assert sum("fusedops.draw" in name for name in names) == (generator is None)
 
     def test_an_exported_program_holds_two(self, device):
         class Module(torch.nn.Module):
@@ -171,18 +188,20 @@ class TestCompiled:
         x, w, b = given()
         text = LAYER.epilogue.text
         leaf = x.clone().requires_grad_()
-        (y,) = torch.ops.fusedops.linear(leaf, w, [b], ["b"], [], text, HALF)
+        (y,) = torch.ops.fusedops.linear(leaf, w, [b], ["b"], [], None, text, HALF)
         with raises(fo.UnsupportedError, "no gradient was wanted"):
             y.sum().backward()
         with raises(fo.UnsupportedError, "vmap"), torch.no_grad():
             torch.func.vmap(
-                lambda row: torch.ops.fusedops.linear(row[None], w, [b], ["b"], [], text, HALF)
+                lambda row: torch.ops.fusedops.linear(
+                    row[None], w, [b], ["b"], [], None, text, HALF
+                )
             )(x)
 
     def test_a_layer_that_is_gone_is_made_again(self):
         x, w, b = given()
         text = LAYER.epilogue.text.replace("Bias(bias='b')", "Bias(bias='other')")
-        (y,) = torch.ops.fusedops.linear(x, w, [b], ["other"], [], text, HALF)
+        (y,) = torch.ops.fusedops.linear(x, w, [b], ["other"], [], None, text, HALF)
         assert same_bits(y, call(x, w.detach(), b))
 
 
@@ -191,13 +210,13 @@ def test_where_one_kernel_may_be_compiled(monkeypatch):
     monkeypatch.setattr(traced.Target, "of", classmethod(lambda cls, device: HOPPER))
     device = torch.device("cuda", 0)
     known = (LAYER.epilogue.text, HALF, device)
-    assert traced._may_be_one(*known, 0, 0)
-    assert traced._may_be_one(*known, 1, 0), "of several dimensions, and perhaps no larger"
-    assert not traced._may_be_one(*known[:2], torch.device("cpu"), 0, 0)
+    assert traced._may_be_one(*known, 0, 0, False)
+    assert traced._may_be_one(*known, 1, 0, True), "of several dimensions, and perhaps no larger"
+    assert not traced._may_be_one(*known[:2], torch.device("cpu"), 0, 0, False)
     with force_launch(product=ProductConfig("two_kernels")):
-        assert not traced._may_be_one(*known, 0, 0)
+        assert not traced._may_be_one(*known, 0, 0, False)
     monkeypatch.setattr(traced.Target, "of", classmethod(lambda cls, d: HOPPER.named("sm_100")))
-    assert not traced._may_be_one(*known, 0, 0)
+    assert not traced._may_be_one(*known, 0, 0, False)
 
 
 @pytest.mark.parametrize("x_dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -500,6 +519,22 @@ class TestOnAGpu:
             want = call(x.bfloat16(), w.bfloat16(), b)
         assert got.dtype is torch.bfloat16
         assert same_bits(got, want)
+
+    def test_a_dropout_in_compiled_code(self):
+        """One kernel draws there, from memory, the elements that an eager call draws."""
+        layer = fo.Linear(store=STORES["dropout"])
+        x, w, b = given("cuda", ROWS, 256, 64)
+
+        def dropped(x, w, b):
+            return layer(x, w, b=b, p=0.5)
+
+        results = []
+        with torch.no_grad():
+            for run in (torch.compile(dropped, fullgraph=True), dropped):
+                torch.manual_seed(7)
+                results.append(run(x, w, b))
+                assert last_schedule() == "Together"
+        assert same_bits(*results)
 
     def test_autocast_casts_a_parameter_once(self):
         _, w, _ = given("cuda", dtype=torch.float32)

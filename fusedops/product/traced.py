@@ -2,15 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A linear layer that one kernel may run as an operator of torch, where torch compiles.
 
-- ``fusedops::linear(x, w, tensors, names, numbers, op, dtype)`` gives the outputs; ``op`` is the
-  text of the STORE's `Map` (`declare.text`), ``tensors`` and ``numbers`` are its operands. Where no
-  operand is a tensor, the list holds w, under that name.
+- ``fusedops::linear(x, w, tensors, names, numbers, draw, op, dtype)`` gives the outputs; ``op`` is
+  the text of the STORE's `Map` (`declare.text`), ``tensors`` and ``numbers`` are its operands,
+  ``draw`` is that of ``fusedops::draw`` where dropouts act. Where no operand is a tensor, the list
+  holds w, under that name.
 
 When it runs it chooses by the sizes at hand as any call does, so a graph serves every batch, and
 what `fusedops tune` finds later counts. What is known as code is compiled (types, functors, tuning
 files) decides whether there is such an operator in a graph, or a product of torch's and
-``fusedops::forward``: those where a gradient is wanted, where a dropout acts, in programs that
-torch.export makes, and wherever one kernel is never chosen.
+``fusedops::forward``: those where a gradient is wanted, in programs that torch.export makes, and
+wherever one kernel is never chosen.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from fusedops.schedule.lookup import product_vehicles
 from fusedops.torch_ops.distributed import is_distributed
 from fusedops.torch_ops.lowering import enter, lower
 from fusedops.torch_ops.stand_ins import stand_in
+from fusedops.torch_ops.tracing import draw_for
 
 if TYPE_CHECKING:
     from fusedops.product.single import SingleProduct
@@ -47,8 +49,8 @@ _make: Callable[..., SingleProduct]
 
 _namespace: Any = library.Library("fusedops", "FRAGMENT")  # type: ignore[no-untyped-call]
 _namespace.define(
-    "linear(Tensor x, Tensor w, Tensor[] tensors, str[] names, float[] numbers, str op, "
-    "ScalarType dtype) -> Tensor[]",
+    "linear(Tensor x, Tensor w, Tensor[] tensors, str[] names, float[] numbers, Tensor? draw, "
+    "str op, ScalarType dtype) -> Tensor[]",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout),
 )
 for _key in ("AutocastCPU", "AutocastCUDA"):
@@ -74,9 +76,10 @@ def call_operator(layer: SingleProduct, x: Tensor, w: Tensor, arguments: Mapping
     if torch.compiler.is_exporting() or is_distributed(x):
         return None
     epilogue = layer.epilogue
-    if epilogue.counted or (epilogue.dropouts and arguments.get("training") is not False):
+    if epilogue.counted or arguments.get("out") is not None:
         return None
-    if arguments.get("out") is not None or arguments.get("generator") is not None:
+    draws = epilogue.dropouts > 0 and arguments.get("training", True)
+    if not isinstance(draws, bool):
         return None
     tensors: list[Tensor] = []
     names: list[str] = []
@@ -104,16 +107,19 @@ def call_operator(layer: SingleProduct, x: Tensor, w: Tensor, arguments: Mapping
     dtype = factor_dtype(x)
     if dtype not in HALVES or factor_dtype(w) != dtype:
         return None
-    if not _may_be_one(epilogue.text, dtype, x.device, reads, len(epilogue.outputs) - 1):
+    writes = len(epilogue.outputs) - 1
+    if not _may_be_one(epilogue.text, dtype, x.device, reads, writes, draws):
         return None
     if layer.alone(x, w, dict(arguments)):
         return None
+    draw = draw_for(epilogue, x, arguments, arguments.get("generator")) if draws else None
     outputs = torch.ops.fusedops.linear(
         x if x.dtype == dtype else x.to(dtype),
         w if w.dtype == dtype else w.to(dtype),
         tensors or [w],
         names or ["w"],
         numbers,
+        draw,
         epilogue.text,
         arguments.get("dtype") or dtype,
     )
@@ -121,7 +127,7 @@ def call_operator(layer: SingleProduct, x: Tensor, w: Tensor, arguments: Mapping
 
 
 def _may_be_one(
-    store: str, dtype: torch.dtype, device: torch.device, reads: int, writes: int
+    store: str, dtype: torch.dtype, device: torch.device, reads: int, writes: int, draws: bool
 ) -> bool:
     """Whether one kernel may be chosen for some sizes."""
     if device.type != "cuda":
@@ -132,7 +138,7 @@ def _may_be_one(
     forced = override.current().product
     if forced is not None:
         return forced.vehicle != VEHICLES[0]
-    known: dict[str, Any] = {"store": store, "writes": writes, "draws": False}
+    known: dict[str, Any] = {"store": store, "writes": writes, "draws": draws}
     known["dtype"] = str(dtype).removeprefix("torch.")
     if not reads:  # an operand of several dimensions may have no more elements than a row
         known["reads"] = 0
@@ -158,6 +164,7 @@ def _run(
     tensors: Sequence[Tensor],
     names: Sequence[str],
     numbers: Sequence[float],
+    draw: Tensor | None,
     op: str,
     dtype: torch.dtype,
 ) -> list[Tensor]:
@@ -165,9 +172,11 @@ def _run(
     if layer is None:
         made = read(op)
         layer = _make((*made.load, *made.store))
-    operands = _arguments(layer.epilogue, tensors, names, numbers)
+    options: dict[str, Any] = {"dtype": dtype, "training": draw is not None}
+    if draw is not None:
+        options["generator"] = draw if draw.is_cuda else tuple(draw.tolist())
     with torch.no_grad():
-        result = layer(x, w, **operands, training=False, dtype=dtype)
+        result = layer(x, w, **_arguments(layer.epilogue, tensors, names, numbers), **options)
     return [result] if isinstance(result, Tensor) else [*result]
 
 
@@ -177,6 +186,7 @@ def _fake(
     tensors: Sequence[Tensor],
     names: Sequence[str],
     numbers: Sequence[Any],
+    draw: Tensor | None,
     op: str,
     dtype: torch.dtype,
 ) -> list[Tensor]:
