@@ -1,24 +1,40 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Products with what follows them: torch's product and one kernel, beside torch's own ways.
+"""Products with what follows them (`stores`): by one kernel and by two, beside torch's own ways.
 
-The sizes and the two STOREs are those of docs/gemm.md. Then a feed-forward block, forward and
-backward. Calls are queued, not captured: a dropout that draws from torch's generator cannot be.
+The sizes are those of docs/gemm.md. Calls are queued, not captured: a dropout that draws from
+torch's generator cannot be.
+
+On a GPU kernels are built first, in many processes. Then each size has a process of its own: all
+compile side by side, and are timed one after another. So torch.compile's trials share the GPU with
+one another, and its choices may be a little worse than alone.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from maps import HALF, gelu
+from models import free
+from points import DTYPES, Selection
 from results import Result
+from stores import STORES, Store, block, block_by_layers, fused_block
 from timing import queue_seconds, sets
 from torch import Tensor
 from torch.nn import functional
 from training import step
+from turns import Job, in_turns
 
-import fusedops as fo
+from fusedops.generate.target import Target
+from fusedops.generate.variant import Variant
+from fusedops.prebuild.build_all import Outcome, build_all, variants
+from fusedops.prebuild.signature import Signature, of_product
+from fusedops.product import recorded
+from fusedops.product.fused import bind_store
+from fusedops.schedule.launch import VEHICLES, ProductConfig
+from fusedops.testing import force_launch, last_schedule
 
 SIZES = (
     (16384, 1024, 1024),
@@ -31,126 +47,249 @@ SIZES = (
 )
 #: Rows, and the sizes outside and inside of the feed-forward block.
 BLOCK = (16384, 1024, 4096)
-P = 0.1
+HALVES = ("float16", "bfloat16")
 
-ACTIVATED = fo.Linear(store=[gelu("b")])
-JOINED = fo.Linear(store=[fo.Bias("b"), fo.Dropout("p"), fo.Residual("r", save="stream")])
-MLP = fo.MLP(
-    hidden=[gelu("b1")],
-    store=[fo.Bias("b2"), fo.Dropout("p"), fo.Residual("r")],
-)
-LAYERS = fo.Linear(MLP.hidden), fo.Linear(MLP.store)
+#: GiB that a size takes while others compile: a context, and what is tried.
+ROOM = 4
 
 
-def activated(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-    """Bias and GELU in torch."""
-    return functional.gelu(functional.linear(x, w, b), approximate="tanh")
-
-
-def joined(x: Tensor, w: Tensor, b: Tensor, r: Tensor) -> Tensor:
-    """Bias, dropout and residual in torch."""
-    return functional.dropout(functional.linear(x, w, b), P) + r
-
-
-def block(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
-    """The feed-forward block in torch."""
-    return joined(activated(x, w1, b1), w2, b2, x)
-
-
-def measured(device: str = "cuda") -> Iterator[Result]:
-    """Both STOREs at every size, then whole steps of the block."""
+def measured(chosen: Selection, device: str = "cuda") -> Iterator[Result]:
+    """All STOREs at every size, then whole steps of the block, in both halves."""
+    dtypes = [dtype for dtype in chosen.dtypes or HALVES if dtype in HALVES]
+    if device != "cpu":
+        build(dtypes, torch.device(device, torch.cuda.current_device()), chosen.told)
+    jobs: dict[Any, Job] = {}
+    for dtype in dtypes:
+        jobs[f"block, {dtype}"] = Job(Steps, (BLOCK, dtype, device), 2 * ROOM)
     for size in SIZES:
-        yield from _stores(size, device)
-    yield from _steps(BLOCK, device)
+        for dtype in dtypes:
+            jobs[f"{size}, {dtype}"] = Job(Stores, (size, dtype, device), ROOM)
+    for name, prepared, found in in_turns(jobs, _room(device), chosen.told):
+        if found is None:
+            yield Result("gemm", name, "all", note=f"not measured: {prepared[:200]}")
+        else:
+            yield from found
 
 
-def _randn(*shape: int, device: str, scale: float = 1.0) -> Tensor:
-    return torch.randn(shape, dtype=HALF, device=device) * scale
+def build(dtypes: Sequence[str], device: torch.device, told: Callable[[str], object]) -> int:
+    """Build what the STOREs are run by, in as many processes as there are cores; how many kernels.
+
+    The block's gradients are built where they are called.
+    """
+    target = Target.of(device)
+    wanted: dict[Any, Variant] = {}
+    for store, size, dtype in itertools.product(STORES.values(), SIZES, dtypes):
+        call = [_signature(store, size, DTYPES[dtype])]
+        found = variants(call, target, backward=False)
+        for vehicle in VEHICLES:
+            with force_launch(product=ProductConfig(vehicle)):
+                found += recorded.variants(call, target)
+        wanted.update((one.key, one) for one in found)
+    ready: list[Outcome] = []
+
+    def done(outcome: Outcome) -> None:
+        ready.append(outcome)
+        told(f"{len(ready)} of {len(wanted)} kernels")
+
+    build_all(wanted.values(), os.cpu_count() or 1, done)
+    return len(wanted)
 
 
-def _stores(size: tuple[int, int, int], device: str) -> Iterator[Result]:
+def _signature(store: Store, size: tuple[int, int, int], dtype: torch.dtype) -> Signature:
+    """A call of a STORE as it is built ahead."""
     m, n, k = size
-    w, b = _randn(n, k, device=device, scale=k**-0.5), _randn(n, device=device)
-    moved = 2 * (m * k + n * k + m * n)
-    given = [
-        (_randn(m, k, device=device), _randn(m, n, device=device))
-        for _ in range(sets(moved + 2 * m * n))
-    ]
-    product = queue_seconds([functools.partial(functional.linear, x, w) for x, _ in given])
-    torch._dynamo.reset()
-    stores: dict[str, dict[str, Callable[..., Any]]] = {
-        "bias, GELU": {
-            "fusedops": lambda x, r: ACTIVATED(x, w, b=b),
-            "torch.compile": _each(torch.compile(activated, dynamic=False), w, b),
-            "torch eager": _each(activated, w, b),
-            "cuBLASLt's epilogue": lambda x, r: torch._addmm_activation(b, x, w.T, use_gelu=True),
-        },
-        "bias, dropout, residual": {
-            "fusedops": lambda x, r: JOINED(x, w, b=b, p=P, r=r),
-            "torch.compile": _with(torch.compile(joined, dynamic=False), w, b),
-            "torch eager": _with(joined, w, b),
-        },
-    }
-    for name, ways in stores.items():
-        extra = 2 * m * n if "residual" in name else 0
-        case = f"{name}, {m} x {n} x {k}, forward"
-        calls = {
-            by: [functools.partial(call, *pair) for pair in given] for by, call in ways.items()
+
+    def empty(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    factors = {"x": empty(m, k), "w": empty(n, k)}
+    operands = {name: empty(n) if name == "b" else empty(m, n) for name in store.operands}
+    arguments = {**operands, **store.numbers}
+    return of_product(bind_store(store.op.epilogue, *factors.values(), arguments), factors)
+
+
+def _room(device: str) -> int:
+    """GiB for all that compile side by side; 0 on a CPU, where all runs in this process."""
+    if device == "cpu":
+        return 0
+    return int(0.9 * torch.cuda.get_device_properties(device).total_memory / 2**30)
+
+
+class Ways:
+    """The ways to run one case by name, those that could be prepared; why others could not."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, Callable[..., Any]] = {}
+        self.failed: dict[str, str] = {}
+
+    def prepare(self, by: str, call: Callable[..., Any], first: Callable[[], object]) -> None:
+        """Take a way once `first` has called it, so that all is built."""
+        try:
+            first()
+        except Exception as error:  # The others are measured all the same.
+            said = f"{type(error).__name__}: {error}".splitlines()[0]
+            self.failed[by] = f"not measured: {said[:200]}"
+        else:
+            self.calls[by] = call
+
+
+class Stores:
+    """All STOREs at one size in one dtype, in a process of its own (`turns.Turn`)."""
+
+    def __init__(self, size: tuple[int, int, int], dtype: str, device: str) -> None:
+        self.size, self.dtype, self.device = size, dtype, device
+        self.ways: dict[str, Ways] = {}
+        self.chosen: dict[str, str] = {}
+
+    @torch.no_grad()
+    def prepare(self) -> None:
+        """Builds and compiles, and compares what each vehicle gives with torch's result."""
+        torch._dynamo.reset()
+        (given,) = self._given(1)
+        for name, store in STORES.items():
+            ways = self.ways[name] = Ways()
+            with torch.random.fork_rng():
+                store.fused(given)
+            self.chosen[name] = _vehicle()
+            wanted = store.by_torch(store.plain, given) if store.again else None
+            for vehicle in VEHICLES:
+                by = "fusedops" if vehicle == self.chosen[name] else f"fusedops, {vehicle}"
+                call = functools.partial(store.fused, vehicle=vehicle)
+                ways.prepare(by, call, functools.partial(_check, call, given, vehicle, wanted))
+            of_torch = {"torch eager": store.plain, **store.others}
+            by, options = store.compiled
+            of_torch[by] = torch.compile(store.plain, dynamic=False, **options)
+            for by, plain in of_torch.items():
+                call = functools.partial(store.by_torch, plain)
+                ways.prepare(by, call, functools.partial(call, given))
+        del given, wanted, call
+        free(torch.device(self.device))
+
+    @torch.no_grad()
+    def run(self) -> list[Result]:
+        """Times every way of every STORE."""
+        m, n, k = self.size
+        itemsize = DTYPES[self.dtype].itemsize
+        moved = itemsize * (m * k + n * k + m * n)
+        given = self._given(sets(moved))
+        product = queue_seconds(
+            [functools.partial(functional.linear, each["x"], each["w"]) for each in given]
+        )
+        found: list[Result] = []
+        for name, ways in self.ways.items():
+            store = STORES[name]
+            calls = {
+                by: [functools.partial(call, each) for each in given]
+                for by, call in ways.calls.items()
+            }
+            beside = len({*store.operands} - {"b"}) + len(store.op.outputs) - 1
+            case = f"{name}, {self.dtype}, {m} x {n} x {k}, forward"
+            notes = {"fusedops": f"by {self.chosen[name]}", **ways.failed}
+            found += _compared(case, calls, notes, moved + beside * itemsize * m * n, product)
+        del given, calls
+        free(torch.device(self.device))
+        return found
+
+    def _given(self, count: int) -> list[dict[str, Tensor]]:
+        """The tensors of so many calls by name; each has an x and two of the product's size."""
+        m, n, k = self.size
+        w, b = _randn(self, n, k, scale=k**-0.5), _randn(self, n)
+        found = []
+        for _ in range(count):
+            x, first, second = _randn(self, m, k), _randn(self, m, n), _randn(self, m, n)
+            found.append({"x": x, "w": w, "b": b, "r": first, "g": first, "u": second})
+        return found
+
+
+def _vehicle() -> str:
+    """What ran the call before."""
+    ran = last_schedule()
+    return ran if ran in VEHICLES else VEHICLES[0]
+
+
+def _check(
+    call: Callable[..., Any], given: Mapping[str, Tensor], vehicle: str, wanted: Tensor | None
+) -> None:
+    """Call it; raise ValueError where another vehicle ran, or its result is far from torch's."""
+    result = call(given)
+    if _vehicle() != vehicle:
+        raise ValueError("it cannot run this call")
+    if wanted is None:
+        return
+    near = 8 * torch.finfo(wanted.dtype).eps
+    off = (result.float() - wanted.float()).abs() > near * (1 + wanted.float().abs())
+    if bool(off.any()):
+        raise ValueError(f"wrong in {int(off.sum())} elements")
+
+
+class Steps:
+    """Whole steps of the block in one dtype, likewise."""
+
+    def __init__(self, size: tuple[int, int, int], dtype: str, device: str) -> None:
+        self.size, self.dtype, self.device = size, dtype, device
+        self.ways = Ways()
+
+    @torch.enable_grad()
+    def prepare(self) -> None:
+        """Builds and compiles."""
+        torch._dynamo.reset()
+        of: dict[str, Callable[..., Any]] = {
+            "fusedops": fused_block,
+            "fusedops, two layers": block_by_layers,
+            "torch.compile": torch.compile(block, dynamic=False),
+            "torch eager": block,
         }
-        yield from _compared(case, calls, moved + extra, product)
+        inputs = self._inputs()
+        for by, call in of.items():
+            self.ways.prepare(by, call, step(functools.partial(call, *inputs), inputs))
+        del inputs
+        free(torch.device(self.device))
+
+    def run(self) -> list[Result]:
+        """Times a step of each way."""
+        rows, outer, inner = self.size
+        inputs = self._inputs()
+        calls = {
+            by: [step(functools.partial(call, *inputs), inputs)]
+            for by, call in self.ways.calls.items()
+        }
+        case = (
+            f"block {outer} -> {inner} -> {outer}, {self.dtype}, {rows} rows, forward and backward"
+        )
+        found = [*_compared(case, calls, self.ways.failed, 0, 0.0)]
+        del inputs, calls
+        free(torch.device(self.device))
+        return found
+
+    def _inputs(self) -> list[Tensor]:
+        """x, and weights and biases of both layers, which all have gradients."""
+        rows, outer, inner = self.size
+        found = [
+            _randn(self, rows, outer),
+            _randn(self, inner, outer, scale=outer**-0.5),
+            _randn(self, inner),
+            _randn(self, outer, inner, scale=inner**-0.5),
+            _randn(self, outer),
+        ]
+        return [one.requires_grad_() for one in found]
 
 
-def _each(call: Callable[..., Any], w: Tensor, b: Tensor) -> Callable[..., Any]:
-    return lambda x, r: call(x, w, b)
-
-
-def _with(call: Callable[..., Any], w: Tensor, b: Tensor) -> Callable[..., Any]:
-    return lambda x, r: call(x, w, b, r)
-
-
-def _steps(size: tuple[int, int, int], device: str) -> Iterator[Result]:
-    rows, outer, inner = size
-    weights = [
-        _randn(inner, outer, device=device, scale=outer**-0.5).requires_grad_(),
-        _randn(inner, device=device).requires_grad_(),
-        _randn(outer, inner, device=device, scale=inner**-0.5).requires_grad_(),
-        _randn(outer, device=device).requires_grad_(),
-    ]
-    x = _randn(rows, outer, device=device).requires_grad_()
-
-    def fused(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Any:
-        return MLP(x, w1, w2, b1=b1, b2=b2, p=P, r=x)
-
-    def by_layers(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Any:
-        return LAYERS[1](LAYERS[0](x, w1, b1=b1), w2, b2=b2, p=P, r=x)
-
-    torch._dynamo.reset()
-    ways: dict[str, Callable[..., Any]] = {
-        "fusedops": fused,
-        "fusedops, two layers": by_layers,
-        "torch.compile": torch.compile(block, dynamic=False),
-        "torch eager": block,
-    }
-    inputs = [x, *weights]
-    calls: dict[str, Sequence[Callable[[], Any]]] = {
-        by: [step(functools.partial(call, *inputs), inputs)] for by, call in ways.items()
-    }
-    case = f"block {outer} -> {inner} -> {outer}, {rows} rows, forward and backward"
-    yield from _compared(case, calls, 0, 0.0)
+def _randn(of: Stores | Steps, *shape: int, scale: float = 1.0) -> Tensor:
+    return torch.randn(shape, dtype=DTYPES[of.dtype], device=of.device) * scale
 
 
 def _compared(
-    case: str, calls: dict[str, Sequence[Callable[[], Any]]], moved: int, product: float
+    case: str,
+    calls: Mapping[str, Sequence[Callable[[], Any]]],
+    notes: Mapping[str, str],
+    moved: int,
+    product: float,
 ) -> Iterator[Result]:
     seconds = {by: queue_seconds(each) for by, each in calls.items()}
+    ours = seconds.get("fusedops", 0.0)
     for by, taken in seconds.items():
-        ours = by == "fusedops"
-        yield Result(
-            "gemm",
-            case,
-            by,
-            taken,
-            moved,
-            against=product,
-            beside=0.0 if ours else seconds["fusedops"],
-        )
+        beside = 0.0 if by == "fusedops" else ours
+        note = notes.get(by, "")
+        yield Result("gemm", case, by, taken, moved, against=product, beside=beside, note=note)
+    for by in [by for by in notes if by not in seconds]:
+        yield Result("gemm", case, by, note=notes[by])

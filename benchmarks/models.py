@@ -142,7 +142,7 @@ def measured(
                 room = math.ceil(model.gib * (0.75 if way.attention == "sdpa" else 1))
                 arguments = model, way, dtype, device, steps, chosen.profile is not None
                 jobs[case, by] = Job(Timed, arguments, room)
-    found = in_turns(jobs, _room(device))
+    found = in_turns(jobs, _room(device), chosen.told)
     for case, of_case in itertools.groupby(found, lambda one: one[0][0]):
         yield from _results(case, ways, ((name[1], *rest) for name, *rest in of_case), chosen)
 

@@ -4,7 +4,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -87,6 +87,7 @@ class Selection:
     models: tuple[str, ...] | None = None
     compiled: bool = False
     profile: Path | None = None
+    told: Callable[[str], object] = lambda said: None  # how far a part is, where that takes long
 
     def sweep(self) -> Iterator[list[Point]]:
         """The points with many rows, those of one shape and dtype together."""

@@ -13,8 +13,9 @@ Parts (all that this machine can run, unless some are named):
     traffic            GPU   pairs of declarations that move the same bytes
     map                GPU   a map by columns: percent of the ceiling; bias, GELU, dropout and
                              residual beside torch eager and torch.compile
-    gemm               GPU   products with what follows them beside torch eager, torch.compile and
-                             cuBLASLt; a feed-forward block forward and backward
+    gemm               GPU   products with what follows them, by one kernel and by two, beside torch
+                             eager, torch.compile and cuBLASLt; a feed-forward block forward and
+                             backward
     functors           GPU   functors where models have them, forward: percent of the ceiling
     evoformer          GPU   AlphaFold's triangle attentions beside torch eager and torch.compile
     lse_and_sink       GPU   softmaxes that return their logsumexp or have a sink, beside torch
@@ -36,6 +37,8 @@ Parts (all that this machine can run, unless some are named):
     lengths            both  kernels that random row lengths and shapes build, and the longest call
 """
 
+import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -70,7 +73,7 @@ from cells import GRIDS
 from peers import PEERS
 from points import Selection
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from sheet import Sheet
 
 Part = Callable[[Selection], Iterator[results.Result] | Iterator[errors.Errors]]
@@ -88,7 +91,7 @@ GPU_PARTS: dict[str, Part] = {
     "causal": causal.squares,
     "traffic": traffic.pairs,
     "map": whole(maps.measured),
-    "gemm": whole(gemm.measured),
+    "gemm": gemm.measured,
     "functors": functors.measured,
     "evoformer": whole(alphafold.measured),
     "lse_and_sink": lse_and_sink.measured,
@@ -228,7 +231,8 @@ def measure(
             task = progress.add_task(part, total=None)
             book = sheet(csv, part) if csv else None
             try:
-                for result in PARTS[part](selection):
+                told = functools.partial(_tell, progress, task, part)
+                for result in PARTS[part](dataclasses.replace(selection, told=told)):
                     row = result.cells()
                     found[part].append(row)
                     if book:
@@ -242,6 +246,10 @@ def measure(
                     book.save()
             progress.remove_task(task)
     return found, failed
+
+
+def _tell(progress: Progress, task: TaskID, part: str, said: str) -> None:
+    progress.update(task, description=f"{part}: {said}")
 
 
 def sheet(csv: Path, part: str) -> Sheet:

@@ -37,12 +37,15 @@ class Job(NamedTuple):
     room: int = 1
 
 
-def in_turns(jobs: Mapping[Any, Job], room: int) -> Iterator[tuple[Any, Any, Any]]:
+def in_turns(
+    jobs: Mapping[Any, Job], room: int, told: Callable[[str], object] = lambda said: None
+) -> Iterator[tuple[Any, Any, Any]]:
     """Make jobs ready, as many at a time as have room together, then run each of these in turn.
 
     Args:
         jobs: The jobs by name.
         room: For all that are there at a time; 0 runs all in this process, one by one.
+        told: Called with how many are ready.
 
     Yields:
         The name of a job, and what its two parts found; what failed is an exception's first line,
@@ -55,13 +58,15 @@ def in_turns(jobs: Mapping[Any, Job], room: int) -> Iterator[tuple[Any, Any, Any
     batch: dict[Any, Job] = {}
     for name, job in jobs.items():
         if batch and sum(one.room for one in batch.values()) + job.room > room:
-            yield from _together(batch)
+            yield from _together(batch, told)
             batch = {}
         batch[name] = job
-    yield from _together(batch)
+    yield from _together(batch, told)
 
 
-def _together(jobs: Mapping[Any, Job]) -> Iterator[tuple[Any, Any, Any]]:
+def _together(
+    jobs: Mapping[Any, Job], told: Callable[[str], object]
+) -> Iterator[tuple[Any, Any, Any]]:
     context = multiprocessing.get_context("spawn")
     compilers = str(max(1, (os.cpu_count() or 1) // max(1, len(jobs))))
     started = {}
@@ -76,7 +81,10 @@ def _together(jobs: Mapping[Any, Job]) -> Iterator[tuple[Any, Any, Any]]:
             stack.callback(_end, process)
             theirs.close()
             started[name] = ours
-        ready = {name: _heard(ours) for name, ours in started.items()}
+        ready = {}
+        for name, ours in started.items():
+            told(f"{len(ready)} of {len(started)} ready")
+            ready[name] = _heard(ours)
         for name, (worked, prepared) in ready.items():
             if not worked:
                 yield name, prepared, None

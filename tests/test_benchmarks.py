@@ -26,7 +26,6 @@ import cells  # noqa: E402
 import counters  # noqa: E402
 import errors  # noqa: E402
 import functors  # noqa: E402
-import gemm  # noqa: E402
 import lse_and_sink  # noqa: E402
 import models  # noqa: E402
 import page  # noqa: E402
@@ -569,23 +568,3 @@ class TestTune:
                 most = {256: 256, 50257: 51200}[point.columns]
                 assert point.columns <= kernel.features.columns <= most
                 assert kernel.kind == point.direction
-
-
-def test_products(monkeypatch):
-    """Every way of `gemm` runs; the times are not looked at."""
-
-    def seconds(calls):
-        for call in calls:
-            call()
-        return 1e-3
-
-    monkeypatch.setattr(gemm, "queue_seconds", seconds)
-    monkeypatch.setattr(gemm, "sets", lambda size: 1)
-    monkeypatch.setattr(gemm, "SIZES", ((8, 24, 16),))
-    monkeypatch.setattr(gemm, "BLOCK", (8, 16, 32))
-    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
-    with torch.no_grad():
-        rows = list(gemm.measured("cpu"))
-    assert [row.by for row in rows].count("fusedops") == 3
-    assert {row.by for row in rows} >= {"cuBLASLt's epilogue", "fusedops, two layers"}
-    assert {row.part for row in rows} == {"gemm"}

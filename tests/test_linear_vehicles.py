@@ -52,7 +52,7 @@ class TestCompiled:
     def may_be_one(self, monkeypatch):
         """As on a GPU where one kernel may be chosen for some sizes."""
 
-        def asked(store, dtype, device, reads, writes):
+        def asked(store, dtype, device, reads, writes, draws):
             return writes == 0
 
         asked._dynamo_marked_constant = True
@@ -204,6 +204,24 @@ class TestCompiled:
             assert same_bits(got, still(x, w, b))
         assert names == ["fusedops.linear"]
 
+    @pytest.mark.parametrize("generator", [None, (5, 64)])
+    def test_a_dropout_draws_what_it_draws_in_an_eager_call(self, generator, device):
+        x, w, b = given(device)
+        layer = fo.Linear(store=STORES["dropout"])
+
+        def dropped(x, w, b):
+            return layer(x, w, b=b, p=0.5, generator=generator)
+
+        results = []
+        with torch.no_grad():
+            for run in (lambda *a: self.nodes(dropped, *a)[1], dropped):
+                torch.manual_seed(7)
+                results.append(run(x, w, b))
+            names, _ = self.nodes(dropped, x, w, b)
+        assert same_bits(*results)
+        assert names[-1] == "fusedops.linear"
+        assert sum("fusedops.draw" in name for name in names) == (generator is None)
+
     def test_an_exported_program_holds_two(self, device):
         class Module(torch.nn.Module):
             def __init__(self, w, b):
@@ -246,13 +264,13 @@ def test_where_one_kernel_may_be_compiled(monkeypatch):
     monkeypatch.setattr(traced.Target, "of", classmethod(lambda cls, device: HOPPER))
     device = torch.device("cuda", 0)
     known = (LAYER.epilogue.text, HALF, device)
-    assert traced._may_be_one(*known, 0, 0)
-    assert traced._may_be_one(*known, 1, 0), "of several dimensions, and perhaps no larger"
-    assert not traced._may_be_one(*known[:2], torch.device("cpu"), 0, 0)
+    assert traced._may_be_one(*known, 0, 0, False)
+    assert traced._may_be_one(*known, 1, 0, True), "of several dimensions, and perhaps no larger"
+    assert not traced._may_be_one(*known[:2], torch.device("cpu"), 0, 0, False)
     with force_launch(product=ProductConfig("two_kernels")):
-        assert not traced._may_be_one(*known, 0, 0)
+        assert not traced._may_be_one(*known, 0, 0, False)
     monkeypatch.setattr(traced.Target, "of", classmethod(lambda cls, d: HOPPER.named("sm_100")))
-    assert not traced._may_be_one(*known, 0, 0)
+    assert not traced._may_be_one(*known, 0, 0, False)
 
 
 @pytest.mark.parametrize("x_dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -571,6 +589,22 @@ class TestOnAGpu:
             upstream = randn(*y.shape, dtype=y.dtype, device="cuda", seed=9)
             results.append([y.detach(), *torch.autograd.grad(y, leaves, upstream)])
         assert all(same_bits(one, other) for one, other in zip(*results, strict=True))
+
+    def test_a_dropout_in_compiled_code(self):
+        """One kernel draws there, from memory, the elements that an eager call draws."""
+        layer = fo.Linear(store=STORES["dropout"])
+        x, w, b = given("cuda", ROWS, 256, 64)
+
+        def dropped(x, w, b):
+            return layer(x, w, b=b, p=0.5)
+
+        results = []
+        with torch.no_grad():
+            for run in (torch.compile(dropped, fullgraph=True), dropped):
+                torch.manual_seed(7)
+                results.append(run(x, w, b))
+                assert last_schedule() == "Together"
+        assert same_bits(*results)
 
     def test_autocast_casts_a_parameter_once(self):
         _, w, _ = given("cuda", dtype=torch.float32)

@@ -38,7 +38,7 @@ from fusedops.torch_ops.distributed import is_distributed
 from fusedops.torch_ops.lowering import enter, lower
 from fusedops.torch_ops.operators import drawn_for, gradients, note_saved
 from fusedops.torch_ops.stand_ins import stand_in
-from fusedops.torch_ops.tracing import draw_of
+from fusedops.torch_ops.tracing import draw_for
 
 if TYPE_CHECKING:
     from fusedops.product.linear import Linear
@@ -79,8 +79,10 @@ def call_operator(layer: Linear, x: Tensor, w: Tensor, arguments: Mapping[str, A
     if torch.compiler.is_exporting() or is_distributed(x):
         return None
     epilogue = layer.epilogue
-    training = arguments.get("training", True)
-    if epilogue.counted or arguments.get("out") is not None or not isinstance(training, bool):
+    if epilogue.counted or arguments.get("out") is not None:
+        return None
+    draws = epilogue.dropouts > 0 and arguments.get("training", True)
+    if not isinstance(draws, bool):
         return None
     tensors: list[Tensor] = []
     names: list[str] = []
@@ -106,7 +108,8 @@ def call_operator(layer: Linear, x: Tensor, w: Tensor, arguments: Mapping[str, A
     dtype = factor_dtype(x)
     if dtype not in HALVES or factor_dtype(w) != dtype:
         return None
-    if not _may_be_one(epilogue.text, dtype, x.device, reads, len(epilogue.outputs) - 1):
+    writes = len(epilogue.outputs) - 1
+    if not _may_be_one(epilogue.text, dtype, x.device, reads, writes, draws):
         return None
     if layer.alone(x, w, dict(arguments)):
         return None
@@ -119,9 +122,7 @@ def call_operator(layer: Linear, x: Tensor, w: Tensor, arguments: Mapping[str, A
         epilogue.check_differentiable()
         text = _text_to_train(text, tuple(wanted))
         saves = text != epilogue.text
-    draw = None
-    if training and epilogue.dropouts:
-        draw = draw_of(epilogue, x, arguments, arguments.get("generator"))
+    draw = draw_for(epilogue, x, arguments, arguments.get("generator")) if draws else None
     outputs = torch.ops.fusedops.linear(
         x if x.dtype == dtype else x.to(dtype),
         w if w.dtype == dtype else w.to(dtype),
@@ -149,7 +150,7 @@ _text_to_train._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _may_be_one(
-    store: str, dtype: torch.dtype, device: torch.device, reads: int, writes: int
+    store: str, dtype: torch.dtype, device: torch.device, reads: int, writes: int, draws: bool
 ) -> bool:
     """Whether one kernel may be chosen for some sizes."""
     if device.type != "cuda":
@@ -160,7 +161,7 @@ def _may_be_one(
     forced = override.current().product
     if forced is not None:
         return forced.vehicle != VEHICLES[0]
-    known: dict[str, Any] = {"store": store, "writes": writes, "draws": False}
+    known: dict[str, Any] = {"store": store, "writes": writes, "draws": draws}
     known["dtype"] = str(dtype).removeprefix("torch.")
     if not reads:  # an operand of several dimensions may have no more elements than a row
         known["reads"] = 0

@@ -99,7 +99,7 @@ def call_operator(
             counts.append(value)
         else:
             numbers.append(value)
-    draw = draw_of(op, x, operands, options.get("generator")) if training else None
+    draw = draw_for(op, x, operands, options.get("generator")) if training else None
     keep = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *tensors))
     agreement = trains = sizes = None
     if is_distributed(x) and torch.compiler.is_compiling():
@@ -210,7 +210,7 @@ def _is_transformed() -> bool:
 _is_transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def draw_of(op: Runnable, x: Tensor, operands: Mapping[str, Any], generator: Any) -> Tensor | None:
+def draw_for(op: Runnable, x: Tensor, operands: Mapping[str, Any], generator: Any) -> Tensor | None:
     """What the dropouts start from; None if none acts."""
     for p in op.probabilities:
         if operands[p] > 0:

@@ -1,0 +1,111 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The part `gemm` of the benchmarks at small sizes on a CPU; what it measures needs a quiet GPU."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fusedops.generate.target import Target
+
+sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))  # its modules go by short names
+
+import gemm
+import stores
+from points import Selection
+
+
+class TestProducts:
+    @pytest.fixture(autouse=True)
+    def small(self, monkeypatch):
+        """Every way runs, at small sizes; the times are not looked at."""
+
+        def seconds(calls):
+            for call in calls:
+                call()
+            return 1e-3
+
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        monkeypatch.setattr(gemm, "queue_seconds", seconds)
+        monkeypatch.setattr(gemm, "sets", lambda size: 1)
+        monkeypatch.setattr(gemm, "SIZES", ((8, 24, 16),))
+        monkeypatch.setattr(gemm, "BLOCK", (8, 16, 32))
+        monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+        yield
+        torch.set_num_threads(threads)
+
+    def test_every_row_is_there(self):
+        with torch.no_grad():
+            rows = list(gemm.measured(Selection(), "cpu"))
+        timed = [row for row in rows if row.seconds]
+        for dtype in gemm.HALVES:
+            own = [row for row in timed if f", {dtype}, " in row.case]
+            assert [row.by for row in own].count("fusedops") == len(gemm.STORES) + 1
+            assert [row.by for row in own].count("torch.compile, max-autotune") == 2
+            assert [row.by for row in own].count("torch eager") == len(gemm.STORES) + 1
+            assert {row.by for row in own} >= {"cuBLASLt's epilogue", "fusedops, two layers"}
+        assert {row.part for row in rows} == {"gemm"}
+        assert len({(row.case, row.by) for row in rows}) == len(rows)
+        # Here nothing but two kernels runs, which is said of the others.
+        left = [row for row in rows if not row.seconds]
+        assert {row.by for row in left} == {"fusedops, Together", "fusedops, InTurns"}
+        assert all("it cannot run this call" in row.note for row in left)
+        chosen = [row for row in timed if row.by == "fusedops" and "forward and" not in row.case]
+        assert {row.note for row in chosen} == {"by two_kernels"}
+
+    def test_a_dtype_is_chosen(self):
+        rows = list(gemm.measured(Selection(dtypes=("bfloat16", "float32")), "cpu"))
+        assert all(", bfloat16, " in row.case for row in rows)
+
+    def test_what_is_wrong_is_not_timed(self, monkeypatch):
+        """Nor what fails: both are told, and the other ways are timed."""
+        given = gemm.Stores._given
+
+        def larger(self, count):
+            return [{**each, "w": each["w"] * 30} for each in given(self, count)]
+
+        monkeypatch.setattr(stores, "CAP", 20.0)  # of torch's function alone: ours has been traced
+        monkeypatch.setattr(gemm.Stores, "_given", larger)
+        store = gemm.STORES["bias, GELU"]
+        broken = {**gemm.STORES, "bias, GELU": store._replace(others={"broken": failing})}
+        monkeypatch.setattr(gemm, "STORES", broken)
+        rows = list(gemm.measured(Selection(dtypes=("float16",)), "cpu"))
+        notes = {(row.case.partition(",")[0], row.by): row.note for row in rows if not row.seconds}
+        assert "wrong in" in notes["a softcap of one's own", "fusedops"]
+        assert "MemoryError: no room" in notes["bias", "broken"]
+
+    def test_a_job_that_fails_is_told(self, monkeypatch):
+        monkeypatch.setattr(gemm.Stores, "prepare", lambda self: failing())
+        rows = list(gemm.measured(Selection(dtypes=("float16",)), "cpu"))
+        assert [row.note for row in rows if row.by == "all"] == [
+            "not measured: MemoryError: no room"
+        ]
+
+    def test_kernels_are_built_ahead(self, monkeypatch):
+        """Those of every vehicle on a GPU, each once: in one list, since rungs share them."""
+        built = []
+
+        def build_all(wanted, processes, done):
+            for one in wanted:
+                built.append(one)
+                done(None)
+
+        said = []
+        monkeypatch.setattr(gemm, "build_all", build_all)
+        monkeypatch.setattr(gemm, "SIZES", ((16384, 1024, 1024), (512, 4096, 4096)))
+        monkeypatch.setattr(gemm.Target, "of", classmethod(lambda cls, d: Target.named("sm_90")))
+        count = gemm.build(gemm.HALVES, torch.device("cuda", 0), said.append)
+        assert len(built) == count == len({one.key for one in built})
+        assert said[-1] == f"{count} of {count} kernels"
+        products = [one for one in built if one.entry == "product"]
+        tiles = {one.tile.name for one in products}
+        assert tiles == {"Together", "InTurns"}
+        # Both tilings of each store in each dtype; a dropout has one more, for evaluation.
+        assert len(products) == 2 * 2 * (len(gemm.STORES) + 1)
+
+
+def failing(*_arguments):
+    raise MemoryError("no room")
