@@ -193,10 +193,8 @@ class TestCompiled:
             y.sum().backward()
         with raises(fo.UnsupportedError, "vmap"), torch.no_grad():
             torch.func.vmap(
-                lambda row: torch.ops.fusedops.linear(
-                    row[None], w, [b], ["b"], [], None, text, HALF
-                )
-            )(x)
+                lambda x: torch.ops.fusedops.linear(x, w, [b], ["b"], [], None, text, HALF)
+            )(x[None])
 
     def test_a_layer_that_is_gone_is_made_again(self):
         x, w, b = given()
