@@ -52,7 +52,8 @@ class TestCompiled:
     def may_be_one(self, monkeypatch):
         """As on a GPU where one kernel may be chosen for some sizes."""
 
-        def asked(store, dtype, device, reads, writes, draws):
+        def asked(store, dtype, device, reads, writes, draws, n, k):
+            assert (n, k) in ((None, None), (24, 16))
             return writes == 0
 
         asked._dynamo_marked_constant = True
@@ -210,6 +211,9 @@ def test_where_one_kernel_may_be_compiled(monkeypatch):
     known = (LAYER.epilogue.text, HALF, device)
     assert traced._may_be_one(*known, 0, 0, False)
     assert traced._may_be_one(*known, 1, 0, True), "of several dimensions, and perhaps no larger"
+    assert traced._may_be_one(*known, 0, 0, False, 1024, 4096)
+    for n, k in ((1024, 8192), (1024, 1004), (1004, 1024)):
+        assert not traced._may_be_one(*known, 0, 0, False, n, k)
     assert not traced._may_be_one(*known[:2], torch.device("cpu"), 0, 0, False)
     with force_launch(product=ProductConfig("two_kernels")):
         assert not traced._may_be_one(*known, 0, 0, False)
