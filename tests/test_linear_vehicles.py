@@ -52,7 +52,8 @@ class TestCompiled:
     def may_be_one(self, monkeypatch):
         """As on a GPU where one kernel may be chosen for some sizes."""
 
-        def asked(store, dtype, device, reads, writes, draws):
+        def asked(store, dtype, device, reads, writes, draws, n, k):
+            assert (n, k) in ((None, None), (24, 16))
             return writes == 0
 
         asked._dynamo_marked_constant = True
@@ -247,10 +248,8 @@ class TestCompiled:
             y.sum().backward()
         with raises(fo.UnsupportedError, "vmap"), torch.no_grad():
             torch.func.vmap(
-                lambda row: torch.ops.fusedops.linear(
-                    row[None], w, [b], ["b"], [], None, text, HALF
-                )
-            )(x)
+                lambda x: torch.ops.fusedops.linear(x, w, [b], ["b"], [], None, text, HALF)
+            )(x[None])
 
     def test_a_layer_that_is_gone_is_made_again(self):
         x, w, b = given()
@@ -266,6 +265,9 @@ def test_where_one_kernel_may_be_compiled(monkeypatch):
     known = (LAYER.epilogue.text, HALF, device)
     assert traced._may_be_one(*known, 0, 0, False)
     assert traced._may_be_one(*known, 1, 0, True), "of several dimensions, and perhaps no larger"
+    assert traced._may_be_one(*known, 0, 0, False, 1024, 4096)
+    for n, k in ((1024, 8192), (1024, 1004), (1004, 1024)):
+        assert not traced._may_be_one(*known, 0, 0, False, n, k)
     assert not traced._may_be_one(*known[:2], torch.device("cpu"), 0, 0, False)
     with force_launch(product=ProductConfig("two_kernels")):
         assert not traced._may_be_one(*known, 0, 0, False)

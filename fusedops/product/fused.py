@@ -56,9 +56,8 @@ __all__ = [
 _WIDTH = 8
 #: CUtensorMapDataType in cuda.h.
 _KINDS = {torch.float16: 6, torch.bfloat16: 9}
-#: The dtypes of factors that one kernel multiplies, and their names.
+#: The dtypes of factors that one kernel multiplies.
 HALVES = (*_KINDS,)
-_NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in HALVES}
 #: The architecture, whose wgmma is in no other's code.
 _ARCH = "sm_90a"
 
@@ -74,10 +73,10 @@ def chosen(
 
     The arguments are those of `features_of`.
     """
-    features = features_of(epilogue, x, w, arguments, target)
-    return (
-        features if isinstance(features, Choice) else _chosen(*features, override.current().product)
-    )
+    call = _call_of(epilogue, x, w, arguments)
+    if isinstance(call, Choice):
+        return call
+    return _chosen(call, target or Target.of(x.device), override.current().product)
 
 
 def features_of(
@@ -96,6 +95,19 @@ def features_of(
         arguments: Operands and options.
         target: What runs it, by default x's device.
     """
+    call = _call_of(epilogue, x, w, arguments)
+    if isinstance(call, Choice):
+        return call
+    target = target or Target.of(x.device)
+    return _features(call, target), target
+
+
+#: Text of the STORE; rows, columns, depth; reads, writes, draws; dtype.
+_Call = tuple[str, int, int, int, int, int, bool, torch.dtype]
+
+
+def _call_of(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> _Call | Choice:
+    """What the features follow from; it is found out at each call."""
     dtype = factor_dtype(x)
     if dtype not in _KINDS or factor_dtype(w) is not dtype:
         return Choice(None, "one kernel for both multiplies float16 and bfloat16 alone")
@@ -109,30 +121,32 @@ def features_of(
         if key in slots and isinstance(value, Tensor) and value.numel() > n:
             reads += 1
     draws = epilogue.dropouts > 0 and arguments.get("training") is not False
-    target = target or Target.of(x.device)
-    features = ProductFeatures(
+    return epilogue.text, rows, n, k, reads, len(epilogue.outputs) - 1, draws, dtype
+
+
+def _features(call: _Call, target: Target) -> ProductFeatures:
+    store, rows, columns, depth, reads, writes, draws, dtype = call
+    return ProductFeatures(
         rows=rows,
-        columns=n,
-        depth=k,
-        wave_percent=wave_percent(rows, n, target.multiprocessors),
+        columns=columns,
+        depth=depth,
+        wave_percent=wave_percent(rows, columns, target.multiprocessors),
         reads=reads,
-        writes=len(epilogue.outputs) - 1,
+        writes=writes,
         draws=draws,
-        dtype=_NAMES[dtype],
-        store=epilogue.text,
+        dtype=str(dtype).removeprefix("torch."),
+        store=store,
     )
-    return features, target
 
 
 @remembered
-def _chosen(features: ProductFeatures, target: Target, forced: ProductConfig | None) -> Choice:
+def _chosen(call: _Call, target: Target, forced: ProductConfig | None) -> Choice:
     if target.arch != "sm_90" or target.gpu is None:
         return Choice(None, f"one kernel for both needs sm_90, and this is {target.arch}")
-    choice = choose(features, target.arch, target.gpu, forced)
+    choice = choose(_features(call, target), target.arch, target.gpu, forced)
     if choice.tiling is None:
         return choice
-    storage = STORAGE[getattr(torch, features.dtype)]
-    return choice._replace(tiling=dataclasses.replace(choice.tiling, dtype=storage))
+    return choice._replace(tiling=dataclasses.replace(choice.tiling, dtype=STORAGE[call[-1]]))
 
 
 def able(epilogue: Map) -> bool:

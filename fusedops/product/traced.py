@@ -74,7 +74,7 @@ def remember(layer: Linear) -> None:
 def call_operator(layer: Linear, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Any:
     """Run a call as an operator; None where its graph is to have two kernels.
 
-    Dynamo traces this, so it is plain, and looks at no sizes.
+    Dynamo traces this, so it is plain, and looks at no sizes but those of a parameter.
     """
     if torch.compiler.is_exporting() or is_distributed(x):
         return None
@@ -109,7 +109,9 @@ def call_operator(layer: Linear, x: Tensor, w: Tensor, arguments: Mapping[str, A
     if dtype not in HALVES or factor_dtype(w) != dtype:
         return None
     writes = len(epilogue.outputs) - 1
-    if not _may_be_one(epilogue.text, dtype, x.device, reads, writes, draws):
+    # The sizes of a parameter are never dynamic.
+    n, k = w.shape if type(w) is torch.nn.Parameter else (None, None)
+    if not _may_be_one(epilogue.text, dtype, x.device, reads, writes, draws, n, k):
         return None
     if layer.alone(x, w, dict(arguments)):
         return None
@@ -150,9 +152,16 @@ _text_to_train._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _may_be_one(
-    store: str, dtype: torch.dtype, device: torch.device, reads: int, writes: int, draws: bool
+    store: str,
+    dtype: torch.dtype,
+    device: torch.device,
+    reads: int,
+    writes: int,
+    draws: bool,
+    n: int | None = None,
+    k: int | None = None,
 ) -> bool:
-    """Whether one kernel may be chosen for some sizes."""
+    """Whether one kernel may be chosen for some sizes; `n` and `k` are those of w, if known."""
     if device.type != "cuda":
         return False
     target = Target.of(device)
@@ -163,6 +172,10 @@ def _may_be_one(
         return forced.vehicle != VEHICLES[0]
     known: dict[str, Any] = {"store": store, "writes": writes, "draws": draws}
     known["dtype"] = str(dtype).removeprefix("torch.")
+    if n is not None and k is not None:
+        if n % 8 or k % 8:
+            return False
+        known |= {"columns": n, "depth": k}
     if not reads:  # an operand of several dimensions may have no more elements than a row
         known["reads"] = 0
     return product_vehicles(target.arch, target.gpu, **known) != {VEHICLES[0]}
