@@ -76,7 +76,7 @@ def call_operator(layer: Linear, x: Tensor, w: Tensor, arguments: Mapping[str, A
 
     Dynamo traces this, so it is plain, and looks at no sizes but those of a parameter.
     """
-    if torch.compiler.is_exporting() or is_distributed(x):
+    if _exports() or is_distributed(x):
         return None
     epilogue = layer.epilogue
     if epilogue.counted or arguments.get("out") is not None:
@@ -140,6 +140,16 @@ def call_operator(layer: Linear, x: Tensor, w: Tensor, arguments: Mapping[str, A
     return outputs[0] if len(epilogue.outputs) == 1 else epilogue.result_type(*outputs)
 
 
+def _exports() -> bool:
+    """Whether torch.export traces."""
+    return torch.compiler.is_exporting()
+
+
+# Dynamo asks as it compiles, as in torch_ops/tracing.py; that of torch 2.11 takes all it compiles
+# for an export otherwise.
+_exports._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def _text_to_train(text: str, wanted: tuple[str, ...]) -> str:
     """The text of the layer that is called where these names have a gradient."""
     if not needed(read(text), wanted).x:
@@ -147,7 +157,6 @@ def _text_to_train(text: str, wanted: tuple[str, ...]) -> str:
     return _layer(text).that_keeps().epilogue.text
 
 
-# Dynamo asks as it compiles, as in torch_ops/tracing.py.
 _text_to_train._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
