@@ -151,16 +151,49 @@ def test_chains_of_many(op, load, store, device):
 ALONE = {word for step in STEPS.values() for word in step.alone}
 
 
+#: Ops with the same functors in LOAD, whose kernels read a row in the same way.
+FAMILIES = (("softmax", "log_softmax"), ("layer_norm", "rms_norm"))
+
+
+def pairs_of(op):
+    """The chains of two functors of an op, as LOAD and STORE, by the functor that leads.
+
+    An op has any two functors once: in LOAD in one order and, where both may stand there, in STORE
+    in the other order. The other op of its family has both the other way round, so a family has
+    every ordered pair in LOAD and in STORE. A functor leads half of the others.
+    """
+    words = [word for word in LOAD[op] if word not in ALONE]
+    turned = op in (family[1] for family in FAMILIES)
+    found = {word: [] for word in words}
+    for (i, one), (j, other) in itertools.combinations_with_replacement(enumerate(words), 2):
+        pair = (one, other) if (i + j) % 2 else (other, one)
+        load = pair[::-1] if turned else pair
+        store = load[::-1] if one in STORE and other in STORE else ()
+        found[pair[0]].append((load, store))
+    return found
+
+
+def test_a_family_has_every_ordered_pair():
+    for family in FAMILIES:
+        chains = [chain for op in family for chains in pairs_of(op).values() for chain in chains]
+        words = [word for word in LOAD[family[0]] if word not in ALONE]
+        assert {load for load, _ in chains} == set(itertools.product(words, repeat=2))
+        stored = [word for word in words if word in STORE]
+        assert {store for _, store in chains if store} == set(itertools.product(stored, repeat=2))
+    for op, known in LOAD.items():
+        words = [word for word in known if word not in ALONE]
+        any_two = {frozenset(load) for chains in pairs_of(op).values() for load, _ in chains}
+        assert any_two == {frozenset(two) for two in itertools.product(words, repeat=2)}
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("op", "first"),
-    [(op, word) for op, words in LOAD.items() for word in words if word not in ALONE],
+    ("op", "first"), [(op, word) for op in LOAD for word, chains in pairs_of(op).items() if chains]
 )
 def test_every_ordered_pair(op, first):
     """In LOAD and in STORE at once, where both may stand there."""
-    for second in (word for word in LOAD[op] if word not in ALONE):
-        store = (first, second) if first in STORE and second in STORE else ()
-        verify_words(op, (first, second), store, "cuda")
+    for load, store in pairs_of(op)[first]:
+        verify_words(op, load, store, "cuda")
 
 
 @pytest.fixture(

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 from cases import raises, randn, same_bits
-from test_linear_fused import HOPPER, STORES, chosen, needs_hopper
+from test_linear_fused import HOPPER, STORES, chosen, gelu, needs_hopper
 from test_tuning import HERE, TARGET
 from torch._dynamo.backends.debugging import aot_eager
 from torch._inductor.compile_fx import compile_fx
@@ -128,13 +128,67 @@ class TestCompiled:
         assert got.dtype is torch.float32
         assert names == ["fusedops.linear"]
 
-    @pytest.mark.parametrize("why", ["gradient", "float32", "stream"])
+    @pytest.mark.parametrize("store", ["gelu", "dropout", "residual", "gelu, dropout"])
+    @pytest.mark.parametrize("learning", ["all", "x", "w", "b"])
+    def test_training(self, store, learning, device):
+        """One operator; values and gradients, masks included, are those of the eager call."""
+        stores = {
+            "residual": [fo.Bias("b"), fo.Dropout("p"), fo.Residual("r")],
+            "gelu, dropout": [fo.Bias("b"), gelu(), fo.Dropout("p")],
+        }
+        layer = fo.Linear(store=stores[store] if store in stores else STORES[store])
+        drawn = {"generator": (5, 64)} if layer.dropouts else {}
+
+        def called(x, w, b, r):
+            operands = {"b": b, "p": 0.5, "r": r}
+            return layer(x, w, **{name: operands[name] for name in layer.slots}, **drawn)
+
+        results = []
+        for compiles in (False, True):
+            x, w, b = given(device)
+            r = randn(12, 24, dtype=HALF, device=device, seed=5)
+            leaves = {"x": x, "w": w.detach(), "b": b, "r": r}
+            for name, one in leaves.items():
+                one.requires_grad_(learning in ("all", name))
+            if compiles:
+                names, y = self.nodes(called, *leaves.values())
+                assert "fusedops.linear" in names
+                assert "fusedops.forward" not in names
+                torch._dynamo.reset()
+                y = torch.compile(called, backend="aot_eager", fullgraph=True)(*leaves.values())
+            else:
+                y = called(*leaves.values())
+            wanted = [one for one in leaves.values() if one.requires_grad]
+            upstream = randn(*y.shape, dtype=y.dtype, device=device, seed=9)
+            found = torch.autograd.grad(y, wanted, upstream, allow_unused=True)
+            results.append([y.detach(), *found])
+        assert len(results[0]) == len(results[1]) > 1
+        for one, other in zip(*results, strict=True):
+            assert one is other is None or same_bits(one, other)
+
+    def test_dropouts_draw_as_torch_seeds_them(self, device):
+        x, w, b = given(device)
+        layer = fo.Linear(store=STORES["dropout"])
+
+        def dropped(x, w, b):
+            return layer(x, w, b=b, p=0.5)
+
+        compiled = torch.compile(dropped, backend="aot_eager", fullgraph=True)
+        with torch.no_grad():
+            torch.manual_seed(3)
+            first, second = compiled(x, w, b), compiled(x, w, b)
+            torch.manual_seed(3)
+            assert same_bits(compiled(x, w, b), first)
+        assert not same_bits(first, second)
+        assert 0.3 < (first == 0).float().mean() < 0.7
+
+    @pytest.mark.parametrize("why", ["float32", "stream"])
     def test_two_kernels_are_compiled_as_before(self, why, device):
         x, w, b = given(device, dtype=torch.float32 if why == "float32" else HALF)
         layer = fo.Linear(store=STORES["saving" if why == "stream" else "gelu"])
         operands = {"b": b, "p": 0.5, "r": randn(12, 24, dtype=x.dtype, device=device, seed=5)}
         operands = {name: operands[name] for name in layer.slots}
-        with torch.set_grad_enabled(why == "gradient"):
+        with torch.no_grad():
             names, _ = self.nodes(lambda x, w: layer(x, w, **operands), x, w)
         assert "fusedops.linear" not in names
         assert any("fusedops.forward" in name for name in names)
@@ -190,7 +244,7 @@ class TestCompiled:
         text = LAYER.epilogue.text
         leaf = x.clone().requires_grad_()
         (y,) = torch.ops.fusedops.linear(leaf, w, [b], ["b"], [], None, text, HALF)
-        with raises(fo.UnsupportedError, "no gradient was wanted"):
+        with raises(fo.UnsupportedError, "reads the product"):
             y.sum().backward()
         with raises(fo.UnsupportedError, "vmap"), torch.no_grad():
             torch.func.vmap(
@@ -521,6 +575,22 @@ class TestOnAGpu:
             want = call(x.bfloat16(), w.bfloat16(), b)
         assert got.dtype is torch.bfloat16
         assert same_bits(got, want)
+
+    def test_training_compiled(self):
+        """Inductor's code trains by one kernel, to the bit as eager calls do."""
+        layer = fo.Linear(store=[fo.Bias("b"), gelu(), fo.Dropout("p")])
+
+        def called(x, w, b):
+            return layer(x, w, b=b, p=0.5, generator=(5, 64))
+
+        results = []
+        for run in (called, torch.compile(called, fullgraph=True)):
+            leaves = [one.detach().requires_grad_() for one in given("cuda", ROWS, 256, 64)]
+            y = run(*leaves)
+            assert last_schedule() == "Together"
+            upstream = randn(*y.shape, dtype=y.dtype, device="cuda", seed=9)
+            results.append([y.detach(), *torch.autograd.grad(y, leaves, upstream)])
+        assert all(same_bits(one, other) for one, other in zip(*results, strict=True))
 
     def test_a_dropout_in_compiled_code(self):
         """One kernel draws there, from memory, the elements that an eager call draws."""

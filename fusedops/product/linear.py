@@ -119,7 +119,7 @@ class Linear(SingleProduct):
             if env.record_file() is not None:
                 layer = self
                 if reads_product(self.epilogue, first, second, arguments):
-                    layer = self._that_keeps()
+                    layer = self.that_keeps()
                 record(layer.epilogue, first, second, arguments)
             if self._fuses(first, second, arguments):
                 if self._fused is None:
@@ -135,11 +135,11 @@ class Linear(SingleProduct):
         fused = self._able and factor_dtype(first) in HALVES
         if not fused or not self._fuses(first, second, arguments):
             return super().run_keeping(first, second, arguments)
-        keeping = self._that_keeps()
+        keeping = self.that_keeps()
         y, z, *others = keeping.run(first, second, arguments, keeping.product)
         return z, self.epilogue.result_type(y, *others) if others else y
 
-    def _that_keeps(self) -> Linear:
+    def that_keeps(self) -> Linear:
         """The same layer with the product as a saved stream."""
         if self._keeping is None:
             name = "z"

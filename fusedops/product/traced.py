@@ -3,15 +3,15 @@
 """A linear layer that one kernel may run as an operator of torch, where torch compiles.
 
 - ``fusedops::linear(x, w, tensors, names, numbers, draw, op, dtype)`` gives the outputs; ``op`` is
-  the text of the STORE's `Map` (`declare.text`), ``tensors`` and ``numbers`` are its operands,
-  ``draw`` is that of ``fusedops::draw`` where dropouts act. Where no operand is a tensor, the list
-  holds w, under that name.
+  the text of the STORE's `Map` (`declare.text`), ``tensors`` and ``numbers`` are its operands, and
+  its dropouts start from ``draw``. Where no operand is a tensor, the list holds w, under that name.
 
 When it runs it chooses by the sizes at hand as any call does, so a graph serves every batch, and
 what `fusedops tune` finds later counts. What is known as code is compiled (types, functors, tuning
 files) decides whether there is such an operator in a graph, or a product of torch's and
-``fusedops::forward``: those where a gradient is wanted, in programs that torch.export makes, and
-wherever one kernel is never chosen.
+``fusedops::forward``: those in programs that torch.export makes, and wherever one kernel is never
+chosen. Its gradient is ``fusedops::backward`` of the STORE, then products. A layer whose gradient
+reads the product is called as one that saves it.
 """
 
 from __future__ import annotations
@@ -29,23 +29,38 @@ from fusedops.errors import UnsupportedError
 from fusedops.generate.target import Target
 from fusedops.product.factors import factor_dtype, wants_gradient
 from fusedops.product.fused import HALVES
+from fusedops.run.autograd import what_is_kept
+from fusedops.run.saved_tensors import needed
 from fusedops.schedule import override
 from fusedops.schedule.launch import VEHICLES
 from fusedops.schedule.lookup import product_vehicles
 from fusedops.torch_ops.distributed import is_distributed
 from fusedops.torch_ops.lowering import enter, lower
+from fusedops.torch_ops.operators import drawn_for, gradients, note_saved
 from fusedops.torch_ops.stand_ins import stand_in
 from fusedops.torch_ops.tracing import draw_for
 
 if TYPE_CHECKING:
-    from fusedops.product.single import SingleProduct
+    from typing import Protocol
+
+    from fusedops.product.epilogue import Epilogue
+
+    class Layer(Protocol):
+        """The part of a layer that this module reads; `Linear` has it."""
+
+        epilogue: Epilogue
+
+        def __call__(self, first: Tensor, second: Tensor, /, **arguments: Any) -> Any: ...
+        def alone(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> bool: ...
+        def that_keeps(self) -> Layer: ...
+
 
 __all__ = ["call_operator", "made_by", "remember"]
 
 #: The live layers by the text of their STORE.
-_layers: weakref.WeakValueDictionary[str, SingleProduct] = weakref.WeakValueDictionary()
+_layers: weakref.WeakValueDictionary[str, Layer] = weakref.WeakValueDictionary()
 
-_make: Callable[..., SingleProduct]
+_make: Callable[..., Layer]
 
 _namespace: Any = library.Library("fusedops", "FRAGMENT")  # type: ignore[no-untyped-call]
 _namespace.define(
@@ -57,18 +72,18 @@ for _key in ("AutocastCPU", "AutocastCUDA"):
     _namespace.impl("linear", library.fallthrough_kernel, _key)
 
 
-def made_by(make: Callable[..., SingleProduct]) -> None:
+def made_by(make: Callable[..., Layer]) -> None:
     """Say what makes a layer of a STORE, for a graph whose layer is no longer there."""
     global _make
     _make = make
 
 
-def remember(layer: SingleProduct) -> None:
+def remember(layer: Layer) -> None:
     """Let the operator find a layer by the text of its STORE."""
     _layers.setdefault(layer.epilogue.text, layer)
 
 
-def call_operator(layer: SingleProduct, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Any:
+def call_operator(layer: Layer, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Any:
     """Run a call as an operator; None where its graph is to have two kernels.
 
     Dynamo traces this, so it is plain, and looks at no sizes but those of a parameter.
@@ -102,8 +117,6 @@ def call_operator(layer: SingleProduct, x: Tensor, w: Tensor, arguments: Mapping
     for one in (x, w, *tensors):
         if type(one) is not Tensor and type(one) is not torch.nn.Parameter:
             return None
-    if wants_gradient((x, w, *tensors)):
-        return None
     dtype = factor_dtype(x)
     if dtype not in HALVES or factor_dtype(w) != dtype:
         return None
@@ -114,6 +127,15 @@ def call_operator(layer: SingleProduct, x: Tensor, w: Tensor, arguments: Mapping
         return None
     if layer.alone(x, w, dict(arguments)):
         return None
+    text, saves = epilogue.text, False
+    wanted = ["x"] if wants_gradient((x, w)) else []
+    for key, one in zip(names, tensors, strict=True):
+        if wants_gradient((one,)):
+            wanted.append(key)
+    if wanted:
+        epilogue.check_differentiable()
+        text = _text_to_train(text, tuple(wanted))
+        saves = text != epilogue.text
     draw = draw_for(epilogue, x, arguments, arguments.get("generator")) if draws else None
     outputs = torch.ops.fusedops.linear(
         x if x.dtype == dtype else x.to(dtype),
@@ -122,10 +144,23 @@ def call_operator(layer: SingleProduct, x: Tensor, w: Tensor, arguments: Mapping
         names or ["w"],
         numbers,
         draw,
-        epilogue.text,
+        text,
         arguments.get("dtype") or dtype,
     )
+    if saves:
+        outputs = [outputs[0], *outputs[2:]]
     return outputs[0] if len(epilogue.outputs) == 1 else epilogue.result_type(*outputs)
+
+
+def _text_to_train(text: str, wanted: tuple[str, ...]) -> str:
+    """The text of the layer that is called where these names have a gradient."""
+    if not needed(read(text), wanted).x:
+        return text
+    return _layer(text).that_keeps().epilogue.text
+
+
+# Dynamo asks as it compiles, as in torch_ops/tracing.py.
+_text_to_train._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _may_be_one(
@@ -158,7 +193,6 @@ def _may_be_one(
     return product_vehicles(target.arch, target.gpu, **known) != {VEHICLES[0]}
 
 
-# Dynamo asks as it compiles, as in torch_ops/tracing.py.
 _may_be_one._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
@@ -171,6 +205,15 @@ def _arguments(
     return given | {name: next(rest) for name in op.slots if name not in given}
 
 
+def _layer(text: str) -> Layer:
+    """The layer of a STORE."""
+    layer = _layers.get(text)
+    if layer is None:
+        made = read(text)
+        layer = _make((*made.load, *made.store))
+    return layer
+
+
 def _run(
     x: Tensor,
     w: Tensor,
@@ -181,15 +224,12 @@ def _run(
     op: str,
     dtype: torch.dtype,
 ) -> list[Tensor]:
-    layer = _layers.get(op)
-    if layer is None:
-        made = read(op)
-        layer = _make((*made.load, *made.store))
-    options: dict[str, Any] = {"dtype": dtype, "training": draw is not None}
+    layer = _layer(op)
+    given = _arguments(layer.epilogue, tensors, names, numbers)
     if draw is not None:
-        options["generator"] = draw if draw.is_cuda else tuple(draw.tolist())
+        given["generator"] = drawn_for(draw)
     with torch.no_grad():
-        result = layer(x, w, **_arguments(layer.epilogue, tensors, names, numbers), **options)
+        result = layer(x, w, **given, training=draw is not None, dtype=dtype)
     return [result] if isinstance(result, Tensor) else [*result]
 
 
@@ -212,6 +252,50 @@ def _fake(
     return [z.new_empty(z.shape, dtype=bound.output_dtype(name)) for name in bound.outputs]
 
 
+def _set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    x, w, tensors, names, numbers, draw, text, dtype = inputs
+    ctx.set_materialize_grads(False)
+    op = read(text)
+    needs = dict(zip(("x", "w", *names), ctx.needs_input_grad, strict=False))
+    of_x, of_w = needs["x"], needs["w"]
+    operands = [needs.get(name, False) for name in op.slots]
+    recipe = what_is_kept(op, [of_x or of_w, *operands])
+    ctx.call, ctx.lists = (text, dtype), (names, numbers)
+    ctx.refused = recipe.x  # a caller of its own, who did not ask `call_operator`
+    if recipe.x:
+        return
+    z = x.new_empty([*x.shape[:-1], w.shape[0]])  # for its dtype and shape alone
+    given = dict(zip(names, tensors, strict=True))
+    inputs_by_name = {"x": z, **{name: given[name] for name in op.slots if name in given}}
+    kept = note_saved(ctx, op, recipe, inputs_by_name, output)
+    statistics = z.new_empty([*z.shape[:-1], 0], dtype=torch.float32)  # a Map has none
+    ctx.save_for_backward(x if of_w else None, w if of_x else None, draw, statistics, *kept)
+
+
+def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    text, dtype = ctx.call
+    op = read(text)
+    if ctx.refused:
+        raise UnsupportedError(
+            "Linear: the gradient of this STORE reads the product, which was not saved; put "
+            "fo.Save before its functors"
+        )
+    x, w, draw, statistics, *tensors = ctx.saved_tensors
+    names, numbers = ctx.lists
+    dim = [statistics.dim() - 1]
+    rest = draw, text, dim, dtype, ctx.wanted, None
+    found = gradients(ctx, op, incoming, statistics, tensors, numbers, [], *rest)
+    dz = found.pop("x", None)
+    dx = dw = None
+    if dz is not None:
+        dx = None if w is None else dz @ w
+        if x is not None:
+            dw = dz.reshape(-1, dz.shape[-1]).mT @ x.reshape(-1, x.shape[-1])
+    # An empty list counts as one of tensors.
+    lists: list[Any] = [None if one else [] for one in (names, numbers)]
+    return (dx, dw, [found.get(name) for name in names], *lists, None, None, None)
+
+
 def _refuse(name: str, cure: str) -> Callable[..., Any]:
     def refuse(*arguments: Any) -> Any:
         raise UnsupportedError(f"Linear: {name} {cure}")
@@ -221,14 +305,7 @@ def _refuse(name: str, cure: str) -> Callable[..., Any]:
 
 _namespace.impl("linear", _run, "CompositeExplicitAutograd")
 library.register_fake("fusedops::linear", _fake, lib=_namespace)
-library.register_autograd(
-    "fusedops::linear",
-    _refuse(
-        "this program was traced where no gradient was wanted, and one is asked for;",
-        "trace it with tensors that require grad, and with grad mode on",
-    ),
-    lib=_namespace,
-)
+library.register_autograd("fusedops::linear", _differentiate, setup_context=_set_up, lib=_namespace)
 library.register_vmap(
     "fusedops::linear",
     _refuse("torch.func.vmap does not see into a fused kernel;", "use op.unfused under it"),

@@ -40,7 +40,7 @@ from fusedops.bind.operands import check_device
 from fusedops.declare.text import read
 from fusedops.errors import UnsupportedError
 from fusedops.reference.unfused import run
-from fusedops.run.autograd import refuse_second, run_backward, what_is_kept
+from fusedops.run.autograd import Recipe, refuse_second, run_backward, what_is_kept
 from fusedops.run.saved_tensors import RESULT, is_exact
 from fusedops.torch_ops.calls import BackwardCall, ForwardCall, Shapes, like, pair_of
 from fusedops.torch_ops.known_calls import (
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
     from fusedops.run.runnable import Runnable
 
-__all__: list[str] = []
+__all__ = ["drawn_for", "gradients", "note_saved"]
 
 _namespace: Any = library.Library("fusedops", "DEF")  # type: ignore[no-untyped-call]
 # flexible_layout: strides of any kind are read as they are, so that no compiler need copy.
@@ -101,12 +101,12 @@ def _forward(*arguments: Any) -> list[Tensor]:
     if call.agreement:
         from fusedops.torch_ops.ready import make_operator_ready
 
-        make_operator_ready(called, call, x, operands, {**options, "generator": _drawn(draw)})
+        make_operator_ready(called, call, x, operands, {**options, "generator": drawn_for(draw)})
     with torch.no_grad():
         if x.numel() == 0:
             return _nothing(bind(called, x, operands, options)._replace(keep=call.keep))
         dispatcher = called.trained if call.keep else called.direct
-        options.update(training=draw is not None, generator=_drawn(draw))
+        options.update(training=draw is not None, generator=drawn_for(draw))
         outputs = [*dispatcher(x, **operands, **options)]
     remember_forward(call, called, options)
     return outputs
@@ -129,7 +129,7 @@ def _backward(*arguments: Any) -> list[Tensor]:
         return [kept.new_zeros(shape, dtype=one) for one, shape in found]
     present = [*known, *shapes]
     given: dict[str, Any] = {**shapes, **_numbers(called, present, call.numbers, call.counts)}
-    given.update(dim=list(call.dim), training=call.draw is not None, generator=_drawn(call.draw))
+    given.update(dim=list(call.dim), training=call.draw is not None, generator=drawn_for(call.draw))
     given["part_of"] = pair_of(call.part_of)
     recorded = (called, frozenset(call.wanted), list(call.names), given, call.dtype, x_shape)
     arriving = [incoming.get(name) for name in called.outputs]
@@ -169,7 +169,7 @@ def _check_nothing(
         )
 
 
-def _drawn(draw: Tensor | None) -> Any:
+def drawn_for(draw: Tensor | None) -> Any:
     """What `generator` is given: numbers on a CPU, where they are at hand."""
     if draw is None or draw.device.type != "cpu":
         return draw
@@ -288,27 +288,45 @@ def _set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     inputs_by_name = {"x": call.x, **dict(zip(call.names, call.tensors, strict=True))}
     needs = dict(zip(inputs_by_name, ctx.needs_input_grad, strict=False))
     recipe = what_is_kept(op, [needs.get(name, False) for name in ("x", *op.slots)])
-    kept_names: list[str] = []
-    if recipe.result and is_exact(call.dtype, call.x.dtype):
-        kept_names.append(RESULT)
-    elif recipe.x:
-        kept_names.append("x")
+    result = recipe.result and is_exact(call.dtype, call.x.dtype)
+    kept = note_saved(ctx, op, recipe, inputs_by_name, output, result=result)
+    draw = [] if call.draw is None else [call.draw]
+    ctx.save_for_backward(output[-1], *draw, *kept)
+
+
+def note_saved(
+    ctx: Any,
+    op: Runnable,
+    recipe: Recipe,
+    inputs: Mapping[str, Tensor],
+    output: Sequence[Tensor],
+    *,
+    result: bool = False,
+) -> list[Tensor]:
+    """The tensors of a call that its backward pass reads; names and all else go to `ctx`.
+
+    Args:
+        ctx: That of autograd.
+        op: What is called.
+        recipe: What is saved.
+        inputs: x, or one that has its dtype and shape, and the tensors among operands, by name.
+        output: What the call gave.
+        result: Whether y is read in place of x.
+    """
+    names = [RESULT] if result else ["x"] if recipe.x else []
     for name, wanted in zip(op.slots, recipe.kept, strict=True):
-        if wanted and name in inputs_by_name:
-            kept_names.append(name)
-    known = {RESULT: output[0], **inputs_by_name}
-    kept = [known[name] for name in kept_names]
-    kept += [output[number] for number, _ in recipe.streams]
-    others = {name: t for name, t in inputs_by_name.items() if name not in kept_names}
+        if wanted and name in inputs:
+            names.append(name)
+    known = {RESULT: output[0], **inputs}
+    others = {name: t for name, t in inputs.items() if name not in names}
     ctx.sizes = [size for tensor in others.values() for size in tensor.shape]
     ctx.described = [
         f"{name} {str(tensor.dtype).removeprefix('torch.')} {tensor.dim()}"
         for name, tensor in others.items()
     ]
-    ctx.names = [*kept_names, *(name for _, name in recipe.streams)]
+    ctx.names = [*names, *(name for _, name in recipe.streams)]
     ctx.wanted = [name for name in ("x", *op.slots) if name in recipe.wanted]
-    draw = [] if call.draw is None else [call.draw]
-    ctx.save_for_backward(output[-1], *draw, *kept)
+    return [known[name] for name in names] + [output[number] for number, _ in recipe.streams]
 
 
 def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ...]:
@@ -321,29 +339,9 @@ def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ..
         )
     kept, *tensors = ctx.saved_tensors
     draw = tensors.pop(0) if ctx.drawn else None
-    arriving = {
-        name: gradient
-        for name, gradient in zip(op.outputs, incoming, strict=False)
-        if gradient is not None
-    }
-    results = torch.ops.fusedops.backward(
-        list(arriving.values()),
-        list(arriving),
-        kept,
-        tensors,
-        ctx.names,
-        ctx.sizes,
-        ctx.described,
-        call.numbers,
-        call.counts or [],
-        draw,
-        call.op,
-        call.dim,
-        call.dtype,
-        ctx.wanted,
-        call.part_of,
-    )
-    found = dict(zip(ctx.wanted, results, strict=True))
+    numbers = call.numbers, call.counts or []
+    rest = draw, call.op, call.dim, call.dtype, ctx.wanted, call.part_of
+    found = gradients(ctx, op, incoming, kept, tensors, *numbers, *rest)
     x = found.pop("x", None)
     operands = [found.get(name) for name in call.names]
     # An empty list counts as one of tensors.
@@ -351,6 +349,31 @@ def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ..
     lists: list[Any] = [[] if one is not None and not one else None for one in given]
     # torch leaves out last arguments that have their default, and older releases count.
     return (x, operands, *lists, *[None] * 9)[: len(ctx.needs_input_grad)]
+
+
+def gradients(
+    ctx: Any,
+    op: Runnable,
+    incoming: Sequence[Tensor | None],
+    kept: Tensor,
+    tensors: Sequence[Tensor],
+    *rest: Any,
+) -> dict[str, Tensor]:
+    """The wanted gradients by name, from what `note_saved` noted.
+
+    `kept` are a row's statistics, `tensors` what was saved, and `rest` are the arguments of
+    ``fusedops::backward`` from ``numbers`` on.
+    """
+    arriving = {
+        name: gradient
+        for name, gradient in zip(op.outputs, incoming, strict=False)
+        if gradient is not None
+    }
+    noted = ctx.names, ctx.sizes, ctx.described
+    results = torch.ops.fusedops.backward(
+        list(arriving.values()), list(arriving), kept, tensors, *noted, *rest
+    )
+    return dict(zip(ctx.wanted, results, strict=True))
 
 
 def _refuse_vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
