@@ -236,6 +236,7 @@ class Steps:
         of: dict[str, Callable[..., Any]] = {
             "fusedops": fused_block,
             "fusedops, two layers": block_by_layers,
+            "fusedops, two layers, compiled": torch.compile(block_by_layers, dynamic=False),
             "torch.compile": torch.compile(block, dynamic=False),
             "torch eager": block,
         }

@@ -41,14 +41,26 @@ from fusedops.torch_ops.stand_ins import stand_in
 from fusedops.torch_ops.tracing import draw_for
 
 if TYPE_CHECKING:
-    from fusedops.product.linear import Linear
+    from typing import Protocol
+
+    from fusedops.product.epilogue import Epilogue
+
+    class Layer(Protocol):
+        """The part of a layer that this module reads; `Linear` has it."""
+
+        epilogue: Epilogue
+
+        def __call__(self, first: Tensor, second: Tensor, /, **arguments: Any) -> Any: ...
+        def alone(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> bool: ...
+        def that_keeps(self) -> Layer: ...
+
 
 __all__ = ["call_operator", "made_by", "remember"]
 
 #: The live layers by the text of their STORE.
-_layers: weakref.WeakValueDictionary[str, Linear] = weakref.WeakValueDictionary()
+_layers: weakref.WeakValueDictionary[str, Layer] = weakref.WeakValueDictionary()
 
-_make: Callable[..., Linear]
+_make: Callable[..., Layer]
 
 _namespace: Any = library.Library("fusedops", "FRAGMENT")  # type: ignore[no-untyped-call]
 _namespace.define(
@@ -60,18 +72,18 @@ for _key in ("AutocastCPU", "AutocastCUDA"):
     _namespace.impl("linear", library.fallthrough_kernel, _key)
 
 
-def made_by(make: Callable[..., Linear]) -> None:
+def made_by(make: Callable[..., Layer]) -> None:
     """Say what makes a layer of a STORE, for a graph whose layer is no longer there."""
     global _make
     _make = make
 
 
-def remember(layer: Linear) -> None:
+def remember(layer: Layer) -> None:
     """Let the operator find a layer by the text of its STORE."""
     _layers.setdefault(layer.epilogue.text, layer)
 
 
-def call_operator(layer: Linear, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Any:
+def call_operator(layer: Layer, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Any:
     """Run a call as an operator; None where its graph is to have two kernels.
 
     Dynamo traces this, so it is plain, and looks at no sizes but those of a parameter.
@@ -202,7 +214,7 @@ def _arguments(
     return given | {name: next(rest) for name in op.slots if name not in given}
 
 
-def _layer(text: str) -> Linear:
+def _layer(text: str) -> Layer:
     """The layer of a STORE."""
     layer = _layers.get(text)
     if layer is None:
