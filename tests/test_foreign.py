@@ -139,7 +139,7 @@ def test_gradients(device, op, shape):
 
 
 def test_what_a_plain_load_says_of_itself():
-    rows, cols = 2, 20000
+    rows, cols = 2, 70000  # rows of up to 65536 columns are held, and read once
     x, r = (randn(rows, cols, seed=seed) for seed in (1, 2))
     total = x + r
     y = torch.full_like(x, torch.nan)
@@ -147,7 +147,7 @@ def test_what_a_plain_load_says_of_itself():
     assert place("foreign_stores", "cpu").foreign_twice(x, r, y, loaded, rows, cols) == 0
     assert torch.equal(x, total)  # added once, although the row was read twice
     compare(Chain("rms_norm", eps=1e-6), total, {}, {"y": y})
-    assert loaded.item() <= rows * 2 * 64
+    assert rows * 32 < loaded.item() <= rows * 2 * 64  # ten columns of each, in both readings
 
 
 SHAPES_OF_STRUCTS = FOLDER / "foreign_shapes.cuh"
