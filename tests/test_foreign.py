@@ -60,7 +60,12 @@ def test_loads(device, chain, kind, shape):
     if device == "cpu" and kind not in ("direct as stored", "tril scale") and chain.op != "softmax":
         pytest.skip("on a CPU every LOAD and every operator once")
     number = OPERATORS.index(chain)
-    library = place("foreign_loads", device, f"-DFOREIGN_OPERATOR={number}")
+    flags = [f"-DFOREIGN_OPERATOR={number}"]
+    # All in one library only where all are run by one compiler that is quick: nvcc takes a minute
+    # for them, which every worker would wait for.
+    if device == "cuda" or number:
+        flags.append(f"-DFOREIGN_KIND={KINDS.index(kind)}")
+    library = place("foreign_loads", device, *flags)
     x, other = (half(*shape, seed=seed, device=device) for seed in (1, 2))
     mask = randn(*shape, device=device, seed=3) > -0.5
     fill = -torch.inf if number < 2 else 0.25
@@ -134,7 +139,7 @@ def test_gradients(device, op, shape):
 
 
 def test_what_a_plain_load_says_of_itself():
-    rows, cols = 2, 20000
+    rows, cols = 2, 70000  # rows of up to 65536 columns are held, and read once
     x, r = (randn(rows, cols, seed=seed) for seed in (1, 2))
     total = x + r
     y = torch.full_like(x, torch.nan)
@@ -142,7 +147,7 @@ def test_what_a_plain_load_says_of_itself():
     assert place("foreign_stores", "cpu").foreign_twice(x, r, y, loaded, rows, cols) == 0
     assert torch.equal(x, total)  # added once, although the row was read twice
     compare(Chain("rms_norm", eps=1e-6), total, {}, {"y": y})
-    assert loaded.item() <= rows * 2 * 64
+    assert rows * 32 < loaded.item() <= rows * 2 * 64  # ten columns of each, in both readings
 
 
 SHAPES_OF_STRUCTS = FOLDER / "foreign_shapes.cuh"
