@@ -502,15 +502,15 @@ MUTATIONS = [
     Mutation(
         "a dropout that is drawn again on the way back",
         "fusedops/run/autograd.py",
-        '                given["generator"] = generator',
-        "                pass",
+        '            given["generator"] = generator',
+        "            pass",
         "test_gradients.py::test_residual_layer_norm[cpu-float32]",
     ),
     Mutation(
         "a dropout that is drawn with another offset on the way back",
         "fusedops/run/autograd.py",
-        '                given["generator"] = generator',
-        '                given["generator"] = generator[0], generator[1] + 1',
+        '            given["generator"] = generator',
+        '            given["generator"] = generator[0], generator[1] + 1',
         "test_gradients.py::test_residual_layer_norm[cpu-float32]",
     ),
     Mutation(
