@@ -264,7 +264,13 @@ def test_against_float64(store, tiling, dtype):
     """Whole and ragged shapes, fewer tiles than clusters and more, K that no stage divides."""
     needs_hopper()
     op = fo.Linear(store=STORES[store])
-    shapes = (((3, 100), 264, 200), ((128,), 256, 8), ((4096,), 1024, 1024), ((5, 999), 1000, 1032))
+    shapes = (
+        ((3, 100), 264, 200),
+        ((128,), 256, 8),
+        ((4096,), 1024, 1024),
+        ((4995,), 1000, 1032),
+        ((5, 999), 1000, 1032),
+    )
     for shape, n, k in shapes:
         x, w, operands = case(dtype, "cuda", shape, n, k)
         w *= k**-0.5
@@ -272,7 +278,10 @@ def test_against_float64(store, tiling, dtype):
         truth, bounds = allowed(op, x, w, operands)
         out = [torch.full_like(x.new_empty(*shape, n), math.nan) for _ in truth]
         with forced(tiling), torch.no_grad():
-            assert tiling in str(op.explain(x, w, **operands).vehicle)
+            # Of so many rows those that share r come one after another: not a product's order.
+            others = shape == (5, 999) and "r" in operands
+            vehicle = op.explain(x, w, **operands).vehicle
+            assert ("in the order of its rows" if others else tiling) in vehicle
             op(x, w, **operands, out=out, generator=(SEED, OFFSET))
             again = op(x, w, **operands, generator=(SEED, OFFSET))
         again = (again,) if isinstance(again, torch.Tensor) else again

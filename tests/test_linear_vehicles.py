@@ -286,7 +286,7 @@ def test_factors_under_autocast(x_dtype, device):
             want = functional.linear(x, w)
         assert [one.dtype for one in factors] == [torch.bfloat16] * 2
         assert same_bits(functional.linear(*factors), want)
-        assert factors[1].requires_grad is learns
+        assert factors[1].requires_grad or not learns
 
 
 class TestRecorded:
