@@ -78,8 +78,7 @@ class Softcap(Functor):
     def emit(self, writer: Writer) -> str:
         return f"Softcap<{writer.operand(self.cap)}>"
 
-    def __repr__(self) -> str:
-        return shown(self, "optional")
+    __repr__ = shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,5 +140,4 @@ class Gate(Functor):
         gate = writer.operand(self.gate)
         return f"Gate<{gate}, {_ACTIVATIONS[self.activation].struct}, {of_value}>"
 
-    def __repr__(self) -> str:
-        return shown(self, "optional")
+    __repr__ = shown

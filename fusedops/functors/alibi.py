@@ -78,5 +78,4 @@ class Alibi(Positioned):
         writer.constant(self.shift(writer.queries, writer.columns) + writer.first_query)
         return f"Alibi<{slopes}, RowMap<{writer.rank}>>"
 
-    def __repr__(self) -> str:
-        return shown(self, "optional")
+    __repr__ = shown

@@ -59,8 +59,7 @@ class Scale(Functor):
     def emit(self, writer: Writer) -> str:
         return f"Scale<{writer.operand(self.scale)}>"
 
-    def __repr__(self) -> str:
-        return shown(self, "optional")
+    __repr__ = shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,8 +104,7 @@ class Bias(Functor):
     def emit(self, writer: Writer) -> str:
         return f"Bias<{writer.operand(self.bias)}>"
 
-    def __repr__(self) -> str:
-        return shown(self, "optional")
+    __repr__ = shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,8 +190,7 @@ class Affine(Functor):
         centred = self.zero_centred and gamma is not None
         return dataclasses.replace(self, gamma=gamma, beta=beta, zero_centred=centred)
 
-    def __repr__(self) -> str:
-        return shown(self, "zero_centred", "optional")
+    __repr__ = shown
 
 
 @dataclasses.dataclass(frozen=True)

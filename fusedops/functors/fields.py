@@ -26,7 +26,7 @@ __all__ = [
 
 
 def shown(functor: Any, *quiet: str) -> str:
-    """How a functor prints: the fields of `quiet` only where they differ from their defaults.
+    """How a functor prints: what is keyword-only, or in `quiet`, only where it is no default.
 
     A field that joins a class after its first release is one of these, so that declarations which
     do not use it keep their text.
@@ -34,7 +34,7 @@ def shown(functor: Any, *quiet: str) -> str:
     fields = [
         f"{one.name}={getattr(functor, one.name)!r}"
         for one in dataclasses.fields(functor)
-        if one.name not in quiet or getattr(functor, one.name) != one.default
+        if not (one.kw_only or one.name in quiet) or getattr(functor, one.name) != one.default
     ]
     return f"{type(functor).__name__}({', '.join(fields)})"
 

@@ -95,5 +95,4 @@ class Gather(Functor):
         table = writer.table(self.table)
         return f"Gather<{table}, {writer.operand(self.index)}>"
 
-    def __repr__(self) -> str:
-        return shown(self, "optional")
+    __repr__ = shown

@@ -21,8 +21,17 @@ if TYPE_CHECKING:
 __all__ = ["Causal", "Lengths", "Mask", "Segments", "Window"]
 
 
+class _Masking(Functor):
+    """A functor that removes elements: its gradient reads nothing, for what has left is known."""
+
+    masks: ClassVar[bool] = True
+
+    def reads(self, wanted: Collection[str]) -> Reads:
+        return Reads(False, ())
+
+
 @dataclasses.dataclass(frozen=True)
-class Mask(Functor):
+class Mask(_Masking):
     """``x.masked_fill(mask, -inf)``, by selection: what lies under the mask cannot leak.
 
     True is masked out, as by torch's ``masked_fill`` and ``key_padding_mask``. It takes part with
@@ -49,7 +58,6 @@ class Mask(Functor):
     keep: bool = False
     optional: bool = dataclasses.field(default=False, kw_only=True)
     header: ClassVar[str] = "mask.cuh"
-    masks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_name(self, "mask", self.mask)
@@ -64,18 +72,14 @@ class Mask(Functor):
         flags: Tensor = chain.tensor(self.mask)
         return ~flags if self.keep else flags
 
-    def reads(self, wanted: Collection[str]) -> Reads:
-        return Reads(False, ())  # what left the row is known before
-
     def emit(self, writer: Writer) -> str:
         return f"Mask<{writer.operand(self.mask)}, {str(self.keep).lower()}>"
 
-    def __repr__(self) -> str:
-        return shown(self, "optional")
+    __repr__ = shown
 
 
 @dataclasses.dataclass(frozen=True)
-class Causal(Positioned):
+class Causal(_Masking, Positioned):
     """Causal attention: query q sees key k when ``k <= q'``, where ``q' = q + offset``.
 
     Queries are x's last dimension that is not reduced, keys are the columns. No tensor is read, and
@@ -98,7 +102,6 @@ class Causal(Positioned):
     align: str = "top-left"
     offset: int = 0
     header: ClassVar[str] = "causal.cuh"
-    masks: ClassVar[bool] = True
     bounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -107,9 +110,6 @@ class Causal(Positioned):
     def masked(self, chain: Chain) -> Tensor:
         return self.ahead(chain) > 0
 
-    def reads(self, wanted: Collection[str]) -> Reads:
-        return Reads(False, ())  # what left the row is known before
-
     def emit(self, writer: Writer) -> str:
         writer.query_map()
         writer.constant(self.shift(writer.queries, writer.columns) + writer.first_query)
@@ -117,7 +117,7 @@ class Causal(Positioned):
 
 
 @dataclasses.dataclass(frozen=True)
-class Window(Positioned):
+class Window(_Masking, Positioned):
     """Sliding-window attention: query q sees key k when ``q' - left <= k <= q' + right``.
 
     ``q' = q + offset``, and ``q + offset + keys - queries`` with ``align="bottom-right"``. Queries
@@ -148,7 +148,6 @@ class Window(Positioned):
     align: str = "top-left"
     offset: int = 0
     header: ClassVar[str] = "window.cuh"
-    masks: ClassVar[bool] = True
     bounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -182,9 +181,6 @@ class Window(Positioned):
         ahead = self.ahead(chain)
         return (ahead < -left) | (ahead > right)
 
-    def reads(self, wanted: Collection[str]) -> Reads:
-        return Reads(False, ())  # what left the row is known before
-
     def emit(self, writer: Writer) -> str:
         left, right = self.sizes()
         position = self.shift(writer.queries, writer.columns) + writer.first_query
@@ -195,7 +191,7 @@ class Window(Positioned):
 
 
 @dataclasses.dataclass(frozen=True)
-class Lengths(Functor):
+class Lengths(_Masking):
     """Each row keeps its first n columns: ``k < n``. Others are masked and not loaded.
 
     Args:
@@ -216,7 +212,6 @@ class Lengths(Functor):
     lengths: str
     optional: bool = dataclasses.field(default=False, kw_only=True)
     header: ClassVar[str] = "lengths.cuh"
-    masks: ClassVar[bool] = True
     bounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -230,18 +225,14 @@ class Lengths(Functor):
         lengths: Tensor | int = chain.tensor(self.lengths)
         return chain.column() >= lengths
 
-    def reads(self, wanted: Collection[str]) -> Reads:
-        return Reads(False, ())  # what left the row is known before
-
     def emit(self, writer: Writer) -> str:
         return f"Lengths<{writer.operand(self.lengths)}>"
 
-    def __repr__(self) -> str:
-        return shown(self, "optional")
+    __repr__ = shown
 
 
 @dataclasses.dataclass(frozen=True)
-class Segments(Functor):
+class Segments(_Masking):
     """Keep the elements whose query and key are of the same segment; the others are masked.
 
     Several sequences packed into one row attend each to itself: ``queries == keys``, compared as
@@ -272,7 +263,6 @@ class Segments(Functor):
     keys: str
     optional: bool = dataclasses.field(default=False, kw_only=True)
     header: ClassVar[str] = "segments.cuh"
-    masks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_name(self, "queries", self.queries)
@@ -287,12 +277,8 @@ class Segments(Functor):
         keys: Tensor = chain.tensor(self.keys)
         return queries != keys
 
-    def reads(self, wanted: Collection[str]) -> Reads:
-        return Reads(False, ())  # what left the row is known before
-
     def emit(self, writer: Writer) -> str:
         queries = writer.operand(self.queries)
         return f"Segments<{queries}, {writer.operand(self.keys)}>"
 
-    def __repr__(self) -> str:
-        return shown(self, "optional")
+    __repr__ = shown

@@ -182,8 +182,7 @@ class Residual(Functor, Generic[SaveT]):
         stream, joining = writer.output(self.save), writer.output_gradient(self.save)
         return f"SavedResidual<{skip}, {alpha}, {stream}, {joining}>"
 
-    def __repr__(self) -> str:
-        return shown(self, "dtype", "optional")
+    __repr__ = shown
 
 
 @dataclasses.dataclass(frozen=True)

@@ -59,8 +59,8 @@ def _of_rows(options: tuple[Any, ...]) -> dict[str, Any]:
     return facts
 
 
-class FusedLayerNorm(Swapped, fused.LayerNorm):
-    """A LayerNorm that was another module; the result has the dtype that it had there."""
+class _SwappedNorm(Swapped):
+    """A norm whose result has the dtype that it had in the stock module."""
 
     adds = ("_settled",)
 
@@ -69,20 +69,31 @@ class FusedLayerNorm(Swapped, fused.LayerNorm):
         """The settings of `recognise`."""
         return _of_rows(options)
 
+    @property
+    def _row(self) -> tuple[int, ...]:
+        """The shape of the least x, a row."""
+        return self.normalized_shape  # type: ignore[return-value]
+
     def _arguments(self, x: Tensor) -> dict[str, Any]:
-        arguments = super()._arguments(x)
-        dtype = result_dtype(self, self.normalized_shape, x.dtype, x.device)
+        arguments: dict[str, Any] = super()._arguments(x)  # type: ignore[misc]
+        dtype = result_dtype(self, self._row, x.dtype, x.device)
         if dtype != x.dtype:
             arguments["dtype"] = dtype
         return arguments
+
+    def _declare(self) -> None:
+        super()._declare()  # type: ignore[misc]
+        ask_ahead(self, self._row)
+
+
+class FusedLayerNorm(_SwappedNorm, fused.LayerNorm):
+    """A LayerNorm that was another module."""
 
     def _declare(self) -> None:
         super()._declare()
         for bias in (False, True):
             for dropout in (False, True):
                 self._add_norm(bias, dropout)
-
-        ask_ahead(self, self.normalized_shape)
 
     def _add_norm(self, input_bias: bool, dropout: bool) -> ops.LayerNorm:
         weight, bias = self.weight is not None, self.bias is not None
@@ -109,44 +120,18 @@ class FusedLayerNorm(Swapped, fused.LayerNorm):
         return y
 
 
-class FusedRMSNorm(Swapped, fused.RMSNorm):
-    """An RMSNorm that was another module; the result has the dtype that it had there."""
+class FusedRMSNorm(_SwappedNorm, fused.RMSNorm):
+    """An RMSNorm that was another module."""
 
-    adds = ("_settled",)
     bias = None
 
-    @classmethod
-    def facts(cls, options: tuple[Any, ...]) -> dict[str, Any]:
-        """The settings of `recognise`."""
-        return _of_rows(options) or {"unit_offset": False}
 
-    def _declare(self) -> None:
-        super()._declare()
-        ask_ahead(self, self.normalized_shape)
+class FusedGroupNorm(_SwappedNorm, fused.GroupNorm):
+    """A GroupNorm that was torch's."""
 
-    def _arguments(self, x: Tensor) -> dict[str, Any]:
-        arguments = super()._arguments(x)
-        dtype = result_dtype(self, self.normalized_shape, x.dtype, x.device)
-        if dtype != x.dtype:
-            arguments["dtype"] = dtype
-        return arguments
-
-
-class FusedGroupNorm(Swapped, fused.GroupNorm):
-    """A GroupNorm that was torch's; the result has the dtype that it had there."""
-
-    adds = ("_settled",)
-
-    def _declare(self) -> None:
-        super()._declare()
-        ask_ahead(self, (1, self.num_channels, 2))
-
-    def _arguments(self, x: Tensor) -> dict[str, Any]:
-        arguments = super()._arguments(x)
-        dtype = result_dtype(self, (1, self.num_channels, 2), x.dtype, x.device)
-        if dtype != x.dtype:
-            arguments["dtype"] = dtype
-        return arguments
+    @property
+    def _row(self) -> tuple[int, ...]:
+        return (1, self.num_channels, 2)
 
 
 #: Torch's own, which need no probe where their forward is inherited.

@@ -14,7 +14,7 @@ from fusedops import ops
 from fusedops.functors import Affine, Functor
 from fusedops.nn.declares import Declares, check_dtype, check_flag, declared
 
-__all__ = ["LayerNorm", "RMSNorm", "affine", "arguments_of", "default_eps"]
+__all__ = ["LayerNorm", "RMSNorm", "UnitOffset", "affine", "arguments_of", "default_eps"]
 
 
 def affine(weight: bool, bias: bool, unit_offset: bool = False) -> list[Functor]:
@@ -140,7 +140,23 @@ class LayerNorm(Declares, nn.LayerNorm):
         return arguments_of(x, self.normalized_shape, self.weight, self.bias)
 
 
-class RMSNorm(Declares, nn.RMSNorm):
+class UnitOffset(Declares):
+    """A norm whose weight may be stored as its difference from 1."""
+
+    unit_offset: bool = False  # also while torch's constructor sets the weight
+
+    def reset_parameters(self) -> None:
+        """Set the weight to what changes nothing: ones, or zeros with ``unit_offset``."""
+        weight: Any = self.weight
+        if weight is not None:
+            nn.init.constant_(weight, 0.0 if self.unit_offset else 1.0)
+
+    def extra_repr(self) -> str:
+        """The other settings, and ``unit_offset`` where it is True."""
+        return super().extra_repr() + (", unit_offset=True" if self.unit_offset else "")
+
+
+class RMSNorm(UnitOffset, nn.RMSNorm):
     r"""``x / sqrt(mean(x * x) + eps) * weight``, as `torch.nn.RMSNorm`, or Gemma's.
 
     The mean is that of each row, the last dimensions of x. Arguments, parameters, ``state_dict``
@@ -191,11 +207,6 @@ class RMSNorm(Declares, nn.RMSNorm):
         self.reset_parameters()
         self._settle()
 
-    def reset_parameters(self) -> None:
-        """Set the weight to what changes nothing: ones, or zeros with ``unit_offset``."""
-        # torch's constructor calls this, too, before there is a unit_offset.
-        reset_weight(self.weight, getattr(self, "unit_offset", False))
-
     if TYPE_CHECKING:
 
         def __call__(self, x: Tensor) -> Tensor:
@@ -243,15 +254,5 @@ class RMSNorm(Declares, nn.RMSNorm):
         for dtype in (torch.float32, torch.float64):
             RMSNorm.op(self, dtype=dtype)
 
-    def extra_repr(self) -> str:
-        """The settings: torch's, and ``unit_offset`` where it is True."""
-        return super().extra_repr() + (", unit_offset=True" if self.unit_offset else "")
-
     def _arguments(self, x: Tensor) -> dict[str, Any]:
         return arguments_of(x, self.normalized_shape, self.weight, None)
-
-
-def reset_weight(weight: Tensor | None, unit_offset: bool) -> None:
-    """Set the weight of an RMSNorm to what changes nothing."""
-    if weight is not None:
-        nn.init.constant_(weight, 0.0 if unit_offset else 1.0)

@@ -21,7 +21,7 @@ from fusedops.nn.declares import (
     check_probability,
     declared,
 )
-from fusedops.nn.norms import affine, arguments_of, default_eps, reset_weight
+from fusedops.nn.norms import UnitOffset, affine, arguments_of, default_eps
 
 __all__ = ["ResidualLayerNorm", "ResidualRMSNorm"]
 
@@ -257,7 +257,7 @@ class ResidualLayerNorm(_Residual[ResultT], nn.LayerNorm):  # type: ignore[misc]
         return arguments_of(x, self.normalized_shape, self.weight, self.bias)
 
 
-class ResidualRMSNorm(_Residual[ResultT], nn.RMSNorm):  # type: ignore[misc]
+class ResidualRMSNorm(UnitOffset, _Residual[ResultT], nn.RMSNorm):  # type: ignore[misc]
     r"""``RMSNorm(dropout(x + input_bias) + alpha * residual) * weight`` in one kernel.
 
     The weight is that of `torch.nn.RMSNorm` by name, shape and initial value, or with
@@ -356,11 +356,6 @@ class ResidualRMSNorm(_Residual[ResultT], nn.RMSNorm):  # type: ignore[misc]
         self.reset_parameters()
         self._settle()
 
-    def reset_parameters(self) -> None:
-        """Set the weight to what changes nothing: ones, or zeros with ``unit_offset``."""
-        # torch's constructor calls this, too, before there is a unit_offset.
-        reset_weight(self.weight, getattr(self, "unit_offset", False))
-
     def op(self, *, input_bias: bool = False, dtype: torch.dtype = torch.float32) -> ops.RMSNorm:
         """The declaration that a call runs, for an x of this dtype, which eps=None depends on.
 
@@ -393,10 +388,6 @@ class ResidualRMSNorm(_Residual[ResultT], nn.RMSNorm):  # type: ignore[misc]
         for dtype in (torch.float32, torch.float64):
             for input_bias in (False, True):
                 ResidualRMSNorm.op(self, input_bias=input_bias, dtype=dtype)
-
-    def extra_repr(self) -> str:
-        """The settings: torch's, those of the sum, and ``unit_offset`` where it is True."""
-        return super().extra_repr() + (", unit_offset=True" if self.unit_offset else "")
 
     def _parameters_for(self, x: Tensor) -> dict[str, Any]:
         return arguments_of(x, self.normalized_shape, self.weight, None)
