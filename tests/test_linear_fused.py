@@ -189,6 +189,29 @@ def test_gradients_of_one_kernel_are_those_of_two(store, learning, dtype):
     assert all(same_bits(one, other) for one, other in zip(*results, strict=True))
 
 
+@pytest.mark.parametrize("store", [*STORES, "gelu, dropout"])
+def test_a_call_that_one_kernel_would_run_trains(store, monkeypatch):
+    """From the gate on, with two kernels in place of the one, which a CPU has not."""
+    op = fo.Linear(store=STORES.get(store, [fo.Bias("b"), gelu(), fo.Dropout("p")]))
+    results = []
+    for fuses in (False, True):
+        monkeypatch.setattr(fo.Linear, "_fuses", lambda *call, fuses=fuses: fuses)
+        monkeypatch.setattr(fused.FusedLinear, "_plan", lambda *call: None)
+        x, w, operands = case(torch.float16)
+        leaves = {"x": x, "w": w, **of(op, operands)}
+        leaves = {k: v.requires_grad_() for k, v in leaves.items() if k != "p"}
+        y = op(x, w, **of(op, operands), generator=(SEED, OFFSET))
+        outputs = (y,) if isinstance(y, torch.Tensor) else tuple(y)
+        assert (type(y).__name__, len(outputs)) == (
+            op.epilogue.result_type.__name__ if len(op.outputs) > 1 else "Tensor",
+            len(op.outputs),
+        )
+        upstream = [randn(*y.shape, dtype=y.dtype, seed=20 + i) for i, y in enumerate(outputs)]
+        found = torch.autograd.grad(outputs, [*leaves.values()], upstream)
+        results.append([*[y.detach() for y in outputs], *found])
+    assert all(same_bits(one, other) for one, other in zip(*results, strict=True))
+
+
 def test_a_second_derivative_is_refused():
     op = fo.Linear(store=[fo.Save("z"), gelu()])
     x, w, _ = case(torch.float32)

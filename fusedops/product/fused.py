@@ -30,6 +30,7 @@ from fusedops.product.choice import Choice, choose, wave_percent
 from fusedops.product.factors import factor_dtype, wants_gradient
 from fusedops.product.single import SingleProduct
 from fusedops.product.trained import train
+from fusedops.run.autograd import recipe_of
 from fusedops.run.forward import DLPACK
 from fusedops.run.kernel_members import declared
 from fusedops.run.placing import parts_of, placed, queries, row_maps, row_numbers, views_of
@@ -256,7 +257,9 @@ class FusedLinear:
         arguments = {**given, **(options or {})}
         if arguments.get("out") is not None:
             return self._apart(x, w, arguments)  # where it is refused
-        if reads_product(epilogue, x, w, arguments):
+        epilogue.check_differentiable()
+        learns = [isinstance(one, Tensor) and one.requires_grad for one in (x, w, *others)]
+        if recipe_of(epilogue, (False, False, learns[0] or learns[1], *learns[2:])).x:
             return op.run_keeping(x, w, arguments)[1]
         shape = (*x.shape[:-1], w.shape[0])
         outputs = train(epilogue, self._outputs, shape, options, x, w, others)

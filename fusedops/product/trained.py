@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fusedops.run.autograd import gradients_once, note_arguments, save, what_is_kept
+from fusedops.run.autograd import gradients_once, note_arguments, recipe_of, save
 
 if TYPE_CHECKING:
     from fusedops.product.epilogue import Epilogue
@@ -48,7 +48,6 @@ def train(
     Returns:
         The outputs, in order.
     """
-    epilogue.check_differentiable()
     apply: Any = _Trained.apply
     outputs: tuple[Tensor, ...] = apply(epilogue, run, shape, options, x, w, *values)
     return outputs
@@ -70,9 +69,7 @@ class _Trained(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         of_x, of_w, *of_values = ctx.needs_input_grad[4:]
         needs = (False, False, of_x or of_w, *of_values)
-        recipe = epilogue.recipes.get(needs)
-        if recipe is None:
-            recipe = epilogue.recipes[needs] = what_is_kept(epilogue, needs[2:])
+        recipe = recipe_of(epilogue, needs)
         assert not recipe.x, "the product is not there to be read"
         z = x.new_empty(shape)  # for its shape alone
         arguments, noted = note_arguments(epilogue, options, z, values, recipe)

@@ -388,6 +388,14 @@ def _options(op: Runnable, options: Mapping[str, Any], x: Tensor) -> Iterator[tu
         yield "dim", read_ints(op.name, "dim", dim)  # plain, and no list that may change later
 
 
+def recipe_of(op: Runnable, needs: tuple[bool, ...]) -> Recipe:
+    """`what_is_kept`, once for each of what autograd needs of op, options, x and operands."""
+    found: Recipe | None = op.recipes.get(needs)
+    if found is None:
+        found = op.recipes[needs] = what_is_kept(op, needs[2:])
+    return found
+
+
 def what_is_kept(op: Runnable, needs: Sequence[bool]) -> Recipe:
     """Which tensors a forward pass saves for the backward pass.
 
