@@ -184,7 +184,7 @@ def explained(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any])
         return Choice(
             None,
             "one kernel for both reads x and w by bulk copies, from rows that begin at multiples "
-            "of 16 bytes, and operands in the order of its rows, which these do not allow",
+            "of 16 bytes, which these do not allow",
         )
     return choice
 
@@ -335,9 +335,9 @@ def describe(
     inputs, outputs = parts_of(bound)
     del inputs["x"]
     drawn = row_numbers(bound)
-    geometry = placed(bound, [*inputs.values(), *outputs.values()], drawn)
-    if None in geometry.placed or [*geometry.order] != sorted(geometry.order):
-        return None  # rows must come as the product has them
+    geometry = placed(bound, [*inputs.values(), *outputs.values()], drawn, in_order=True)
+    if None in geometry.placed:
+        return None
     geometry = padded(geometry, rank_of(bound, geometry.sizes))
     columns = geometry.columns
     places = iter(geometry.placed)

@@ -105,7 +105,12 @@ def views_of(
 
 
 def placed(
-    bound: Bound, parts: Sequence[Part], drawn: DrawnRows, summed: Sequence[int] = ()
+    bound: Bound,
+    parts: Sequence[Part],
+    drawn: DrawnRows,
+    summed: Sequence[int] = (),
+    *,
+    in_order: bool = False,
 ) -> Geometry:
     """Place the parts in their order, then the maps from a row to the numbers that functors read.
 
@@ -113,7 +118,8 @@ def placed(
 
     A map that no functor reads is zero everywhere, so that it keeps no dimensions from merging.
     `drawn` are the latter maps (`row_numbers`), and `summed` the indices of the parts that are sums
-    over what they are broadcast over.
+    over what they are broadcast over. Where rows stay `in_order`, those that share an operand are
+    not visited together.
     """
     shape = tuple(bound.x.shape)
     query = [0] * len(shape)
@@ -122,7 +128,8 @@ def placed(
     operands: list[Strided] = [part[:2] for part in parts]
     operands += (Virtual(query), *map(Virtual, drawn.values()))
     operands += map(Virtual, _coordinates(bound).values())
-    sizes = [part.dtype.itemsize for part in parts] + [0] * (len(operands) - len(parts))
+    sizes = [0 if in_order else part.dtype.itemsize for part in parts]
+    sizes += [0] * (len(operands) - len(parts))
     try:
         return place(shape, bound.reduced, operands, sizes, summed)
     except ValueError as error:
