@@ -69,7 +69,7 @@ def test_registers_do_not_spill_and_products_are_not_serialized(store, tiling, d
     _, log = nvrtc.compile_cuda(variant.source, variant.arch, [nvrtc.RESOURCES])
     assert "registers" in log, "no report, so that nothing would be found"
     assert "C75" not in log, log  # wgmma that waits for one another, or for what ptxas adds
-    spilled = [line for line in log.splitlines() if "spill" in line]
+    spilled = [line for line in log.splitlines() if "bytes spill" in line]
     assert spilled, log
     assert all("0 bytes spill stores, 0 bytes spill loads" in line for line in spilled), log
 
