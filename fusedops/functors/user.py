@@ -39,6 +39,7 @@ class UserFunctor(Functor):
     _made: Definition = dataclasses.field(compare=False)
     _traced: Traced = dataclasses.field(compare=False)
     header: ClassVar[str] = "core/pointwise.cuh"
+    cancels: ClassVar[bool] = True  # nobody knows of a function of the user's own that it does not
     #: Its meaning in torch: the value, then the operands.
     function: ClassVar[Callable[..., Tensor] | None]
     parameters: ClassVar[inspect.Signature]
