@@ -136,7 +136,8 @@ def patch(
     Raises:
         TypeError: model is no module, or skip holds something else.
         ImportError: attention is True, and transformers cannot be imported.
-        ValueError: attention is True, and there is no model of transformers.
+        ValueError: attention is True, and there is no model of transformers; or a name in skip is
+            none of a module.
 
     >>> import torch, fusedops as fo
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8))
@@ -157,6 +158,14 @@ def patch(
     for each in skip:
         if not isinstance(each, (str, type)):
             raise TypeError(f"patch: skip must hold classes and names, got {each!r}")
+    names = [name for name, _ in model.named_modules()]
+    for each in skip:
+        if isinstance(each, str) and not fnmatch.filter(names, each):
+            raise ValueError(
+                f"patch: skip has {each!r}, and no module of the model has that name; names are "
+                "those of named_modules, in which * stands for any characters, as in "
+                f"{'*' + each!r}, and a class is given itself"
+            )
     done = Patch(model)
     for name, module in model.named_modules():
         cls = type(module)
