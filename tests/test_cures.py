@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 import fusedops as fo
+from fusedops import functors
 
 LAYER = fo.Linear(store=[fo.Bias("b")])
 BLOCK = fo.MLP(hidden=[fo.Bias("b")], store=[fo.Bias("c")])
@@ -152,3 +153,29 @@ def test_a_name_that_patch_shall_skip(skip):
     with raises(ValueError, f"patch: skip has {name!r}, and no module", "named_modules"):
         fo.patch(model, skip=skip)
     assert type(model[0]) is nn.LayerNorm
+
+
+class Own(functors.Functor):
+    """A functor of one's own with one operand."""
+
+    header = "scale.cuh"
+
+    def operands(self):
+        return (functors.Operand("a", functors.Role.VALUE),)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "parts"),
+    [
+        ({"operands": lambda self: "a"}, ("operands() must return a tuple", "got 'a'")),
+        ({"operands": lambda self: ("a",)}, ("operands() must return a tuple", "Role.VALUE")),
+        ({"gradients": lambda self: ("b",)}, ("gradients() names 'b'", "['a']")),
+        ({"headers": "row/view.cuh"}, ("headers must be a tuple", "('row/view.cuh',)")),
+        ({"headers": ("fusedops/row/view.cuh",)}, ("below include/", "write 'row/view.cuh'")),
+    ],
+)
+def test_a_class_of_functors(wrong, parts):
+    kind = type("Own", (Own,), wrong)
+    with raises((TypeError, ValueError), "Own: ", *parts):
+        fo.LayerNorm(store=[kind()])
+    fo.LayerNorm(store=[Own()])
