@@ -110,8 +110,9 @@ def patch(
     Replaced are, each where it stands:
 
     - `torch.nn.LayerNorm`, `torch.nn.RMSNorm` and `torch.nn.GroupNorm`;
-    - a model's own LayerNorm or RMSNorm, ``1 + weight`` included, if its forward computes that: it
-      is run on random data, in float64, and its results and gradients are held to the formula;
+    - a model's own LayerNorm or RMSNorm, ``1 + weight`` included, if its class has "norm" in its
+      name, and its forward computes that: it is run on random data, in float64, and its results
+      and gradients are held to the formula;
     - ``LayerNorm(dropout(dense(x)) + residual)`` in a module of its own, as BERT's, likewise: one
       kernel after the product;
     - the eager attention of a model of transformers, by `fusedops.integrations.transformers`.
