@@ -47,6 +47,17 @@ def test_factors_of_a_product(op, factors, given, parts):
             call(*factors, **given)
 
 
+def test_shapes_of_a_product():
+    x, w = randn(2, 3, 4), randn(5, 4)
+    LAYER(x, w, b=randn(2)[:, None, None])  # the cure
+    with raises(ValueError, "Linear: operand 'b' of shape (2,)", "b[:, None, None]"):
+        LAYER(x, w, b=randn(2))
+    with raises(ValueError, "Linear: operand 'b'", "a shape that broadcasts against (2, 3, 5)"):
+        LAYER(x, w, b=randn(7))
+    with raises(ValueError, "Linear: w must have", "torch.nn.Linear(4, 5), for 4 columns"):
+        LAYER(randn(2, 3), w, b=0.0)
+
+
 def test_operands_of_a_product_by_position():
     with raises(TypeError, "Linear takes 2 positional arguments, x, w, got 3", "here b="):
         LAYER(X, W, randn(5))

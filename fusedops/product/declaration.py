@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from fusedops.bind import places
 from fusedops.bind.geometry import mismatch
 from fusedops.declare.assignment import check_assignment
 from fusedops.declare.chains import OPTIONS, functors_of
@@ -211,10 +212,11 @@ class ProductOp(metaclass=ShownToUsers):
                     if wrong.wanted is None
                     else f"size {wrong.got} in dimension {wrong.dim} where it has {wrong.wanted}"
                 )
+                cure = places.cure(key, shape, value.shape, ())
                 raise ValueError(
                     f"{epilogue.name}: operand {key!r} of shape {tuple(value.shape)} does not "
-                    f"broadcast against the product of shape {shape}: {detail}; add or expand "
-                    "dimensions, as torch's broadcasting wants"
+                    f"broadcast against the product of shape {shape}: {detail}; "
+                    f"{cure or f'give it a shape that broadcasts against {shape}'}"
                 )
 
     def _key(self) -> tuple[Any, ...]:

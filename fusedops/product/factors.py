@@ -86,4 +86,7 @@ def wrong_weight(name: str, key: str, value: Tensor, columns: int, of: str) -> V
     cure = "each row of it makes one number of each row, as in torch.nn.Linear"
     if value.dim() == 2 and value.shape[0] == columns:
         cure = f"pass {key}.mT: the rows of {key} are the outputs, as in torch.nn.Linear"
+    elif value.dim() == 2:
+        outputs, takes = value.shape
+        cure = f"this {key} is one of torch.nn.Linear({takes}, {outputs}), for {takes} columns"
     return wrong_shape(name, key, value, f"(N, {columns}) for {of}", cure)
