@@ -284,3 +284,19 @@ def test_no_more_is_allowed_than_roundings_of_the_terms(device):
     u = x.double()
     upstream = (want.value / (torch.tanh(u) - u / torch.cosh(u) ** 2)).abs()
     assert (want.allowed(x.dtype) <= 20 * torch.finfo(x.dtype).eps * upstream * u).all()
+
+
+def test_a_norm_near_zero_is_as_uncertain_as_its_row(device):
+    """Of few rows with elements near the mean: the gradient of gamma is a sum of these."""
+    op = fo.LayerNorm(store=[fo.Affine("g")])
+    for seed in (39, 18):
+        torch.manual_seed(seed)
+        x, g = torch.randn(3, 40), torch.randn(40)
+        check(op, x.to(device), g=g.to(device))
+    row = torch.linspace(-1, 1, 41, device=device)
+    comparison = Comparison(op, row[None].expand(1, 41).contiguous(), g=torch.ones_like(row))
+    want = comparison._first.want["gradient of g"]
+    n = op.unfused(row[None].double(), g=1.0)[0].abs()
+    upstream = (want.value / n).abs()[n > 0.01].max()
+    most = 8 * torch.finfo(row.dtype).eps * upstream * (n.max() + n.mean())
+    assert want.allowed(row.dtype).max() <= most  # no more than a few roundings of the row

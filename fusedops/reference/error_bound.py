@@ -78,9 +78,11 @@ def expected(
             for end in ends
         ]
     bent = []
-    if upstream and any(functor.cancels for functor in (*bound.load, *bound.store)):
+    cancels = any(functor.cancels for functor in (*bound.load, *bound.store))
+    if upstream and (cancels or (bound.op.centred and bound.store)):
         # Terms of a derivative that cancel leave roundings of their own sizes: so much does the
-        # derivative change where each argument and each step of the functor changes by one.
+        # derivative change where each argument and each step of the functor changes by one, and
+        # each element of a norm by one of those about the mean.
         bent = [
             _Run(bound, torch.float64, streams, upstream, bend=Roundings(eps, seed))
             for seed in range(_BENDS)
@@ -260,6 +262,8 @@ class _Following(Chain):
     def apply(self, side: str, value: Tensor, places: range) -> Tensor:
         functors = self._bound.load if side == "load" else self._bound.store
         if side == "store":
+            if self._bend is not None and self._bound.op.centred:
+                value = in_place_of(value, self._bend.about_the_mean(value.detach()))
             self.result = value
             self._note(value)
         for place in places:

@@ -25,13 +25,20 @@ class Roundings(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}
 
+    def about_the_mean(self, value: Tensor) -> Tensor:
+        """Elements of rows, each off by a rounding of its row's mean magnitude."""
+        size = value.abs().nan_to_num(0.0, 0.0).mean(-1, keepdim=True)
+        return value + self._eps * self._signs(value) * size
+
     def _off(self, value: Tensor) -> Tensor:
+        return value * (1 + self._eps * self._signs(value))
+
+    def _signs(self, value: Tensor) -> Tensor:
         found = self._generators.get(value.device)
         if found is None:
             found = torch.Generator(value.device).manual_seed(self._seed)
             self._generators[value.device] = found
-        signs = torch.randint(0, 2, value.shape, device=value.device, generator=found) * 2 - 1
-        return value * (1 + self._eps * signs)
+        return torch.randint(0, 2, value.shape, device=value.device, generator=found) * 2 - 1
 
     def __torch_dispatch__(
         self,
