@@ -21,7 +21,7 @@ FUSEDOPS_HD bool is_marked(Compute v) {
 /// other.
 template <class Compute>
 inline constexpr Compute kMaskedResult =
-    sizeof(Compute) == 4 ? Compute(-0x1.fffffep127) : Compute(-0x1.fffffffffffffp1023);
+    static_cast<Compute>(sizeof(Compute) == 4 ? -0x1.fffffep127 : -0x1.fffffffffffffp1023);
 
 }  // namespace detail
 
