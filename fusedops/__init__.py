@@ -139,6 +139,10 @@ def _public() -> list[str]:
     return public
 
 
+#: What people look for among the functors; `Gate` has some of them, as factors.
+_ACTIVATIONS = ("relu", "gelu", "silu", "swish", "mish", "elu", "leaky_relu", "softplus", "tanh")
+
+
 def __getattr__(name: str) -> Any:
     """What few programs use; in the process of a command, everything."""
     if name == "__all__":
@@ -151,7 +155,12 @@ def __getattr__(name: str) -> Any:
             raise AttributeError(said)
         from fusedops.declare.hints import nearest
 
-        raise AttributeError(f"{said}{nearest(name, known)}")
+        near = nearest(name, known)
+        if not near and name.lower() in _ACTIVATIONS:
+            from fusedops.functors.user import made_into_functor
+
+            near = f"; an activation is a functor of your own: {made_into_functor(name)}"
+        raise AttributeError(f"{said}{near}")
     if name == "nn":
         return importlib.import_module("fusedops.nn")
     homes = "errors functors ops map group_norm product row_op declare.results exporting"

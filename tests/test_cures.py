@@ -92,6 +92,14 @@ def test_an_activation_that_is_no_functor(given, cure):
         fo.nn.Linear(4, 5, activation=given)
 
 
+@pytest.mark.parametrize(
+    ("name", "function"), [("GELU", "gelu"), ("relu", "relu"), ("Swish", "silu")]
+)
+def test_an_activation_that_the_package_has_not(name, function):
+    with pytest.raises(AttributeError, match=rf"attribute '{name}'.*functional\.{function}\(v\)"):
+        getattr(fo, name)
+
+
 @pytest.mark.parametrize("given", [functional.gelu, nn.GELU(), nn.GELU])
 def test_a_functor_of_no_function(given):
     with raises(TypeError, "functor: it decorates a Python function", "functional.gelu(v)"):

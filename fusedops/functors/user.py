@@ -333,7 +333,8 @@ def made_into_functor(given: Any) -> str:
     if own and given.__name__.isidentifier():
         return f"write '@fusedops.functor' above it, and pass {given.__name__}()"
     name = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
-    known = name.lower() if hasattr(functional, name.lower()) else ""
+    known = {"swish": "silu"}.get(name.lower(), name.lower())
+    known = known if hasattr(functional, known) else ""
     call = f"torch.nn.functional.{known}(v)" if known else "..."
     return (
         "write a function of the value, with '@fusedops.functor' above it: "
