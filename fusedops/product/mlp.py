@@ -25,9 +25,11 @@ from fusedops.product.factors import (
     wrong_shape,
     wrong_weight,
 )
+from fusedops.product.fused import as_multiplied
+from fusedops.product.hidden_gradient import HiddenGradient
 from fusedops.product.linear import Linear
 from fusedops.product.pair import PairExplanation, explain_pair
-from fusedops.product.remade import linear_of_remade
+from fusedops.product.remade import hidden_and_product, linear_of_remade
 from fusedops.product.report import explain_product
 from fusedops.run.saved_tensors import needed
 
@@ -80,6 +82,7 @@ class MLP(ProductOp):
                 f"{self.name}: hidden cannot return outputs, got {list(first.outputs[1:])}: it may "
                 "be run again in the backward pass; call two Linear, the first of which does"
             )
+        self._gradients: dict[frozenset[str], HiddenGradient] = {}
         self._first, self._second = Linear(self.hidden), Linear(self.store)
         for layer, epilogue in zip((self._first, self._second), self.epilogues, strict=True):
             layer.epilogue = epilogue  # which names this op in errors
@@ -102,8 +105,11 @@ class MLP(ProductOp):
             return self._second.run(h, w2, second, self._second.product)
         if drops(self.epilogues[0], first):
             first["generator"] = _drawn(x, first.get("generator"), self.epilogues[0])
-        z, h = self._first.run_keeping(x, w1, first)
-        product = functools.partial(linear_of_remade, self.epilogues[0], z, first)
+        run = functools.partial(self._first.run_keeping, arguments=first)
+        z, h = hidden_and_product(run, *as_multiplied(x, w1))
+        product = functools.partial(
+            linear_of_remade, self.epilogues[0], self._hidden_gradient, z, first
+        )
         return self._second.run(h, w2, second, product)
 
     def unfused(
@@ -180,6 +186,14 @@ class MLP(ProductOp):
             own["generator"] = generator
             rest["generator"] = _later(generator, first.dropouts)
         return own, rest
+
+    def _hidden_gradient(self, wanted: frozenset[str]) -> HiddenGradient:
+        """The gradients of z and of these operands of `hidden`, made once."""
+        found = self._gradients.get(wanted)
+        if found is None:
+            made = HiddenGradient(self.epilogues[0], wanted)
+            found = self._gradients.setdefault(wanted, made)  # another thread's, if it was first
+        return found
 
     def _learns(self, x: Tensor, w1: Tensor, first: Mapping[str, Any]) -> bool:
         """Whether a gradient goes back through the hidden tensor."""
