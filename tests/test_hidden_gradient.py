@@ -108,11 +108,9 @@ def test_what_a_tile_cannot_add_up_is_left_to_two_kernels():
         assert (told is not None) is able
         assert hidden_gradient.describe(bound, frozenset(), dy, w, made) is not None
     bound = op.epilogues[0].bind(z, {"s": 2.0})
-    for left, right in ((dy[:, 1:], w[1:]), (dy, w.new_empty(264, 200).mT), (dy.mT[:200].mT, w)):
-        told = hidden_gradient.describe(bound, frozenset(), left, right, made)
-        assert (told is None) == (
-            left.stride(1) != 1 or left.data_ptr() % 16 != 0 or right is not w
-        )
+    assert hidden_gradient.describe(bound, frozenset(), dy, w, made) is not None
+    for left, right in ((dy[:, 1:], w[1:]), (dy, w.new_empty(264, 200).mT)):
+        assert hidden_gradient.describe(bound, frozenset(), left, right, made) is None
     twice = fo.MLP(hidden=[fo.Bias("b"), gelu(), fo.Bias("b")])
     bound = twice.epilogues[0].bind(z, {"b": z[0]})
     assert hidden_gradient.describe(bound, frozenset({"b"}), dy, w, made) is None
@@ -202,11 +200,8 @@ class TestOnAGpu:
         for tiling in TILINGS:
             with forced(tiling):
                 for _ in range(2):
-                    poison = [
-                        torch.full((4999, 2056), torch.nan, dtype=torch.float16, device="cuda")
-                    ]
-                    poison += [torch.full((8 << 20,), torch.nan, device="cuda") for _ in range(2)]
-                    del poison
+                    for size in ((4999, 2056), (8 << 20,)):
+                        torch.full(size, torch.nan, dtype=torch.float16, device="cuda")
                     runs.append(gradients(op, factors, operands, dy, generator=(7, 8)))
         for first, second in (runs[:2], runs[2:]):
             assert all(same_bits(first[name], second[name]) for name in first)
