@@ -142,7 +142,8 @@ def gradients(op, factors, operands, dy, **options):
         if isinstance(one, torch.Tensor)
     }
     all_of = {**given, **leaves}
-    y = op(*(all_of.pop(name) for name in op.inputs), **all_of, **options)
+    first = [all_of.pop(name) for name in op.inputs]
+    y = op(*first, **all_of, **options)
     return dict(zip(leaves, torch.autograd.grad(y, [*leaves.values()], dy), strict=True))
 
 
@@ -232,7 +233,7 @@ class TestOnAGpu:
         def step():
             with torch.autocast("cuda", torch.bfloat16), forced("Together"):
                 y = op(*leaves, b1=bias, **operands)
-            return torch.autograd.grad(y.float().square().mean(), [*leaves, bias])
+                return torch.autograd.grad(y.float().square().mean(), [*leaves, bias])
 
         side = torch.cuda.Stream()
         with torch.cuda.stream(side):

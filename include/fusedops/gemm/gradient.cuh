@@ -67,8 +67,9 @@ struct TileSum<OfTile<kFunctor, kOperand, View>> {
   template <class Target, class Row>
   __device__ __forceinline__ void add(const Target&, const float (&gradient)[kPack], const Row&,
                                       int64_t, bool is_new) {
+    if (!is_new) return;
     FUSEDOPS_UNROLL
-    for (int i = 0; i < kPack; ++i) at[i] += is_new ? gradient[i] : 0;
+    for (int i = 0; i < kPack; ++i) at[i] += gradient[i];
   }
   /// By all lanes of a warp, kLanes of which have a row.
   template <int kLanes, class Target>
