@@ -14,7 +14,9 @@ from fusedops.generate.product import TILINGS
 from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
 from fusedops.jit import nvrtc
-from fusedops.product import hidden_gradient
+from fusedops.prebuild.build_all import variants
+from fusedops.prebuild.signature import Signature
+from fusedops.product import hidden_gradient, recorded
 from fusedops.testing import check, last_schedule
 
 
@@ -154,6 +156,42 @@ def test_a_second_derivative_is_refused(device):
     (dx,) = torch.autograd.grad(y, [x], randn(*y.shape, device=device), create_graph=True)
     with raises(fo.UnsupportedError, "first derivative only"):
         dx.sum().backward()
+
+
+class TestRecorded:
+    def test_a_run_on_a_cpu_names_the_kernels_of_a_gpu(self, tmp_path, monkeypatch):
+        file = tmp_path / "calls.jsonl"
+        monkeypatch.setenv("FUSEDOPS_RECORD", str(file))
+        monkeypatch.setattr(recorded, "_noted", set())
+        monkeypatch.setattr("fusedops.prebuild.recording._seen", set())
+        op, factors, operands = case("dropout", shape=(1024,), h=2112, n=64, k=8)
+        dy = randn(1024, 64, dtype=torch.float16)
+        for _ in range(2):
+            gradients(op, factors, operands, dy)
+        every = [Signature.parse(line) for line in file.read_text().splitlines()]
+        (one,) = [each for each in every if each.factors and each.wanted]
+        assert not one.backward
+        assert one.factors == {"x": "float16:1024,64", "w": "float16:64,2112"}
+        assert one.wanted == ("b1", "x")
+        assert str(Signature.parse(str(one))) == str(one)
+        training, sums, evaluation = recorded.variants([one], HOPPER)
+        assert [training.entry, sums.entry, evaluation.entry] == [
+            "product_gradient",
+            "sums",
+            "product_gradient",
+        ]
+        assert "Dropout<" in training.source
+        assert "Dropout<" not in evaluation.source
+        assert not recorded.variants([one], Target.named("sm_100"))
+        assert variants([one], HOPPER), "what two kernels need"
+
+
+def test_what_explain_says():
+    op, (x, w1, w2), operands = case("gelu", shape=(4,))
+    told = op.explain(x, w1.requires_grad_(), w2.requires_grad_(), **operands)
+    assert told.backward.tiling is None
+    assert "made again from z in the backward pass, by a kernel that moves" in str(told)
+    assert "one kernel for both needs sm_90" in str(told)
 
 
 @pytest.mark.gpu

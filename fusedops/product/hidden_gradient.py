@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +28,7 @@ from fusedops.generate.product import THREADS, ProductTiling, write_factors
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import STORAGE, Number, Part, View, contiguous, part_of, view_of
+from fusedops.map import Map
 from fusedops.product.choice import Choice
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import matrix_of
@@ -41,7 +42,14 @@ from fusedops.run.reading import USUAL, is_shared, padded, rank_of
 from fusedops.run.second_stage import SecondStage, second_stage
 from fusedops.schedule.row_partition import Sharing, sharing
 
-__all__ = ["HiddenGradient", "chosen", "describe", "may_fuse"]
+__all__ = [
+    "HiddenGradient",
+    "chosen",
+    "describe",
+    "explained",
+    "gradient_variants",
+    "may_fuse",
+]
 
 
 class Described(NamedTuple):
@@ -62,13 +70,13 @@ class Described(NamedTuple):
     sums: Variant | None
 
 
-def may_fuse(epilogue: Epilogue) -> bool:
+def may_fuse(epilogue: Map) -> bool:
     """Whether a tile of a product can go back through the functors: no output, none masked."""
     return able(epilogue) and not epilogue.store and len(epilogue.outputs) == 1
 
 
 def chosen(
-    epilogue: Epilogue,
+    epilogue: Map,
     dy: Tensor,
     w: Tensor,
     arguments: Mapping[str, Any],
@@ -295,6 +303,44 @@ def describe(
         entry="sums",
     )
     return Described(variant, write, outputs, stage, sums)
+
+
+def gradient_variants(
+    bound: Bound,
+    wanted: frozenset[str],
+    dy: Tensor,
+    w: Tensor,
+    arguments: Mapping[str, Any],
+    target: Target,
+) -> Iterator[Variant]:
+    """The kernels of a call on a target, if one multiplies there; as `describe` and `chosen`."""
+    tiling = chosen(bound.op, dy, w, arguments, target).tiling  # type: ignore[arg-type]
+    told = None if tiling is None else describe(bound, wanted, dy, w, tiling)
+    if told is not None:
+        yield from [told.variant] if told.sums is None else [told.variant, told.sums]
+
+
+def explained(
+    epilogue: Epilogue,
+    wanted: frozenset[str],
+    dy: Tensor,
+    w: Tensor,
+    z: Tensor,
+    arguments: Mapping[str, Any],
+) -> Choice:
+    """How a call is run, and why, strides and alignment included; nothing is built."""
+    choice = chosen(epilogue, dy, w, arguments)
+    if choice.tiling is None:
+        return choice
+    if epilogue.lacking(dict(arguments)):
+        return Choice(None, "one kernel for both leaves out no operand")
+    if describe(epilogue.bind(z, dict(arguments)), wanted, dy, w, choice.tiling) is None:
+        return Choice(
+            None,
+            "one kernel for both reads w by bulk copies, from rows that begin at multiples of 16 "
+            "bytes, and adds up gradients of operands that all rows share, not of these",
+        )
+    return choice
 
 
 def _can_add(share: Sharing, rows: int) -> bool:

@@ -26,7 +26,7 @@ from fusedops.product.factors import (
     wrong_weight,
 )
 from fusedops.product.fused import as_multiplied
-from fusedops.product.hidden_gradient import HiddenGradient
+from fusedops.product.hidden_gradient import HiddenGradient, explained
 from fusedops.product.linear import Linear
 from fusedops.product.pair import PairExplanation, explain_pair
 from fusedops.product.remade import hidden_and_product, linear_of_remade
@@ -42,13 +42,18 @@ class MLP(ProductOp):
     A call is ``op(x, w1, w2, **operands, **options)``: x of shape (..., K), w1 of shape (H, K) and
     w2 of shape (N, H), weights as of `torch.nn.Linear`. Operands belong to the chain that names
     them and broadcast against its product; a name in both is one operand. Outputs, gradients and
-    options are those of two `Linear`, and so are all bits: dropouts of `hidden` are drawn before
-    those of `store`, and of a given (seed, offset) the slots of `store` follow those of `hidden`.
+    options are those of two `Linear`, and so are the bits of outputs: dropouts of `hidden` are
+    drawn before those of `store`, and of a given (seed, offset) the slots of `store` follow those
+    of `hidden`.
 
     Between forward and backward pass a block holds two tensors of (..., H) if its layers are called
     one after the other: the product x @ w1.T and what `hidden` makes of it. Where the gradient of
-    `hidden` reads the product, this op keeps that alone, and one kernel makes the other again for
-    the gradient of w2. In compiled code torch decides what is kept.
+    `hidden` reads the product, this op keeps that alone, and makes the other again for the gradient
+    of w2. On sm_90, in 16 bits, one kernel does this and all that stands between the products of
+    the backward pass, where that was measured to be faster: it multiplies by w2, goes back through
+    `hidden` in its epilogue, and adds up the gradients of operands that all rows share, tile by
+    tile in a fixed order (docs/gemm.md). `explain` says which. In compiled code torch decides what
+    is kept.
 
     Args:
         hidden: The functors after the first product, in order: bias and activation, as a rule.
@@ -148,7 +153,13 @@ class MLP(ProductOp):
             explain_product(self._first, x, w1, first),
             explain_product(self._second, h, w2, second),
         )
-        return explain_pair(self, *reports, remade=self._remakes(x, w1, w2, first))
+        backward = None
+        if self._remakes(x, w1, w2, first):
+            dy = h.new_empty(*h.shape[:-1], w2.shape[0])
+            wanted = frozenset(key for key, one in first.items() if wants_gradient((one,)))
+            w2 = w2 if w2.dtype is h.dtype else torch.empty_like(w2, dtype=h.dtype)
+            backward = explained(self.epilogues[0], wanted, dy, w2, h.detach(), first)
+        return explain_pair(self, *reports, backward)
 
     def check(self, x: Any, w1: Any, w2: Any) -> None:
         """Raise TypeError or ValueError for factors that do not fit."""

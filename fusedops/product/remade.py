@@ -16,8 +16,10 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional
 
+from fusedops.jit import env
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.hidden_gradient import HiddenGradient
+from fusedops.product.recorded import record_gradient
 from fusedops.run.autograd import only_once
 
 __all__ = ["hidden_and_product", "linear_of_remade"]
@@ -127,6 +129,8 @@ def _backward(
     arguments = {**dict(zip(names, tensors, strict=True)), **others}
     wanted = [name for name, need in zip(names, of_tensors, strict=True) if need]
     by_one = gradient(frozenset(wanted))
+    if env.record_file() is not None:
+        record_gradient(epilogue, frozenset(wanted), dy, w, z, arguments)
     if (found := by_one(dy, w, z, arguments)) is not None:
         dz, h, *values = found
         of_names = dict(zip(by_one.names, values, strict=True))
