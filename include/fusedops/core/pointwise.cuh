@@ -47,6 +47,16 @@ FUSEDOPS_HD float exp(float x) {
 
 FUSEDOPS_HD double exp(double x) { return fusedops::exponential(x); }
 
+/// x / c for a constant c with a normal reciprocal, by which a GPU multiplies, as torch does there.
+template <class T>
+FUSEDOPS_HD T over(T x, T c) {
+#if defined(FUSEDOPS_ON_DEVICE)
+  return x * (T(1) / c);
+#else
+  return x / c;
+#endif
+}
+
 template <class T>
 FUSEDOPS_HD T rsqrt(T x) {
   return reciprocal_sqrt(x);
