@@ -30,14 +30,14 @@ __device__ __forceinline__ void unrolled(const F& f) {
   if constexpr (kFirst + 1 < kCount) unrolled<kCount, kFirst + 1>(f);
 }
 
-/// kPacks packs of a thread.
+/// kPacks packs of a thread, below each other.
 template <class Index, int kPacks>
 struct Packs {
   using Row = Index;
   static constexpr int kCount = kPacks;
   float values[kPacks][kPack];
   Index rows[kPacks];
-  int64_t cols[kPacks];
+  int64_t col;
   OperandsAhead operands[kPacks];
 
   /// Issues the reads of the operands.
@@ -48,7 +48,7 @@ struct Packs {
       float none[kPack];
       FUSEDOPS_UNROLL
       for (int i = 0; i < kPack; ++i) none[i] = 0;
-      chain.values(none, AheadRow<Index, true>(rows[p], operands[p]), cols[p]);
+      chain.values(none, AheadRow<Index, true>(rows[p], operands[p]), col);
     }
   }
   /// Runs the STORE.
@@ -59,7 +59,7 @@ struct Packs {
     for (int p = 0; p < kPacks; ++p) read[p] = 0;
     through(to.chain, read);
     FUSEDOPS_UNROLL
-    for (int p = 0; p < kPacks; ++p) to.target.write(values[p], rows[p], cols[p]);
+    for (int p = 0; p < kPacks; ++p) to.target.write(values[p], rows[p], col);
   }
 
  private:
@@ -69,7 +69,7 @@ struct Packs {
     FUSEDOPS_UNROLL
     for (int p = 0; p < kPacks; ++p) {
       const AheadRow<Index, false> row(rows[p], operands[p], read[p]);
-      chain.first(values[p], detail::row_for<F>(row), cols[p]);
+      chain.first(values[p], detail::row_for<F>(row), col);
       read[p] = row.next;
     }
     through(chain.rest, read);

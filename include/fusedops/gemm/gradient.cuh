@@ -170,7 +170,7 @@ struct Backward {
       FUSEDOPS_UNROLL
       for (int i = 0; i < kPack; ++i) none[i] = 0;
       back(none, AheadRow<typename PacksT::Row, true>(packs.rows[p], packs.operands[p]),
-           packs.cols[p], false);
+           packs.col, false);
     }
   }
   template <class PacksT>
@@ -178,12 +178,12 @@ struct Backward {
     FUSEDOPS_UNROLL
     for (int p = 0; p < PacksT::kCount; ++p) {
       const AheadRow<typename PacksT::Row, false> row(packs.rows[p], packs.operands[p]);
-      back(packs.values[p], row, packs.cols[p], static_cast<int64_t>(packs.rows[p]) >= new_row);
+      back(packs.values[p], row, packs.col, static_cast<int64_t>(packs.rows[p]) >= new_row);
     }
-    col = packs.cols[0];
+    col = packs.col;
     FUSEDOPS_UNROLL
     for (int p = 0; p < PacksT::kCount; ++p) {
-      to.write(packs.values[p], packs.rows[p], packs.cols[p]);
+      to.write(packs.values[p], packs.rows[p], packs.col);
     }
   }
   /// After the last pack of a tile; kLanes have a row.

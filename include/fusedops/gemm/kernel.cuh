@@ -101,8 +101,8 @@ __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, 
     for (int i = 0; i < kPacks; ++i) {
       const int r = (first + i) * Sums::kRowsAtOnce;  // beyond 16, those of the other 64 rows
       next.rows[i] = rows.index(row + r + r / 16 * 48);
-      next.cols[i] = col;
     }
+    next.col = col;
     epilogue.issue(next);
   };
   int t = blockIdx.x / 2;
