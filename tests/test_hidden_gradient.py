@@ -194,6 +194,17 @@ def test_what_explain_says():
     assert "one kernel for both needs sm_90" in str(told)
 
 
+def test_nothing_is_filled_with_zeros(device):
+    """As torch would for the hidden tensor, to which no gradient goes back by itself."""
+    op, factors, operands = case("gelu", torch.float32, device, shape=(32,), n=8, h=64, k=8)
+    y = op(*(one.requires_grad_() for one in factors), **operands)
+    with torch.profiler.profile(record_shapes=True) as profile:
+        torch.autograd.grad(y, factors, randn(32, 8, device=device))
+    made = [(one.key, one.input_shapes) for one in profile.key_averages(group_by_input_shape=True)]
+    assert [name for name, _ in made if name == "aten::mm"], "nothing was recorded"
+    assert not [one for one in made if one[0] in ("aten::zeros", "aten::zero_", "aten::fill_")]
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(
     torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0),

@@ -80,10 +80,11 @@ class _Product(torch.autograd.Function):
         _, of_x, of_w = ctx.needs_input_grad
         ctx.save_for_backward(x if of_w else None, w if of_x else None)
         ctx.mark_non_differentiable(h)
+        ctx.set_materialize_grads(False)  # or zeros of h's size would be made for it
         return z, h
 
     @staticmethod
-    def backward(ctx: Any, dz: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dz: Tensor, _: None) -> tuple[Tensor | None, ...]:
         x, w = ctx.saved_tensors
         dx = None if w is None else dz @ w
         return None, dx, None if x is None else _of_weight(dz, x)

@@ -280,7 +280,8 @@ FUSEDOPS_HD T gelu_tanh_backward(T g, T x) {
 FUSEDOPS_HD float gelu_tanh_backward(float g, float x) {
   const float power = gelu_tanh_power(x);
   const float gate = reciprocal_estimate(1.f + power);
-  const float rest = fminf(power, 1e30f) * gate;  // 1 - gate, which is lost where the gate is nearly 1
+  const float rest =
+      fminf(power, 1e30f) * gate;  // 1 - gate, which is lost where the gate is nearly 1
   const float slope = ::fmaf(x * x, 0.21406444f, 1.5957691f);
   return g * ::fmaf(x * gate * rest, slope, gate);
 }

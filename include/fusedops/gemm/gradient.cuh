@@ -152,7 +152,8 @@ struct Backward {
   int new_row = 0, part = 0;
   int64_t col = 0;
 
-  __device__ __forceinline__ Backward(const LoadT& of, const To& gradient, const TargetList& targets)
+  __device__ __forceinline__ Backward(const LoadT& of, const To& gradient,
+                                      const TargetList& targets)
       : load(of), to(gradient), sums(targets) {}
 
   /// Before the nth warp's packs of a tile.
@@ -169,8 +170,8 @@ struct Backward {
       float none[kPack];
       FUSEDOPS_UNROLL
       for (int i = 0; i < kPack; ++i) none[i] = 0;
-      back(none, AheadRow<typename PacksT::Row, true>(packs.rows[p], packs.operands[p]),
-           packs.col, false);
+      back(none, AheadRow<typename PacksT::Row, true>(packs.rows[p], packs.operands[p]), packs.col,
+           false);
     }
   }
   template <class PacksT>

@@ -150,8 +150,8 @@ __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, 
 /// next column.
 template <class Tiling, class Epilogue, class Rows>
 __device__ __forceinline__ void product_kernel(const TensorMap& x, const TensorMap& w,
-                                               const Epilogue& epilogue, const Rows& rows, int64_t n,
-                                               int64_t k, int64_t group) {
+                                               const Epilogue& epilogue, const Rows& rows,
+                                               int64_t n, int64_t k, int64_t group) {
   extern __shared__ __align__(16) char memory[];
   typename Tiling::Ring ring(memory);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);

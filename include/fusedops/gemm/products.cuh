@@ -15,7 +15,8 @@ namespace gemm {
 /// A tile of a product of two matrices of T, with 16 bits; what the kernels are compiled for.
 ///
 /// kTileM, kTileN: rows of x and of w. kInTurns: whether a warpgroup has a tile alone, or half of one.
-template <class T_, int kTileM_, int kTileN_, int kStages_, bool kInTurns_, int kPacks_, Major kMajor>
+template <class T_, int kTileM_, int kTileN_, int kStages_, bool kInTurns_, int kPacks_,
+          Major kMajor>
 struct Tiling {
   using T = T_;
   static constexpr int kTileM = kTileM_, kTileN = kTileN_, kStages = kStages_;

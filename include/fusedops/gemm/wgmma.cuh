@@ -61,15 +61,17 @@ __device__ __forceinline__ uint64_t wgmma_tile(uint32_t shared) {
   "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, " \
   "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, " \
   "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define FUSEDOPS_WGMMA(type, transposed)                                                          \
-  asm volatile(                                                                                   \
-      "{\n"                                                                                       \
-      ".reg .pred adds;\n"                                                                        \
-      "setp.ne.b32 adds, %66, 0;\n"                                                               \
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" FUSEDOPS_SUMS_64 "}, %64, " \
-      "%65, adds, 1, 1, 0, " transposed ";\n"                                                     \
-      "}\n"                                                                                       \
-      : FUSEDOPS_SUM_32(0), FUSEDOPS_SUM_32(32)                                                   \
+#define FUSEDOPS_WGMMA(type, transposed)                                                 \
+  asm volatile(                                                                          \
+      "{\n"                                                                              \
+      ".reg .pred adds;\n"                                                               \
+      "setp.ne.b32 adds, %66, 0;\n"                                                      \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" FUSEDOPS_SUMS_64 \
+      "}, %64, "                                                                         \
+      "%65, adds, 1, 1, 0, " transposed                                                  \
+      ";\n"                                                                              \
+      "}\n"                                                                              \
+      : FUSEDOPS_SUM_32(0), FUSEDOPS_SUM_32(32)                                          \
       : "l"(a), "l"(b), "r"(int(adds)))
 
 /// sum += a @ b.T, or sum = a @ b.T where `adds` is false, for a tile b of 128 rows; those of an
