@@ -21,6 +21,11 @@ def softcap(x, cap):
     return cap * torch.tanh(x / cap)
 
 
+@fo.functor
+def snake(x, a):
+    return x + torch.sin(a * x) ** 2 / a
+
+
 class Mistaken(fo.Scale):
     """In torch it is something else: what it is in C++ is then wrong."""
 
@@ -256,3 +261,26 @@ def test_a_derivative_whose_terms_cancel(of, device):
     # The slope's terms are of size 0.2, each known to a few roundings: no more is allowed.
     allowed = comparison._first.want[f"gradient of {'x' if of == 'value' else 'g'}"]
     assert allowed.allowed(x.dtype).max() <= 20 * torch.finfo(x.dtype).eps
+
+
+@pytest.mark.parametrize(
+    "op", [fo.Softmax(store=[softcap("a")]), fo.RMSNorm(store=[snake("a")])], ids=repr
+)
+def test_terms_cancel_in_functors_of_ones_own(op, device):
+    """Of a number a column, whose gradient has too few rows to show the error of its chain."""
+    for seed in range(2):
+        x = randn(4, 100, device=device, seed=seed)
+        a = torch.rand(100, generator=torch.Generator().manual_seed(seed)).to(device) + 0.5
+        check(op, x, a=a)
+
+
+def test_no_more_is_allowed_than_roundings_of_the_terms(device):
+    """Both terms of tanh(u) - u / cosh(u)^2 are near u where u is small."""
+    x = torch.logspace(-4, -1, 61, device=device)[:, None]
+    op, cap = fo.Map(load=[softcap("cap")]), torch.ones(61, 1, device=device)
+    comparison = Comparison(op, x, cap=cap)
+    assert max(one.share for one in comparison.again()) <= 1
+    want = comparison._first.want["gradient of cap"]
+    u = x.double()
+    upstream = (want.value / (torch.tanh(u) - u / torch.cosh(u) ** 2)).abs()
+    assert (want.allowed(x.dtype) <= 20 * torch.finfo(x.dtype).eps * upstream * u).all()

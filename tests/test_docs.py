@@ -312,3 +312,11 @@ def test_the_words_of_the_glossary_are_in_use():
     assert len({*headwords()}) > 50
     for word in headwords():
         assert re.search(rf"\b{word}", text, re.IGNORECASE), word
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.name)
+def test_tables_are_whole(page):
+    """A row after a blank line is no row of the table above it, but text."""
+    lines = ["", *page.read_text(encoding="utf-8").splitlines(), ""]
+    heads = [n for n, line in enumerate(lines) if line.startswith("|") and not lines[n - 1].strip()]
+    assert [lines[n] for n in heads if not lines[n + 1].startswith("| ---")] == []

@@ -217,7 +217,7 @@ def test_refusals(device):
         (ValueError, ("w must have shape (N, 40)",), lambda: BIAS(x, w[0])),
         (ValueError, ("x must have shape", "x[None]"), lambda: BIAS(x[0, 0, 0], w)),
         (TypeError, ("w must have x's dtype", "autocast"), lambda: BIAS(x, w.half())),
-        (TypeError, ("w must be a torch.Tensor",), lambda: BIAS(x, w=w)),
+        (TypeError, ("w is given by position", "op(x, w, ...)"), lambda: BIAS(x, w=w)),
         (TypeError, ("x must be floating point",), lambda: fo.Linear()(x.long(), w.long())),
         (TypeError, ("'bb'", "did you mean 'b'"), lambda: BIAS(x, w, bb=operands["b"])),
         (TypeError, ("operand 'b' is missing",), lambda: BIAS(x, w)),

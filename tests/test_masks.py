@@ -7,6 +7,8 @@ import torch
 from cases import declare, forced, randn, thorough, verify
 from references import Chain
 
+import fusedops as fo
+
 SHAPE = (2, 3, 7, 37)
 
 #: Whatever may lie under a mask.
@@ -310,3 +312,27 @@ def test_a_stream_is_saved_under_the_mask_as_well(op, columns, scheduled):
     verify(Chain(op, steps), x, {"r": r, "n": columns // 2}, schedule=schedule)
     steps = (("window", 2, 1, "bottom-right", 0), ("residual", "r", 1.0, "stream"))
     verify(Chain(op, steps), x, {"r": r}, schedule=schedule)
+
+
+@pytest.mark.parametrize("dim", [-1, 0])
+@pytest.mark.parametrize(
+    "step",
+    [
+        fo.Causal(offset=2),
+        fo.Causal("bottom-right"),
+        fo.Window(1, 3),
+        fo.Alibi("slopes", offset=4),
+    ],
+    ids=repr,
+)
+def test_an_x_of_one_dimension_is_one_query(step, dim, device):
+    """In `unfused` as well, whose results have x's shape and not that of a matrix."""
+    op = fo.Softmax(load=[step], lse=True)
+    x = randn(9, device=device)
+    given = {"slopes": 0.5} if isinstance(step, fo.Alibi) else {}
+    row = op.unfused(x[None], **given)
+    for call in (op, op.unfused):
+        got = call(x, dim=dim, **given)
+        assert (got.y.shape, got.lse.shape) == ((9,), ())
+        torch.testing.assert_close(got.y, row.y[0])
+        torch.testing.assert_close(got.lse, row.lse[0])

@@ -180,7 +180,7 @@ def test_refusals(device):
     for kind, parts, call in (
         (ValueError, ("w1 must have shape (N, 16)", "w1.mT"), lambda: PLAIN(x, w1.mT, w2, **given)),
         (ValueError, ("w2 must have shape (N, 40)", "w1 of"), lambda: PLAIN(x, w1, w1, **given)),
-        (TypeError, ("w2 must be a torch.Tensor",), lambda: PLAIN(x, w1, **given)),
+        (TypeError, ("w2 is missing", "op(x, w1, w2, ...)"), lambda: PLAIN(x, w1, **given)),
         (TypeError, ("w2 must have x's dtype",), lambda: PLAIN(x, w1, w2.half(), **given)),
         (TypeError, ("'b3'", "takes 'b1', 'b2'"), lambda: PLAIN(x, w1, w2, b3=b1, **given)),
         (TypeError, ("'b2' is missing",), lambda: PLAIN(x, w1, w2, b1=b1)),

@@ -63,6 +63,11 @@ class OwnLayerNorm(nn.Module):
         return self.weight * ((x - u) / torch.sqrt(s + self.variance_epsilon)) + self.bias
 
 
+class Twice(nn.RMSNorm):
+    def forward(self, x):
+        return super().forward(x) * 2
+
+
 class BertOutput(nn.Module):
     def __init__(self, dim=DIM, p=0.1, inner=8, eps=1e-12):
         super().__init__()
@@ -566,3 +571,9 @@ def test_an_import_brings_none_of_it(tmp_path):
         "assert 'transformers' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+
+
+def test_a_class_derived_from_torchs_is_listed_by_any_name():
+    report = fo.patch(nn.Sequential(Twice(DIM, eps=1e-6), nn.PReLU(DIM)))
+    assert [(place.name, place.cls) for place in report.left] == [("0", "Twice")]
+    assert "computes something else" in report.left[0].reason

@@ -160,6 +160,8 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
     op, operands = op.given(operands)
     if not isinstance(x, Tensor):
         cure = "make one, for example with torch.as_tensor(x)"
+        if x is None or isinstance(x, (str, bytes)):
+            cure = "a call is op(x, ...), the tensor by position, operands and options by name"
         if isinstance(x, torch.fx.Proxy):
             cure = (
                 "torch.fx.symbolic_trace knows neither shapes nor dtypes: trace with "

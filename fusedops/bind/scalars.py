@@ -150,17 +150,9 @@ def read_number(name: str, key: str, role: Role, value: Any) -> float:
         or isinstance(value, bool)
         or not isinstance(value, numbers.Real)
     ):
-        cure = f"; make a tensor with torch.as_tensor({key})" if hasattr(value, "__len__") else ""
-        if role is Role.PROBABILITY:  # which is no tensor
-            cure = f"; use {key}[0], one number" if isinstance(value, (list, tuple)) else ""
-        if isinstance(value, (str, bytes)):
-            cure = f"; use float({key})"
-            if role in (Role.COUNT, Role.INTEGER):
-                cure = f"; use int({key})"
-            elif role not in (Role.VALUE, Role.ROW, Role.PROBABILITY):
-                cure = "; text is no tensor"
         raise TypeError(
-            f"{name}: operand {key!r} must be {role.value}, got {type(value).__name__}{cure}"
+            f"{name}: operand {key!r} must be {role.value}, got {type(value).__name__}"
+            f"{_cure(key, role, value)}"
         )
     if role in (Role.COUNT, Role.INTEGER):
         if not isinstance(value, numbers.Integral):
@@ -179,3 +171,23 @@ def read_number(name: str, key: str, role: Role, value: Any) -> float:
         raise ValueError(
             f"{name}: operand {key!r} must fit a double, got {shortened(value)}"
         ) from None
+
+
+def _cure(key: str, role: Role, value: Any) -> str:
+    """What to write in place of a value that is no number of this role, where something is near."""
+    floats = role in (Role.VALUE, Role.ROW, Role.PROBABILITY)
+    counts = role in (Role.COUNT, Role.INTEGER)
+    if isinstance(value, (str, bytes)):
+        return f"; use {'float' if floats else 'int'}({key})" if floats or counts else _TEXT
+    if role is Role.PROBABILITY and isinstance(value, (list, tuple)):  # which is no tensor
+        return f"; use {key}[0], one number"
+    if hasattr(value, "__len__"):
+        return "" if role is Role.PROBABILITY else f"; make a tensor with torch.as_tensor({key})"
+    if isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real):
+        return f"; take what is real of it: {key}.real or abs({key})"
+    if isinstance(value, bool) and (floats or counts):
+        return f"; use {'float' if floats else 'int'}({key})"
+    return f"; make a tensor with torch.tensor({key})" if isinstance(value, numbers.Real) else ""
+
+
+_TEXT = "; text is no tensor"

@@ -198,7 +198,22 @@ def functors_of(
 
 def _check_traits(functor: Functor) -> None:
     """Raise TypeError or ValueError where a functor's traits do not fit its operands."""
-    kind, roles = type(functor).__name__, {one.name: one.role for one in functor.operands()}
+    kind, operands = type(functor).__name__, functor.operands()
+    odd = not isinstance(operands, (tuple, list))
+    if odd or not all(isinstance(one, Operand) for one in operands):
+        raise TypeError(
+            f"{kind}: operands() must return a tuple of Operand, got {shortened(operands)}; write "
+            "(Operand(self.name, Role.VALUE),), say"
+        )
+    roles = {one.name: one.role for one in operands}
+    foreign = [name for name in functor.gradients() if name is not None and name not in roles]
+    if foreign:
+        raise ValueError(
+            f"{kind}: gradients() names {foreign[0]!r}, but its operands are {[*roles]}; name one "
+            "of them, or None for a number of the sink without a gradient"
+        )
+    if type(functor).headers is not Functor.headers:
+        _check_headers(kind, functor.headers)
     stream, draws = functor.saves, functor.draws
     if stream is not None:
         check_stream(functor, "saves", stream.name)
@@ -213,6 +228,21 @@ def _check_traits(functor: Functor) -> None:
             f"{kind}: draws is {draws!r}, but its operands of Role.PROBABILITY are {drawing}; a "
             "functor that draws has one such operand and returns its name from draws"
         )
+
+
+def _check_headers(kind: str, headers: Any) -> None:
+    """Raise TypeError or ValueError unless these are paths below include/fusedops/."""
+    if isinstance(headers, str):
+        raise TypeError(
+            f"{kind}: headers must be a tuple of paths, got {headers!r}; write headers = "
+            f"({headers!r},)"
+        )
+    for path in headers:
+        if path.startswith("fusedops/"):
+            raise ValueError(
+                f"{kind}: headers are paths below include/fusedops/, got {path!r}; write "
+                f"{path.removeprefix('fusedops/')!r}"
+            )
 
 
 def _of_row(op: Declaration, given: Any) -> str:

@@ -13,19 +13,18 @@ import shlex
 import textwrap
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from fusedops.errors import shortened
 from fusedops.exporting import cuda, host, text
 from fusedops.exporting.call import exported_call, gradient_of
 from fusedops.exporting.passes import Pass, backward_pass, forward_pass
 from fusedops.exporting.target import command, target_of
 from fusedops.generate.target import Target
+from fusedops.row_op import RowOp
 from fusedops.version import __version__
-
-if TYPE_CHECKING:
-    from fusedops.row_op import RowOp
 
 __all__ = ["Exported", "export"]
 
@@ -93,6 +92,16 @@ def export(
         UnsupportedError: No kernel does it alone: what is given has to be copied first, or a
             gradient would be left for the caller to sum.
     """
+    if not isinstance(op, RowOp):
+        raise TypeError(
+            f"export: op must be a fused op, such as Softmax(), got {shortened(op)}"
+            + ("; that of a module of fusedops.nn is module.op()" if hasattr(op, "op") else "")
+        )
+    if not isinstance(x, Tensor):
+        raise TypeError(
+            f"export: x must be a torch.Tensor, got {type(x).__name__}; make an example with "
+            "torch.empty(sizes, device='meta'), which needs no memory"
+        )
     for key in _OPTIONS:
         if key in op.slots:
             raise TypeError(

@@ -53,8 +53,12 @@ def check_name(functor: object, field: str, name: object) -> None:
 
 def check_stream(functor: object, field: str, name: object) -> None:
     """Raise TypeError or ValueError if a saved stream cannot have this name."""
+    if not isinstance(name, str):
+        raise TypeError(
+            f"{type(functor).__name__}: {field} names an output of the call and must be a string, "
+            f"got {shortened(name)}; write {field}='stream', say"
+        )
     check_name(functor, field, name)
-    name = str(name)
     if name.startswith("_") or hasattr(tuple, name):
         raise ValueError(
             f"{type(functor).__name__}: {field} names a field of the result, a named tuple, so it "

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from fusedops.errors import IN_COMPILED_CODE, UnsupportedError
+from fusedops.errors import IN_COMPILED_CODE, UnsupportedError, shortened
 from fusedops.functors.base import Functor, Operand, Reads, Role
 from fusedops.functors.definition import VALUE, Definition, define
 from fusedops.functors.fields import check_name
@@ -23,7 +24,7 @@ from fusedops.functors.trace import Traced, trace, with_positions
 if TYPE_CHECKING:
     from fusedops.functors.protocols import Chain, Writer
 
-__all__ = ["UserFunctor", "functor"]
+__all__ = ["UserFunctor", "functor", "made_into_functor"]
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
@@ -39,6 +40,7 @@ class UserFunctor(Functor):
     _made: Definition = dataclasses.field(compare=False)
     _traced: Traced = dataclasses.field(compare=False)
     header: ClassVar[str] = "core/pointwise.cuh"
+    cancels: ClassVar[bool] = True  # nobody knows of a function of the user's own that it does not
     #: Its meaning in torch: the value, then the operands.
     function: ClassVar[Callable[..., Tensor] | None]
     parameters: ClassVar[inspect.Signature]
@@ -297,7 +299,10 @@ def _functor(function: Callable[..., Tensor], integers: Sequence[str]) -> type[U
     if torch.compiler.is_dynamo_compiling():
         raise UnsupportedError(f"functor: {IN_COMPILED_CODE}")
     if not inspect.isfunction(function):
-        raise TypeError(f"functor: it decorates a Python function, got {function!r}")
+        raise TypeError(
+            f"functor: it decorates a Python function, got {shortened(function)}; "
+            f"{made_into_functor(function)}"
+        )
     every = list(inspect.signature(function).parameters.values())
     plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
     if not every or any(one.kind not in plain for one in every):
@@ -320,3 +325,17 @@ def _functor(function: Callable[..., Tensor], integers: Sequence[str]) -> type[U
     }
     parameters = inspect.Signature(every[1:])
     return make_class(function.__name__, UserFunctor, parameters, function.__module__, attributes)
+
+
+def made_into_functor(given: Any) -> str:
+    """The cure for an activation that is no functor: its name, or a function or module of torch."""
+    own = inspect.isfunction(given) and not given.__module__.startswith("torch.")
+    if own and given.__name__.isidentifier():
+        return f"write '@fusedops.functor' above it, and pass {given.__name__}()"
+    name = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
+    known = name.lower() if hasattr(functional, name.lower()) else ""
+    call = f"torch.nn.functional.{known}(v)" if known else "..."
+    return (
+        "write a function of the value, with '@fusedops.functor' above it: "
+        f"def {known or 'activation'}(v): return {call}"
+    )

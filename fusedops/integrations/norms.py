@@ -145,7 +145,8 @@ _TORCHS: dict[type[nn.Module], Norm] = {
 def recognise(module: nn.Module) -> Norm | str | None:
     """What a module becomes, or why it is left; None if nothing says that it is a norm."""
     cls = type(module)
-    if not re.search("norm", cls.__name__, re.IGNORECASE) or isinstance(module, Swapped):
+    said = re.search("norm", cls.__name__, re.IGNORECASE) or isinstance(module, tuple(_TORCHS))
+    if not said or isinstance(module, Swapped):
         return None
     if any(True for _ in module.children()):
         # What contains a norm is none; what torch parametrizes is one, and changes it.

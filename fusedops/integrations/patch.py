@@ -110,8 +110,9 @@ def patch(
     Replaced are, each where it stands:
 
     - `torch.nn.LayerNorm`, `torch.nn.RMSNorm` and `torch.nn.GroupNorm`;
-    - a model's own LayerNorm or RMSNorm, ``1 + weight`` included, if its forward computes that: it
-      is run on random data, in float64, and its results and gradients are held to the formula;
+    - a model's own LayerNorm or RMSNorm, ``1 + weight`` included, if its class has "norm" in its
+      name, and its forward computes that: it is run on random data, in float64, and its results
+      and gradients are held to the formula;
     - ``LayerNorm(dropout(dense(x)) + residual)`` in a module of its own, as BERT's, likewise: one
       kernel after the product;
     - the eager attention of a model of transformers, by `fusedops.integrations.transformers`.
@@ -136,7 +137,8 @@ def patch(
     Raises:
         TypeError: model is no module, or skip holds something else.
         ImportError: attention is True, and transformers cannot be imported.
-        ValueError: attention is True, and there is no model of transformers.
+        ValueError: attention is True, and there is no model of transformers; or a name in skip is
+            none of a module.
 
     >>> import torch, fusedops as fo
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8))
@@ -157,6 +159,14 @@ def patch(
     for each in skip:
         if not isinstance(each, (str, type)):
             raise TypeError(f"patch: skip must hold classes and names, got {each!r}")
+    names = [name for name, _ in model.named_modules()]
+    for each in skip:
+        if isinstance(each, str) and not fnmatch.filter(names, each):
+            raise ValueError(
+                f"patch: skip has {each!r}, and no module of the model has that name; names are "
+                "those of named_modules, in which * stands for any characters, as in "
+                f"{'*' + each!r}, and a class is given itself"
+            )
     done = Patch(model)
     for name, module in model.named_modules():
         cls = type(module)

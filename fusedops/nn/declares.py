@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fusedops.bind.operands import FLOATING
+from fusedops.errors import UnsupportedError
 from fusedops.functors.fields import is_finite
 
 __all__ = [
@@ -53,9 +54,18 @@ class Declares(nn.Module):
         self._declare()
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if self._settled and name in self._settings and name in ("p", "p_hidden"):
+            check_probability(type(self).__name__, value, name)
         super().__setattr__(name, value)
         if self._settled and name in self._settings:
             self._declare()
+
+    def __prepare_scriptable__(self) -> Any:
+        """Refuse `torch.jit.script`, which asks for this and compiles no call of an op."""
+        raise UnsupportedError(
+            f"{type(self).__name__}: torch.jit.script cannot compile a fused op; use torch.compile "
+            "or torch.export"
+        )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
@@ -69,10 +79,10 @@ def check_dtype(module: str, dtype: torch.dtype | None) -> None:
         raise TypeError(f"{module}: dtype must be one of {allowed}, got {dtype}")
 
 
-def check_probability(module: str, p: float) -> float:
+def check_probability(module: str, p: float, name: str = "p") -> float:
     """The probability of a dropout; raises ValueError for what is none."""
     if not is_finite(p) or not 0 <= p <= 1:
-        raise ValueError(f"{module}: p must be a probability in [0, 1], got {p!r}")
+        raise ValueError(f"{module}: {name} must be a probability in [0, 1], got {p!r}")
     return float(p)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fusedops import product
 from fusedops.errors import shortened
 from fusedops.functors import Bias, Dropout, Functor, Residual
+from fusedops.functors.user import made_into_functor
 from fusedops.nn.declares import Declares, check_dtype, check_probability, shared
 
 __all__ = ["Linear", "check_activation", "tail"]
@@ -26,8 +27,8 @@ def check_activation(module: str, activation: Functor | None) -> Functor | None:
         )
     if activation is not None and not isinstance(activation, Functor):
         raise TypeError(
-            f"{module}: activation must be a functor or None, got {shortened(activation)}; make "
-            "one of a function by fusedops.functor"
+            f"{module}: activation must be a functor or None, got {shortened(activation)}; "
+            f"{made_into_functor(activation)}"
         )
     if activation is not None and activation.operands():
         names = [operand.name for operand in activation.operands()]

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from fusedops.bind import places
 from fusedops.bind.geometry import mismatch
 from fusedops.declare.assignment import check_assignment
 from fusedops.declare.chains import OPTIONS, functors_of
@@ -44,6 +45,8 @@ class ProductOp(metaclass=ShownToUsers):
 
     #: The tensors that a call gives by position.
     inputs: ClassVar[tuple[str, ...]]
+    #: The module that holds weights of its own for such an op; empty for none.
+    module: ClassVar[str] = ""
 
     def __new__(cls, *arguments: Any, **named: Any) -> ProductOp:
         """Check the names of the declaration's arguments; `__init__` reads their values."""
@@ -53,6 +56,12 @@ class ProductOp(metaclass=ShownToUsers):
             raise TypeError(
                 f"{cls.__name__}: unknown argument 'load' of the declaration: a product reads "
                 f"{cls.inputs[0]} as it is; let a Map or a norm make it, in a kernel of its own"
+            )
+        module = cls.module
+        if module and arguments and isinstance(arguments[0], int):
+            raise TypeError(
+                f"{cls.__name__}: a declaration holds functors, not sizes, got "
+                f"{shortened(arguments)}; the module of that name is {module}"
             )
         check_declaration(cls, arguments, named, OPTIONS)
         return super().__new__(cls)
@@ -164,6 +173,31 @@ class ProductOp(metaclass=ShownToUsers):
                     "a row of the product is its last dimension; leave it away"
                 )
 
+    def check_given(self, arguments: Mapping[str, Any], given: int, further: Any = ()) -> None:
+        """Raise TypeError where a call gives a factor by name, none, or more than there are.
+
+        Args:
+            arguments: What the call gave by name.
+            given: The number of factors that it gave by position.
+            further: What it gave by position beyond these.
+        """
+        wanted = f"a call is op({', '.join(self.inputs)}, ...)"
+        for key in self.inputs:
+            if key in arguments:
+                raise TypeError(f"{self.name}: {key} is given by position: {wanted}")
+        if given < len(self.inputs):
+            near = [key for key in arguments if key not in self.slots and key not in TAKEN]
+            by_name = f", not by name as {near[0]!r}" if near else ""
+            key = self.inputs[given]
+            raise TypeError(f"{self.name}: {key} is missing; {wanted}, these by position{by_name}")
+        if further:
+            operands = f", here {', '.join(f'{key}=' for key in self.slots)}" if self.slots else ""
+            raise TypeError(
+                f"{self.name} takes {len(self.inputs)} positional arguments, "
+                f"{', '.join(self.inputs)}, got {len(self.inputs) + len(further)}; operands and "
+                f"options are given by keyword{operands}"
+            )
+
     def _check_broadcast(self, epilogue: Epilogue, z: Tensor, arguments: Mapping[str, Any]) -> None:
         """Raise the error of an operand that does not fit, in words that know no x."""
         shape = tuple(z.shape)
@@ -178,10 +212,11 @@ class ProductOp(metaclass=ShownToUsers):
                     if wrong.wanted is None
                     else f"size {wrong.got} in dimension {wrong.dim} where it has {wrong.wanted}"
                 )
+                cure = places.cure(key, shape, value.shape, ())
                 raise ValueError(
                     f"{epilogue.name}: operand {key!r} of shape {tuple(value.shape)} does not "
-                    f"broadcast against the product of shape {shape}: {detail}; add or expand "
-                    "dimensions, as torch's broadcasting wants"
+                    f"broadcast against the product of shape {shape}: {detail}; "
+                    f"{cure or f'give it a shape that broadcasts against {shape}'}"
                 )
 
     def _key(self) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.layouts import check_layouts
-from fusedops.bind.operands import FLOATING
+from fusedops.bind.operands import FLOATING, parts_of
 from fusedops.errors import shortened
 from fusedops.generate.product import Factor
 
@@ -42,17 +42,22 @@ def check_factors(name: str, keys: tuple[str, ...], factors: tuple[Any, ...]) ->
     first, kind = keys[0], factors[0]
     for key, value in zip(keys, factors, strict=True):
         if not isinstance(value, Tensor):
+            cure = (
+                f"a call is op({', '.join(keys)}, ...), these by position, operands and options "
+                "by name"
+            )
+            if hasattr(value, "__len__") and not isinstance(value, (str, bytes)):
+                cure = f"make one with torch.as_tensor({key})"
             raise TypeError(
-                f"{name}: {key} must be a torch.Tensor, got {type(value).__name__}; a call is "
-                f"op({', '.join(keys)}, ...), these by position, operands and options by name"
+                f"{name}: {key} must be a torch.Tensor, got {type(value).__name__}; {cure}"
             )
         if value.layout is not torch.strided or value.is_nested:
             check_layouts(name, {key: value})
         if value.dtype not in FLOATING:
             allowed = ", ".join(map(str, FLOATING))
             raise TypeError(
-                f"{name}: {key} must be floating point ({allowed}), got {value.dtype}; convert it, "
-                f"for example with {key}.float()"
+                f"{name}: {key} must be floating point ({allowed}), got {value.dtype}; "
+                + (parts_of(key) if value.is_complex() else f"convert it with {key}.float(), say")
             )
         if value.device != kind.device:
             raise ValueError(
@@ -95,6 +100,9 @@ def wrong_weight(name: str, key: str, value: Tensor, columns: int, of: str) -> V
     cure = "each row of it makes one number of each row, as in torch.nn.Linear"
     if value.dim() == 2 and value.shape[0] == columns:
         cure = f"pass {key}.mT: the rows of {key} are the outputs, as in torch.nn.Linear"
+    elif value.dim() == 2:
+        outputs, takes = value.shape
+        cure = f"this {key} is one of torch.nn.Linear({takes}, {outputs}), for {takes} columns"
     return wrong_shape(name, key, value, f"(N, {columns}) for {of}", cure)
 
 

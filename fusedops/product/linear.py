@@ -77,6 +77,7 @@ class Linear(SingleProduct):
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("x", "w")
+    module: ClassVar[str] = "fusedops.nn.Linear"
     formula: ClassVar[str] = "x @ w.T"
     __signature__ = CallSignature(inputs, TAKEN)
 

@@ -76,6 +76,7 @@ class MLP(ProductOp):
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("x", "w1", "w2")
+    module: ClassVar[str] = "fusedops.nn.MLP"
     __signature__ = CallSignature(inputs, TAKEN)
 
     def __init__(self, hidden: Iterable[Functor] = (), store: Iterable[Functor] = ()) -> None:
@@ -93,7 +94,13 @@ class MLP(ProductOp):
             layer.epilogue = epilogue  # which names this op in errors
 
     def __call__(
-        self, x: Tensor, w1: Tensor | None = None, w2: Tensor | None = None, /, **arguments: Any
+        self,
+        x: Tensor,
+        w1: Tensor | None = None,
+        w2: Tensor | None = None,
+        /,
+        *further: Any,
+        **arguments: Any,
     ) -> Any:
         """Run the op: as the class says.
 
@@ -101,9 +108,11 @@ class MLP(ProductOp):
             TypeError, ValueError: An argument does not fit.
             UnsupportedError: The tensors or an active mode do not go with a fused kernel.
         """
-        self.check(x, w1, w2)
+        if w1 is None or w2 is None or further:
+            self.check_given(arguments, 1 + (w1 is not None) + (w2 is not None), further)
         assert w1 is not None
         assert w2 is not None
+        self.check(x, w1, w2)
         first, second = self._shared(arguments)
         if not self._remakes(x, w1, w2, first):
             h = self._first.run(x, w1, first, self._first.product)
@@ -124,9 +133,11 @@ class MLP(ProductOp):
 
         It takes the same arguments, returns the same outputs and drops the same elements.
         """
-        self.check(x, w1, w2)
+        if w1 is None or w2 is None:
+            self.check_given(arguments, 1 + (w1 is not None) + (w2 is not None))
         assert w1 is not None
         assert w2 is not None
+        self.check(x, w1, w2)
         first, second = self._shared(arguments)
         h = self.run_store(self.epilogues[0], self._first.product(x, w1), first, "unfused")
         return self.run_store(self.epilogues[1], self._second.product(h, w2), second, "unfused")
@@ -142,9 +153,11 @@ class MLP(ProductOp):
         Raises:
             TypeError, ValueError: An argument does not fit, as in a call.
         """
-        self.check(x, w1, w2)
+        if w1 is None or w2 is None:
+            self.check_given(arguments, 1 + (w1 is not None) + (w2 is not None))
         assert w1 is not None
         assert w2 is not None
+        self.check(x, w1, w2)
         first, second = self._shared(arguments)
         shape = self._first.shape(x, w1)
         h = torch.empty(shape, dtype=factor_dtype(x), device=x.device)  # not touched

@@ -36,15 +36,19 @@ class SingleProduct(ProductOp):
         self.store = self.chains["store"]
         self.epilogue: Epilogue = self.epilogues[0]
 
-    def __call__(self, first: Tensor, second: Tensor | None = None, /, **arguments: Any) -> Any:
+    def __call__(
+        self, first: Tensor, second: Tensor | None = None, /, *further: Any, **arguments: Any
+    ) -> Any:
         """Run the op: as the class says.
 
         Raises:
             TypeError, ValueError: An argument does not fit.
             UnsupportedError: The tensors or an active mode do not go with a fused kernel.
         """
-        self.check(first, second)
+        if second is None or further:
+            self.check_given(arguments, 1 + (second is not None), further)
         assert second is not None
+        self.check(first, second)
         return self.run(first, second, arguments, self.product)
 
     def unfused(self, first: Tensor, second: Tensor | None = None, /, **arguments: Any) -> Any:
@@ -53,8 +57,10 @@ class SingleProduct(ProductOp):
         It takes the same arguments, returns the same outputs and drops the same elements; torch
         differentiates it as often as needed.
         """
-        self.check(first, second)
+        if second is None:
+            self.check_given(arguments, 1)
         assert second is not None
+        self.check(first, second)
         return self.run_store(self.epilogue, self.product(first, second), arguments, "unfused")
 
     def explain(
@@ -68,8 +74,10 @@ class SingleProduct(ProductOp):
         Raises:
             TypeError, ValueError: An argument does not fit, as in a call.
         """
-        self.check(first, second)
+        if second is None:
+            self.check_given(arguments, 1)
         assert second is not None
+        self.check(first, second)
         self.check_arguments(arguments)
         return explain_product(self, first, second, arguments)
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.bind import Bound
+from fusedops.reference.roundings import Roundings, copied, in_place_of
 from fusedops.reference.unfused import Chain
 
 #: Two chains in double differ by so much of the largest number at hand: nothing here is more exact.
@@ -23,6 +24,10 @@ _DOUBLE = 2.0**-44
 
 #: Backward passes that estimate a norm: it is then known to a few tenths.
 _PROBES = 16
+
+#: Ways to round a functor's steps: the error of one element is then no less than a sixteenth of the
+#: usual one, but once in 10^6.
+_BENDS = 5
 
 
 class Expected(NamedTuple):
@@ -81,8 +86,11 @@ def expected(
     bent = []
     if upstream and any(functor.cancels for functor in (*bound.load, *bound.store)):
         # Terms of a derivative that cancel leave roundings of their own sizes: so much does the
-        # derivative change where its arguments change by one.
-        bent = [_Run(bound, torch.float64, streams, upstream, bend=b) for b in (eps, -eps)]
+        # derivative change where each argument and each step of the functor changes by one.
+        bent = [
+            _Run(bound, torch.float64, streams, upstream, bend=Roundings(eps, seed))
+            for seed in range(_BENDS)
+        ]
     found = {}
     for name, value in true.outputs.items():
         size = value.abs()
@@ -165,7 +173,7 @@ class _Run:
         *,
         whole: bool = False,
         nudge: float = 0.0,
-        bend: float = 0.0,
+        bend: Roundings | None = None,
     ) -> None:
         leaves = {}
         own = bound.op.row_operands
@@ -234,7 +242,7 @@ class _Following(Chain):
     """
 
     def __init__(
-        self, bound: Bound, streams: Mapping[str, Tensor], nudge: float, bend: float
+        self, bound: Bound, streams: Mapping[str, Tensor], nudge: float, bend: Roundings | None
     ) -> None:
         super().__init__(bound)
         self._streams = streams
@@ -251,9 +259,7 @@ class _Following(Chain):
 
     def rounded(self, name: str, value: Tensor) -> Tensor:
         stream = self.arrange(self._streams[name]).to(value.dtype)
-        # Whether torch types apply() depends on its version.
-        result: Tensor = cast(Any, _InPlaceOf).apply(value, stream)
-        return result
+        return in_place_of(value, stream)
 
     def maximum(self, name: str, value: Tensor) -> None:
         self.saved[name] = self.restore(value.detach().abs())
@@ -283,21 +289,17 @@ class _Following(Chain):
         functor = (self._bound.load if side == "load" else self._bound.store)[place]
         here = range(place, place + 1)
         made = super().apply(side, value, here)
-        if not (functor.cancels and self._bend):
+        if not functor.cancels or self._bend is None:
             return made
         self._bends = True
-        bent = super().apply(side, self._bent(value), here)
+        with self._bend:
+            bent = super().apply(side, copied(value), here)
         self._bends = False
-        result: Tensor = cast(Any, _InPlaceOf).apply(bent, made.detach())
-        return result
+        return in_place_of(bent, made.detach())
 
     def value(self, name: str) -> Tensor | float:
         value = super().value(name)
-        return self._bent(value) if self._bends and isinstance(value, Tensor) else value
-
-    def _bent(self, value: Tensor) -> Tensor:
-        """A share more of the value, and the gradient of the value."""
-        return value + (value * self._bend).detach()
+        return copied(value) if self._bends and isinstance(value, Tensor) else value
 
     def _load(self) -> Tensor:
         self.reduced = super()._load()
@@ -343,18 +345,6 @@ class _Following(Chain):
             )
             total += found.detach().square()
         return (total / _PROBES).sqrt()
-
-
-class _InPlaceOf(torch.autograd.Function):
-    """A value that stands for another, whose gradient it gets."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, other: Tensor) -> Tensor:
-        return other.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient, None
 
 
 class _Nudged(torch.autograd.Function):

@@ -1,0 +1,192 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Calls and declarations that are wrong as people make them: each error says what to write."""
+
+import pytest
+import torch
+from cases import raises, randn
+from torch import nn
+from torch.nn import functional
+
+import fusedops as fo
+from fusedops import functors
+
+LAYER = fo.Linear(store=[fo.Bias("b")])
+BLOCK = fo.MLP(hidden=[fo.Bias("b")], store=[fo.Bias("c")])
+
+
+@fo.functor
+def gelu(v):
+    return functional.gelu(v)
+
+
+def relu(v):
+    return torch.relu(v)
+
+
+X, W, V = randn(3, 4), randn(5, 4, seed=1), randn(6, 5, seed=2)
+
+
+@pytest.mark.parametrize(
+    ("op", "factors", "given", "parts"),
+    [
+        (LAYER, (X,), {"w": W}, ("Linear: w is given by position", "op(x, w, ...)")),
+        (LAYER, (X,), {"weight": W}, ("Linear: w is missing", "not by name as 'weight'")),
+        (LAYER, (X,), {"b": 0.0}, ("Linear: w is missing", "op(x, w, ...)")),
+        (LAYER, (X, None), {"b": 0.0}, ("Linear: w is missing", "op(x, w, ...)")),
+        (LAYER, (X, W.numpy()), {"b": 0.0}, ("Linear: w must", "torch.as_tensor(w)")),
+        (LAYER, (X, W.tolist()), {"b": 0.0}, ("Linear: w must", "torch.as_tensor(w)")),
+        (LAYER, (X + 0j, W), {"b": 0.0}, ("Linear: x must be floating point", "x.real")),
+        (BLOCK, (X, W), {"w2": V, "b": 0.0, "c": 0.0}, ("MLP: w2 is given by position",)),
+        (BLOCK, (X,), {"b": 0.0, "c": 0.0}, ("MLP: w1 is missing", "op(x, w1, w2, ...)")),
+    ],
+)
+def test_factors_of_a_product(op, factors, given, parts):
+    for call in (op, op.unfused, op.explain):
+        with raises(TypeError, *parts):
+            call(*factors, **given)
+
+
+def test_shapes_of_a_product():
+    x, w = randn(2, 3, 4), randn(5, 4)
+    LAYER(x, w, b=randn(2)[:, None, None])  # the cure
+    with raises(ValueError, "Linear: operand 'b' of shape (2,)", "b[:, None, None]"):
+        LAYER(x, w, b=randn(2))
+    with raises(ValueError, "Linear: operand 'b'", "a shape that broadcasts against (2, 3, 5)"):
+        LAYER(x, w, b=randn(7))
+    with raises(ValueError, "Linear: w must have", "torch.nn.Linear(4, 5), for 4 columns"):
+        LAYER(randn(2, 3), w, b=0.0)
+
+
+def test_operands_of_a_product_by_position():
+    with raises(TypeError, "Linear takes 2 positional arguments, x, w, got 3", "here b="):
+        LAYER(X, W, randn(5))
+    with raises(TypeError, "MLP takes 3 positional arguments, x, w1, w2, got 5", "b=, c="):
+        BLOCK(X, W, V, randn(5), randn(6))
+
+
+@pytest.mark.parametrize("kind", [fo.Linear, fo.MLP])
+@pytest.mark.parametrize("sizes", [(16,), (16, 8)])
+def test_a_declaration_is_no_module(kind, sizes):
+    name = kind.__name__
+    with raises(TypeError, f"{name}: a declaration holds functors", f"fusedops.nn.{name}"):
+        kind(*sizes)
+    given = {"activation": gelu()} if kind is fo.MLP else {}
+    getattr(fo.nn, name)(16, 8, **given)  # the cure
+
+
+@pytest.mark.parametrize(
+    ("given", "cure"),
+    [
+        *(
+            (one, "'@fusedops.functor' above it: def gelu(v): return torch.nn.functional.gelu(v)")
+            for one in ("gelu", "GELU", nn.GELU(), nn.GELU, functional.gelu)
+        ),
+        (functional.silu, "def silu(v): return torch.nn.functional.silu(v)"),
+        (relu, "'@fusedops.functor' above it, and pass relu()"),
+        (3, "def activation(v): return ..."),
+    ],
+)
+def test_an_activation_that_is_no_functor(given, cure):
+    with raises(TypeError, "Linear: activation must be a functor", cure):
+        fo.nn.Linear(4, 5, activation=given)
+
+
+@pytest.mark.parametrize("given", [functional.gelu, nn.GELU(), nn.GELU])
+def test_a_functor_of_no_function(given):
+    with raises(TypeError, "functor: it decorates a Python function", "functional.gelu(v)"):
+        fo.functor(given)
+
+
+@pytest.mark.parametrize(
+    ("functor", "value", "cure"),
+    [
+        (fo.Scale("a"), True, "use float(a)"),
+        (fo.Scale("a"), 1j, "a.real or abs(a)"),
+        (fo.Dropout("a"), True, "use float(a)"),
+        (fo.Lengths("a"), True, "use int(a)"),
+        (fo.Mask("a"), True, "torch.tensor(a)"),
+    ],
+)
+def test_operands(functor, value, cure):
+    op = fo.Map(load=[functor])
+    with raises(TypeError, "Map: operand 'a' must be", f"got {type(value).__name__}", cure):
+        op(X, a=value)
+    values = {"use float(a)": float, "a.real or abs(a)": abs, "use int(a)": int}
+    op(X, a=values.get(cure, torch.tensor)(value))
+
+
+def test_an_x_that_no_tensor_can_be_made_of():
+    for x in (None, "x"):
+        with raises(TypeError, "Softmax: x must be a torch.Tensor", "the tensor by position"):
+            fo.Softmax()(x)
+
+
+@pytest.mark.parametrize(("declare", "field"), [(fo.Residual, "save"), (fo.Save, "name")])
+def test_the_name_of_an_output(declare, field):
+    given = ("r",) if declare is fo.Residual else ()
+    parts = (f"{field} names an output", "must be a string, got True", f"{field}='stream'")
+    with raises(TypeError, f"{declare.__name__}: ", *parts):
+        declare(*given, **{field: True})
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+def test_modules_that_torch_script_would_compile():
+    patched = nn.Sequential(nn.LayerNorm(4))
+    fo.patch(patched)
+    for module in (fo.nn.LayerNorm(4), nn.Sequential(fo.nn.Linear(4, 5)), patched):
+        with raises(fo.UnsupportedError, "torch.jit.script cannot", "torch.compile"):
+            torch.jit.script(module)
+
+
+@pytest.mark.parametrize("value", [None, 2, "0.1"])
+def test_a_dropout_that_is_set_later(value):
+    layer, block = fo.nn.Linear(4, 5, p=0.1), fo.nn.MLP(4, 5, activation=gelu(), p_hidden=0.1)
+    for module, name in ((layer, "p"), (block, "p_hidden")):
+        with raises(ValueError, f"{type(module).__name__}: {name} must be a probability in [0, 1]"):
+            setattr(module, name, value)
+        assert getattr(module, name) == 0.1
+
+
+def test_exports():
+    with raises(TypeError, "export: x must be a torch.Tensor, got list", "device='meta'"):
+        fo.export(fo.Softmax(), [3, 4], arch="cpu")
+    norm = fo.nn.LayerNorm(4)
+    with raises(TypeError, "export: op must be a fused op, such as Softmax()", "module.op()"):
+        fo.export(norm, X, arch="cpu")
+    fo.export(norm.op(), X, weight=norm.weight, bias=norm.bias, arch="cpu")
+
+
+@pytest.mark.parametrize("skip", ["LayerNorm", ["0", "norm1"]])
+def test_a_name_that_patch_shall_skip(skip):
+    model = nn.Sequential(nn.LayerNorm(4))
+    name = skip if isinstance(skip, str) else skip[-1]
+    with raises(ValueError, f"patch: skip has {name!r}, and no module", "named_modules"):
+        fo.patch(model, skip=skip)
+    assert type(model[0]) is nn.LayerNorm
+
+
+class Own(functors.Functor):
+    """A functor of one's own with one operand."""
+
+    header = "scale.cuh"
+
+    def operands(self):
+        return (functors.Operand("a", functors.Role.VALUE),)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "parts"),
+    [
+        ({"operands": lambda self: "a"}, ("operands() must return a tuple", "got 'a'")),
+        ({"operands": lambda self: ("a",)}, ("operands() must return a tuple", "Role.VALUE")),
+        ({"gradients": lambda self: ("b",)}, ("gradients() names 'b'", "['a']")),
+        ({"headers": "row/view.cuh"}, ("headers must be a tuple", "('row/view.cuh',)")),
+        ({"headers": ("fusedops/row/view.cuh",)}, ("below include/", "write 'row/view.cuh'")),
+    ],
+)
+def test_a_class_of_functors(wrong, parts):
+    kind = type("Own", (Own,), wrong)
+    with raises((TypeError, ValueError), "Own: ", *parts):
+        fo.LayerNorm(store=[kind()])
+    fo.LayerNorm(store=[Own()])
