@@ -101,7 +101,7 @@ struct Arguments {
 template <class Tiling, class StoreT>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(Tiling::kThreads, 1)
     kernel(const __grid_constant__ Arguments<StoreT> a) {
-  gemm::product_kernel<Tiling>(a.x, a.w, a.store, a.rows, a.n, a.k, a.group);
+  gemm::product_kernel<Tiling>(a.x, a.w, gemm::Forward(a.store), a.rows, a.n, a.k, a.group);
 }
 
 static int multiprocessors() {

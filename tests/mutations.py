@@ -101,8 +101,8 @@ MUTATIONS = [
     Mutation(
         "a hidden tensor made again without its dropout",
         "fusedops/product/remade.py",
-        "strict=True)), **others)",
-        "strict=True)), **{**others, 'training': False})",
+        "**{**arguments, **leaves})",
+        "**{**arguments, **leaves, 'training': False})",
         "test_mlp.py::test_the_bits_of_its_layers[cpu-torch.float32]",
     ),
     Mutation(

@@ -56,6 +56,10 @@ def from_number(x):
     return 2 / x
 
 
+def by_number(x):
+    return x / -0.7
+
+
 def neg(x):
     return -x
 

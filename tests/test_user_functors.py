@@ -425,3 +425,18 @@ def test_functors_compile_for_every_architecture(arch):
     operands = {"cap": 2.0, "a": torch.empty(1000)}
     op = fo.Softmax(load=[softcap("cap"), *activations], store=[softcap("cap")])
     check_compiles(described(op, x, operands, arch))
+
+
+@pytest.mark.parametrize(
+    ("divisor", "text"),
+    [
+        (3.0, "pointwise::over(v, Compute(3.0))"),
+        (-1e-30, "pointwise::over(v, Compute(-1e-30))"),
+        (2e38, "v / Compute(2e+38)"),  # whose reciprocal is subnormal
+        (1e-40, "v / Compute(1e-40)"),
+        (0.0, "v / Compute(0.0)"),
+        (math.inf, "v / infinity<Compute>()"),
+    ],
+)
+def test_a_division_by_a_constant(divisor, text):
+    assert f"= {text};" in fo.functor(lambda v: v / divisor)().definition

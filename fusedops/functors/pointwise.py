@@ -38,6 +38,9 @@ def _sum(sign: str, first: str = "self", second: str = "other") -> Spelling:
 #: Exponents up to this are products; what is larger loses digits that a library's pow keeps.
 _LARGEST_POWER = 4
 
+#: The smallest normal float, of a divisor and of its reciprocal.
+_SMALLEST = 2.0**-126
+
 
 def _pow(given: Mapping[str, Any]) -> str:
     base, exponent = given["self"], given["exponent"]
@@ -53,6 +56,13 @@ def _pow(given: Mapping[str, Any]) -> str:
         power = f"pointwise::power<{abs(int(exponent))}>({base})"
         return power if exponent > 0 else f"{literal(1)} / {power}"
     return f"pointwise::pow({base}, {literal(exponent)})"
+
+
+def _div(given: Mapping[str, Any]) -> str:
+    by = given["other"]
+    if isinstance(by, (int, float)) and _SMALLEST <= abs(by) <= 1 / _SMALLEST:
+        return f"pointwise::over({given['self']}, {literal(by)})"
+    return f"{given['self']} / {_text(by)}"
 
 
 def _clamp(given: Mapping[str, Any]) -> str:
@@ -80,7 +90,7 @@ SPELLINGS: dict[str, Spelling] = {
     "sub": _sum("-"),
     "rsub": _sum("-", "other", "self"),
     "mul": "{self} * {other}",
-    "div": "{self} / {other}",
+    "div": _div,
     "neg": "-{self}",
     "reciprocal": "Compute(1) / {self}",
     "addcmul": "{self} + {value} * {tensor1} * {tensor2}",

@@ -43,6 +43,7 @@ class ProductTiling:
         rows, cols: The size of a tile.
         stages: The stages of the ring.
         group: Pairs of tiles of a column that clusters work on before the next column.
+        mn_major: Whether w has shape (K, N), as in x @ w, in place of (N, K), as in x @ w.T.
     """
 
     name: str
@@ -51,11 +52,13 @@ class ProductTiling:
     cols: int
     stages: int
     group: int = 8
+    mn_major: bool = False
 
     @property
     def cpp(self) -> str:
         """The C++ type; kPacks is a constant of the source."""
-        return f"gemm::{self.name}<{self.dtype}, kPacks>"
+        major = ", gemm::Major::kMN" if self.mn_major else ""
+        return f"gemm::{self.name}<{self.dtype}, kPacks{major}>"
 
     @property
     def source_options(self) -> tuple[object, ...]:
@@ -72,6 +75,15 @@ class ProductTiling:
         """Bytes of dynamic shared memory, `Ring::kShared` in pipeline.cuh."""
         stage = (self.rows + self.cols) * STAGE_COLUMNS * 2
         return 1024 + self.stages * stage + (8 * 8192 + 128) + 2 * self.stages * 8
+
+    @property
+    def boxes(self) -> tuple[int, int]:
+        """The rows of x and of w that one copy takes; its columns are `STAGE_COLUMNS`."""
+        return self.rows, STAGE_COLUMNS if self.mn_major else self.cols // CLUSTER
+
+    def parts(self, rows: int) -> int:
+        """How many sums over rows of a tile there are for a column: four warps have each tile."""
+        return 4 * CLUSTER * -(-rows // (CLUSTER * self.rows))
 
     def grid(self, rows: int, cols: int, multiprocessors: int) -> int:
         """Blocks of a launch, which stay until all tiles are done."""
@@ -124,23 +136,35 @@ def write_factors(
 
 
 def product_source(
+    entry: str,
     members: Members,
     words: int,
     tiling: ProductTiling,
     headers: Sequence[str],
     definitions: Sequence[str] = (),
 ) -> Text:
-    """The source of a kernel `fusedops_kernel`; the arguments are as for `cuda_source`."""
+    """The source of a kernel `fusedops_kernel`.
+
+    `entry` is "product", whose epilogue is a STORE, or "product_gradient", whose epilogue is the
+    gradient of a LOAD. The other arguments are as for `cuda_source`.
+    """
     functors = [
         f"a.{one.name}{'.drawn()' if one.drawn else ''}"
         for side in ("load", "store")
         for one in of_side(members, "functor", side)
     ]
-    store = f"store({', '.join([*functors, 'a.y'])})"
+    if entry == "product":
+        epilogue = f"gemm::Forward(store({', '.join([*functors, 'a.y'])}))"
+        header = "gemm/epilogue.cuh"
+    else:
+        load = f"load({', '.join(['a.x', *functors, 'a.again'])})"
+        targets = ", ".join(f"a.{one.name}" for one in of_side(members, "target", "load"))
+        epilogue = f"gemm::Backward({load}, a.to, targets({targets}))"
+        header = "gemm/gradient.cuh"
     return generated(
         members,
         words,
-        [*headers, "gemm/kernel.cuh", "core/dependency.cuh"],
+        [*headers, header, "gemm/kernel.cuh", "core/dependency.cuh"],
         definitions,
         f"""\
 #if defined(FUSEDOPS_PACKS)
@@ -152,7 +176,8 @@ inline constexpr int kPacks = {PACKS};
 __cluster_dims__({CLUSTER}, 1, 1)
 fusedops_kernel(const __grid_constant__ Arguments a) {{
   begin_after_previous();
-  gemm::product_kernel<{tiling.cpp}>(a.x_map, a.w_map, {store}, a.rows, a.cols, a.depth, a.group);
+  gemm::product_kernel<{tiling.cpp}>(
+      a.x_map, a.w_map, {epilogue}, a.rows, a.cols, a.depth, a.group);
 }}
 static_assert({tiling.cpp}::Ring::kShared == {tiling.shared_bytes},
               "product.py and gemm/pipeline.cuh disagree");

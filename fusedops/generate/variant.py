@@ -41,7 +41,8 @@ class Variant(NamedTuple):
             `headers` are those of the operator.
         declaration: Text of the declaration, which error messages name.
         entry: The kernel template: "forward", "gradient" or "sums", the second stage of a gradient;
-            "product" for one that multiplies before the STORE, and has a `ProductTiling`.
+            "product" for one that multiplies before the STORE, "product_gradient" for one that
+            multiplies before it goes back through a LOAD; both have a `ProductTiling`.
         translated: Whether the driver compiles PTX to machine code, for a GPU newer than `arch`.
         most_columns: As `host_columns`; 0 on a GPU.
     """
@@ -103,7 +104,9 @@ class Variant(NamedTuple):
                 self.entry, self.members, self.words, self.most_columns, headers, definitions
             )
         if isinstance(self.tile, ProductTiling):
-            return product_source(self.members, self.words, self.tile, headers, definitions)
+            return product_source(
+                self.entry, self.members, self.words, self.tile, headers, definitions
+            )
         return cuda_source(self.entry, self.members, self.words, self.tile, headers, definitions)
 
     @property

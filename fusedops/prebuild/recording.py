@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -71,12 +71,14 @@ def of_call(bound: Bound) -> Signature:
     return signature.of_call(bound)
 
 
-def of_product(bound: Bound, factors: Mapping[str, Tensor]) -> Signature:
+def of_product(
+    bound: Bound, factors: Mapping[str, Tensor], wanted: Collection[str] = ()
+) -> Signature:
     """Return the signature of a checked call on a matrix product, with the factors by name."""
     with guard:
         from fusedops.prebuild import signature
 
-    return signature.of_product(bound, factors)
+    return signature.of_product(bound, factors, wanted)
 
 
 def of_gradient(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,7 @@ class Signature:
         wanted: The names whose gradients a backward pass computes; empty for a call.
         joining: The results besides y that have a gradient in a backward pass; empty for a call.
         factors: Of a call that follows a matrix product, which x is, the factors by name; as texts.
+            With `wanted` it is the gradient of the call that follows one, that of y.
     """
 
     op: str
@@ -90,8 +91,8 @@ class Signature:
 
     @property
     def backward(self) -> bool:
-        """Whether this is the signature of a backward pass."""
-        return bool(self.wanted)
+        """Whether this is the signature of a backward pass by itself, not after a product."""
+        return bool(self.wanted) and not self.factors
 
     @property
     def rows(self) -> tuple[str, str, str]:
@@ -142,10 +143,15 @@ def of_call(bound: Bound) -> Signature:
     return Signature(bound.op.text, _text(bound.x), values, options)
 
 
-def of_product(bound: Bound, factors: Mapping[str, Tensor]) -> Signature:
-    """Return the signature of a checked call on a matrix product, with the factors by name."""
+def of_product(
+    bound: Bound, factors: Mapping[str, Tensor], wanted: Collection[str] = ()
+) -> Signature:
+    """Return the signature of a checked call on a matrix product, with the factors by name.
+
+    With `wanted`, x and operands, the product is the gradient of the result of that call.
+    """
     texts = {name: _text(value) for name, value in factors.items()}
-    return replace(of_call(bound), factors=texts)
+    return replace(of_call(bound), factors=texts, wanted=tuple(sorted(wanted)))
 
 
 def of_gradient(

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Check the factors of a matrix product, before torch refuses them in its words."""
+"""The factors of a matrix product: what they may be, and how a kernel of our own reads them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,22 @@ from torch import Tensor
 from fusedops.bind.layouts import check_layouts
 from fusedops.bind.operands import FLOATING, parts_of
 from fusedops.errors import shortened
+from fusedops.generate.product import Factor
 
-__all__ = ["check_factors", "factor_dtype", "wants_gradient", "wrong_shape", "wrong_weight"]
+__all__ = [
+    "HALVES",
+    "check_factors",
+    "factor_dtype",
+    "matrix_of",
+    "wants_gradient",
+    "wrong_shape",
+    "wrong_weight",
+]
+
+#: CUtensorMapDataType in cuda.h.
+_KINDS = {torch.float16: 6, torch.bfloat16: 9}
+#: The dtypes of factors that a kernel of our own multiplies.
+HALVES = (*_KINDS,)
 
 
 def check_factors(name: str, keys: tuple[str, ...], factors: tuple[Any, ...]) -> None:
@@ -90,3 +104,22 @@ def wrong_weight(name: str, key: str, value: Tensor, columns: int, of: str) -> V
         outputs, takes = value.shape
         cure = f"this {key} is one of torch.nn.Linear({takes}, {outputs}), for {takes} columns"
     return wrong_shape(name, key, value, f"(N, {columns}) for {of}", cure)
+
+
+def matrix_of(factor: Tensor, slot: int, box: int) -> Factor | None:
+    """A factor as a matrix that bulk copies can read; None where they cannot.
+
+    Args:
+        factor: The factor, of shape (..., columns).
+        slot: The number of its operand in the call.
+        box: The rows that one copy takes.
+    """
+    columns = factor.shape[-1]
+    try:
+        matrix = factor.view(-1, columns)
+    except RuntimeError:
+        return None  # rows that are not evenly apart
+    pitch = matrix.stride(0) * factor.element_size()
+    if matrix.stride(1) != 1 or pitch % 16 or factor.data_ptr() % 16:
+        return None
+    return Factor(slot, matrix.shape[0], columns, pitch, box, _KINDS[factor.dtype])

@@ -21,13 +21,13 @@ from fusedops.bind.generator import draw, draw_in_memory
 from fusedops.errors import CompilerNotFound, MissingVariantError, UnknownArchError
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member
-from fusedops.generate.product import THREADS, Factor, ProductTiling, write_factors
+from fusedops.generate.product import THREADS, ProductTiling, write_factors
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import STORAGE
 from fusedops.map import Map
 from fusedops.product.choice import Choice, choose, wave_percent
-from fusedops.product.factors import factor_dtype, wants_gradient
+from fusedops.product.factors import HALVES, factor_dtype, matrix_of, wants_gradient
 from fusedops.product.single import SingleProduct
 from fusedops.product.trained import train
 from fusedops.run.autograd import recipe_of
@@ -42,25 +42,24 @@ from fusedops.schedule.launch import ProductConfig
 from fusedops.schedule.lookup import remembered
 
 __all__ = [
-    "HALVES",
+    "ARCH",
+    "WIDTH",
     "FusedLinear",
     "able",
     "as_multiplied",
     "bind_store",
     "chosen",
+    "chosen_for",
     "describe",
     "explained",
+    "kernel_of",
     "reads_product",
 ]
 
 #: Columns of a pack, `kPack` in gemm/epilogue.cuh.
-_WIDTH = 8
-#: CUtensorMapDataType in cuda.h.
-_KINDS = {torch.float16: 6, torch.bfloat16: 9}
-#: The dtypes of factors that one kernel multiplies.
-HALVES = (*_KINDS,)
+WIDTH = 8
 #: The architecture, whose wgmma is in no other's code.
-_ARCH = "sm_90a"
+ARCH = "sm_90a"
 
 
 def chosen(
@@ -77,7 +76,7 @@ def chosen(
     call = _call_of(epilogue, x, w, arguments)
     if isinstance(call, Choice):
         return call
-    return _chosen(call, target or Target.of(x.device), override.current().product)
+    return chosen_for(call, target or Target.of(x.device))
 
 
 def features_of(
@@ -103,14 +102,19 @@ def features_of(
     return _features(call, target), target
 
 
-#: Text of the STORE; rows, columns, depth; reads, writes, draws; dtype.
+#: Text of the epilogue; rows, columns, depth; reads, writes, draws; dtype.
 _Call = tuple[str, int, int, int, int, int, bool, torch.dtype]
+
+
+def chosen_for(call: _Call, target: Target) -> Choice:
+    """How a product with these features is run."""
+    return _chosen(call, target, override.current().product)
 
 
 def _call_of(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> _Call | Choice:
     """What the features follow from; it is found out at each call."""
     dtype = factor_dtype(x)
-    if dtype not in _KINDS or factor_dtype(w) is not dtype:
+    if dtype not in HALVES or factor_dtype(w) is not dtype:
         return Choice(None, "one kernel for both multiplies float16 and bfloat16 alone")
     n, k = w.shape
     rows = math.prod(x.shape[:-1])
@@ -284,16 +288,9 @@ class FusedLinear:
         if told is None:
             return None
         variant, write = told
-        try:
-            kernel = variant.kernel()
-        except (MissingVariantError, CompilerNotFound, UnknownArchError) as error:
-            self.able = False  # what two kernels need may be there
-            warnings.warn(
-                f"{op.declaration}: product and STORE run as two kernels, for one kernel cannot be "
-                f"had; that is right, and may be slower. {error}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        kernel = kernel_of(variant, op.declaration)
+        if kernel is None:
+            self.able = False
             return None
         rows, (n, _) = math.prod(x.shape[:-1]), w.shape
         outputs = [
@@ -326,8 +323,8 @@ def describe(
         tiling: The form of the kernel.
     """
     op = bound.op
-    x_matrix = _factor(x, 0, tiling.rows)
-    w_matrix = _factor(w, len(op.slots) + 1, tiling.cols // 2)
+    x_box, w_box = tiling.boxes
+    x_matrix, w_matrix = matrix_of(x, 0, x_box), matrix_of(w, len(op.slots) + 1, w_box)
     if x_matrix is None or w_matrix is None or bound.compute is not torch.float32:
         return None
     if bound.whole is not None or bound.tables:
@@ -341,7 +338,7 @@ def describe(
     geometry = padded(geometry, rank_of(bound, geometry.sizes))
     columns = geometry.columns
     places = iter(geometry.placed)
-    operands, views = views_of(bound, inputs, outputs, places, _WIDTH, columns)
+    operands, views = views_of(bound, inputs, outputs, places, WIDTH, columns)
     write = ArgumentWriter(
         compute="float",
         sizes=geometry.sizes,
@@ -357,7 +354,7 @@ def describe(
     members.append(Member(write.output("y"), "y"))
     members += write_factors(write, _runtime.TENSOR_MAP, x_matrix, w_matrix, tiling)
     variant = Variant(
-        arch=_ARCH,
+        arch=ARCH,
         schedule=tiling.storage,
         tile=tiling,
         members=tuple(members),
@@ -374,14 +371,15 @@ def describe(
     return variant, write
 
 
-def _factor(factor: Tensor, slot: int, box: int) -> Factor | None:
-    """A factor as a matrix that bulk copies can read; None where they cannot."""
-    columns = factor.shape[-1]
+def kernel_of(variant: Variant, declaration: str) -> _runtime.Kernel | None:
+    """The kernel that multiplies, or None after a warning: what two kernels need may be there."""
     try:
-        matrix = factor.view(-1, columns)
-    except RuntimeError:
-        return None  # rows that are not evenly apart
-    pitch = matrix.stride(0) * factor.element_size()
-    if matrix.stride(1) != 1 or pitch % 16 or factor.data_ptr() % 16:
+        return variant.kernel()
+    except (MissingVariantError, CompilerNotFound, UnknownArchError) as error:
+        warnings.warn(
+            f"{declaration}: a product and the functors beside it run as two kernels, for one "
+            f"kernel cannot be had; that is right, and may be slower. {error}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
         return None
-    return Factor(slot, matrix.shape[0], columns, pitch, box, _KINDS[factor.dtype])

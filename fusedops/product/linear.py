@@ -17,13 +17,13 @@ from fusedops.jit import env
 from fusedops.product.choice import Choice
 from fusedops.product.declaration import TAKEN
 from fusedops.product.factors import (
+    HALVES,
     check_factors,
     factor_dtype,
     wrong_shape,
     wrong_weight,
 )
 from fusedops.product.fused import (
-    HALVES,
     FusedLinear,
     able,
     as_multiplied,

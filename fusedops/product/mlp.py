@@ -25,9 +25,11 @@ from fusedops.product.factors import (
     wrong_shape,
     wrong_weight,
 )
+from fusedops.product.fused import as_multiplied
+from fusedops.product.hidden_gradient import HiddenGradient, explained
 from fusedops.product.linear import Linear
 from fusedops.product.pair import PairExplanation, explain_pair
-from fusedops.product.remade import linear_of_remade
+from fusedops.product.remade import hidden_and_product, linear_of_remade
 from fusedops.product.report import explain_product
 from fusedops.run.saved_tensors import needed
 
@@ -40,13 +42,18 @@ class MLP(ProductOp):
     A call is ``op(x, w1, w2, **operands, **options)``: x of shape (..., K), w1 of shape (H, K) and
     w2 of shape (N, H), weights as of `torch.nn.Linear`. Operands belong to the chain that names
     them and broadcast against its product; a name in both is one operand. Outputs, gradients and
-    options are those of two `Linear`, and so are all bits: dropouts of `hidden` are drawn before
-    those of `store`, and of a given (seed, offset) the slots of `store` follow those of `hidden`.
+    options are those of two `Linear`, and so are the bits of outputs: dropouts of `hidden` are
+    drawn before those of `store`, and of a given (seed, offset) the slots of `store` follow those
+    of `hidden`.
 
     Between forward and backward pass a block holds two tensors of (..., H) if its layers are called
     one after the other: the product x @ w1.T and what `hidden` makes of it. Where the gradient of
-    `hidden` reads the product, this op keeps that alone, and one kernel makes the other again for
-    the gradient of w2. In compiled code torch decides what is kept.
+    `hidden` reads the product, this op keeps that alone, and makes the other again for the gradient
+    of w2. On sm_90, in 16 bits, one kernel does this and all that stands between the products of
+    the backward pass, where that was measured to be faster: it multiplies by w2, goes back through
+    `hidden` in its epilogue, and adds up the gradients of operands that all rows share, tile by
+    tile in a fixed order (docs/gemm.md). `explain` says which. In compiled code torch decides what
+    is kept.
 
     Args:
         hidden: The functors after the first product, in order: bias and activation, as a rule.
@@ -81,6 +88,7 @@ class MLP(ProductOp):
                 f"{self.name}: hidden cannot return outputs, got {list(first.outputs[1:])}: it may "
                 "be run again in the backward pass; call two Linear, the first of which does"
             )
+        self._gradients: dict[frozenset[str], HiddenGradient] = {}
         self._first, self._second = Linear(self.hidden), Linear(self.store)
         for layer, epilogue in zip((self._first, self._second), self.epilogues, strict=True):
             layer.epilogue = epilogue  # which names this op in errors
@@ -111,8 +119,11 @@ class MLP(ProductOp):
             return self._second.run(h, w2, second, self._second.product)
         if drops(self.epilogues[0], first):
             first["generator"] = _drawn(x, first.get("generator"), self.epilogues[0])
-        z, h = self._first.run_keeping(x, w1, first)
-        product = functools.partial(linear_of_remade, self.epilogues[0], z, first)
+        run = functools.partial(self._first.run_keeping, arguments=first)
+        z, h = hidden_and_product(run, *as_multiplied(x, w1))
+        product = functools.partial(
+            linear_of_remade, self.epilogues[0], self._hidden_gradient, z, first
+        )
         return self._second.run(h, w2, second, product)
 
     def unfused(
@@ -155,7 +166,13 @@ class MLP(ProductOp):
             explain_product(self._first, x, w1, first),
             explain_product(self._second, h, w2, second),
         )
-        return explain_pair(self, *reports, remade=self._remakes(x, w1, w2, first))
+        backward = None
+        if self._remakes(x, w1, w2, first):
+            dy = h.new_empty(*h.shape[:-1], w2.shape[0])
+            wanted = frozenset(key for key, one in first.items() if wants_gradient((one,)))
+            w2 = w2 if w2.dtype is h.dtype else torch.empty_like(w2, dtype=h.dtype)
+            backward = explained(self.epilogues[0], wanted, dy, w2, h.detach(), first)
+        return explain_pair(self, *reports, backward)
 
     def check(self, x: Any, w1: Any, w2: Any) -> None:
         """Raise TypeError or ValueError for factors that do not fit."""
@@ -193,6 +210,14 @@ class MLP(ProductOp):
             own["generator"] = generator
             rest["generator"] = _later(generator, first.dropouts)
         return own, rest
+
+    def _hidden_gradient(self, wanted: frozenset[str]) -> HiddenGradient:
+        """The gradients of z and of these operands of `hidden`, made once."""
+        found = self._gradients.get(wanted)
+        if found is None:
+            made = HiddenGradient(self.epilogues[0], wanted)
+            found = self._gradients.setdefault(wanted, made)  # another thread's, if it was first
+        return found
 
     def _learns(self, x: Tensor, w1: Tensor, first: Mapping[str, Any]) -> bool:
         """Whether a gradient goes back through the hidden tensor."""

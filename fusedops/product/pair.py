@@ -8,6 +8,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from fusedops.explain.report import Kept
+from fusedops.product.choice import Choice
 from fusedops.product.report import ProductExplanation
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ class PairExplanation:
         kept: The tensors saved for the backward pass; none if no gradient is wanted. The hidden
             tensor, which the second layer reads, is called h.
         remade: Whether h is made again in the backward pass, in place of being kept.
+        backward: How the gradient of h and what follows of it are run then, and why; None if h is
+            kept.
         flops: The floating-point operations of both products.
         bytes: The bytes that must move in the forward pass.
     """
@@ -37,16 +40,19 @@ class PairExplanation:
     remade: bool
     flops: int
     bytes: int
+    backward: Choice | None = None
 
     def __str__(self) -> str:
         lines = [f"{type(self.op).__name__}", f"  op    {self.op!r}"]
         lines += [f"  kept  {one}" for one in self.kept]
-        if self.remade:
-            made = self.first.store
-            moved = 0 if made is None else made.bytes
+        if self.backward is not None:
+            tiling, why = self.backward
+            by = "the kernel that makes its gradient and goes back through hidden"
+            if tiling is None:
+                made = self.first.store
+                by = f"a kernel that moves {0 if made is None else made.bytes} bytes"
             lines.append(
-                f"  h     made again from z in the backward pass, by one kernel that moves {moved} "
-                "bytes, and not kept"
+                f"  h     made again from z in the backward pass, by {by}, and not kept ({why})"
             )
         lines.append(f"  bytes {self.bytes} (each element that is touched, once by each kernel)")
         for which, report in (("first", self.first), ("second", self.second)):
@@ -55,9 +61,13 @@ class PairExplanation:
 
 
 def explain_pair(
-    op: ProductOp, first: ProductExplanation, second: ProductExplanation, *, remade: bool
+    op: ProductOp,
+    first: ProductExplanation,
+    second: ProductExplanation,
+    backward: Choice | None,
 ) -> PairExplanation:
-    """The report of an op from those of its layers; `remade`: whether h is not kept."""
+    """The report of an op from those of its layers; `backward` is as in `PairExplanation`."""
+    remade = backward is not None
     kept = [dataclasses.replace(one, name="w1") if one.name == "w" else one for one in first.kept]
     for one in second.kept:
         if one.name == "x" and remade:
@@ -72,4 +82,5 @@ def explain_pair(
         remade=remade,
         flops=first.flops + second.flops,
         bytes=first.bytes + second.bytes,
+        backward=backward,
     )

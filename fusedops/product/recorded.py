@@ -17,6 +17,7 @@ from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.product.factors import factor_dtype
 from fusedops.product.fused import able, bind_store, chosen, describe, reads_product
+from fusedops.product.hidden_gradient import gradient_variants, may_fuse
 
 if TYPE_CHECKING:
     from fusedops.map import Map
@@ -39,27 +40,49 @@ def record(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) ->
         w: The right one likewise.
         arguments: Operands and options.
     """
-    tensors = [x, w, *(one for one in arguments.values() if isinstance(one, Tensor))]
-    if reads_product(epilogue, x, w, arguments):
-        return  # the layer that is run saves it
-    if any(type(one) not in (Tensor, torch.nn.Parameter) for one in tensors):
-        return  # a tracer's, which have no memory
-    if epilogue.lacking(dict(arguments)) or factor_dtype(w) is not factor_dtype(x):
-        return
+    if reads_product(epilogue, x, w, arguments) or _is_odd(epilogue, (x, w), arguments):
+        return  # the layer that is run saves it; or
     try:
         bound = bind_store(epilogue, x, w, arguments)
     except (TypeError, ValueError):
         return  # which the call itself says in its own words
-    factors = _cast(x, w)
-    call = functools.partial(epilogue.observer.of_product, bound, factors)
+    _note(epilogue, bound, _cast(x, w), frozenset())
+
+
+def record_gradient(
+    epilogue: Map,
+    wanted: frozenset[str],
+    dy: Tensor,
+    w: Tensor,
+    z: Tensor,
+    arguments: Mapping[str, Any],
+) -> None:
+    """Record a call of a `HiddenGradient`, likewise; the arguments are those of its call."""
+    if may_fuse(epilogue) and not _is_odd(epilogue, (dy, w, z), arguments):
+        bound = epilogue.bind(z, dict(arguments))
+        _note(epilogue, bound, {"x": dy.contiguous(), "w": w}, wanted | {"x"})
+
+
+def _is_odd(epilogue: Map, factors: Iterable[Tensor], arguments: Mapping[str, Any]) -> bool:
+    """Whether one kernel takes no such call: of a tracer's tensors, which have no memory, say."""
+    tensors = [*factors, *(one for one in arguments.values() if isinstance(one, Tensor))]
+    if any(type(one) not in (Tensor, torch.nn.Parameter) for one in tensors):
+        return True
+    return bool(epilogue.lacking(dict(arguments))) or len({*map(factor_dtype, factors)}) > 1
+
+
+def _note(
+    epilogue: Map, bound: Bound, factors: Mapping[str, Tensor], wanted: frozenset[str]
+) -> None:
+    call = functools.partial(epilogue.observer.of_product, bound, factors, wanted)
     if (text := str(call())) in _noted:
         return
     _noted.add(text)
 
     def needed(target: Target) -> list[Variant]:
-        return [*_variants(bound, factors, target)]
+        return [*_variants(bound, factors, target, wanted)]
 
-    own = Target.of(x.device)
+    own = Target.of(bound.x.device)
     if needed(own) or needed(Target.named("sm_90")):
         epilogue.observer.notify(call, needed, own)
 
@@ -73,10 +96,15 @@ def _cast(x: Tensor, w: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _variants(bound: Bound, factors: Mapping[str, Tensor], target: Target) -> Iterator[Variant]:
-    """The kernel of a call on a target, if one runs it there."""
+def _variants(
+    bound: Bound, factors: Mapping[str, Tensor], target: Target, wanted: frozenset[str]
+) -> Iterator[Variant]:
+    """The kernels of a call on a target, if one multiplies there: with `wanted`, of a gradient."""
     x, w = factors["x"], factors["w"]
     arguments = {**bound.operands, "training": bool(bound.dropout_slots)}
+    if wanted:
+        yield from gradient_variants(bound, wanted, x, w, arguments, target)
+        return
     tiling = chosen(bound.op, x, w, arguments, target).tiling  # type: ignore[arg-type]
     told = None if tiling is None else describe(bound, x, w, tiling)
     if told is not None:
@@ -99,10 +127,11 @@ def variants(signatures: Iterable[Signature], target: Target) -> list[Variant]:
             continue
         epilogue = read(one.op)
         factors = one.read_factors()
-        if not able(epilogue):
+        if not (may_fuse if one.wanted else able)(epilogue):
             continue
         z, operands, options = one.read()
         for training in (True, False) if epilogue.dropouts else (True,):
             bound = epilogue.bind(z, {**operands, **options, "training": training})
-            found.update((each.key, each) for each in _variants(bound, factors, target))
+            made = _variants(bound, factors, target, frozenset(one.wanted))
+            found.update((each.key, each) for each in made)
     return list(found.values())

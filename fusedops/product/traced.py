@@ -27,8 +27,7 @@ from fusedops.bind.bind import bind
 from fusedops.declare.text import read
 from fusedops.errors import UnsupportedError
 from fusedops.generate.target import Target
-from fusedops.product.factors import factor_dtype, wants_gradient
-from fusedops.product.fused import HALVES
+from fusedops.product.factors import HALVES, factor_dtype, wants_gradient
 from fusedops.run.autograd import what_is_kept
 from fusedops.run.saved_tensors import needed
 from fusedops.schedule import override

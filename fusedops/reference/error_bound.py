@@ -53,6 +53,7 @@ def expected(
     streams: Mapping[str, Tensor],
     upstream: Mapping[str, Tensor],
     spread: Tensor | None = None,
+    of_upstream: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Expected]:
     """Every output by name, and every gradient as "gradient of name".
 
@@ -62,6 +63,8 @@ def expected(
         upstream: The gradients of y and of the streams; empty if none are asked for.
         spread: How far each element of x may be off, independently of the others, in an op that
             reduces nothing; None where x is exact.
+        of_upstream: How far each element of the gradients in `upstream` may be off, likewise; None
+            where they are exact.
     """
     double = bound.compute is torch.float64
     eps = _DOUBLE if double else torch.finfo(bound.compute).eps
@@ -77,6 +80,9 @@ def expected(
             _Run(bound._replace(x=end), torch.float64, streams, upstream, whole=True)
             for end in ends
         ]
+    arriving = []
+    if of_upstream is not None:  # gradients are linear in those that arrive
+        arriving = [_Run(bound, torch.float64, streams, of_upstream, whole=True)]
     bent = []
     cancels = any(functor.cancels for functor in (*bound.load, *bound.store))
     if upstream and (cancels or (bound.op.centred and bound.store)):
@@ -122,6 +128,7 @@ def expected(
         off = _largest(
             torch.zeros_like(terms), [_apart(run.gradients[name], terms) for run in moved]
         )
+        off = off + sum(_finite(run.gradients[name].abs()) for run in arriving)
         off = independent(off.sum_to_size(shape), off.square().sum_to_size(shape))
         error = _by_row(error, bound) if whole else error
         found[f"gradient of {name}"] = Expected(value, error, off)

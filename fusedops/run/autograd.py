@@ -225,13 +225,27 @@ def gradients_once(
     """`run_backward`, where torch may be making the graph of a second derivative as well."""
     if not torch.is_grad_enabled():
         return run_backward(call, saved, incoming)
-    # That graph may never be used, so what is refused is its use.
     with torch.no_grad():
         results = run_backward(call, saved, incoming)
+    return only_once(call[0].name, results, (*saved, *incoming))
+
+
+def only_once(name: str, results: Sequence[Any], of: Sequence[Tensor | None]) -> Sequence[Any]:
+    """Gradients that raise UnsupportedError where torch differentiates them again.
+
+    The graph that torch makes of a backward pass may never be used, so what is refused is its use.
+
+    Args:
+        name: The name of the op.
+        results: The gradients, computed without a graph.
+        of: What they were computed of.
+    """
+    if not torch.is_grad_enabled():
+        return results
     tensors = [result for result in results if isinstance(result, Tensor)]
-    roots = [one for one in (*saved, *incoming) if isinstance(one, Tensor)]
+    roots = [one for one in of if isinstance(one, Tensor)]
     apply: Any = _Once.apply
-    once = iter(apply(call[0].name, len(tensors), *tensors, *roots))
+    once = iter(apply(name, len(tensors), *tensors, *roots))
     return [next(once) if isinstance(one, Tensor) else one for one in results]
 
 

@@ -8,7 +8,7 @@ does not depend on `prebuild`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
@@ -35,8 +35,14 @@ class Observer(Protocol):
     def of_call(self, bound: Bound) -> CallText:
         """Return a checked forward call as text."""
 
-    def of_product(self, bound: Bound, factors: Mapping[str, Tensor]) -> CallText:
-        """Return a checked forward call on a matrix product, of these factors by name, as text."""
+    def of_product(
+        self, bound: Bound, factors: Mapping[str, Tensor], wanted: Collection[str] = ()
+    ) -> CallText:
+        """Return a checked forward call on a matrix product, of these factors by name, as text.
+
+        With `wanted`, x and operands, return the gradient of a call, of whose result the product is
+        the gradient.
+        """
 
     def of_gradient(
         self,

@@ -19,7 +19,8 @@ from fusedops.product.single import SingleProduct
 from fusedops.reference.error_bound import expected
 from fusedops.row_op import RowOp
 from fusedops.run.refusal import refuse
-from fusedops.testing.products import check_pair, check_product
+from fusedops.testing.pairs import check_pair
+from fusedops.testing.products import check_product
 from fusedops.testing.report import SEED, Compared, Report, cut, same_bits, worst
 
 

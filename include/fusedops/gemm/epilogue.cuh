@@ -30,12 +30,14 @@ __device__ __forceinline__ void unrolled(const F& f) {
   if constexpr (kFirst + 1 < kCount) unrolled<kCount, kFirst + 1>(f);
 }
 
-/// kPacks packs of a thread.
+/// kPacks packs of a thread, below each other.
 template <class Index, int kPacks>
 struct Packs {
+  using Row = Index;
+  static constexpr int kCount = kPacks;
   float values[kPacks][kPack];
   Index rows[kPacks];
-  int64_t cols[kPacks];
+  int64_t col;
   OperandsAhead operands[kPacks];
 
   /// Issues the reads of the operands.
@@ -46,33 +48,51 @@ struct Packs {
       float none[kPack];
       FUSEDOPS_UNROLL
       for (int i = 0; i < kPack; ++i) none[i] = 0;
-      chain.values(none, AheadRow<Index, true>(rows[p], operands[p]), cols[p]);
+      chain.values(none, AheadRow<Index, true>(rows[p], operands[p]), col);
     }
   }
   /// Runs the STORE.
   template <class Target, class Functors>
-  __device__ __forceinline__ void store(const Store<Target, Functors>& to) {
+  __device__ __forceinline__ void run(const Store<Target, Functors>& to) {
     int read[kPacks];  // of the operands, in words
     FUSEDOPS_UNROLL
     for (int p = 0; p < kPacks; ++p) read[p] = 0;
-    run(to.chain, read);
+    through(to.chain, read);
     FUSEDOPS_UNROLL
-    for (int p = 0; p < kPacks; ++p) to.target.write(values[p], rows[p], cols[p]);
+    for (int p = 0; p < kPacks; ++p) to.target.write(values[p], rows[p], col);
   }
 
  private:
   template <int kFirst, class F, class... Rest>
-  __device__ __forceinline__ void run(const Chain<kFirst, F, Rest...>& chain, int (&read)[kPacks]) {
+  __device__ __forceinline__ void through(const Chain<kFirst, F, Rest...>& chain,
+                                          int (&read)[kPacks]) {
     FUSEDOPS_UNROLL
     for (int p = 0; p < kPacks; ++p) {
       const AheadRow<Index, false> row(rows[p], operands[p], read[p]);
-      chain.first(values[p], detail::row_for<F>(row), cols[p]);
+      chain.first(values[p], detail::row_for<F>(row), col);
       read[p] = row.next;
     }
-    run(chain.rest, read);
+    through(chain.rest, read);
   }
   template <int kFirst>
-  __device__ __forceinline__ void run(const Chain<kFirst>&, int (&)[kPacks]) {}
+  __device__ __forceinline__ void through(const Chain<kFirst>&, int (&)[kPacks]) {}
+};
+
+/// What the epilogue warps do in a forward pass: run the STORE.
+template <class StoreT>
+struct Forward {
+  static constexpr bool kSums = false;
+  const StoreT& store;
+  __device__ __forceinline__ explicit Forward(const StoreT& to) : store(to) {}
+
+  template <class PacksT>
+  __device__ __forceinline__ void issue(PacksT& packs) const {
+    packs.issue(store.chain);
+  }
+  template <class PacksT>
+  __device__ __forceinline__ void run(PacksT& packs) const {
+    packs.run(store);
+  }
 };
 
 }  // namespace gemm

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The kernel y = STORE(x @ w.T) for sm_90a. x has M rows and w N rows, of K numbers of 16 bits each. A
-// tile fits into M and N; N and K, and the distances of rows, are multiples of 8.
+// tile fits into M and N; N and K, and the distances of rows, are multiples of 8. Where w is MN-major, it
+// is x @ w. In a backward pass the gradient of a LOAD takes the place of the STORE (gemm/gradient.cuh).
 //
 // The warps of a block have three roles (warp specialization). One fills the ring of stages. Two
 // warpgroups multiply, and do nothing else. Four epilogue warps run the STORE of the last tile meanwhile:
@@ -22,10 +23,10 @@ namespace gemm {
 /// The tilings that are compiled. Both warpgroups together on a large tile read a third less from the
 /// L2 cache and from shared memory; in turns on small tiles they need fewer rows and columns. kPacks: how
 /// many packs of a lane go through each functor together, 1, 2 or 4.
-template <class T, int kPacks = 4>
-using Together = Tiling<T, 128, 256, 3, false, kPacks>;
-template <class T, int kPacks = 4>
-using InTurns = Tiling<T, 128, 128, 5, true, kPacks>;
+template <class T, int kPacks = 4, Major kMajor = Major::kK>
+using Together = Tiling<T, 128, 256, 3, false, kPacks, kMajor>;
+template <class T, int kPacks = 4, Major kMajor = Major::kK>
+using InTurns = Tiling<T, 128, 128, 5, true, kPacks, kMajor>;
 
 /// The role of a warp that multiplies; mine: its warpgroup, 0 or 1.
 template <class Tiling, class Order>
@@ -78,9 +79,9 @@ __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, cons
 
 /// The role of an epilogue warp, the nth of four. Its packs are those of one of the four warps of a
 /// warpgroup, and where both warpgroups work on a tile, then of one of the other's.
-template <class Tiling, class Order, class StoreT, class Rows>
-__device__ __forceinline__ void run_store(const typename Tiling::Ring& ring, const Order& order,
-                                          const StoreT& store, const Rows& rows, int nth) {
+template <class Tiling, class Order, class Epilogue, class Rows>
+__device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, const Order& order,
+                                             Epilogue epilogue, const Rows& rows, int nth) {
   using Sums = Handover<Tiling::kTileN>;
   constexpr bool kInTurns = Tiling::kInTurns;
   constexpr int kPacks = Tiling::kPacks, kSteps = Sums::kPacks / kPacks;
@@ -100,9 +101,9 @@ __device__ __forceinline__ void run_store(const typename Tiling::Ring& ring, con
     for (int i = 0; i < kPacks; ++i) {
       const int r = (first + i) * Sums::kRowsAtOnce;  // beyond 16, those of the other 64 rows
       next.rows[i] = rows.index(row + r + r / 16 * 48);
-      next.cols[i] = col;
     }
-    next.issue(store.chain);
+    next.col = col;
+    epilogue.issue(next);
   };
   int t = blockIdx.x / 2;
   if (t < tiles) {
@@ -115,6 +116,9 @@ __device__ __forceinline__ void run_store(const typename Tiling::Ring& ring, con
     const Sums from(ring.scratch(), group * 4 + nth);
     from.full->wait(count / 2 & 1);
     const bool ends = kInTurns || group == 1;
+    if constexpr (Epilogue::kSums) {
+      if (kInTurns || group == 0) epilogue.begin(order.at(t), nth);
+    }
     if (ends) t += clusters;
 #pragma unroll 1
     for (int step = 0; step < kSteps; step += 2) {
@@ -133,17 +137,21 @@ __device__ __forceinline__ void run_store(const typename Tiling::Ring& ring, con
           from.template read<typename Tiling::T>(these.values[i], now + i);
         }
         if (last) from.release();
-        these.store(store);
+        epilogue.run(these);
       });
+    }
+    if constexpr (Epilogue::kSums) {
+      if (ends) epilogue.template end<Sums::kLanes>();
     }
   }
 }
 
-/// group: pairs of tiles of a column that clusters work on before the next column.
-template <class Tiling, class StoreT, class Rows>
+/// epilogue: a Forward, or a Backward. group: pairs of tiles of a column that clusters work on before the
+/// next column.
+template <class Tiling, class Epilogue, class Rows>
 __device__ __forceinline__ void product_kernel(const TensorMap& x, const TensorMap& w,
-                                               const StoreT& store, const Rows& rows, int64_t n,
-                                               int64_t k, int64_t group) {
+                                               const Epilogue& epilogue, const Rows& rows,
+                                               int64_t n, int64_t k, int64_t group) {
   extern __shared__ __align__(16) char memory[];
   typename Tiling::Ring ring(memory);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
@@ -160,7 +168,7 @@ __device__ __forceinline__ void product_kernel(const TensorMap& x, const TensorM
     multiply<Tiling>(ring, order, depth, warp / 4 - 1);
   } else {
     set_registers<Tiling, 152>();
-    run_store<Tiling>(ring, order, store, rows, warp - 12);
+    run_epilogue<Tiling>(ring, order, epilogue, rows, warp - 12);
   }
   ring.end();
 }

@@ -3,11 +3,12 @@
 //
 // The ring of stages through which one producer hands parts of x and w to the warps that multiply.
 // Each stage has 64 of the K numbers of a tile's rows. The two blocks of a cluster share w: each copies
-// one half of its rows to both. PTX ISA, "cp.async.bulk.tensor", "mbarrier".
+// one half of its rows, or of its columns where it is MN-major, to both. PTX ISA, "cp.async.bulk.tensor", "mbarrier".
 #pragma once
 
 #include <fusedops/core/cluster.cuh>
 #include <fusedops/gemm/tile_order.cuh>
+#include <fusedops/gemm/wgmma.cuh>
 
 namespace fusedops {
 
@@ -101,7 +102,7 @@ struct StageIndex {
 
 /// The ring in shared memory. kReaders: the warps of a block that read a stage; kScratch: bytes beside
 /// the stages.
-template <int kTileM, int kTileN, int kStages, int kReaders, int kScratch_>
+template <int kTileM, int kTileN, int kStages, int kReaders, int kScratch_, Major kMajor>
 struct Ring {
   static constexpr int kBytesX = kTileM * kStageK * 2, kBytesW = kTileN * kStageK * 2;
   static constexpr int kBytes = kBytesX + kBytesW;
@@ -146,7 +147,15 @@ struct Ring {
     barrier.expect(kBytes);
     char* to = stages + at.stage * kBytes;
     copy_box(x, barrier, to, k, row);
-    copy_box_to_both(w, barrier, to + kBytesX + rank * (kBytesW / 2), k, col + rank * (kTileN / 2));
+    char* half = to + kBytesX + rank * (kBytesW / 2);
+    col += rank * (kTileN / 2);
+    if constexpr (kMajor == Major::kK) {
+      copy_box_to_both(w, barrier, half, k, col);
+    } else {
+      for (int c = 0; c < kTileN / 2; c += 64) {
+        copy_box_to_both(w, barrier, half + c * kStageK * 2, col + c, k);
+      }
+    }
   }
   /// By all lanes of a warp that has read the stage for the last time.
   __device__ __forceinline__ void release(int stage) const {

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <fusedops/gemm/pipeline.cuh>
-#include <fusedops/gemm/wgmma.cuh>
 
 namespace fusedops {
 
@@ -16,7 +15,8 @@ namespace gemm {
 /// A tile of a product of two matrices of T, with 16 bits; what the kernels are compiled for.
 ///
 /// kTileM, kTileN: rows of x and of w. kInTurns: whether a warpgroup has a tile alone, or half of one.
-template <class T_, int kTileM_, int kTileN_, int kStages_, bool kInTurns_, int kPacks_>
+template <class T_, int kTileM_, int kTileN_, int kStages_, bool kInTurns_, int kPacks_,
+          Major kMajor>
 struct Tiling {
   using T = T_;
   static constexpr int kTileM = kTileM_, kTileN = kTileN_, kStages = kStages_;
@@ -29,7 +29,7 @@ struct Tiling {
   static constexpr int kAcross = kTileN / 128;
   static_assert(kHalves * kTileN == 256, "128 registers of a thread hold sums");
   static constexpr int kScratch = 8 * 8192 + 128;  // Handover::kShared
-  using Ring = gemm::Ring<kTileM, kTileN, kStages, kInTurns ? 4 : 8, kScratch>;
+  using Ring = gemm::Ring<kTileM, kTileN, kStages, kInTurns ? 4 : 8, kScratch, kMajor>;
 
   /// The sums of a thread: of each instruction, of 8 columns, of the row and the row 8 below, two
   /// columns.
@@ -39,7 +39,9 @@ struct Tiling {
   __device__ __forceinline__ static void multiply(Sums& sums, const Ring& ring, int stage,
                                                   int below, bool adds) {
     const uint64_t x = wgmma_tile(ring.x(stage) + below * kStageK * 2);
-    const uint64_t w = wgmma_tile(ring.w(stage));
+    const uint64_t w = wgmma_tile<kMajor>(ring.w(stage));
+    // From 16 numbers of K to the next 16, in words of 16 bytes: along rows, or 16 rows below.
+    constexpr int kNext = kMajor == Major::kK ? 2 : 16 * 128 / 16;
     wgmma_fence();
     FUSEDOPS_UNROLL
     for (int k = 0; k < kStageK / 16; ++k) {
@@ -47,8 +49,9 @@ struct Tiling {
       for (int h = 0; h < kHalves; ++h) {
         FUSEDOPS_UNROLL
         for (int a = 0; a < kAcross; ++a) {
-          wgmma<T>(sums[h * kAcross + a], x + h * (64 * kStageK * 2 / 16) + k * 2,
-                   w + a * (kTileN / kAcross * kStageK * 2 / 16) + k * 2, adds || k > 0);
+          wgmma<T, kMajor>(sums[h * kAcross + a], x + h * (64 * kStageK * 2 / 16) + k * 2,
+                           w + a * (kTileN / kAcross * kStageK * 2 / 16) + k * kNext,
+                           adds || k > 0);
         }
       }
     }

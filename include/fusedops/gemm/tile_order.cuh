@@ -44,6 +44,7 @@ struct TileOrder {
 
   struct Tile {
     int row, col;  // the first ones
+    int new_row;   // the first one that no tile before it has
   };
   __device__ __forceinline__ Tile at(int number) const {
     int m = rows, n = cols;
@@ -54,8 +55,8 @@ struct TileOrder {
     const int height = min(group, pairs(m) - nth * group);
     const int column = rest / height;
     const int pair = nth * group + rest - column * height;
-    return {min((pair * 2 + rank_in_cluster()) * kTileM, m - kTileM),
-            min(column * kTileN, n - kTileN)};
+    const int new_row = (pair * 2 + rank_in_cluster()) * kTileM;
+    return {min(new_row, m - kTileM), min(column * kTileN, n - kTileN), new_row};
   }
 
  private:

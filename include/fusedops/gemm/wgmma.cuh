@@ -3,7 +3,8 @@
 //
 // The instruction wgmma of sm_90a: a warpgroup, which is four warps, multiplies a tile of 64 x 16 by
 // one of 16 x N, both in shared memory, and adds the product to N / 2 registers of each thread.
-// PTX ISA, "wgmma.mma_async". Both factors are K-major: the 16 numbers that meet lie side by side.
+// PTX ISA, "wgmma.mma_async". The first factor is K-major: the 16 numbers that meet lie side by side.
+// The second one is that too, or MN-major: neighbours are its N numbers of the same K.
 #pragma once
 
 #include <fusedops/core/detect.cuh>
@@ -14,6 +15,9 @@ namespace fusedops {
 #if defined(FUSEDOPS_CUDA)
 
 namespace gemm {
+
+/// Along which dimension the second factor is contiguous: w of shape (N, K), or (K, N).
+enum class Major { kK, kMN };
 
 /// Before the first product, and after the registers of a sum were touched by other instructions.
 __device__ __forceinline__ void wgmma_fence() {
@@ -37,9 +41,12 @@ __device__ __forceinline__ void wgmma_keep(float (&sum)[kRegisters]) {
 }
 
 /// Describes a tile in shared memory: rows of 128 bytes, whose 16-byte words are exchanged in the
-/// pattern of 128 bytes that a bulk tensor copy writes. 32 bytes along a row are 2 more.
+/// pattern of 128 bytes that a bulk tensor copy writes. 32 bytes along a row are 2 more. Of an MN-major
+/// tile a row has 64 of its N numbers, 64 rows follow each other, and then come the next numbers.
+template <Major kMajor = Major::kK>
 __device__ __forceinline__ uint64_t wgmma_tile(uint32_t shared) {
-  return uint64_t(shared >> 4 & 0x3fff) | uint64_t(1) << 16 | uint64_t(1024 >> 4) << 32 |
+  constexpr uint64_t kLeading = kMajor == Major::kK ? 1 : 64 * 128 >> 4;
+  return uint64_t(shared >> 4 & 0x3fff) | kLeading << 16 | uint64_t(1024 >> 4) << 32 |
          uint64_t(1) << 62;
 }
 
@@ -54,28 +61,34 @@ __device__ __forceinline__ uint64_t wgmma_tile(uint32_t shared) {
   "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, " \
   "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, " \
   "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define FUSEDOPS_WGMMA(type)                                                         \
-  "{\n"                                                                              \
-  ".reg .pred adds;\n"                                                               \
-  "setp.ne.b32 adds, %66, 0;\n"                                                      \
-  "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" FUSEDOPS_SUMS_64 \
-  "}, %64, "                                                                         \
-  "%65, adds, 1, 1, 0, 0;\n"                                                         \
-  "}\n"
+#define FUSEDOPS_WGMMA(type, transposed)                                                 \
+  asm volatile(                                                                          \
+      "{\n"                                                                              \
+      ".reg .pred adds;\n"                                                               \
+      "setp.ne.b32 adds, %66, 0;\n"                                                      \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" FUSEDOPS_SUMS_64 \
+      "}, %64, "                                                                         \
+      "%65, adds, 1, 1, 0, " transposed                                                  \
+      ";\n"                                                                              \
+      "}\n"                                                                              \
+      : FUSEDOPS_SUM_32(0), FUSEDOPS_SUM_32(32)                                          \
+      : "l"(a), "l"(b), "r"(int(adds)))
 
-/// sum += a @ b.T, or sum = a @ b.T where `adds` is false, for a tile b of 128 rows.
-template <class T>
+/// sum += a @ b.T, or sum = a @ b.T where `adds` is false, for a tile b of 128 rows; those of an
+/// MN-major tile lie in columns.
+template <class T, Major kMajor>
 __device__ __forceinline__ void wgmma(float (&sum)[64], uint64_t a, uint64_t b, bool adds) {
   static_assert(detail::IsSame<T, half>::value || detail::IsSame<T, bfloat16>::value,
                 "factors of 16 bits");
-  if constexpr (detail::IsSame<T, half>::value) {
-    asm volatile(FUSEDOPS_WGMMA("f16")
-                 : FUSEDOPS_SUM_32(0), FUSEDOPS_SUM_32(32)
-                 : "l"(a), "l"(b), "r"(int(adds)));
+  constexpr bool kHalf = detail::IsSame<T, half>::value;
+  if constexpr (kHalf && kMajor == Major::kK) {
+    FUSEDOPS_WGMMA("f16", "0");
+  } else if constexpr (kHalf) {
+    FUSEDOPS_WGMMA("f16", "1");
+  } else if constexpr (kMajor == Major::kK) {
+    FUSEDOPS_WGMMA("bf16", "0");
   } else {
-    asm volatile(FUSEDOPS_WGMMA("bf16")
-                 : FUSEDOPS_SUM_32(0), FUSEDOPS_SUM_32(32)
-                 : "l"(a), "l"(b), "r"(int(adds)));
+    FUSEDOPS_WGMMA("bf16", "1");
   }
 }
 

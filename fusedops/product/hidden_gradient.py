@@ -1,0 +1,348 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The gradient of what stands between two products, as the epilogue of the product that makes it.
+
+Of ``h = STORE(z)`` and ``y = h @ w.T`` the gradient of h is ``dh = dy @ w``. One kernel multiplies,
+and its epilogue goes back through the STORE: it reads z and writes dz, and h again, which the
+gradient of w needs. dh is never in memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fusedops import _runtime
+from fusedops._runtime import Reason
+from fusedops.bind.bind import Bound
+from fusedops.bind.generator import draw
+from fusedops.bind.geometry import Placed
+from fusedops.generate.arguments import ArgumentWriter
+from fusedops.generate.members import Member
+from fusedops.generate.product import THREADS, ProductTiling, write_factors
+from fusedops.generate.target import Target
+from fusedops.generate.variant import Variant
+from fusedops.generate.views import STORAGE, Number, Part, View, contiguous, part_of, view_of
+from fusedops.map import Map
+from fusedops.product.choice import Choice
+from fusedops.product.epilogue import Epilogue
+from fusedops.product.factors import matrix_of
+from fusedops.product.fused import ARCH, WIDTH, able, chosen_for, kernel_of
+from fusedops.run.backward_schedule import sums_schedule
+from fusedops.run.forward import DLPACK
+from fusedops.run.kernel_members import declared
+from fusedops.run.operand_gradients import Occurrence, acting_place, gradient_like, occurrences
+from fusedops.run.placing import placed, queries, row_maps, row_numbers
+from fusedops.run.reading import USUAL, is_shared, padded, rank_of
+from fusedops.run.second_stage import SecondStage, second_stage
+from fusedops.schedule.row_partition import Sharing, sharing
+
+__all__ = [
+    "HiddenGradient",
+    "chosen",
+    "describe",
+    "explained",
+    "gradient_variants",
+    "may_fuse",
+]
+
+
+class Described(NamedTuple):
+    """The kernels of one call.
+
+    Attributes:
+        variant, write: The kernel that multiplies, and its argument.
+        outputs: Dtype and shape of what the call allocates: dz, h, the gradients of operands, and
+            then workspaces.
+        stage: What adds up the sums of tiles, or None.
+        sums: Its variant, or None.
+    """
+
+    variant: Variant
+    write: ArgumentWriter
+    outputs: list[tuple[torch.dtype, tuple[int, ...]]]
+    stage: SecondStage | None
+    sums: Variant | None
+
+
+def may_fuse(epilogue: Map) -> bool:
+    """Whether a tile of a product can go back through the functors: no output, none masked."""
+    return able(epilogue) and not epilogue.store and len(epilogue.outputs) == 1
+
+
+def chosen(
+    epilogue: Map,
+    dy: Tensor,
+    w: Tensor,
+    arguments: Mapping[str, Any],
+    target: Target | None = None,
+) -> Choice:
+    """How the gradient of h, and what follows of it, is run, as far as shapes and types decide.
+
+    Args:
+        epilogue: What made h.
+        dy: The gradient of y, of shape (..., N).
+        w: The weight, of shape (N, H), in the same dtype.
+        arguments: The operands and options of the epilogue.
+        target: What runs it, by default dy's device.
+    """
+    if not may_fuse(epilogue):
+        return Choice(None, "its functors do more than a tile can go back through")
+    if dy.dtype is not w.dtype or dy.dtype not in (torch.float16, torch.bfloat16):
+        return Choice(None, "one kernel for both multiplies float16 and bfloat16 alone")
+    depth, columns = w.shape
+    large = [
+        key
+        for key, value in arguments.items()
+        if key in epilogue.slots and isinstance(value, Tensor) and value.numel() > columns
+    ]
+    draws = epilogue.dropouts > 0 and arguments.get("training") is not False
+    text = f"gradient of {epilogue.text}"
+    rows = math.prod(dy.shape[:-1])
+    call = (text, rows, columns, depth, 1 + len(large), 1, draws, dy.dtype)
+    choice = chosen_for(call, target or Target.of(dy.device))
+    if choice.tiling is None:
+        return choice
+    return choice._replace(tiling=dataclasses.replace(choice.tiling, mn_major=True))
+
+
+class HiddenGradient:
+    """The gradients of z and of operands by one kernel, where it can be had and is faster.
+
+    Args:
+        epilogue: What made h of z.
+        wanted: The operands whose gradients are wanted.
+    """
+
+    def __init__(self, epilogue: Epilogue, wanted: frozenset[str]) -> None:
+        self._epilogue = epilogue
+        self._wanted = wanted
+        #: The names of the results after dz and h.
+        self.names = [one.name for one in occurrences(epilogue, wanted)]
+        self._able = True
+        slots = [("x", _runtime.SLOT_TENSOR), *epilogue.kinds, ("w", _runtime.SLOT_TENSOR)]
+        label = f"gradient of {epilogue.label}"
+        name = f"gradient of {epilogue.name}"
+        self._call = _runtime.Dispatcher(name, slots, self._slow, draw, tuple, label=label)
+
+    def __call__(
+        self, dy: Tensor, w: Tensor, z: Tensor, arguments: Mapping[str, Any]
+    ) -> Sequence[Tensor] | None:
+        """Run a call: dz, h, and the gradients of `names`; None if two kernels have to.
+
+        Args:
+            dy: The gradient of y, of shape (..., N).
+            w: The weight, of shape (N, H), in the same dtype.
+            z: What h was made of, of shape (..., H).
+            arguments: The operands and options of the epilogue, what it drew from among them.
+        """
+        if not self._able or not dy.is_cuda:
+            return None
+        if chosen(self._epilogue, dy, w, arguments).tiling is None:
+            return None
+        found: Sequence[Tensor] | None = self._call(dy.contiguous(), x=z, w=w, **arguments)
+        return found
+
+    def _slow(
+        self, reason: Reason, dy: Any, operands: dict[str, Any], options: dict[str, Any]
+    ) -> Any:
+        if reason is not Reason.MISS:
+            return None
+        epilogue = self._epilogue
+        w, z = operands.pop("w"), operands.pop("x")
+        tiling = chosen(epilogue, dy, w, {**operands, **options}).tiling
+        if tiling is None or epilogue.lacking(operands):
+            return None
+        bound = epilogue.bind(z, {**operands, **options})
+        told = describe(bound, self._wanted, dy, w, tiling)
+        if told is None:
+            return None
+        kernel = kernel_of(told.variant, epilogue.name)
+        if kernel is None:
+            self._able = False
+            return None
+        target = Target.of(dy.device)
+        rows, columns = math.prod(dy.shape[:-1]), w.shape[1]
+        then = []
+        if told.stage is not None and told.sums is not None:
+            stage = told.stage
+            words, patches = stage.write.pack(), stage.write.patches
+            then.append(
+                (told.sums.kernel(), words, patches, stage.rows, 1, stage.blocks, stage.block, 0)
+            )
+        return _runtime.Plan(
+            kernel=kernel,
+            words=told.write.pack(),
+            patches=told.write.patches,
+            outputs=[(*DLPACK[dtype], shape) for dtype, shape in told.outputs],
+            rows=rows,
+            grain=1,
+            grid=tiling.grid(rows, columns, target.multiprocessors),
+            block=THREADS,
+            shared=tiling.shared_bytes,
+            draws=epilogue.dropouts if bound.dropout_slots else 0,
+            info=f"{tiling.name}, gradient",
+            then=then,
+            returned=2 + len(self.names),
+        )
+
+
+def describe(
+    bound: Bound, wanted: frozenset[str], dy: Tensor, w: Tensor, tiling: ProductTiling
+) -> Described | None:
+    """The kernels of a call, or None where one kernel cannot run it.
+
+    Args:
+        bound: The call of the epilogue on z.
+        wanted: The operands whose gradients are wanted.
+        dy: The gradient of y, of shape (..., N).
+        w: The weight, of shape (N, H).
+        tiling: The form of the kernel, for an MN-major w.
+    """
+    op = bound.op
+    uses = occurrences(op, wanted)
+    numbers = {"x": 1, **{name: slot + 1 for name, slot in op.slots.items()}}
+    numbers["w"] = len(op.slots) + 2
+    x_box, w_box = tiling.boxes
+    dy_matrix, w_matrix = matrix_of(dy, 0, x_box), matrix_of(w, numbers["w"], w_box)
+    if dy_matrix is None or w_matrix is None or bound.compute is not torch.float32:
+        return None
+    if bound.whole is not None or bound.tables or len({one.name for one in uses}) < len(uses):
+        return None
+    outputs: list[tuple[torch.dtype, tuple[int, ...]]] = []
+
+    def made(dtype: torch.dtype, shape: Sequence[int]) -> Part:
+        outputs.append((dtype, tuple(shape)))
+        strides = contiguous(tuple(shape))
+        return Part(tuple(shape), strides, dtype, (_runtime.OUTPUT, len(outputs) - 1), 16)
+
+    parts: dict[Any, Part] = {"x": part_of(bound.x, (_runtime.POINTER, numbers["x"]))}
+    for name, value in bound.operands.items():
+        if isinstance(value, Tensor):
+            patch = (_runtime.POINTER, numbers[name])
+            parts[name] = part_of(value, patch, is_shared(bound, name, value, USUAL))
+    inputs = [*parts]
+    parts["to",] = made(bound.x.dtype, bound.x.shape)
+    parts["again",] = made(bound.dtype, bound.x.shape)
+    for one in uses:
+        like = gradient_like(bound, one)
+        parts[one] = made(like.dtype, like.shape)
+    drawn = row_numbers(bound)
+    geometry = placed(bound, [*parts.values()], drawn, in_order=True)
+    if None in geometry.placed:
+        return None
+    geometry = padded(geometry, rank_of(bound, geometry.sizes))
+    columns = geometry.columns
+    places = iter(geometry.placed)
+    views = {key: view_of(part, next(places), WIDTH, columns) for key, part in parts.items()}
+    shares = {one: sharing(views[one].placed, geometry.sizes, columns) for one in uses}
+    if not all(_can_add(share, geometry.rows) for share in shares.values()):
+        return None
+    operands: dict[str, View | Number] = {name: views[name] for name in inputs}
+    for name, value in bound.operands.items():
+        if name not in operands:
+            operands[name] = Number(numbers[name], isinstance(value, int))
+    write = ArgumentWriter(
+        compute="float",
+        sizes=geometry.sizes,
+        columns=columns,
+        queries=queries(bound),
+        operands=operands,
+        outputs={},
+        maps=row_maps(bound, places, drawn),
+        slots=numbers,
+        drawn_in_memory=isinstance(bound.generator, Tensor),
+    )
+    members = declared(bound, write, geometry)
+    members.append(Member(f"gemm::Again<{write.view(views['again',])}>", "again"))
+    members.append(Member(write.view(views["to",]), "to"))
+    parts_of: dict[Occurrence, tuple[tuple[int, int], int]] = {}
+    for one in uses:
+        place = acting_place(op, bound, one)
+        kind, view = "Each", views[one]
+        if shares[one].kind != "each":
+            count = tiling.parts(geometry.rows)
+            patch = (_runtime.OUTPUT, len(outputs))
+            outputs.append((torch.float32, (count, columns)))
+            parts_of[one] = patch, count
+            kind = "gemm::OfTile"
+            view = View(STORAGE[torch.float32], Placed((columns,), 1), 4, patch, False)
+        cpp = f"{kind}<{place}, {one.number}, {write.view(view)}>"
+        members.append(Member(cpp, f"of_load{place}_{one.number}", "target", "load", place))
+    members += write_factors(write, _runtime.TENSOR_MAP, dy_matrix, w_matrix, tiling)
+    variant = Variant(
+        arch=ARCH,
+        schedule=tiling.storage,
+        tile=tiling,
+        members=tuple(members),
+        words=len(write.words),
+        op="Linear",
+        headers=tuple(op.headers()),
+        load=bound.load,
+        store=bound.store,
+        dtype=dy.dtype,
+        declaration=op.declaration,
+        definitions=op.definitions,
+        entry="product_gradient",
+    )
+    if not parts_of:
+        return Described(variant, write, outputs, None, None)
+    stage = second_stage(geometry, shares, views, parts_of, {}, "float")
+    sums = variant._replace(
+        arch=ARCH.removesuffix("a"),
+        schedule="register",
+        tile=sums_schedule(stage.block, stage.wide),
+        members=tuple(stage.members),
+        words=len(stage.write.words),
+        op=op.kernels,
+        entry="sums",
+    )
+    return Described(variant, write, outputs, stage, sums)
+
+
+def gradient_variants(
+    bound: Bound,
+    wanted: frozenset[str],
+    dy: Tensor,
+    w: Tensor,
+    arguments: Mapping[str, Any],
+    target: Target,
+) -> Iterator[Variant]:
+    """The kernels of a call on a target, if one multiplies there; as `describe` and `chosen`."""
+    tiling = chosen(bound.op, dy, w, arguments, target).tiling  # type: ignore[arg-type]
+    told = None if tiling is None else describe(bound, wanted, dy, w, tiling)
+    if told is not None:
+        yield from [told.variant] if told.sums is None else [told.variant, told.sums]
+
+
+def explained(
+    epilogue: Epilogue,
+    wanted: frozenset[str],
+    dy: Tensor,
+    w: Tensor,
+    z: Tensor,
+    arguments: Mapping[str, Any],
+) -> Choice:
+    """How a call is run, and why, strides and alignment included; nothing is built."""
+    choice = chosen(epilogue, dy, w, arguments)
+    if choice.tiling is None:
+        return choice
+    if epilogue.lacking(dict(arguments)):
+        return Choice(None, "one kernel for both leaves out no operand")
+    if describe(epilogue.bind(z, dict(arguments)), wanted, dy, w, choice.tiling) is None:
+        return Choice(
+            None,
+            "one kernel for both reads w by bulk copies, from rows that begin at multiples of 16 "
+            "bytes, and adds up gradients of operands that all rows share, not of these",
+        )
+    return choice
+
+
+def _can_add(share: Sharing, rows: int) -> bool:
+    """Whether a tile has the gradient of an operand, or sums of all rows that share it."""
+    return share.kind == "each" or (share.kind == "column" and share.group == rows)
