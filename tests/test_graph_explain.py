@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 import torch
-from cases import randn
+from cases import raises, randn
 from references import check
 from torch import nn
 from torch.nn import functional
@@ -93,3 +93,8 @@ def test_a_function_without_an_op():
         fo.fuse(3)
     with pytest.raises(TypeError, match="must be a module or a function"):
         fo.explain_graph(3)
+
+
+def test_a_module_is_no_function():
+    with raises(TypeError, 'torch.compile(module, backend="fusedops")'):
+        fo.fuse(torch.nn.LayerNorm(16))

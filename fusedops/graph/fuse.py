@@ -95,6 +95,11 @@ def fuse(function: Callable[..., Any]) -> FusedFunction:
     <BLANKLINE>
     Softmax(load=[gelu(), Scale(scale='scale'), Bias(bias='bias')], empty_row='nan')
     """
+    if isinstance(function, torch.nn.Module):
+        raise TypeError(
+            f"fuse: it takes a function, got the module {type(function).__name__}; write "
+            'torch.compile(module, backend="fusedops"), or pass its forward'
+        )
     if not callable(function):
         raise TypeError(f"fuse: it takes a function, got {function!r}")
     return FusedFunction(function)
