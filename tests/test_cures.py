@@ -198,3 +198,12 @@ def test_a_class_of_functors(wrong, parts):
     with raises((TypeError, ValueError), "Own: ", *parts):
         fo.LayerNorm(store=[kind()])
     fo.LayerNorm(store=[Own()])
+
+
+def test_the_factor_that_is_missing_is_named():
+    op = fo.MLP(hidden=[fo.Bias("b")])
+    x, w = torch.zeros(2, 4), torch.zeros(4, 4)
+    for given, name in (((x, None, w), "w1"), ((x, w), "w2"), ((x, w, None), "w2")):
+        for call in (op, op.unfused, op.explain):
+            with raises(TypeError, f"MLP: {name} is missing"):
+                call(*given, b=w[0])

@@ -157,7 +157,8 @@ def product_source(
         epilogue = f"gemm::Forward(store({', '.join([*functors, 'a.y'])}))"
         header = "gemm/epilogue.cuh"
     else:
-        load = f"load({', '.join(['a.x', *functors, 'a.again'])})"
+        again = "Tap<decltype(Arguments::again)>{a.again, {}}"
+        load = f"load({', '.join(['a.x', *functors, again])})"
         targets = ", ".join(f"a.{one.name}" for one in of_side(members, "target", "load"))
         epilogue = f"gemm::Backward({load}, a.to, targets({targets}))"
         header = "gemm/gradient.cuh"

@@ -173,30 +173,38 @@ class ProductOp(metaclass=ShownToUsers):
                     "a row of the product is its last dimension; leave it away"
                 )
 
-    def check_given(self, arguments: Mapping[str, Any], given: int, further: Any = ()) -> None:
-        """Raise TypeError where a call gives a factor by name, none, or more than there are.
+    def given(
+        self, factors: tuple[Any, ...], arguments: Mapping[str, Any], further: Any = ()
+    ) -> tuple[Any, ...]:
+        """The factors, none of which is None.
 
         Args:
-            arguments: What the call gave by name.
-            given: The number of factors that it gave by position.
+            factors: What the call gave by position, None for what it did not give.
+            arguments: What it gave by name.
             further: What it gave by position beyond these.
+
+        Raises:
+            TypeError: It gives a factor by name, or none, or more than there are.
         """
+        if not further and all(one is not None for one in factors):
+            return factors
         wanted = f"a call is op({', '.join(self.inputs)}, ...)"
         for key in self.inputs:
             if key in arguments:
                 raise TypeError(f"{self.name}: {key} is given by position: {wanted}")
-        if given < len(self.inputs):
+        missing = [key for key, one in zip(self.inputs, factors, strict=True) if one is None]
+        if missing:
             near = [key for key in arguments if key not in self.slots and key not in TAKEN]
             by_name = f", not by name as {near[0]!r}" if near else ""
-            key = self.inputs[given]
-            raise TypeError(f"{self.name}: {key} is missing; {wanted}, these by position{by_name}")
-        if further:
-            operands = f", here {', '.join(f'{key}=' for key in self.slots)}" if self.slots else ""
             raise TypeError(
-                f"{self.name} takes {len(self.inputs)} positional arguments, "
-                f"{', '.join(self.inputs)}, got {len(self.inputs) + len(further)}; operands and "
-                f"options are given by keyword{operands}"
+                f"{self.name}: {missing[0]} is missing; {wanted}, these by position{by_name}"
             )
+        operands = f", here {', '.join(f'{key}=' for key in self.slots)}" if self.slots else ""
+        raise TypeError(
+            f"{self.name} takes {len(self.inputs)} positional arguments, "
+            f"{', '.join(self.inputs)}, got {len(self.inputs) + len(further)}; operands and "
+            f"options are given by keyword{operands}"
+        )
 
     def _check_broadcast(self, epilogue: Epilogue, z: Tensor, arguments: Mapping[str, Any]) -> None:
         """Raise the error of an operand that does not fit, in words that know no x."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,23 +17,17 @@ from fusedops import _runtime
 from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound
 from fusedops.bind.generator import draw, draw_in_memory
-from fusedops.errors import CompilerNotFound, MissingVariantError, UnknownArchError
-from fusedops.generate.arguments import ArgumentWriter
-from fusedops.generate.members import Member
-from fusedops.generate.product import THREADS, ProductTiling, write_factors
+from fusedops.generate.product import THREADS
 from fusedops.generate.target import Target
-from fusedops.generate.variant import Variant
 from fusedops.generate.views import STORAGE
 from fusedops.map import Map
 from fusedops.product.choice import Choice, choose, wave_percent
-from fusedops.product.factors import HALVES, factor_dtype, matrix_of, wants_gradient
+from fusedops.product.factors import HALVES, factor_dtype, wants_gradient
+from fusedops.product.product_kernel import describe, kernel_of
 from fusedops.product.single import SingleProduct
 from fusedops.product.trained import train
 from fusedops.run.autograd import recipe_of
 from fusedops.run.forward import DLPACK
-from fusedops.run.kernel_members import declared
-from fusedops.run.placing import parts_of, placed, queries, row_maps, row_numbers, views_of
-from fusedops.run.reading import padded, rank_of
 from fusedops.run.saved_tensors import needed
 from fusedops.schedule import override
 from fusedops.schedule.features import ProductFeatures
@@ -42,24 +35,17 @@ from fusedops.schedule.launch import ProductConfig
 from fusedops.schedule.lookup import remembered
 
 __all__ = [
-    "ARCH",
-    "WIDTH",
     "FusedLinear",
     "able",
     "as_multiplied",
     "bind_store",
     "chosen",
     "chosen_for",
-    "describe",
     "explained",
-    "kernel_of",
+    "features_of",
+    "product_call",
     "reads_product",
 ]
-
-#: Columns of a pack, `kPack` in gemm/epilogue.cuh.
-WIDTH = 8
-#: The architecture, whose wgmma is in no other's code.
-ARCH = "sm_90a"
 
 
 def chosen(
@@ -120,13 +106,36 @@ def _call_of(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) 
     rows = math.prod(x.shape[:-1])
     if not type(rows) is type(n) is type(k) is int:
         return Choice(None, "the sizes are those of a tracer")
-    slots = epilogue.slots
-    reads = 0
+    writes = len(epilogue.outputs) - 1
+    return product_call(epilogue, epilogue.text, (rows, n, k), dtype, arguments, 0, writes)
+
+
+def product_call(
+    epilogue: Map,
+    text: str,
+    sizes: tuple[int, int, int],
+    dtype: torch.dtype,
+    arguments: Mapping[str, Any],
+    reads: int,
+    writes: int,
+) -> _Call:
+    """What the features of a product with the functors of an epilogue follow from.
+
+    Args:
+        epilogue: The functors.
+        text: What runs after the product, as text.
+        sizes: The rows, columns and depth of the product.
+        dtype: That of the factors.
+        arguments: Operands and options of the epilogue.
+        reads: The tensors of the product's size that are read beside operands.
+        writes: The outputs beside the first one.
+    """
+    slots, columns = epilogue.slots, sizes[1]
     for key, value in arguments.items():
-        if key in slots and isinstance(value, Tensor) and value.numel() > n:
+        if key in slots and isinstance(value, Tensor) and value.numel() > columns:
             reads += 1
     draws = epilogue.dropouts > 0 and arguments.get("training") is not False
-    return epilogue.text, rows, n, k, reads, len(epilogue.outputs) - 1, draws, dtype
+    return (text, *sizes, reads, writes, draws, dtype)
 
 
 def _features(call: _Call, target: Target) -> ProductFeatures:
@@ -309,77 +318,3 @@ class FusedLinear:
             draws=epilogue.dropouts if bound.dropout_slots else 0,
             info=tiling.name,
         )
-
-
-def describe(
-    bound: Bound, x: Tensor, w: Tensor, tiling: ProductTiling
-) -> tuple[Variant, ArgumentWriter] | None:
-    """The variant and the argument of a call, or None where a kernel of this kind cannot run it.
-
-    Args:
-        bound: The call of the STORE, on a product that need not be there.
-        x: The factor of shape (..., K).
-        w: The factor of shape (N, K).
-        tiling: The form of the kernel.
-    """
-    op = bound.op
-    x_box, w_box = tiling.boxes
-    x_matrix, w_matrix = matrix_of(x, 0, x_box), matrix_of(w, len(op.slots) + 1, w_box)
-    if x_matrix is None or w_matrix is None or bound.compute is not torch.float32:
-        return None
-    if bound.whole is not None or bound.tables:
-        return None
-    inputs, outputs = parts_of(bound)
-    del inputs["x"]
-    drawn = row_numbers(bound)
-    geometry = placed(bound, [*inputs.values(), *outputs.values()], drawn, in_order=True)
-    if None in geometry.placed:
-        return None
-    geometry = padded(geometry, rank_of(bound, geometry.sizes))
-    columns = geometry.columns
-    places = iter(geometry.placed)
-    operands, views = views_of(bound, inputs, outputs, places, WIDTH, columns)
-    write = ArgumentWriter(
-        compute="float",
-        sizes=geometry.sizes,
-        columns=columns,
-        queries=queries(bound),
-        operands=operands,
-        outputs=views,
-        maps=row_maps(bound, places, drawn),
-        slots=op.slots,
-        drawn_in_memory=isinstance(bound.generator, Tensor),
-    )
-    members = declared(bound, write, geometry)
-    members.append(Member(write.output("y"), "y"))
-    members += write_factors(write, _runtime.TENSOR_MAP, x_matrix, w_matrix, tiling)
-    variant = Variant(
-        arch=ARCH,
-        schedule=tiling.storage,
-        tile=tiling,
-        members=tuple(members),
-        words=len(write.words),
-        op="Linear",
-        headers=tuple(op.headers()),
-        load=bound.load,
-        store=bound.store,
-        dtype=x.dtype,
-        declaration=op.declaration,
-        definitions=op.definitions,
-        entry="product",
-    )
-    return variant, write
-
-
-def kernel_of(variant: Variant, declaration: str) -> _runtime.Kernel | None:
-    """The kernel that multiplies, or None after a warning: what two kernels need may be there."""
-    try:
-        return variant.kernel()
-    except (MissingVariantError, CompilerNotFound, UnknownArchError) as error:
-        warnings.warn(
-            f"{declaration}: a product and the functors beside it run as two kernels, for one "
-            f"kernel cannot be had; that is right, and may be slower. {error}",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-        return None

@@ -24,21 +24,20 @@ from fusedops.bind.generator import draw
 from fusedops.bind.geometry import Placed
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member
-from fusedops.generate.product import THREADS, ProductTiling, write_factors
+from fusedops.generate.product import THREADS, ProductTiling
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import STORAGE, Number, Part, View, contiguous, part_of, view_of
 from fusedops.map import Map
 from fusedops.product.choice import Choice
 from fusedops.product.epilogue import Epilogue
-from fusedops.product.factors import matrix_of
-from fusedops.product.fused import ARCH, WIDTH, able, chosen_for, kernel_of
+from fusedops.product.factors import HALVES
+from fusedops.product.fused import able, chosen_for, product_call
+from fusedops.product.product_kernel import ARCH, WIDTH, factors_of, in_order, kernel_of
 from fusedops.run.backward_schedule import sums_schedule
 from fusedops.run.forward import DLPACK
-from fusedops.run.kernel_members import declared
 from fusedops.run.operand_gradients import Occurrence, acting_place, gradient_like, occurrences
-from fusedops.run.placing import placed, queries, row_maps, row_numbers
-from fusedops.run.reading import USUAL, is_shared, padded, rank_of
+from fusedops.run.reading import USUAL, is_shared
 from fusedops.run.second_stage import SecondStage, second_stage
 from fusedops.schedule.row_partition import Sharing, sharing
 
@@ -93,18 +92,13 @@ def chosen(
     """
     if not may_fuse(epilogue):
         return Choice(None, "its functors do more than a tile can go back through")
-    if dy.dtype is not w.dtype or dy.dtype not in (torch.float16, torch.bfloat16):
+    if dy.dtype is not w.dtype or dy.dtype not in HALVES:
         return Choice(None, "one kernel for both multiplies float16 and bfloat16 alone")
     depth, columns = w.shape
-    large = [
-        key
-        for key, value in arguments.items()
-        if key in epilogue.slots and isinstance(value, Tensor) and value.numel() > columns
-    ]
-    draws = epilogue.dropouts > 0 and arguments.get("training") is not False
+    sizes = math.prod(dy.shape[:-1]), columns, depth
+    # It reads z, and writes h beside dz.
     text = f"gradient of {epilogue.text}"
-    rows = math.prod(dy.shape[:-1])
-    call = (text, rows, columns, depth, 1 + len(large), 1, draws, dy.dtype)
+    call = product_call(epilogue, text, sizes, dy.dtype, arguments, reads=1, writes=1)
     choice = chosen_for(call, target or Target.of(dy.device))
     if choice.tiling is None:
         return choice
@@ -208,11 +202,8 @@ def describe(
     uses = occurrences(op, wanted)
     numbers = {"x": 1, **{name: slot + 1 for name, slot in op.slots.items()}}
     numbers["w"] = len(op.slots) + 2
-    x_box, w_box = tiling.boxes
-    dy_matrix, w_matrix = matrix_of(dy, 0, x_box), matrix_of(w, numbers["w"], w_box)
-    if dy_matrix is None or w_matrix is None or bound.compute is not torch.float32:
-        return None
-    if bound.whole is not None or bound.tables or len({one.name for one in uses}) < len(uses):
+    factors = factors_of(bound, dy, w, numbers["w"], tiling)
+    if factors is None or len({one.name for one in uses}) < len(uses):
         return None
     outputs: list[tuple[torch.dtype, tuple[int, ...]]] = []
 
@@ -232,13 +223,12 @@ def describe(
     for one in uses:
         like = gradient_like(bound, one)
         parts[one] = made(like.dtype, like.shape)
-    drawn = row_numbers(bound)
-    geometry = placed(bound, [*parts.values()], drawn, in_order=True)
-    if None in geometry.placed:
+    placing = in_order(bound, [*parts.values()])
+    if placing is None:
         return None
-    geometry = padded(geometry, rank_of(bound, geometry.sizes))
+    geometry = placing.geometry
     columns = geometry.columns
-    places = iter(geometry.placed)
+    places = iter(placing.places)
     views = {key: view_of(part, next(places), WIDTH, columns) for key, part in parts.items()}
     shares = {one: sharing(views[one].placed, geometry.sizes, columns) for one in uses}
     if not all(_can_add(share, geometry.rows) for share in shares.values()):
@@ -247,19 +237,8 @@ def describe(
     for name, value in bound.operands.items():
         if name not in operands:
             operands[name] = Number(numbers[name], isinstance(value, int))
-    write = ArgumentWriter(
-        compute="float",
-        sizes=geometry.sizes,
-        columns=columns,
-        queries=queries(bound),
-        operands=operands,
-        outputs={},
-        maps=row_maps(bound, places, drawn),
-        slots=numbers,
-        drawn_in_memory=isinstance(bound.generator, Tensor),
-    )
-    members = declared(bound, write, geometry)
-    members.append(Member(f"gemm::Again<{write.view(views['again',])}>", "again"))
+    write, members = placing.argument(places, operands, {}, numbers)
+    members.append(Member(write.view(views["again",]), "again"))
     members.append(Member(write.view(views["to",]), "to"))
     parts_of: dict[Occurrence, tuple[tuple[int, int], int]] = {}
     for one in uses:
@@ -274,22 +253,7 @@ def describe(
             view = View(STORAGE[torch.float32], Placed((columns,), 1), 4, patch, False)
         cpp = f"{kind}<{place}, {one.number}, {write.view(view)}>"
         members.append(Member(cpp, f"of_load{place}_{one.number}", "target", "load", place))
-    members += write_factors(write, _runtime.TENSOR_MAP, dy_matrix, w_matrix, tiling)
-    variant = Variant(
-        arch=ARCH,
-        schedule=tiling.storage,
-        tile=tiling,
-        members=tuple(members),
-        words=len(write.words),
-        op="Linear",
-        headers=tuple(op.headers()),
-        load=bound.load,
-        store=bound.store,
-        dtype=dy.dtype,
-        declaration=op.declaration,
-        definitions=op.definitions,
-        entry="product_gradient",
-    )
+    variant = placing.variant("product_gradient", write, members, factors, tiling, dy.dtype)
     if not parts_of:
         return Described(variant, write, outputs, None, None)
     stage = second_stage(geometry, shares, views, parts_of, {}, "float")

@@ -108,10 +108,7 @@ class MLP(ProductOp):
             TypeError, ValueError: An argument does not fit.
             UnsupportedError: The tensors or an active mode do not go with a fused kernel.
         """
-        if w1 is None or w2 is None or further:
-            self.check_given(arguments, 1 + (w1 is not None) + (w2 is not None), further)
-        assert w1 is not None
-        assert w2 is not None
+        _, w1, w2 = self.given((x, w1, w2), arguments, further)
         self.check(x, w1, w2)
         first, second = self._shared(arguments)
         if not self._remakes(x, w1, w2, first):
@@ -133,10 +130,7 @@ class MLP(ProductOp):
 
         It takes the same arguments, returns the same outputs and drops the same elements.
         """
-        if w1 is None or w2 is None:
-            self.check_given(arguments, 1 + (w1 is not None) + (w2 is not None))
-        assert w1 is not None
-        assert w2 is not None
+        _, w1, w2 = self.given((x, w1, w2), arguments)
         self.check(x, w1, w2)
         first, second = self._shared(arguments)
         h = self.run_store(self.epilogues[0], self._first.product(x, w1), first, "unfused")
@@ -153,10 +147,7 @@ class MLP(ProductOp):
         Raises:
             TypeError, ValueError: An argument does not fit, as in a call.
         """
-        if w1 is None or w2 is None:
-            self.check_given(arguments, 1 + (w1 is not None) + (w2 is not None))
-        assert w1 is not None
-        assert w2 is not None
+        _, w1, w2 = self.given((x, w1, w2), arguments)
         self.check(x, w1, w2)
         first, second = self._shared(arguments)
         shape = self._first.shape(x, w1)

@@ -26,7 +26,6 @@ class PairExplanation:
         first, second: The reports of the two layers, as those of two `Linear`.
         kept: The tensors saved for the backward pass; none if no gradient is wanted. The hidden
             tensor, which the second layer reads, is called h.
-        remade: Whether h is made again in the backward pass, in place of being kept.
         backward: How the gradient of h and what follows of it are run then, and why; None if h is
             kept.
         flops: The floating-point operations of both products.
@@ -37,10 +36,14 @@ class PairExplanation:
     first: ProductExplanation
     second: ProductExplanation
     kept: tuple[Kept, ...]
-    remade: bool
     flops: int
     bytes: int
-    backward: Choice | None = None
+    backward: Choice | None
+
+    @property
+    def remade(self) -> bool:
+        """Whether h is made again in the backward pass, in place of being kept."""
+        return self.backward is not None
 
     def __str__(self) -> str:
         lines = [f"{type(self.op).__name__}", f"  op    {self.op!r}"]
@@ -67,10 +70,9 @@ def explain_pair(
     backward: Choice | None,
 ) -> PairExplanation:
     """The report of an op from those of its layers; `backward` is as in `PairExplanation`."""
-    remade = backward is not None
     kept = [dataclasses.replace(one, name="w1") if one.name == "w" else one for one in first.kept]
     for one in second.kept:
-        if one.name == "x" and remade:
+        if one.name == "x" and backward is not None:
             continue
         names = {"x": "h", "w": "w2", "z": "z2"}
         kept.append(dataclasses.replace(one, name=names.get(one.name, one.name)))
@@ -79,7 +81,6 @@ def explain_pair(
         first=first,
         second=second,
         kept=tuple(kept),
-        remade=remade,
         flops=first.flops + second.flops,
         bytes=first.bytes + second.bytes,
         backward=backward,

@@ -16,8 +16,9 @@ from fusedops.declare.text import read
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.product.factors import factor_dtype
-from fusedops.product.fused import able, bind_store, chosen, describe, reads_product
+from fusedops.product.fused import able, bind_store, chosen, reads_product
 from fusedops.product.hidden_gradient import gradient_variants, may_fuse
+from fusedops.product.product_kernel import describe
 
 if TYPE_CHECKING:
     from fusedops.map import Map

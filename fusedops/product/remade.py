@@ -20,7 +20,7 @@ from fusedops.jit import env
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.hidden_gradient import HiddenGradient
 from fusedops.product.recorded import record_gradient
-from fusedops.run.autograd import only_once
+from fusedops.run.first_derivative import only_once
 
 __all__ = ["hidden_and_product", "linear_of_remade"]
 

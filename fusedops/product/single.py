@@ -45,9 +45,7 @@ class SingleProduct(ProductOp):
             TypeError, ValueError: An argument does not fit.
             UnsupportedError: The tensors or an active mode do not go with a fused kernel.
         """
-        if second is None or further:
-            self.check_given(arguments, 1 + (second is not None), further)
-        assert second is not None
+        _, second = self.given((first, second), arguments, further)
         self.check(first, second)
         return self.run(first, second, arguments, self.product)
 
@@ -57,9 +55,7 @@ class SingleProduct(ProductOp):
         It takes the same arguments, returns the same outputs and drops the same elements; torch
         differentiates it as often as needed.
         """
-        if second is None:
-            self.check_given(arguments, 1)
-        assert second is not None
+        _, second = self.given((first, second), arguments)
         self.check(first, second)
         return self.run_store(self.epilogue, self.product(first, second), arguments, "unfused")
 
@@ -74,9 +70,7 @@ class SingleProduct(ProductOp):
         Raises:
             TypeError, ValueError: An argument does not fit, as in a call.
         """
-        if second is None:
-            self.check_given(arguments, 1)
-        assert second is not None
+        _, second = self.given((first, second), arguments)
         self.check(first, second)
         self.check_arguments(arguments)
         return explain_product(self, first, second, arguments)

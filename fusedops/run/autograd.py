@@ -10,7 +10,7 @@ are passed to it as a pair of dtype and shape.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ from fusedops.errors import UnsupportedError
 from fusedops.jit.lock import guard
 from fusedops.reference.unfused import run
 from fusedops.run.contiguous import run_on_copies
+from fusedops.run.first_derivative import only_once
+from fusedops.run.merging import known_to_merge, note_that_merges, reduces_several
 from fusedops.run.placing import columns_apart
 from fusedops.run.saved_tensors import (
     RESULT,
@@ -64,11 +66,11 @@ def differentiate(op: Runnable, options: dict[str, Any] | None, x: Tensor, *valu
     op.check_differentiable()
     if x.numel() == 0:  # there is nothing to fuse
         return op.wrap(run(bind(op, x, _named(op, values), options or {})))
-    if options and not _known_to_merge(options, x, values) and _several(op, options):
+    if options and not known_to_merge(options, x, values) and reduces_several(op, options):
         bound = bind(op, x, _named(op, values), options)
         if columns_apart(bound):
             return run_on_copies(op, bound)
-        _note_that_merges(options, x, values)
+        note_that_merges(options, x, values)
     apply: Any = _Differentiated.apply
     try:
         result = apply(op, options, x, *values)
@@ -230,46 +232,6 @@ def gradients_once(
     return only_once(call[0].name, results, (*saved, *incoming))
 
 
-def only_once(name: str, results: Sequence[Any], of: Sequence[Tensor | None]) -> Sequence[Any]:
-    """Gradients that raise UnsupportedError where torch differentiates them again.
-
-    The graph that torch makes of a backward pass may never be used, so what is refused is its use.
-
-    Args:
-        name: The name of the op.
-        results: The gradients, computed without a graph.
-        of: What they were computed of.
-    """
-    if not torch.is_grad_enabled():
-        return results
-    tensors = [result for result in results if isinstance(result, Tensor)]
-    roots = [one for one in of if isinstance(one, Tensor)]
-    apply: Any = _Once.apply
-    once = iter(apply(name, len(tensors), *tensors, *roots))
-    return [next(once) if isinstance(one, Tensor) else one for one in results]
-
-
-def refuse_second(ctx: Any, *incoming: Any) -> NoReturn:
-    """Raise UnsupportedError for a second derivative."""
-    raise UnsupportedError(
-        f"{ctx.name}: a fused op has a first derivative only, and a second was asked for; use "
-        "op.unfused, which torch differentiates as often as you like"
-    )
-
-
-class _Once(torch.autograd.Function):
-    """Passes gradients through, and raises UnsupportedError if they are differentiated again."""
-
-    @staticmethod
-    def forward(ctx: Any, name: str, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.name = name
-        return tuple(tensor.detach() for tensor in tensors[:count])
-
-    @staticmethod
-    def backward(ctx: Any, *incoming: Tensor) -> Any:
-        refuse_second(ctx)
-
-
 def run_backward(
     call: _Call, saved: Sequence[Tensor], incoming: Sequence[Tensor | None]
 ) -> tuple[Any, ...]:
@@ -349,39 +311,6 @@ def _summed(
 def _is_plain(value: Any) -> bool:
     """Whether the runtime takes a number as it is: a float, or an int of 64 bits."""
     return type(value) is float or (type(value) is int and -_WORD <= value < _WORD)
-
-
-def _several(op: Runnable, options: Mapping[str, Any]) -> bool:
-    """Whether more than one dimension is reduced."""
-    given = ((key, options.get(key)) for key in ("dim", "normalized_shape"))
-    return any(len(read_ints(op.name, key, value)) > 1 for key, value in given if value is not None)
-
-
-#: The layouts of calls whose reduced dimensions merge: finding that out takes longer than the call.
-_merging: set[tuple[Any, ...]] = set()
-
-#: The most layouts that are remembered.
-_MOST_LAYOUTS = 1024
-
-
-def _layout(options: Mapping[str, Any], x: Tensor, values: Sequence[Any]) -> tuple[Any, ...] | None:
-    """All that decides whether reduced dimensions merge; None if the options are no tuples."""
-    dims = options.get("dim"), options.get("normalized_shape")
-    if not all(one is None or type(one) is tuple for one in dims):
-        return None
-    tensors = [one for one in (x, *values) if isinstance(one, Tensor)]
-    return (*dims, *[(one.shape, one.stride()) for one in tensors])
-
-
-def _known_to_merge(options: Mapping[str, Any], x: Tensor, values: Sequence[Any]) -> bool:
-    return _layout(options, x, values) in _merging
-
-
-def _note_that_merges(options: Mapping[str, Any], x: Tensor, values: Sequence[Any]) -> None:
-    if (layout := _layout(options, x, values)) is not None:
-        if len(_merging) >= _MOST_LAYOUTS:
-            _merging.clear()
-        _merging.add(layout)
 
 
 def _options(op: Runnable, options: Mapping[str, Any], x: Tensor) -> Iterator[tuple[str, Any]]:

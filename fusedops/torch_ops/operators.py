@@ -40,7 +40,8 @@ from fusedops.bind.operands import check_device
 from fusedops.declare.text import read
 from fusedops.errors import UnsupportedError
 from fusedops.reference.unfused import run
-from fusedops.run.autograd import Recipe, refuse_second, run_backward, what_is_kept
+from fusedops.run.autograd import Recipe, run_backward, what_is_kept
+from fusedops.run.first_derivative import refuse_second
 from fusedops.run.saved_tensors import RESULT, is_exact
 from fusedops.torch_ops.calls import BackwardCall, ForwardCall, Shapes, like, pair_of
 from fusedops.torch_ops.known_calls import (

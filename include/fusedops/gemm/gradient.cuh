@@ -3,10 +3,11 @@
 //
 // What the epilogue warps do in a backward pass. The product is the gradient of h, which a LOAD made of
 // z: its epilogue goes back through the LOAD, as row/gradient.cuh does. It reads z, writes the gradient of
-// z, and h again, which the gradient of a weight needs. Gradients that all rows share are added up over the
+// z, and by a Tap at the LOAD's end h again, which the gradient of a weight needs. Gradients that all rows share are added up over the
 // rows of a tile that a warp has, in their order; a second kernel adds up these sums.
 #pragma once
 
+#include <fusedops/functor/tap.cuh>
 #include <fusedops/gemm/epilogue.cuh>
 #include <fusedops/gemm/tile_order.cuh>
 #include <fusedops/row/sinks.cuh>
@@ -16,22 +17,6 @@ namespace fusedops {
 #if defined(FUSEDOPS_CUDA)
 
 namespace gemm {
-
-/// The last functor of the LOAD: writes h, the value that the LOAD made.
-template <class To>
-struct Again {
-  To to;
-  static constexpr bool kNeedsInput = false;
-  static constexpr int kGradients = 0;
-
-  template <int N, class Compute, class Row>
-  __device__ __forceinline__ void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
-    to.write(v, row, col);
-  }
-  template <int N, class Compute, class Row, class Sink>
-  __device__ __forceinline__ void backward(Compute (&)[N], const Compute (&)[N], const Row&,
-                                           int64_t, Sink&) const {}
-};
 
 /// The target of an operand that all rows share: its first row has the sums of the first warp's rows of
 /// the first tiles, and so on, four rows for 128 rows of the product.

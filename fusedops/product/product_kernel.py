@@ -1,0 +1,196 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel that multiplies and runs an epilogue: its factors, its argument, its variant."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fusedops import _runtime
+from fusedops.bind.bind import Bound
+from fusedops.bind.geometry import Geometry, Placed
+from fusedops.errors import CompilerNotFound, MissingVariantError, UnknownArchError
+from fusedops.generate.arguments import ArgumentWriter
+from fusedops.generate.members import Member
+from fusedops.generate.product import Factor, ProductTiling, write_factors
+from fusedops.generate.variant import Variant
+from fusedops.generate.views import Number, Part, View
+from fusedops.product.factors import matrix_of
+from fusedops.run.kernel_members import declared
+from fusedops.run.placing import (
+    DrawnRows,
+    parts_of,
+    placed,
+    queries,
+    row_maps,
+    row_numbers,
+    views_of,
+)
+from fusedops.run.reading import padded, rank_of
+
+__all__ = ["ARCH", "WIDTH", "InOrder", "describe", "factors_of", "in_order", "kernel_of"]
+
+#: Columns of a pack, `kPack` in gemm/epilogue.cuh.
+WIDTH = 8
+#: The architecture, whose wgmma is in no other's code.
+ARCH = "sm_90a"
+
+
+def factors_of(
+    bound: Bound, x: Tensor, w: Tensor, slot: int, tiling: ProductTiling
+) -> tuple[Factor, Factor] | None:
+    """The factors as bulk copies read them, or None where no kernel runs such a call.
+
+    Args:
+        bound: The call of the epilogue.
+        x: The left factor.
+        w: The right one.
+        slot: The number of w in the call.
+        tiling: The form of the kernel.
+    """
+    x_box, w_box = tiling.boxes
+    x_matrix, w_matrix = matrix_of(x, 0, x_box), matrix_of(w, slot, w_box)
+    if x_matrix is None or w_matrix is None or bound.compute is not torch.float32:
+        return None
+    if bound.whole is not None or bound.tables:
+        return None
+    return x_matrix, w_matrix
+
+
+class InOrder(NamedTuple):
+    """The tensors of an epilogue, placed; rows are in the order of the product's.
+
+    Attributes:
+        bound: The call of the epilogue.
+        geometry: The rows and columns.
+        places: How the parts lie, in their order, then the maps from a row to numbers.
+        drawn: The maps to the numbers in the dropout contract.
+    """
+
+    bound: Bound
+    geometry: Geometry
+    places: Sequence[Placed | None]
+    drawn: DrawnRows
+
+    def argument(
+        self,
+        maps: Iterable[Placed | None],
+        operands: Mapping[str, View | Number],
+        outputs: Mapping[str, View],
+        slots: Mapping[str, int],
+    ) -> tuple[ArgumentWriter, list[Member]]:
+        """The kernel's argument as far as the declaration says it.
+
+        Args:
+            maps: Those of `places` that are no parts.
+            operands: What functors read, by name.
+            outputs: What they write, by name.
+            slots: The numbers of the operands in the call.
+        """
+        bound, geometry = self.bound, self.geometry
+        write = ArgumentWriter(
+            compute="float",
+            sizes=geometry.sizes,
+            columns=geometry.columns,
+            queries=queries(bound),
+            operands=operands,
+            outputs=outputs,
+            maps=row_maps(bound, maps, self.drawn),
+            slots=slots,
+            drawn_in_memory=isinstance(bound.generator, Tensor),
+        )
+        return write, declared(bound, write, geometry)
+
+    def variant(
+        self,
+        entry: str,
+        write: ArgumentWriter,
+        members: list[Member],
+        factors: tuple[Factor, Factor],
+        tiling: ProductTiling,
+        dtype: torch.dtype,
+    ) -> Variant:
+        """The variant; the factors are appended to its argument.
+
+        Args:
+            entry: The kernel template.
+            write: The argument.
+            members: Its members.
+            factors: The factors.
+            tiling: The form of the kernel.
+            dtype: The dtype of the factors.
+        """
+        bound, op = self.bound, self.bound.op
+        members += write_factors(write, _runtime.TENSOR_MAP, *factors, tiling)
+        return Variant(
+            arch=ARCH,
+            schedule=tiling.storage,
+            tile=tiling,
+            members=tuple(members),
+            words=len(write.words),
+            op="Linear",
+            headers=tuple(op.headers()),
+            load=bound.load,
+            store=bound.store,
+            dtype=dtype,
+            declaration=op.declaration,
+            definitions=op.definitions,
+            entry=entry,
+        )
+
+
+def in_order(bound: Bound, parts: Sequence[Part]) -> InOrder | None:
+    """Place the tensors of an epilogue; None where their columns do not merge."""
+    drawn = row_numbers(bound)
+    geometry = placed(bound, parts, drawn, in_order=True)
+    if None in geometry.placed:
+        return None
+    geometry = padded(geometry, rank_of(bound, geometry.sizes))
+    return InOrder(bound, geometry, geometry.placed, drawn)
+
+
+def describe(
+    bound: Bound, x: Tensor, w: Tensor, tiling: ProductTiling
+) -> tuple[Variant, ArgumentWriter] | None:
+    """The variant and the argument of a call, or None where a kernel of this kind cannot run it.
+
+    Args:
+        bound: The call of the STORE, on a product that need not be there.
+        x: The factor of shape (..., K).
+        w: The factor of shape (N, K).
+        tiling: The form of the kernel.
+    """
+    slots = bound.op.slots
+    factors = factors_of(bound, x, w, len(slots) + 1, tiling)
+    if factors is None:
+        return None
+    inputs, outputs = parts_of(bound)
+    del inputs["x"]
+    placing = in_order(bound, [*inputs.values(), *outputs.values()])
+    if placing is None:
+        return None
+    places = iter(placing.places)
+    columns = placing.geometry.columns
+    operands, views = views_of(bound, inputs, outputs, places, WIDTH, columns)
+    write, members = placing.argument(places, operands, views, slots)
+    members.append(Member(write.output("y"), "y"))
+    return placing.variant("product", write, members, factors, tiling, x.dtype), write
+
+
+def kernel_of(variant: Variant, declaration: str) -> _runtime.Kernel | None:
+    """The kernel that multiplies, or None after a warning: what two kernels need may be there."""
+    try:
+        return variant.kernel()
+    except (MissingVariantError, CompilerNotFound, UnknownArchError) as error:
+        warnings.warn(
+            f"{declaration}: a product and the functors beside it run as two kernels, for one "
+            f"kernel cannot be had; that is right, and may be slower. {error}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return None
