@@ -150,12 +150,12 @@ class Stores:
             ways = self.ways[name] = Ways()
             with torch.random.fork_rng():
                 store.fused(given)
-            self.chosen[name] = _vehicle()
+            self.chosen[name] = vehicle_of_last()
             wanted = store.by_torch(store.plain, given) if store.again else None
             for vehicle in VEHICLES:
                 by = "fusedops" if vehicle == self.chosen[name] else f"fusedops, {vehicle}"
                 call = functools.partial(store.fused, vehicle=vehicle)
-                ways.prepare(by, call, functools.partial(_check, call, given, vehicle, wanted))
+                ways.prepare(by, call, functools.partial(check, call, given, vehicle, wanted))
             of_torch = {"torch eager": store.plain, **store.others}
             by, options = store.compiled
             of_torch[by] = torch.compile(store.plain, dynamic=False, **options)
@@ -185,7 +185,9 @@ class Stores:
             beside = len({*store.operands} - {"b"}) + len(store.op.outputs) - 1
             case = f"{name}, {self.dtype}, {m} x {n} x {k}, forward"
             notes = {"fusedops": f"by {self.chosen[name]}", **ways.failed}
-            found += _compared(case, calls, notes, moved + beside * itemsize * m * n, product)
+            found += compared(
+                "gemm", case, calls, notes, moved + beside * itemsize * m * n, product
+            )
         del given, calls
         free(torch.device(self.device))
         return found
@@ -201,18 +203,18 @@ class Stores:
         return found
 
 
-def _vehicle() -> str:
+def vehicle_of_last() -> str:
     """What ran the call before."""
     ran = last_schedule()
     return ran if ran in VEHICLES else VEHICLES[0]
 
 
-def _check(
+def check(
     call: Callable[..., Any], given: Mapping[str, Tensor], vehicle: str, wanted: Tensor | None
 ) -> None:
     """Call it; raise ValueError where another vehicle ran, or its result is far from torch's."""
     result = call(given)
-    if _vehicle() != vehicle:
+    if vehicle_of_last() != vehicle:
         raise ValueError("it cannot run this call")
     if wanted is None:
         return
@@ -257,7 +259,7 @@ class Steps:
         case = (
             f"block {outer} -> {inner} -> {outer}, {self.dtype}, {rows} rows, forward and backward"
         )
-        found = [*_compared(case, calls, self.ways.failed, 0, 0.0)]
+        found = [*compared("gemm", case, calls, self.ways.failed, 0, 0.0)]
         del inputs, calls
         free(torch.device(self.device))
         return found
@@ -279,7 +281,8 @@ def _randn(of: Stores | Steps, *shape: int, scale: float = 1.0) -> Tensor:
     return torch.randn(shape, dtype=DTYPES[of.dtype], device=of.device) * scale
 
 
-def _compared(
+def compared(
+    part: str,
     case: str,
     calls: Mapping[str, Sequence[Callable[[], Any]]],
     notes: Mapping[str, str],
@@ -291,6 +294,6 @@ def _compared(
     for by, taken in seconds.items():
         beside = 0.0 if by == "fusedops" else ours
         note = notes.get(by, "")
-        yield Result("gemm", case, by, taken, moved, against=product, beside=beside, note=note)
+        yield Result(part, case, by, taken, moved, against=product, beside=beside, note=note)
     for by in [by for by in notes if by not in seconds]:
-        yield Result("gemm", case, by, note=notes[by])
+        yield Result(part, case, by, note=notes[by])

@@ -16,6 +16,8 @@ Parts (all that this machine can run, unless some are named):
     gemm               GPU   products with what follows them, by one kernel and by two, beside torch
                              eager, torch.compile and cuBLASLt; a feed-forward block forward and
                              backward
+    scores             GPU   batched products with what follows them, scores of attention among
+                             them, by one kernel and by two, beside torch eager and torch.compile
     functors           GPU   functors where models have them, forward: percent of the ceiling
     evoformer          GPU   AlphaFold's triangle attentions beside torch eager and torch.compile
     lse_and_sink       GPU   softmaxes that return their logsumexp or have a sink, beside torch
@@ -62,6 +64,7 @@ import memory
 import models
 import points
 import results
+import scores
 import sharded
 import summary
 import sweep
@@ -92,6 +95,7 @@ GPU_PARTS: dict[str, Part] = {
     "traffic": traffic.pairs,
     "map": whole(maps.measured),
     "gemm": gemm.measured,
+    "scores": scores.measured,
     "functors": functors.measured,
     "evoformer": whole(alphafold.measured),
     "lse_and_sink": lse_and_sink.measured,

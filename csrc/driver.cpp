@@ -95,14 +95,21 @@ int driver_version() {
   }
 }
 
-TensorMap encode(const Matrix& matrix) {
+TensorMap encode(const Matrices& matrices) {
   constexpr int kPlain = 0, kSwizzle128 = 3, kPromotion256 = 3, kZeros = 0;  // as in cuda.h
-  const uint64_t sizes[] = {matrix.columns, matrix.rows};
-  const unsigned box[] = {64, static_cast<unsigned>(matrix.box_rows)}, steps[] = {1, 1};
+  constexpr int kMost = 2 + Matrices::kMostBatchDims;
+  uint64_t sizes[kMost] = {matrices.columns, matrices.rows}, apart[kMost - 1] = {matrices.pitch};
+  unsigned box[kMost] = {64, static_cast<unsigned>(matrices.box_rows)}, steps[kMost] = {1, 1};
+  for (int i = 0; i < matrices.batch_dims; ++i) {
+    sizes[2 + i] = matrices.batch[i].size;
+    apart[1 + i] = matrices.batch[i].apart;
+    box[2 + i] = steps[2 + i] = 1;
+  }
   TensorMap map{};
   const Driver& driver = Driver::get();
-  driver.check(driver.TensorMapEncodeTiled(&map, matrix.type, 2, matrix.data, sizes, &matrix.pitch,
-                                           box, steps, kPlain, kSwizzle128, kPromotion256, kZeros),
+  driver.check(driver.TensorMapEncodeTiled(&map, matrices.type, 2 + matrices.batch_dims,
+                                           matrices.data, sizes, apart, box, steps, kPlain,
+                                           kSwizzle128, kPromotion256, kZeros),
                "cuTensorMapEncodeTiled");
   return map;
 }

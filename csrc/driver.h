@@ -89,22 +89,28 @@ struct Driver {
   void check(Result result, const std::string& what) const;
 };
 
-/// A CUtensorMap of a matrix of 16-bit numbers, in whole words.
+/// A CUtensorMap of one or many matrices of 16-bit numbers, in whole words.
 struct alignas(64) TensorMap {
   static constexpr int kWords = 16;
   uint64_t words[kWords];
 };
 
-/// The matrix that a tensor map describes: rows of `columns` numbers, `pitch` bytes apart, copied in
-/// boxes of `box_rows` rows and 128 bytes, in the swizzle of 128 bytes.
-struct Matrix {
+/// What a tensor map describes: a matrix with rows of `columns` numbers, `pitch` bytes apart, copied in
+/// boxes of `box_rows` rows and 128 bytes, in the swizzle of 128 bytes; or many of them, in batch
+/// dimensions of a size and a distance in bytes, the innermost first.
+struct Matrices {
+  static constexpr int kMostBatchDims = 3;
   char* data;
   uint64_t rows, columns, pitch, box_rows;
   int type;  // CUtensorMapDataType
+  int batch_dims;
+  struct {
+    uint64_t size, apart;
+  } batch[kMostBatchDims];
 };
 
 /// Throws std::runtime_error where the driver refuses.
-TensorMap encode(const Matrix& matrix);
+TensorMap encode(const Matrices& matrices);
 
 /// The number of CUDA devices; 0 without a driver.
 int device_count();

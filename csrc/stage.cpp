@@ -31,9 +31,18 @@ double keep_scale(double p) {
 bool needs_tensor(Patch::Kind kind) { return kind == Patch::kPointer || kind == Patch::kTensorMap; }
 
 void store_tensor_map(const Value& value, uint64_t* words) {
-  const cuda::Matrix matrix{data_of(value.view),       words[0], words[1], words[2], words[3],
-                            static_cast<int>(words[4])};
-  const cuda::TensorMap map = cuda::encode(matrix);
+  cuda::Matrices matrices{data_of(value.view),
+                          words[0],
+                          words[1],
+                          words[2],
+                          words[3],
+                          static_cast<int>(words[4]),
+                          static_cast<int>(words[5]),
+                          {}};
+  for (int i = 0; i < matrices.batch_dims; ++i) {
+    matrices.batch[i] = {words[6 + 2 * i], words[7 + 2 * i]};
+  }
+  const cuda::TensorMap map = cuda::encode(matrices);
   std::memcpy(words, map.words, sizeof(map.words));
 }
 
@@ -75,7 +84,8 @@ Stage::Stage(std::shared_ptr<Kernel> kernel, const std::string& words, const py:
     if (word >= words_.size() || kind < 0 || kind >= Patch::kKinds || source < 0) {
       throw_out_of_range(word, kind, source);
     }
-    if (kind == Patch::kTensorMap && word + cuda::TensorMap::kWords > words_.size()) {
+    if (kind == Patch::kTensorMap && (word + cuda::TensorMap::kWords > words_.size() ||
+                                      words_[word + 5] > cuda::Matrices::kMostBatchDims)) {
       throw_out_of_range(word, kind, source);
     }
     patches_.push_back({word, static_cast<Patch::Kind>(kind), source});

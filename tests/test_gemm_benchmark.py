@@ -13,6 +13,7 @@ from fusedops.generate.target import Target
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))  # its modules go by short names
 
 import gemm
+import scores
 import stores
 from points import Selection
 
@@ -58,6 +59,23 @@ class TestProducts:
         assert all("it cannot run this call" in row.note for row in left)
         chosen = [row for row in timed if row.by == "fusedops" and "forward and" not in row.case]
         assert {row.note for row in chosen} == {"by two_kernels"}
+
+    def test_scores(self, monkeypatch):
+        monkeypatch.setattr(scores, "queue_seconds", gemm.queue_seconds)
+        monkeypatch.setattr(scores, "sets", gemm.sets)
+        monkeypatch.setattr(scores, "SIZES", ((2, 3, 8, 16, 8),))
+        monkeypatch.setattr(scores, "LAYERS", ((2, 8, 16, 24),))
+        rows = list(scores.measured(Selection(dtypes=("float16",)), "cpu"))
+        assert {row.part for row in rows} == {"scores"}
+        assert len({(row.case, row.by) for row in rows}) == len(rows)
+        timed = [row for row in rows if row.seconds]
+        for by in ("fusedops", "torch eager", "torch.compile"):
+            # Forward, and forward and backward.
+            assert [row.by for row in timed].count(by) == 2 * (len(scores.SCORES) + 1)
+        assert {
+            row.note for row in timed if "backward" not in row.case and row.by == "fusedops"
+        } == {"by two_kernels"}
+        assert all("it cannot run this call" in row.note for row in rows if not row.seconds)
 
     def test_a_dtype_is_chosen(self):
         rows = list(gemm.measured(Selection(dtypes=("bfloat16", "float32")), "cpu"))

@@ -210,7 +210,7 @@ def test_a_call_that_one_kernel_would_run_trains(store, monkeypatch):
     results = []
     for fuses in (False, True):
         monkeypatch.setattr(fo.Linear, "_fuses", lambda *call, fuses=fuses: fuses)
-        monkeypatch.setattr(fused.FusedLinear, "_plan", lambda *call: None)
+        monkeypatch.setattr(fused.OneKernel, "_plan", lambda *call: None)
         x, w, operands = case(torch.float16)
         leaves = {"x": x, "w": w, **of(op, operands)}
         leaves = {k: v.requires_grad_() for k, v in leaves.items() if k != "p"}

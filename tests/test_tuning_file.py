@@ -213,19 +213,28 @@ def test_every_row_decides_something_somewhere(monkeypatch):
 
 def products():
     """Features of products with and without all that the rows ask for."""
-    plain = ProductFeatures(16384, 1024, 1024, 387, 0, 0, False, "float16", "Map()")
+    plain = ProductFeatures(16384, 1024, 1024, 1, 387, 100, False, 0, 0, False, "float16", "Map()")
     yield plain
     yield plain._replace(reads=1, writes=1, draws=True)
     yield plain._replace(wave_percent=48)
     for change in ({"wave_percent": 45}, {"depth": 4104}):
         yield plain._replace(**change)
+    for filled in (100, 56, 25):
+        yield plain._replace(batches=64, filled_percent=filled)
+    yield plain._replace(batches=64, filled_percent=25, copies=True)
+    for copies in (True, False):
+        yield plain._replace(batches=64, writes=1, depth=128, copies=copies)
+    yield plain._replace(filled_percent=25)  # of one product
 
 
 def test_one_kernel_for_a_product_where_it_was_measured_to_be_faster():
     """The rows of sm_90 say what was measured, and what of it is known says what may be chosen."""
     gpu = GPUS["sm_90"]
     chosen = [lookup.product_config(one, "sm_90", gpu).config.vehicle for one in products()]
-    assert chosen == ["Together", "Together", "InTurns", "two_kernels", "two_kernels"]
+    two = "two_kernels"
+    assert chosen[:5] == ["Together", "Together", "InTurns", two, two]
+    assert chosen[5:8] == ["Together", "InTurns", two]
+    assert chosen[8:] == ["InTurns", "Together", two, "Together"]
     known = {"reads": 1, "writes": 2, "draws": True}
     assert lookup.product_vehicles("sm_90", gpu, **known) == {"two_kernels", "Together", "InTurns"}
     assert lookup.product_vehicles("sm_90", gpu, depth=8192) == {"two_kernels"}

@@ -74,8 +74,8 @@ class Alibi(Positioned):
 
     def emit(self, writer: Writer) -> str:
         slopes = writer.operand(self.slopes)
-        writer.query_map()
+        query = writer.query_map()
         writer.constant(self.shift(writer.queries, writer.columns) + writer.first_query)
-        return f"Alibi<{slopes}, RowMap<{writer.rank}>>"
+        return f"Alibi<{slopes}, {query}>"
 
     __repr__ = shown

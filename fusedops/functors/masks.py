@@ -111,9 +111,9 @@ class Causal(_Masking, Positioned):
         return self.ahead(chain) > 0
 
     def emit(self, writer: Writer) -> str:
-        writer.query_map()
+        query = writer.query_map()
         writer.constant(self.shift(writer.queries, writer.columns) + writer.first_query)
-        return f"Causal<RowMap<{writer.rank}>>"
+        return f"Causal<{query}>"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,10 +184,10 @@ class Window(_Masking, Positioned):
     def emit(self, writer: Writer) -> str:
         left, right = self.sizes()
         position = self.shift(writer.queries, writer.columns) + writer.first_query
-        writer.query_map()
+        query = writer.query_map()
         writer.constant(position - left)
         writer.constant(position + right + 1)
-        return f"Window<RowMap<{writer.rank}>>"
+        return f"Window<{query}>"
 
 
 @dataclasses.dataclass(frozen=True)

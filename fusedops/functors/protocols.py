@@ -54,8 +54,8 @@ class Writer(Protocol):
     def constant(self, value: int) -> None:
         """Append a 64-bit integer."""
 
-    def query_map(self) -> None:
-        """Append a ``RowMap`` from a row to the number of its query, counted from x's first."""
+    def query_map(self) -> str:
+        """Append a map from a row to the number of its query, counted from x's first."""
 
     def table(self, name: str) -> str:
         """Append a table by its name, then its entries and the step from one to the next."""

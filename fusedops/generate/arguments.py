@@ -75,8 +75,10 @@ class ArgumentWriter:
         output_gradients: Mapping[str, View] | None = None,
         drawn_in_memory: bool = False,
         first_rows: Mapping[tuple[int, ...], int] | None = None,
+        in_order: bool = False,
     ) -> None:
         self.compute = compute
+        self._in_order = in_order  # of the tensor, so that the dimension of the queries is known
         self.rank = len(sizes)
         self.columns = columns
         self.queries = queries
@@ -160,9 +162,14 @@ class ArgumentWriter:
         """Append 64-bit integers."""
         self.words += values
 
-    def query_map(self) -> None:
+    def query_map(self) -> str:
         """Append the map from a row's coordinates to its query index."""
-        self.words.extend(self._maps.query)
+        query = [*self._maps.query]
+        if self._in_order and sorted(query) == [0] * (len(query) - 1) + [1]:
+            self.words.append(0)
+            return f"CoordinateMap<{query.index(1)}>"
+        self.words.extend(query)
+        return f"RowMap<{self.rank}>"
 
     def table(self, name: str) -> str:
         """Append a table's first entry, the number of entries and the step between them."""

@@ -30,6 +30,7 @@ class Member(NamedTuple):
         drawn: Whether the functor's random draw lies in memory: a kernel then calls `drawn()` of
             it, once.
         sums: Where a target keeps sums over rows: "registers", "shared" or "memory".
+        masks: Whether the functor is a mask.
     """
 
     cpp: str
@@ -39,6 +40,7 @@ class Member(NamedTuple):
     place: int = -1
     drawn: bool = False
     sums: str = ""
+    masks: bool = False
 
     @property
     def field(self) -> str:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from fusedops.generate.members import Member, Members, of_side
 from fusedops.generate.source import CUDA_LINKAGE, Text, generated
 
 __all__ = [
+    "BATCH_DIMS",
     "CLUSTER",
     "THREADS",
     "TILINGS",
@@ -28,6 +30,9 @@ THREADS, CLUSTER = 512, 2
 
 #: Packs that an epilogue warp works on at a time, where registers do not spill.
 PACKS = 4
+
+#: 64-bit words of a tensor map; batch dimensions of a factor in one, `OneOfMany` in batch.cuh.
+TENSOR_MAP_WORDS, BATCH_DIMS = 16, 3
 
 #: Columns of a factor in one stage of the ring, `kStageK` in pipeline.cuh.
 STAGE_COLUMNS = 64
@@ -85,9 +90,9 @@ class ProductTiling:
         """How many sums over rows of a tile there are for a column: four warps have each tile."""
         return 4 * CLUSTER * -(-rows // (CLUSTER * self.rows))
 
-    def grid(self, rows: int, cols: int, multiprocessors: int) -> int:
-        """Blocks of a launch, which stay until all tiles are done."""
-        pairs = -(-rows // (2 * self.rows))
+    def grid(self, rows: int, cols: int, multiprocessors: int, batches: int = 1) -> int:
+        """Blocks of a launch, which stay until all tiles of all products are done."""
+        pairs = batches * -(-rows // (2 * self.rows))
         return CLUSTER * min(pairs * -(-cols // self.cols), multiprocessors // CLUSTER)
 
 
@@ -99,13 +104,15 @@ TILINGS = {
 
 
 class Factor(NamedTuple):
-    """A factor as a matrix whose rows are contiguous.
+    """A factor as a matrix whose rows are contiguous, or as many.
 
     Attributes:
         slot: The number of its operand in the call.
         rows, columns, pitch: Its size, and the bytes from a row to the next one.
         box: The rows that one copy takes.
         kind: The number of its dtype in the driver's CUtensorMapDataType.
+        batch: Of many, the size of each batch dimension and the bytes from a matrix to the next
+            one, inner dimensions first; 0 bytes where there is one matrix for all. Empty for one.
     """
 
     slot: int
@@ -114,6 +121,16 @@ class Factor(NamedTuple):
     pitch: int
     box: int
     kind: int
+    batch: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def described(self) -> list[int]:
+        """The words by which the driver makes its tensor map (csrc/driver.h, `Matrices`)."""
+        words = [self.rows, self.columns, self.pitch, self.box, self.kind, len(self.batch)]
+        for size, apart in self.batch:
+            # Of a dimension that is shared, a map has the first place alone.
+            words += (size, apart) if apart else (1, self.pitch)
+        return words + [0] * (TENSOR_MAP_WORDS - len(words))
 
 
 def write_factors(
@@ -125,12 +142,18 @@ def write_factors(
     """
     write.constant(x.columns, tiling.group)
     members = [Member("int64_t", "depth"), Member("int64_t", "group")]
+    if x.batch:
+        sizes = [size for size, _ in x.batch]
+        shares = [apart == 0 for factor in (x, w) for _, apart in factor.batch]
+        bits = sum(1 << bit for bit, shared in enumerate(shares) if shared)
+        write.constant(x.rows, math.prod(sizes), *sizes[: BATCH_DIMS - 1], bits)
+        members.append(Member("gemm::Batch", "batch"))
     while len(write.words) % 8:
         members.append(Member("int64_t", f"unused{len(write.words)}"))
         write.constant(0)
     for name, factor in (("x_map", x), ("w_map", w)):
         write.patches.append((len(write.words), patch, factor.slot))
-        write.constant(*factor[1:], *[0] * (16 - len(factor[1:])))
+        write.constant(*factor.described)
         members.append(Member("alignas(64) gemm::TensorMap", name))
     return members
 
@@ -145,15 +168,17 @@ def product_source(
 ) -> Text:
     """The source of a kernel `fusedops_kernel`.
 
-    `entry` is "product", whose epilogue is a STORE, or "product_gradient", whose epilogue is the
-    gradient of a LOAD. The other arguments are as for `cuda_source`.
+    `entry` is "product" or "batched_product", whose epilogue is a STORE, or "product_gradient",
+    whose epilogue is the gradient of a LOAD. The other arguments are as for `cuda_source`.
     """
     functors = [
         f"a.{one.name}{'.drawn()' if one.drawn else ''}"
         for side in ("load", "store")
-        for one in of_side(members, "functor", side)
+        # Masks run after the other functors of their side.
+        for one in sorted(of_side(members, "functor", side), key=lambda one: one.masks)
     ]
-    if entry == "product":
+    batched = entry == "batched_product"
+    if entry != "product_gradient":
         epilogue = f"gemm::Forward(store({', '.join([*functors, 'a.y'])}))"
         header = "gemm/epilogue.cuh"
     else:
@@ -177,8 +202,8 @@ inline constexpr int kPacks = {PACKS};
 __cluster_dims__({CLUSTER}, 1, 1)
 fusedops_kernel(const __grid_constant__ Arguments a) {{
   begin_after_previous();
-  gemm::product_kernel<{tiling.cpp}>(
-      a.x_map, a.w_map, {epilogue}, a.rows, a.cols, a.depth, a.group);
+  gemm::{"batched_" * batched}product_kernel<{tiling.cpp}>(
+      a.x_map, a.w_map, {epilogue}, a.rows, a.cols, a.depth, a.group{", a.batch" * batched});
 }}
 static_assert({tiling.cpp}::Ring::kShared == {tiling.shared_bytes},
               "product.py and gemm/pipeline.cuh disagree");

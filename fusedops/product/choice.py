@@ -16,7 +16,10 @@ from fusedops.schedule.features import ProductFeatures
 from fusedops.schedule.launch import ProductConfig
 from fusedops.schedule.lookup import product_config
 
-__all__ = ["Choice", "choose", "wave_percent"]
+__all__ = ["Choice", "choose", "filled_percent", "wave_percent"]
+
+#: Rows of all products are numbers of 32 bits, those of one tile more among them.
+MOST_ROWS = 2**31 - 256
 
 #: The tiling by which `ProductFeatures.wave_percent` counts.
 _LARGE = TILINGS["Together"]
@@ -34,14 +37,27 @@ class Choice(NamedTuple):
     why: str
 
 
-def wave_percent(rows: int, columns: int, multiprocessors: int) -> int:
-    """The waves of a product in large tiles on a GPU, in percent.
+def wave_percent(rows: int, columns: int, multiprocessors: int, batches: int = 1) -> int:
+    """The waves of so many products in large tiles on a GPU, in percent.
 
     >>> wave_percent(16384, 1024, 132)
     387
     """
-    pairs = -(-rows // (CLUSTER * _LARGE.rows)) * -(-columns // _LARGE.cols)
-    return 100 * pairs // max(1, multiprocessors // CLUSTER)
+    return 100 * batches * _pairs(rows, columns) // max(1, multiprocessors // CLUSTER)
+
+
+def filled_percent(rows: int, columns: int) -> int:
+    """The elements of a product in percent of those in the pairs of large tiles that cover it.
+
+    >>> filled_percent(384, 384)
+    56
+    """
+    covered = _pairs(rows, columns) * CLUSTER * _LARGE.rows * _LARGE.cols
+    return 100 * rows * columns // max(1, covered)
+
+
+def _pairs(rows: int, columns: int) -> int:
+    return -(-rows // (CLUSTER * _LARGE.rows)) * -(-columns // _LARGE.cols)
 
 
 def choose(
@@ -65,7 +81,9 @@ def choose(
     tiling = TILINGS.get(config.vehicle)
     if tiling is None:
         return Choice(None, f"one kernel for both is {slower}")
-    rows, columns, depth = features[:3]
+    rows, columns, depth, batches = features[:4]
+    if rows * batches >= MOST_ROWS or not batches:
+        return Choice(None, f"one kernel for both counts from 1 to {MOST_ROWS - 1} rows")
     if columns % 8 or depth % 8 or rows < tiling.rows or columns < tiling.cols:
         return Choice(
             None,

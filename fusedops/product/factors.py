@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,13 +14,16 @@ from torch import Tensor
 from fusedops.bind.layouts import check_layouts
 from fusedops.bind.operands import FLOATING, parts_of
 from fusedops.errors import shortened
-from fusedops.generate.product import Factor
+from fusedops.generate.product import BATCH_DIMS, Factor
 
 __all__ = [
     "HALVES",
     "check_factors",
     "factor_dtype",
+    "matrices_of",
     "matrix_of",
+    "product_sizes",
+    "torch_copies",
     "wants_gradient",
     "wrong_shape",
     "wrong_weight",
@@ -106,6 +110,39 @@ def wrong_weight(name: str, key: str, value: Tensor, columns: int, of: str) -> V
     return wrong_shape(name, key, value, f"(N, {columns}) for {of}", cure)
 
 
+def product_sizes(x: Tensor, w: Tensor) -> tuple[tuple[int, ...], int, int]:
+    """The shape of x @ w.mT, the number of its products, and the rows of each.
+
+    Args:
+        x: The factor of shape (..., M, K). A w without batch dimensions multiplies all its rows at
+            once, and it may have one dimension.
+        w: The factor of shape (..., N, K).
+    """
+    if w.dim() == 2:
+        shape = (*x.shape[:-1], w.shape[0])
+        return shape, 1, math.prod(shape[:-1])
+    batch = torch.broadcast_shapes(x.shape[:-2], w.shape[:-2])  # type: ignore[no-untyped-call]
+    rows = x.shape[-2]
+    return (*batch, rows, w.shape[-2]), math.prod(batch), rows
+
+
+def torch_copies(x: Tensor, w: Tensor) -> bool:
+    """Whether torch's product copies a factor first: batch dimensions that are no single one."""
+    sizes = torch.broadcast_shapes(x.shape[:-2], w.shape[:-2])  # type: ignore[no-untyped-call]
+    for one in (x, w):
+        strides = (0,) * (len(sizes) + 2 - one.dim()) + one.stride()[:-2]
+        whole = (1,) * (len(sizes) + 2 - one.dim()) + tuple(one.shape[:-2])
+        inner = None  # the stride and the size of the dimension after the next one
+        for size, own, stride in zip(sizes[::-1], whole[::-1], strides[::-1], strict=True):
+            if size == 1:
+                continue
+            step = stride if own == size else 0  # else it is expanded
+            if inner is not None and step != inner[0] * inner[1]:
+                return True
+            inner = step, size
+    return False
+
+
 def matrix_of(factor: Tensor, slot: int, box: int) -> Factor | None:
     """A factor as a matrix that bulk copies can read; None where they cannot.
 
@@ -114,12 +151,52 @@ def matrix_of(factor: Tensor, slot: int, box: int) -> Factor | None:
         slot: The number of its operand in the call.
         box: The rows that one copy takes.
     """
-    columns = factor.shape[-1]
     try:
-        matrix = factor.view(-1, columns)
+        matrix = factor.view(-1, factor.shape[-1])
     except RuntimeError:
         return None  # rows that are not evenly apart
-    pitch = matrix.stride(0) * factor.element_size()
-    if matrix.stride(1) != 1 or pitch % 16 or factor.data_ptr() % 16:
+    return _factor(matrix, slot, box)
+
+
+def matrices_of(
+    factors: tuple[Tensor, Tensor], slots: tuple[int, int], boxes: tuple[int, int]
+) -> tuple[Factor, Factor] | None:
+    """Both factors as matrices that bulk copies can read, in batch dimensions; None where not.
+
+    Args:
+        factors: The factors, whose batch dimensions broadcast.
+        slots: The numbers of their operands in the call.
+        boxes: The rows that one copy takes of each.
+    """
+    x, w = factors
+    sizes = torch.broadcast_shapes(x.shape[:-2], w.shape[:-2])  # type: ignore[no-untyped-call]
+    apart = [one.expand(*sizes, *one.shape[-2:]).stride()[:-2] for one in factors]
+    merged: list[tuple[int, int, int]] = []
+    for size, *steps in reversed([*zip(sizes, *apart, strict=True)]):
+        if size == 1:
+            continue
+        inner, *of_inner = merged[-1] if merged else (0, 0, 0)
+        if inner and steps == [inner * step for step in of_inner]:
+            merged[-1] = (inner * size, *of_inner)
+        else:
+            merged.append((size, *steps))
+    if len(merged) > BATCH_DIMS:
         return None
-    return Factor(slot, matrix.shape[0], columns, pitch, box, _KINDS[factor.dtype])
+    merged += [(1, 0, 0)] * (BATCH_DIMS - len(merged))
+    found = []
+    for at, one in enumerate(factors, 1):
+        factor = _factor(one[(0,) * (one.dim() - 2)], slots[at - 1], boxes[at - 1])
+        batch = tuple((each[0], each[at] * one.element_size()) for each in merged)
+        if factor is None or any(step % 16 or step >= 2**40 for _, step in batch):
+            return None
+        found.append(factor._replace(batch=batch))
+    return found[0], found[1]
+
+
+def _factor(matrix: Tensor, slot: int, box: int) -> Factor | None:
+    """A matrix as bulk copies read it, without batch dimensions."""
+    pitch = matrix.stride(0) * matrix.element_size()
+    if matrix.stride(1) != 1 or pitch % 16 or pitch == 0 or matrix.data_ptr() % 16:
+        return None
+    rows, columns = matrix.shape
+    return Factor(slot, rows, columns, pitch, box, _KINDS[matrix.dtype])

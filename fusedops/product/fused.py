@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""A linear layer whose product and STORE are one kernel, where that is faster (`choice`)."""
+"""Products whose STORE is part of their kernel, where that is faster (`choice`)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,14 @@ from fusedops.generate.product import THREADS
 from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
 from fusedops.map import Map
-from fusedops.product.choice import Choice, choose, wave_percent
-from fusedops.product.factors import HALVES, factor_dtype, wants_gradient
+from fusedops.product.choice import Choice, choose, filled_percent, wave_percent
+from fusedops.product.factors import (
+    HALVES,
+    factor_dtype,
+    product_sizes,
+    torch_copies,
+    wants_gradient,
+)
 from fusedops.product.product_kernel import describe, kernel_of
 from fusedops.product.single import SingleProduct
 from fusedops.product.trained import train
@@ -35,7 +41,7 @@ from fusedops.schedule.launch import ProductConfig
 from fusedops.schedule.lookup import remembered
 
 __all__ = [
-    "FusedLinear",
+    "OneKernel",
     "able",
     "as_multiplied",
     "bind_store",
@@ -75,9 +81,9 @@ def features_of(
     """The features of a call and what runs it; or two kernels, whatever the features.
 
     Args:
-        epilogue: The STORE of the layer, which is `able`.
+        epilogue: The STORE, which is `able`.
         x: The left factor, which has been checked; under autocast it is yet to be cast.
-        w: The right one likewise.
+        w: The right one, of shape (N, K), or (..., N, K) of many products, likewise.
         arguments: Operands and options.
         target: What runs it, by default x's device.
     """
@@ -88,8 +94,8 @@ def features_of(
     return _features(call, target), target
 
 
-#: Text of the epilogue; rows, columns, depth; reads, writes, draws; dtype.
-_Call = tuple[str, int, int, int, int, int, bool, torch.dtype]
+#: Text of the epilogue; rows, columns, depth, batches; copies; reads, writes, draws; dtype.
+_Call = tuple[str, int, int, int, int, bool, int, int, bool, torch.dtype]
 
 
 def chosen_for(call: _Call, target: Target) -> Choice:
@@ -102,49 +108,59 @@ def _call_of(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) 
     dtype = factor_dtype(x)
     if dtype not in HALVES or factor_dtype(w) is not dtype:
         return Choice(None, "one kernel for both multiplies float16 and bfloat16 alone")
-    n, k = w.shape
-    rows = math.prod(x.shape[:-1])
-    if not type(rows) is type(n) is type(k) is int:
+    n, k = w.shape[-2:]
+    copies = False
+    if w.dim() == 2:  # as in each call of a layer
+        batches, rows = 1, math.prod(x.shape[:-1])
+    else:
+        _, batches, rows = product_sizes(x, w)
+        copies = torch_copies(x, w)
+    if not type(rows) is type(batches) is type(n) is type(k) is int:
         return Choice(None, "the sizes are those of a tracer")
-    writes = len(epilogue.outputs) - 1
-    return product_call(epilogue, epilogue.text, (rows, n, k), dtype, arguments, 0, writes)
+    sizes, writes = (rows, n, k, batches), len(epilogue.outputs) - 1
+    return product_call(epilogue, epilogue.text, sizes, dtype, arguments, 0, writes, copies)
 
 
 def product_call(
     epilogue: Map,
     text: str,
-    sizes: tuple[int, int, int],
+    sizes: tuple[int, int, int, int],
     dtype: torch.dtype,
     arguments: Mapping[str, Any],
     reads: int,
     writes: int,
+    copies: bool = False,
 ) -> _Call:
     """What the features of a product with the functors of an epilogue follow from.
 
     Args:
         epilogue: The functors.
         text: What runs after the product, as text.
-        sizes: The rows, columns and depth of the product.
+        sizes: The rows, columns and depth of a product, and how many there are.
         dtype: That of the factors.
         arguments: Operands and options of the epilogue.
         reads: The tensors of the product's size that are read beside operands.
         writes: The outputs beside the first one.
+        copies: Whether torch's product would copy a factor.
     """
     slots, columns = epilogue.slots, sizes[1]
     for key, value in arguments.items():
         if key in slots and isinstance(value, Tensor) and value.numel() > columns:
             reads += 1
     draws = epilogue.dropouts > 0 and arguments.get("training") is not False
-    return (text, *sizes, reads, writes, draws, dtype)
+    return (text, *sizes, copies, reads, writes, draws, dtype)
 
 
 def _features(call: _Call, target: Target) -> ProductFeatures:
-    store, rows, columns, depth, reads, writes, draws, dtype = call
+    store, rows, columns, depth, batches, copies, reads, writes, draws, dtype = call
     return ProductFeatures(
         rows=rows,
         columns=columns,
         depth=depth,
-        wave_percent=wave_percent(rows, columns, target.multiprocessors),
+        batches=batches,
+        wave_percent=wave_percent(rows, columns, target.multiprocessors, batches),
+        filled_percent=filled_percent(rows, columns),
+        copies=copies,
         reads=reads,
         writes=writes,
         draws=draws,
@@ -164,14 +180,8 @@ def _chosen(call: _Call, target: Target, forced: ProductConfig | None) -> Choice
 
 
 def able(epilogue: Map) -> bool:
-    """Whether a tile of a product can run the functors: each element by itself, none masked."""
-    chain = (*epilogue.load, *epilogue.store)
-    return not (
-        any(functor.masks for functor in chain)
-        or epilogue.quantized is not None
-        or epilogue.maxima
-        or epilogue.causal
-    )
+    """Whether a tile of a product can run the functors, each element by itself."""
+    return epilogue.quantized is None and not epilogue.maxima
 
 
 def reads_product(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> bool:
@@ -208,20 +218,22 @@ def as_multiplied(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     if x.dtype is dtype and w.dtype is dtype:
         return x, w
     # einsum is one of the functions that autocast acts on: so a parameter is cast once within it.
-    return x.to(dtype), w if w.dtype is dtype else torch.einsum("nk->nk", w).to(dtype)
+    return x.to(dtype), w if w.dtype is dtype else torch.einsum("...nk->...nk", w).to(dtype)
 
 
 def bind_store(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Bound:
     """The call of the STORE on a product, which is there for its shape alone."""
-    z = torch.empty((*x.shape[:-1], w.shape[0]), dtype=factor_dtype(x), device=x.device)
+    z = torch.empty(product_sizes(x, w)[0], dtype=factor_dtype(x), device=x.device)
     return epilogue.bind(z, dict(arguments))
 
 
-class FusedLinear:
-    """Runs the calls of a `Linear` that one kernel serves; the others as two kernels.
+class OneKernel:
+    """Runs the calls of an op that one kernel serves; the others as two kernels.
+
+    The second factor is called w here, of shape (..., N, K), whichever way the op is given it.
 
     Args:
-        op: The layer.
+        op: The op.
 
     Attributes:
         able: Whether kernels can be had: False once one was missing and there was no compiler.
@@ -273,8 +285,8 @@ class FusedLinear:
         epilogue.check_differentiable()
         learns = [isinstance(one, Tensor) and one.requires_grad for one in (x, w, *others)]
         if recipe_of(epilogue, (False, False, learns[0] or learns[1], *learns[2:])).x:
-            return op.run_keeping(x, w, arguments)[1]
-        shape = (*x.shape[:-1], w.shape[0])
+            return op.run_keeping(x, op.turned(w), arguments)[1]
+        shape = product_sizes(x, w)[0]
         outputs = train(epilogue, self._outputs, shape, options, x, w, others)
         return outputs[0] if len(outputs) == 1 else epilogue.result_type._make(outputs)
 
@@ -284,7 +296,8 @@ class FusedLinear:
 
     def _apart(self, x: Tensor, w: Tensor, arguments: dict[str, Any]) -> Any:
         """Run a call by torch's product and a kernel after it."""
-        return SingleProduct.run(self._op, x, w, arguments, self._op.product)
+        op = self._op
+        return SingleProduct.run(op, x, op.turned(w), arguments, op.product)
 
     def _plan(self, x: Tensor, w: Tensor, arguments: dict[str, Any]) -> Any:
         op, epilogue = self._op, self._op.epilogue
@@ -301,7 +314,7 @@ class FusedLinear:
         if kernel is None:
             self.able = False
             return None
-        rows, (n, _) = math.prod(x.shape[:-1]), w.shape
+        shape, batches, rows = product_sizes(x, w)
         outputs = [
             (*DLPACK[bound.output_dtype(name)], bound.output_shape(name)) for name in bound.outputs
         ]
@@ -310,9 +323,9 @@ class FusedLinear:
             words=write.pack(),
             patches=write.patches,
             outputs=outputs,
-            rows=rows,
+            rows=batches * rows,
             grain=1,
-            grid=tiling.grid(rows, n, target.multiprocessors),
+            grid=tiling.grid(rows, shape[-1], target.multiprocessors, batches),
             block=THREADS,
             shared=tiling.shared_bytes,
             draws=epilogue.dropouts if bound.dropout_slots else 0,

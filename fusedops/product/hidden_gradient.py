@@ -71,7 +71,8 @@ class Described(NamedTuple):
 
 def may_fuse(epilogue: Map) -> bool:
     """Whether a tile of a product can go back through the functors: no output, none masked."""
-    return able(epilogue) and not epilogue.store and len(epilogue.outputs) == 1
+    plain = not (epilogue.store or epilogue.masked or epilogue.causal)
+    return plain and able(epilogue) and len(epilogue.outputs) == 1
 
 
 def chosen(
@@ -95,7 +96,7 @@ def chosen(
     if dy.dtype is not w.dtype or dy.dtype not in HALVES:
         return Choice(None, "one kernel for both multiplies float16 and bfloat16 alone")
     depth, columns = w.shape
-    sizes = math.prod(dy.shape[:-1]), columns, depth
+    sizes = math.prod(dy.shape[:-1]), columns, depth, 1
     # It reads z, and writes h beside dz.
     text = f"gradient of {epilogue.text}"
     call = product_call(epilogue, text, sizes, dy.dtype, arguments, reads=1, writes=1)

@@ -12,33 +12,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from fusedops.declare.interactive import CallSignature
-from fusedops.functors import Functor, Save
-from fusedops.jit import env
-from fusedops.product.choice import Choice
+from fusedops.functors import Functor
 from fusedops.product.declaration import TAKEN
-from fusedops.product.factors import (
-    HALVES,
-    check_factors,
-    factor_dtype,
-    wrong_shape,
-    wrong_weight,
-)
-from fusedops.product.fused import (
-    FusedLinear,
-    able,
-    as_multiplied,
-    chosen,
-    explained,
-    reads_product,
-)
-from fusedops.product.recorded import record
-from fusedops.product.single import SingleProduct
+from fusedops.product.factors import check_factors, wrong_shape, wrong_weight
+from fusedops.product.fusible import FusibleProduct
 from fusedops.product.traced import call_operator, made_by, remember
 
 __all__ = ["Linear"]
 
 
-class Linear(SingleProduct):
+class Linear(FusibleProduct):
     """``y = store(x @ w.T)``: a linear layer with all that follows it elementwise.
 
     A call is ``op(x, w, **operands, **options)``: x of shape (..., K), and w of shape (N, K) as the
@@ -85,10 +68,6 @@ class Linear(SingleProduct):
         super().__init__(store)
         chain = self.store
         self._bias = chain[0].adds if len(chain) == 1 else None
-        self._taken = {*self.slots, *TAKEN}
-        self._able = bool(chain) and able(self.epilogue)
-        self._fused: FusedLinear | None = None
-        self._keeping: Linear | None = None
         remember(self)
 
     def check(self, first: Any, second: Any) -> None:
@@ -110,58 +89,11 @@ class Linear(SingleProduct):
 
     def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any], product: Any) -> Any:
         """Run a call whose factors have been checked, with `product` as that of this class."""
-        if not self._able:
-            return super().run(first, second, arguments, product)
-        if torch.compiler.is_compiling():  # first: Dynamo of torch 2.11 compares no methods
+        if self._able and torch.compiler.is_compiling():
             outputs = call_operator(self, first, second, arguments)
             if outputs is not None:
                 return outputs
-        elif product == self.product and factor_dtype(first) in HALVES:
-            if env.record_file() is not None:
-                layer = self
-                if reads_product(self.epilogue, first, second, arguments):
-                    layer = self.that_keeps()
-                record(layer.epilogue, first, second, arguments)
-            if self._fuses(first, second, arguments):
-                if self._fused is None:
-                    self._fused = FusedLinear(self)
-                if self._fused.able:
-                    return self._fused(*as_multiplied(first, second), arguments)
         return super().run(first, second, arguments, product)
-
-    def run_keeping(
-        self, first: Tensor, second: Tensor, arguments: dict[str, Any]
-    ) -> tuple[Tensor, Any]:
-        """The product, which a gradient of the STORE reads, and what `run` returns."""
-        fused = self._able and factor_dtype(first) in HALVES
-        if not fused or not self._fuses(first, second, arguments):
-            return super().run_keeping(first, second, arguments)
-        keeping = self.that_keeps()
-        y, z, *others = keeping.run(first, second, arguments, keeping.product)
-        return z, self.epilogue.result_type(y, *others) if others else y
-
-    def that_keeps(self) -> Linear:
-        """The same layer with the product as a saved stream."""
-        if self._keeping is None:
-            name = "z"
-            while name in (*self.outputs, *self.slots):
-                name += "_"
-            self._keeping = Linear([Save(name), *self.store])
-        return self._keeping
-
-    def _fuses(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> bool:
-        """Whether one kernel runs a call, as far as that can be told at each call."""
-        if not first.is_cuda or arguments.keys() - self._taken:
-            return False
-        if self.alone(first, second, arguments):
-            return False
-        return chosen(self.epilogue, first, second, arguments).tiling is not None
-
-    def vehicle(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
-        """Whether one kernel runs a call, or two do, and why."""
-        if self._fused is not None and not self._fused.able:
-            return Choice(None, "one kernel for both could not be had, as a warning said")
-        return explained(self.epilogue, first, second, arguments)
 
     def absorbed(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> str | None:
         """The bias of shape (N,) that torch's product adds, if that is all that the STORE does."""

@@ -12,12 +12,12 @@ from torch import Tensor
 from fusedops.declare.interactive import CallSignature
 from fusedops.product.declaration import TAKEN
 from fusedops.product.factors import check_factors, wrong_shape
-from fusedops.product.single import SingleProduct
+from fusedops.product.fusible import FusibleProduct
 
 __all__ = ["Matmul"]
 
 
-class Matmul(SingleProduct):
+class Matmul(FusibleProduct):
     """``y = store(x @ other)``: batches of matrix products with all that follows elementwise.
 
     A call is ``op(x, other, **operands, **options)``: x of shape (..., M, K) and other of shape
@@ -25,9 +25,11 @@ class Matmul(SingleProduct):
     ``op(q, k.mT)``: a transposed view is read in place. Both are float16, bfloat16, float32 or
     float64, of one dtype unless torch.autocast is on, and on one device. y has shape (..., M, N).
 
-    The functors of the STORE are one kernel, as those of a `Linear`, and all that is said there of
-    operands, dropouts, outputs, gradients and options holds here. Masks set elements to -inf by
-    selection, and these have no gradient; queries are the rows of y, keys its columns.
+    All that is said of a `Linear` holds here: of the kernels, the product's among them where that
+    was measured to be faster, of operands, dropouts, outputs, gradients and options. Masks set
+    elements to -inf by selection, and these have no gradient; queries are the rows of y, keys its
+    columns. One kernel neither reads nor multiplies for a tile all of which a `Causal` or a
+    `Window` masks.
 
     Args:
         store: The functors applied to the product, in order; none by default.
@@ -71,6 +73,11 @@ class Matmul(SingleProduct):
                     f"{self.name}: the batch dimensions of x and other must broadcast, got "
                     f"{tuple(mine)} and {tuple(others)}; add or expand dimensions"
                 )
+
+    @staticmethod
+    def turned(second: Tensor) -> Tensor:
+        """The second factor in the shape (..., N, K), and from there as it was."""
+        return second.mT
 
     def shape(self, first: Tensor, second: Tensor) -> tuple[int, ...]:
         """The shape of the product of checked factors."""

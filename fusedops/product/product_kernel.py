@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from fusedops.generate.members import Member
 from fusedops.generate.product import Factor, ProductTiling, write_factors
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import Number, Part, View
-from fusedops.product.factors import matrix_of
+from fusedops.product.factors import matrices_of, matrix_of
 from fusedops.run.kernel_members import declared
 from fusedops.run.placing import (
     DrawnRows,
@@ -49,17 +50,17 @@ def factors_of(
     Args:
         bound: The call of the epilogue.
         x: The left factor.
-        w: The right one.
+        w: The right one, as it lies: of shape (..., K, N) where the tiling is MN-major.
         slot: The number of w in the call.
         tiling: The form of the kernel.
     """
+    if bound.compute is not torch.float32 or bound.whole is not None or bound.tables:
+        return None
     x_box, w_box = tiling.boxes
+    if w.dim() > 2:
+        return matrices_of((x, w), (0, slot), (x_box, w_box))
     x_matrix, w_matrix = matrix_of(x, 0, x_box), matrix_of(w, slot, w_box)
-    if x_matrix is None or w_matrix is None or bound.compute is not torch.float32:
-        return None
-    if bound.whole is not None or bound.tables:
-        return None
-    return x_matrix, w_matrix
+    return None if x_matrix is None or w_matrix is None else (x_matrix, w_matrix)
 
 
 class InOrder(NamedTuple):
@@ -103,6 +104,7 @@ class InOrder(NamedTuple):
             maps=row_maps(bound, maps, self.drawn),
             slots=slots,
             drawn_in_memory=isinstance(bound.generator, Tensor),
+            in_order=True,
         )
         return write, declared(bound, write, geometry)
 
@@ -126,14 +128,15 @@ class InOrder(NamedTuple):
             dtype: The dtype of the factors.
         """
         bound, op = self.bound, self.bound.op
-        members += write_factors(write, _runtime.TENSOR_MAP, *factors, tiling)
+        x, w = factors
+        members += write_factors(write, _runtime.TENSOR_MAP, x, w, tiling)
         return Variant(
             arch=ARCH,
             schedule=tiling.storage,
             tile=tiling,
             members=tuple(members),
             words=len(write.words),
-            op="Linear",
+            op="Matmul" if x.batch else "Linear",
             headers=tuple(op.headers()),
             load=bound.load,
             store=bound.store,
@@ -161,11 +164,13 @@ def describe(
 
     Args:
         bound: The call of the STORE, on a product that need not be there.
-        x: The factor of shape (..., K).
-        w: The factor of shape (N, K).
-        tiling: The form of the kernel.
+        x: The factor of shape (..., M, K).
+        w: The factor of shape (N, K), or (..., N, K) of many products; either may be contiguous.
+        tiling: The form of the kernel, but for which of them is.
     """
     slots = bound.op.slots
+    if w.stride(-1) != 1 and w.stride(-2) == 1:
+        w, tiling = w.mT, dataclasses.replace(tiling, mn_major=True)
     factors = factors_of(bound, x, w, len(slots) + 1, tiling)
     if factors is None:
         return None
@@ -179,7 +184,8 @@ def describe(
     operands, views = views_of(bound, inputs, outputs, places, WIDTH, columns)
     write, members = placing.argument(places, operands, views, slots)
     members.append(Member(write.output("y"), "y"))
-    return placing.variant("product", write, members, factors, tiling, x.dtype), write
+    entry = "batched_product" if factors[0].batch else "product"
+    return placing.variant(entry, write, members, factors, tiling, x.dtype), write
 
 
 def kernel_of(variant: Variant, declaration: str) -> _runtime.Kernel | None:

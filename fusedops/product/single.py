@@ -91,6 +91,11 @@ class SingleProduct(ProductOp):
         """The operand that torch's product adds by itself, which is all that the STORE does."""
         return None
 
+    @staticmethod
+    def turned(second: Tensor) -> Tensor:
+        """The second factor in the shape (..., N, K), and from there as it was."""
+        return second
+
     def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any], product: Any) -> Any:
         """Run a call whose factors have been checked, with `product` as that of this class."""
         if not self.alone(first, second, arguments):
@@ -111,7 +116,7 @@ class SingleProduct(ProductOp):
 
     def vehicle(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
         """Whether one kernel runs a call, or two do, and why."""
-        return Choice(None, f"there is one kernel for both for a Linear, not for a {self.name}")
+        raise NotImplementedError
 
     def alone(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> bool:
         """Whether a call needs no kernel after torch's product."""

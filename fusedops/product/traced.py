@@ -90,7 +90,7 @@ def call_operator(layer: Layer, x: Tensor, w: Tensor, arguments: Mapping[str, An
     if _exports() or is_distributed(x):
         return None
     epilogue = layer.epilogue
-    if epilogue.counted or arguments.get("out") is not None:
+    if epilogue.counted or epilogue.masked or epilogue.causal or arguments.get("out") is not None:
         return None
     draws = epilogue.dropouts > 0 and arguments.get("training", True)
     if not isinstance(draws, bool):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The gradient of a linear layer whose product and STORE were one kernel.
+"""The gradient of a call whose product and STORE were one kernel.
 
 It is that of two kernels: one goes back through the STORE, then there are two products. It does not
 read the product: a layer whose gradient would saves the product as a stream.
@@ -42,7 +42,7 @@ def train(
         shape: The product's shape.
         options: The options of the call by name, or None if there are none.
         x: The factor of shape (..., K).
-        w: The factor of shape (N, K).
+        w: The factor of shape (N, K), or (..., N, K) of many products.
         values: The operands in the order of `epilogue.slots`, None for one that the call lacks.
 
     Returns:
@@ -71,6 +71,7 @@ class _Trained(torch.autograd.Function):
         needs = (False, False, of_x or of_w, *of_values)
         recipe = recipe_of(epilogue, needs)
         assert not recipe.x, "the product is not there to be read"
+        ctx.shapes = x.shape, w.shape
         z = x.new_empty(shape)  # for its shape alone
         arguments, noted = note_arguments(epilogue, options, z, values, recipe)
         outputs = run(x, w, arguments)
@@ -82,8 +83,12 @@ class _Trained(torch.autograd.Function):
     def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Any, ...]:
         x, w, *saved = ctx.saved_tensors
         dz, *of_values = gradients_once(ctx.call, saved, incoming)
+        x_shape, w_shape = ctx.shapes
         dx = None if w is None else dz @ w
         dw = None
-        if x is not None:
+        if len(w_shape) > 2:  # many products, for which one of the factors may have been expanded
+            dx = None if dx is None else dx.sum_to_size(x_shape)
+            dw = None if x is None else (dz.mT @ x).sum_to_size(w_shape)
+        elif x is not None:
             dw = dz.reshape(-1, dz.shape[-1]).mT @ x.reshape(-1, x.shape[-1])
         return (None, None, None, None, dx, dw, *of_values)

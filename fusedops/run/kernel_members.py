@@ -40,7 +40,8 @@ def declared(
                 write.shared = shared_dims(functor, bound.x.dim())
                 write.shares_columns = {*write.shared} >= {*bound.reduced}
             name = f"{side}{index}"
-            members.append(Member(functor.emit(write), name, "functor", side, index, drawn))
+            cpp, masks = functor.emit(write), functor.masks
+            members.append(Member(cpp, name, "functor", side, index, drawn, masks=masks))
     return members
 
 

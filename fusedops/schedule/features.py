@@ -88,8 +88,12 @@ class ProductFeatures(NamedTuple):
 
     Attributes:
         rows, columns, depth: The product is one of matrices (rows, depth) and (depth, columns).
+        batches: The number of such products.
         wave_percent: The waves of one kernel of large tiles, in percent: pairs of tiles for each
             cluster that the device runs at once. Below 100 some clusters have none.
+        filled_percent: The elements of a product, in percent of those in pairs of large tiles that
+            cover it: what exceeds it is computed twice.
+        copies: Whether torch's product copies a factor first, since batch dimensions do not merge.
         reads: Number of operands with more elements than a row of the product.
         writes: Number of outputs beside y, saved streams and taps.
         draws: Whether a dropout acts.
@@ -100,7 +104,10 @@ class ProductFeatures(NamedTuple):
     rows: int
     columns: int
     depth: int
+    batches: int
     wave_percent: int
+    filled_percent: int
+    copies: bool
     reads: int
     writes: int
     draws: bool

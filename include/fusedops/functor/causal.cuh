@@ -14,6 +14,7 @@ template <class Query>
 struct Causal : KeepColumns<Causal<Query>> {
   Query query;
   int64_t shift;
+  static constexpr bool kMovesWithQuery = true, kFromStart = true;
 
   FUSEDOPS_HD Causal(const Query& of_row, int64_t by) : query(of_row), shift(by) {}
 

@@ -10,36 +10,34 @@
 
 namespace fusedops {
 
-/// Derived provides Columns columns(row).
+/// Derived provides Columns columns(row), and may set kFromStart: each range begins with the first column.
 template <class Derived>
 struct KeepColumns {
   static constexpr bool kMasks = true;
   static constexpr bool kNeedsInput = false;
   static constexpr int kGradients = 0;
+  static constexpr bool kFromStart = false;
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
-    const Kept kept = from(row, col);
-    FUSEDOPS_UNROLL
-    for (int i = 0; i < N; ++i) v[i] = kept(i) ? v[i] : -infinity<Compute>();
+    const Columns keep = static_cast<const Derived*>(this)->columns(row);
+    const int end = steps_to<N>(keep.end, col);
+    if constexpr (Derived::kFromStart) {
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < N; ++i) v[i] = i < end ? v[i] : -infinity<Compute>();
+    } else {
+      const int begin = steps_to<N>(keep.begin, col);
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < N; ++i) v[i] = i >= begin && i < end ? v[i] : -infinity<Compute>();
+    }
   }
 
  private:
-  /// The range relative to the first column of a pack, in 32-bit numbers, which are cheap to
-  /// compare.
-  struct Kept {
-    int begin, end;
-    FUSEDOPS_HD bool operator()(int i) const { return i >= begin && i < end; }
-  };
+  /// How many of the N columns of a pack come before this one, which may be any number: 32 bits are
+  /// cheap to compare.
+  template <int N>
   FUSEDOPS_HD static int steps_to(int64_t column, int64_t col) {
-    constexpr int64_t kFar = int64_t(1) << 30;
-    const int64_t apart = larger<int64_t>(column, 0) - col;  // a length may have any value
-    return static_cast<int>(larger(smaller(apart, kFar), -kFar));
-  }
-  template <class Row>
-  FUSEDOPS_HD Kept from(const Row& row, int64_t col) const {
-    const Columns keep = static_cast<const Derived*>(this)->columns(row);
-    return {steps_to(keep.begin, col), steps_to(keep.end, col)};
+    return static_cast<int>(smaller(larger(column, col), col + N) - col);
   }
 };
 

@@ -82,6 +82,10 @@
 //     They only save work: operator() must mask all the same what they exclude, for packs that the
 //     range cuts. Ignored if a functor of the LOAD saves a stream, which is written under masks as
 //     well.
+//   static constexpr bool kMovesWithQuery                                         default: false
+//     Both ends of columns(row) follow from the number of the row's query alone, and neither falls as
+//     it rises. So the ranges of a first and a last query say what those between them exclude, and a
+//     product leaves out tiles (gemm/masked_tiles.cuh).
 //   template <class Visit> void operands(Visit& visit) const                              optional
 //     Calls visit(operand) once for each tensor that the functor reads or writes. A C++ dispatch
 //     calls it on the host, before a launch, to learn whether every pack is one aligned access, and
@@ -264,6 +268,8 @@ using SavesFlag = Flag<F::kSaves>;
 template <class F>
 using StreamGradientFlag = Flag<F::kStreamGradient>;
 template <class F>
+using MovesWithQueryFlag = Flag<F::kMovesWithQuery>;
+template <class F>
 using NeedsInputFlag = Flag<F::kNeedsInput>;
 template <class L>
 using ComputesFlag = Flag<L::kComputes>;
@@ -285,6 +291,10 @@ FUSEDOPS_HD constexpr bool saves() {
 template <class F>
 FUSEDOPS_HD constexpr bool has_stream_gradient() {
   return flag<false, StreamGradientFlag, F>();
+}
+template <class F>
+FUSEDOPS_HD constexpr bool moves_with_query() {
+  return flag<false, MovesWithQueryFlag, F>();
 }
 template <class F>
 FUSEDOPS_HD constexpr bool needs_input() {

@@ -13,6 +13,7 @@ namespace fusedops {
 template <class Length>
 struct Lengths : KeepColumns<Lengths<Length>> {
   Length length;
+  static constexpr bool kFromStart = true;
 
   FUSEDOPS_HD explicit Lengths(const Length& of_row) : length(of_row) {}
 

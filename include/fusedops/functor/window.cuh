@@ -14,6 +14,7 @@ template <class Query>
 struct Window : KeepColumns<Window<Query>> {
   Query query;
   int64_t begin, end;  // the range of query 0
+  static constexpr bool kMovesWithQuery = true, kFromStart = false;
 
   FUSEDOPS_HD Window(const Query& of_row, int64_t first, int64_t last)
       : query(of_row), begin(first), end(last) {}

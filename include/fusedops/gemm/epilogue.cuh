@@ -6,6 +6,7 @@
 // each functor together.
 #pragma once
 
+#include <fusedops/core/math.cuh>
 #include <fusedops/functor/compose.cuh>
 #include <fusedops/row/ahead.cuh>
 
@@ -48,7 +49,7 @@ struct Packs {
       float none[kPack];
       FUSEDOPS_UNROLL
       for (int i = 0; i < kPack; ++i) none[i] = 0;
-      chain.values(none, AheadRow<Index, true>(rows[p], operands[p]), col);
+      call_all(chain, none, AheadRow<Index, true>(rows[p], operands[p]));
     }
   }
   /// Runs the STORE.
@@ -62,7 +63,28 @@ struct Packs {
     for (int p = 0; p < kPacks; ++p) to.target.write(values[p], rows[p], col);
   }
 
+  /// Writes the same number everywhere.
+  template <class Target>
+  __device__ __forceinline__ void fill(const Target& target, float value) {
+    FUSEDOPS_UNROLL
+    for (int p = 0; p < kPacks; ++p) {
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < kPack; ++i) values[p][i] = value;
+      target.write(values[p], rows[p], col);
+    }
+  }
+
  private:
+  /// All functors, masks among them, in their order.
+  template <int kFirst, class F, class... Rest, class Row>
+  __device__ __forceinline__ void call_all(const Chain<kFirst, F, Rest...>& chain,
+                                           float (&none)[kPack], const Row& row) {
+    chain.first(none, detail::row_for<F>(row), col);
+    call_all(chain.rest, none, row);
+  }
+  template <int kFirst, class Row>
+  __device__ __forceinline__ void call_all(const Chain<kFirst>&, float (&)[kPack], const Row&) {}
+
   template <int kFirst, class F, class... Rest>
   __device__ __forceinline__ void through(const Chain<kFirst, F, Rest...>& chain,
                                           int (&read)[kPacks]) {
@@ -92,6 +114,11 @@ struct Forward {
   template <class PacksT>
   __device__ __forceinline__ void run(PacksT& packs) const {
     packs.run(store);
+  }
+  /// In place of both, where all elements are masked, and nothing comes after the masks.
+  template <class PacksT>
+  __device__ __forceinline__ void mask(PacksT& packs) const {
+    packs.fill(store.target, -infinity<float>());
   }
 };
 

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <fusedops/gemm/handover.cuh>
+#include <fusedops/gemm/masked_tiles.cuh>
 #include <fusedops/gemm/producer.cuh>
 
 namespace fusedops {
@@ -28,12 +29,16 @@ using Together = Tiling<T, 128, 256, 3, false, kPacks, kMajor>;
 template <class T, int kPacks = 4, Major kMajor = Major::kK>
 using InTurns = Tiling<T, 128, 128, 5, true, kPacks, kMajor>;
 
-/// The role of a warp that multiplies; mine: its warpgroup, 0 or 1.
-template <class Tiling, class Order>
+/// The role of a warp that multiplies; mine: its warpgroup, 0 or 1. A tile that is `masked` has zeros.
+template <class Tiling, class Order, class Masked>
 __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, const Order& order,
-                                         int k, int mine) {
+                                         int k, const Masked& masked, int mine) {
   constexpr bool kInTurns = Tiling::kInTurns;
-  const int tiles = order.count(), clusters = gridDim.x / 2, steps = stages_of(k);
+  const int tiles = order.count(), clusters = gridDim.x / 2, all_steps = stages_of(k);
+  auto steps_of = [&](int tile) {
+    if constexpr (Masked::kNever) return all_steps;
+    return tile < tiles && masked(order.at(tile)) ? 0 : all_steps;
+  };
   const Handover<Tiling::kTileN> to(ring.scratch(), mine * 4 + threadIdx.x / 32 % 4);
   const int below = kInTurns ? 0 : mine * 64;
   const Turn turn{mine};
@@ -42,13 +47,20 @@ __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, cons
   int t = blockIdx.x / 2;
   if (kInTurns && mine == 1) {
     if (t < tiles) turn.pass_on();
+    at.skip(steps_of(t));
     t += clusters;
-    at.skip(steps);
   }
   for (; t < tiles; t += (kInTurns ? 2 : 1) * clusters) {
     typename Tiling::Sums sums;
     if constexpr (kInTurns) turn.wait();
     int before = 0;
+    const int steps = steps_of(t);
+    if constexpr (!Masked::kNever) {
+      if (steps == 0) {
+        FUSEDOPS_UNROLL
+        for (auto& sum : sums) set_zero(sum);
+      }
+    }
     for (int step = 0; step < steps; ++step) {
       ring.full[at.stage].wait(at.parity);
       Tiling::multiply(sums, ring, at.stage, below, step > 0);
@@ -66,12 +78,14 @@ __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, cons
     }
     if constexpr (kInTurns) {
       if (t + clusters < tiles) turn.pass_on();
-      at.skip(steps);
+      at.skip(steps_of(t + clusters));
     }
     wgmma_wait<0>();
     FUSEDOPS_UNROLL
     for (auto& sum : sums) wgmma_keep(sum);
-    if constexpr (kInTurns) ring.release(before);
+    if constexpr (kInTurns) {
+      if (Masked::kNever || steps > 0) ring.release(before);
+    }
     to.template write<typename Tiling::T, Tiling::kAcross>(sums, parity);
     parity ^= 1;
   }
@@ -79,9 +93,10 @@ __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, cons
 
 /// The role of an epilogue warp, the nth of four. Its packs are those of one of the four warps of a
 /// warpgroup, and where both warpgroups work on a tile, then of one of the other's.
-template <class Tiling, class Order, class Epilogue, class Rows>
+template <class Tiling, class Order, class Epilogue, class Rows, class Masked>
 __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, const Order& order,
-                                             Epilogue epilogue, const Rows& rows, int nth) {
+                                             Epilogue epilogue, const Rows& rows,
+                                             const Masked& masked, int nth) {
   using Sums = Handover<Tiling::kTileN>;
   constexpr bool kInTurns = Tiling::kInTurns;
   constexpr int kPacks = Tiling::kPacks, kSteps = Sums::kPacks / kPacks;
@@ -90,20 +105,24 @@ __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, 
   // The operands of the next packs are read, while those of these go through the functors.
   Packs<typename Rows::Index, kPacks> packs[2];
   int row = 0, col = 0;
+  bool is_masked = false, next_is_masked = false;
+  typename Order::template Start<Rows> start;
   auto find = [&](int t) {
     const auto tile = order.at(t);
+    if constexpr (!Masked::kNever) next_is_masked = masked(tile);
     const int lane = lane_of_warp();
-    row = tile.row + nth * 16 + lane / Sums::kLanes;
+    row = order.first_row(tile) + nth * 16 + lane / Sums::kLanes;
     col = tile.col + lane % Sums::kLanes * kPack;
+    start = order.start(rows, row);
   };
   auto issue = [&](auto& next, int first) {
     FUSEDOPS_UNROLL
     for (int i = 0; i < kPacks; ++i) {
       const int r = (first + i) * Sums::kRowsAtOnce;  // beyond 16, those of the other 64 rows
-      next.rows[i] = rows.index(row + r + r / 16 * 48);
+      next.rows[i] = order.index(rows, start, row + r + r / 16 * 48);
     }
     next.col = col;
-    epilogue.issue(next);
+    if (!next_is_masked) epilogue.issue(next);
   };
   int t = blockIdx.x / 2;
   if (t < tiles) {
@@ -116,6 +135,7 @@ __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, 
     const Sums from(ring.scratch(), group * 4 + nth);
     from.full->wait(count / 2 & 1);
     const bool ends = kInTurns || group == 1;
+    is_masked = next_is_masked;
     if constexpr (Epilogue::kSums) {
       if (kInTurns || group == 0) epilogue.begin(order.at(t), nth);
     }
@@ -132,6 +152,13 @@ __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, 
         }
         issue(packs[1 - kHalf], last ? 0 : now + kPacks);
         auto& these = packs[kHalf];
+        if constexpr (!Masked::kNever) {
+          if (is_masked) {
+            if (last) from.release();
+            epilogue.mask(these);
+            return;
+          }
+        }
         FUSEDOPS_UNROLL
         for (int i = 0; i < kPacks; ++i) {
           from.template read<typename Tiling::T>(these.values[i], now + i);
@@ -146,31 +173,56 @@ __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, 
   }
 }
 
-/// epilogue: a Forward, or a Backward. group: pairs of tiles of a column that clusters work on before the
-/// next column.
-template <class Tiling, class Epilogue, class Rows>
-__device__ __forceinline__ void product_kernel(const TensorMap& x, const TensorMap& w,
-                                               const Epilogue& epilogue, const Rows& rows,
-                                               int64_t n, int64_t k, int64_t group) {
+/// Gives each warp its role. order: of the tiles; masked: which of them need no product.
+template <class Tiling, class Epilogue, class Rows, class MakeOrder, class Masked>
+__device__ __forceinline__ void share_roles(const TensorMap& x, const TensorMap& w,
+                                            const Epilogue& epilogue, const Rows& rows, int64_t k,
+                                            const MakeOrder& make_order, const Masked& masked) {
   extern __shared__ __align__(16) char memory[];
   typename Tiling::Ring ring(memory);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
   const int depth = static_cast<int>(k);
   if (threadIdx.x == 0) Handover<Tiling::kTileN>::make(ring.scratch());
   ring.begin();
-  const TileOrder<Tiling::kTileM, Tiling::kTileN> order{
-      static_cast<int>(rows.count), static_cast<int>(n), static_cast<int>(group)};
+  const auto order = make_order();
+  // To ask which tiles are masked takes a few more where the copies are issued.
+  constexpr int kToProduce = Masked::kNever ? 24 : 32;
   if (warp < 4) {
-    set_registers<Tiling, 24>();
-    if (warp == 0) produce<Tiling>(ring, order, x, w, depth);
+    set_registers<Tiling, kToProduce>();
+    if (warp == 0) produce<Tiling>(ring, order, x, w, depth, masked);
   } else if (warp < 12) {
     set_registers<Tiling, 168>();
-    multiply<Tiling>(ring, order, depth, warp / 4 - 1);
+    multiply<Tiling>(ring, order, depth, masked, warp / 4 - 1);
   } else {
-    set_registers<Tiling, 152>();
-    run_epilogue<Tiling>(ring, order, epilogue, rows, warp - 12);
+    set_registers<Tiling, 176 - kToProduce>();
+    run_epilogue<Tiling>(ring, order, epilogue, rows, masked, warp - 12);
   }
   ring.end();
+}
+
+/// epilogue: a Forward, or a Backward. group: pairs of tiles of a column that clusters work on before the
+/// next column.
+template <class Tiling, class Epilogue, class Rows>
+__device__ __forceinline__ void product_kernel(const TensorMap& x, const TensorMap& w,
+                                               const Epilogue& epilogue, const Rows& rows,
+                                               int64_t n, int64_t k, int64_t group) {
+  using Order = TileOrder<Tiling::kTileM, Tiling::kTileN>;
+  auto make_order = [&] {
+    return Order{static_cast<int>(rows.count), static_cast<int>(n), static_cast<int>(group)};
+  };
+  share_roles<Tiling>(x, w, epilogue, rows, k, make_order, NeverMasked{});
+}
+
+/// Many products, whose rows follow each other.
+template <class Tiling, class StoreT, class Rows>
+__device__ __forceinline__ void batched_product_kernel(const TensorMap& x, const TensorMap& w,
+                                                       const Forward<StoreT>& epilogue,
+                                                       const Rows& rows, int64_t n, int64_t k,
+                                                       int64_t group, const Batch& batch) {
+  using Order = BatchedOrder<Tiling::kTileM, Tiling::kTileN>;
+  auto make_order = [&] { return Order(batch, n, group); };
+  share_roles<Tiling>(x, w, epilogue, rows, k, make_order,
+                      MaskedTiles<Order, StoreT, Rows>(batch, epilogue.store, rows));
 }
 
 }  // namespace gemm

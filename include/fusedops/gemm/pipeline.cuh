@@ -7,7 +7,7 @@
 #pragma once
 
 #include <fusedops/core/cluster.cuh>
-#include <fusedops/gemm/tile_order.cuh>
+#include <fusedops/gemm/batch.cuh>
 #include <fusedops/gemm/wgmma.cuh>
 
 namespace fusedops {
@@ -62,9 +62,9 @@ struct StageBarrier : Barrier {
 /// The stages that the K numbers of a row fill.
 __device__ __forceinline__ int stages_of(int k) { return (k + kStageK - 1) / kStageK; }
 
-/// Copies a box of the tensor, from column `k` and row `row` on, to shared memory of this block.
+/// Copies a box of the matrix, from column `k` and row `row` on, to shared memory of this block.
 __device__ __forceinline__ void copy_box(const TensorMap& map, StageBarrier& barrier, void* to,
-                                         int k, int row) {
+                                         int k, int row, OneProduct) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%3, %4}], [%2];" ::"r"(detail::shared_address(to)),
@@ -73,11 +73,32 @@ __device__ __forceinline__ void copy_box(const TensorMap& map, StageBarrier& bar
 }
 /// The same to both blocks of the cluster.
 __device__ __forceinline__ void copy_box_to_both(const TensorMap& map, StageBarrier& barrier,
-                                                 void* to, int k, int row) {
+                                                 void* to, int k, int row, OneProduct) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
       ".multicast::cluster [%0], [%1, {%4, %5}], [%2], %3;" ::"r"(detail::shared_address(to)),
       "l"(&map), "r"(detail::shared_address(&barrier)), "h"(uint16_t(3)), "r"(k), "r"(row)
+      : "memory");
+}
+
+/// The same of one of many matrices.
+__device__ __forceinline__ void copy_box(const TensorMap& map, StageBarrier& barrier, void* to,
+                                         int k, int row, const OneOfMany& of) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(detail::shared_address(to)),
+      "l"(&map), "r"(detail::shared_address(&barrier)), "r"(k), "r"(row), "r"(of.at[0]),
+      "r"(of.at[1]), "r"(of.at[2])
+      : "memory");
+}
+__device__ __forceinline__ void copy_box_to_both(const TensorMap& map, StageBarrier& barrier,
+                                                 void* to, int k, int row, const OneOfMany& of) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%4, %5, %6, %7, %8}], [%2], %3;" ::"r"(
+          detail::shared_address(to)),
+      "l"(&map), "r"(detail::shared_address(&barrier)), "h"(uint16_t(3)), "r"(k), "r"(row),
+      "r"(of.at[0]), "r"(of.at[1]), "r"(of.at[2])
       : "memory");
 }
 
@@ -138,22 +159,24 @@ struct Ring {
     cluster_arrive_released();
     cluster_wait();
   }
-  /// By the one thread that produces.
+  /// By the one thread that produces. x_of, w_of: where the factors lie of which these are rows.
+  template <class Product>
   __device__ __forceinline__ void fill(StageIndex<kStages> at, const TensorMap& x,
-                                       const TensorMap& w, int k, int row, int col) {
+                                       const TensorMap& w, int k, int row, int col,
+                                       const Product& x_of, const Product& w_of) {
     const int rank = rank_in_cluster();
     StageBarrier& barrier = full[at.stage];
     empty[at.stage].wait_alone(at.parity ^ 1);
     barrier.expect(kBytes);
     char* to = stages + at.stage * kBytes;
-    copy_box(x, barrier, to, k, row);
+    copy_box(x, barrier, to, k, row, x_of);
     char* half = to + kBytesX + rank * (kBytesW / 2);
     col += rank * (kTileN / 2);
     if constexpr (kMajor == Major::kK) {
-      copy_box_to_both(w, barrier, half, k, col);
+      copy_box_to_both(w, barrier, half, k, col, w_of);
     } else {
       for (int c = 0; c < kTileN / 2; c += 64) {
-        copy_box_to_both(w, barrier, half + c * kStageK * 2, col + c, k);
+        copy_box_to_both(w, barrier, half + c * kStageK * 2, col + c, k, w_of);
       }
     }
   }

@@ -12,18 +12,20 @@ namespace fusedops {
 
 namespace gemm {
 
-template <class Tiling, class Order>
+template <class Tiling, class Order, class Masked>
 __device__ __forceinline__ void produce(typename Tiling::Ring& ring, const Order& order,
-                                        const TensorMap& x, const TensorMap& w, int k) {
+                                        const TensorMap& x, const TensorMap& w, int k,
+                                        const Masked& masked) {
   asm volatile(""
                : "+r"(k));  // or what the others compute of it is kept for this warp, and spilled
   const int tiles = order.count(), clusters = gridDim.x / 2;
-  const int steps = stages_of(k);
   StageIndex<Tiling::kStages> at;
   for (int t = blockIdx.x / 2; t < tiles; t += clusters) {
     const auto tile = order.at(t);
+    const int steps = masked(tile) ? 0 : stages_of(k);
     for (int step = 0; step < steps; ++step) {
-      if (threadIdx.x == 0) ring.fill(at, x, w, step * kStageK, tile.row, tile.col);
+      if (threadIdx.x == 0)
+        ring.fill(at, x, w, step * kStageK, tile.row, tile.col, order.x_of(tile), order.w_of(tile));
       __syncwarp();
       at.next();
     }

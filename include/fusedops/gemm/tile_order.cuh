@@ -31,6 +31,9 @@ __device__ __forceinline__ int lane_of_warp() {
   return lane;
 }
 
+/// The place of a factor that is a matrix.
+struct OneProduct {};
+
 template <int kTileM, int kTileN>
 struct TileOrder {
   int rows, cols, group;
@@ -46,6 +49,23 @@ struct TileOrder {
     int row, col;  // the first ones
     int new_row;   // the first one that no tile before it has
   };
+  /// The tile's first row among those of all products, of which there is one.
+  __device__ __forceinline__ int first_row(const Tile& tile) const { return tile.row; }
+  /// What is kept of a tile's rows, and the rows from a first one on: each is found by itself, since a tile
+  /// may have rows of several rows of operands.
+  template <class Rows>
+  struct Start {};
+  template <class Rows>
+  __device__ __forceinline__ static Start<Rows> start(const Rows&, int) {
+    return {};
+  }
+  template <class Rows>
+  __device__ __forceinline__ static auto index(const Rows& rows, const Start<Rows>&, int row) {
+    return rows.index(row);
+  }
+  /// Where the factors of its product lie.
+  __device__ __forceinline__ static OneProduct x_of(const Tile&) { return {}; }
+  __device__ __forceinline__ static OneProduct w_of(const Tile&) { return {}; }
   __device__ __forceinline__ Tile at(int number) const {
     int m = rows, n = cols;
     // Computed here, in registers of each thread, which are many; a warp's shared ones are few.

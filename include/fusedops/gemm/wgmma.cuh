@@ -40,6 +40,12 @@ __device__ __forceinline__ void wgmma_keep(float (&sum)[kRegisters]) {
   for (int i = 0; i < kRegisters; ++i) asm volatile("" : "+f"(sum[i])::"memory");
 }
 
+template <int kRegisters>
+__device__ __forceinline__ void set_zero(float (&sum)[kRegisters]) {
+  FUSEDOPS_UNROLL
+  for (int i = 0; i < kRegisters; ++i) sum[i] = 0;
+}
+
 /// Describes a tile in shared memory: rows of 128 bytes, whose 16-byte words are exchanged in the
 /// pattern of 128 bytes that a bulk tensor copy writes. 32 bytes along a row are 2 more. Of an MN-major
 /// tile a row has 64 of its N numbers, 64 rows follow each other, and then come the next numbers.

@@ -163,6 +163,17 @@ struct RowMap<0> {
   }
 };
 
+/// A coordinate of the row: such a function whose strides are known to be 0 but for one of 1.
+template <int kDim>
+struct CoordinateMap {
+  uint64_t unused;
+
+  template <class Row>
+  FUSEDOPS_HD int64_t operator()(const Row& row) const {
+    return row.at[kDim];
+  }
+};
+
 /// The number of a row of a part of a tensor, whose first row has another number than 0.
 template <int kRank>
 struct PartRowMap {

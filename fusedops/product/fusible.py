@@ -1,0 +1,97 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""An op with one product that one kernel may run together with its STORE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fusedops.functors import Functor, Save
+from fusedops.jit import env
+from fusedops.product.choice import Choice
+from fusedops.product.declaration import TAKEN
+from fusedops.product.factors import HALVES, factor_dtype
+from fusedops.product.fused import (
+    OneKernel,
+    able,
+    as_multiplied,
+    chosen,
+    explained,
+    reads_product,
+)
+from fusedops.product.recorded import record
+from fusedops.product.single import SingleProduct
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["FusibleProduct"]
+
+
+class FusibleProduct(SingleProduct):
+    """An op of one product, which is run as one kernel where that is faster."""
+
+    def __init__(self, store: Iterable[Functor] = ()) -> None:
+        super().__init__(store)
+        self._taken = {*self.slots, *TAKEN}
+        self._able = bool(self.store) and able(self.epilogue)
+        self._fused: OneKernel | None = None
+        self._keeping: Self | None = None
+
+    def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any], product: Any) -> Any:
+        """Run a call whose factors have been checked, with `product` as that of this class."""
+        if (
+            self._able
+            and not torch.compiler.is_compiling()  # first: Dynamo of torch 2.11 compares no methods
+            and product == self.product
+            and factor_dtype(first) in HALVES
+        ):
+            if env.record_file() is not None:
+                op = self
+                if reads_product(self.epilogue, first, second, arguments):
+                    op = self.that_keeps()
+                record(op.epilogue, first, self.turned(second), arguments)
+            if self._fuses(first, second, arguments):
+                if self._fused is None:
+                    self._fused = OneKernel(self)
+                if self._fused.able:
+                    return self._fused(*as_multiplied(first, self.turned(second)), arguments)
+        return super().run(first, second, arguments, product)
+
+    def run_keeping(
+        self, first: Tensor, second: Tensor, arguments: dict[str, Any]
+    ) -> tuple[Tensor, Any]:
+        """The product, which a gradient of the STORE reads, and what `run` returns."""
+        fused = self._able and factor_dtype(first) in HALVES
+        if not fused or not self._fuses(first, second, arguments):
+            return super().run_keeping(first, second, arguments)
+        keeping = self.that_keeps()
+        y, z, *others = keeping.run(first, second, arguments, keeping.product)
+        return z, self.epilogue.result_type(y, *others) if others else y
+
+    def that_keeps(self) -> Self:
+        """The same op with the product as a saved stream."""
+        if self._keeping is None:
+            name = "z"
+            while name in (*self.outputs, *self.slots):
+                name += "_"
+            self._keeping = type(self)([Save(name), *self.store])
+        return self._keeping
+
+    def vehicle(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
+        """Whether one kernel runs a call, or two do, and why."""
+        if self._fused is not None and not self._fused.able:
+            return Choice(None, "one kernel for both could not be had, as a warning said")
+        return explained(self.epilogue, first, self.turned(second), arguments)
+
+    def _fuses(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> bool:
+        """Whether one kernel runs a call, as far as that can be told at each call."""
+        if not first.is_cuda or arguments.keys() - self._taken:
+            return False
+        if self.alone(first, second, arguments):
+            return False
+        return chosen(self.epilogue, first, self.turned(second), arguments).tiling is not None
