@@ -157,9 +157,7 @@ def _measured(
     yield from compared("scores", case_name, steps, back.failed, 0, 0.0)
 
 
-def _given(
-    size: tuple[int, ...], dtype: str, device: str, count: int
-) -> list[dict[str, Tensor]]:
+def _given(size: tuple[int, ...], dtype: str, device: str, count: int) -> list[dict[str, Tensor]]:
     """The tensors of so many calls by name; heads lie within rows, as a projection leaves them."""
     batch, heads, m, n, k = size
 

@@ -37,8 +37,9 @@ class Map(RowOp):
             then it begins with the first. All else that would stand there stands at the end of
             `load`.
 
-    A masked element, such as one that `Mask` or `Causal` takes out, is -inf, and its gradient is
-    zero; so scores can be masked by a `Map`. Without masks -inf is a value like any other.
+    An element that a mask such as `Mask` or `Causal` takes out is -inf, and its gradient is zero;
+    so scores can be masked by a `Map`. What is -inf by itself is a value like any other. So masks
+    alone need no x in the backward pass: it is read if some functor's gradient reads its input.
 
     Raises:
         TypeError: load holds something that is no functor, or an argument is unknown.

@@ -4,6 +4,7 @@
 
 import dataclasses
 import io
+import math
 import subprocess
 import sys
 
@@ -91,7 +92,7 @@ def test_scores(device):
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_infinity_is_a_value_unless_there_are_masks(masked, device):
+def test_infinity_is_a_value_with_masks_and_without(masked, device):
     x = randn(3, 40, device=device)
     x[0, :3] = torch.tensor([torch.inf, -torch.inf, torch.nan])
     op = fo.Map(load=[fo.Scale("s"), *([fo.Mask("m")] if masked else [])])
@@ -100,9 +101,29 @@ def test_infinity_is_a_value_unless_there_are_masks(masked, device):
     for function in (op, op.unfused):
         outputs, got = gradients_of(function, x, operands, dy)
         torch.testing.assert_close(outputs["y"], x * 2, equal_nan=True)
-        wanted = torch.full_like(x, 6.0)
-        wanted[0, 1] = 0.0 if masked else 6.0
-        assert torch.equal(got["x"], wanted)
+        assert torch.equal(got["x"], torch.full_like(x, 6.0))
+
+
+def test_masks_alone_keep_no_x(device):
+    """Their elements are known without it, also where a bias is -inf or a scale infinite."""
+    x, b = randn(3, 5, 40, device=device), randn(5, 40, device=device, seed=1)
+    b[0, 3] = -torch.inf
+    m = randn(3, 1, 40, device=device, seed=2) > 1
+    op = fo.Map(load=[fo.Scale("s"), fo.Bias("b"), fo.Mask("m"), fo.Causal()])
+    for s in (0.5, math.inf):
+        leaves = [one.clone().requires_grad_() for one in (x, b)]
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+            y = op(leaves[0], s=s, b=leaves[1], m=m)
+        assert not [one for one in kept if one.shape == x.shape]
+        masked = m | (torch.arange(40, device=device) > torch.arange(5, device=device)[:, None])
+        dy = randn(*x.shape, device=device, seed=3)
+        dx, db = torch.autograd.grad(y, leaves, dy)
+        assert (dx == 0).eq(masked).all()
+        torch.testing.assert_close(dx, torch.where(masked, 0.0, dy * s))
+        torch.testing.assert_close(db, torch.where(masked, 0.0, dy).sum(0))
+    told = op.explain(leaves[0], s=0.5, b=leaves[1], m=m)
+    assert "x" not in [one.name for one in told.kept]
 
 
 def test_dropout_is_that_of_a_row_kernel(device):

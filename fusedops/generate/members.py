@@ -13,8 +13,11 @@ __all__ = ["Member", "Members", "Purpose", "of_side"]
 #: What a kernel does with a member of its argument: it is a functor of the LOAD or the STORE; it
 #: receives the gradient of an operand; it is the number of rows between a prefetch and
 #: its use, or of columns in an even chunk; it is the operator of a norm whose LOAD masks elements,
-#: which are zero in y; or it has a place of its own among the kernel's parameters.
-Purpose: TypeAlias = 'Literal["functor", "target", "distance", "chunk", "masked", "other"]'
+#: which are zero in y, or of a map whose LOAD does; or it has a place of its own among the kernel's
+#: parameters.
+Purpose: TypeAlias = (
+    'Literal["functor", "target", "distance", "chunk", "masked", "masked map", "other"]'
+)
 
 
 class Member(NamedTuple):

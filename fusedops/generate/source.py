@@ -194,7 +194,10 @@ def _arguments(entry: str, members: Members) -> list[str]:
         return f"targets({', '.join(f'a.{one.name}' for one in found)})"
 
     masked = any(one.purpose == "masked" for one in members)
-    load = f"load({', '.join(['a.x', *functors('load'), *['NanForInfinity{}'] * masked])})"
+    last = ["NanForInfinity{}"] * masked
+    if entry == "gradient" and any(one.purpose == "masked map" for one in members):
+        last = ["FiniteForInfinity{}"]
+    load = f"load({', '.join(['a.x', *functors('load'), *last])})"
     ahead = [f"a.{one.name}" for one in members if one.purpose == "distance"]
     even = [f"a.{one.name}" for one in members if one.purpose == "chunk"]
     if even and not ahead:

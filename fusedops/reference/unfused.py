@@ -216,7 +216,8 @@ class Chain:
         leaves = bool(masks) or (bound.op.masks and bound.op.reduces and not bound.op.zeroes_masked)
         if not (leaves and self._differentiable()):
             return value
-        gone = value == -torch.inf
+        # In a map, what is -inf by itself is a value like any other.
+        gone = value == -torch.inf if bound.op.reduces else functools.reduce(operator.or_, masks)
         with self._without(gone):
             # Once more, since a stream's own gradient goes to masked elements as well.
             value = self.apply("load", start, range(shared, end))

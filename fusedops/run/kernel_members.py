@@ -30,6 +30,8 @@ def declared(
     members.append(Member("int64_t", "cols"))
     operator = _operator(bound, write, gradient)
     purpose: Purpose = "masked" if bound.op.zeroes else "other"
+    if bound.op.masked and not bound.op.reduces:
+        purpose = "masked map"
     members.append(Member(f"FromResult<{operator}>" if from_result else operator, "op", purpose))
     members.append(Member(write.operand("x"), "x"))
     for side, chain in (("load", bound.load), ("store", bound.store)):

@@ -79,7 +79,7 @@ def needed(op: Declaration, wanted: Collection[str], from_result: bool = False) 
         for functor in chain[start:end]:
             operands.update(operand.name for operand in functor.operands())
 
-    if op.reduces or any(functor.masks for functor in op.load):  # else no one reads the values
+    if op.reduces:  # else no one reads the values; what is masked, the masks say by themselves
         remake(op.load, len(op.load))
     for chain in (op.load, op.store):
         for place, functor in enumerate(chain):

@@ -40,4 +40,22 @@ struct NanForInfinity {
                             Sink&) const {}
 };
 
+/// The last functor of the LOAD of a map with masks, on its way back: so that -inf is what a mask has taken
+/// out, and what is -inf by itself has a gradient as any other number has.
+struct FiniteForInfinity {
+  static constexpr bool kNeedsInput = false;
+  static constexpr int kGradients = 0;
+
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void operator()(Compute (&v)[N], const Row&, int64_t) const {
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < N; ++i) {
+      v[i] = detail::is_marked(v[i]) ? detail::kMaskedResult<Compute> : v[i];
+    }
+  }
+  template <int N, class Compute, class Row, class Sink>
+  FUSEDOPS_HD void backward(Compute (&)[N], const Compute (&)[N], const Row&, int64_t,
+                            Sink&) const {}
+};
+
 }  // namespace fusedops

@@ -44,9 +44,8 @@ struct MaskedTiles {
   struct Moving<Chain<kFirst, F, Rest...>> {
     static constexpr bool kAny =
         detail::moves_with_query<F>() || Moving<Chain<kFirst + 1, Rest...>>::kAny;
-    static constexpr bool kMaskIsLast = sizeof...(Rest) == 0
-                                            ? detail::masks<F>()
-                                            : Moving<Chain<kFirst + 1, Rest...>>::kMaskIsLast;
+    static constexpr bool kMaskIsLast =
+        sizeof...(Rest) == 0 ? detail::masks<F>() : Moving<Chain<kFirst + 1, Rest...>>::kMaskIsLast;
   };
   using Functors = decltype(store.chain);
 

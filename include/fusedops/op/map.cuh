@@ -4,8 +4,9 @@
 // The operator that reduces nothing: y = v, the value of the LOAD. Kernels know it by kReduces and
 // leave out all that serves a reduction: parts of a row, barriers, numbers kept for the gradient.
 //
-// kMasked: whether the LOAD masks elements. Then an element of value -inf is masked: it stays -inf,
-// and its gradient is zero, by selection. Otherwise -inf is a value like any other.
+// kMasked: whether the LOAD masks elements. What is masked is -inf in y, and its gradient is zero, by
+// selection. On the way back -inf is what the masks have made (functor/masked.cuh, FiniteForInfinity);
+// what is -inf by itself is a value like any other.
 #pragma once
 
 #include <fusedops/op/contract.cuh>
