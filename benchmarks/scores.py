@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batched products with what follows them: `Matmul` by one kernel and by two, beside torch.
 
-Scores of attention, scaled, with a bias and masks, at sizes of models; and layers of several experts.
+Scores of attention, scaled, with a bias and masks, at sizes of models; and layers of experts.
 Both factors are new in each call of a round, so that they come from memory, as y goes there.
 """
 

@@ -8,17 +8,18 @@ import math
 import pytest
 import torch
 from cases import randn, same_bits, thorough
+from torch._dynamo.backends.debugging import aot_eager
 
 import fusedops as fo
 from fusedops.generate.product import TILINGS
 from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
 from fusedops.jit import nvrtc
-from fusedops.product import fused
+from fusedops.product import fused, traced
 from fusedops.product.factors import matrices_of, product_sizes, torch_copies
 from fusedops.product.trained import train
 from fusedops.schedule.launch import ProductConfig
-from fusedops.testing import force_launch
+from fusedops.testing import force_launch, last_schedule
 
 SEED, OFFSET, P = 5, 64, 0.3
 STORES = {
@@ -333,3 +334,84 @@ def test_under_autocast_and_in_a_graph():
         static.copy_(x * 2)
         graph.replay()
         assert same_bits(got, op(x * 2, k.mT, s=0.5))
+
+
+class TestCompiled:
+    """One operator where one kernel may be chosen; values and gradients of the eager call."""
+
+    SCORES = fo.Matmul(store=[fo.Scale("s"), fo.Bias("b"), fo.Mask("m"), fo.Causal()])
+
+    @pytest.fixture
+    def may_be_one(self, monkeypatch):
+        def asked(store, dtype, device, reads, writes, draws, n, k):
+            assert n is k is None
+            return True
+
+        asked._dynamo_marked_constant = True
+        monkeypatch.setattr(traced, "_may_be_one", asked)
+        torch._dynamo.reset()
+
+    def given(self, heads=3, rows=9, device="cpu", dtype=torch.float16):
+        """Queries, keys that heads share, and a bias of each head, which all have gradients."""
+        q = randn(2, heads, rows, 16, dtype=dtype, device=device, seed=1)
+        k = randn(2, 1, 24, 16, dtype=dtype, device=device, seed=2)
+        b = randn(heads, rows, 24, dtype=dtype, device=device, seed=3)
+        m = randn(2, 1, 1, 24, device=device, seed=4) > 1
+        return [one.requires_grad_() for one in (q, k, b)], m
+
+    def call(self, q, k, b, m):
+        return self.SCORES(q, k.mT, s=0.5, b=b, m=m)
+
+    def test_one_operator_serves_any_batch(self, may_be_one, device):
+        graphs = []
+
+        def backend(module, inputs):
+            graphs.append([str(n.target) for n in module.graph.nodes if n.op == "call_function"])
+            return aot_eager(module, inputs)
+
+        compiled = torch.compile(self.call, backend=backend, fullgraph=True, dynamic=True)
+        for heads, rows in ((3, 9), (3, 12), (5, 7)):
+            results = []
+            for run in (self.call, compiled):
+                leaves, m = self.given(heads, rows, device)
+                y = run(*leaves, m)
+                upstream = randn(*y.shape, dtype=y.dtype, device=device, seed=9)
+                results.append([y.detach(), *torch.autograd.grad(y, leaves, upstream)])
+            assert all(same_bits(one, other) for one, other in zip(*results, strict=True))
+        assert len(graphs) == 1
+        assert "fusedops.linear" in graphs[0]
+
+    def test_what_trains_and_reads_the_product_saves_it(self, may_be_one, device):
+        op = fo.Matmul(store=[fo.Softcap("cap"), fo.Causal()])
+
+        def call(q, k):
+            return op(q, k.mT, cap=2.0)
+
+        results = []
+        for run in (call, torch.compile(call, backend="aot_eager", fullgraph=True)):
+            (q, k, _), _ = self.given(device=device)
+            y = run(q, k)
+            upstream = randn(*y.shape, dtype=y.dtype, device=device, seed=9)
+            results.append([y.detach(), *torch.autograd.grad(y, (q, k), upstream)])
+        assert all(same_bits(one, other) for one, other in zip(*results, strict=True))
+
+    @pytest.mark.gpu
+    def test_on_a_gpu(self):
+        """Inductor's code runs one kernel, forward and in training."""
+        needs_hopper()
+        torch._dynamo.reset()
+        op = fo.Matmul(store=[fo.Scale("s"), fo.Causal()])
+
+        def call(q, k):
+            return op(q, k.mT, s=0.125)
+
+        results = []
+        for run in (call, torch.compile(call, fullgraph=True)):
+            q = randn(4, 16, 512, 64, dtype=torch.float16, device="cuda", seed=1)
+            k = randn(4, 16, 512, 64, dtype=torch.float16, device="cuda", seed=2)
+            leaves = [q.requires_grad_(), k.requires_grad_()]
+            y = run(*leaves)
+            assert last_schedule() == "Together"
+            upstream = randn(*y.shape, dtype=y.dtype, device="cuda", seed=9)
+            results.append([y.detach(), *torch.autograd.grad(y, leaves, upstream)])
+        assert all(same_bits(one, other) for one, other in zip(*results, strict=True))

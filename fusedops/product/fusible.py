@@ -25,6 +25,7 @@ from fusedops.product.fused import (
 )
 from fusedops.product.recorded import record
 from fusedops.product.single import SingleProduct
+from fusedops.product.traced import call_operator, remember
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -41,15 +42,17 @@ class FusibleProduct(SingleProduct):
         self._able = bool(self.store) and able(self.epilogue)
         self._fused: OneKernel | None = None
         self._keeping: Self | None = None
+        remember(self)
 
     def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any], product: Any) -> Any:
         """Run a call whose factors have been checked, with `product` as that of this class."""
-        if (
-            self._able
-            and not torch.compiler.is_compiling()  # first: Dynamo of torch 2.11 compares no methods
-            and product == self.product
-            and factor_dtype(first) in HALVES
-        ):
+        if not self._able:
+            return super().run(first, second, arguments, product)
+        if torch.compiler.is_compiling():  # first: Dynamo of torch 2.11 compares no methods
+            outputs = call_operator(self, first, self.turned(second), arguments)
+            if outputs is not None:
+                return outputs
+        elif product == self.product and factor_dtype(first) in HALVES:
             if env.record_file() is not None:
                 op = self
                 if reads_product(self.epilogue, first, second, arguments):

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -16,7 +15,7 @@ from fusedops.functors import Functor
 from fusedops.product.declaration import TAKEN
 from fusedops.product.factors import check_factors, wrong_shape, wrong_weight
 from fusedops.product.fusible import FusibleProduct
-from fusedops.product.traced import call_operator, made_by, remember
+from fusedops.product.traced import made_by
 
 __all__ = ["Linear"]
 
@@ -68,7 +67,6 @@ class Linear(FusibleProduct):
         super().__init__(store)
         chain = self.store
         self._bias = chain[0].adds if len(chain) == 1 else None
-        remember(self)
 
     def check(self, first: Any, second: Any) -> None:
         """Raise TypeError or ValueError for factors that do not fit."""
@@ -87,14 +85,6 @@ class Linear(FusibleProduct):
         """The product, by torch; plus an operand that is `absorbed`, in the same call."""
         return functional.linear(first, second, operand)
 
-    def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any], product: Any) -> Any:
-        """Run a call whose factors have been checked, with `product` as that of this class."""
-        if self._able and torch.compiler.is_compiling():
-            outputs = call_operator(self, first, second, arguments)
-            if outputs is not None:
-                return outputs
-        return super().run(first, second, arguments, product)
-
     def absorbed(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> str | None:
         """The bias of shape (N,) that torch's product adds, if that is all that the STORE does."""
         bias = arguments.get(self._bias) if self._bias is not None else None
@@ -104,4 +94,4 @@ class Linear(FusibleProduct):
         return self._bias if same else None
 
 
-made_by(Linear)
+made_by(Linear, many=False)

@@ -13,6 +13,7 @@ from fusedops.declare.interactive import CallSignature
 from fusedops.product.declaration import TAKEN
 from fusedops.product.factors import check_factors, wrong_shape
 from fusedops.product.fusible import FusibleProduct
+from fusedops.product.traced import made_by
 
 __all__ = ["Matmul"]
 
@@ -87,3 +88,6 @@ class Matmul(FusibleProduct):
     def product(self, first: Tensor, second: Tensor, operand: Tensor | None = None) -> Tensor:
         """The product, by torch."""
         return torch.matmul(first, second)
+
+
+made_by(Matmul, many=True)

@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""A linear layer that one kernel may run as an operator of torch, where torch compiles.
+"""A product that one kernel may run as an operator of torch, where torch compiles.
 
 - ``fusedops::linear(x, w, tensors, names, numbers, draw, op, dtype)`` gives the outputs; ``op`` is
   the text of the STORE's `Map` (`declare.text`), ``tensors`` and ``numbers`` are its operands, and
   its dropouts start from ``draw``. Where no operand is a tensor, the list holds w, under that name.
+  w has shape (N, K), or (..., N, K) of many products, as a `Matmul` is given it turned.
 
 When it runs it chooses by the sizes at hand as any call does, so a graph serves every batch, and
 what `fusedops tune` finds later counts. What is known as code is compiled (types, functors, tuning
@@ -27,7 +28,8 @@ from fusedops.bind.bind import bind
 from fusedops.declare.text import read
 from fusedops.errors import UnsupportedError
 from fusedops.generate.target import Target
-from fusedops.product.factors import HALVES, factor_dtype, wants_gradient
+from fusedops.product.factors import HALVES, factor_dtype, product_sizes, wants_gradient
+from fusedops.product.trained import factor_gradients
 from fusedops.run.autograd import what_is_kept
 from fusedops.run.saved_tensors import needed
 from fusedops.schedule import override
@@ -50,16 +52,19 @@ if TYPE_CHECKING:
         epilogue: Epilogue
 
         def __call__(self, first: Tensor, second: Tensor, /, **arguments: Any) -> Any: ...
+        @staticmethod
+        def turned(second: Tensor) -> Tensor: ...
         def alone(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> bool: ...
         def that_keeps(self) -> Layer: ...
 
 
 __all__ = ["call_operator", "made_by", "remember"]
 
-#: The live layers by the text of their STORE.
-_layers: weakref.WeakValueDictionary[str, Layer] = weakref.WeakValueDictionary()
+#: The live layers by the text of their STORE, and whether they multiply many matrices.
+_layers: weakref.WeakValueDictionary[tuple[str, bool], Layer] = weakref.WeakValueDictionary()
 
-_make: Callable[..., Layer]
+#: What makes them, by the latter.
+_make: dict[bool, Callable[..., Layer]] = {}
 
 _namespace: Any = library.Library("fusedops", "FRAGMENT")  # type: ignore[no-untyped-call]
 _namespace.define(
@@ -71,15 +76,14 @@ for _key in ("AutocastCPU", "AutocastCUDA"):
     _namespace.impl("linear", library.fallthrough_kernel, _key)
 
 
-def made_by(make: Callable[..., Layer]) -> None:
+def made_by(make: Callable[..., Layer], *, many: bool) -> None:
     """Say what makes a layer of a STORE, for a graph whose layer is no longer there."""
-    global _make
-    _make = make
+    _make[many] = make
 
 
 def remember(layer: Layer) -> None:
     """Let the operator find a layer by the text of its STORE."""
-    _layers.setdefault(layer.epilogue.text, layer)
+    _layers.setdefault((layer.epilogue.text, type(layer) is _make.get(True)), layer)
 
 
 def call_operator(layer: Layer, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Any:
@@ -90,9 +94,10 @@ def call_operator(layer: Layer, x: Tensor, w: Tensor, arguments: Mapping[str, An
     if _exports() or is_distributed(x):
         return None
     epilogue = layer.epilogue
-    if epilogue.counted or epilogue.masked or epilogue.causal or arguments.get("out") is not None:
+    if epilogue.counted or arguments.get("out") is not None:
         return None
-    draws = epilogue.dropouts > 0 and arguments.get("training", True)
+    # A branch, since an integer of an object may be a symbol to Dynamo, where shapes are dynamic.
+    draws = arguments.get("training", True) if epilogue.dropouts else False
     if not isinstance(draws, bool):
         return None
     tensors: list[Tensor] = []
@@ -121,7 +126,7 @@ def call_operator(layer: Layer, x: Tensor, w: Tensor, arguments: Mapping[str, An
         return None
     writes = len(epilogue.outputs) - 1
     # The sizes of a parameter are never dynamic.
-    n, k = w.shape if type(w) is torch.nn.Parameter else (None, None)
+    n, k = w.shape if type(w) is torch.nn.Parameter and w.dim() == 2 else (None, None)
     if not _may_be_one(epilogue.text, dtype, x.device, reads, writes, draws, n, k):
         return None
     if layer.alone(x, w, dict(arguments)):
@@ -133,7 +138,7 @@ def call_operator(layer: Layer, x: Tensor, w: Tensor, arguments: Mapping[str, An
             wanted.append(key)
     if wanted:
         epilogue.check_differentiable()
-        text = _text_to_train(text, tuple(wanted))
+        text = _text_to_train(text, tuple(wanted), w.dim() > 2)
         saves = text != epilogue.text
     draw = draw_for(epilogue, x, arguments, arguments.get("generator")) if draws else None
     outputs = torch.ops.fusedops.linear(
@@ -161,11 +166,11 @@ def _exports() -> bool:
 _exports._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def _text_to_train(text: str, wanted: tuple[str, ...]) -> str:
+def _text_to_train(text: str, wanted: tuple[str, ...], many: bool) -> str:
     """The text of the layer that is called where these names have a gradient."""
     if not needed(read(text), wanted).x:
         return text
-    return _layer(text).that_keeps().epilogue.text
+    return _layer(text, many).that_keeps().epilogue.text
 
 
 _text_to_train._dynamo_marked_constant = True  # type: ignore[attr-defined]
@@ -213,12 +218,12 @@ def _arguments(
     return given | {name: next(rest) for name in op.slots if name not in given}
 
 
-def _layer(text: str) -> Layer:
+def _layer(text: str, many: bool) -> Layer:
     """The layer of a STORE."""
-    layer = _layers.get(text)
+    layer = _layers.get((text, many))
     if layer is None:
         made = read(text)
-        layer = _make((*made.load, *made.store))
+        layer = _make[many]((*made.load, *made.store))
     return layer
 
 
@@ -232,12 +237,12 @@ def _run(
     op: str,
     dtype: torch.dtype,
 ) -> list[Tensor]:
-    layer = _layer(op)
+    layer = _layer(op, w.dim() > 2)
     given = _arguments(layer.epilogue, tensors, names, numbers)
     if draw is not None:
         given["generator"] = drawn_for(draw)
     with torch.no_grad():
-        result = layer(x, w, **given, training=draw is not None, dtype=dtype)
+        result = layer(x, layer.turned(w), **given, training=draw is not None, dtype=dtype)
     return [result] if isinstance(result, Tensor) else [*result]
 
 
@@ -253,7 +258,7 @@ def _fake(
 ) -> list[Tensor]:
     lower()
     called = read(op)
-    z = x.new_empty([*x.shape[:-1], w.shape[0]])
+    z = x.new_empty(product_sizes(x, w)[0])
     known = [one if isinstance(one, (int, float)) else 0.5 for one in numbers]
     operands = _arguments(called, [stand_in(one, z) for one in tensors], names, known)
     bound = bind(called, stand_in(z, z), operands, {"dtype": dtype, "training": False})
@@ -272,7 +277,8 @@ def _set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     ctx.refused = recipe.x  # a caller of its own, who did not ask `call_operator`
     if recipe.x:
         return
-    z = x.new_empty([*x.shape[:-1], w.shape[0]])  # for its dtype and shape alone
+    ctx.shapes = x.shape, w.shape
+    z = x.new_empty(product_sizes(x, w)[0])  # for its dtype and shape alone
     given = dict(zip(names, tensors, strict=True))
     inputs_by_name = {"x": z, **{name: given[name] for name in op.slots if name in given}}
     kept = note_saved(ctx, op, recipe, inputs_by_name, output)
@@ -285,7 +291,7 @@ def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ..
     op = read(text)
     if ctx.refused:
         raise UnsupportedError(
-            "Linear: the gradient of this STORE reads the product, which was not saved; put "
+            "fusedops.linear: the gradient of this STORE reads the product, which was not saved; put "
             "fo.Save before its functors"
         )
     x, w, draw, statistics, *tensors = ctx.saved_tensors
@@ -296,9 +302,7 @@ def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ..
     dz = found.pop("x", None)
     dx = dw = None
     if dz is not None:
-        dx = None if w is None else dz @ w
-        if x is not None:
-            dw = dz.reshape(-1, dz.shape[-1]).mT @ x.reshape(-1, x.shape[-1])
+        dx, dw = factor_gradients(dz, x, w, ctx.shapes)
     # An empty list counts as one of tensors.
     lists: list[Any] = [None if one else [] for one in (names, numbers)]
     return (dx, dw, [found.get(name) for name in names], *lists, None, None, None)
@@ -306,7 +310,7 @@ def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ..
 
 def _refuse(name: str, cure: str) -> Callable[..., Any]:
     def refuse(*arguments: Any) -> Any:
-        raise UnsupportedError(f"Linear: {name} {cure}")
+        raise UnsupportedError(f"fusedops.linear: {name} {cure}")
 
     return refuse
 

@@ -19,7 +19,7 @@ from fusedops.run.autograd import gradients_once, note_arguments, recipe_of, sav
 if TYPE_CHECKING:
     from fusedops.product.epilogue import Epilogue
 
-__all__ = ["Run", "train"]
+__all__ = ["Run", "factor_gradients", "train"]
 
 #: Runs product and STORE without gradients: (x, w, arguments) to the outputs.
 Run = Callable[[Tensor, Tensor, Mapping[str, Any]], Sequence[Tensor]]
@@ -53,6 +53,28 @@ def train(
     return outputs
 
 
+def factor_gradients(
+    dz: Tensor, x: Tensor | None, w: Tensor | None, shapes: tuple[Sequence[int], Sequence[int]]
+) -> tuple[Tensor | None, Tensor | None]:
+    """The gradients of x and w, each None unless the other one is given.
+
+    Args:
+        dz: The gradient of the product.
+        x: The factor of shape (..., M, K), if the gradient of w is wanted.
+        w: The factor of shape (N, K), or (..., N, K), if that of x is.
+        shapes: Of both.
+    """
+    x_shape, w_shape = shapes
+    dx = None if w is None else dz @ w
+    dw = None
+    if len(w_shape) > 2:  # many products, for which one of the factors may have been expanded
+        dx = None if dx is None else dx.sum_to_size(x_shape)
+        dw = None if x is None else (dz.mT @ x).sum_to_size(w_shape)
+    elif x is not None:
+        dw = dz.reshape(-1, dz.shape[-1]).mT @ x.reshape(-1, x.shape[-1])
+    return dx, dw
+
+
 class _Trained(torch.autograd.Function):
     """The autograd function of one call."""
 
@@ -83,12 +105,5 @@ class _Trained(torch.autograd.Function):
     def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Any, ...]:
         x, w, *saved = ctx.saved_tensors
         dz, *of_values = gradients_once(ctx.call, saved, incoming)
-        x_shape, w_shape = ctx.shapes
-        dx = None if w is None else dz @ w
-        dw = None
-        if len(w_shape) > 2:  # many products, for which one of the factors may have been expanded
-            dx = None if dx is None else dx.sum_to_size(x_shape)
-            dw = None if x is None else (dz.mT @ x).sum_to_size(w_shape)
-        elif x is not None:
-            dw = dz.reshape(-1, dz.shape[-1]).mT @ x.reshape(-1, x.shape[-1])
+        dx, dw = factor_gradients(dz, x, w, ctx.shapes)
         return (None, None, None, None, dx, dw, *of_values)
