@@ -291,8 +291,8 @@ def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ..
     op = read(text)
     if ctx.refused:
         raise UnsupportedError(
-            "fusedops.linear: the gradient of this STORE reads the product, which was not saved; put "
-            "fo.Save before its functors"
+            "fusedops.linear: the gradient of this STORE reads the product, which was not saved; "
+            "put fo.Save before its functors"
         )
     x, w, draw, statistics, *tensors = ctx.saved_tensors
     names, numbers = ctx.lists
