@@ -385,6 +385,7 @@ def declared(tmp_path, monkeypatch):
         "HEAVY = fo.Linear(store=[fo.Bias('b'), fo.Residual('r')])\n"
         "LIGHT = fo.Linear(store=[fo.Bias('b'), fo.Scale('s')])\n"
         "BLOCK = fo.MLP()\n"
+        "SCORES = fo.Matmul(store=[fo.Scale('s'), fo.Causal()])\n"
     )
     monkeypatch.delitem(sys.modules, "of_layers", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -416,14 +417,27 @@ def test_a_cache_is_filled_with_it(declared):
     assert "│ 1 │" in re.sub(" +", " ", CliRunner().invoke(app, fewer).output)
 
 
+#: Queries, and keys as k.mT is.
+SCORES = ["--operand", "x=T:4,8,512,64", "--operand", "other=T:4,8,64,512@262144,32768,1,64"]
+
+
+def test_a_cache_is_filled_with_scores(declared):
+    words = ["build", "of_layers:SCORES", *SCORES, "--operand", "s=0.5", "--dtype", "float16"]
+    outcome = CliRunner().invoke(app, [*words, "--arch", "sm_90", "--no-backward"])
+    assert outcome.exit_code == 0, outcome.output
+    names = [entry.name for entry in declared.iterdir()]
+    assert sum("matmul_scale_causal_float16_batched_product" in name for name in names) == 1, names
+
+
 @pytest.mark.parametrize(
     ("words", "part"),
     [
+        (["of_layers:SCORES", *SCORES[:2], "--operand", "s=0.5"], "other=DTYPE:BATCH,K,N"),
         (["of_layers:LAYER", "--operand", "x=T:8,8", "--operand", "b=T:8"], "'w' is missing"),
         (["of_layers:LAYER", *WORDS[:4]], "'b', 'c' are missing"),
         (["of_layers:LAYER", *WORDS, "--dim", "0"], "no option of a Linear"),
         (["of_layers:LAYER", *WORDS, "--lengths", "64"], "a Linear has none"),
-        (["of_layers:BLOCK", *WORDS], "a row op or a Linear"),
+        (["of_layers:BLOCK", *WORDS], "a row op, a Linear or a Matmul"),
     ],
 )
 def test_what_is_not_built(declared, words, part):
@@ -493,6 +507,21 @@ class TestTuned:
         assert "Together" in lookup.product_vehicles("sm_90", HERE, reads=1, **known)
         known["store"] = other.epilogue.text
         assert lookup.product_vehicles("sm_90", HERE, reads=1, **known) == {"two_kernels"}
+
+    def test_of_scores(self, declared, gpu):
+        gpu.update(two_kernels=1e-4)
+        words = ["tune", "of_layers:SCORES", *SCORES, "--operand", "s=0.5", "--dtype", "float16"]
+        outcome = CliRunner().invoke(app, words)
+        assert outcome.exit_code == 0, outcome.output
+        assert "Matmul" in said(outcome)
+        assert "vehicle Together -> two_kernels" in said(outcome)
+        lookup.forget()
+        op = fo.Matmul(store=[fo.Scale("s"), fo.Causal()])
+        x, w = (torch.empty(4, 8, 512, 64, dtype=HALF, device="meta") for _ in "xw")
+        choice = fused.chosen(op.epilogue, x, w, {"s": 0.5}, TARGET)
+        assert choice.tiling is None
+        assert "tuned on this device" in choice.why
+        assert fused.chosen(op.epilogue, x[1:], w[1:], {"s": 0.5}, TARGET).tiling is not None
 
     def test_one_kernel_may_lose(self, declared, gpu):
         gpu.update(two_kernels=1e-4)

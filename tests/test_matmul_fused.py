@@ -18,8 +18,9 @@ from fusedops.jit import nvrtc
 from fusedops.product import fused, traced
 from fusedops.product.factors import matrices_of, product_sizes, torch_copies
 from fusedops.product.trained import train
-from fusedops.schedule.launch import ProductConfig
+from fusedops.schedule.launch import VEHICLES, ProductConfig
 from fusedops.testing import force_launch, last_schedule
+from fusedops.tuning import vehicles
 
 SEED, OFFSET, P = 5, 64, 0.3
 STORES = {
@@ -418,3 +419,19 @@ class TestCompiled:
             upstream = randn(*y.shape, dtype=y.dtype, device="cuda", seed=9)
             results.append([y.detach(), *torch.autograd.grad(y, leaves, upstream)])
         assert all(same_bits(one, other) for one, other in zip(*results, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", ["plain", "heads share keys", "one for all"])
+def test_every_vehicle_is_checked_and_timed(shape):
+    needs_hopper()
+    op = fo.Matmul(store=STORES["scores"])
+    x, other, operands = case(shape, torch.float16)
+    given = of(op, operands)
+    bound = fused.bind_store(op.epilogue, x, other.mT, given)
+    device = torch.device("cuda", torch.cuda.current_device())
+    factors = {"x": x, "w": other.mT}
+    problem = vehicles.ProductProblem(op, bound, factors, device, {})
+    for vehicle in VEHICLES:
+        problem.check(ProductConfig(vehicle))
+        assert 0 < problem.seconds(ProductConfig(vehicle)) < 1e-2

@@ -175,7 +175,7 @@ def _signatures(
     """
     from fusedops.commands import words
     from fusedops.prebuild.signature import Signature, of_call, of_product
-    from fusedops.product.linear import Linear
+    from fusedops.product.fusible import FusibleProduct
 
     found = [Signature.parse(line) for line in call]
     for file in calls:
@@ -190,8 +190,9 @@ def _signatures(
             raise ValueError("say what to build: MODULE:ATTRIBUTE with --operand, or --calls")
         return found
     declared = words.declaration(op, products=True)
-    if isinstance(declared, Linear) and lengths is not None:
-        raise ValueError("--lengths is for rows that are reduced, and a Linear has none")
+    if isinstance(declared, FusibleProduct) and lengths is not None:
+        name = declared.name
+        raise ValueError(f"--lengths is for rows that are reduced, and a {name} has none")
     given = any("=T:" in word for word in operand)
     if dtypes is not None and not given:
         raise ValueError("--dtype says what T stands for, and no --operand is NAME=T:SIZES")
@@ -199,7 +200,7 @@ def _signatures(
         if given:
             words.read_dtype(name)
         values = words.values_of(operand, name)
-        if isinstance(declared, Linear):
+        if isinstance(declared, FusibleProduct):
             found.append(of_product(*words.product(declared, values, dim, result)[:2]))
             continue
         for one in [values] if lengths is None else _lengths(values, lengths, dim):

@@ -69,7 +69,7 @@ def tune(
     Later processes use it for kernels with the same features: columns, dtypes, memory traffic. It
     changes no bit of outputs and of the gradient of x.
 
-    Of a Linear it finds out whether one kernel or two run it faster, at these sizes and where no
+    Of a Linear or a Matmul it finds out whether one kernel or two run it faster, at these sizes and where no
     gradient is wanted; both are right within one bound.
     """
     import os
@@ -81,7 +81,7 @@ def tune(
     from fusedops.commands import words
     from fusedops.errors import FusedOpsError
     from fusedops.jit.store import unwritable
-    from fusedops.product.linear import Linear
+    from fusedops.product.fusible import FusibleProduct
 
     if cache is not None:
         os.environ["FUSEDOPS_CACHE_DIR"] = str(cache.absolute())
@@ -89,18 +89,18 @@ def tune(
     try:
         declared = words.declaration(op, products=True)
         kinds = [kind for kind, wanted in (("forward", forward), ("backward", backward)) if wanted]
-        if isinstance(declared, Linear):
+        if isinstance(declared, FusibleProduct):
             kinds = ["product"] if forward else []
         if not kinds:
             raise ValueError(
                 "there is nothing to tune with --no-forward and --no-backward; and of "
-                "a Linear with --no-forward"
+                "a product with --no-forward"
             )
         words.read_dtype(dtype)
         given = [*(operand or []), *([] if shape is None else [f"x=T:{shape}"])]
         values = words.values_of(given, dtype)
         call: Call
-        if isinstance(declared, Linear):
+        if isinstance(declared, FusibleProduct):
             call = words.product(declared, values, dim, result, training=training)
         else:
             bound, options = words.bound(declared, values, dim, result, training=training)

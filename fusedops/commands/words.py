@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fusedops.bind.bind import Bound
-    from fusedops.product.linear import Linear
+    from fusedops.product.fusible import FusibleProduct
     from fusedops.row_op import RowOp
 
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in STORAGE}
@@ -46,12 +46,12 @@ def declaration(where: str, *, products: bool = False) -> Any:
 
     Args:
         where: The place.
-        products: Whether it may be a `Linear`; else it is a `RowOp`.
+        products: Whether it may be a `Linear` or a `Matmul`; else it is a `RowOp`.
 
     Raises:
         ValueError: There is none.
     """
-    from fusedops.product.linear import Linear
+    from fusedops.product.fusible import FusibleProduct
     from fusedops.row_op import RowOp
 
     module, _, attribute = where.partition(":")
@@ -62,8 +62,8 @@ def declaration(where: str, *, products: bool = False) -> Any:
         if not hasattr(found, part):
             raise ValueError(f"{module!r} has no {attribute!r}")
         found = getattr(found, part)
-    if not isinstance(found, (RowOp, Linear) if products else RowOp):
-        said = "a row op or a Linear" if products else "an op"
+    if not isinstance(found, (RowOp, FusibleProduct) if products else RowOp):
+        said = "a row op, a Linear or a Matmul" if products else "an op"
         raise ValueError(f"{where} must be {said}, such as fo.Softmax(...), got {found!r}")
     return found
 
@@ -143,13 +143,18 @@ def bound(
 
 
 def product(
-    op: Linear, values: Mapping[str, Any], dim: str | None, result: str | None, **options: Any
+    op: FusibleProduct,
+    values: Mapping[str, Any],
+    dim: str | None,
+    result: str | None,
+    **options: Any,
 ) -> tuple[Bound, dict[str, Tensor], dict[str, Any]]:
-    """The checked call of the STORE of a layer on its product, the factors, and the options.
+    """The checked call of the STORE on a product, the factors x and w, and the options.
 
     Args:
         op: The declaration.
-        values: x, w and the operands by name.
+        values: Both factors, as the op names them, and the operands by name. The second one is
+            returned as w, of shape (..., N, K).
         dim: Must be None: a row of a product is its last dimension.
         result: The name of the dtype of the result, or None.
         options: Other options of the call.
@@ -160,16 +165,19 @@ def product(
     from fusedops.product.fused import bind_store
 
     if dim not in (None, "-1"):
-        raise ValueError(f"--dim is no option of a Linear, got {dim!r}: leave it away")
+        raise ValueError(f"--dim is no option of a {op.name}, got {dim!r}: leave it away")
     if result is not None:
         options["dtype"] = read_dtype(result)
     factors = {key: values.get(key) for key in op.inputs}
-    if factors["w"] is None:
-        raise ValueError("Linear: 'w' is missing; give --operand w=DTYPE:N,K")
+    first, second = op.inputs
+    given = factors[second]
+    if given is None:
+        sizes = "N,K" if second == "w" else "BATCH,K,N"
+        raise ValueError(f"{op.name}: {second!r} is missing; give --operand {second}=DTYPE:{sizes}")
     op.check(*factors.values())
     operands = {name: value for name, value in values.items() if name not in factors}
     check_given(op.epilogue, operands)
-    x, w = factors["x"], factors["w"]
+    x, w = factors[first], op.turned(given)
     assert x is not None
     return bind_store(op.epilogue, x, w, {**operands, **options}), {"x": x, "w": w}, options
 

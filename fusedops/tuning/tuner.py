@@ -16,7 +16,7 @@ from fusedops.generate import tuned
 from fusedops.generate.target import Target
 from fusedops.jit.entry import Identity
 from fusedops.jit.store import only_builder, shared_store
-from fusedops.product.linear import Linear
+from fusedops.product.fusible import FusibleProduct
 from fusedops.row_op import RowOp
 from fusedops.schedule.features import Features, ProductFeatures
 from fusedops.tuning import rows
@@ -87,19 +87,19 @@ def tune(
 
 
 def tune_product(
-    op: Linear,
+    op: FusibleProduct,
     bound: Bound,
     factors: Mapping[str, Tensor],
     device: torch.device,
     options: Mapping[str, Any],
     done: Callable[[Tried], None] = lambda tried: None,
 ) -> Tuned:
-    """Find out whether one kernel or two run a layer faster at the sizes of a call.
+    """Find out whether one kernel or two run a product faster at the sizes of a call.
 
     Args:
         op: The declaration.
         bound: The checked call of its STORE on the product; its tensors may have no memory.
-        factors: x and w, which may have none.
+        factors: x and w, of shape (..., N, K), which may have none.
         device: The GPU.
         options: The options of the call.
         done: Called after each trial.
@@ -111,8 +111,9 @@ def tune_product(
     """
     problem = ProductProblem(op, bound, factors, device, options)
     outcome = problem.search(done)
-    rows_, columns, depth, *_ = problem.features
-    case = f"{op.name} {problem.features.dtype} {rows_} x {columns} x {depth}"
+    rows_, columns, depth, batches, *_ = problem.features
+    many = f"{batches} x " if batches > 1 else ""
+    case = f"{op.name} {problem.features.dtype} {many}{rows_} x {columns} x {depth}"
     return Tuned(case, "product", problem.features, outcome)
 
 

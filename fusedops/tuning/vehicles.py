@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What runs a layer's product and its STORE, one kernel or two: whether each is right, how fast."""
+"""What runs a product and its STORE, one kernel or two: whether each is right, how fast."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fusedops.errors import FusedOpsError, UnsupportedError
 from fusedops.generate.target import Target
 from fusedops.product.choice import Choice, choose
 from fusedops.product.fused import able, features_of
-from fusedops.product.linear import Linear
+from fusedops.product.fusible import FusibleProduct
 from fusedops.schedule.launch import VEHICLES, ProductConfig
 from fusedops.testing import force_launch, last_schedule
 from fusedops.testing.products import ProductComparison
@@ -32,7 +32,7 @@ CHECKED, CHECKED_ROWS = 1 << 23, 512
 
 
 class ProductProblem:
-    """A call of a layer on a GPU that wants no gradient.
+    """A call of a `Linear` or a `Matmul` on a GPU that wants no gradient.
 
     It is timed at its own sizes, on which the choice depends, and checked with fewer rows.
 
@@ -42,7 +42,7 @@ class ProductProblem:
 
     def __init__(
         self,
-        op: Linear,
+        op: FusibleProduct,
         bound: Bound,
         factors: Mapping[str, Tensor],
         device: torch.device,
@@ -54,7 +54,7 @@ class ProductProblem:
         self._target = Target.of(device)
         found = features_of(op.epilogue, x, w, arguments, self._target)
         if isinstance(found, Choice) or not able(op.epilogue):
-            why = found.why if isinstance(found, Choice) else "its functors mask or make 8 bits"
+            why = found.why if isinstance(found, Choice) else "its functors make 8 bits"
             raise UnsupportedError(f"{op.name}: there is nothing to tune, {why}")
         self.features = found[0]
         if self._target.arch != "sm_90":
@@ -64,11 +64,8 @@ class ProductProblem:
             )
         self._device, self._draws = device, bool(bound.dropout_slots)
         z, operands = fewer_rows(bound, max(CHECKED, CHECKED_ROWS * bound.columns))
-        less = x
-        for dim in range(x.dim() - 1):
-            less = less.narrow(dim, 0, z.shape[dim])
-        given = self._filled({"x": less, "w": w, **operands})
-        pair = given.pop("x"), given.pop("w")
+        given = self._filled({"x": _cut(x, z, 1), "w": _cut(w, z, 2), **operands})
+        pair = given.pop("x"), op.turned(given.pop("w"))
         self._comparison = ProductComparison(op, pair, given, options)
         self._whole = {"x": x, "w": w, **bound.operands}
         tensors = [one for one in (*self._whole.values(), bound.x) if isinstance(one, Tensor)]
@@ -144,14 +141,15 @@ class ProductProblem:
 
     def _call(self, given: Mapping[str, Any]) -> object:
         operands = {name: one for name, one in given.items() if name not in self.op.inputs}
-        return self.op(given["x"], given["w"], **operands, **self._options)
+        return self.op(given["x"], self.op.turned(given["w"]), **operands, **self._options)
 
     def _check_vehicle(self, config: ProductConfig) -> None:
         ran = last_schedule()
         if (ran if ran in VEHICLES else VEHICLES[0]) != config.vehicle:
             given = self._sets[0]
             operands = {name: one for name, one in given.items() if name not in self.op.inputs}
-            why = self.op.vehicle(given["x"], given["w"], {**operands, **self._options}).why
+            w = self.op.turned(given["w"])
+            why = self.op.vehicle(given["x"], w, {**operands, **self._options}).why
             raise UnsupportedError(
                 f"{self.op.name}: {config.vehicle} does not run this call: {why}"
             )
@@ -161,3 +159,11 @@ class ProductProblem:
         given = filled(values, self.features.columns, self._device)
         given["w"] *= self.features.depth**-0.5
         return given
+
+
+def _cut(factor: Tensor, z: Tensor, last: int) -> Tensor:
+    """A factor for fewer rows of the product, but for so many of its last dimensions."""
+    for dim in range(-factor.dim(), -last):
+        if factor.shape[dim] > 1:  # else it is shared
+            factor = factor.narrow(dim, 0, z.shape[dim])
+    return factor
