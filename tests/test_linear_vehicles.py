@@ -513,7 +513,6 @@ class TestTuned:
         words = ["tune", "of_layers:SCORES", *SCORES, "--operand", "s=0.5", "--dtype", "float16"]
         outcome = CliRunner().invoke(app, words)
         assert outcome.exit_code == 0, outcome.output
-        assert "Matmul" in said(outcome)
         assert "vehicle Together -> two_kernels" in said(outcome)
         lookup.forget()
         op = fo.Matmul(store=[fo.Scale("s"), fo.Causal()])

@@ -69,8 +69,8 @@ def tune(
     Later processes use it for kernels with the same features: columns, dtypes, memory traffic. It
     changes no bit of outputs and of the gradient of x.
 
-    Of a Linear or a Matmul it finds out whether one kernel or two run it faster, at these sizes and where no
-    gradient is wanted; both are right within one bound.
+    Of a Linear or a Matmul it finds out whether one kernel or two run it faster, at these sizes
+    and where no gradient is wanted; both are right within one bound.
     """
     import os
 
