@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -43,8 +43,10 @@ __all__ = [
     "chosen_for",
     "explained",
     "features_of",
+    "gradient_reads_product",
     "product_call",
     "reads_product",
+    "why_never",
 ]
 
 
@@ -88,6 +90,8 @@ def features_of(
     return _features(call, target), target
 
 
+_HALVES_ALONE = "one kernel for both multiplies float16 and bfloat16 alone"
+
 #: Text of the epilogue; rows, columns, depth; reads, writes, draws; dtype.
 _Call = tuple[str, int, int, int, int, int, bool, torch.dtype]
 
@@ -101,7 +105,7 @@ def _call_of(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) 
     """What the features follow from; it is found out at each call."""
     dtype = factor_dtype(x)
     if dtype not in HALVES or factor_dtype(w) is not dtype:
-        return Choice(None, "one kernel for both multiplies float16 and bfloat16 alone")
+        return Choice(None, _HALVES_ALONE)
     n, k = w.shape
     rows = math.prod(x.shape[:-1])
     if not type(rows) is type(n) is type(k) is int:
@@ -153,10 +157,18 @@ def _features(call: _Call, target: Target) -> ProductFeatures:
     )
 
 
+def why_never(dtype: torch.dtype, target: Target) -> str:
+    """Why one kernel runs no product of a dtype on a target; empty if it runs some."""
+    if target.arch != "sm_90" or target.gpu is None:
+        return f"one kernel for both needs sm_90, and this is {target.arch}"
+    return "" if dtype in HALVES else _HALVES_ALONE
+
+
 @remembered
 def _chosen(call: _Call, target: Target, forced: ProductConfig | None) -> Choice:
-    if target.arch != "sm_90" or target.gpu is None:
-        return Choice(None, f"one kernel for both needs sm_90, and this is {target.arch}")
+    never = why_never(call[-1], target)
+    if never or target.gpu is None:
+        return Choice(None, never)
     choice = choose(_features(call, target), target.arch, target.gpu, forced)
     if choice.tiling is None:
         return choice
@@ -179,6 +191,11 @@ def reads_product(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, A
     wanted = {name for name in epilogue.slots if wants_gradient((arguments.get(name),))}
     if wants_gradient((x, w)):
         wanted.add("x")
+    return gradient_reads_product(epilogue, wanted)
+
+
+def gradient_reads_product(epilogue: Map, wanted: Collection[str]) -> bool:
+    """Whether the gradients of these names, "x" for the product, read the product."""
     return bool(wanted) and needed(epilogue, wanted).x
 
 
