@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers in graphs: what the backend "fusedops" fuses after a product, and what it leaves."""
+"""Linear layers in graphs: what the backend "fusedops" fuses after a product, and how exactly."""
 
 import pytest
 import torch

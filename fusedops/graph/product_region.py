@@ -35,6 +35,7 @@ from fusedops.graph.segments import (
     with_sides,
 )
 from fusedops.product import Linear
+from fusedops.row_op import RowOp
 
 __all__ = ["DeclaredProduct", "Product", "ProductRegion", "declare", "grow", "product_of"]
 
@@ -187,6 +188,8 @@ def _joining(
         node = heapq.heappop(heap)[1]
         before = [one for one in node.all_input_nodes if one in found]
         reason = "it is returned" if node.op == "output" else why_not(node, start, start, place)
+        if isinstance(getattr(node.target, "op", None), RowOp):
+            reason = "a row op reads it, which has what is elementwise before it"
         if not reason and node in banned:
             reason = stops.get(node, "it is left out")
         if not reason:

@@ -139,8 +139,10 @@ def _one(graph: fx.Graph, product: Product, always: bool) -> FoundProduct:
             banned |= more
             known.update(dict.fromkeys(more, str(error)))
     if not declared.steps:
-        why = "torch's product has all of it" if not stops else "nothing after it can join"
-        return FoundProduct(node.name, None, (), {node.name: why, **stops})
+        why = "torch's product has all of it"
+        if stops:
+            why = f"nothing after it can join: {'; '.join(dict.fromkeys(stops.values()))}"
+        return FoundProduct(node.name, None, (), {node.name: why})
     lower = read_as(region.result)
     if lower is not None:
         declared = dataclasses.replace(declared, dtype=lower)
