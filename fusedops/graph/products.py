@@ -3,10 +3,9 @@
 """The pass over a captured graph for linear layers: each that pays becomes one call of a `Linear`.
 
 It runs behind the pass for row ops, so what a softmax or a norm has taken is not there any more.
-What pays is what was measured (docs/gemm.md): one kernel for a product and its STORE, where it is
-chosen for the sizes that the graph was captured with, and where no gradient reads the product. One
-that does has it written by the kernel as well, and the backward kernel reads it, where Inductor
-fuses that pass with others.
+What pays, in "auto", is one kernel for a product and its STORE: where it is chosen for the sizes
+that the graph was captured with (docs/gemm.md), and no gradient reads the product. For one that
+does, as a GELU's, the kernel has to write the product too, and what it saves shrinks to the read.
 """
 
 from __future__ import annotations
@@ -164,12 +163,12 @@ def _one(graph: fx.Graph, product: Product, always: bool) -> FoundProduct:
 def _why_it_does_not_pay(region: ProductRegion, declared: DeclaredProduct, target: Target) -> str:
     """Why a region is left, in "auto"; empty where one kernel runs it and is faster."""
     if not declared.works:
-        return "no more than a bias, numbers and a dtype follow, which one kernel does not save"
+        return "no more than a bias, numbers and a dtype follow it"
     epilogue = declared.op.epilogue
     if not able(epilogue):
         return "its functors do more than one kernel for both can do in a tile"
     if gradient_reads_product(epilogue, _wanted(region, declared)):
-        return "its gradient reads the product, and one kernel that writes it does not pay"
+        return "its gradient reads the product, which one kernel would have to write as well"
     product = region.product
     x, w = example(product.x), example(product.w)
     assert x is not None
