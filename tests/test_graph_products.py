@@ -388,7 +388,7 @@ class TestOnAGpu:
         assert len(found) == 1
 
     def test_a_tail_trains_by_one_kernel(self):
-        """Nothing reads the product; results and gradients are those of a plain call, to the bit."""
+        """Nothing reads the product; values and gradients are those of a plain call, to the bit."""
 
         def program(x, w, b, r):
             return functional.dropout(functional.linear(x, w, b), 0.5) + r
