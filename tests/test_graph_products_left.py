@@ -107,6 +107,24 @@ def a_value_that_an_operand_needs(x, w, b, r):
     return h * (h @ torch.ones(N, N, dtype=h.dtype))
 
 
+@miss("", wanted="Bias(bias='bias'), Save(name='stream', dtype=torch.float64), gelu()")
+def a_value_that_an_operand_needs_by_another_branch(x, w, b, r):
+    h = functional.linear(x, w, b)
+    other = functional.relu(h)
+    return functional.gelu(h) * other.cumsum(-1)
+
+
+@miss("not elementwise", wanted="Bias(bias='bias'), Scale(scale='scale')")
+def truth_values_at_the_end(x, w, b, r):
+    h = functional.linear(x, w, b) * r
+    return h, (h > 0).to(h.dtype) * r
+
+
+@miss("its bias is no vector", inputs=(X, W, R[0], R))
+def a_bias_that_is_a_matrix(x, w, b, r):
+    return functional.gelu(functional.linear(x, w, b))
+
+
 @miss("nothing that a functor can hold", wanted="Bias(bias='bias'), relu()")
 def an_integer_operand(x, w, b, r):
     return functional.relu(functional.linear(x, w, b)) * (r > 0).long()
@@ -344,6 +362,14 @@ class TestAuto:
     def test_other_gpus(self, arch):
         self.target = Target.named(arch)
         self.left(arch, self.layer)
+
+
+    def test_a_gpu_that_no_kernel_is_built_for(self, monkeypatch):
+        def of(device):
+            raise fo.UnsupportedError("sm_60 is too old")
+
+        monkeypatch.setattr(products, "Target", types.SimpleNamespace(of=of))
+        self.left("too old", self.layer)
 
 
 class Model(nn.Module):

@@ -116,8 +116,12 @@ def _one(graph: fx.Graph, product: Product, always: bool) -> FoundProduct:
     check_tensors(product.x, (product.x, product.w, product.bias))
     made = example(node)
     assert made is not None
-    target = None if always else Target.of(made.device)
-    if target is not None:
+    target = None
+    if not always:
+        try:
+            target = Target.of(made.device)
+        except FusedOpsError as error:  # the GPU is older than all that kernels are built for
+            raise Refused(str(error)) from error
         never = why_never(made.dtype, target)
         if never:
             raise Refused(never)
