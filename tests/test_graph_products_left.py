@@ -363,7 +363,6 @@ class TestAuto:
         self.target = Target.named(arch)
         self.left(arch, self.layer)
 
-
     def test_a_gpu_that_no_kernel_is_built_for(self, monkeypatch):
         def of(device):
             raise fo.UnsupportedError("sm_60 is too old")
