@@ -358,6 +358,19 @@ class TestAuto:
     def test_strides(self):
         self.left("not contiguous", lambda x, w, b, r: functional.gelu(functional.linear(r, w.mT)))
 
+    @pytest.mark.parametrize("trains", [False, True])
+    def test_a_block_under_autocast(self, trains):
+        """The two layers of a transformer's block: with gradients the GELU's is left."""
+
+        def block(x, w, b, r):
+            h = functional.gelu(functional.linear(x, w, b))
+            return functional.dropout(functional.linear(h, w.mT.contiguous()), 0.1) + x
+
+        up, down = self.planned(block, dtype=torch.float32, autocast=True, trains=trains)
+        assert (up.op is not None) is not trains
+        assert down.op is not None
+        assert [type(one).__name__ for one in down.op.store] == ["Dropout", "Residual"]
+
     @pytest.mark.parametrize("arch", ["sm_80", "sm_100"])
     def test_other_gpus(self, arch):
         self.target = Target.named(arch)
