@@ -120,6 +120,11 @@ def a_bias_that_is_a_matrix(x, w, b, r):
     return functional.gelu(functional.linear(x, w, b))
 
 
+@miss("softshrink: torch cannot trace its gradient", wanted="Bias(bias='bias'), relu()")
+def what_no_functor_can_hold(x, w, b, r):
+    return functional.softshrink(functional.relu(functional.linear(x, w, b)), 0.1)
+
+
 @miss("nothing that a functor can hold", wanted="Bias(bias='bias'), relu()")
 def an_integer_operand(x, w, b, r):
     return functional.relu(functional.linear(x, w, b)) * (r > 0).long()

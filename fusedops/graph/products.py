@@ -121,7 +121,7 @@ def _one(graph: fx.Graph, product: Product, always: bool) -> FoundProduct:
         try:
             target = Target.of(made.device)
         except FusedOpsError as error:  # the GPU is older than all that kernels are built for
-            raise Refused(str(error)) from error
+            raise Refused(_short(error)) from error
         never = why_never(made.dtype, target)
         if never:
             raise Refused(never)
@@ -138,9 +138,9 @@ def _one(graph: fx.Graph, product: Product, always: bool) -> FoundProduct:
         except FusedOpsError as error:  # no functor can hold a node: leave the segments out
             more = {one.nodes[-1] for one in region.store if one.nodes} - banned
             if not more:
-                raise Refused(str(error)) from error
+                raise Refused(_short(error)) from error
             banned |= more
-            known.update(dict.fromkeys(more, str(error)))
+            known.update(dict.fromkeys(more, _short(error)))
     if not declared.steps:
         why = "torch's product has all of it"
         if stops:
@@ -188,6 +188,11 @@ def _why_it_does_not_pay(region: ProductRegion, declared: DeclaredProduct, targe
     call = product_call(epilogue, epilogue.text, sizes, made.dtype, operands, 0, writes)
     choice = chosen_for(call, target)
     return "" if choice.tiling is not None else choice.why
+
+
+def _short(error: FusedOpsError) -> str:
+    """What is wrong, without the cure, which is for those who write declarations."""
+    return str(error).split(";")[0]
 
 
 def _wanted(region: ProductRegion, declared: DeclaredProduct) -> set[str]:
