@@ -124,6 +124,11 @@ def two_values_on_the_way_are_used_elsewhere(x, w, b, r):
     return act * b, act.cumsum(-1), h.reshape(-1)
 
 
+@pattern(RESIDUAL, inputs=(X, W, B, R))
+def a_factor_is_an_operand_and_the_other_is_computed(x, w, b, r):
+    return functional.linear(x, w[:K] * 2) + x
+
+
 @pattern("Bias(bias='bias'), relu()", inputs=(X[0, 0], W, B, R))
 def a_single_row(x, w, b, r):
     return functional.relu(functional.linear(x, w, b))
