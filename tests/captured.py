@@ -21,6 +21,14 @@ def compiled(program, inner="aot_eager", **named):
     return torch.compile(program, backend=backend, **named), found
 
 
+def compiled_products(program, inner="aot_eager", products="always", **named):
+    """The same with linear layers, by default all that can be declared; what is found of these."""
+    found = []
+    options = {"inner": inner, "products": products}
+    backend = functools.partial(fusedops, options=options, report_products=found.extend)
+    return torch.compile(program, backend=backend, **named), found
+
+
 def listed(results):
     return list(results) if isinstance(results, (tuple, list)) else [results]
 
@@ -51,7 +59,7 @@ def assert_near(got, wanted, relative=DOUBLE):
         torch.testing.assert_close(one, other, rtol=0, atol=relative * max(1, size), equal_nan=True)
 
 
-def held(program, *inputs, dynamic=None):
+def held(program, *inputs, dynamic=None, compiled=compiled):
     """Run a program in double, fused and eager: equal outputs and gradients; what was found."""
     torch._dynamo.reset()
     inputs = [t.double() if t.is_floating_point() else t for t in inputs]

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from captured import compiled
+from captured import compiled, compiled_products
 from cases import randn
 from transformers_models import MODELS, differentiate, double_of, in_double, inputs_of
 from transformers_models import make as make_transformer
@@ -56,9 +56,8 @@ def assert_counts(found, wanted):
     assert fused >= wanted[0]
 
 
-@pytest.mark.parametrize("name", TRANSFORMERS)
-def test_transformers(name):
-    assert TRANSFORMERS.keys() == MODELS.keys()
+def as_stock(name, compiled):
+    """Hold a fused transformer to the stock one; what was found in it."""
     pytest.importorskip("transformers")
     torch._dynamo.reset()
     model = make_transformer(name)
@@ -72,7 +71,23 @@ def test_transformers(name):
     twin.forward = forward
     assert_as_exact(differentiate(twin, inputs, counts), stock, truth)
     print(name, counted(found))
-    assert_counts(found, TRANSFORMERS[name])
+    return found
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_transformers(name):
+    assert TRANSFORMERS.keys() == MODELS.keys()
+    assert_counts(as_stock(name, compiled), TRANSFORMERS[name])
+
+
+#: Linear layers with functors after them, of those that there are, where all are taken.
+LAYERS = {"bert": (3, 13), "t5": (4, 33), "llama": (2, 15), "gemma2": (3, 15), "swin": (5, 25)}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_linear_layers_of_transformers(name):
+    """With the option "products" at "always": in "auto" a CPU takes none."""
+    assert_counts(as_stock(name, compiled_products), LAYERS[name])
 
 
 #: Of timm, tiny ones: the name, what else `create_model` is given, and the same counts.

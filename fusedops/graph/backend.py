@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import fx
 
+from fusedops.graph.products import FoundProduct, check_option, rewrite_products
 from fusedops.graph.rewrite import Found, rewrite
 
 __all__ = ["fusedops"]
@@ -21,6 +22,7 @@ def fusedops(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
     report: Callable[[list[Found]], None] | None = None,
+    report_products: Callable[[list[FoundProduct]], None] | None = None,
     **named: Any,
 ) -> Callable[..., Any]:
     """Compile a captured graph: row ops with what is around them here, the rest by Inductor.
@@ -29,20 +31,25 @@ def fusedops(
     softmaxes, log-softmaxes and norms, called as functions of torch or spelled out in operations,
     become ops of this package together with what is elementwise before and after them, where that
     moves fewer bytes (`fusedops.graph.bytes_moved`). A dropout that is fused draws its mask by this
-    package's contract (docs/dropout.md), so a seed gives other masks than in eager torch. The rest
-    of the graph is another backend's.
+    package's contract (docs/dropout.md), so a seed gives other masks than in eager torch. Linear
+    layers become a `Linear` with what is elementwise after them, where one kernel runs both and
+    pays (`fusedops.graph.products`). The rest of the graph is another backend's.
 
     Args:
         graph_module: The graph, as Dynamo captures it.
         example_inputs: Its inputs, fake or real.
         mode: For Inductor, as torch.compile's.
         options: ``"inner"`` names the backend of the rest, "inductor" if it is left out, or is one:
-            "aot_eager" and "eager" compile nothing more. All else is passed on to it.
-        report: Called with what was found in the graph.
+            "aot_eager" and "eager" compile nothing more. ``"products"`` says which linear layers
+            are fused: "auto", where that pays; "off", none; "always", wherever it can be declared.
+            All else is passed on to the inner backend.
+        report: Called with the row reductions that were found in the graph.
+        report_products: Called with the linear layers; with none where products are off.
         named: Passed on as well.
 
     Raises:
-        ValueError: mode or options are given for a backend that takes none.
+        ValueError: ``"products"`` is none of these, or mode or options are given for a backend that
+            takes none.
 
     >>> import torch, fusedops as fo
     >>> def scores(q, k, mask):
@@ -55,9 +62,13 @@ def fusedops(
     """
     given = dict(options or {})
     inner = given.pop("inner", "inductor")
+    products = check_option(given.pop("products", "auto"))
     found = rewrite(graph_module)
     if report is not None:
         report(found)
+    found_products = rewrite_products(graph_module, products)
+    if report_products is not None:
+        report_products(found_products)
     return _rest(inner, graph_module, example_inputs, mode, given, named)
 
 

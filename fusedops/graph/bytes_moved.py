@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from torch import fx
 
-from fusedops.graph.nodes import example, tensors_of
+from fusedops.graph.nodes import example, hint, tensors_of
 from fusedops.graph.pointwise import cast_of, dropout_of
 from fusedops.graph.region import Region
 
@@ -67,14 +67,8 @@ def _size(tensor: Any) -> int:
         return 0
     count = tensor.element_size()
     for size in tensor.shape:
-        count *= size if isinstance(size, int) else _hint(size)
+        count *= hint(size)
     return int(count)
-
-
-def _hint(size: Any) -> int:
-    """A dynamic size as it was captured, without a guard on it."""
-    hint = size.node.hint
-    return int(hint) if hint is not None else 1024  # of a size that only the data knows
 
 
 def _idle(node: fx.Node) -> bool:

@@ -32,12 +32,13 @@ from fusedops.functors import (
 )
 from fusedops.graph.nodes import arguments, example, name_of, number, same_shape, tensors_of
 from fusedops.graph.pointwise import CASTS, dropout_of
-from fusedops.graph.region import Region, Segment
+from fusedops.graph.region import Region
+from fusedops.graph.segments import Segment
 from fusedops.graph.written import written
 from fusedops.group_norm import GroupNorm
 from fusedops.row_op import RowOp
 
-__all__ = ["Declared", "declare"]
+__all__ = ["Chains", "Declared", "declare"]
 
 #: The ops by their text: a graph names an op by it, and may outlive the region that it is of.
 _ops: dict[str, RowOp] = {}
@@ -70,7 +71,7 @@ def declare(region: Region) -> Declared:
     Raises:
         UnsupportedError: A functor cannot hold one of its nodes.
     """
-    chains = _Chains(region)
+    chains = Chains(region.reduction.kind)
     load = chains.side(region.load, before=True)
     store = chains.affine(region) + chains.side(region.store, before=False)
     kind: Any = GroupNorm if region.reduction.kind == "GroupNorm" else None
@@ -85,11 +86,19 @@ def declare(region: Region) -> Declared:
     return Declared(op, given, chains.saved, region.reduction.dim, made.dtype)
 
 
-class _Chains:
-    """The functors of both sides, and the operands that they name."""
+class Chains:
+    """The functors of both sides, and the operands that they name.
 
-    def __init__(self, region: Region) -> None:
-        self.region = region
+    Args:
+        kind: The class of the op.
+
+    Attributes:
+        operands: What the call passes, by name.
+        saved: The nodes of the saved streams, in order.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
         self.operands: dict[str, fx.Node | float] = {}
         self.saved: list[fx.Node] = []
         # The functors made here that may yet become another one: residuals that save nothing,
@@ -123,6 +132,7 @@ class _Chains:
         return [made]
 
     def side(self, segments: Sequence[Segment], before: bool) -> list[Functor]:
+        """The functors of the segments before the reduction, or after it."""
         made: list[Functor] = []
         for at, segment in enumerate(segments):
             if segment.kind == "save":
@@ -221,7 +231,7 @@ class _Chains:
             return Scale(self.name("scale", 1.0 / float(divisor))) if exact and divisor else None
         if name in ("add", "sub") and len(args) == 2 and (name == "add" or args[0] is value):
             return self._sum(node, args[1] if args[0] is value else args[0], value)
-        softmax = self.region.reduction.kind in ("Softmax", "LogSoftmax")
+        softmax = self.kind in ("Softmax", "LogSoftmax")
         if last and softmax:
             given = arguments(node, "input mask value")
             if name == "masked_fill" and args[0] is value and given.get("value") == -torch.inf:
@@ -302,7 +312,7 @@ def _path(segment: Segment) -> list[tuple[fx.Node, list[fx.Node]]] | None:
     return path if not sides else None
 
 
-def _joined(store: list[Functor], region: Region, chains: _Chains) -> list[Functor]:
+def _joined(store: list[Functor], region: Region, chains: Chains) -> list[Functor]:
     """The store with a factor and a summand of a norm's columns as one `Affine`."""
     if region.reduction.kind not in ("LayerNorm", "RMSNorm", "GroupNorm"):
         return store

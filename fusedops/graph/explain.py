@@ -4,23 +4,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx, nn
 
+from fusedops.graph.products import rewrite_products
 from fusedops.graph.report import GraphReport, OneGraph, drawn
 from fusedops.graph.rewrite import rewrite
 
-__all__ = ["copied", "explain_graph"]
+__all__ = ["copied", "explain_graph", "explained"]
 
 
 def explain_graph(model: Callable[..., Any], *inputs: Any, **named: Any) -> GraphReport:
     """Say what ``torch.compile(model, backend="fusedops")`` would fuse, and what not and why.
 
     The model is captured and runs once, as it is: no kernel is built. In grad mode or not, in
-    training or not, the graph is that of this call.
+    training or not, the graph is that of this call. The backend's options are what they are if
+    left out.
 
     Args:
         model: A module or a function.
@@ -45,12 +47,23 @@ def explain_graph(model: Callable[..., Any], *inputs: Any, **named: Any) -> Grap
     """
     if not callable(model):
         raise TypeError(f"explain_graph: model must be a module or a function, got {model!r}")
+    return explained(model, inputs, named)
+
+
+def explained(
+    model: Callable[..., Any],
+    inputs: Sequence[Any],
+    named: Mapping[str, Any],
+    products: str = "auto",
+) -> GraphReport:
+    """What the backend would do with this option ``"products"``."""
     graphs: list[OneGraph] = []
 
     def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         other = copied(graph_module)
         calls = drawn(other.graph)
-        graphs.append(OneGraph(tuple(rewrite(other)), calls))
+        found = tuple(rewrite(other))
+        graphs.append(OneGraph(found, tuple(rewrite_products(other, products)), calls))
         return graph_module.forward
 
     torch.compile(model, backend=backend)(*inputs, **named)

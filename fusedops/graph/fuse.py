@@ -12,7 +12,7 @@ import torch
 
 from fusedops.errors import UnsupportedError
 from fusedops.graph.backend import fusedops
-from fusedops.graph.explain import explain_graph
+from fusedops.graph.explain import explained
 from fusedops.graph.report import GraphReport, declared_text
 from fusedops.graph.rewrite import Found
 from fusedops.row_op import RowOp
@@ -32,7 +32,9 @@ class FusedFunction:
         functools.update_wrapper(self, function)
         self.function = function
         self.found: list[Found] = []
-        backend = functools.partial(fusedops, options={"inner": "eager"}, report=self.found.extend)
+        # What is declared is what `declaration` shows: row ops alone.
+        options = {"inner": "eager", "products": "off"}
+        backend = functools.partial(fusedops, options=options, report=self.found.extend)
         self._compiled = torch.compile(function, backend=backend, fullgraph=True)
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
@@ -65,7 +67,7 @@ class FusedFunction:
 
     def explain(self, *inputs: Any, **named: Any) -> GraphReport:
         """What a call with these inputs fuses, what not and why; as `explain_graph`."""
-        return explain_graph(self.function, *inputs, **named)
+        return explained(self.function, inputs, named, "off")
 
     def __repr__(self) -> str:
         name = getattr(self, "__name__", "")

@@ -18,6 +18,7 @@ __all__ = [
     "arguments",
     "barriers",
     "example",
+    "hint",
     "known",
     "name_of",
     "number",
@@ -85,6 +86,14 @@ def known(statement: Any) -> bool:
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     return statically_known_true(statement)
+
+
+def hint(size: Any) -> int:
+    """A size as the graph was captured with, without a guard on it."""
+    if isinstance(size, int):
+        return size
+    found = size.node.hint
+    return int(found) if found is not None else 1024  # of a size that only the data knows
 
 
 def same_shape(one: Sequence[Any], other: Sequence[Any]) -> bool:

@@ -3,53 +3,34 @@
 """What is elementwise before and after a reduction: the nodes that one kernel can compute with it.
 
 A region is grown from the reduction, upwards through what it reads and downwards through what reads
-it. A declaration is a chain, so a node that is a functor of its own (a dropout, a cast that rounds,
-a value that is saved) must be passed by everything that goes on: what runs beside it stays outside.
+it, as a chain (`segments`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
-import torch
 from torch import fx
 
 from fusedops.graph.nodes import example, same_shape, tensors_of, users_of
-from fusedops.graph.pointwise import FLOATS, cast_of, dropout_of, is_double, is_pointwise, widens
+from fusedops.graph.pointwise import FLOATS, cast_of, dropout_of
 from fusedops.graph.reductions import Reduction
+from fusedops.graph.segments import (
+    Place,
+    Segment,
+    ancestors,
+    chain_down,
+    is_own,
+    odd_one,
+    segment_of,
+    why_not,
+    with_sides,
+)
 
-__all__ = ["Place", "Region", "Segment", "grow"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """Facts of a graph that regions ask for.
-
-    Attributes:
-        order: The number of each node.
-        barriers: How many nodes before each node write to memory.
-    """
-
-    order: dict[fx.Node, int]
-    barriers: dict[fx.Node, int]
-
-
-@dataclasses.dataclass(frozen=True)
-class Segment:
-    """A part of a chain: elementwise nodes, or one node that is a functor of its own.
-
-    Attributes:
-        nodes: The nodes, in order; the last one's result goes on.
-        entry: The node whose result comes in.
-        kind: "pointwise", "dropout", "cast" or "save".
-    """
-
-    nodes: tuple[fx.Node, ...]
-    entry: fx.Node
-    kind: str
+__all__ = ["Region", "grow"]
 
 
 @dataclasses.dataclass
@@ -121,39 +102,6 @@ def _outside(node: fx.Node, load: Iterable[Segment], reduction: Reduction) -> li
     return [user for user in users_of(node) if user not in inside]
 
 
-def why_not(node: fx.Node, like: fx.Node, reduction: Reduction, place: Place) -> str:
-    """Why a node cannot be computed in the kernel of a reduction; empty if it can."""
-    made, shape = example(node), example(like)
-    if made is None or shape is None or node.op not in ("call_function", "call_method"):
-        return "it is an input"
-    known_kind = is_pointwise(node) or cast_of(node) or dropout_of(node)
-    if not known_kind:
-        return "it is not elementwise, or nothing that a functor can hold"
-    if not same_shape(made.shape, shape.shape):
-        return "its shape is not that of the row op's input"
-    if place.barriers[node] != place.barriers[reduction.node]:
-        return "something is written in place between it and the reduction"
-    if made.dtype is not torch.bool and is_double(node) != is_double(reduction.node):
-        return "it is computed in another precision"
-    for one in tensors_of(node):
-        given = example(one)
-        if given is None or given.device != made.device:
-            return "it reads a tensor of another device"
-        if given.dtype is torch.float64 and given.dim() and not is_double(reduction.node):
-            return "it reads a tensor in double"
-    return ""
-
-
-def _is_own(node: fx.Node) -> str:
-    """The kind of the functor that a node is by itself; empty for what a segment holds."""
-    drop, cast = dropout_of(node), cast_of(node)
-    if drop is not None:
-        return "dropout" if drop[1] else ""
-    if cast is not None:
-        return "" if widens(node) else "cast"
-    return ""
-
-
 def _load(
     reduction: Reduction, place: Place, out: Collection[fx.Node], stops: dict[fx.Node, str]
 ) -> tuple[fx.Node, list[Segment], list[fx.Node], fx.Node | None]:
@@ -165,7 +113,7 @@ def _load(
     heap, seen = [(-order[source], source)], {source}
     while heap:
         node = heapq.heappop(heap)[1]
-        reason = why_not(node, source, reduction, place)
+        reason = why_not(node, source, reduction.node, place)
         users = [one for one in users_of(node) if one not in region and one not in inner]
         made = example(node)
         if not reason and node in out:
@@ -189,9 +137,9 @@ def _load(
             if one not in seen and same_shape(given.shape, like.shape):
                 seen.add(one)
                 heapq.heappush(heap, (-order[one], one))
-    special = [one for one in region if one in saved or _is_own(one) in ("dropout", "cast")]
+    special = [one for one in region if one in saved or is_own(one) in ("dropout", "cast")]
     special.sort(key=order.__getitem__, reverse=True)
-    odd = _odd(special, [source] if source in region else [], region)
+    odd = odd_one(special, [source] if source in region else [], region)
     if odd is not None:
         stops[odd] = "it runs beside another step that a chain would have to pass"
         return source, [], [], odd
@@ -214,33 +162,8 @@ def _is_idle(segment: Segment) -> bool:
     if made is None or given is None or made.dtype is not given.dtype:
         return False
     return all(cast_of(one) or dropout_of(one) for one in segment.nodes) and not any(
-        _is_own(one) for one in segment.nodes
+        is_own(one) for one in segment.nodes
     )
-
-
-def _ancestors(node: fx.Node, region: Collection[fx.Node]) -> set[fx.Node]:
-    """The nodes of a region on which a node of it depends, itself included."""
-    found, todo = set(), [node]
-    while todo:
-        one = todo.pop()
-        if one in region and one not in found:
-            found.add(one)
-            todo += tensors_of(one)
-    return found
-
-
-def _odd(special: list[fx.Node], ends: list[fx.Node], region: set[fx.Node]) -> fx.Node | None:
-    """A special node that what goes on does not all pass; special ones latest first."""
-    after = {one for end in ends for one in _ancestors(end, region)}
-    for node in special:
-        if node not in after:
-            return node
-        before = _ancestors(node, region)
-        beside = after - before
-        if any(one in before and one is not node for n in beside for one in tensors_of(n)):
-            return node
-        after = before
-    return None
 
 
 def _chain_up(
@@ -252,14 +175,14 @@ def _chain_up(
     while current in region:
         if current in saved:
             segments.append(Segment((), current, "save"))
-        kind = _is_own(current)
+        kind = is_own(current)
         if kind:
             entry = current.all_input_nodes[0]
             segments.append(Segment((current,), entry, kind))
             current = entry
             continue
-        own = lambda one: one in saved or bool(_is_own(one))  # noqa: E731
-        nodes, edge = _segment(current, region, own)
+        own = lambda one: one in saved or bool(is_own(one))  # noqa: E731
+        nodes, edge = segment_of(current, region, own)
         found = _entry(current, nodes, edge, region, source)
         if found is None:
             return None, []
@@ -267,24 +190,6 @@ def _chain_up(
         segments.append(Segment(ordered, found, "pointwise"))
         current = found
     return current, segments[::-1]
-
-
-def _segment(
-    end: fx.Node, region: Collection[fx.Node], own: Callable[[fx.Node], bool]
-) -> tuple[set[fx.Node], list[fx.Node]]:
-    """The elementwise nodes up to the next that are functors of their own, and what they read."""
-    nodes, edge, todo = set(), [], [end]
-    while todo:
-        node = todo.pop()
-        if node in nodes:
-            continue
-        nodes.add(node)
-        for one in tensors_of(node):
-            if one in region and not own(one):
-                todo.append(one)
-            elif one not in edge:
-                edge.append(one)
-    return nodes, edge
 
 
 def _entry(
@@ -330,7 +235,7 @@ def _store(
     while heap:
         node = heapq.heappop(heap)[1]
         reason = "" if node.op != "output" else "it is returned"
-        reason = reason or why_not(node, start, reduction, place)
+        reason = reason or why_not(node, start, start, place)
         if not reason and node in out:
             reason = stops.get(node, "it is left out")
         if not reason and late is not None:
@@ -347,53 +252,14 @@ def _store(
                 seen.add(one)
                 heapq.heappush(heap, (order[one], one))
     for end in sorted(found, key=order.__getitem__, reverse=True):
-        inside = _with_sides(_ancestors(end, found), start, reduction, place, out)
+        inside = with_sides(ancestors(end, found), start, start, place, out)
         if any(user not in inside for one in inside - {end} for user in users_of(one)):
             continue
         made = example(end)
         if made is None or made.dtype not in FLOATS or not made.is_contiguous():
             continue
-        special = [one for one in inside - {start} if _is_own(one) in ("dropout", "cast")]
+        special = [one for one in inside - {start} if is_own(one) in ("dropout", "cast")]
         special.sort(key=order.__getitem__, reverse=True)
-        if _odd([*special, start], [end], inside) is None:
-            return _chain_down(start, end, inside, order), end
+        if odd_one([*special, start], [end], inside) is None:
+            return chain_down(start, end, inside, order), end
     return [], start
-
-
-def _with_sides(
-    inside: set[fx.Node],
-    start: fx.Node,
-    reduction: Reduction,
-    place: Place,
-    out: Collection[fx.Node],
-) -> set[fx.Node]:
-    """The nodes, and those of x's shape that only these read, such as the activation of a gate."""
-    todo = [one for node in inside - {start} for one in tensors_of(node)]
-    while todo:
-        node = todo.pop()
-        if node in inside or node in out or _is_own(node) or {*node.users} - inside:
-            continue
-        if not why_not(node, start, reduction, place):
-            inside = inside | {node}
-            todo += tensors_of(node)
-    return inside
-
-
-def _chain_down(
-    start: fx.Node, end: fx.Node, inside: set[fx.Node], order: dict[fx.Node, int]
-) -> list[Segment]:
-    segments: list[Segment] = []
-    current = end
-    while current is not start:
-        kind = _is_own(current)
-        if kind:
-            entry = current.all_input_nodes[0]
-            segments.append(Segment((current,), entry, kind))
-        else:
-            rest = inside - {start}
-            nodes, edge = _segment(current, rest, lambda one: bool(_is_own(one)))
-            entry = next(one for one in edge if one in inside)
-            ordered = tuple(sorted(nodes, key=order.__getitem__))
-            segments.append(Segment(ordered, entry, "pointwise"))
-        current = entry
-    return segments[::-1]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the pass found in the graphs of a program: a table, and a picture."""
+"""What the passes found in the graphs of a program: a table, and a picture."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import fx
 from fusedops.errors import UnsupportedError
 from fusedops.graph.bytes_moved import Moved
 from fusedops.graph.nodes import name_of
+from fusedops.graph.products import FoundProduct
 from fusedops.graph.rewrite import Found
 from fusedops.graph.written import source_of
 
@@ -26,10 +27,12 @@ class OneGraph:
 
     Attributes:
         found: The row reductions, in order.
+        products: The linear layers, in order; none where the backend is told to leave them.
         calls: Each node that computes: its name, what it calls, and the names of what it reads.
     """
 
     found: tuple[Found, ...]
+    products: tuple[FoundProduct, ...]
     calls: tuple[tuple[str, str, tuple[str, ...]], ...]
 
 
@@ -61,8 +64,13 @@ class GraphReport:
         return [one for one in self.found if one.op is None]
 
     @property
+    def products(self) -> list[FoundProduct]:
+        """The linear layers of all graphs, fused or left."""
+        return [one for graph in self.graphs for one in graph.products]
+
+    @property
     def moved(self) -> Moved:
-        """The bytes of all that is fused, before and after."""
+        """The bytes of all row ops that are fused, before and after."""
         known = [one.moved for one in self.fused if one.moved is not None]
         return Moved(sum(one.before for one in known), sum(one.after for one in known))
 
@@ -72,7 +80,7 @@ class GraphReport:
         graphs = f"{len(self.graphs)} graph{'' if len(self.graphs) == 1 else 's'}"
         lines = [
             f"fusedops.explain_graph({self.name}): {graphs}, {len(fused)} row ops fused, "
-            f"{len(left)} left; {total}"
+            f"{len(left)} left; {total}{_counted(self.products)}"
         ]
         for one in fused:
             assert one.moved is not None
@@ -91,7 +99,7 @@ class GraphReport:
                     for node, text in one.why.items()
                 )
                 lines.append(f"    {one.name:<{width}}  {one.what}: {why}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *_told(self.products)])
 
     __repr__ = __str__
 
@@ -99,7 +107,9 @@ class GraphReport:
         """The picture as text for Graphviz: what is fused into one kernel stands in one box."""
         lines = ["digraph {", '  node [shape=box, fontname="sans-serif", fontsize=10];']
         for number, graph in enumerate(self.graphs):
-            boxes = {name: one for one in graph.found if one.op for name in one.nodes}
+            products = [one for one in graph.products if one.op is not None]
+            fused = [one.nodes for one in graph.found if one.op] + [one.nodes for one in products]
+            boxes = {name for nodes in fused for name in nodes}
             known = {name for name, _, _ in graph.calls}
             for count, one in enumerate(found for found in graph.found if found.op):
                 assert one.moved is not None
@@ -107,6 +117,12 @@ class GraphReport:
                 lines.append(f"  subgraph cluster_{number}_{count} {{")
                 lines.append(f'    label={_quoted(title)}; style=filled; color="#cfe8cf";')
                 lines += [f"    {_quoted(f'{number}.{name}')};" for name in one.nodes]
+                lines.append("  }")
+            for count, product in enumerate(products):
+                lines.append(f"  subgraph cluster_{number}_product_{count} {{")
+                title = repr(product.op)
+                lines.append(f'    label={_quoted(title)}; style=filled; color="#cfdff3";')
+                lines += [f"    {_quoted(f'{number}.{name}')};" for name in product.nodes]
                 lines.append("  }")
             left = {one.name for one in graph.found if one.op is None}
             for name, calls, read in graph.calls:
@@ -143,6 +159,34 @@ class GraphReport:
 
     def _repr_svg_(self) -> str | None:
         return self.svg() if shutil.which("dot") else None
+
+
+def _counted(products: list[FoundProduct]) -> str:
+    """The number of linear layers in the heading of a report, if there are any."""
+    fused = sum(one.op is not None for one in products)
+    layers = f"linear layer{'' if len(products) == 1 else 's'}"
+    return f"; {fused} of {len(products)} {layers} fused" if products else ""
+
+
+def _told(products: list[FoundProduct]) -> list[str]:
+    """The lines about linear layers; those that are left for one reason share a line."""
+    lines: list[str] = []
+    left: dict[str, list[str]] = {}
+    for one in products:
+        if one.op is None:
+            why = "; ".join(
+                text if node == one.name else f"{node}: {text}" for node, text in one.why.items()
+            )
+            left.setdefault(why, []).append(one.name)
+            continue
+        lines += [f"  {one.name}: linear", f"    {one.op!r}", f"    from   {', '.join(one.nodes)}"]
+        if one.drops:
+            lines.append("    masks  dropout by the contract of fusedops, not torch's stream")
+        lines += [f"    beyond {node}: {why}" for node, why in one.why.items()]
+    if left:
+        lines.append("  linear layers left:")
+        lines += [f"    {', '.join(names)}: {why}" for why, names in left.items()]
+    return lines
 
 
 def declared_text(found: Found) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,11 +18,12 @@ from fusedops.graph.chain import Declared, declare
 from fusedops.graph.nodes import barriers, example, name_of, transforms
 from fusedops.graph.read_as import read_as
 from fusedops.graph.reductions import Reduction, Refused, called
-from fusedops.graph.region import Place, Region, grow
+from fusedops.graph.region import Region, grow
+from fusedops.graph.segments import Place
 from fusedops.graph.spelled import spelled
 from fusedops.row_op import RowOp
 
-__all__ = ["Found", "rewrite"]
+__all__ = ["Found", "check_tensors", "put_in_place", "rewrite"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +81,7 @@ def rewrite(graph_module: fx.GraphModule) -> list[Found]:
 
 def _one(graph: fx.Graph, reduction: Reduction, what: str) -> Found:
     """Fuse one reduction with what is around it, or say why not."""
-    _check_tensors(reduction)
+    check_tensors(reduction.source, (reduction.source, reduction.gamma, reduction.beta))
     order = {node: count for count, node in enumerate(graph.nodes)}
     place = Place(order, barriers(graph))
     if len({place.barriers[node] for node in reduction.nodes}) > 1:
@@ -116,12 +117,13 @@ def _one(graph: fx.Graph, reduction: Reduction, what: str) -> Found:
     return Found(reduction.node.name, what, declared.op, names, stops, by, declared.op.dropouts > 0)
 
 
-def _check_tensors(reduction: Reduction) -> None:
-    source = example(reduction.source)
+def check_tensors(x: fx.Node, read: Iterable[fx.Node | None]) -> None:
+    """Raise Refused unless kernels run where x is, and what is read is plain tensors."""
+    source = example(x)
     assert source is not None
     if source.device.type not in ("cpu", "cuda"):
         raise Refused(f"no kernel runs on {source.device.type}")
-    for one in (reduction.source, reduction.gamma, reduction.beta):
+    for one in read:
         given = example(one)
         if given is not None and type(given).__name__ not in ("FakeTensor", "Tensor", "Parameter"):
             raise Refused(f"it is of a {type(given).__name__}, not of plain tensors")
@@ -129,25 +131,46 @@ def _check_tensors(reduction: Reduction) -> None:
 
 def _insert(graph: fx.Graph, region: Region, declared: Declared, order: dict[fx.Node, int]) -> None:
     """Put the call into the graph, in place of the region's nodes."""
-    inside = {*region.nodes}
-    outside = [u for one in region.saved for u in one.users if u not in inside]
-    at = min([region.result, *outside], key=order.__getitem__)
     options: dict[str, Any] = {"dtype": declared.dtype}
     if declared.dim is not None:
         options["dim"] = declared.dim if len(declared.dim) > 1 else declared.dim[0]
+    call = (caller(declared.op), (region.x,), {**declared.operands, **options})
+    old = [region.result, *declared.outputs]
+    put_in_place(graph, region.nodes, old, call, declared.dtype, order)
+
+
+def put_in_place(
+    graph: fx.Graph,
+    nodes: Iterable[fx.Node],
+    old: Sequence[fx.Node],
+    call: tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]],
+    dtype: torch.dtype,
+    order: Mapping[fx.Node, int],
+) -> None:
+    """Put a call into a graph in place of nodes.
+
+    Args:
+        graph: The graph.
+        nodes: What the call computes.
+        old: Those of them whose results it gives, in the order of its outputs.
+        call: What is called, with what by position and by name.
+        dtype: The dtype of its first output.
+        order: The number of each node.
+    """
+    inside = {*nodes}
+    outside = [u for one in old[1:] for u in one.users if u not in inside]
+    at = min([old[0], *outside], key=order.__getitem__)
     with graph.inserting_before(at):
-        arguments = {**declared.operands, **options}
-        call = graph.call_function(caller(declared.op), (region.x,), arguments)
-        results = [call]
-        if len(declared.op.outputs) > 1:
-            count = 1 + len(declared.outputs)
-            results = [graph.call_function(operator.getitem, (call, k)) for k in range(count)]
-    for new, old in zip(results, [region.result, *declared.outputs], strict=True):
-        new.meta.update(old.meta)
+        made = graph.call_function(call[0], call[1], dict(call[2]))
+        results = [made]
+        if len(old) > 1:
+            results = [graph.call_function(operator.getitem, (made, k)) for k in range(len(old))]
+    for new, one in zip(results, old, strict=True):
+        new.meta.update(one.meta)
         new.meta.pop("stack_trace", None)
-        if old is region.result:
-            _set_dtype(new, declared.dtype)
-        old.replace_all_uses_with(new, delete_user_cb=lambda user: user not in inside)
+        if one is old[0]:
+            _set_dtype(new, dtype)
+        one.replace_all_uses_with(new, delete_user_cb=lambda user: user not in inside)
     for node in sorted(inside, key=order.__getitem__, reverse=True):
         graph.erase_node(node)
 

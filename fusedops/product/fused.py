@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -49,8 +49,10 @@ __all__ = [
     "chosen_for",
     "explained",
     "features_of",
+    "gradient_reads_product",
     "product_call",
     "reads_product",
+    "why_never",
 ]
 
 
@@ -94,6 +96,8 @@ def features_of(
     return _features(call, target), target
 
 
+_HALVES_ALONE = "one kernel for both multiplies float16 and bfloat16 alone"
+
 #: Text of the epilogue; rows, columns, depth, batches; copies; reads, writes, draws; dtype.
 _Call = tuple[str, int, int, int, int, bool, int, int, bool, torch.dtype]
 
@@ -107,7 +111,7 @@ def _call_of(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) 
     """What the features follow from; it is found out at each call."""
     dtype = factor_dtype(x)
     if dtype not in HALVES or factor_dtype(w) is not dtype:
-        return Choice(None, "one kernel for both multiplies float16 and bfloat16 alone")
+        return Choice(None, _HALVES_ALONE)
     n, k = w.shape[-2:]
     copies = False
     if w.dim() == 2:  # as in each call of a layer
@@ -169,10 +173,18 @@ def _features(call: _Call, target: Target) -> ProductFeatures:
     )
 
 
+def why_never(dtype: torch.dtype, target: Target) -> str:
+    """Why one kernel runs no product of a dtype on a target; empty if it runs some."""
+    if target.arch != "sm_90" or target.gpu is None:
+        return f"one kernel for both needs sm_90, and this is {target.arch}"
+    return "" if dtype in HALVES else _HALVES_ALONE
+
+
 @remembered
 def _chosen(call: _Call, target: Target, forced: ProductConfig | None) -> Choice:
-    if target.arch != "sm_90" or target.gpu is None:
-        return Choice(None, f"one kernel for both needs sm_90, and this is {target.arch}")
+    never = why_never(call[-1], target)
+    if never or target.gpu is None:
+        return Choice(None, never)
     choice = choose(_features(call, target), target.arch, target.gpu, forced)
     if choice.tiling is None:
         return choice
@@ -189,6 +201,11 @@ def reads_product(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, A
     wanted = {name for name in epilogue.slots if wants_gradient((arguments.get(name),))}
     if wants_gradient((x, w)):
         wanted.add("x")
+    return gradient_reads_product(epilogue, wanted)
+
+
+def gradient_reads_product(epilogue: Map, wanted: Collection[str]) -> bool:
+    """Whether the gradients of these names, "x" for the product, read the product."""
     return bool(wanted) and needed(epilogue, wanted).x
 
 

@@ -58,10 +58,12 @@ if TYPE_CHECKING:
         def that_keeps(self) -> Layer: ...
 
 
-__all__ = ["call_operator", "made_by", "remember"]
+__all__ = ["call_in_graph", "call_operator", "made_by", "remember"]
 
 #: The live layers by the text of their STORE, and whether they multiply many matrices.
 _layers: weakref.WeakValueDictionary[tuple[str, bool], Layer] = weakref.WeakValueDictionary()
+
+_PLAIN = (Tensor, torch.nn.Parameter)
 
 #: What makes them, by the latter.
 _make: dict[bool, Callable[..., Layer]] = {}
@@ -86,10 +88,35 @@ def remember(layer: Layer) -> None:
     _layers.setdefault((layer.epilogue.text, type(layer) is _make.get(True)), layer)
 
 
-def call_operator(layer: Layer, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Any:
+def call_in_graph(layer: Layer, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Any:
+    """Run a call that a backend has put into a graph, whose tensors it knows to be plain ones.
+
+    Where the next compiler traces it, they are a tracer's, and the call is an operator or two.
+    """
+    if type(x) not in _PLAIN or torch._C._len_torch_dispatch_stack():
+        outputs = call_operator(layer, x, w, arguments, of_tracer=True)
+        if outputs is not None:
+            return outputs
+    return layer(x, w, **arguments)
+
+
+def call_operator(
+    layer: Layer,
+    x: Tensor,
+    w: Tensor,
+    arguments: Mapping[str, Any],
+    of_tracer: bool = False,
+) -> Any:
     """Run a call as an operator; None where its graph is to have two kernels.
 
     Dynamo traces this, so it is plain, and looks at no sizes but those of a parameter.
+
+    Args:
+        layer: The layer.
+        x: The left factor.
+        w: The right one.
+        arguments: Operands and options.
+        of_tracer: Whether the tensors are those of a tracer that stand for plain ones.
     """
     if _exports() or is_distributed(x):
         return None
@@ -119,14 +146,18 @@ def call_operator(layer: Layer, x: Tensor, w: Tensor, arguments: Mapping[str, An
         if key not in epilogue.slots and key not in ("dtype", "out", "training", "generator"):
             return None
     for one in (x, w, *tensors):
-        if type(one) is not Tensor and type(one) is not torch.nn.Parameter:
+        if not of_tracer and type(one) is not Tensor and type(one) is not torch.nn.Parameter:
             return None
     dtype = factor_dtype(x)
     if dtype not in HALVES or factor_dtype(w) != dtype:
         return None
     writes = len(epilogue.outputs) - 1
     # The sizes of a parameter are never dynamic.
-    n, k = w.shape if type(w) is torch.nn.Parameter and w.dim() == 2 else (None, None)
+    n, k = None, None
+    if w.dim() == 2 and (of_tracer or type(w) is torch.nn.Parameter):
+        n, k = w.shape
+    if of_tracer and not (type(n) is int and type(k) is int):
+        n, k = None, None
     if not _may_be_one(epilogue.text, dtype, x.device, reads, writes, draws, n, k):
         return None
     if layer.alone(x, w, dict(arguments)):
