@@ -140,14 +140,14 @@ class ProductProblem:
         return clock.queue_seconds if self._draws else clock.graph_seconds
 
     def _call(self, given: Mapping[str, Any]) -> object:
-        operands = {name: one for name, one in given.items() if name not in self.op.inputs}
+        operands = {name: one for name, one in given.items() if name not in ("x", "w")}
         return self.op(given["x"], self.op.turned(given["w"]), **operands, **self._options)
 
     def _check_vehicle(self, config: ProductConfig) -> None:
         ran = last_schedule()
         if (ran if ran in VEHICLES else VEHICLES[0]) != config.vehicle:
             given = self._sets[0]
-            operands = {name: one for name, one in given.items() if name not in self.op.inputs}
+            operands = {name: one for name, one in given.items() if name not in ("x", "w")}
             w = self.op.turned(given["w"])
             why = self.op.vehicle(given["x"], w, {**operands, **self._options}).why
             raise UnsupportedError(
