@@ -14,10 +14,12 @@ import torch
 import fusedops as fo
 from fusedops import _runtime
 from fusedops.bind.bind import bind
+from fusedops.bind.geometry import place
 from fusedops.flagship import ADD_NORM, ATTENTION
 from fusedops.generate.target import Target
 from fusedops.run.forward import describe
 from fusedops.run.gradient import Gradient, described
+from fusedops.run.reading import Hints, Reading, readings
 from fusedops.schedule import backward, forward
 from fusedops.schedule.forward_tile import Row
 
@@ -67,6 +69,23 @@ def test_a_new_length_is_planned_in_few_calls(make):
     finally:
         gc.enable()
     assert sum(one.callcount for one in profile.getstats()) <= MOST_CALLS[make.__name__]
+
+
+def test_readings_that_have_served_are_tried_first():
+    """And then those of a rank that has served: kernels of other ranks are seldom loaded."""
+    hints, bound = Hints(), bind(fo.Softmax(), meta(4, 8), {}, {})
+    rows = place((4, 8), (1,), [((4, 8), (8, 1))], [2])
+    alone = bind(fo.Softmax(load=[fo.Bias("b")]), meta(8), {"b": meta(8)}, {})
+    every = list(readings(alone, rows._replace(rows=1, sizes=(1,)), backward=True))
+    assert hints.first(every) == every
+    hints.note_usual(place((4, 2, 8), (2,), [((4, 2, 8), (8, 64, 1))], [2]))
+    ranks = [one.rank for one in hints.first(every)]
+    assert ranks[: ranks.count(2)] == [2] * ranks.count(2)
+    served = Reading(rank=3, vectors=True)
+    hints.note(bound, served)
+    assert hints.first(every)[0] == served
+    assert sorted(hints.first(every)) == sorted(every)
+    assert hints.of(bound) == served
 
 
 def test_a_plan_keeps_no_objects_of_its_making():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -178,8 +178,11 @@ def _read(bound: Bound, target: Target, hints: Hints | None) -> ForwardInfo:
             return other
     own = describe(bound, target)
     if own.variant.loaded:
+        if hints is not None:
+            hints.note_usual(own.geometry)
         return own
-    for reading in readings(bound, own.geometry):
+    others: Iterable[Reading] = readings(bound, own.geometry)
+    for reading in others if hints is None else hints.first(others):
         other = describe(bound, target, reading)
         if other.variant.loaded:
             if hints is not None:

@@ -164,8 +164,9 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
             if other.adds_as(own) and other.generate().variants[0].loaded:
                 return other
         if own.generate().variants[0].loaded:
+            self._hints.note_usual(own.geometry)
             return own
-        for reading in readings(bound, own.geometry, backward=True):
+        for reading in self._hints.first(readings(bound, own.geometry, backward=True)):
             other = read(reading)
             if other.adds_as(own) and other.generate().variants[0].loaded:
                 self._hints.note(bound, reading)

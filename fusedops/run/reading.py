@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
@@ -59,7 +59,7 @@ EXACT = Reading(rank=1)
 
 
 class Hints:
-    """Which reading of a call was loaded, by which sizes of x are 1: the one to look for first.
+    """Which readings of an op's calls were loaded: the ones to look for first.
 
     To describe a call by each of its readings takes several times as long as to launch it. That a
     reading is loaded does not depend on this, and any that is loaded has the same bits, so a hint
@@ -67,15 +67,27 @@ class Hints:
     """
 
     def __init__(self) -> None:
-        self._found: dict[tuple[bool, ...], Reading] = {}
+        self._found: dict[tuple[bool, ...], Reading] = {}  # by which sizes of x are 1
+        self._served: dict[Reading, None] = {}
+        self._ranks: set[int] = set()
 
     def of(self, bound: Bound) -> Reading | None:
         """The reading by which a call with an x like this one was served last, if not the usual."""
-        return self._found.get(tuple(size == 1 for size in bound.x.shape))
+        return self._found.get(tuple([size == 1 for size in bound.x.shape]))
 
     def note(self, bound: Bound, reading: Reading) -> None:
         """Remember the reading that serves a call."""
-        self._found[tuple(size == 1 for size in bound.x.shape)] = reading
+        self._found[tuple([size == 1 for size in bound.x.shape])] = reading
+        self._served[reading] = None
+
+    def note_usual(self, geometry: Geometry) -> None:
+        """Remember that the usual reading serves a call with this geometry."""
+        self._ranks.add(len(geometry.sizes))
+
+    def first(self, all_readings: Iterable[Reading]) -> list[Reading]:
+        """The same readings, those first that have served another call, then those of its rank."""
+        ranks = self._ranks.union([one.rank for one in list(self._served)])
+        return sorted(all_readings, key=lambda one: (one not in self._served, one.rank not in ranks))
 
 
 def rank_of(bound: Bound, sizes: Sequence[int]) -> int:
