@@ -40,7 +40,7 @@ from fusedops.run.backward_schedule import (
     sums_schedule,
     without_prefetch_across_rows,
 )
-from fusedops.run.gradient_targets import GradientTargets
+from fusedops.run.gradient_targets import GradientTargets, Partial
 from fusedops.run.kernel_members import declared, scheduled
 from fusedops.run.operand_gradients import Occurrence, gradient_like
 from fusedops.run.reading import USUAL, Reading, as_read, is_shared, padded, rank_of
@@ -142,19 +142,6 @@ class Backward:
                 inputs[name] = part_of(value, patch, shared)
         return inputs
 
-    def partial(self, share: Sharing) -> bool:
-        """Whether a sum is left in partial sums, one for each slice of the rows that share it.
-
-        A `split` kernel leaves partial sums of every sum over all rows, however few rows there are.
-        Where neighbouring columns share an element, every row leaves some. So does a sum over all
-        rows of an operand that has none, since even one row needs no kernel of its own then.
-        """
-        if share.kind == "channel" or share.of_all:
-            return True
-        if self.split and share.group == self.geometry.rows > 1:
-            return True
-        return share.group > self.slices.rows
-
     def adds_as(self, other: Backward) -> bool:
         """Whether this reading of a call adds up every sum over rows in the same order as another.
 
@@ -214,8 +201,9 @@ class Backward:
         summed = any(is_sum(share) for share in self.sharing.values())
         if tile is not None and summed:
             self.tile = without_prefetch_across_rows(tile)
+        partial = Partial(self.slices, geometry.rows, self.split)
         for one, share in self.sharing.items():
-            if share.outer < 0 and self.partial(share):
+            if share.outer < 0 and partial(share):
                 self.sharing[one] = share._replace(kind="apart")
         self.returned = len(self.outputs)
         self.targets = GradientTargets(
@@ -226,7 +214,7 @@ class Backward:
             self.sharing,
             self.views,
             self.outputs,
-            self.partial,
+            partial,
             self.few,
         )
 

@@ -194,7 +194,7 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
             given: The other tensors and numbers of the backward call, by keyword.
             options: The options of the backward call, by name.
             target: The target to generate for; that of dy's device by default.
-            split: Whether every sum over all rows is left in partial sums (`Backward.partial`).
+            split: Whether every sum over all rows is left in partial sums (`gradient_targets.Partial`).
             reading: How the call is read where its shapes leave that open.
 
         Raises:

@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,6 +21,32 @@ from fusedops.schedule import Schedule
 from fusedops.schedule.row_partition import Sharing, Slices, piece_columns
 
 
+class Partial(NamedTuple):
+    """Says which sums are left in partial sums, one for each slice of the rows that share them.
+
+    A `split` kernel leaves partial sums of every sum over all rows, however few rows there are.
+    Where neighbouring columns share an element, every row leaves some. So does a sum over all
+    rows of an operand that has none, since even one row needs no kernel of its own then.
+
+    Attributes:
+        slices: The row partition.
+        rows: The number of rows of the call.
+        split: Whether the kernel is split.
+    """
+
+    slices: Slices
+    rows: int
+    split: bool
+
+    def __call__(self, share: Sharing) -> bool:
+        """Whether a sum with this sharing is left in partial sums."""
+        if share.kind == "channel" or share.of_all:
+            return True
+        if self.split and share.group == self.rows > 1:
+            return True
+        return share.group > self.slices.rows
+
+
 class GradientTargets:
     """The members of a backward kernel's argument that receive the gradients of operands.
 
@@ -32,7 +58,7 @@ class GradientTargets:
         sharing: How rows and columns share each operand.
         views: The tensors of the kernel; those of gradients by `Occurrence`.
         outputs: Dtype and shape of each tensor that the call allocates; workspaces are appended.
-        partial: Whether such a sum is left in partial sums.
+        partial: Says which sums are left in partial sums.
         few: Whether one block has all rows, and a sum over them is not in parts.
 
     Attributes:
@@ -53,7 +79,7 @@ class GradientTargets:
         sharing: Mapping[Occurrence, Sharing],
         views: Mapping[Any, View],
         outputs: list[tuple[torch.dtype, Sequence[int]]],
-        partial: Callable[[Sharing], bool],
+        partial: Partial,
         few: bool = False,
     ) -> None:
         self.bound = bound
