@@ -31,6 +31,7 @@ from fusedops.run.placing import (
     row_numbers,
     views_of,
 )
+from fusedops.run.outline import outline_of
 from fusedops.run.reading import padded, rank_of
 
 __all__ = ["ARCH", "WIDTH", "InOrder", "describe", "factors_of", "in_order", "kernel_of"]
@@ -150,7 +151,7 @@ def in_order(bound: Bound, parts: Sequence[Part]) -> InOrder | None:
     geometry = placed(bound, parts, drawn, in_order=True)
     if None in geometry.placed:
         return None
-    geometry = padded(geometry, rank_of(bound, geometry.sizes))
+    geometry = padded(geometry, rank_of(outline_of(bound).broadcasts, geometry.sizes))
     return InOrder(bound, geometry, geometry.placed, drawn)
 
 

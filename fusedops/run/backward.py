@@ -43,7 +43,8 @@ from fusedops.run.backward_schedule import (
 from fusedops.run.gradient_targets import GradientTargets, Partial
 from fusedops.run.kernel_members import declared, scheduled
 from fusedops.run.operand_gradients import Occurrence, gradient_like
-from fusedops.run.reading import USUAL, Reading, as_read, is_shared, padded, rank_of
+from fusedops.run.outline import Outline, outline_of
+from fusedops.run.reading import USUAL, Reading, as_read, padded, rank_of
 from fusedops.run.saved_tensors import RESULT, joining_name, saved_name
 from fusedops.run.second_stage import second_stage
 from fusedops.schedule import Schedule
@@ -88,7 +89,8 @@ class Backward:
         self.outputs: list[tuple[torch.dtype, Sequence[int]]] = []
         self.of_statistics = {joining_name(n) for n in self.op.joining if n in self.op.statistics}
         self.parts_at: Sequence[int] = ()
-        inputs = self._inputs(dy)
+        outline = outline_of(bound)
+        inputs = self._inputs(dy, outline)
         results = self._results()
         shape = tuple(bound.x.shape)
         whole = Part(shape, contiguous(shape), bound.compute, (0, 0), 16)
@@ -100,7 +102,7 @@ class Backward:
         summed = [rank + i for i, key in enumerate(results) if isinstance(key, Occurrence)]
         self.drawn = placing.row_numbers(bound)
         geometry = placing.placed(bound, list(parts.values()), self.drawn, summed)
-        self.geometry = padded(geometry, reading.rank or rank_of(bound, geometry.sizes))
+        self.geometry = padded(geometry, reading.rank or rank_of(outline.broadcasts, geometry.sizes))
         places = self.geometry.placed[: len(parts)]
         self.apart = None in places
         if self.apart:
@@ -120,7 +122,7 @@ class Backward:
         self.views: dict[Any, View] = views
         self._cut()
 
-    def _inputs(self, dy: Tensor) -> dict[Any, Part]:
+    def _inputs(self, dy: Tensor, outline: Outline) -> dict[Any, Part]:
         """The tensors that the kernel reads, by keyword; the gradient of y is ("upstream",)."""
         bound = self.bound
         inputs: dict[Any, Part] = {("upstream",): part_of(dy, (_runtime.POINTER, 0))}
@@ -138,7 +140,7 @@ class Backward:
             else:
                 if name in bound.tables:
                     value = seen(value, self.op.tables[name], bound.x.dim()).first
-                shared = name in self.op.slots and is_shared(bound, name, value, self.reading)
+                shared = name in outline.shared[self.reading.vectors]
                 inputs[name] = part_of(value, patch, shared)
         return inputs
 

@@ -8,7 +8,6 @@ argument's members, so a new shape of a known pattern finds that kernel and buil
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -31,6 +30,7 @@ from fusedops.run.contiguous import run_on_copies
 from fusedops.run.fallback_arch import serve
 from fusedops.run.forward_info import ForwardInfo
 from fusedops.run.kernel_members import forward_members
+from fusedops.run.outline import outline_of
 from fusedops.run.placing import (
     columns_apart,
     parts_of,
@@ -46,7 +46,6 @@ from fusedops.run.runnable import Runnable
 from fusedops.schedule import Schedule, override
 from fusedops.schedule import forward as schedule
 from fusedops.schedule.independent import choose_map
-from fusedops.schedule.traffic import traffic_of
 
 if TYPE_CHECKING:
     from fusedops.run.observer import Observer
@@ -205,9 +204,10 @@ def describe(
     op, x = bound.op, bound.x
     target = target or Target.of(x.device)
     inputs, outputs = parts_of(bound, reading)
+    outline = outline_of(bound)
     drawn = row_numbers(bound)
     geometry = placed(bound, [*inputs.values(), *outputs.values()], drawn)
-    geometry = padded(geometry, reading.rank or rank_of(bound, geometry.sizes))
+    geometry = padded(geometry, reading.rank or rank_of(outline.broadcasts, geometry.sizes))
     columns = max(geometry.columns, 1)
     tile, streams = None, "many"
     forced, gpu = override.current(), target.gpu
@@ -215,7 +215,7 @@ def describe(
         kind, width = schedule.choose_host(columns, forced.storage), 0
     else:
         check_columns(op.name, columns)
-        streams = traffic_of(bound).streams
+        streams = outline.traffic.streams
         row = schedule.Row(
             columns=columns,
             element_bytes=x.element_size(),
@@ -291,7 +291,7 @@ def _staged(
 ) -> Schedule:
     assert isinstance(x, View)
     if x.placed[1:] != (1, 1) or y.placed[1:] != (1, 1):  # columns apart, or shared
-        return dataclasses.replace(tile, staged_bytes=0) if tile.staged_bytes else tile
+        return tile.replaced(staged_bytes=0) if tile.staged_bytes else tile
     sizes = (bound.x.element_size(), bound.output_dtype("y").itemsize)
     own = min(size * min(tile.width, 16 // size) for size in sizes)
     access = min(x.width * sizes[0], y.width * sizes[1])

@@ -8,6 +8,7 @@ their own. Each such pair is a `Gradient`, which has plans of its own.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -271,10 +272,12 @@ def _output(bound: Bound, name: str) -> Tensor:
 
 def _tensor(value: Any) -> Any:
     """A tensor without memory for a pair (dtype, shape); else the value."""
-    if isinstance(value, tuple):
-        dtype, shape = value
-        return torch.empty(shape, dtype=dtype, device="meta")
-    return value
+    return _unread(*value) if isinstance(value, tuple) else value
+
+
+@functools.lru_cache(maxsize=64)  # vectors of one length, and x of both passes, are several a call
+def _unread(dtype: torch.dtype, shape: torch.Size) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 def _resolved(value: Any) -> Any:

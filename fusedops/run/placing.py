@@ -30,7 +30,8 @@ from fusedops.generate.views import (
     widened,
 )
 from fusedops.run.contiguous import dense_cure
-from fusedops.run.reading import USUAL, Reading, is_shared
+from fusedops.run.outline import outline_of
+from fusedops.run.reading import USUAL, Reading
 
 __all__ = [
     "columns_apart",
@@ -50,11 +51,12 @@ DrawnRows: TypeAlias = "dict[tuple[int, ...], list[int]]"
 def parts_of(bound: Bound, reading: Reading = USUAL) -> tuple[dict[str, Part], dict[str, Part]]:
     """The tensors that the kernel reads and the tensors that it writes, each by name."""
     x, op, rank = bound.x, bound.op, bound.x.dim()
+    shared = outline_of(bound).shared[reading.vectors]
     inputs = {"x": part_of(x, (_runtime.POINTER, 0))}
     for name, value in bound.seen.items():
         if isinstance(value, Tensor):
             patch = (_runtime.POINTER, op.slots[name])
-            inputs[name] = part_of(value, patch, is_shared(bound, name, value, reading))
+            inputs[name] = part_of(value, patch, name in shared)
     outputs = {}
     for index, name in enumerate(bound.outputs):
         patch = (_runtime.OUTPUT, index)

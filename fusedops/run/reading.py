@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch import Tensor
 
 from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry, Placed
-from fusedops.bind.positions import read_positions
-from fusedops.bind.shared_draws import shared_dims
+from fusedops.run.outline import is_shared, outline_of
 from fusedops.run.operand_gradients import Occurrence, gradient_like, occurrences
 from fusedops.schedule.row_partition import Sharing
 from fusedops.schedule.traffic import without_rows
@@ -90,41 +89,20 @@ class Hints:
         return sorted(all_readings, key=lambda one: (one not in self._served, one.rank not in ranks))
 
 
-def rank_of(bound: Bound, sizes: Sequence[int]) -> int:
+def rank_of(broadcasts: bool, sizes: Sequence[int]) -> int:
     """The number of row dimensions that the kernel of a call is made for.
 
     Where rows share an operand in some dimension, that is two at least, whatever the sizes: calls
     of the same kind with more rows need as many.
 
     Args:
-        bound: The call.
+        broadcasts: Whether rows share an operand (`Outline.broadcasts`).
         sizes: The sizes of the row dimensions after merging.
     """
     least = len(sizes)
-    if least < 2 and _broadcasts(bound):
+    if least < 2 and broadcasts:
         least = 2
     return RANKS[bisect.bisect_left(RANKS, least)]
-
-
-def _broadcasts(bound: Bound) -> bool:
-    """Whether rows differ by their places, or some of them share operands or draws with rows."""
-    x, reduced = bound.x, bound.reduced
-    if bound.op.causal or {*read_positions(bound.op, x.dim())} - {*reduced}:
-        return True
-    shape = x.shape
-    for functor in bound.drawing:
-        if any(dim not in reduced for dim in shared_dims(functor, len(shape))):
-            return True
-    rows = [dim for dim, size in enumerate(shape) if size > 1 and dim not in reduced]
-    for value in bound.seen.values():
-        if not isinstance(value, Tensor) or (own := value.shape) == shape:
-            continue
-        lead = len(shape) - len(own)
-        if without_rows(value, x, reduced):
-            continue
-        if any(dim < lead or own[dim - lead] == 1 for dim in rows):
-            return True
-    return False
 
 
 def readings(bound: Bound, first: Geometry, backward: bool = False) -> Iterator[Reading]:
@@ -138,7 +116,7 @@ def readings(bound: Bound, first: Geometry, backward: bool = False) -> Iterator[
     sizes = first.sizes
     while len(sizes) > 1 and sizes[0] == 1:
         sizes = sizes[1:]
-    usual = rank_of(bound, sizes)
+    usual = rank_of(outline_of(bound).broadcasts, sizes)
     ranks = [
         usual,
         *(r for r in RANKS if r > usual),
@@ -184,18 +162,6 @@ def padded(geometry: Geometry, rank: int) -> Geometry:
     return Geometry(rows, columns, (1,) * padding + sizes, tuple(places), order)
 
 
-def is_shared(bound: Bound, name: str, value: Tensor, reading: Reading) -> bool:
-    """Whether all rows of a call read the same columns of an operand, however many there are."""
-    if not without_rows(value, bound.x, bound.reduced):
-        return False
-    if bound.x.dim() > len(bound.reduced):
-        return True
-    if not reading.vectors:
-        return False
-    saving = (functor for functor in (*bound.load, *bound.store) if functor.saves)
-    return not any(operand.name == name for functor in saving for operand in functor.operands())
-
-
 def as_read(bound: Bound, one: Occurrence, share: Sharing, reading: Reading) -> Sharing:
     """How elements of x share one of an operand that has a gradient, as a reading has it.
 
@@ -208,7 +174,7 @@ def as_read(bound: Bound, one: Occurrence, share: Sharing, reading: Reading) -> 
     value = gradient_like(bound, one)
     if one.side == "op" and share.kind != "apart":  # also where a row has one column
         share = share._replace(kind="row")
-    if share.kind in ("each", "column", "row") and is_shared(bound, one.name, value, reading):
+    if share.kind in ("each", "column", "row") and is_shared(bound, one.name, value, reading.vectors):
         return share._replace(kind="row" if share.kind == "row" else "column", of_all=True)
     if share.kind == "each" and reading.broadcast and may_broadcast(bound, value):
         return share._replace(kind="column")  # a sum over one row
