@@ -180,7 +180,7 @@ Placed(row_strides=(0, 1), column_stride=0, repeats=1))
 
     row_strides = zip(*[group.strides for group in groups], strict=True)
     placed = [
-        None if column is None else Placed(row, *column)
+        None if column is None else tuple.__new__(Placed, (row, *column))  # sooner than a call
         for row, column in zip(row_strides, along, strict=True)
     ]
     return Geometry(

@@ -17,7 +17,7 @@ from torch import Tensor
 from fusedops import _runtime
 from fusedops.bind.bind import KEPT, Bound
 from fusedops.bind.tables import seen
-from fusedops.bind.whole import first_query, first_rows
+from fusedops.bind.whole import first_rows
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member, Members
 from fusedops.generate.target import Target
@@ -87,7 +87,6 @@ class Backward:
         self.slots = gradient.numbers
         self.given = given
         self.outputs: list[tuple[torch.dtype, Sequence[int]]] = []
-        self.of_statistics = {joining_name(n) for n in self.op.joining if n in self.op.statistics}
         self.parts_at: Sequence[int] = ()
         outline = outline_of(bound)
         inputs = self._inputs(dy, outline)
@@ -135,7 +134,7 @@ class Backward:
             if name == KEPT:
                 shape = bound.output_shape(KEPT)
                 inputs[name] = kept_part(shape, value.dtype, patch, bound.reduced)
-            elif name in self.of_statistics:
+            elif name in self.gradient.of_statistics:
                 inputs[name] = widened(part_of(value, patch), bound.reduced)
             else:
                 if name in bound.tables:
@@ -171,7 +170,7 @@ class Backward:
         meant += [(one, gradient_like(self.bound, one)) for one in self.gradient.occurrences]
         names = self.gradient.names
         for name, (key, tensor) in zip(names, meant, strict=True):
-            dtype = self.bound.compute if names.count(name) > 1 else tensor.dtype
+            dtype = self.bound.compute if name in self.gradient.twice else tensor.dtype
             patch = (_runtime.OUTPUT, len(self.outputs))
             shape = tuple(tensor.shape)
             results[key] = Part(shape, contiguous(shape), dtype, patch, 16)
@@ -300,7 +299,7 @@ class Backward:
             sizes=geometry.sizes,
             columns=geometry.columns,
             queries=placing.queries(bound),
-            first_query=first_query(bound.whole, placing.rows_of(bound)),
+            first_query=placing.first_query(bound),
             operands=operands,
             outputs={n: views[saved_name(n)] for n in op.saves if saved_name(n) in views},
             maps=placing.row_maps(bound, self.maps, self.drawn),

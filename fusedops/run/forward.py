@@ -18,7 +18,7 @@ from torch import Tensor
 from fusedops import _runtime
 from fusedops.bind.bind import KEPT, Bound
 from fusedops.bind.operands import FLOATING
-from fusedops.bind.whole import first_query, first_rows
+from fusedops.bind.whole import first_rows
 from fusedops.errors import UnsupportedError
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.target import Target
@@ -33,12 +33,12 @@ from fusedops.run.kernel_members import forward_members
 from fusedops.run.outline import outline_of
 from fusedops.run.placing import (
     columns_apart,
+    first_query,
     parts_of,
     placed,
     queries,
     row_maps,
     row_numbers,
-    rows_of,
     views_of,
 )
 from fusedops.run.reading import USUAL, Hints, Reading, padded, rank_of, readings
@@ -242,7 +242,7 @@ def describe(
         sizes=geometry.sizes,
         columns=geometry.columns,
         queries=queries(bound),
-        first_query=first_query(bound.whole, rows_of(bound)),
+        first_query=first_query(bound),
         operands=operands,
         outputs=views,
         maps=row_maps(bound, places, drawn),

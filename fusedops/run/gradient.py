@@ -27,6 +27,7 @@ from fusedops.bind.whole import check_part_of
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Role
 from fusedops.generate.target import Target
+from fusedops.generate.views import contiguous
 from fusedops.run.backward import Backward
 from fusedops.run.fallback_arch import serve
 from fusedops.run.reading import USUAL, Hints, Reading, readings
@@ -57,6 +58,10 @@ _FLAGS = {
     Role.PROBABILITY: _runtime.SLOT_PROBABILITY | _runtime.SLOT_NUMBER,
     Role.ROW: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
 }
+
+
+#: Where tensors have no memory; to make a device of its name takes a call of its own each time.
+_NO_MEMORY = torch.device("meta")
 
 
 class Gradient(_runtime.Dispatcher, WantedGradients):
@@ -211,7 +216,7 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         A tensor that is not read has no memory here. Shapes are checked again, since a hook on
         saved tensors may have changed them.
         """
-        op, operands = self.op.given({one.name: given[one.name] for one in self.op.operands})
+        op, operands = self.op.given({name: given[name] for name in self.op.slots})
         x = _tensor(given["x"])
         for operand in op.operands:
             name = operand.name
@@ -277,7 +282,7 @@ def _tensor(value: Any) -> Any:
 
 @functools.lru_cache(maxsize=64)  # vectors of one length, and x of both passes, are several a call
 def _unread(dtype: torch.dtype, shape: torch.Size) -> Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
+    return torch.empty_strided(shape, contiguous(shape), dtype=dtype, device=_NO_MEMORY)
 
 
 def _resolved(value: Any) -> Any:

@@ -17,6 +17,7 @@ from fusedops.bind.bind import KEPT, Bound
 from fusedops.bind.geometry import Geometry, Placed, Strided, Virtual, place
 from fusedops.bind.positions import row_positions
 from fusedops.bind.shared_draws import drawn_rows
+from fusedops.bind.whole import first_query as number_of_first
 from fusedops.errors import UnsupportedError
 from fusedops.generate.arguments import RowMaps
 from fusedops.generate.views import (
@@ -35,6 +36,7 @@ from fusedops.run.reading import USUAL, Reading
 
 __all__ = [
     "columns_apart",
+    "first_query",
     "parts_of",
     "placed",
     "queries",
@@ -148,9 +150,16 @@ def rows_of(bound: Bound) -> list[int]:
 
 
 def queries(bound: Bound) -> int:
-    """The number of queries, for masks that are made from indices."""
+    """The number of queries, for masks that are made from indices; 1 where there are none."""
+    if not bound.op.causal:
+        return 1
     rows = rows_of(bound)
     return bound.counted[rows[-1]] if rows else 1
+
+
+def first_query(bound: Bound) -> int:
+    """The number of x's first query."""
+    return 0 if bound.whole is None else number_of_first(bound.whole, rows_of(bound))
 
 
 def row_numbers(bound: Bound) -> DrawnRows:

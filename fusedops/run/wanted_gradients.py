@@ -29,6 +29,8 @@ class WantedGradients:
         possible: Each use of an operand by a functor that can have a gradient.
         names: The name that each result is the gradient of; a name is there twice if two functors
             use it.
+        twice: Those names that are there twice.
+        of_statistics: The keywords of the gradients of row statistics.
         places: The index among the results of x's gradient, then of each operand's in the order of
             `op.slots`; None where there is none.
         numbers: The slot number of each keyword of a backward call, counted from 1.
@@ -48,6 +50,8 @@ class WantedGradients:
         self.occurrences = occurrences(op, wanted)
         self.possible = occurrences(op, op.slots)
         self.names = ["x"] * ("x" in wanted) + [one.name for one in self.occurrences]
+        self.twice = {name for name in self.names if self.names.count(name) > 1}
+        self.of_statistics = {joining_name(n) for n in op.joining if n in op.statistics}
         at = {name: place for place, name in enumerate(self.names)}
         self.places = [at.get(name) for name in ("x", *op.slots)]
         keywords = [KEPT, "x", *op.slots]
