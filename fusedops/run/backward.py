@@ -34,13 +34,14 @@ from fusedops.generate.views import (
     widened,
 )
 from fusedops.run import forward, placing
+from fusedops.run.backward_form import first_kernel
 from fusedops.run.backward_schedule import (
     backward_schedule,
     in_one_block,
     sums_schedule,
     without_prefetch_across_rows,
 )
-from fusedops.run.gradient_targets import GradientTargets, Partial
+from fusedops.run.gradient_targets import GradientTargets, is_partial
 from fusedops.run.kernel_members import declared, scheduled
 from fusedops.run.operand_gradients import Occurrence, gradient_like
 from fusedops.run.outline import Outline, outline_of
@@ -202,10 +203,15 @@ class Backward:
         summed = any(is_sum(share) for share in self.sharing.values())
         if tile is not None and summed:
             self.tile = without_prefetch_across_rows(tile)
-        partial = Partial(self.slices, geometry.rows, self.split)
+        partial = {}
         for one, share in self.sharing.items():
-            if share.outer < 0 and partial(share):
+            if share.kind == "apart":
+                partial[one] = False
+                continue
+            partial[one] = is_partial(share, self.slices, geometry.rows, self.split)
+            if share.outer < 0 and partial[one]:
                 self.sharing[one] = share._replace(kind="apart")
+                partial[one] = False
         self.returned = len(self.outputs)
         self.targets = GradientTargets(
             self.bound,
@@ -222,7 +228,7 @@ class Backward:
     def generate(self) -> Backward:
         """Generate the kernel, and a second one if slices of the rows share a gradient."""
         if not self.apart:
-            self.first = self._kernel()
+            self.first = first_kernel(self)
             self.second = self._sums()
         return self
 
@@ -281,8 +287,8 @@ class Backward:
             returned=self.returned,
         )
 
-    def _kernel(self) -> tuple[Variant, bytes, list[tuple[int, int, int]]]:
-        """Generate the first kernel: its variant, argument words and relocations."""
+    def members(self) -> tuple[Members, ArgumentWriter]:
+        """Generate the members of the first kernel's argument; and the writer of its words."""
         bound, geometry, op, gradient = self.bound, self.geometry, self.op, self.gradient
         operands: dict[str, View | Number] = {
             name: self.views[name] for name in ("x", *op.slots) if name in self.views
@@ -321,11 +327,14 @@ class Backward:
         members += scheduled(write, self.tile)
         write.constant(self.slices.rows, self.slices.span, self.slices.per_span)
         members.append(Member("Slices", "slices"))
-        variant = self._variant("gradient", self.kind, self.tile, members, write)
-        return variant, write.pack(), write.patches
+        return members, write
+
+    def variant(self, members: Members, words: int) -> Variant:
+        """The first kernel, by the members of its argument and the number of its words."""
+        return self._variant("gradient", self.kind, self.tile, members, words)
 
     def _variant(
-        self, entry: str, kind: str, tile: Schedule | None, members: Members, write: ArgumentWriter
+        self, entry: str, kind: str, tile: Schedule | None, members: Members, words: int
     ) -> Variant:
         bound = self.bound
         return Variant(
@@ -333,7 +342,7 @@ class Backward:
             schedule=kind,
             tile=tile,
             members=tuple(members),
-            words=len(write.words),
+            words=words,
             op=self.op.kernels,
             headers=tuple(self.op.headers(gradient=True)),
             load=bound.load,
@@ -363,5 +372,5 @@ class Backward:
         kind, tile = self.kind, None
         if self.tile is not None:
             kind, tile = "register", sums_schedule(stage.block, stage.wide)
-        variant = self._variant("sums", kind, tile, stage.members, stage.write)
+        variant = self._variant("sums", kind, tile, stage.members, len(stage.write.words))
         return variant, stage.write.pack(), stage.write.patches, stage.rows, stage.blocks

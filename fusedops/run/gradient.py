@@ -200,7 +200,7 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
             given: The other tensors and numbers of the backward call, by keyword.
             options: The options of the backward call, by name.
             target: The target to generate for; that of dy's device by default.
-            split: Whether every sum over all rows is left in partial sums (`gradient_targets.Partial`).
+            split: Whether every sum over all rows is left in partial sums (`gradient_targets.is_partial`).
             reading: How the call is read where its shapes leave that open.
 
         Raises:

@@ -7,7 +7,7 @@ This is the data of a `Gradient`, as a declaration is the data of an op; it cann
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fusedops.bind.bind import KEPT
 from fusedops.run.operand_gradients import occurrences
@@ -24,6 +24,7 @@ class WantedGradients:
         op: The declaration that is differentiated.
         wanted: The names whose gradients are wanted: operands, and "x" if its own is.
         joining: The names of the results besides y that have a gradient of their own.
+        forms: What its backward kernels have in common whatever the sizes (`backward_form`).
         needed: The saved tensors that the backward pass reads.
         occurrences: Each use of a wanted operand by a functor, LOAD before STORE.
         possible: Each use of an operand by a functor that can have a gradient.
@@ -46,6 +47,7 @@ class WantedGradients:
         self.op = op
         self.wanted = wanted
         self.joining = joining
+        self.forms: dict[tuple[object, ...], Any] = {}
         self.needed = needed(op, wanted, from_result)
         self.occurrences = occurrences(op, wanted)
         self.possible = occurrences(op, op.slots)

@@ -1,0 +1,210 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel of a backward pass whatever the sizes of a call: generated once, filled in for each.
+
+A form is all that types depend on. The walk that generates a kernel is made with symbols in the
+place of a call's numbers (`generate.recipe`), by the same code that makes it with numbers: where
+that code has to know one, as it does for a mask made from indices, the call has no form.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fusedops.bind.geometry import Placed
+from fusedops.generate.arguments import MANY_ROWS
+from fusedops.generate.recipe import Recipe, Symbol, known
+from fusedops.run.gradient_targets import GradientTargets
+from fusedops.run.operand_gradients import Occurrence
+from fusedops.schedule import Schedule
+from fusedops.schedule.row_partition import Slices
+
+if TYPE_CHECKING:
+    from fusedops.generate.members import Member
+    from fusedops.generate.variant import Variant
+    from fusedops.run.backward import Backward
+
+__all__ = ["first_kernel"]
+
+#: A kernel of a call: its variant, argument words and relocations.
+First = tuple["Variant", bytes, list[tuple[int, int, int]]]
+
+#: The most forms that a set of wanted gradients remembers.
+MOST = 1024
+
+
+class Form(NamedTuple):
+    """A generated kernel with the numbers of its calls left open.
+
+    Attributes:
+        members: The members of its argument.
+        words: The number of its words.
+        recipe: Its words.
+        patches: The relocations of that.
+        outputs: Dtype and shape of each workspace.
+        parts_of: As in `GradientTargets`.
+        in_shared: Likewise.
+    """
+
+    members: tuple[Member, ...]
+    words: int
+    recipe: Recipe
+    patches: list[tuple[int, int, int]]
+    outputs: list[tuple[torch.dtype, tuple[Any, ...]]]
+    parts_of: dict[Occurrence, tuple[tuple[int, int], Any]]
+    in_shared: int
+
+
+def first_kernel(call: Backward) -> First:
+    """The first kernel of a backward call, whose targets are told what workspaces it has."""
+    form = None if (key := _key(call)) is None else _known(call, key)
+    if form is None:
+        members, write = call.members()
+        variant = call.variant(members, len(write.words))
+        return variant, write.pack(), write.patches
+    numbers = [*_numbers(call)]
+    for dtype, shape in form.outputs:
+        call.outputs.append((dtype, tuple([known(size, numbers) for size in shape])))
+    for one, (patch, parts) in form.parts_of.items():
+        call.targets.parts_of[one] = patch, known(parts, numbers)
+    call.targets.in_shared = form.in_shared
+    return call.variant(form.members, form.words), form.recipe.fill(numbers), form.patches
+
+
+def _known(call: Backward, key: tuple[object, ...]) -> Form | None:
+    """The form of a call; None where a functor has to know a number, or if it is the first such.
+
+    A kernel that turns out not to be loaded is seldom described again: forms are made for those
+    that are.
+    """
+    forms: dict[tuple[object, ...], Form | str] = call.gradient.forms
+    form = forms.get(key)
+    if form is None:
+        if len(forms) >= MOST:
+            forms.clear()
+        forms[key] = "met"
+    elif form == "met":
+        form = "none"
+        with contextlib.suppress(TypeError):  # of a symbol that was not only moved
+            form = _form(call)
+        forms[key] = form
+    return form if isinstance(form, Form) else None
+
+
+def _key(call: Backward) -> tuple[object, ...] | None:
+    """All that the kernel of a call depends on but numbers, or None if it depends on those too."""
+    bound, geometry, tile, op = call.bound, call.geometry, call.tile, call.op
+    if tile is None or tile.chunks > 1 or geometry.rows >= MANY_ROWS or bound.op is not op:
+        return None
+    if bound.whole is not None or bound.tables or op.causal or op.positions:
+        return None
+    views = []
+    for view in call.views.values():
+        storage, (_, step, repeats), width, patch, shared = view
+        if repeats != 1 or not 0 <= step <= 1:
+            return None
+        views.append((storage, step, width, patch, shared))
+    shares = []
+    for share, partial in zip(call.sharing.values(), call.targets.partial.values(), strict=True):
+        if share.kind in ("apart", "channel"):
+            return None
+        shares.append((share.kind, share.of_all, partial))
+    return (
+        _of_tile(tile),
+        len(geometry.sizes),
+        call.targets.numbers.pack,
+        call.few,
+        bound.x.dtype,
+        bound.compute,
+        bound.x.dim(),
+        bound.reduced,
+        isinstance(bound.generator, Tensor),
+        tuple(bound.dropout_slots.items()),
+        tuple([type(value) for value in bound.operands.values()]),
+        tuple(views),
+        tuple(shares),
+    )
+
+
+def _of_tile(tile: Schedule) -> tuple[object, ...]:
+    """All of a schedule that members depend on, of one that has a row in a block."""
+    launch = tile.launch
+    return (launch.sum_storage, tile.width, launch.prefetch == "never")
+
+
+def _numbers(call: Backward) -> Iterator[int]:
+    """The numbers of a call, in the order in which `_with_symbols` leaves them open."""
+    geometry = call.geometry
+    yield geometry.rows
+    yield geometry.columns
+    yield from geometry.sizes
+    assert call.tile is not None  # `_key` is None for a CPU
+    yield call.tile.launch.prefetch_distance
+    yield call.targets.numbers.blocks
+    yield call.targets.numbers.of_one
+    yield from call.slices
+    for share in call.sharing.values():
+        yield share.group
+    for view in call.views.values():
+        yield from view.placed.row_strides
+    for place in call.maps:
+        if place is not None:
+            yield from place.row_strides
+
+
+def _with_symbols(call: Backward) -> Backward:
+    """The call with a symbol in the place of each of its numbers."""
+    new: Iterator[Any] = map(Symbol, itertools.count())
+    geometry = call.geometry
+    made = copy.copy(call)
+    made.geometry = geometry._replace(
+        rows=next(new), columns=next(new), sizes=tuple([next(new) for _ in geometry.sizes])
+    )
+    assert call.tile is not None
+    launch = call.tile.launch._replace(prefetch_distance=next(new))
+    made.tile = dataclasses.replace(call.tile, launch=launch)
+    numbers = call.targets.numbers._replace(blocks=next(new), of_one=next(new))
+    made.slices = Slices(*[next(new) for _ in call.slices])
+    made.sharing = {k: share._replace(group=next(new)) for k, share in call.sharing.items()}
+
+    def opened(place: Placed) -> Placed:
+        return place._replace(row_strides=tuple([next(new) for _ in place.row_strides]))
+
+    made.views = {k: view._replace(placed=opened(view.placed)) for k, view in call.views.items()}
+    made.maps = tuple([None if place is None else opened(place) for place in call.maps])
+    made.outputs = call.outputs.copy()
+    made.targets = GradientTargets(
+        made.bound,
+        made.geometry,
+        made.tile,
+        made.slices,
+        made.sharing,
+        made.views,
+        made.outputs,
+        call.targets.partial,
+        call.few,
+        numbers,
+    )
+    return made
+
+
+def _form(call: Backward) -> Form:
+    made = _with_symbols(call)
+    members, write = made.members()
+    return Form(
+        tuple(members),
+        len(write.words),
+        write.recipe(),
+        write.patches,
+        [(dtype, tuple(shape)) for dtype, shape in made.outputs[len(call.outputs) :]],
+        made.targets.parts_of,
+        made.targets.in_shared,
+    )
