@@ -16,25 +16,15 @@ from torch import Tensor
 
 from fusedops import _runtime
 from fusedops.bind.bind import KEPT, Bound
-from fusedops.bind.tables import seen
 from fusedops.bind.whole import first_rows
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member, Members
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
-from fusedops.generate.views import (
-    Number,
-    Part,
-    View,
-    contiguous,
-    kept_part,
-    kept_view,
-    part_of,
-    view_of,
-    widened,
-)
+from fusedops.generate.views import Number, View, kept_view, view_of
 from fusedops.run import forward, placing
 from fusedops.run.backward_form import first_kernel
+from fusedops.run.backward_parts import parts_of, read_otherwise
 from fusedops.run.backward_schedule import (
     backward_schedule,
     in_one_block,
@@ -43,15 +33,14 @@ from fusedops.run.backward_schedule import (
 )
 from fusedops.run.gradient_targets import GradientTargets, is_partial
 from fusedops.run.kernel_members import declared, scheduled
-from fusedops.run.operand_gradients import Occurrence, gradient_like
-from fusedops.run.outline import Outline, outline_of
+from fusedops.run.outline import outline_of
 from fusedops.run.reading import USUAL, Reading, as_read, padded, rank_of
 from fusedops.run.saved_tensors import RESULT, joining_name, saved_name
 from fusedops.run.second_stage import second_stage
 from fusedops.schedule import Schedule
 from fusedops.schedule.backward import resident_rows
 from fusedops.schedule.forward import host_columns
-from fusedops.schedule.row_partition import Sharing, cut, cut_few, is_sum, sharing
+from fusedops.schedule.row_partition import cut, cut_few, is_sum, sharing
 
 if TYPE_CHECKING:
     from fusedops.run.wanted_gradients import WantedGradients
@@ -59,6 +48,8 @@ if TYPE_CHECKING:
 
 class Backward:
     """One backward call: its tensors placed, its schedule chosen, and, by `generate`, its kernels.
+
+    `like` is the same call read otherwise, if it has been placed before.
 
     Attributes:
         apart: Whether some tensor's reduced dimensions do not merge, so that no kernel can be made;
@@ -78,6 +69,7 @@ class Backward:
         target: Target,
         split: bool = False,
         reading: Reading = USUAL,
+        like: Backward | None = None,
     ) -> None:
         self.gradient = gradient
         self.split = split
@@ -86,23 +78,17 @@ class Backward:
         self.op = gradient.op
         self.target = target
         self.slots = gradient.numbers
-        self.given = given
-        self.outputs: list[tuple[torch.dtype, Sequence[int]]] = []
         self.parts_at: Sequence[int] = ()
         outline = outline_of(bound)
-        inputs = self._inputs(dy, outline)
-        results = self._results()
-        shape = tuple(bound.x.shape)
-        whole = Part(shape, contiguous(shape), bound.compute, (0, 0), 16)
-        parts = {**inputs, **results, ("whole",): whole}
-        if any(one.side == "op" for one in gradient.occurrences):
-            rows = tuple(1 if d in bound.reduced else size for d, size in enumerate(shape))
-            parts["rows",] = whole._replace(shape=rows, strides=contiguous(rows))
-        rank = len(inputs)
-        summed = [rank + i for i, key in enumerate(results) if isinstance(key, Occurrence)]
-        self.drawn = placing.row_numbers(bound)
-        geometry = placing.placed(bound, list(parts.values()), self.drawn, summed)
-        self.geometry = padded(geometry, reading.rank or rank_of(outline.broadcasts, geometry.sizes))
+        if like is None:
+            self.parts = parts_of(gradient, bound, dy, given, reading.vectors)
+        else:
+            self.parts = like.parts
+            if reading.vectors != like.reading.vectors:
+                self.parts = read_otherwise(like.parts, gradient, bound, dy, given, reading.vectors)
+        parts, outputs, merged, self.drawn = self.parts
+        self.outputs = list(outputs)
+        self.geometry = padded(merged, reading.rank or rank_of(outline.broadcasts, merged.sizes))
         places = self.geometry.placed[: len(parts)]
         self.apart = None in places
         if self.apart:
@@ -122,28 +108,6 @@ class Backward:
         self.views: dict[Any, View] = views
         self._cut()
 
-    def _inputs(self, dy: Tensor, outline: Outline) -> dict[Any, Part]:
-        """The tensors that the kernel reads, by keyword; the gradient of y is ("upstream",)."""
-        bound = self.bound
-        inputs: dict[Any, Part] = {("upstream",): part_of(dy, (_runtime.POINTER, 0))}
-        for name, value in self.given.items():
-            if not isinstance(value, Tensor) or not self._is_read(name):
-                continue
-            patch = (_runtime.POINTER, self.slots[name])
-            if name == KEPT and not self.op.kept:
-                continue
-            if name == KEPT:
-                shape = bound.output_shape(KEPT)
-                inputs[name] = kept_part(shape, value.dtype, patch, bound.reduced)
-            elif name in self.gradient.of_statistics:
-                inputs[name] = widened(part_of(value, patch), bound.reduced)
-            else:
-                if name in bound.tables:
-                    value = seen(value, self.op.tables[name], bound.x.dim()).first
-                shared = name in outline.shared[self.reading.vectors]
-                inputs[name] = part_of(value, patch, shared)
-        return inputs
-
     def adds_as(self, other: Backward) -> bool:
         """Whether this reading of a call adds up every sum over rows in the same order as another.
 
@@ -156,27 +120,6 @@ class Backward:
         tiles = (self.tile, other.tile)
         blocks = [0 if tile is None else tile.rows_per_block for tile in tiles]
         return self.slices == other.slices and blocks[0] == blocks[1]
-
-    def _is_read(self, name: str) -> bool:
-        if name == "x":
-            return self.gradient.needed.x
-        return name not in self.op.slots or name in self.gradient.needed.operands
-
-    def _results(self) -> dict[Any, Part]:
-        """The gradients as parts, in the shapes and dtypes of the tensors they belong to."""
-        results: dict[Any, Part] = {}
-        meant: list[tuple[Any, Tensor]] = []
-        if "x" in self.gradient.wanted:
-            meant.append((("to",), self.bound.x))
-        meant += [(one, gradient_like(self.bound, one)) for one in self.gradient.occurrences]
-        names = self.gradient.names
-        for name, (key, tensor) in zip(names, meant, strict=True):
-            dtype = self.bound.compute if name in self.gradient.twice else tensor.dtype
-            patch = (_runtime.OUTPUT, len(self.outputs))
-            shape = tuple(tensor.shape)
-            results[key] = Part(shape, contiguous(shape), dtype, patch, 16)
-            self.outputs.append((dtype, shape))
-        return results
 
     def _cut(self) -> None:
         """Cut the rows into slices, and choose where the gradients of operands are summed."""

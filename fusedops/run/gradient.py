@@ -159,12 +159,13 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         """
         bound = self._bound(dy, given, options)
 
-        def read(reading: Reading) -> Backward:
-            return Backward(self, bound, dy, given, target, reading=reading)
-
-        own = read(USUAL)
+        own = Backward(self, bound, dy, given, target)
         if own.apart:
             return own
+
+        def read(reading: Reading) -> Backward:
+            return Backward(self, bound, dy, given, target, reading=reading, like=own)
+
         if hint := self._hints.of(bound):
             other = read(hint)
             if other.adds_as(own) and other.generate().variants[0].loaded:
@@ -200,7 +201,7 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
             given: The other tensors and numbers of the backward call, by keyword.
             options: The options of the backward call, by name.
             target: The target to generate for; that of dy's device by default.
-            split: Whether every sum over all rows is left in partial sums (`gradient_targets.is_partial`).
+            split: Whether every sum over all rows is left in partial sums (`is_partial`).
             reading: How the call is read where its shapes leave that open.
 
         Raises:
