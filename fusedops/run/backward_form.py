@@ -13,24 +13,27 @@ import contextlib
 import copy
 import dataclasses
 import itertools
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from fusedops.bind.geometry import Placed
-from fusedops.generate.arguments import MANY_ROWS
+from fusedops.bind.geometry import Geometry, Placed
+from fusedops.generate.arguments import MANY_ROWS, ArgumentWriter
 from fusedops.generate.recipe import Recipe, Symbol, known
+from fusedops.generate.views import View
 from fusedops.run.gradient_targets import GradientTargets
 from fusedops.run.operand_gradients import Occurrence
 from fusedops.schedule import Schedule
-from fusedops.schedule.row_partition import Slices
+from fusedops.schedule.row_partition import Sharing, Slices
 
 if TYPE_CHECKING:
-    from fusedops.generate.members import Member
+    from fusedops.bind.bind import Bound
+    from fusedops.declare.declaration import Declaration
+    from fusedops.generate.members import Member, Members
     from fusedops.generate.variant import Variant
-    from fusedops.run.backward import Backward
+    from fusedops.run.wanted_gradients import WantedGradients
 
 __all__ = ["first_kernel"]
 
@@ -39,6 +42,26 @@ First = tuple["Variant", bytes, list[tuple[int, int, int]]]
 
 #: The most forms that a set of wanted gradients remembers.
 MOST = 1024
+
+
+class Call(Protocol):
+    """A backward call that is placed, scheduled and cut: `Backward`, where all of this is told."""
+
+    bound: Bound
+    op: Declaration
+    gradient: WantedGradients
+    tile: Schedule | None
+    few: bool
+    geometry: Geometry
+    slices: Slices
+    sharing: dict[Occurrence, Sharing]
+    views: dict[Any, View]
+    maps: tuple[Placed | None, ...]
+    outputs: list[tuple[torch.dtype, Sequence[int]]]
+    targets: GradientTargets
+
+    def members(self) -> tuple[Members, ArgumentWriter]: ...
+    def variant(self, members: Members, words: int) -> Variant: ...
 
 
 class Form(NamedTuple):
@@ -63,7 +86,7 @@ class Form(NamedTuple):
     in_shared: int
 
 
-def first_kernel(call: Backward) -> First:
+def first_kernel(call: Call) -> First:
     """The first kernel of a backward call, whose targets are told what workspaces it has."""
     form = None if (key := _key(call)) is None else _known(call, key)
     if form is None:
@@ -79,7 +102,7 @@ def first_kernel(call: Backward) -> First:
     return call.variant(form.members, form.words), form.recipe.fill(numbers), form.patches
 
 
-def _known(call: Backward, key: tuple[object, ...]) -> Form | None:
+def _known(call: Call, key: tuple[object, ...]) -> Form | None:
     """The form of a call; None where a functor has to know a number, or if it is the first such.
 
     A kernel that turns out not to be loaded is seldom described again: forms are made for those
@@ -99,7 +122,7 @@ def _known(call: Backward, key: tuple[object, ...]) -> Form | None:
     return form if isinstance(form, Form) else None
 
 
-def _key(call: Backward) -> tuple[object, ...] | None:
+def _key(call: Call) -> tuple[object, ...] | None:
     """All that the kernel of a call depends on but numbers, or None if it depends on those too."""
     bound, geometry, tile, op = call.bound, call.geometry, call.tile, call.op
     if tile is None or tile.chunks > 1 or geometry.rows >= MANY_ROWS or bound.op is not op:
@@ -140,7 +163,7 @@ def _of_tile(tile: Schedule) -> tuple[object, ...]:
     return (launch.sum_storage, tile.width, launch.prefetch == "never")
 
 
-def _numbers(call: Backward) -> Iterator[int]:
+def _numbers(call: Call) -> Iterator[int]:
     """The numbers of a call, in the order in which `_with_symbols` leaves them open."""
     geometry = call.geometry
     yield geometry.rows
@@ -160,7 +183,7 @@ def _numbers(call: Backward) -> Iterator[int]:
             yield from place.row_strides
 
 
-def _with_symbols(call: Backward) -> Backward:
+def _with_symbols(call: Call) -> Call:
     """The call with a symbol in the place of each of its numbers."""
     new: Iterator[Any] = map(Symbol, itertools.count())
     geometry = call.geometry
@@ -196,7 +219,7 @@ def _with_symbols(call: Backward) -> Backward:
     return made
 
 
-def _form(call: Backward) -> Form:
+def _form(call: Call) -> Form:
     made = _with_symbols(call)
     members, write = made.members()
     return Form(
