@@ -79,13 +79,14 @@ class Backward:
         self.target = target
         self.slots = gradient.numbers
         self.parts_at: Sequence[int] = ()
-        outline = outline_of(bound)
+        outline = self.outline = outline_of(bound)
+        shared = outline.shared[reading.vectors]
         if like is None:
-            self.parts = parts_of(gradient, bound, dy, given, reading.vectors)
+            self.parts = parts_of(gradient, bound, dy, given, shared)
         else:
             self.parts = like.parts
             if reading.vectors != like.reading.vectors:
-                self.parts = read_otherwise(like.parts, gradient, bound, dy, given, reading.vectors)
+                self.parts = read_otherwise(like.parts, gradient, bound, dy, given, shared)
         parts, outputs, merged, self.drawn = self.parts
         self.outputs = list(outputs)
         self.geometry = padded(merged, reading.rank or rank_of(outline.broadcasts, merged.sizes))
@@ -94,7 +95,9 @@ class Backward:
         if self.apart:
             return
         self.maps = self.geometry.placed[len(parts) :]
-        tile, self.kind = backward_schedule(bound, self.geometry, target, gradient, reading)
+        tile, self.kind = backward_schedule(
+            bound, outline, self.geometry, target, gradient, reading
+        )
         self.tile = tile
         self.width = width = 0 if tile is None else tile.width
         columns = max(self.geometry.columns, 1)
@@ -127,7 +130,7 @@ class Backward:
         self.sharing = {}
         for one in gradient.occurrences:
             share = sharing(self.views[one].placed, geometry.sizes, geometry.columns)
-            self.sharing[one] = as_read(self.bound, one, share, self.reading)
+            self.sharing[one] = as_read(self.bound, self.outline, one, share, self.reading)
         few = self._few()
         self.few = few is not None
         tile = self.tile = few or self.tile

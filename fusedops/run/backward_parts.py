@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,7 +17,6 @@ from fusedops.bind.tables import seen
 from fusedops.generate.views import Part, contiguous, kept_part, part_of, widened
 from fusedops.run import placing
 from fusedops.run.operand_gradients import Occurrence, gradient_like
-from fusedops.run.outline import outline_of
 
 if TYPE_CHECKING:
     from fusedops.run.wanted_gradients import WantedGradients
@@ -44,10 +43,17 @@ class Parts(NamedTuple):
 
 
 def parts_of(
-    gradient: WantedGradients, bound: Bound, dy: Tensor, given: Mapping[str, Any], vectors: bool
+    gradient: WantedGradients,
+    bound: Bound,
+    dy: Tensor,
+    given: Mapping[str, Any],
+    shared: Collection[str],
 ) -> Parts:
-    """The tensors of a backward call: dy, and by keyword those that it is given."""
-    inputs = _inputs(gradient, bound, dy, given, vectors)
+    """The tensors of a backward call: dy, and by keyword those that it is given.
+
+    `shared` are the names of the operands of which all rows read the same columns.
+    """
+    inputs = _inputs(gradient, bound, dy, given, shared)
     results, outputs = _results(gradient, bound)
     shape = tuple(bound.x.shape)
     whole = Part(shape, contiguous(shape), bound.compute, (0, 0), 16)
@@ -67,18 +73,21 @@ def read_otherwise(
     bound: Bound,
     dy: Tensor,
     given: Mapping[str, Any],
-    vectors: bool,
+    shared: Collection[str],
 ) -> Parts:
-    """The tensors of the same call in a reading with other `vectors`: they lie where they did."""
-    inputs = _inputs(gradient, bound, dy, given, vectors)
+    """The tensors of the same call in a reading in which others are shared: they lie as before."""
+    inputs = _inputs(gradient, bound, dy, given, shared)
     return parts._replace(parts={**parts.parts, **inputs})
 
 
 def _inputs(
-    gradient: WantedGradients, bound: Bound, dy: Tensor, given: Mapping[str, Any], vectors: bool
+    gradient: WantedGradients,
+    bound: Bound,
+    dy: Tensor,
+    given: Mapping[str, Any],
+    shared: Collection[str],
 ) -> dict[Any, Part]:
     op = gradient.op
-    shared = outline_of(bound).shared[vectors]
     inputs: dict[Any, Part] = {("upstream",): part_of(dy, (_runtime.POINTER, 0))}
     for name, value in given.items():
         if not isinstance(value, Tensor) or not _is_read(gradient, name):

@@ -16,7 +16,7 @@ from fusedops.bind.geometry import Geometry
 from fusedops.generate.target import Target
 from fusedops.run import forward, placing
 from fusedops.run.operand_gradients import Occurrence, gradient_like
-from fusedops.run.outline import is_shared, outline_of
+from fusedops.run.outline import Outline, is_shared
 from fusedops.run.reading import Reading, may_broadcast
 from fusedops.schedule import Schedule, override
 from fusedops.schedule.architectures import Gpu
@@ -52,6 +52,7 @@ ONE_SUM_ROWS = 1024
 
 def backward_schedule(
     bound: Bound,
+    outline: Outline,
     geometry: Geometry,
     target: Target,
     gradient: WantedGradients,
@@ -61,6 +62,7 @@ def backward_schedule(
 
     Args:
         bound: The forward call.
+        outline: The outline of that.
         geometry: The rows and columns of the backward call.
         target: The target that kernels are built for.
         gradient: The gradients that are wanted.
@@ -75,7 +77,6 @@ def backward_schedule(
     if target.gpu is None:
         return None, choose_host(columns, forced.storage)
     forward.check_columns(bound.op.name, columns)
-    outline = outline_of(bound)
     traffic = outline.traffic
     row = Row(
         columns=columns,

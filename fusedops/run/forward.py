@@ -203,8 +203,8 @@ def describe(
     """
     op, x = bound.op, bound.x
     target = target or Target.of(x.device)
-    inputs, outputs = parts_of(bound, reading)
     outline = outline_of(bound)
+    inputs, outputs = parts_of(bound, outline.shared[reading.vectors])
     drawn = row_numbers(bound)
     geometry = placed(bound, [*inputs.values(), *outputs.values()], drawn)
     geometry = padded(geometry, reading.rank or rank_of(outline.broadcasts, geometry.sizes))

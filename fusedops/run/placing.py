@@ -7,7 +7,7 @@ Both passes are placed so, the backward pass with the parts of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from torch import Tensor
@@ -32,7 +32,6 @@ from fusedops.generate.views import (
 )
 from fusedops.run.contiguous import dense_cure
 from fusedops.run.outline import outline_of
-from fusedops.run.reading import USUAL, Reading
 
 __all__ = [
     "columns_apart",
@@ -50,10 +49,17 @@ __all__ = [
 DrawnRows: TypeAlias = "dict[tuple[int, ...], list[int]]"
 
 
-def parts_of(bound: Bound, reading: Reading = USUAL) -> tuple[dict[str, Part], dict[str, Part]]:
-    """The tensors that the kernel reads and the tensors that it writes, each by name."""
+def parts_of(
+    bound: Bound, shared: Collection[str] | None = None
+) -> tuple[dict[str, Part], dict[str, Part]]:
+    """The tensors that the kernel reads and the tensors that it writes, each by name.
+
+    `shared` are the names of the operands of which all rows read the same columns, those of the
+    usual reading by default.
+    """
+    if shared is None:
+        shared = outline_of(bound).shared[False]
     x, op, rank = bound.x, bound.op, bound.x.dim()
-    shared = outline_of(bound).shared[reading.vectors]
     inputs = {"x": part_of(x, (_runtime.POINTER, 0))}
     for name, value in bound.seen.items():
         if isinstance(value, Tensor):

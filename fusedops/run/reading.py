@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch import Tensor
 
 from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry, Placed
-from fusedops.run.outline import is_shared, outline_of
+from fusedops.run.outline import Outline, is_shared, outline_of
 from fusedops.run.operand_gradients import Occurrence, gradient_like, occurrences
 from fusedops.schedule.row_partition import Sharing
 from fusedops.schedule.traffic import without_rows
@@ -84,9 +84,16 @@ class Hints:
         self._ranks.add(len(geometry.sizes))
 
     def first(self, all_readings: Iterable[Reading]) -> list[Reading]:
-        """The same readings, those first that have served another call, then those of its rank."""
-        ranks = self._ranks.union([one.rank for one in list(self._served)])
-        return sorted(all_readings, key=lambda one: (one not in self._served, one.rank not in ranks))
+        """The same readings, first those that have served a call, then those like one that has."""
+        served = list(self._served)
+        ranks = self._ranks.union([one.rank for one in served])
+        kinds = {(one.vectors, one.broadcast) for one in served}
+
+        def unlike(one: Reading) -> tuple[bool, bool, bool]:
+            kind = one.vectors, one.broadcast
+            return one not in served, one.rank not in ranks, kind not in kinds
+
+        return sorted(all_readings, key=unlike)
 
 
 def rank_of(broadcasts: bool, sizes: Sequence[int]) -> int:
@@ -162,20 +169,28 @@ def padded(geometry: Geometry, rank: int) -> Geometry:
     return Geometry(rows, columns, (1,) * padding + sizes, tuple(places), order)
 
 
-def as_read(bound: Bound, one: Occurrence, share: Sharing, reading: Reading) -> Sharing:
+def as_read(
+    bound: Bound, outline: Outline, one: Occurrence, share: Sharing, reading: Reading
+) -> Sharing:
     """How elements of x share one of an operand that has a gradient, as a reading has it.
 
     Args:
         bound: The forward call.
+        outline: The outline of that.
         one: The use of the operand.
         share: How they share it by the strides alone.
         reading: The reading.
     """
-    value = gradient_like(bound, one)
     if one.side == "op" and share.kind != "apart":  # also where a row has one column
         share = share._replace(kind="row")
-    if share.kind in ("each", "column", "row") and is_shared(bound, one.name, value, reading.vectors):
-        return share._replace(kind="row" if share.kind == "row" else "column", of_all=True)
-    if share.kind == "each" and reading.broadcast and may_broadcast(bound, value):
+    kind, group, outer, _ = share
+    if kind in ("each", "column", "row"):
+        if bound.tables:  # of a table, a gradient is made of what elements give to its entries
+            shared = is_shared(bound, one.name, gradient_like(bound, one), reading.vectors)
+        else:
+            shared = one.name in outline.shared[reading.vectors]
+        if shared:
+            return Sharing("row" if kind == "row" else "column", group, outer, True)
+    if kind == "each" and reading.broadcast and may_broadcast(bound, gradient_like(bound, one)):
         return share._replace(kind="column")  # a sum over one row
     return share
