@@ -111,6 +111,11 @@ class Backward:
         self.views: dict[Any, View] = views
         self._cut()
 
+    @property
+    def adds_nothing(self) -> bool:
+        """Whether no rows share an element of a gradient, so that all readings add the same."""
+        return not self.apart and all(share.group == 1 for share in self.sharing.values())
+
     def adds_as(self, other: Backward) -> bool:
         """Whether this reading of a call adds up every sum over rows in the same order as another.
 

@@ -93,7 +93,7 @@ def first_kernel(call: Call) -> First:
         members, write = call.members()
         variant = call.variant(members, len(write.words))
         return variant, write.pack(), write.patches
-    numbers = [*_numbers(call)]
+    numbers = _numbers(call)
     for dtype, shape in form.outputs:
         call.outputs.append((dtype, tuple([known(size, numbers) for size in shape])))
     for one, (patch, parts) in form.parts_of.items():
@@ -163,24 +163,19 @@ def _of_tile(tile: Schedule) -> tuple[object, ...]:
     return (launch.sum_storage, tile.width, launch.prefetch == "never")
 
 
-def _numbers(call: Call) -> Iterator[int]:
+def _numbers(call: Call) -> list[int]:
     """The numbers of a call, in the order in which `_with_symbols` leaves them open."""
-    geometry = call.geometry
-    yield geometry.rows
-    yield geometry.columns
-    yield from geometry.sizes
-    assert call.tile is not None  # `_key` is None for a CPU
-    yield call.tile.launch.prefetch_distance
-    yield call.targets.numbers.blocks
-    yield call.targets.numbers.of_one
-    yield from call.slices
-    for share in call.sharing.values():
-        yield share.group
+    geometry, tile, of_blocks = call.geometry, call.tile, call.targets.numbers
+    assert tile is not None  # `_key` is None for a CPU
+    numbers = [geometry.rows, geometry.columns, *geometry.sizes, tile.launch.prefetch_distance]
+    numbers += (of_blocks.blocks, of_blocks.of_one, *call.slices)
+    numbers += [share.group for share in call.sharing.values()]
     for view in call.views.values():
-        yield from view.placed.row_strides
+        numbers += view.placed.row_strides
     for place in call.maps:
         if place is not None:
-            yield from place.row_strides
+            numbers += place.row_strides
+    return numbers
 
 
 def _with_symbols(call: Call) -> Call:

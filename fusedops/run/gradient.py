@@ -159,17 +159,21 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         """
         bound = self._bound(dy, given, options)
 
-        own = Backward(self, bound, dy, given, target)
-        if own.apart:
-            return own
+        placed: Backward | None = None
 
         def read(reading: Reading) -> Backward:
-            return Backward(self, bound, dy, given, target, reading=reading, like=own)
+            return Backward(self, bound, dy, given, target, reading=reading, like=placed)
 
-        if hint := self._hints.of(bound):
-            other = read(hint)
-            if other.adds_as(own) and other.generate().variants[0].loaded:
-                return other
+        hint = self._hints.of(bound)
+        hinted = placed = None if hint is None else read(hint)
+        if hinted is not None and hinted.adds_nothing and hinted.generate().variants[0].loaded:
+            return hinted
+        own = placed = read(USUAL)
+        if own.apart:
+            return own
+        if hinted is not None and not hinted.adds_nothing and hinted.adds_as(own):
+            if hinted.generate().variants[0].loaded:
+                return hinted
         if own.generate().variants[0].loaded:
             self._hints.note_usual(own.geometry)
             return own

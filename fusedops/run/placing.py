@@ -8,13 +8,13 @@ Both passes are placed so, the backward pass with the parts of its own.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
 from fusedops import _runtime
 from fusedops.bind.bind import KEPT, Bound
-from fusedops.bind.geometry import Geometry, Placed, Strided, Virtual, place
+from fusedops.bind.geometry import Geometry, Placed, Virtual, place
 from fusedops.bind.positions import row_positions
 from fusedops.bind.shared_draws import drawn_rows
 from fusedops.bind.whole import first_query as number_of_first
@@ -135,7 +135,7 @@ def placed(
     query = [0] * len(shape)
     if bound.op.causal and (rows := rows_of(bound)):
         query[rows[-1]] = 1
-    operands: list[Strided] = [part[:2] for part in parts]
+    operands: list[Any] = list(parts)  # of which shape and strides are read
     operands += (Virtual(query), *map(Virtual, drawn.values()))
     operands += map(Virtual, _coordinates(bound).values())
     sizes = [0 if in_order else part.dtype.itemsize for part in parts]
