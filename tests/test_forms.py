@@ -17,7 +17,8 @@ from fusedops.bind.bind import bind
 from fusedops.functors import Role
 from fusedops.generate.recipe import Recipe, Symbol
 from fusedops.generate.target import Target
-from fusedops.run import backward_form
+from fusedops.run import backward_form, forward_form
+from fusedops.run.forward import describe
 from fusedops.run.gradient import Gradient, described
 from fusedops.run.reading import Reading
 from fusedops.schedule.forward import Row, choose
@@ -98,6 +99,28 @@ def test_a_form_gives_what_the_call_gives_alone(kind, name, given):
     made = [form for one in known.values() for form in one.forms.values()]
     position = name in ("causal", "window", "alibi")
     assert any(isinstance(form, backward_form.Form) for form in made) != position
+
+
+def forward_told(op, bound, keep, reading, target):
+    """All of a forward call that its plan is made of; `op` is equal to the call's."""
+    try:
+        info = describe(bound._replace(op=op, keep=keep), target, reading)
+    except fo.UnsupportedError as error:
+        return str(error)
+    launch = info.tile and launch_of(info.tile)
+    return info.variant.key, info.variant.words, info.words, info.patches, launch, info.geometry
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "x86-64-v3"])
+@pytest.mark.parametrize(("kind", "name", "given"), CHAINS, ids=IDS)
+def test_a_form_gives_what_a_forward_call_gives_alone(kind, name, given, arch):
+    op, target = kind(**given), Target.named(arch)
+    for number, (bound, reading, keep) in enumerate(calls(op, name, 80)):
+        first, again = (forward_told(op, bound, keep, reading, target) for _ in range(2))
+        own = forward_told(kind(**given), bound, keep, reading, target)
+        assert first == again == own, number
+    made = any(isinstance(form, forward_form.Form) for form in op.forms.values())
+    assert made != (name in ("causal", "window", "alibi"))
 
 
 def test_a_symbol_is_moved_and_multiplied_alone():

@@ -12,8 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
@@ -21,9 +20,10 @@ from torch import Tensor
 
 from fusedops.bind.geometry import Geometry, Placed
 from fusedops.generate.arguments import MANY_ROWS, ArgumentWriter
-from fusedops.generate.recipe import Recipe, Symbol, known
+from fusedops.generate.recipe import Recipe, known
 from fusedops.generate.views import View
 from fusedops.run.gradient_targets import GradientTargets
+from fusedops.run.opened import Opening, strides, types_of
 from fusedops.run.operand_gradients import Occurrence
 from fusedops.schedule import Schedule
 from fusedops.schedule.row_partition import Sharing, Slices
@@ -129,12 +129,9 @@ def _key(call: Call) -> tuple[object, ...] | None:
         return None
     if bound.whole is not None or bound.tables or op.causal or op.positions:
         return None
-    views = []
-    for view in call.views.values():
-        storage, (_, step, repeats), width, patch, shared = view
-        if repeats != 1 or not 0 <= step <= 1:
-            return None
-        views.append((storage, step, width, patch, shared))
+    views = types_of(call.views.values())
+    if views is None:
+        return None
     shares = []
     for share, partial in zip(call.sharing.values(), call.targets.partial.values(), strict=True):
         if share.kind in ("apart", "channel"):
@@ -152,7 +149,7 @@ def _key(call: Call) -> tuple[object, ...] | None:
         isinstance(bound.generator, Tensor),
         tuple(bound.dropout_slots.items()),
         tuple([type(value) for value in bound.operands.values()]),
-        tuple(views),
+        views,
         tuple(shares),
     )
 
@@ -170,34 +167,23 @@ def _numbers(call: Call) -> list[int]:
     numbers = [geometry.rows, geometry.columns, *geometry.sizes, tile.launch.prefetch_distance]
     numbers += (of_blocks.blocks, of_blocks.of_one, *call.slices)
     numbers += [share.group for share in call.sharing.values()]
-    for view in call.views.values():
-        numbers += view.placed.row_strides
-    for place in call.maps:
-        if place is not None:
-            numbers += place.row_strides
-    return numbers
+    return numbers + strides(call.views.values(), call.maps)
 
 
 def _with_symbols(call: Call) -> Call:
     """The call with a symbol in the place of each of its numbers."""
-    new: Iterator[Any] = map(Symbol, itertools.count())
-    geometry = call.geometry
+    opening = Opening()
+    new = opening.number
     made = copy.copy(call)
-    made.geometry = geometry._replace(
-        rows=next(new), columns=next(new), sizes=tuple([next(new) for _ in geometry.sizes])
-    )
+    made.geometry = opening.geometry(call.geometry)
     assert call.tile is not None
-    launch = call.tile.launch._replace(prefetch_distance=next(new))
+    launch = call.tile.launch._replace(prefetch_distance=new())
     made.tile = dataclasses.replace(call.tile, launch=launch)
-    numbers = call.targets.numbers._replace(blocks=next(new), of_one=next(new))
-    made.slices = Slices(*[next(new) for _ in call.slices])
-    made.sharing = {k: share._replace(group=next(new)) for k, share in call.sharing.items()}
-
-    def opened(place: Placed) -> Placed:
-        return place._replace(row_strides=tuple([next(new) for _ in place.row_strides]))
-
-    made.views = {k: view._replace(placed=opened(view.placed)) for k, view in call.views.items()}
-    made.maps = tuple([None if place is None else opened(place) for place in call.maps])
+    numbers = call.targets.numbers._replace(blocks=new(), of_one=new())
+    made.slices = Slices(*[new() for _ in call.slices])
+    made.sharing = {k: share._replace(group=new()) for k, share in call.sharing.items()}
+    made.views = {k: opening.view(view) for k, view in call.views.items()}
+    made.maps = tuple([None if place is None else opening.place(place) for place in call.maps])
     made.outputs = call.outputs.copy()
     made.targets = GradientTargets(
         made.bound,

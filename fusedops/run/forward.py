@@ -18,9 +18,7 @@ from torch import Tensor
 from fusedops import _runtime
 from fusedops.bind.bind import KEPT, Bound
 from fusedops.bind.operands import FLOATING
-from fusedops.bind.whole import first_rows
 from fusedops.errors import UnsupportedError
-from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import Number, View, kept_view
@@ -28,16 +26,13 @@ from fusedops.reference.unfused import run
 from fusedops.run import single_length
 from fusedops.run.contiguous import run_on_copies
 from fusedops.run.fallback_arch import serve
+from fusedops.run.forward_form import Call, written
 from fusedops.run.forward_info import ForwardInfo
-from fusedops.run.kernel_members import forward_members
 from fusedops.run.outline import outline_of
 from fusedops.run.placing import (
     columns_apart,
-    first_query,
     parts_of,
     placed,
-    queries,
-    row_maps,
     row_numbers,
     views_of,
 )
@@ -237,27 +232,14 @@ def describe(
     stages = op.reduces and streams != "many"
     if tile is not None and gpu is not None and gpu.bulk_copies and stages:
         tile = _staged(bound, tile, operands["x"], views["y"], gpu.shared_limit)
-    write = ArgumentWriter(
-        compute="double" if bound.compute is torch.float64 else "float",
-        sizes=geometry.sizes,
-        columns=geometry.columns,
-        queries=queries(bound),
-        first_query=first_query(bound),
-        operands=operands,
-        outputs=views,
-        maps=row_maps(bound, places, drawn),
-        tables=bound.tables,
-        first_rows=first_rows(bound.whole, drawn),
-        slots=op.slots,
-        drawn_in_memory=isinstance(bound.generator, Tensor),
-    )
-    members = forward_members(bound, write, geometry, tile)
+    call = Call(bound, geometry, operands, views, [*places], drawn, tile)
+    members, count, words, patches = written(call)
     variant = Variant(
         arch=target.arch,
         schedule=kind,
         tile=tile,
         members=members,
-        words=len(write.words),
+        words=count,
         op=op.kernels,
         headers=tuple(op.headers()),
         load=bound.load,
@@ -275,8 +257,8 @@ def describe(
         operands=operands,
         outputs=views,
         variant=variant,
-        words=write.pack(),
-        patches=write.patches,
+        words=words,
+        patches=patches,
         draws=_draws(bound),
         reading=reading,
     )
