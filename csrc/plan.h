@@ -15,10 +15,10 @@ namespace fusedops::runtime {
 
 /// One output, as the two functions that allocate it take it.
 struct Output {
-  py::tuple strided;  // shape, strides, dtype
-  py::object shape;   // a tuple of the shape, from the first run by Torch::empty on
-  py::object options; // a dict of dtype and device, likewise
-  bool cleared;       // whether it is zero when the first stage begins
+  py::tuple strided;   // shape, strides, dtype
+  py::object shape;    // a tuple of the shape, from the first run by Torch::empty on
+  py::object options;  // a dict of dtype and device, likewise
+  bool cleared;        // whether it is zero when the first stage begins
 };
 
 class Plan {

@@ -26,6 +26,10 @@ from fusedops.testing import force_schedule
 
 TARGET = Target.named("sm_90")
 CHAINS = [(kind, name, given) for kind, chains in OPS for name, given in chains.items()]
+CHAINS += [
+    (fo.Softmax, "rows share a draw", {"store": [fo.Dropout("p", shared=(-2,))]}),
+    (fo.LayerNorm, "columns share a draw", {"load": [fo.Dropout("p", shared=(-1,))]}),
+]
 LENGTHS = (1, 2, 7, 8, 33, 64, 100, 257, 1000, 1001, 1002, 1004, 1024, 3072, 4095, 12289)
 SIZES = (1, 1, 2, 3, 5, 8, 16, 40)
 
@@ -58,7 +62,9 @@ def calls(op, seed, count):
             x = torch.empty((*rows, shape[-1] + 8), dtype=dtype, device="meta")[..., : shape[-1]]
         values = {one.name: operand(one, draw, shape, dtype) for one in op.operands}
         reading = Reading(0, draw.random() < 0.2, draw.random() < 0.2, draw.random() < 0.2)
-        yield bind(op, x, values, {"training": draw.random() < 0.8}), reading, draw.random() < 0.1
+        training = draw.random() < 0.8
+        if rows or not any(functor.shares for functor in op.drawing):
+            yield bind(op, x, values, {"training": training}), reading, draw.random() < 0.1
 
 
 def told(gradient, bound, reading, split):

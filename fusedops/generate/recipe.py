@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The words of a kernel's argument with numbers left open, so that one walk serves many calls.
 
-A walk over a declaration that is given a `Symbol` in the place of each number of a call writes where
-that number goes. A symbol can be moved and multiplied, and nothing else: whoever compares or adds one raises
-TypeError, so a type that depends on a number cannot be taken for one that does not.
+A walk over a declaration that is given a `Symbol` in the place of each number of a call writes
+where that number goes. A symbol can be moved and multiplied, and nothing else: whoever compares or
+adds one raises TypeError, so a type that depends on a number cannot be taken for one that does not.
 """
 
 from __future__ import annotations

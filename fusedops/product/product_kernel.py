@@ -22,6 +22,7 @@ from fusedops.generate.variant import Variant
 from fusedops.generate.views import Number, Part, View
 from fusedops.product.factors import matrix_of
 from fusedops.run.kernel_members import declared
+from fusedops.run.outline import outline_of
 from fusedops.run.placing import (
     DrawnRows,
     parts_of,
@@ -31,7 +32,6 @@ from fusedops.run.placing import (
     row_numbers,
     views_of,
 )
-from fusedops.run.outline import outline_of
 from fusedops.run.reading import padded, rank_of
 
 __all__ = ["ARCH", "WIDTH", "InOrder", "describe", "factors_of", "in_order", "kernel_of"]

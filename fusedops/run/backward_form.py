@@ -25,6 +25,7 @@ from fusedops.generate.views import View
 from fusedops.run.gradient_targets import GradientTargets
 from fusedops.run.opened import Opening, strides, types_of
 from fusedops.run.operand_gradients import Occurrence
+from fusedops.run.placing import DrawnRows
 from fusedops.schedule import Schedule
 from fusedops.schedule.row_partition import Sharing, Slices
 
@@ -57,6 +58,7 @@ class Call(Protocol):
     sharing: dict[Occurrence, Sharing]
     views: dict[Any, View]
     maps: tuple[Placed | None, ...]
+    drawn: DrawnRows
     outputs: list[tuple[torch.dtype, Sequence[int]]]
     targets: GradientTargets
 
@@ -144,8 +146,7 @@ def _key(call: Call) -> tuple[object, ...] | None:
         call.few,
         bound.x.dtype,
         bound.compute,
-        bound.x.dim(),
-        bound.reduced,
+        (bound.x.dim(), bound.reduced) if any(call.drawn) else None,  # draws that rows share
         isinstance(bound.generator, Tensor),
         tuple(bound.dropout_slots.items()),
         tuple([type(value) for value in bound.operands.values()]),

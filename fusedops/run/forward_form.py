@@ -120,8 +120,7 @@ def _key(call: Call, views: Sequence[View]) -> tuple[object, ...] | None:
         None if tile is None else tile.launch.prefetch == "never",
         bound.keep,
         bound.compute,
-        bound.x.dim(),
-        bound.reduced,
+        (bound.x.dim(), bound.reduced) if any(call.drawn) else None,  # draws that rows share
         isinstance(bound.generator, Tensor),
         tuple(bound.dropout_slots.items()),
         tuple([type(value) for value in bound.operands.values()]),

@@ -171,9 +171,9 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         own = placed = read(USUAL)
         if own.apart:
             return own
-        if hinted is not None and not hinted.adds_nothing and hinted.adds_as(own):
-            if hinted.generate().variants[0].loaded:
-                return hinted
+        as_own = hinted is not None and not hinted.adds_nothing and hinted.adds_as(own)
+        if hinted is not None and as_own and hinted.generate().variants[0].loaded:
+            return hinted
         if own.generate().variants[0].loaded:
             self._hints.note_usual(own.geometry)
             return own
