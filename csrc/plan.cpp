@@ -67,10 +67,7 @@ Plan::Plan(std::vector<Stage> stages, const py::list& outputs, size_t returned, 
   for (const py::handle item : outputs) {
     const auto [code, bits, shape] = item.cast<std::tuple<uint8_t, uint8_t, py::tuple>>();
     const py::object dtype = Torch::dtype_of({code, bits, 1});
-    Output output{
-        py::make_tuple(shape, contiguous(shape), dtype), py::make_tuple(shape), {}, false};
-    output.options["dtype"] = dtype;
-    outputs_.push_back(std::move(output));
+    outputs_.push_back({py::make_tuple(shape, contiguous(shape), dtype), {}, {}, false});
   }
   for (const size_t number : cleared) {
     if (number >= outputs_.size()) {
@@ -97,7 +94,10 @@ void Plan::check(const Value* values, int count) const {
 void Plan::run(const Torch& torch, const Value* values, PyObject* const* out,
                const Value* out_values, Draw draw, PyObject** tensors) {
   const dlpack::Device device = values[0].view.device;
-  if (!placed_) place(device);
+  PyObject* strided = device.type == dlpack::kCPU        ? torch.empty_cpu
+                      : cuda::Scope::holds(device.index) ? torch.empty_cuda
+                                                         : nullptr;
+  if (!strided && !placed_) place(device);
   char* pointers[kMaxOutputs];
   size_t made = 0;
   try {
@@ -108,7 +108,7 @@ void Plan::run(const Torch& torch, const Value* values, PyObject* const* out,
         if (outputs_[made].cleared) clear(&tensors[made]);
         continue;
       }
-      tensors[made] = allocate(torch, outputs_[made], device);
+      tensors[made] = allocate(torch, outputs_[made], strided);
       if (outputs_[made].cleared) clear(&tensors[made]);
       View view;
       if (!view_tensor(torch, tensors[made], &view)) {
@@ -128,14 +128,17 @@ void Plan::run(const Torch& torch, const Value* values, PyObject* const* out,
 void Plan::place(dlpack::Device device) {
   const char* type = device.type == dlpack::kCPU ? "cpu" : "cuda";
   const py::object place = py::module_::import("torch").attr("device")(type, device.index);
-  for (Output& output : outputs_) output.options["device"] = place;
+  for (Output& output : outputs_) {
+    output.shape = py::make_tuple(output.strided[0]);
+    py::dict options;
+    options["dtype"] = output.strided[2];
+    options["device"] = place;
+    output.options = std::move(options);
+  }
   placed_ = true;
 }
 
-PyObject* Plan::allocate(const Torch& torch, const Output& output, dlpack::Device device) const {
-  PyObject* strided = device.type == dlpack::kCPU        ? torch.empty_cpu
-                      : cuda::Scope::holds(device.index) ? torch.empty_cuda
-                                                         : nullptr;
+PyObject* Plan::allocate(const Torch& torch, const Output& output, PyObject* strided) const {
   PyObject* tensor = strided ? PyObject_Call(strided, output.strided.ptr(), nullptr)
                              : PyObject_Call(torch.empty, output.shape.ptr(), output.options.ptr());
   if (!tensor) throw py::error_already_set();

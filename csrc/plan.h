@@ -13,12 +13,12 @@
 
 namespace fusedops::runtime {
 
-/// One output, as the two functions that allocate it take it (Torch::empty).
+/// One output, as the two functions that allocate it take it.
 struct Output {
-  py::tuple strided;  // shape, strides, dtype
-  py::tuple shape;    // the shape
-  py::dict options;   // dtype, and from the first run on the device
-  bool cleared;       // whether it is zero when the first stage begins
+  py::tuple strided;   // shape, strides, dtype
+  py::object shape;    // a tuple of the shape, from the first run by Torch::empty on
+  py::object options;  // a dict of dtype and device, likewise
+  bool cleared;        // whether it is zero when the first stage begins
 };
 
 class Plan {
@@ -52,7 +52,7 @@ class Plan {
 
  private:
   void place(dlpack::Device device);
-  PyObject* allocate(const Torch& torch, const Output& output, dlpack::Device device) const;
+  PyObject* allocate(const Torch& torch, const Output& output, PyObject* strided) const;
   void launch(const Torch& torch, const Value* values, char* const* outputs, Draw draw) const;
 
   std::vector<Stage> stages_;  // only those that launch a kernel

@@ -4,6 +4,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <unordered_map>
 
 namespace fusedops::runtime {
 namespace {
@@ -139,7 +140,11 @@ py::object Torch::dtype_of(dlpack::DataType type) {
     throw py::type_error("fusedops: no torch dtype has DLPack code " + std::to_string(type.code) +
                          " with " + std::to_string(type.bits) + " bits");
   }
-  return py::module_::import("torch").attr(name);
+  // To import torch and look a name up takes as long as the rest of an output's plan.
+  static auto* known = new std::unordered_map<const char*, PyObject*>;
+  PyObject*& found = (*known)[name];
+  if (!found) found = keep(py::module_::import("torch").attr(name));
+  return py::reinterpret_borrow<py::object>(found);
 }
 
 int64_t elements(const View& view) {

@@ -14,15 +14,17 @@ import torch
 import fusedops as fo
 from fusedops import _runtime
 from fusedops.bind.bind import bind
+from fusedops.bind.geometry import place
 from fusedops.flagship import ADD_NORM, ATTENTION
 from fusedops.generate.target import Target
 from fusedops.run.forward import describe
 from fusedops.run.gradient import Gradient, described
+from fusedops.run.reading import Hints, Reading, readings
 from fusedops.schedule import backward, forward
 from fusedops.schedule.forward_tile import Row
 
 #: Function calls of both passes, C functions included: once 1985 and 2485 on sm_90.
-MOST_CALLS = {"attention": 1400, "add_norm": 1800}
+MOST_CALLS = {"attention": 950, "add_norm": 1080}
 
 
 def meta(*shape):
@@ -41,11 +43,11 @@ def add_norm(columns):
     return ADD_NORM, (16, columns), given
 
 
-def plan(make, columns, profile):
+def plan(make, columns, profile, gradients):
     op, shape, given = make(columns)
     x, target = meta(*shape), Target.named("sm_90")
     wanted = {k for k, v in given.items() if torch.is_tensor(v) and v.is_floating_point()}
-    gradient = Gradient(op, frozenset({"x", *wanted}), frozenset())
+    gradient = gradients.setdefault(op, Gradient(op, frozenset({"x", *wanted}), frozenset()))
     with profile:
         bound = bind(op, x, {**given, "p": 0.1}, {})._replace(keep=True)
         describe(bound, target)
@@ -56,17 +58,35 @@ def plan(make, columns, profile):
 
 @pytest.mark.parametrize("make", [attention, add_norm], ids=MOST_CALLS)
 def test_a_new_length_is_planned_in_few_calls(make):
-    for columns in (700, 701):
-        plan(make, columns, cProfile.Profile())
+    gradients = {}
+    for columns in (701, 703, 705):
+        plan(make, columns, cProfile.Profile(), gradients)
     profile = cProfile.Profile()
     # Ops of other tests that are collected on the way call back, as the table of ops is told.
     gc.collect()
     gc.disable()
     try:
-        plan(make, 703, profile)
+        plan(make, 707, profile, gradients)
     finally:
         gc.enable()
     assert sum(one.callcount for one in profile.getstats()) <= MOST_CALLS[make.__name__]
+
+
+def test_readings_that_have_served_are_tried_first():
+    """And then those of a rank that has served: kernels of other ranks are seldom loaded."""
+    hints, bound = Hints(), bind(fo.Softmax(), meta(4, 8), {}, {})
+    rows = place((4, 8), (1,), [((4, 8), (8, 1))], [2])
+    alone = bind(fo.Softmax(load=[fo.Bias("b")]), meta(8), {"b": meta(8)}, {})
+    every = list(readings(alone, rows._replace(rows=1, sizes=(1,)), backward=True))
+    assert hints.first(every) == every
+    hints.note_usual(place((4, 2, 8), (2,), [((4, 2, 8), (8, 64, 1))], [2]))
+    ranks = [one.rank for one in hints.first(every)]
+    assert ranks[: ranks.count(2)] == [2] * ranks.count(2)
+    served = Reading(rank=3, vectors=True)
+    hints.note(bound, served)
+    assert hints.first(every)[0] == served
+    assert sorted(hints.first(every)) == sorted(every)
+    assert hints.of(bound) == served
 
 
 def test_a_plan_keeps_no_objects_of_its_making():

@@ -146,14 +146,12 @@ Placed(row_strides=(0, 1), column_stride=0, repeats=1))
         if isinstance(one, Virtual)
         else one[1]
         if one[0] == shape
-        else _expanded(rank, *one)
+        else _expanded(rank, one[0], one[1])
         for one in operands
     ]
     columns = prod([shape[dim] for dim in reduced])
-    along: list[tuple[int, int] | None]
-    if len(reduced) == 1 and columns != 1:  # nearly always: nothing to merge
-        along = [(own[reduced[0]], 1) for own in strides]
-    else:
+    along: list[tuple[int, int] | None] | None = None
+    if len(reduced) != 1 or columns == 1:  # seldom: nearly always there is nothing to merge
         along = [
             _column_stride(shape, reduced, own, operand)
             for own, operand in zip(strides, operands, strict=True)
@@ -169,7 +167,9 @@ Placed(row_strides=(0, 1), column_stride=0, repeats=1))
         if len(groups) > 1:
             groups = _merged(groups)
         if len(groups) > 1:
-            column_strides = [None if one is None else one[0] for one in along]
+            column_strides: list[int | None] = [own[reduced[0]] for own in strides]
+            if along is not None:
+                column_strides = [None if one is None else one[0] for one in along]
             groups = _ordered(groups, columns, column_strides, operands, element_bytes, summed)
         if len(groups) > MAX_ROW_DIMS:
             sizes = tuple(group.size for group in groups)
@@ -179,10 +179,14 @@ Placed(row_strides=(0, 1), column_stride=0, repeats=1))
         groups = [_Group(rows, (0,) * len(operands), dims)]
 
     row_strides = zip(*[group.strides for group in groups], strict=True)
-    placed = [
-        None if column is None else Placed(row, *column)
-        for row, column in zip(row_strides, along, strict=True)
-    ]
+    placed: list[Placed | None]
+    if along is None:  # a tuple is made at half the cost of a call of its class
+        column, new = reduced[0], tuple.__new__
+        both = zip(row_strides, strides, strict=True)
+        placed = [new(Placed, (row, own[column], 1)) for row, own in both]
+    else:
+        pairs = zip(row_strides, along, strict=True)
+        placed = [None if one is None else Placed(row, *one) for row, one in pairs]
     return Geometry(
         rows,
         columns,

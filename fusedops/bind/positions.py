@@ -24,6 +24,8 @@ def row_positions(
 
     A map is a number for each of x's dimensions: what one step along it adds.
     """
+    if not op.positions:
+        return {}
     dims = [dim for dim in read_positions(op, len(shape)) if dim not in reduced]
     return {dim: [int(dim == one) for one in range(len(shape))] for dim in dims}
 

@@ -65,6 +65,8 @@ class Declaration(Operator):
         forward_only: The functors that have no derivative.
         text: The declaration as a line of text (`declare.text.spell`); set when the declaration
             becomes an op that can be called.
+        outlines: What calls of these dimensions have been found to be (`run.outline`).
+        forms: What forward kernels have in common whatever the sizes (`run.forward_form`).
     """
 
     text: str
@@ -97,6 +99,8 @@ class Declaration(Operator):
         self.optional = optional_of(self)
         self._partners = partners_of(self) if self.optional else {}
         self._without: dict[tuple[str, ...], Any] = {}
+        self.outlines: dict[tuple[object, ...], Any] = {}
+        self.forms: dict[tuple[object, ...], Any] = {}
         returned = [name for name, one in self.statistics.items() if constants.get(one.option)]
         self.outputs: tuple[str, ...] = ("y", *self.saves, *self.taps, *returned)
         differentiable = [name for name in returned if self.statistics[name].differentiable]

@@ -19,9 +19,13 @@ import torch
 
 from fusedops import _runtime
 from fusedops.bind.tables import SeenTable
+from fusedops.generate.recipe import Recipe, Symbol, divider
 from fusedops.generate.views import STORAGE, Number, View
 
-__all__ = ["ArgumentWriter", "RowMaps"]
+__all__ = ["MANY_ROWS", "ArgumentWriter", "RowMaps"]
+
+#: The least number of rows that are too many to be divided in 32 bits.
+MANY_ROWS = 1 << 31
 
 
 class RowMaps(NamedTuple):
@@ -55,7 +59,8 @@ class ArgumentWriter:
             rows to their numbers in the dropout contract.
         shares_columns: Whether it has one draw for all columns of a row.
         drawn_in_memory: Whether seed and offset are read from a tensor, as in a captured graph.
-        words: The content of the argument so far, in 64-bit words.
+        words: The content of the argument so far, in 64-bit words; a `Symbol` where a number of the
+            call is left open.
         patches: Words to fill in at each call, as (index of the word, kind, source).
     """
 
@@ -98,6 +103,7 @@ class ArgumentWriter:
         self._scale_patch = _runtime.KEEP_SCALE32 if compute == "float" else _runtime.KEEP_SCALE64
         self.words: list[int] = []
         self.patches: list[tuple[int, int, int]] = []
+        self._dividers: list[tuple[int, int]] = []
 
     def operand(self, name: str) -> str:
         """Append an operand given at the call, a tensor or a number."""
@@ -219,7 +225,8 @@ class ArgumentWriter:
     def rows(self, count: int, sizes: Sequence[int]) -> str:
         """Append the row count and the row dimensions, with reciprocals for 32-bit division."""
         self.words.append(count)
-        if count >= 1 << 31 and self.rank > 1:  # too many for the 32-bit division
+        few = isinstance(count, Symbol)  # whoever leaves the number open knows that
+        if not few and count >= MANY_ROWS and self.rank > 1:  # too many for the 32-bit division
             self.words.extend(sizes[1:])
             return f"WideRowSpace<{self.rank}>"
         for size in sizes[1:]:
@@ -234,13 +241,17 @@ class ArgumentWriter:
         """The words as the bytes that the kernel takes, little-endian."""
         return struct.pack(f"<{len(self.words)}q", *self.words)
 
+    def recipe(self) -> Recipe:
+        """The words where some are symbols, to be packed for any numbers in their places."""
+        return Recipe(self.words, self._dividers)
+
     def _divider(self, size: int) -> None:
         """Append a `Divider`, which divides by `size` in 32 bits."""
-        shift = (size - 1).bit_length()
-        multiplier = ((1 << 32) * ((1 << shift) - size)) // size + 1
-        word = size | multiplier << 32
-        self.words.append(word if multiplier < 1 << 31 else word - (1 << 64))
-        self.words.append(shift)
+        if isinstance(size, Symbol):
+            self._dividers.append((len(self.words), size.at))
+            self.words += (0, 0)
+        else:
+            self.words += divider(size)
 
     def _patched(self, kind: int, source: int) -> None:
         self.patches.append((len(self.words), kind, source))

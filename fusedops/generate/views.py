@@ -98,7 +98,8 @@ class Part(NamedTuple):
 def part_of(tensor: Tensor, patch: tuple[int, int], shared: bool = False) -> Part:
     """The shape, strides, dtype and pointer alignment of a tensor, as a `Part`."""
     alignment = math.gcd(tensor.data_ptr(), 16)
-    return Part(tensor.shape, tensor.stride(), tensor.dtype, patch, alignment, shared)
+    fields = tensor.shape, tensor.stride(), tensor.dtype, patch, alignment, shared
+    return tuple.__new__(Part, fields)  # at half the cost of a call of the class
 
 
 def view_of(part: Part, place: Placed | None, width: int, columns: int) -> View:
@@ -119,7 +120,7 @@ def view_of(part: Part, place: Placed | None, width: int, columns: int) -> View:
     else:  # what pointer and strides allow, all of them powers of two and 16 bytes at most
         allowed = alignment // dtype.itemsize or 1
         width = math.gcd(width, 0 if shared else columns, allowed, *row_strides)
-    return View(STORAGE[dtype], place, width, patch, shared)
+    return tuple.__new__(View, (STORAGE[dtype], place, width, patch, shared))
 
 
 @functools.lru_cache(maxsize=64)  # a plan asks of most of its shapes several times

@@ -37,7 +37,8 @@ from fusedops.product.product_kernel import ARCH, WIDTH, factors_of, in_order, k
 from fusedops.run.backward_schedule import sums_schedule
 from fusedops.run.forward import DLPACK
 from fusedops.run.operand_gradients import Occurrence, acting_place, gradient_like, occurrences
-from fusedops.run.reading import USUAL, is_shared
+from fusedops.run.outline import is_shared
+from fusedops.run.reading import USUAL
 from fusedops.run.second_stage import SecondStage, second_stage
 from fusedops.schedule.row_partition import Sharing, sharing
 
@@ -217,7 +218,7 @@ def describe(
     for name, value in bound.operands.items():
         if isinstance(value, Tensor):
             patch = (_runtime.POINTER, numbers[name])
-            parts[name] = part_of(value, patch, is_shared(bound, name, value, USUAL))
+            parts[name] = part_of(value, patch, is_shared(bound, name, value, USUAL.vectors))
     inputs = [*parts]
     parts["to",] = made(bound.x.dtype, bound.x.shape)
     parts["again",] = made(bound.dtype, bound.x.shape)

@@ -23,6 +23,7 @@ from fusedops.generate.variant import Variant
 from fusedops.generate.views import Number, Part, View
 from fusedops.product.factors import matrices_of, matrix_of
 from fusedops.run.kernel_members import declared
+from fusedops.run.outline import outline_of
 from fusedops.run.placing import (
     DrawnRows,
     parts_of,
@@ -153,7 +154,7 @@ def in_order(bound: Bound, parts: Sequence[Part]) -> InOrder | None:
     geometry = placed(bound, parts, drawn, in_order=True)
     if None in geometry.placed:
         return None
-    geometry = padded(geometry, rank_of(bound, geometry.sizes))
+    geometry = padded(geometry, rank_of(outline_of(bound).broadcasts, geometry.sizes))
     return InOrder(bound, geometry, geometry.placed, drawn)
 
 

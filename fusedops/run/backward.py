@@ -16,40 +16,31 @@ from torch import Tensor
 
 from fusedops import _runtime
 from fusedops.bind.bind import KEPT, Bound
-from fusedops.bind.tables import seen
-from fusedops.bind.whole import first_query, first_rows
+from fusedops.bind.whole import first_rows
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member, Members
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
-from fusedops.generate.views import (
-    Number,
-    Part,
-    View,
-    contiguous,
-    kept_part,
-    kept_view,
-    part_of,
-    view_of,
-    widened,
-)
+from fusedops.generate.views import Number, View, kept_view, view_of
 from fusedops.run import forward, placing
+from fusedops.run.backward_form import first_kernel
+from fusedops.run.backward_parts import parts_of, read_otherwise
 from fusedops.run.backward_schedule import (
     backward_schedule,
     in_one_block,
     sums_schedule,
     without_prefetch_across_rows,
 )
-from fusedops.run.gradient_targets import GradientTargets
+from fusedops.run.gradient_targets import GradientTargets, is_partial
 from fusedops.run.kernel_members import declared, scheduled
-from fusedops.run.operand_gradients import Occurrence, gradient_like
-from fusedops.run.reading import USUAL, Reading, as_read, is_shared, padded, rank_of
+from fusedops.run.outline import outline_of
+from fusedops.run.reading import USUAL, Reading, as_read, padded, rank_of
 from fusedops.run.saved_tensors import RESULT, joining_name, saved_name
 from fusedops.run.second_stage import second_stage
 from fusedops.schedule import Schedule
 from fusedops.schedule.backward import resident_rows
 from fusedops.schedule.forward import host_columns
-from fusedops.schedule.row_partition import Sharing, cut, cut_few, is_sum, sharing
+from fusedops.schedule.row_partition import cut, cut_few, is_sum, sharing
 
 if TYPE_CHECKING:
     from fusedops.run.wanted_gradients import WantedGradients
@@ -57,6 +48,8 @@ if TYPE_CHECKING:
 
 class Backward:
     """One backward call: its tensors placed, its schedule chosen, and, by `generate`, its kernels.
+
+    `like` is the same call read otherwise, if it has been placed before.
 
     Attributes:
         apart: Whether some tensor's reduced dimensions do not merge, so that no kernel can be made;
@@ -76,6 +69,7 @@ class Backward:
         target: Target,
         split: bool = False,
         reading: Reading = USUAL,
+        like: Backward | None = None,
     ) -> None:
         self.gradient = gradient
         self.split = split
@@ -84,29 +78,26 @@ class Backward:
         self.op = gradient.op
         self.target = target
         self.slots = gradient.numbers
-        self.given = given
-        self.outputs: list[tuple[torch.dtype, Sequence[int]]] = []
-        self.of_statistics = {joining_name(n) for n in self.op.joining if n in self.op.statistics}
         self.parts_at: Sequence[int] = ()
-        inputs = self._inputs(dy)
-        results = self._results()
-        shape = tuple(bound.x.shape)
-        whole = Part(shape, contiguous(shape), bound.compute, (0, 0), 16)
-        parts = {**inputs, **results, ("whole",): whole}
-        if any(one.side == "op" for one in gradient.occurrences):
-            rows = tuple(1 if d in bound.reduced else size for d, size in enumerate(shape))
-            parts["rows",] = whole._replace(shape=rows, strides=contiguous(rows))
-        rank = len(inputs)
-        summed = [rank + i for i, key in enumerate(results) if isinstance(key, Occurrence)]
-        self.drawn = placing.row_numbers(bound)
-        geometry = placing.placed(bound, list(parts.values()), self.drawn, summed)
-        self.geometry = padded(geometry, reading.rank or rank_of(bound, geometry.sizes))
+        outline = self.outline = outline_of(bound)
+        shared = outline.shared[reading.vectors]
+        if like is None:
+            self.parts = parts_of(gradient, bound, dy, given, shared)
+        else:
+            self.parts = like.parts
+            if reading.vectors != like.reading.vectors:
+                self.parts = read_otherwise(like.parts, gradient, bound, dy, given, shared)
+        parts, outputs, merged, self.drawn = self.parts
+        self.outputs = list(outputs)
+        self.geometry = padded(merged, reading.rank or rank_of(outline.broadcasts, merged.sizes))
         places = self.geometry.placed[: len(parts)]
         self.apart = None in places
         if self.apart:
             return
         self.maps = self.geometry.placed[len(parts) :]
-        tile, self.kind = backward_schedule(bound, self.geometry, target, gradient, reading)
+        tile, self.kind = backward_schedule(
+            bound, outline, self.geometry, target, gradient, reading
+        )
         self.tile = tile
         self.width = width = 0 if tile is None else tile.width
         columns = max(self.geometry.columns, 1)
@@ -120,40 +111,10 @@ class Backward:
         self.views: dict[Any, View] = views
         self._cut()
 
-    def _inputs(self, dy: Tensor) -> dict[Any, Part]:
-        """The tensors that the kernel reads, by keyword; the gradient of y is ("upstream",)."""
-        bound = self.bound
-        inputs: dict[Any, Part] = {("upstream",): part_of(dy, (_runtime.POINTER, 0))}
-        for name, value in self.given.items():
-            if not isinstance(value, Tensor) or not self._is_read(name):
-                continue
-            patch = (_runtime.POINTER, self.slots[name])
-            if name == KEPT and not self.op.kept:
-                continue
-            if name == KEPT:
-                shape = bound.output_shape(KEPT)
-                inputs[name] = kept_part(shape, value.dtype, patch, bound.reduced)
-            elif name in self.of_statistics:
-                inputs[name] = widened(part_of(value, patch), bound.reduced)
-            else:
-                if name in bound.tables:
-                    value = seen(value, self.op.tables[name], bound.x.dim()).first
-                shared = name in self.op.slots and is_shared(bound, name, value, self.reading)
-                inputs[name] = part_of(value, patch, shared)
-        return inputs
-
-    def partial(self, share: Sharing) -> bool:
-        """Whether a sum is left in partial sums, one for each slice of the rows that share it.
-
-        A `split` kernel leaves partial sums of every sum over all rows, however few rows there are.
-        Where neighbouring columns share an element, every row leaves some. So does a sum over all
-        rows of an operand that has none, since even one row needs no kernel of its own then.
-        """
-        if share.kind == "channel" or share.of_all:
-            return True
-        if self.split and share.group == self.geometry.rows > 1:
-            return True
-        return share.group > self.slices.rows
+    @property
+    def adds_nothing(self) -> bool:
+        """Whether no rows share an element of a gradient, so that all readings add the same."""
+        return not self.apart and all(share.group == 1 for share in self.sharing.values())
 
     def adds_as(self, other: Backward) -> bool:
         """Whether this reading of a call adds up every sum over rows in the same order as another.
@@ -168,34 +129,13 @@ class Backward:
         blocks = [0 if tile is None else tile.rows_per_block for tile in tiles]
         return self.slices == other.slices and blocks[0] == blocks[1]
 
-    def _is_read(self, name: str) -> bool:
-        if name == "x":
-            return self.gradient.needed.x
-        return name not in self.op.slots or name in self.gradient.needed.operands
-
-    def _results(self) -> dict[Any, Part]:
-        """The gradients as parts, in the shapes and dtypes of the tensors they belong to."""
-        results: dict[Any, Part] = {}
-        meant: list[tuple[Any, Tensor]] = []
-        if "x" in self.gradient.wanted:
-            meant.append((("to",), self.bound.x))
-        meant += [(one, gradient_like(self.bound, one)) for one in self.gradient.occurrences]
-        names = self.gradient.names
-        for name, (key, tensor) in zip(names, meant, strict=True):
-            dtype = self.bound.compute if names.count(name) > 1 else tensor.dtype
-            patch = (_runtime.OUTPUT, len(self.outputs))
-            shape = tuple(tensor.shape)
-            results[key] = Part(shape, contiguous(shape), dtype, patch, 16)
-            self.outputs.append((dtype, shape))
-        return results
-
     def _cut(self) -> None:
         """Cut the rows into slices, and choose where the gradients of operands are summed."""
         geometry, gradient = self.geometry, self.gradient
         self.sharing = {}
         for one in gradient.occurrences:
             share = sharing(self.views[one].placed, geometry.sizes, geometry.columns)
-            self.sharing[one] = as_read(self.bound, one, share, self.reading)
+            self.sharing[one] = as_read(self.bound, self.outline, one, share, self.reading)
         few = self._few()
         self.few = few is not None
         tile = self.tile = few or self.tile
@@ -214,9 +154,15 @@ class Backward:
         summed = any(is_sum(share) for share in self.sharing.values())
         if tile is not None and summed:
             self.tile = without_prefetch_across_rows(tile)
+        partial = {}
         for one, share in self.sharing.items():
-            if share.outer < 0 and self.partial(share):
+            if share.kind == "apart":
+                partial[one] = False
+                continue
+            partial[one] = is_partial(share, self.slices, geometry.rows, self.split)
+            if share.outer < 0 and partial[one]:
                 self.sharing[one] = share._replace(kind="apart")
+                partial[one] = False
         self.returned = len(self.outputs)
         self.targets = GradientTargets(
             self.bound,
@@ -226,14 +172,14 @@ class Backward:
             self.sharing,
             self.views,
             self.outputs,
-            self.partial,
+            partial,
             self.few,
         )
 
     def generate(self) -> Backward:
         """Generate the kernel, and a second one if slices of the rows share a gradient."""
         if not self.apart:
-            self.first = self._kernel()
+            self.first = first_kernel(self)
             self.second = self._sums()
         return self
 
@@ -292,8 +238,8 @@ class Backward:
             returned=self.returned,
         )
 
-    def _kernel(self) -> tuple[Variant, bytes, list[tuple[int, int, int]]]:
-        """Generate the first kernel: its variant, argument words and relocations."""
+    def members(self) -> tuple[Members, ArgumentWriter]:
+        """Generate the members of the first kernel's argument; and the writer of its words."""
         bound, geometry, op, gradient = self.bound, self.geometry, self.op, self.gradient
         operands: dict[str, View | Number] = {
             name: self.views[name] for name in ("x", *op.slots) if name in self.views
@@ -310,7 +256,7 @@ class Backward:
             sizes=geometry.sizes,
             columns=geometry.columns,
             queries=placing.queries(bound),
-            first_query=first_query(bound.whole, placing.rows_of(bound)),
+            first_query=placing.first_query(bound),
             operands=operands,
             outputs={n: views[saved_name(n)] for n in op.saves if saved_name(n) in views},
             maps=placing.row_maps(bound, self.maps, self.drawn),
@@ -332,11 +278,14 @@ class Backward:
         members += scheduled(write, self.tile)
         write.constant(self.slices.rows, self.slices.span, self.slices.per_span)
         members.append(Member("Slices", "slices"))
-        variant = self._variant("gradient", self.kind, self.tile, members, write)
-        return variant, write.pack(), write.patches
+        return members, write
+
+    def variant(self, members: Members, words: int) -> Variant:
+        """The first kernel, by the members of its argument and the number of its words."""
+        return self._variant("gradient", self.kind, self.tile, members, words)
 
     def _variant(
-        self, entry: str, kind: str, tile: Schedule | None, members: Members, write: ArgumentWriter
+        self, entry: str, kind: str, tile: Schedule | None, members: Members, words: int
     ) -> Variant:
         bound = self.bound
         return Variant(
@@ -344,7 +293,7 @@ class Backward:
             schedule=kind,
             tile=tile,
             members=tuple(members),
-            words=len(write.words),
+            words=words,
             op=self.op.kernels,
             headers=tuple(self.op.headers(gradient=True)),
             load=bound.load,
@@ -374,5 +323,5 @@ class Backward:
         kind, tile = self.kind, None
         if self.tile is not None:
             kind, tile = "register", sums_schedule(stage.block, stage.wide)
-        variant = self._variant("sums", kind, tile, stage.members, stage.write)
+        variant = self._variant("sums", kind, tile, stage.members, len(stage.write.words))
         return variant, stage.write.pack(), stage.write.patches, stage.rows, stage.blocks

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Iterator
@@ -17,7 +16,8 @@ from fusedops.bind.geometry import Geometry
 from fusedops.generate.target import Target
 from fusedops.run import forward, placing
 from fusedops.run.operand_gradients import Occurrence, gradient_like
-from fusedops.run.reading import Reading, is_shared, may_broadcast
+from fusedops.run.outline import Outline, is_shared
+from fusedops.run.reading import Reading, may_broadcast
 from fusedops.schedule import Schedule, override
 from fusedops.schedule.architectures import Gpu
 from fusedops.schedule.backward import choose_gradient
@@ -29,7 +29,6 @@ from fusedops.schedule.independent import choose_map_gradient
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.schedule.row_schedule import reserved_shared
 from fusedops.schedule.tiling import Tile
-from fusedops.schedule.traffic import traffic_of
 
 if TYPE_CHECKING:
     from fusedops.run.wanted_gradients import WantedGradients
@@ -53,6 +52,7 @@ ONE_SUM_ROWS = 1024
 
 def backward_schedule(
     bound: Bound,
+    outline: Outline,
     geometry: Geometry,
     target: Target,
     gradient: WantedGradients,
@@ -62,6 +62,7 @@ def backward_schedule(
 
     Args:
         bound: The forward call.
+        outline: The outline of that.
         geometry: The rows and columns of the backward call.
         target: The target that kernels are built for.
         gradient: The gradients that are wanted.
@@ -76,14 +77,20 @@ def backward_schedule(
     if target.gpu is None:
         return None, choose_host(columns, forced.storage)
     forward.check_columns(bound.op.name, columns)
-    traffic = traffic_of(bound)
+    traffic = outline.traffic
     row = Row(
         columns=columns,
         element_bytes=bound.x.element_size(),
         compute_bytes=bound.compute.itemsize,
         dropout=traffic.draws > 0,
     )
-    sums = tuple(_sums(bound, gradient, reading))
+    many_rows = geometry.rows >= ONE_SUM_ROWS
+    key = (reading.vectors, reading.broadcast, many_rows)
+    sums = outline.sums.get(key)
+    if sums is None or bound.tables or gradient.op is not bound.op:
+        sums = tuple(_sums(bound, gradient, reading, many_rows))
+        if not bound.tables and gradient.op is bound.op:
+            outline.sums[key] = sums
     if not bound.op.reduces:
         across = any(_is_across(bound, one) for one in gradient.occurrences)
         count = len(sums)
@@ -110,7 +117,9 @@ def _is_across(bound: Bound, one: Occurrence) -> bool:
     return all(dim < lead or tensor.shape[dim - lead] == 1 for dim in bound.reduced)
 
 
-def _sums(bound: Bound, gradient: WantedGradients, reading: Reading) -> Iterator[int]:
+def _sums(
+    bound: Bound, gradient: WantedGradients, reading: Reading, many_rows: bool
+) -> Iterator[int]:
     """For each operand whose gradient can be a sum over rows, the number of such sums or MANY."""
     x, reduced = bound.x, bound.reduced
     shape = x.shape
@@ -122,14 +131,13 @@ def _sums(bound: Bound, gradient: WantedGradients, reading: Reading) -> Iterator
         own = (1,) * missing + tensor.shape
         if any(own[dim] != shape[dim] for dim in reduced):
             continue
-        if is_shared(bound, one.name, tensor, reading):
+        if is_shared(bound, one.name, tensor, reading.vectors):
             yield 1
         elif reading.broadcast and may_broadcast(bound, tensor):
             yield MANY_SUMS
         elif any(dim < missing or own[dim] < shape[dim] for dim in placing.rows_of(bound)):
             rows = placing.rows_of(bound)
             of_all = math.prod([own[dim] for dim in rows]) == 1
-            many_rows = math.prod([shape[dim] for dim in rows]) >= ONE_SUM_ROWS
             yield 1 if of_all and many_rows and not reading.broadcast else MANY_SUMS
 
 
@@ -157,14 +165,14 @@ def in_one_block(schedule: Schedule, gpu: Gpu) -> Schedule | None:
         room = STATIC_SHARED
     if sums > room:
         return own
-    return dataclasses.replace(schedule, launch=launch._replace(rows_per_block=FEW_ROWS))
+    return schedule.replaced(launch=launch._replace(rows_per_block=FEW_ROWS))
 
 
 def without_prefetch_across_rows(schedule: Schedule) -> Schedule:
     """The schedule where slices have several rows, so that no later block takes a later row."""
     if schedule.launch.prefetch != "across_rows":
         return schedule
-    return dataclasses.replace(schedule, launch=schedule.launch._replace(prefetch="never"))
+    return schedule.replaced(launch=schedule.launch._replace(prefetch="never"))
 
 
 @functools.cache  # of the few pairs that `second_stage` has

@@ -8,20 +8,16 @@ argument's members, so a new shape of a known pattern finds that kernel and buil
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from fusedops import _runtime
 from fusedops.bind.bind import KEPT, Bound
 from fusedops.bind.operands import FLOATING
-from fusedops.bind.whole import first_query, first_rows
 from fusedops.errors import UnsupportedError
-from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import Number, View, kept_view
@@ -29,16 +25,14 @@ from fusedops.reference.unfused import run
 from fusedops.run import single_length
 from fusedops.run.contiguous import run_on_copies
 from fusedops.run.fallback_arch import serve
+from fusedops.run.forward_form import Call, written
 from fusedops.run.forward_info import ForwardInfo
-from fusedops.run.kernel_members import forward_members
+from fusedops.run.outline import outline_of
 from fusedops.run.placing import (
     columns_apart,
     parts_of,
     placed,
-    queries,
-    row_maps,
     row_numbers,
-    rows_of,
     views_of,
 )
 from fusedops.run.reading import USUAL, Hints, Reading, padded, rank_of, readings
@@ -46,7 +40,6 @@ from fusedops.run.runnable import Runnable
 from fusedops.schedule import Schedule, override
 from fusedops.schedule import forward as schedule
 from fusedops.schedule.independent import choose_map
-from fusedops.schedule.traffic import traffic_of
 
 if TYPE_CHECKING:
     from fusedops.run.observer import Observer
@@ -178,8 +171,11 @@ def _read(bound: Bound, target: Target, hints: Hints | None) -> ForwardInfo:
             return other
     own = describe(bound, target)
     if own.variant.loaded:
+        if hints is not None:
+            hints.note_usual(own.geometry)
         return own
-    for reading in readings(bound, own.geometry):
+    others: Iterable[Reading] = readings(bound, own.geometry)
+    for reading in others if hints is None else hints.first(others):
         other = describe(bound, target, reading)
         if other.variant.loaded:
             if hints is not None:
@@ -201,10 +197,11 @@ def describe(
     """
     op, x = bound.op, bound.x
     target = target or Target.of(x.device)
-    inputs, outputs = parts_of(bound, reading)
+    outline = outline_of(bound)
+    inputs, outputs = parts_of(bound, outline.shared[reading.vectors])
     drawn = row_numbers(bound)
     geometry = placed(bound, [*inputs.values(), *outputs.values()], drawn)
-    geometry = padded(geometry, reading.rank or rank_of(bound, geometry.sizes))
+    geometry = padded(geometry, reading.rank or rank_of(outline.broadcasts, geometry.sizes))
     columns = max(geometry.columns, 1)
     tile, streams = None, "many"
     forced, gpu = override.current(), target.gpu
@@ -212,7 +209,7 @@ def describe(
         kind, width = schedule.choose_host(columns, forced.storage), 0
     else:
         check_columns(op.name, columns)
-        streams = traffic_of(bound).streams
+        streams = outline.traffic.streams
         row = schedule.Row(
             columns=columns,
             element_bytes=x.element_size(),
@@ -234,27 +231,14 @@ def describe(
     stages = op.reduces and streams != "many"
     if tile is not None and gpu is not None and gpu.bulk_copies and stages:
         tile = _staged(bound, tile, operands["x"], views["y"], gpu.shared_limit)
-    write = ArgumentWriter(
-        compute="double" if bound.compute is torch.float64 else "float",
-        sizes=geometry.sizes,
-        columns=geometry.columns,
-        queries=queries(bound),
-        first_query=first_query(bound.whole, rows_of(bound)),
-        operands=operands,
-        outputs=views,
-        maps=row_maps(bound, places, drawn),
-        tables=bound.tables,
-        first_rows=first_rows(bound.whole, drawn),
-        slots=op.slots,
-        drawn_in_memory=isinstance(bound.generator, Tensor),
-    )
-    members = forward_members(bound, write, geometry, tile)
+    call = Call(bound, geometry, operands, views, [*places], drawn, tile)
+    members, count, words, patches = written(call)
     variant = Variant(
         arch=target.arch,
         schedule=kind,
         tile=tile,
         members=members,
-        words=len(write.words),
+        words=count,
         op=op.kernels,
         headers=tuple(op.headers()),
         load=bound.load,
@@ -272,8 +256,8 @@ def describe(
         operands=operands,
         outputs=views,
         variant=variant,
-        words=write.pack(),
-        patches=write.patches,
+        words=words,
+        patches=patches,
         draws=_draws(bound),
         reading=reading,
     )
@@ -288,7 +272,7 @@ def _staged(
 ) -> Schedule:
     assert isinstance(x, View)
     if x.placed[1:] != (1, 1) or y.placed[1:] != (1, 1):  # columns apart, or shared
-        return dataclasses.replace(tile, staged_bytes=0) if tile.staged_bytes else tile
+        return tile.replaced(staged_bytes=0) if tile.staged_bytes else tile
     sizes = (bound.x.element_size(), bound.output_dtype("y").itemsize)
     own = min(size * min(tile.width, 16 // size) for size in sizes)
     access = min(x.width * sizes[0], y.width * sizes[1])

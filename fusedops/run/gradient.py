@@ -8,6 +8,7 @@ their own. Each such pair is a `Gradient`, which has plans of its own.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from fusedops.bind.whole import check_part_of
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Role
 from fusedops.generate.target import Target
+from fusedops.generate.views import contiguous
 from fusedops.run.backward import Backward
 from fusedops.run.fallback_arch import serve
 from fusedops.run.reading import USUAL, Hints, Reading, readings
@@ -56,6 +58,10 @@ _FLAGS = {
     Role.PROBABILITY: _runtime.SLOT_PROBABILITY | _runtime.SLOT_NUMBER,
     Role.ROW: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
 }
+
+
+#: Where tensors have no memory; to make a device of its name takes a call of its own each time.
+_NO_MEMORY = torch.device("meta")
 
 
 class Gradient(_runtime.Dispatcher, WantedGradients):
@@ -153,19 +159,25 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         """
         bound = self._bound(dy, given, options)
 
-        def read(reading: Reading) -> Backward:
-            return Backward(self, bound, dy, given, target, reading=reading)
+        placed: Backward | None = None
 
-        own = read(USUAL)
+        def read(reading: Reading) -> Backward:
+            return Backward(self, bound, dy, given, target, reading=reading, like=placed)
+
+        hint = self._hints.of(bound)
+        hinted = placed = None if hint is None else read(hint)
+        if hinted is not None and hinted.adds_nothing and hinted.generate().variants[0].loaded:
+            return hinted
+        own = placed = read(USUAL)
         if own.apart:
             return own
-        if hint := self._hints.of(bound):
-            other = read(hint)
-            if other.adds_as(own) and other.generate().variants[0].loaded:
-                return other
+        as_own = hinted is not None and not hinted.adds_nothing and hinted.adds_as(own)
+        if hinted is not None and as_own and hinted.generate().variants[0].loaded:
+            return hinted
         if own.generate().variants[0].loaded:
+            self._hints.note_usual(own.geometry)
             return own
-        for reading in readings(bound, own.geometry, backward=True):
+        for reading in self._hints.first(readings(bound, own.geometry, backward=True)):
             other = read(reading)
             if other.adds_as(own) and other.generate().variants[0].loaded:
                 self._hints.note(bound, reading)
@@ -193,7 +205,7 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
             given: The other tensors and numbers of the backward call, by keyword.
             options: The options of the backward call, by name.
             target: The target to generate for; that of dy's device by default.
-            split: Whether every sum over all rows is left in partial sums (`Backward.partial`).
+            split: Whether every sum over all rows is left in partial sums (`is_partial`).
             reading: How the call is read where its shapes leave that open.
 
         Raises:
@@ -209,7 +221,7 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         A tensor that is not read has no memory here. Shapes are checked again, since a hook on
         saved tensors may have changed them.
         """
-        op, operands = self.op.given({one.name: given[one.name] for one in self.op.operands})
+        op, operands = self.op.given({name: given[name] for name in self.op.slots})
         x = _tensor(given["x"])
         for operand in op.operands:
             name = operand.name
@@ -270,10 +282,12 @@ def _output(bound: Bound, name: str) -> Tensor:
 
 def _tensor(value: Any) -> Any:
     """A tensor without memory for a pair (dtype, shape); else the value."""
-    if isinstance(value, tuple):
-        dtype, shape = value
-        return torch.empty(shape, dtype=dtype, device="meta")
-    return value
+    return _unread(*value) if isinstance(value, tuple) else value
+
+
+@functools.lru_cache(maxsize=64)  # vectors of one length, and x of both passes, are several a call
+def _unread(dtype: torch.dtype, shape: torch.Size) -> Tensor:
+    return torch.empty_strided(shape, contiguous(shape), dtype=dtype, device=_NO_MEMORY)
 
 
 def _resolved(value: Any) -> Any:

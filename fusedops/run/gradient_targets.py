@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,10 +15,56 @@ from fusedops.bind.bind import Bound
 from fusedops.bind.geometry import Geometry, Placed
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member
+from fusedops.generate.recipe import Symbol
 from fusedops.generate.views import STORAGE, View
 from fusedops.run.operand_gradients import Occurrence, acting_place
 from fusedops.schedule import Schedule
 from fusedops.schedule.row_partition import Sharing, Slices, piece_columns
+
+
+def is_partial(share: Sharing, slices: Slices, rows: int, split: bool) -> bool:
+    """Whether a sum is left in partial sums, one for each slice of the rows that share it.
+
+    A `split` kernel leaves partial sums of every sum over all rows, however few rows there are.
+    Where neighbouring columns share an element, every row leaves some. So does a sum over all
+    rows of an operand that has none, since even one row needs no kernel of its own then.
+
+    Args:
+        share: How elements of x share one of the sum's.
+        slices: The row partition.
+        rows: The number of rows of the call.
+        split: Whether the kernel is split.
+    """
+    if share.kind == "channel" or share.of_all:
+        return True
+    if split and share.group == rows > 1:
+        return True
+    return share.group > slices.rows
+
+
+class BlockNumbers(NamedTuple):
+    """What the workspaces of the sums over rows are made from.
+
+    Attributes:
+        pack: What a row has in common with a pack of 16 bytes of the compute type, in columns.
+        blocks: The number of thread blocks, in each of which the sums of all slices are combined.
+        of_one: Elements of shared memory that the sums of one operand take in a block.
+    """
+
+    pack: int
+    blocks: int
+    of_one: int
+
+
+def block_numbers(
+    bound: Bound, geometry: Geometry, schedule: Schedule | None, slices: Slices
+) -> BlockNumbers:
+    """The numbers of a call, with the schedule of its kernel; None on a CPU."""
+    pack = math.gcd(geometry.columns, 16 // bound.compute.itemsize)
+    if schedule is None:
+        return BlockNumbers(pack, slices.total, 0)
+    of_one = schedule.threads_per_block * schedule.packs * schedule.width
+    return BlockNumbers(pack, slices.total // schedule.rows_per_block, of_one)
 
 
 class GradientTargets:
@@ -32,12 +78,13 @@ class GradientTargets:
         sharing: How rows and columns share each operand.
         views: The tensors of the kernel; those of gradients by `Occurrence`.
         outputs: Dtype and shape of each tensor that the call allocates; workspaces are appended.
-        partial: Whether such a sum is left in partial sums.
+        partial: Whether each gradient that is a sum is left in partial sums (`is_partial`).
         few: Whether one block has all rows, and a sum over them is not in parts.
+        numbers: What workspaces are made from; those of the other arguments by default.
 
     Attributes:
         loose: Whether some gradient has the shape of x and is for the caller to sum.
-        shared_sums: Elements of shared memory that the sums of a block take.
+        in_shared: The number of operands whose sums a block keeps in shared memory.
         parts_of: For each gradient that has partial sums, the source of the pointer of their
             workspace, and their number.
         pieces_of: For each gradient that is summed over pieces of a row's columns too, the number
@@ -53,8 +100,9 @@ class GradientTargets:
         sharing: Mapping[Occurrence, Sharing],
         views: Mapping[Any, View],
         outputs: list[tuple[torch.dtype, Sequence[int]]],
-        partial: Callable[[Sharing], bool],
+        partial: Mapping[Occurrence, bool],
         few: bool = False,
+        numbers: BlockNumbers | None = None,
     ) -> None:
         self.bound = bound
         self.geometry = geometry
@@ -65,10 +113,16 @@ class GradientTargets:
         self.outputs = outputs
         self.partial = partial
         self.few = few
+        self.numbers = numbers or block_numbers(bound, geometry, schedule, slices)
         self.loose = False
-        self.shared_sums = 0
+        self.in_shared = 0
         self.parts_of: dict[Occurrence, tuple[tuple[int, int], int]] = {}
         self.pieces_of: dict[Occurrence, int] = {}
+
+    @property
+    def shared_sums(self) -> int:
+        """Elements of shared memory that the sums of a block take."""
+        return self.numbers.of_one * self.in_shared
 
     def member(self, write: ArgumentWriter, one: Occurrence) -> Member:
         """The member that receives the gradient of an operand."""
@@ -95,7 +149,7 @@ class GradientTargets:
             return f"Each<{numbers}, {write.view(view)}>", ""
         if share.kind == "channel":
             return self._by_channel(write, one, numbers), ""
-        partial = self.partial(share)
+        partial = self.partial[one]
         flag = str(partial).lower()
         if share.kind == "row":
             if partial:
@@ -118,8 +172,7 @@ class GradientTargets:
             split = self._by_column(write, one, numbers, memory, partial=True, sums=sums)
             write.constant(int(partial))
             kind = f"ByColumnOrSplit<{whole}, {split}>"
-        if sums == "shared" and self.tile is not None:
-            self.shared_sums += self.tile.threads_per_block * self.tile.packs * self.tile.width
+        self.in_shared += sums == "shared"
         return kind, sums
 
     def _by_column(
@@ -168,11 +221,11 @@ class GradientTargets:
         patch = (_runtime.OUTPUT, len(self.outputs))
         tile, kind = self.tile, self.sharing[one].kind
         combined = kind == "column" and tile is not None and tile.launch.sum_storage != "memory"
-        parts = self.slices.total // (tile.rows_per_block if tile is not None and combined else 1)
+        parts = self.numbers.blocks if combined else self.slices.total
         if kind == "channel":
             parts = self.geometry.rows
         self.outputs.append((self.bound.compute, (parts, columns)))
-        if self.partial(self.sharing[one]):
+        if self.partial[one]:
             self.parts_of[one] = patch, parts
         return self._workspace(columns, patch)
 
@@ -180,7 +233,8 @@ class GradientTargets:
         """The view of rows of so many columns in the compute type; None is a null pointer."""
         width = 0
         if self.tile is not None:
-            width = math.gcd(16 // self.bound.compute.itemsize, columns)
+            pack = 16 // self.bound.compute.itemsize
+            width = self.numbers.pack if isinstance(columns, Symbol) else math.gcd(pack, columns)
             width = min(width, self.tile.width)
         place = Placed((columns,), 1)
         return View(STORAGE[self.bound.compute], place, width, patch, False)

@@ -7,16 +7,17 @@ Both passes are placed so, the backward pass with the parts of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
 from fusedops import _runtime
 from fusedops.bind.bind import KEPT, Bound
-from fusedops.bind.geometry import Geometry, Placed, Strided, Virtual, place
+from fusedops.bind.geometry import Geometry, Placed, Virtual, place
 from fusedops.bind.positions import row_positions
 from fusedops.bind.shared_draws import drawn_rows
+from fusedops.bind.whole import first_query as number_of_first
 from fusedops.errors import UnsupportedError
 from fusedops.generate.arguments import RowMaps
 from fusedops.generate.views import (
@@ -30,10 +31,11 @@ from fusedops.generate.views import (
     widened,
 )
 from fusedops.run.contiguous import dense_cure
-from fusedops.run.reading import USUAL, Reading, is_shared
+from fusedops.run.outline import outline_of
 
 __all__ = [
     "columns_apart",
+    "first_query",
     "parts_of",
     "placed",
     "queries",
@@ -47,14 +49,22 @@ __all__ = [
 DrawnRows: TypeAlias = "dict[tuple[int, ...], list[int]]"
 
 
-def parts_of(bound: Bound, reading: Reading = USUAL) -> tuple[dict[str, Part], dict[str, Part]]:
-    """The tensors that the kernel reads and the tensors that it writes, each by name."""
+def parts_of(
+    bound: Bound, shared: Collection[str] | None = None
+) -> tuple[dict[str, Part], dict[str, Part]]:
+    """The tensors that the kernel reads and the tensors that it writes, each by name.
+
+    `shared` are the names of the operands of which all rows read the same columns, those of the
+    usual reading by default.
+    """
+    if shared is None:
+        shared = outline_of(bound).shared[False]
     x, op, rank = bound.x, bound.op, bound.x.dim()
     inputs = {"x": part_of(x, (_runtime.POINTER, 0))}
     for name, value in bound.seen.items():
         if isinstance(value, Tensor):
             patch = (_runtime.POINTER, op.slots[name])
-            inputs[name] = part_of(value, patch, is_shared(bound, name, value, reading))
+            inputs[name] = part_of(value, patch, name in shared)
     outputs = {}
     for index, name in enumerate(bound.outputs):
         patch = (_runtime.OUTPUT, index)
@@ -125,7 +135,7 @@ def placed(
     query = [0] * len(shape)
     if bound.op.causal and (rows := rows_of(bound)):
         query[rows[-1]] = 1
-    operands: list[Strided] = [part[:2] for part in parts]
+    operands: list[Any] = list(parts)  # of which shape and strides are read
     operands += (Virtual(query), *map(Virtual, drawn.values()))
     operands += map(Virtual, _coordinates(bound).values())
     sizes = [0 if in_order else part.dtype.itemsize for part in parts]
@@ -146,9 +156,16 @@ def rows_of(bound: Bound) -> list[int]:
 
 
 def queries(bound: Bound) -> int:
-    """The number of queries, for masks that are made from indices."""
+    """The number of queries, for masks that are made from indices; 1 where there are none."""
+    if not bound.op.causal:
+        return 1
     rows = rows_of(bound)
     return bound.counted[rows[-1]] if rows else 1
+
+
+def first_query(bound: Bound) -> int:
+    """The number of x's first query."""
+    return 0 if bound.whole is None else number_of_first(bound.whole, rows_of(bound))
 
 
 def row_numbers(bound: Bound) -> DrawnRows:

@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
 from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry, Placed
-from fusedops.bind.positions import read_positions
-from fusedops.bind.shared_draws import shared_dims
 from fusedops.run.operand_gradients import Occurrence, gradient_like, occurrences
+from fusedops.run.outline import Outline, is_shared, outline_of
 from fusedops.schedule.row_partition import Sharing
 from fusedops.schedule.traffic import without_rows
 
@@ -59,7 +58,7 @@ EXACT = Reading(rank=1)
 
 
 class Hints:
-    """Which reading of a call was loaded, by which sizes of x are 1: the one to look for first.
+    """Which readings of an op's calls were loaded: the ones to look for first.
 
     To describe a call by each of its readings takes several times as long as to launch it. That a
     reading is loaded does not depend on this, and any that is loaded has the same bits, so a hint
@@ -67,52 +66,50 @@ class Hints:
     """
 
     def __init__(self) -> None:
-        self._found: dict[tuple[bool, ...], Reading] = {}
+        self._found: dict[tuple[bool, ...], Reading] = {}  # by which sizes of x are 1
+        self._served: dict[Reading, None] = {}
+        self._ranks: set[int] = set()
 
     def of(self, bound: Bound) -> Reading | None:
         """The reading by which a call with an x like this one was served last, if not the usual."""
-        return self._found.get(tuple(size == 1 for size in bound.x.shape))
+        return self._found.get(tuple([size == 1 for size in bound.x.shape]))
 
     def note(self, bound: Bound, reading: Reading) -> None:
         """Remember the reading that serves a call."""
-        self._found[tuple(size == 1 for size in bound.x.shape)] = reading
+        self._found[tuple([size == 1 for size in bound.x.shape])] = reading
+        self._served[reading] = None
+
+    def note_usual(self, geometry: Geometry) -> None:
+        """Remember that the usual reading serves a call with this geometry."""
+        self._ranks.add(len(geometry.sizes))
+
+    def first(self, all_readings: Iterable[Reading]) -> list[Reading]:
+        """The same readings, first those that have served a call, then those like one that has."""
+        served = list(self._served)
+        ranks = self._ranks.union([one.rank for one in served])
+        kinds = {(one.vectors, one.broadcast) for one in served}
+
+        def unlike(one: Reading) -> tuple[bool, bool, bool]:
+            kind = one.vectors, one.broadcast
+            return one not in served, one.rank not in ranks, kind not in kinds
+
+        return sorted(all_readings, key=unlike)
 
 
-def rank_of(bound: Bound, sizes: Sequence[int]) -> int:
+def rank_of(broadcasts: bool, sizes: Sequence[int]) -> int:
     """The number of row dimensions that the kernel of a call is made for.
 
     Where rows share an operand in some dimension, that is two at least, whatever the sizes: calls
     of the same kind with more rows need as many.
 
     Args:
-        bound: The call.
+        broadcasts: Whether rows share an operand (`Outline.broadcasts`).
         sizes: The sizes of the row dimensions after merging.
     """
     least = len(sizes)
-    if least < 2 and _broadcasts(bound):
+    if least < 2 and broadcasts:
         least = 2
     return RANKS[bisect.bisect_left(RANKS, least)]
-
-
-def _broadcasts(bound: Bound) -> bool:
-    """Whether rows differ by their places, or some of them share operands or draws with rows."""
-    x, reduced = bound.x, bound.reduced
-    if bound.op.causal or {*read_positions(bound.op, x.dim())} - {*reduced}:
-        return True
-    shape = x.shape
-    for functor in bound.drawing:
-        if any(dim not in reduced for dim in shared_dims(functor, len(shape))):
-            return True
-    rows = [dim for dim, size in enumerate(shape) if size > 1 and dim not in reduced]
-    for value in bound.seen.values():
-        if not isinstance(value, Tensor) or (own := value.shape) == shape:
-            continue
-        lead = len(shape) - len(own)
-        if without_rows(value, x, reduced):
-            continue
-        if any(dim < lead or own[dim - lead] == 1 for dim in rows):
-            return True
-    return False
 
 
 def readings(bound: Bound, first: Geometry, backward: bool = False) -> Iterator[Reading]:
@@ -126,7 +123,7 @@ def readings(bound: Bound, first: Geometry, backward: bool = False) -> Iterator[
     sizes = first.sizes
     while len(sizes) > 1 and sizes[0] == 1:
         sizes = sizes[1:]
-    usual = rank_of(bound, sizes)
+    usual = rank_of(outline_of(bound).broadcasts, sizes)
     ranks = [
         usual,
         *(r for r in RANKS if r > usual),
@@ -172,32 +169,28 @@ def padded(geometry: Geometry, rank: int) -> Geometry:
     return Geometry(rows, columns, (1,) * padding + sizes, tuple(places), order)
 
 
-def is_shared(bound: Bound, name: str, value: Tensor, reading: Reading) -> bool:
-    """Whether all rows of a call read the same columns of an operand, however many there are."""
-    if not without_rows(value, bound.x, bound.reduced):
-        return False
-    if bound.x.dim() > len(bound.reduced):
-        return True
-    if not reading.vectors:
-        return False
-    saving = (functor for functor in (*bound.load, *bound.store) if functor.saves)
-    return not any(operand.name == name for functor in saving for operand in functor.operands())
-
-
-def as_read(bound: Bound, one: Occurrence, share: Sharing, reading: Reading) -> Sharing:
+def as_read(
+    bound: Bound, outline: Outline, one: Occurrence, share: Sharing, reading: Reading
+) -> Sharing:
     """How elements of x share one of an operand that has a gradient, as a reading has it.
 
     Args:
         bound: The forward call.
+        outline: The outline of that.
         one: The use of the operand.
         share: How they share it by the strides alone.
         reading: The reading.
     """
-    value = gradient_like(bound, one)
     if one.side == "op" and share.kind != "apart":  # also where a row has one column
         share = share._replace(kind="row")
-    if share.kind in ("each", "column", "row") and is_shared(bound, one.name, value, reading):
-        return share._replace(kind="row" if share.kind == "row" else "column", of_all=True)
-    if share.kind == "each" and reading.broadcast and may_broadcast(bound, value):
+    kind, group, outer, _ = share
+    if kind in ("each", "column", "row"):
+        if bound.tables:  # of a table, a gradient is made of what elements give to its entries
+            shared = is_shared(bound, one.name, gradient_like(bound, one), reading.vectors)
+        else:
+            shared = one.name in outline.shared[reading.vectors]
+        if shared:
+            return Sharing("row" if kind == "row" else "column", group, outer, True)
+    if kind == "each" and reading.broadcast and may_broadcast(bound, gradient_like(bound, one)):
         return share._replace(kind="column")  # a sum over one row
     return share

@@ -87,16 +87,15 @@ def second_stage(
         slots={},
     )
 
-    def rows_of(one: Occurrence) -> int:  # the number of rows of an operand's gradient
-        return geometry.rows // sharing[one].group
-
     members, rows, blocks, parts_at = [], 0, 0, []
-    most = max(parts // rows_of(one) for one, (_, parts) in parts_of.items())
+    # The number of rows of each operand's gradient.
+    rows_of = {one: geometry.rows // sharing[one].group for one in parts_of}
+    most = max([parts // rows_of[one] for one, (_, parts) in parts_of.items()])
     wide, block = _PIECES if pieces_of else _sums_of(most, geometry.columns)
     for number, (one, (patch, all_parts)) in enumerate(parts_of.items()):
         share, view = sharing[one], views[one]
         columns = 1 if share.kind == "row" else geometry.columns // view.placed.repeats
-        groups = rows_of(one)
+        groups = rows_of[one]
         place = Placed((share.outer,), view.placed.column_stride)
         to = write.view(View(view.storage, place, 1 if view.width else 0, view.patch, False))
         write.pointer(patch)

@@ -7,7 +7,7 @@ This is the data of a `Gradient`, as a declaration is the data of an op; it cann
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fusedops.bind.bind import KEPT
 from fusedops.run.operand_gradients import occurrences
@@ -24,11 +24,14 @@ class WantedGradients:
         op: The declaration that is differentiated.
         wanted: The names whose gradients are wanted: operands, and "x" if its own is.
         joining: The names of the results besides y that have a gradient of their own.
+        forms: What its backward kernels have in common whatever the sizes (`backward_form`).
         needed: The saved tensors that the backward pass reads.
         occurrences: Each use of a wanted operand by a functor, LOAD before STORE.
         possible: Each use of an operand by a functor that can have a gradient.
         names: The name that each result is the gradient of; a name is there twice if two functors
             use it.
+        twice: Those names that are there twice.
+        of_statistics: The keywords of the gradients of row statistics.
         places: The index among the results of x's gradient, then of each operand's in the order of
             `op.slots`; None where there is none.
         numbers: The slot number of each keyword of a backward call, counted from 1.
@@ -44,10 +47,13 @@ class WantedGradients:
         self.op = op
         self.wanted = wanted
         self.joining = joining
+        self.forms: dict[tuple[object, ...], Any] = {}
         self.needed = needed(op, wanted, from_result)
         self.occurrences = occurrences(op, wanted)
         self.possible = occurrences(op, op.slots)
         self.names = ["x"] * ("x" in wanted) + [one.name for one in self.occurrences]
+        self.twice = {name for name in self.names if self.names.count(name) > 1}
+        self.of_statistics = {joining_name(n) for n in op.joining if n in op.statistics}
         at = {name: place for place, name in enumerate(self.names)}
         self.places = [at.get(name) for name in ("x", *op.slots)]
         keywords = [KEPT, "x", *op.slots]

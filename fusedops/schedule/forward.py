@@ -145,12 +145,12 @@ def staged(
         element_bytes: The larger itemsize of x and y.
         shared_limit: Bytes of shared memory that a thread block can opt in to.
     """
-    plain = dataclasses.replace(schedule, staged_bytes=0) if schedule.staged_bytes else schedule
+    plain = schedule.replaced(staged_bytes=0) if schedule.staged_bytes else schedule
     misaligned = access < WIDE_ACCESS <= own
     few_threads = schedule.threads < STAGED_WORD // 2
     if not (schedule.staged_bytes or misaligned) or not schedule.one_tile or few_threads:
         return plain
-    through = dataclasses.replace(schedule, staged_bytes=element_bytes)
+    through = schedule.replaced(staged_bytes=element_bytes)
     free = shared_limit - reserved_shared(schedule.threads_per_block, schedule.compute_bytes)
     return through if through.shared_bytes <= free else plain
 

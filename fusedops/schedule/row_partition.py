@@ -60,16 +60,16 @@ def sharing(place: Placed, sizes: Sequence[int], columns: int) -> Sharing:
         columns: Row length in elements.
     """
     group, outer = 1, 0
-    dims = list(zip(sizes, place.row_strides, strict=True))
-    while dims and (dims[-1][1] == 0 or dims[-1][0] == 1):
-        group *= dims.pop()[0]
     by_row = place.column_stride == 0 and columns > 1
-    if any(step == 0 and size > 1 for size, step in dims):
-        return Sharing("apart", group, 0)
     reach = None
-    for size, step in reversed(dims):
+    for size, step in zip(reversed(sizes), reversed(place.row_strides), strict=True):
+        if reach is None and (step == 0 or size == 1):
+            group *= size
+            continue
         if size == 1:
             continue
+        if step == 0:
+            return Sharing("apart", group, 0)
         if reach is None:
             outer = step
         elif step != reach:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 from fusedops.schedule.features import Features
 from fusedops.schedule.launch import LaunchConfig
@@ -176,6 +177,18 @@ class Schedule:
         if self.storage == "chunks":
             return True
         return self.storage in ("register", "cluster") and self.chunks <= self.cluster
+
+    def replaced(self, **fields: Any) -> Schedule:
+        """The schedule with other values in these fields, made once: so is then its C++ text."""
+        key = tuple(fields.items())
+        found = self._replaced.get(key)
+        if found is None:
+            found = self._replaced.setdefault(key, dataclasses.replace(self, **fields))
+        return found
+
+    @functools.cached_property
+    def _replaced(self) -> dict[tuple[tuple[str, Any], ...], Schedule]:
+        return {}
 
     @functools.cached_property
     def source_options(self) -> tuple[object, ...]:

@@ -1,0 +1,215 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel of a backward pass whatever the sizes of a call: generated once, filled in for each.
+
+A form is all that types depend on. The walk that generates a kernel is made with symbols in the
+place of a call's numbers (`generate.recipe`), by the same code that makes it with numbers: where
+that code has to know one, as it does for a mask made from indices, the call has no form.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from fusedops.bind.geometry import Geometry, Placed
+from fusedops.generate.arguments import MANY_ROWS, ArgumentWriter
+from fusedops.generate.recipe import Recipe, known
+from fusedops.generate.views import View
+from fusedops.run.gradient_targets import GradientTargets
+from fusedops.run.opened import Opening, strides, types_of
+from fusedops.run.operand_gradients import Occurrence
+from fusedops.run.placing import DrawnRows
+from fusedops.schedule import Schedule
+from fusedops.schedule.row_partition import Sharing, Slices
+
+if TYPE_CHECKING:
+    from fusedops.bind.bind import Bound
+    from fusedops.declare.declaration import Declaration
+    from fusedops.generate.members import Member, Members
+    from fusedops.generate.variant import Variant
+    from fusedops.run.wanted_gradients import WantedGradients
+
+__all__ = ["first_kernel"]
+
+#: A kernel of a call: its variant, argument words and relocations.
+First = tuple["Variant", bytes, list[tuple[int, int, int]]]
+
+#: The most forms that a set of wanted gradients remembers.
+MOST = 1024
+
+
+class Call(Protocol):
+    """A backward call that is placed, scheduled and cut: `Backward`, where all of this is told."""
+
+    bound: Bound
+    op: Declaration
+    gradient: WantedGradients
+    tile: Schedule | None
+    few: bool
+    geometry: Geometry
+    slices: Slices
+    sharing: dict[Occurrence, Sharing]
+    views: dict[Any, View]
+    maps: tuple[Placed | None, ...]
+    drawn: DrawnRows
+    outputs: list[tuple[torch.dtype, Sequence[int]]]
+    targets: GradientTargets
+
+    def members(self) -> tuple[Members, ArgumentWriter]: ...
+    def variant(self, members: Members, words: int) -> Variant: ...
+
+
+class Form(NamedTuple):
+    """A generated kernel with the numbers of its calls left open.
+
+    Attributes:
+        members: The members of its argument.
+        words: The number of its words.
+        recipe: Its words.
+        patches: The relocations of that.
+        outputs: Dtype and shape of each workspace.
+        parts_of: As in `GradientTargets`.
+        in_shared: Likewise.
+    """
+
+    members: tuple[Member, ...]
+    words: int
+    recipe: Recipe
+    patches: list[tuple[int, int, int]]
+    outputs: list[tuple[torch.dtype, tuple[Any, ...]]]
+    parts_of: dict[Occurrence, tuple[tuple[int, int], Any]]
+    in_shared: int
+
+
+def first_kernel(call: Call) -> First:
+    """The first kernel of a backward call, whose targets are told what workspaces it has."""
+    form = None if (key := _key(call)) is None else _known(call, key)
+    if form is None:
+        members, write = call.members()
+        variant = call.variant(members, len(write.words))
+        return variant, write.pack(), write.patches
+    numbers = _numbers(call)
+    for dtype, shape in form.outputs:
+        call.outputs.append((dtype, tuple([known(size, numbers) for size in shape])))
+    for one, (patch, parts) in form.parts_of.items():
+        call.targets.parts_of[one] = patch, known(parts, numbers)
+    call.targets.in_shared = form.in_shared
+    return call.variant(form.members, form.words), form.recipe.fill(numbers), form.patches
+
+
+def _known(call: Call, key: tuple[object, ...]) -> Form | None:
+    """The form of a call; None where a functor has to know a number, or if it is the first such.
+
+    A kernel that turns out not to be loaded is seldom described again: forms are made for those
+    that are.
+    """
+    forms: dict[tuple[object, ...], Form | str] = call.gradient.forms
+    form = forms.get(key)
+    if form is None:
+        if len(forms) >= MOST:
+            forms.clear()
+        forms[key] = "met"
+    elif form == "met":
+        form = "none"
+        with contextlib.suppress(TypeError):  # of a symbol that was not only moved
+            form = _form(call)
+        forms[key] = form
+    return form if isinstance(form, Form) else None
+
+
+def _key(call: Call) -> tuple[object, ...] | None:
+    """All that the kernel of a call depends on but numbers, or None if it depends on those too."""
+    bound, geometry, tile, op = call.bound, call.geometry, call.tile, call.op
+    if tile is None or tile.chunks > 1 or geometry.rows >= MANY_ROWS or bound.op is not op:
+        return None
+    if bound.whole is not None or bound.tables or op.causal or op.positions:
+        return None
+    views = types_of(call.views.values())
+    if views is None:
+        return None
+    shares = []
+    for share, partial in zip(call.sharing.values(), call.targets.partial.values(), strict=True):
+        if share.kind in ("apart", "channel"):
+            return None
+        shares.append((share.kind, share.of_all, partial))
+    return (
+        _of_tile(tile),
+        len(geometry.sizes),
+        call.targets.numbers.pack,
+        call.few,
+        bound.x.dtype,
+        bound.compute,
+        (bound.x.dim(), bound.reduced) if any(call.drawn) else None,  # draws that rows share
+        isinstance(bound.generator, Tensor),
+        tuple(bound.dropout_slots.items()),
+        tuple([type(value) for value in bound.operands.values()]),
+        views,
+        tuple(shares),
+    )
+
+
+def _of_tile(tile: Schedule) -> tuple[object, ...]:
+    """All of a schedule that members depend on, of one that has a row in a block."""
+    launch = tile.launch
+    return (launch.sum_storage, tile.width, launch.prefetch == "never")
+
+
+def _numbers(call: Call) -> list[int]:
+    """The numbers of a call, in the order in which `_with_symbols` leaves them open."""
+    geometry, tile, of_blocks = call.geometry, call.tile, call.targets.numbers
+    assert tile is not None  # `_key` is None for a CPU
+    numbers = [geometry.rows, geometry.columns, *geometry.sizes, tile.launch.prefetch_distance]
+    numbers += (of_blocks.blocks, of_blocks.of_one, *call.slices)
+    numbers += [share.group for share in call.sharing.values()]
+    return numbers + strides(call.views.values(), call.maps)
+
+
+def _with_symbols(call: Call) -> Call:
+    """The call with a symbol in the place of each of its numbers."""
+    opening = Opening()
+    new = opening.number
+    made = copy.copy(call)
+    made.geometry = opening.geometry(call.geometry)
+    assert call.tile is not None
+    launch = call.tile.launch._replace(prefetch_distance=new())
+    made.tile = dataclasses.replace(call.tile, launch=launch)
+    numbers = call.targets.numbers._replace(blocks=new(), of_one=new())
+    made.slices = Slices(*[new() for _ in call.slices])
+    made.sharing = {k: share._replace(group=new()) for k, share in call.sharing.items()}
+    made.views = {k: opening.view(view) for k, view in call.views.items()}
+    made.maps = tuple([None if place is None else opening.place(place) for place in call.maps])
+    made.outputs = call.outputs.copy()
+    made.targets = GradientTargets(
+        made.bound,
+        made.geometry,
+        made.tile,
+        made.slices,
+        made.sharing,
+        made.views,
+        made.outputs,
+        call.targets.partial,
+        call.few,
+        numbers,
+    )
+    return made
+
+
+def _form(call: Call) -> Form:
+    made = _with_symbols(call)
+    members, write = made.members()
+    return Form(
+        tuple(members),
+        len(write.words),
+        write.recipe(),
+        write.patches,
+        [(dtype, tuple(shape)) for dtype, shape in made.outputs[len(call.outputs) :]],
+        made.targets.parts_of,
+        made.targets.in_shared,
+    )

@@ -1,0 +1,169 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The argument of a forward kernel whatever the sizes of a call, as `backward_form` has it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fusedops.bind.bind import Bound
+from fusedops.bind.geometry import Geometry, Placed
+from fusedops.bind.whole import first_rows
+from fusedops.generate.arguments import MANY_ROWS, ArgumentWriter
+from fusedops.generate.recipe import Recipe
+from fusedops.generate.views import Number, View
+from fusedops.run.kernel_members import forward_members
+from fusedops.run.opened import Opening, strides, types_of
+from fusedops.run.placing import DrawnRows, first_query, queries, row_maps
+from fusedops.schedule import Schedule
+
+if TYPE_CHECKING:
+    from fusedops.generate.members import Member
+
+__all__ = ["Call", "written"]
+
+#: The most forms that a declaration remembers.
+MOST = 1024
+
+
+class Call(NamedTuple):
+    """A forward call that is placed and scheduled.
+
+    Attributes:
+        bound: The call.
+        geometry: Its rows and columns.
+        operands, outputs: Its views by name.
+        maps: The maps from a row to the numbers that functors read, as placed.
+        drawn: As `placing.row_numbers` has them.
+        tile: The schedule; None on a CPU.
+    """
+
+    bound: Bound
+    geometry: Geometry
+    operands: Mapping[str, View | Number]
+    outputs: Mapping[str, View]
+    maps: Sequence[Placed | None]
+    drawn: DrawnRows
+    tile: Schedule | None
+
+    @property
+    def views(self) -> list[View]:
+        """All views, those of the operands first."""
+        return [one for one in self.operands.values() if type(one) is View] + [
+            *self.outputs.values()
+        ]
+
+
+class Form(NamedTuple):
+    """A generated argument with the numbers of its calls left open."""
+
+    members: tuple[Member, ...]
+    words: int
+    recipe: Recipe
+    patches: list[tuple[int, int, int]]
+
+
+#: The members of an argument, the number of its words, these words, and its relocations.
+Written = tuple[tuple["Member", ...], int, bytes, list[tuple[int, int, int]]]
+
+
+def written(call: Call) -> Written:
+    """The argument of a call's kernel."""
+    views = call.views
+    key = _key(call, views)
+    form = None if key is None else _known(call, key)
+    if form is None:
+        members, write = _members(call)
+        return members, len(write.words), write.pack(), write.patches
+    geometry, tile = call.geometry, call.tile
+    distance = 0 if tile is None else tile.launch.prefetch_distance
+    numbers = [geometry.rows, geometry.columns, *geometry.sizes, distance]
+    words = form.recipe.fill(numbers + strides(views, call.maps))
+    return form.members, form.words, words, form.patches
+
+
+def _known(call: Call, key: tuple[object, ...]) -> Form | None:
+    """The form of a call; None where a functor has to know a number, or if it is the first such."""
+    forms: dict[tuple[object, ...], Form | str] = call.bound.op.forms
+    form = forms.get(key)
+    if form is None:
+        if len(forms) >= MOST:
+            forms.clear()
+        forms[key] = "met"
+    elif form == "met":
+        form = "none"
+        with contextlib.suppress(TypeError):  # of a symbol that was not only moved
+            form = _form(call)
+        forms[key] = form
+    return form if isinstance(form, Form) else None
+
+
+def _key(call: Call, views: Sequence[View]) -> tuple[object, ...] | None:
+    """All that the argument depends on but numbers, or None if it depends on those too."""
+    bound, tile, op = call.bound, call.tile, call.bound.op
+    if (tile is not None and tile.chunks > 1) or call.geometry.rows >= MANY_ROWS:
+        return None
+    if bound.whole is not None or bound.tables or op.causal or op.positions:
+        return None
+    types = types_of(views)
+    if types is None:
+        return None
+    return (
+        types,
+        len(call.geometry.sizes),
+        None if tile is None else tile.launch.prefetch == "never",
+        bound.keep,
+        bound.compute,
+        (bound.x.dim(), bound.reduced) if any(call.drawn) else None,  # draws that rows share
+        isinstance(bound.generator, Tensor),
+        tuple(bound.dropout_slots.items()),
+        tuple([type(value) for value in bound.operands.values()]),
+    )
+
+
+def _form(call: Call) -> Form:
+    opening = Opening()
+    geometry, tile = opening.geometry(call.geometry), call.tile
+    distance = opening.number()
+    if tile is not None:
+        launch = tile.launch._replace(prefetch_distance=distance)
+        tile = dataclasses.replace(tile, launch=launch)
+    made = Call(
+        call.bound,
+        geometry,
+        {
+            k: opening.view(one) if isinstance(one, View) else one
+            for k, one in call.operands.items()
+        },
+        {k: opening.view(one) for k, one in call.outputs.items()},
+        [None if place is None else opening.place(place) for place in call.maps],
+        call.drawn,
+        tile,
+    )
+    members, write = _members(made)
+    return Form(members, len(write.words), write.recipe(), write.patches)
+
+
+def _members(call: Call) -> tuple[tuple[Member, ...], ArgumentWriter]:
+    bound, geometry = call.bound, call.geometry
+    write = ArgumentWriter(
+        compute="double" if bound.compute is torch.float64 else "float",
+        sizes=geometry.sizes,
+        columns=geometry.columns,
+        queries=queries(bound),
+        first_query=first_query(bound),
+        operands=call.operands,
+        outputs=call.outputs,
+        maps=row_maps(bound, call.maps, call.drawn),
+        tables=bound.tables,
+        first_rows=first_rows(bound.whole, call.drawn),
+        slots=bound.op.slots,
+        drawn_in_memory=isinstance(bound.generator, Tensor),
+    )
+    return forward_members(bound, write, geometry, call.tile), write
