@@ -8,6 +8,7 @@ import pytest
 import torch
 from captured import compiled, compiled_products
 from cases import randn
+from more_transformers import IN_TWO_PARTS, MORE, OF_IMAGES
 from transformers_models import MODELS, differentiate, double_of, in_double, inputs_of
 from transformers_models import make as make_transformer
 
@@ -24,6 +25,41 @@ TRANSFORMERS = {
     "gpt_oss": (7, 8),
     "vit": (7, 7),
     "swin": (8, 15),
+}
+
+
+#: The same of further ones. What is left of them are norms with nothing elementwise beside them.
+MORE_COUNTS = {
+    "roberta": (7, 7),
+    "distilbert": (7, 7),
+    "electra": (7, 7),
+    "albert": (7, 7),
+    "mpnet": (7, 7),
+    "deberta_v2": (7, 7),
+    "modernbert": (6, 7),
+    "mistral": (7, 7),
+    "mixtral": (7, 8),
+    "qwen2": (7, 7),
+    "gemma": (7, 7),
+    "gemma3": (11, 15),
+    "phi": (4, 5),
+    "phi3": (7, 7),
+    "olmo2": (11, 11),
+    "granite": (7, 7),
+    "stablelm": (6, 7),
+    "cohere": (5, 5),
+    "gpt_neox": (4, 7),
+    "gptj": (4, 5),
+    "opt": (3, 7),
+    "bloom": (6, 8),
+    "falcon": (4, 5),
+    "starcoder2": (6, 7),
+    "smollm3": (7, 7),
+    "bart": (18, 18),
+    "deit": (7, 7),
+    "beit": (4, 7),
+    "dinov2": (7, 7),
+    "segformer": (12, 22),
 }
 
 
@@ -60,8 +96,9 @@ def as_stock(name, compiled):
     """Hold a fused transformer to the stock one; what was found in it."""
     pytest.importorskip("transformers")
     torch._dynamo.reset()
-    model = make_transformer(name)
-    inputs, counts = inputs_of(name)
+    model = make_transformer(name, models={**MODELS, **MORE})
+    like = "vit" if name in OF_IMAGES else "t5" if name in IN_TWO_PARTS else name
+    inputs, counts = inputs_of(like)
     stock = differentiate(model, inputs, counts)
     with in_double():
         whole = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
@@ -82,6 +119,15 @@ def test_transformers(name):
 
 #: Linear layers with functors after them, of those that there are, where all are taken.
 LAYERS = {"bert": (3, 13), "t5": (4, 33), "llama": (2, 15), "gemma2": (3, 15), "swin": (5, 25)}
+
+
+@pytest.mark.parametrize("name", MORE_COUNTS)
+def test_more_transformers(name):
+    assert_counts(as_stock(name, compiled), MORE_COUNTS[name])
+
+
+def test_each_of_them_has_its_counts():
+    assert MORE.keys() == MORE_COUNTS.keys()
 
 
 @pytest.mark.parametrize("name", LAYERS)

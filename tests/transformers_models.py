@@ -60,11 +60,11 @@ MODELS = {
 CAUSAL = ("gpt2", "llama", "gemma2", "qwen3", "gpt_oss")
 
 
-def make(name, device="cpu", **settings):
+def make(name, device="cpu", models=MODELS, **settings):
     """A model with eager attention, in evaluation."""
     import transformers
 
-    cls, known = MODELS[name]
+    cls, known = models[name]
     if not hasattr(transformers, cls):
         pytest.skip(f"transformers {transformers.__version__} has no {cls}")
     cls = getattr(transformers, cls)
