@@ -285,8 +285,8 @@ MUTATIONS = [
     Mutation(
         "a length that keeps one column more",
         "include/fusedops/functor/columns.cuh",
-        "return i >= begin && i < end;",
-        "return i >= begin && i <= end;",
+        "v[i] = i < end ? v[i]",
+        "v[i] = i <= end ? v[i]",
         "test_masks.py::test_lengths[softmax-cpu-torch.int64]",
     ),
     Mutation(
@@ -530,8 +530,8 @@ MUTATIONS = [
     Mutation(
         "rows that share and are not summed",
         "fusedops/schedule/row_partition.py",
-        "        group *= dims.pop()[0]\n",
-        "        dims.pop()\n",
+        "            group *= size\n            continue\n",
+        "            continue\n",
         "test_gradient_operands.py::test_over_many_rows[cpu-column]",
     ),
     Mutation(
@@ -565,8 +565,8 @@ MUTATIONS = [
     Mutation(
         "rows apart that share and are not summed",
         "fusedops/schedule/row_partition.py",
-        "if any(step == 0 and size > 1 for size, step in dims):",
-        "if False:",
+        '        if step == 0:\n            return Sharing("apart", group, 0)\n',
+        "",
         "test_gradient_operands.py::test_several_patterns_at_once[cpu-5]",
     ),
     Mutation(

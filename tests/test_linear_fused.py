@@ -116,9 +116,10 @@ def test_what_bulk_copies_cannot_read_is_left_to_two_kernels():
     assert fused.describe(double, x, w, made) is None
 
 
-def test_masks_are_left_to_two_kernels():
-    assert fused.able(fo.Linear(store=STORES["saving"]).epilogue)
-    assert not fused.able(fo.Linear(store=[fo.Mask("m")]).epilogue)
+def test_what_is_left_to_two_kernels():
+    for store in (STORES["saving"], [fo.Mask("m"), fo.Bias("b")]):
+        assert fused.able(fo.Linear(store=store).epilogue)
+    assert not fused.able(fo.Linear(store=[fo.Quantize("s", torch.float8_e4m3fn)]).epilogue)
 
 
 def forced(vehicle):
@@ -265,8 +266,9 @@ def test_what_explain_says_of_strides_and_gradients(monkeypatch):
         choice = told(monkeypatch, op, apart, w, b=operands["b"])
         assert choice.tiling is None
         assert "bulk copies" in choice.why
-    masked = fo.Linear(store=[fo.Mask("m")])
-    assert told(monkeypatch, masked, x, w, m=torch.zeros(264, dtype=torch.bool)).tiling is None
+        masked = fo.Linear(store=[fo.Mask("m")])
+        flags = torch.zeros(264, dtype=torch.bool)
+        assert told(monkeypatch, masked, x, w, m=flags).tiling.name == "Together"
 
 
 def needs_hopper():

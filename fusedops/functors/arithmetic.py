@@ -42,6 +42,7 @@ class Scale(Functor):
     scale: str
     optional: bool = dataclasses.field(default=False, kw_only=True)
     header: ClassVar[str] = "scale.cuh"
+    is_affine: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_name(self, "scale", self.scale)
@@ -83,6 +84,7 @@ class Bias(Functor):
     bias: str
     optional: bool = dataclasses.field(default=False, kw_only=True)
     header: ClassVar[str] = "bias.cuh"
+    is_affine: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_name(self, "bias", self.bias)
@@ -212,6 +214,7 @@ class Cast(Functor):
 
     dtype: torch.dtype
     header: ClassVar[str] = "cast.cuh"
+    is_affine: ClassVar[bool] = True
     rounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -104,6 +104,8 @@ class Functor:
             `fusedops.testing.check` allows that.
         rounds: Whether the functor rounds to fewer digits than the compute type has. A result then
             depends on which side of a rounding a value falls: `testing.check` allows both sides.
+        is_affine: Whether the result is the value, times an operand or plus one, at most rounded or
+            saved: so that with numbers for operands it is hardly worth a kernel.
         differentiable: Whether the C++ struct has a `backward`. An op with a functor that has none
             runs forward only.
         optional: Whether a call may leave the functor's operands out, or give None for them: a
@@ -116,6 +118,7 @@ class Functor:
     needs_query: ClassVar[bool] = False
     rounds: ClassVar[bool] = False
     cancels: ClassVar[bool] = False
+    is_affine: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True
     optional: bool = False
 

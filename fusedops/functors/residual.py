@@ -209,6 +209,7 @@ class Save(Functor):
     name: str
     dtype: torch.dtype | None = None
     header: ClassVar[str] = "save.cuh"
+    is_affine: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_stream(self, "name", self.name)

@@ -19,7 +19,7 @@ import torch
 from torch import fx
 from torch.nn import functional
 
-from fusedops.functors import Bias, Cast, Functor, Save, Scale
+from fusedops.functors import Bias, Functor
 from fusedops.graph.chain import Chains
 from fusedops.graph.nodes import arguments, example, same_shape, tensors_of, users_of
 from fusedops.graph.pointwise import FLOATS
@@ -103,11 +103,8 @@ class DeclaredProduct:
     def works(self) -> bool:
         """Whether a step is more than a factor, a summand or a dtype, all of them numbers."""
         return any(
-            not isinstance(one, (Cast, Save))
-            and not (
-                isinstance(one, (Scale, Bias))
-                and not any(isinstance(self.operands[o.name], fx.Node) for o in one.operands())
-            )
+            not one.is_affine
+            or any(isinstance(self.operands[o.name], fx.Node) for o in one.operands())
             for one in self.steps
         )
 
@@ -232,7 +229,8 @@ def declare(region: ProductRegion) -> DeclaredProduct:
     assert made is not None
     given = {name: chains.operands[name] for name in op.slots}
     steps = op.store
-    if steps and isinstance(steps[0], Bias):
-        first = example(given[steps[0].bias])
+    added = steps[0].adds if steps else None
+    if added is not None:
+        first = example(given[added])
         steps = steps[1:] if first is not None and first.dim() == 1 else steps
     return DeclaredProduct(op, given, chains.saved, made.dtype, steps)
