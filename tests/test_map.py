@@ -131,6 +131,23 @@ def test_masks_alone_keep_no_x(device):
     assert "x" not in [one.name for one in told.kept]
 
 
+def test_infinity_is_not_taken_for_masked_where_x_is_read(device):
+    """As the gradient of a factor reads it."""
+    x = randn(3, 40, device=device)
+    x[0, 1], x[1, 2] = -torch.inf, -torch.inf
+    m = torch.zeros_like(x).bool()
+    m[1, 2] = m[2, 5] = True
+    op = fo.Map(load=[fo.Scale("s"), fo.Mask("m")])
+    dy = randn(*x.shape, device=device, seed=1)
+    for function in (op, op.unfused):
+        leaf, s = x.clone().requires_grad_(), torch.tensor(2.0, device=device, requires_grad=True)
+        y = function(leaf, s=s, m=m)
+        assert torch.equal(y, (x * 2).masked_fill(m, -torch.inf))
+        dx, ds = torch.autograd.grad(y, (leaf, s), dy)
+        assert torch.equal(dx, torch.where(m, 0.0, dy * 2))
+        assert ds.abs() == torch.inf  # of x[0, 1] alone: that of x[1, 2] is masked
+
+
 def test_dropout_is_that_of_a_row_kernel(device):
     """Same seed, same slot: the elements that a norm's STORE drops."""
     x = randn(6, 200, dtype=torch.float16, device=device) + 10
