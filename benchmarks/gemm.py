@@ -220,6 +220,7 @@ def check(
         return
     near = 8 * torch.finfo(wanted.dtype).eps
     off = (result.float() - wanted.float()).abs() > near * (1 + wanted.float().abs())
+    off |= result.isinf() != wanted.isinf()
     if bool(off.any()):
         raise ValueError(f"wrong in {int(off.sum())} elements")
 

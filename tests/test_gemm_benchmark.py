@@ -77,6 +77,13 @@ class TestProducts:
         } == {"by two_kernels"}
         assert all("it cannot run this call" in row.note for row in rows if not row.seconds)
 
+    @pytest.mark.parametrize("value", [1.0, -torch.inf])
+    def test_infinity_in_the_wrong_place_is_seen(self, value):
+        wanted = torch.tensor([1.0, -torch.inf, 2.0]).half()
+        result = torch.tensor([1.0, value, value * 2]).half()
+        with pytest.raises(ValueError, match="wrong in 1 elements"):
+            gemm.check(lambda given: result, {}, gemm.vehicle_of_last(), wanted)
+
     def test_a_dtype_is_chosen(self):
         rows = list(gemm.measured(Selection(dtypes=("bfloat16", "float32")), "cpu"))
         assert all(", bfloat16, " in row.case for row in rows)
