@@ -83,7 +83,9 @@ def described(op, x, other, operands, tiling, dtype):
 @pytest.mark.parametrize("dtype", [torch.float16, *thorough(torch.bfloat16)], ids=str)
 @pytest.mark.parametrize("tiling", TILINGS)
 @pytest.mark.parametrize("layout", ["keys", *thorough("values")])
-@pytest.mark.parametrize("store", ["scores", "dropout", *thorough("window", "lengths", "saving", "tap")])
+@pytest.mark.parametrize(
+    "store", ["scores", "dropout", *thorough("window", "lengths", "saving", "tap")]
+)
 def test_registers_do_not_spill_and_products_are_not_serialized(store, layout, tiling, dtype):
     op = fo.Matmul(store=STORES[store])
     x, other, operands = case("heads share keys", dtype, layout=layout)
