@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -121,26 +122,47 @@ def product_sizes(x: Tensor, w: Tensor) -> tuple[tuple[int, ...], int, int]:
     if w.dim() == 2:
         shape = (*x.shape[:-1], w.shape[0])
         return shape, 1, math.prod(shape[:-1])
-    batch = torch.broadcast_shapes(x.shape[:-2], w.shape[:-2])  # type: ignore[no-untyped-call]
-    rows = x.shape[-2]
+    batch, rows = _batch_sizes(x, w), x.shape[-2]
     return (*batch, rows, w.shape[-2]), math.prod(batch), rows
+
+
+def _batch_sizes(x: Tensor, w: Tensor) -> list[int]:
+    """The batch dimensions of both, which have been checked; torch's function takes 15 us."""
+    mine, others = x.shape[:-2], w.shape[:-2]
+    pairs = itertools.zip_longest(reversed(mine), reversed(others), fillvalue=1)
+    return [other if own == 1 else own for own, other in pairs][::-1]
 
 
 def torch_copies(x: Tensor, w: Tensor) -> bool:
     """Whether torch's product copies a factor first: batch dimensions that are no single one."""
-    sizes = torch.broadcast_shapes(x.shape[:-2], w.shape[:-2])  # type: ignore[no-untyped-call]
-    for one in (x, w):
-        strides = (0,) * (len(sizes) + 2 - one.dim()) + one.stride()[:-2]
-        whole = (1,) * (len(sizes) + 2 - one.dim()) + tuple(one.shape[:-2])
-        inner = None  # the stride and the size of the dimension after the next one
-        for size, own, stride in zip(sizes[::-1], whole[::-1], strides[::-1], strict=True):
-            if size == 1:
-                continue
-            step = stride if own == size else 0  # else it is expanded
-            if inner is not None and step != inner[0] * inner[1]:
-                return True
-            inner = step, size
-    return False
+    sizes, apart = _batches((x, w))
+    return any(len(_merged(sizes, [one])) > 1 for one in apart)
+
+
+def _batches(factors: tuple[Tensor, Tensor]) -> tuple[Sequence[int], list[Sequence[int]]]:
+    """The sizes of the batch dimensions, and the strides of each factor, 0 where it is expanded."""
+    sizes = _batch_sizes(*factors)
+    return sizes, [_expanded(one, sizes) for one in factors]
+
+
+def _expanded(factor: Tensor, sizes: Sequence[int]) -> list[int]:
+    lead = len(sizes) + 2 - factor.dim()
+    own = zip(sizes[lead:], factor.shape, factor.stride(), strict=False)  # but for the last two
+    return [0] * lead + [step if mine == size else 0 for size, mine, step in own]
+
+
+def _merged(sizes: Sequence[int], apart: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    """As few dimensions as all of these strides allow, each a size and its strides, inner first."""
+    merged: list[tuple[int, ...]] = []
+    for size, *steps in reversed([*zip(sizes, *apart, strict=True)]):
+        if size == 1:
+            continue
+        inner, *of_inner = merged[-1] if merged else (0,)
+        if inner and steps == [inner * step for step in of_inner]:
+            merged[-1] = (inner * size, *of_inner)
+        else:
+            merged.append((size, *steps))
+    return merged
 
 
 def matrix_of(factor: Tensor, slot: int, box: int) -> Factor | None:
@@ -168,18 +190,7 @@ def matrices_of(
         slots: The numbers of their operands in the call.
         boxes: The rows that one copy takes of each.
     """
-    x, w = factors
-    sizes = torch.broadcast_shapes(x.shape[:-2], w.shape[:-2])  # type: ignore[no-untyped-call]
-    apart = [one.expand(*sizes, *one.shape[-2:]).stride()[:-2] for one in factors]
-    merged: list[tuple[int, int, int]] = []
-    for size, *steps in reversed([*zip(sizes, *apart, strict=True)]):
-        if size == 1:
-            continue
-        inner, *of_inner = merged[-1] if merged else (0, 0, 0)
-        if inner and steps == [inner * step for step in of_inner]:
-            merged[-1] = (inner * size, *of_inner)
-        else:
-            merged.append((size, *steps))
+    merged = _merged(*_batches(factors))
     if len(merged) > BATCH_DIMS:
         return None
     merged += [(1, 0, 0)] * (BATCH_DIMS - len(merged))

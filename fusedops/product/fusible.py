@@ -53,16 +53,17 @@ class FusibleProduct(SingleProduct):
             if outputs is not None:
                 return outputs
         elif product == self.product and factor_dtype(first) in HALVES:
+            w = self.turned(second)
             if env.record_file() is not None:
                 op = self
                 if reads_product(self.epilogue, first, second, arguments):
                     op = self.that_keeps()
-                record(op.epilogue, first, self.turned(second), arguments)
-            if self._fuses(first, second, arguments):
+                record(op.epilogue, first, w, arguments)
+            if self._fuses(first, w, arguments):
                 if self._fused is None:
                     self._fused = OneKernel(self)
                 if self._fused.able:
-                    return self._fused(*as_multiplied(first, self.turned(second)), arguments)
+                    return self._fused(*as_multiplied(first, w), arguments)
         return super().run(first, second, arguments, product)
 
     def run_keeping(
@@ -70,7 +71,7 @@ class FusibleProduct(SingleProduct):
     ) -> tuple[Tensor, Any]:
         """The product, which a gradient of the STORE reads, and what `run` returns."""
         fused = self._able and factor_dtype(first) in HALVES
-        if not fused or not self._fuses(first, second, arguments):
+        if not fused or not self._fuses(first, self.turned(second), arguments):
             return super().run_keeping(first, second, arguments)
         keeping = self.that_keeps()
         y, z, *others = keeping.run(first, second, arguments, keeping.product)
@@ -91,10 +92,11 @@ class FusibleProduct(SingleProduct):
             return Choice(None, "one kernel for both could not be had, as a warning said")
         return explained(self.epilogue, first, self.turned(second), arguments)
 
-    def _fuses(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> bool:
-        """Whether one kernel runs a call, as far as that can be told at each call."""
-        if not first.is_cuda or arguments.keys() - self._taken:
+    def _fuses(self, x: Tensor, w: Tensor, arguments: dict[str, Any]) -> bool:
+        """Whether one kernel runs a call, as far as that can be told at each call.
+
+        w is the second factor, `turned`: what an op absorbs is seen from it as well.
+        """
+        if not x.is_cuda or arguments.keys() - self._taken or self.alone(x, w, arguments):
             return False
-        if self.alone(first, second, arguments):
-            return False
-        return chosen(self.epilogue, first, self.turned(second), arguments).tiling is not None
+        return chosen(self.epilogue, x, w, arguments).tiling is not None

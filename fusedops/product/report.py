@@ -151,7 +151,7 @@ def explain_product(
     sizes = f"{tuple(first.shape)} and {tuple(second.shape)} -> z {tuple(shape)}"
     return ProductExplanation(
         op=cast("ProductOp", op),
-        product=f"z = {op.formula}: {sizes} in {_short(dtype)}, {flops} flops, by torch",
+        product=f"z = {op.formula}: {sizes} in {_short(dtype)}, {flops} flops",
         vehicle=vehicle,
         kept=tuple(kept),
         backward=backward,

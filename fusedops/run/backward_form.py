@@ -9,7 +9,6 @@ that code has to know one, as it does for a mask made from indices, the call has
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from fusedops.generate.arguments import MANY_ROWS, ArgumentWriter
 from fusedops.generate.recipe import Recipe, known
 from fusedops.generate.views import View
 from fusedops.run.gradient_targets import GradientTargets
-from fusedops.run.opened import Opening, strides, types_of
+from fusedops.run.opened import Opening, form_of, strides, types_of
 from fusedops.run.operand_gradients import Occurrence
 from fusedops.run.placing import DrawnRows
 from fusedops.schedule import Schedule
@@ -40,9 +39,6 @@ __all__ = ["first_kernel"]
 
 #: A kernel of a call: its variant, argument words and relocations.
 First = tuple["Variant", bytes, list[tuple[int, int, int]]]
-
-#: The most forms that a set of wanted gradients remembers.
-MOST = 1024
 
 
 class Call(Protocol):
@@ -90,7 +86,11 @@ class Form(NamedTuple):
 
 def first_kernel(call: Call) -> First:
     """The first kernel of a backward call, whose targets are told what workspaces it has."""
-    form = None if (key := _key(call)) is None else _known(call, key)
+    form = (
+        None
+        if (key := _key(call)) is None
+        else form_of(call.gradient.forms, key, lambda: _form(call))
+    )
     if form is None:
         members, write = call.members()
         variant = call.variant(members, len(write.words))
@@ -102,26 +102,6 @@ def first_kernel(call: Call) -> First:
         call.targets.parts_of[one] = patch, known(parts, numbers)
     call.targets.in_shared = form.in_shared
     return call.variant(form.members, form.words), form.recipe.fill(numbers), form.patches
-
-
-def _known(call: Call, key: tuple[object, ...]) -> Form | None:
-    """The form of a call; None where a functor has to know a number, or if it is the first such.
-
-    A kernel that turns out not to be loaded is seldom described again: forms are made for those
-    that are.
-    """
-    forms: dict[tuple[object, ...], Form | str] = call.gradient.forms
-    form = forms.get(key)
-    if form is None:
-        if len(forms) >= MOST:
-            forms.clear()
-        forms[key] = "met"
-    elif form == "met":
-        form = "none"
-        with contextlib.suppress(TypeError):  # of a symbol that was not only moved
-            form = _form(call)
-        forms[key] = form
-    return form if isinstance(form, Form) else None
 
 
 def _key(call: Call) -> tuple[object, ...] | None:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,7 +18,7 @@ from fusedops.generate.arguments import MANY_ROWS, ArgumentWriter
 from fusedops.generate.recipe import Recipe
 from fusedops.generate.views import Number, View
 from fusedops.run.kernel_members import forward_members
-from fusedops.run.opened import Opening, strides, types_of
+from fusedops.run.opened import Opening, form_of, strides, types_of
 from fusedops.run.placing import DrawnRows, first_query, queries, row_maps
 from fusedops.schedule import Schedule
 
@@ -27,9 +26,6 @@ if TYPE_CHECKING:
     from fusedops.generate.members import Member
 
 __all__ = ["Call", "written"]
-
-#: The most forms that a declaration remembers.
-MOST = 1024
 
 
 class Call(NamedTuple):
@@ -77,7 +73,7 @@ def written(call: Call) -> Written:
     """The argument of a call's kernel."""
     views = call.views
     key = _key(call, views)
-    form = None if key is None else _known(call, key)
+    form = None if key is None else form_of(call.bound.op.forms, key, lambda: _form(call))
     if form is None:
         members, write = _members(call)
         return members, len(write.words), write.pack(), write.patches
@@ -86,22 +82,6 @@ def written(call: Call) -> Written:
     numbers = [geometry.rows, geometry.columns, *geometry.sizes, distance]
     words = form.recipe.fill(numbers + strides(views, call.maps))
     return form.members, form.words, words, form.patches
-
-
-def _known(call: Call, key: tuple[object, ...]) -> Form | None:
-    """The form of a call; None where a functor has to know a number, or if it is the first such."""
-    forms: dict[tuple[object, ...], Form | str] = call.bound.op.forms
-    form = forms.get(key)
-    if form is None:
-        if len(forms) >= MOST:
-            forms.clear()
-        forms[key] = "met"
-    elif form == "met":
-        form = "none"
-        with contextlib.suppress(TypeError):  # of a symbol that was not only moved
-            form = _form(call)
-        forms[key] = form
-    return form if isinstance(form, Form) else None
 
 
 def _key(call: Call, views: Sequence[View]) -> tuple[object, ...] | None:

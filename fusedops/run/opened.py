@@ -1,18 +1,27 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Symbols in the place of the numbers of a call, and what is told of a view but for its strides."""
+"""Symbols in the place of the numbers of a call, and the forms that are made with them."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar, cast
 
 from fusedops.bind.geometry import Geometry, Placed
 from fusedops.generate.recipe import Symbol
 from fusedops.generate.views import View
 
-__all__ = ["Opening", "strides", "types_of"]
+__all__ = ["Opening", "form_of", "strides", "types_of"]
+
+#: The most forms that are remembered in one place.
+MOST = 1024
+
+#: In the place of a form: its key has come once; there is none.
+_MET, _NONE = object(), object()
+
+Form = TypeVar("Form")
 
 
 class Opening:
@@ -37,6 +46,31 @@ class Opening:
     def view(self, view: View) -> View:
         """With the strides of the rows open."""
         return view._replace(placed=self.place(view.placed))
+
+
+def form_of(forms: dict[Any, Any], key: object, make: Callable[[], Form]) -> Form | None:
+    """The form that is known by a key; None where a functor has to know a number, or at first.
+
+    A kernel that turns out not to be loaded is seldom described again: a form is made when its key
+    comes for the second time.
+
+    Args:
+        forms: What is known, of `MOST` keys at most.
+        key: All that the form depends on.
+        make: Makes it; TypeError of a symbol that was not only moved says that there is none.
+    """
+    form = forms.get(key)
+    if form is None:
+        if len(forms) >= MOST:
+            forms.clear()
+        forms[key] = _MET
+        return None
+    if form is _MET:
+        form = _NONE
+        with contextlib.suppress(TypeError):
+            form = make()
+        forms[key] = form
+    return None if form is _NONE else cast("Form", form)
 
 
 def types_of(views: Iterable[View]) -> tuple[object, ...] | None:
