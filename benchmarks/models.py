@@ -3,7 +3,8 @@
 """Whole steps of training of four models, as they are and patched: time, memory and losses.
 
 A step is a forward pass under autocast, the loss, a backward pass and AdamW's update. Half has a
-gradient scaler. All start from the same weights and see the same batch.
+gradient scaler. All start from the same weights and see the same batch. On a GPU a step is timed as
+Python issues it, and replayed from a CUDA graph, which says what the kernels take.
 """
 
 import contextlib
@@ -32,7 +33,7 @@ from nets import (
 from points import DTYPES, Selection
 from profiles import profile_of
 from results import Result
-from timing import once_seconds, synchronize
+from timing import graph_seconds, once_seconds, synchronize
 from torch import Tensor, nn
 from torch.nn import functional
 from turns import Job, in_turns
@@ -112,6 +113,11 @@ STEPS = 50
 TIMED = 10
 #: Steps before those that are timed: memory is allocated again, the clock rises.
 WARM = 3
+ISSUED = "a step"
+REPLAYED = "a step from a CUDA graph"
+
+#: Seconds of a step by each clock, or why there are none.
+Clocks = dict[str, float | str]
 
 
 def short(name: str) -> str:
@@ -161,23 +167,34 @@ def _results(
     chosen: Selection,
 ) -> Iterator[Result]:
     folder = chosen.profile
-    first: tuple[str, list[float], float] | None = None
-    compiled: dict[str, float] = {}  # torch.compile's seconds by attention
+    first: tuple[str, list[float], Clocks] | None = None
+    compiled: dict[str, Clocks] = {}  # torch.compile's by attention
     for by, losses, timed in found:
         if timed is None:
             yield Result("models", f"{case}: a step", by, note=f"not measured: {losses[:200]}")
             continue
-        seconds, peak, page = timed
-        first = first or (by, losses, seconds)
+        clocks, peak, page = timed
+        first = first or (by, losses, clocks)
         way = ways[by]
-        notes = [f"peak memory {peak / 2**30:.2f} GiB"] if peak else []
         if way == Way(way.attention, None, "inductor"):
-            compiled[way.attention] = seconds
-        elif beside := compiled.get("sdpa" if way.attention == "sdpa" else "eager"):
-            notes.append(f"{beside / seconds:.2f} times torch.compile's speed")
-        yield Result(
-            "models", f"{case}: a step", by, seconds, against=first[2], note="; ".join(notes)
-        )
+            compiled[way.attention] = clocks
+        beside = compiled.get("sdpa" if way.attention == "sdpa" else "eager", {})
+        for what, seconds in clocks.items():
+            notes = [f"peak memory {peak / 2**30:.2f} GiB"] if peak and what == ISSUED else []
+            if isinstance(seconds, str):
+                yield Result("models", f"{case}: {what}", by, note=f"not measured: {seconds}")
+                continue
+            if clocks is not beside and isinstance(other := beside.get(what), float):
+                notes.append(f"{other / seconds:.2f} times torch.compile's speed")
+            against = first[2][what]
+            yield Result(
+                "models",
+                f"{case}: {what}",
+                by,
+                seconds,
+                against=against if isinstance(against, float) else 0.0,
+                note="; ".join(notes),
+            )
         note = _beside(losses, *first[:2])
         yield Result("models", f"{case}: losses of {len(losses)} steps", by, note=note)
         if folder is not None:
@@ -217,7 +234,10 @@ class Training:
         self.given, self.wanted = batch_of(self.model, model.sizes, device)
         if way.patch is not None:
             way.patch(self.model)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
+        cuda = device.type == "cuda"
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=1e-4, fused=cuda, capturable=cuda
+        )
         half = dtype is torch.float16
         self.scaler = torch.amp.GradScaler(device.type, enabled=half, init_scale=2.0**12)
         torch._dynamo.reset()
@@ -260,6 +280,16 @@ class Training:
         self.peak = torch.cuda.max_memory_allocated() if cuda else 0
         return statistics.median(timed)
 
+    def clocks(self, steps: int) -> Clocks:
+        """Seconds of a step, on a GPU by both clocks."""
+        found: Clocks = {ISSUED: self.seconds(steps)}
+        if self.device.type == "cuda":
+            try:
+                found[REPLAYED] = graph_seconds([self.step])
+            except RuntimeError as error:  # What waits for the GPU cannot be captured.
+                found[REPLAYED] = str(error).splitlines()[0]
+        return found
+
 
 class Timed:
     """A way of a model in its process: trained first, then timed."""
@@ -279,15 +309,15 @@ class Timed:
         free(self.device)
         return losses
 
-    def run(self) -> tuple[float, int, str]:
+    def run(self) -> tuple[Clocks, int, str]:
         """Seconds of a step, the peak of memory, and a page about where the time goes."""
         for _ in range(WARM):
             self.training.step()
-        seconds, peak = self.training.seconds(TIMED), self.training.peak
         page = profile_of(self.training.step, self.device) if self.profiled else ""
+        clocks, peak = self.training.clocks(TIMED), self.training.peak
         self.training.optimizer.zero_grad()
         free(self.device)
-        return seconds, peak, page
+        return clocks, peak, page
 
 
 def free(device: torch.device) -> None:

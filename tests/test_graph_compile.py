@@ -11,25 +11,28 @@ from cases import randn, thorough
 from references import check
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.nn import functional
 
 from fusedops.graph.backend import fusedops
+from fusedops.graph.rewrite import rewrite
 
 
 def block(x, residual, gamma, mask):
     """What every pattern has: a saved sum, a norm, a masked softmax of any length."""
     total = x + residual
-    normed = functional.layer_norm(total, (16,), gamma)
+    normed = functional.layer_norm(total, x.shape[-1:], gamma)
     scores = (normed @ normed.mT) / 4
     return functional.softmax(scores + mask, -1) @ total, total
 
 
-def inputs(batch, length, dtype=torch.float32):
-    x = randn(batch, length, 16, dtype=dtype)
+def inputs(batch, length, dtype=torch.float32, columns=16):
+    x = randn(batch, length, columns, dtype=dtype)
     return (
         x,
         randn(*x.shape, dtype=dtype, seed=1),
-        randn(16, dtype=dtype, seed=2),
+        randn(columns, dtype=dtype, seed=2),
         randn(batch, 1, length, dtype=dtype, seed=3),
     )
 
@@ -113,10 +116,37 @@ def test_options_reach_the_inner_backend():
         )(randn(2, 3))
 
 
+@pytest.mark.parametrize(
+    ("call", "columns", "fused"),
+    [
+        (lambda x, r, n: torch.softmax(x, -1), 2048, False),
+        (lambda x, r, n: torch.softmax(x, -1), 4096, True),
+        (lambda x, r, n: torch.softmax(x + r, -1), 32, True),
+        (lambda x, r, n: functional.layer_norm(x + r, (n,)), 128, False),
+        (lambda x, r, n: functional.layer_norm(x + r, (n,)), 256, True),
+        (lambda x, r, n: functional.layer_norm(functional.dropout(x) + r, (n,)), 128, True),
+        (lambda x, r, n: functional.layer_norm(functional.dropout(x, 0.0) + r, (n,)), 8, False),
+    ],
+)
+def test_what_a_gpu_is_given(call, columns, fused):
+    """What was measured there decides: no GPU is needed to see it."""
+    with FakeTensorMode():
+        given = torch.empty(2, 4, columns, device="cuda"), torch.empty(2, 4, columns, device="cuda")
+
+    def reads(x, r):
+        return call(x, r, columns)
+
+    graph = torch.fx.Tracer().trace(reads)
+    module = torch.fx.GraphModule({}, graph)
+    FakeTensorProp(module, mode=given[0].fake_mode).propagate_dont_convert_inputs(*given)
+    (found,) = rewrite(module)
+    assert (found.op is not None) == fused, found.why
+
+
 @pytest.mark.gpu
 def test_on_a_gpu():
     """The same through Inductor; a plain softmax of long rows is fused there, of short ones not."""
-    given = [t.cuda() for t in inputs(2, 6)]
+    given = [t.cuda() for t in inputs(2, 6, columns=256)]
     fused, found = compiled(block, "inductor")
     got, wanted = trained(fused, given), trained(block, given)
     assert [one.op is not None for one in found] == [True, True]

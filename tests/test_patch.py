@@ -503,9 +503,38 @@ def test_under_torch_compile(device):
     want = model(x)
     torch.manual_seed(4)
     torch.testing.assert_close(compiled(x), want)
-    graph = torch._dynamo.export(model)(x).graph_module.code
+    graph = torch.export.export(model, (x,)).graph_module.code
     assert "rsqrt" not in graph
-    assert "layer_norm(" not in graph.replace("fusedops", "")
+    assert "layer_norm" not in graph
+
+
+def test_norms_in_compiled_code(device):
+    """A norm alone is the compiler's, unless its rows are long; exported programs have the op."""
+
+    def calls(columns, where):
+        seen = []
+
+        def backend(graph, inputs):
+            seen.append(graph.code)
+            return graph.forward
+
+        model = torch.nn.Sequential(
+            torch.nn.LayerNorm(columns), torch.nn.RMSNorm(columns), torch.nn.GroupNorm(1, 1)
+        ).to(where)
+        fo.patch(model)
+        torch._dynamo.reset()
+        x = randn(2, 1, columns, device=where)
+        with torch.no_grad():
+            torch.testing.assert_close(
+                torch.compile(model, backend=backend, fullgraph=True)(x), model(x)
+            )
+            exported = torch.export.export(model, (x,)).graph_module.code
+        assert exported.count("fusedops.forward") == 3
+        (code,) = seen
+        return "_norm(" in code, "fusedops_forward" in code or "fusedops.forward" in code
+
+    assert calls(64, device) == (True, False)
+    assert calls(4096, device) == ((False, True) if device == "cuda" else (True, False))
 
 
 def test_random_numbers_and_modes_are_left_alone():

@@ -11,10 +11,14 @@
 
 A region is fused where that is fewer bytes. So a softmax or a norm that stands alone, its weight
 and bias included, stays as it is: it moves the same bytes either way, and other compilers have good
-kernels for it. The exception is measured (README, "Figures"): on a GPU, rows of 4096 columns and
-more go 1.3 to 2.3 times as fast forward as through torch.compile, and no slower backward; of 1024
-columns they are equal. The backward pass is not in the model: its kernel reads and writes the same
-chain.
+kernels for it. Two exceptions are measured, on a GPU:
+
+- alone, rows of 4096 columns and more go 1.3 to 2.3 times as fast forward as through torch.compile,
+  and no slower backward; of 1024 columns they are equal (README, "Figures");
+- a norm of less than 256 columns without a dropout is left, since Inductor has what is around it in
+  one kernel as well: a model of 128 columns lost 1 percent of a step (docs/measured-facts.md).
+
+The backward pass is not in the model: its kernel reads and writes the same chain.
 """
 
 from __future__ import annotations
@@ -29,10 +33,12 @@ from fusedops.graph.nodes import example, hint, tensors_of
 from fusedops.graph.pointwise import cast_of, dropout_of
 from fusedops.graph.region import Region
 
-__all__ = ["Moved", "moved", "pays"]
+__all__ = ["LONG", "Moved", "moved", "why_left"]
 
 #: Columns from which a plain softmax or norm is faster on a GPU than what torch.compile makes.
-_LONG = 4096
+LONG = 4096
+#: Columns from which a norm with something around it is, where nothing drops.
+WIDE = 256
 
 
 class Moved(NamedTuple):
@@ -49,13 +55,28 @@ def moved(region: Region) -> Moved:
     return Moved(before, _bytes([*region.leaves, *outputs]))
 
 
-def pays(region: Region, by: Moved) -> bool:
-    """Whether a region is worth a kernel of its own."""
+def why_left(region: Region, by: Moved) -> str:
+    """Why a region is not worth a kernel of its own; empty if it is."""
+    columns = _gpu_columns(region)
+    if by.after >= by.before and not (columns is not None and columns >= LONG):
+        return "nothing around it can join" if region.stops else "alone it moves the same bytes"
+    norm = region.reduction.kind.endswith("Norm")
+    if norm and columns is not None and columns < WIDE and not _drops(region):
+        return f"norms of less than {WIDE} columns are as fast otherwise, where nothing drops"
+    return ""
+
+
+def _gpu_columns(region: Region) -> int | None:
+    """The length of a row on a GPU, if all calls have the same."""
     source, dim = example(region.reduction.source), region.reduction.dim
-    if by.after < by.before or source is None or source.device.type != "cuda" or dim is None:
-        return by.after < by.before
+    if source is None or source.device.type != "cuda" or dim is None:
+        return None
     columns = math.prod(source.shape[one] for one in dim)
-    return isinstance(columns, int) and columns >= _LONG
+    return columns if isinstance(columns, int) else None
+
+
+def _drops(region: Region) -> bool:
+    return any((drop := dropout_of(node)) is not None and drop[1] > 0 for node in region.nodes)
 
 
 def _bytes(nodes: Iterable[fx.Node]) -> int:

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from fusedops.errors import FusedOpsError
-from fusedops.graph.bytes_moved import Moved, moved, pays
+from fusedops.graph.bytes_moved import Moved, moved, why_left
 from fusedops.graph.chain import Declared, declare
 from fusedops.graph.nodes import barriers, example, name_of, transforms
 from fusedops.graph.read_as import read_as
@@ -92,8 +92,7 @@ def _one(graph: fx.Graph, reduction: Reduction, what: str) -> Found:
         region = grow(reduction, place, banned, known)
         stops = {node.name: why for node, why in region.stops.items()}
         by = moved(region)
-        if not pays(region, by):
-            why = "alone it moves the same bytes" if not stops else "nothing around it can join"
+        if why := why_left(region, by):
             return Found(
                 reduction.node.name, what, None, (), {reduction.node.name: why, **stops}, by
             )

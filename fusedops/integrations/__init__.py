@@ -5,7 +5,7 @@
 `patch` swaps the norms of any model of torch, and `fusedops.integrations.transformers` is an
 attention for the models of Hugging Face's transformers. Neither is imported before it is asked for.
 
-May import: errors, functors, bind, nn, ops.
+May import: errors, functors, bind, nn, ops, graph.
 """
 
 __all__: list[str] = []

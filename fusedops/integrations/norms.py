@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from fusedops import nn as fused
 from fusedops import ops
 from fusedops.functors import Bias, Dropout, Functor, Residual
 from fusedops.functors.fields import is_finite
+from fusedops.graph.bytes_moved import LONG
 from fusedops.integrations.probe import agree, parameters_of_forward, quiet, random, twin_of
 from fusedops.integrations.swap import Swapped, ask_ahead, result_dtype
 from fusedops.nn.declares import declared
@@ -63,6 +65,23 @@ class _SwappedNorm(Swapped):
     """A norm whose result has the dtype that it had in the stock module."""
 
     adds = ("_settled",)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """As the stock module; in compiled code, where it moves the same bytes, by its own code.
+
+        A compiler fuses that with the sum before it and the conversion after it, and cannot see
+        into an operator.
+        """
+        # Not for torch.export, which traces without Dynamo unless it is told to be strict.
+        # There as well, long rows on a GPU are faster by an op of their own.
+        long = input.is_cuda and self._columns(input) >= LONG
+        if torch.compiler.is_dynamo_compiling() and not long:
+            return cast(Tensor, self.stock.forward(self, input))
+        return cast(Tensor, super().forward(input))
+
+    def _columns(self, x: Tensor) -> int:
+        """The length of a row."""
+        return math.prod(self._row)
 
     @classmethod
     def facts(cls, options: tuple[Any, ...]) -> dict[str, Any]:
@@ -132,6 +151,9 @@ class FusedGroupNorm(_SwappedNorm, fused.GroupNorm):
     @property
     def _row(self) -> tuple[int, ...]:
         return (1, self.num_channels, 2)
+
+    def _columns(self, x: Tensor) -> int:
+        return math.prod(x.shape[1:]) // self.num_groups
 
 
 #: Torch's own, which need no probe where their forward is inherited.
