@@ -213,7 +213,8 @@ def test_every_row_decides_something_somewhere(monkeypatch):
 
 def products():
     """Features of products with and without all that the rows ask for."""
-    plain = ProductFeatures(16384, 1024, 1024, 1, 387, 100, False, 0, 0, False, "float16", "Map()")
+    numbers = 16384, 1024, 1024, 1, 387, 100
+    plain = ProductFeatures(*numbers, False, False, 0, 0, False, "float16", "Map()")
     yield plain
     yield plain._replace(reads=1, writes=1, draws=True)
     yield plain._replace(wave_percent=48)
@@ -225,6 +226,10 @@ def products():
     for copies in (True, False):
         yield plain._replace(batches=64, writes=1, depth=128, copies=copies)
     yield plain._replace(filled_percent=25)  # of one product
+    many = plain._replace(batches=500, filled_percent=76)
+    yield many
+    for change in ({"masked": True}, {"reads": 1}):
+        yield many._replace(**change)
 
 
 def test_one_kernel_for_a_product_where_it_was_measured_to_be_faster():
@@ -234,7 +239,8 @@ def test_one_kernel_for_a_product_where_it_was_measured_to_be_faster():
     two = "two_kernels"
     assert chosen[:5] == ["Together", "Together", "InTurns", two, two]
     assert chosen[5:8] == ["Together", "InTurns", two]
-    assert chosen[8:] == ["InTurns", "Together", two, "Together"]
+    assert chosen[8:12] == ["InTurns", "Together", two, "Together"]
+    assert chosen[12:] == ["Together", "InTurns", "InTurns"]
     known = {"reads": 1, "writes": 2, "draws": True}
     assert lookup.product_vehicles("sm_90", gpu, **known) == {"two_kernels", "Together", "InTurns"}
     assert lookup.product_vehicles("sm_90", gpu, depth=8192) == {"two_kernels"}

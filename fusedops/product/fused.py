@@ -98,8 +98,8 @@ def features_of(
 
 _HALVES_ALONE = "one kernel for both multiplies float16 and bfloat16 alone"
 
-#: Text of the epilogue; rows, columns, depth, batches; copies; reads, writes, draws; dtype.
-_Call = tuple[str, int, int, int, int, bool, int, int, bool, torch.dtype]
+#: Text of the epilogue; rows, columns, depth, batches; copies, masked; reads, writes, draws; dtype.
+_Call = tuple[str, int, int, int, int, bool, bool, int, int, bool, torch.dtype]
 
 
 def chosen_for(call: _Call, target: Target) -> Choice:
@@ -152,11 +152,11 @@ def product_call(
         if key in slots and isinstance(value, Tensor) and value.numel() > columns:
             reads += 1
     draws = epilogue.dropouts > 0 and arguments.get("training") is not False
-    return (text, *sizes, copies, reads, writes, draws, dtype)
+    return (text, *sizes, copies, epilogue.masked, reads, writes, draws, dtype)
 
 
 def _features(call: _Call, target: Target) -> ProductFeatures:
-    store, rows, columns, depth, batches, copies, reads, writes, draws, dtype = call
+    store, rows, columns, depth, batches, copies, masked, reads, writes, draws, dtype = call
     return ProductFeatures(
         rows=rows,
         columns=columns,
@@ -165,6 +165,7 @@ def _features(call: _Call, target: Target) -> ProductFeatures:
         wave_percent=wave_percent(rows, columns, target.multiprocessors, batches),
         filled_percent=filled_percent(rows, columns),
         copies=copies,
+        masked=masked,
         reads=reads,
         writes=writes,
         draws=draws,

@@ -94,6 +94,7 @@ class ProductFeatures(NamedTuple):
         filled_percent: The elements of a product, in percent of those in pairs of large tiles that
             cover it: what exceeds it is computed twice.
         copies: Whether torch's product copies a factor first, since batch dimensions do not merge.
+        masked: Whether a functor masks.
         reads: Number of operands with more elements than a row of the product.
         writes: Number of outputs beside y, saved streams and taps.
         draws: Whether a dropout acts.
@@ -108,6 +109,7 @@ class ProductFeatures(NamedTuple):
     wave_percent: int
     filled_percent: int
     copies: bool
+    masked: bool
     reads: int
     writes: int
     draws: bool
