@@ -9,13 +9,14 @@ import pytest
 import torch
 from cases import randn, same_bits, thorough
 from torch._dynamo.backends.debugging import aot_eager
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusedops as fo
 from fusedops.generate.product import TILINGS
 from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
 from fusedops.jit import nvrtc
-from fusedops.product import fused, traced
+from fusedops.product import batched, fused, traced
 from fusedops.product.factors import matrices_of, product_sizes, torch_copies
 from fusedops.product.trained import train
 from fusedops.schedule.launch import VEHICLES, ProductConfig
@@ -437,3 +438,56 @@ def test_every_vehicle_is_checked_and_timed(shape):
     for vehicle in VEHICLES:
         problem.check(ProductConfig(vehicle))
         assert 0 < problem.seconds(ProductConfig(vehicle)) < 1e-2
+
+
+class Called(TorchDispatchMode):
+    """Notes the names of torch's operators that run."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+class TestProductsOfHeadsWithinRows:
+    """Those of a backward pass, which torch.matmul would copy the heads for."""
+
+    @staticmethod
+    def factors(batch, heads, dtype=torch.float64, device="cpu"):
+        """The gradient of scores, and keys as a projection leaves them."""
+        dz = randn(batch, heads, 5, 7, dtype=dtype, device=device, seed=30)
+        keys = randn(batch, 7, heads, 3, dtype=dtype, device=device, seed=31)
+        return dz, keys.transpose(1, 2)
+
+    @pytest.mark.parametrize("dim", [0, 1])
+    def test_in_turns(self, dim, monkeypatch):
+        monkeypatch.setattr(batched, "_along", lambda *factors: dim)
+        dz, keys = self.factors(4, 3)
+        want = torch.matmul(dz, keys)
+        made = batched.multiply(dz, keys)
+        torch.testing.assert_close(made, want, rtol=1e-14, atol=1e-14)
+        assert made.is_contiguous()
+
+    @pytest.mark.gpu
+    @torch.no_grad()
+    def test_which_are(self):
+        for batch, heads, products in ((20, 3, 3), (2, 40, 2), (40, 17, 1), (1, 3, 1)):
+            dz, keys = self.factors(batch, heads, torch.float16, "cuda")
+            with Called() as called:
+                made = batched.multiply(dz, keys)
+            ran = [name.split(".")[0] for name in called.names]
+            assert ran.count("bmm") == products
+            assert ("clone" in ran) == ((batch, heads) == (40, 17))
+            truth = torch.matmul(dz.double(), keys.double())
+            torch.testing.assert_close(made.double(), truth, rtol=2.0**-10, atol=1e-5)
+        dz, keys = self.factors(20, 3, torch.float16, "cuda")
+        cases = (dz, keys.contiguous()), (dz[:, 0], keys[:, 0]), (dz, keys[:1])
+        for first, second in cases:
+            assert batched._along(first, second) is None
+        with torch.enable_grad():
+            assert batched._along(dz, keys) is None
+        with torch.autocast("cuda", torch.bfloat16):
+            assert batched._along(dz, keys) is None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fusedops.product.batched import multiply
 from fusedops.run.autograd import gradients_once, note_arguments, recipe_of, save
 
 if TYPE_CHECKING:
@@ -65,11 +66,11 @@ def factor_gradients(
         shapes: Of both.
     """
     x_shape, w_shape = shapes
-    dx = None if w is None else dz @ w
+    dx = None if w is None else multiply(dz, w)
     dw = None
     if len(w_shape) > 2:  # many products, for which one of the factors may have been expanded
         dx = None if dx is None else dx.sum_to_size(x_shape)
-        dw = None if x is None else (dz.mT @ x).sum_to_size(w_shape)
+        dw = None if x is None else multiply(dz.mT, x).sum_to_size(w_shape)
     elif x is not None:
         dw = dz.reshape(-1, dz.shape[-1]).mT @ x.reshape(-1, x.shape[-1])
     return dx, dw
