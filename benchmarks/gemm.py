@@ -6,11 +6,13 @@ The sizes are those of docs/gemm.md. Calls are queued, not captured: a dropout t
 torch's generator cannot be.
 
 On a GPU kernels are built first, in many processes. Then each size has a process of its own: all
-compile side by side, and are timed one after another. So torch.compile's trials share the GPU with
-one another, and its choices may be a little worse than alone.
+compile side by side, and are timed one after another. So trials of torch.compile and QuACK share
+the GPU with one another, and their choices may be a little worse than alone.
 """
 
 import functools
+import importlib
+import importlib.util
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +20,7 @@ from typing import Any
 
 import torch
 from models import free
+from peers import SkipError
 from points import DTYPES, Selection
 from results import Result
 from stores import STORES, Store, block, block_by_layers, fused_block
@@ -48,6 +51,7 @@ SIZES = (
 #: Rows, and the sizes outside and inside of the feed-forward block.
 BLOCK = (16384, 1024, 4096)
 HALVES = ("float16", "bfloat16")
+QUACK = "QuACK gemm_epilogue"
 
 #: GiB that a size takes while others compile: a context, and what is tried.
 ROOM = 4
@@ -162,6 +166,9 @@ class Stores:
             for by, plain in of_torch.items():
                 call = functools.partial(store.by_torch, plain)
                 ways.prepare(by, call, functools.partial(call, given))
+            if has_quack(self.device):
+                call = functools.partial(by_quack, name, store)
+                ways.prepare(QUACK, call, functools.partial(check_quack, call, given, wanted))
         del given, wanted, call
         free(torch.device(self.device))
 
@@ -216,13 +223,34 @@ def check(
     result = call(given)
     if vehicle_of_last() != vehicle:
         raise ValueError("it cannot run this call")
-    if wanted is None:
-        return
+    if wanted is not None:
+        compare(result, wanted)
+
+
+def compare(result: Tensor, wanted: Tensor) -> None:
+    """Raise ValueError where a result is far from torch's."""
     near = 8 * torch.finfo(wanted.dtype).eps
     off = (result.float() - wanted.float()).abs() > near * (1 + wanted.float().abs())
     off |= result.isinf() != wanted.isinf()
     if bool(off.any()):
         raise ValueError(f"wrong in {int(off.sum())} elements")
+
+
+def has_quack(device: str) -> bool:
+    """Whether QuACK is there, which runs on a GPU alone."""
+    return device != "cpu" and importlib.util.find_spec("quack") is not None
+
+
+def by_quack(name: str, store: Store, given: Mapping[str, Tensor]) -> Any:
+    """A call of QuACK's; SkipError if it does not do this."""
+    if not store.again:
+        raise SkipError("QuACK's epilogues have no dropout")
+    return store.by_torch(importlib.import_module("quack_gemm").FUNCTIONS[name], given)
+
+
+def check_quack(call: Callable[..., Any], given: Mapping[str, Tensor], wanted: Tensor) -> None:
+    """Call it and compare: its tiles are found by trial and built here, before it is timed."""
+    compare(call(given), wanted)
 
 
 class Steps:

@@ -3,6 +3,7 @@
 """The part `gemm` of the benchmarks at small sizes on a CPU; what it measures needs a quiet GPU."""
 
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,67 @@ class TestProducts:
         notes = {(row.case.partition(",")[0], row.by): row.note for row in rows if not row.seconds}
         assert "wrong in" in notes["a softcap of one's own", "fusedops"]
         assert "MemoryError: no room" in notes["bias", "broken"]
+
+    def test_quack_is_measured_where_it_is(self, monkeypatch):
+        """What fails or is wrong is told; without the package, or on a CPU, there is no row."""
+        functions = {name: store.plain for name, store in gemm.STORES.items() if store.again}
+        functions["a softcap of one's own"] = failing
+        functions["a gate of one's own"] = lambda x, w, g, u: g + 100
+        fake = types.SimpleNamespace(FUNCTIONS=functions)
+        monkeypatch.setitem(sys.modules, "quack_gemm", fake)
+        monkeypatch.setattr(gemm, "has_quack", lambda device: True)
+        rows = list(gemm.measured(Selection(dtypes=("float16",)), "cpu"))
+        rows = [row for row in rows if row.by == gemm.QUACK]
+        notes = {row.case.partition(", float16")[0]: row.note for row in rows}
+        assert set(notes) == set(gemm.STORES)
+        assert [row.case.partition(", float16")[0] for row in rows if row.seconds] == ["bias, GELU"]
+        assert notes["bias, GELU"] == ""
+        assert "QuACK's epilogues have no dropout" in notes["bias, dropout, residual"]
+        assert "MemoryError: no room" in notes["a softcap of one's own"]
+        assert "wrong in" in notes["a gate of one's own"]
+
+    @pytest.mark.parametrize("there", [None, object()])
+    def test_quack_needs_its_package_and_a_gpu(self, monkeypatch, there):
+        monkeypatch.setattr(gemm.importlib.util, "find_spec", lambda name: there)
+        assert gemm.has_quack("cuda") == (there is not None)
+        assert not gemm.has_quack("cpu")
+
+    def test_quack_is_called_with_named_operands(self, monkeypatch):
+        """By functions of the accumulator, which are the STOREs' own."""
+
+        def gemm_epilogue(**_options):
+            def wrap(function):
+                def call(x, w, **operands):
+                    return function((x @ w).float(), **operands)
+
+                return call
+
+            return wrap
+
+        quack = {
+            "quack": {},
+            "quack.activation": {
+                "gelu_tanh_approx": lambda v: torch.nn.functional.gelu(v, approximate="tanh"),
+                "silu": torch.nn.functional.silu,
+                "tanh": torch.tanh,
+            },
+            "quack.epilogue": {},
+            "quack.epilogue.frontend": {"gemm_epilogue": gemm_epilogue},
+            "quack.epilogue.ops": {"RowVecLoad": str, "TileLoad": str},
+        }
+        for name, attributes in quack.items():
+            module = types.ModuleType(name)
+            vars(module).update(attributes)
+            monkeypatch.setitem(sys.modules, name, module)
+        monkeypatch.delitem(sys.modules, "quack_gemm", raising=False)
+        given = gemm.Stores((8, 24, 16), "float16", "cpu")._given(1)[0]
+        for name, store in gemm.STORES.items():
+            if store.again:
+                wanted = store.by_torch(store.plain, given)
+                gemm.check_quack(
+                    lambda _, s=store, n=name: gemm.by_quack(n, s, given).half(), given, wanted
+                )
+        assert sys.modules.pop("quack_gemm").CAP == stores.CAP
 
     def test_a_job_that_fails_is_told(self, monkeypatch):
         monkeypatch.setattr(gemm.Stores, "prepare", lambda self: failing())
