@@ -33,7 +33,7 @@ from fusedops.run.backward_schedule import (
 )
 from fusedops.run.gradient_targets import GradientTargets, is_partial
 from fusedops.run.kernel_members import declared, scheduled
-from fusedops.run.outline import outline_of
+from fusedops.run.outline import Outline, outline_of
 from fusedops.run.reading import USUAL, Reading, as_read, padded, rank_of
 from fusedops.run.saved_tensors import RESULT, joining_name, saved_name
 from fusedops.run.second_stage import second_stage
@@ -79,7 +79,8 @@ class Backward:
         self.target = target
         self.slots = gradient.numbers
         self.parts_at: Sequence[int] = ()
-        outline = self.outline = outline_of(bound)
+        self.outline: Outline = outline_of(bound) if like is None else like.outline
+        outline = self.outline
         shared = outline.shared[reading.vectors]
         if like is None:
             self.parts = parts_of(gradient, bound, dy, given, shared)
