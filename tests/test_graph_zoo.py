@@ -64,21 +64,35 @@ MORE_COUNTS = {
 
 
 def assert_as_exact(got, stock, truth):
-    """No result is farther from the truth than eight times the farthest of the stock model's.
+    """No result is farther from the truth than eight times the farthest of the stock model's runs.
 
-    The largest error of one run is a draw: in a gradient of Swin's table, a sum of numbers that
-    cancel, 4.1 times that of stock was seen.
+    The largest error of one run is a draw. Where numbers cancel it may be far below what a single
+    rounding of the parameters changes: in a gradient of SegFormer's keys an eighth of that. So
+    `stock` is several runs, see `with_roundings`.
     """
-    assert stock.keys() <= got.keys()
-    for name in got.keys() - stock.keys():
+    assert stock[0].keys() <= got.keys()
+    for name in got.keys() - stock[0].keys():
         assert not got[name].any()  # AOTAutograd has zeros where eager torch has no gradient
-    for name in stock:
+    for name in stock[0]:
         value = got[name]
         true = truth[name].double()
-        off = (stock[name].double() - true).abs().max()
+        off = max((one[name].double() - true).abs().max() for one in stock)
         floor = torch.finfo(value.dtype).eps * true.abs().max()
         worst = (value.double() - true).abs().max()
         assert worst <= 8 * torch.maximum(off, floor), (name, worst.item(), off.item())
+
+
+def with_roundings(model, differentiated, runs=3):
+    """Runs of a model as it is, then with each parameter one rounding more, less or the same."""
+    found = [differentiated(model)]
+    for seed in range(runs):
+        twin, generator = copy.deepcopy(model), torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for one in twin.parameters():
+                steps = torch.randint(-1, 2, one.shape, generator=generator)
+                one.mul_(1 + torch.finfo(one.dtype).eps * steps)
+        found.append(differentiated(twin))
+    return found
 
 
 def counted(found):
@@ -99,7 +113,7 @@ def as_stock(name, compiled):
     model = make_transformer(name, models={**MODELS, **MORE})
     like = "vit" if name in OF_IMAGES else "t5" if name in IN_TWO_PARTS else name
     inputs, counts = inputs_of(like)
-    stock = differentiate(model, inputs, counts)
+    stock = with_roundings(model, lambda one: differentiate(one, inputs, counts))
     with in_double():
         whole = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
         truth = differentiate(double_of(model), whole, counts)
@@ -164,6 +178,7 @@ def test_timm(name):
     x = randn(2, 3, 32, 32)
     forward, found = compiled(model)
     truth = stepped(copy.deepcopy(model).double(), x.double())
-    assert_as_exact(stepped(forward, x), stepped(model, x), truth)
+    stock = with_roundings(model, lambda one: stepped(one, x))
+    assert_as_exact(stepped(forward, x), stock, truth)
     print(name, counted(found))
     assert_counts(found, wanted)
