@@ -66,22 +66,17 @@ class _SwappedNorm(Swapped):
 
     adds = ("_settled",)
 
-    def forward(self, input: Tensor) -> Tensor:
-        """As the stock module; in compiled code, where it moves the same bytes, by its own code.
+    def _gives_way(self, x: Tensor) -> bool:
+        """Whether the stock module's code runs, where a compiler traces it.
 
-        A compiler fuses that with the sum before it and the conversion after it, and cannot see
-        into an operator.
+        The compiler fuses that with the sum before it and the conversion after it, and cannot see
+        into an operator. Long rows on a GPU are faster by an op all the same. torch.export traces
+        without Dynamo, unless it is told to be strict.
         """
-        # Not for torch.export, which traces without Dynamo unless it is told to be strict.
-        # There as well, long rows on a GPU are faster by an op of their own.
-        long = input.is_cuda and self._columns(input) >= LONG
-        if torch.compiler.is_dynamo_compiling() and not long:
-            return cast(Tensor, self.stock.forward(self, input))
-        return cast(Tensor, super().forward(input))
+        return torch.compiler.is_dynamo_compiling() and not (x.is_cuda and self._is_long())
 
-    def _columns(self, x: Tensor) -> int:
-        """The length of a row."""
-        return math.prod(self._row)
+    def _is_long(self) -> bool:
+        return math.prod(self._row) >= LONG
 
     @classmethod
     def facts(cls, options: tuple[Any, ...]) -> dict[str, Any]:
@@ -107,6 +102,12 @@ class _SwappedNorm(Swapped):
 
 class FusedLayerNorm(_SwappedNorm, fused.LayerNorm):
     """A LayerNorm that was another module."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """As the stock module."""
+        if self._gives_way(input):
+            return cast(Tensor, self.stock.forward(self, input))
+        return super().forward(input)
 
     def _declare(self) -> None:
         super()._declare()
@@ -144,6 +145,12 @@ class FusedRMSNorm(_SwappedNorm, fused.RMSNorm):
 
     bias = None
 
+    def forward(self, x: Tensor) -> Tensor:
+        """As the stock module."""
+        if self._gives_way(x):
+            return cast(Tensor, self.stock.forward(self, x))
+        return super().forward(x)
+
 
 class FusedGroupNorm(_SwappedNorm, fused.GroupNorm):
     """A GroupNorm that was torch's."""
@@ -152,8 +159,14 @@ class FusedGroupNorm(_SwappedNorm, fused.GroupNorm):
     def _row(self) -> tuple[int, ...]:
         return (1, self.num_channels, 2)
 
-    def _columns(self, x: Tensor) -> int:
-        return math.prod(x.shape[1:]) // self.num_groups
+    def forward(self, input: Tensor) -> Tensor:
+        """As the stock module."""
+        if self._gives_way(input):
+            return cast(Tensor, self.stock.forward(self, input))
+        return super().forward(input)
+
+    def _is_long(self) -> bool:
+        return False  # Its length is x's, and a question about that would guard the graph.
 
 
 #: Torch's own, which need no probe where their forward is inherited.

@@ -117,9 +117,10 @@ def patch(
       kernel after the product;
     - the eager attention of a model of transformers, by `fusedops.integrations.transformers`.
 
-    In graphs of `torch.compile` a norm of less than 4096 columns runs by the stock code: the
-    compiler fuses it with the sum before it and the conversion after it, which it cannot do to an
-    operator. What has more before it, and attention, is one kernel there too.
+    In graphs of `torch.compile` a norm runs by the stock code, but for rows of 4096 columns and
+    more on a GPU: the compiler fuses that with the sum before it and the conversion after it,
+    which it cannot do to an operator. What has more before it, and attention, is one kernel there
+    too.
 
     A module stays the same object, with its parameters, hooks and name, and changes its class
     alone, to one that derives from its own. So optimizers, ``state_dict`` and tied weights do not

@@ -19,8 +19,8 @@ def multiply(first: Tensor, second: Tensor) -> Tensor:
     """``first @ second``, of which neither is differentiated.
 
     cuBLAS takes one stride for all matrices, so torch.matmul copies a factor whose batch dimensions
-    are no single one, as of heads that lie within rows. Where one of two is small, the products go
-    along the other, one of the small after another (docs/gemm.md has what that gives).
+    are no single one, as of heads that lie within rows. Where one of two is small, there is one
+    batched product for each of its indices (docs/gemm.md has what that gives).
 
     >>> heads = torch.ones(8, 3, 2, 4).transpose(1, 2)
     >>> multiply(heads, heads.mT).shape
@@ -37,7 +37,8 @@ def multiply(first: Tensor, second: Tensor) -> Tensor:
 
 def _along(first: Tensor, second: Tensor) -> int | None:
     """The batch dimension to go along; None where one product is as good, or torch is watching."""
-    if type(first) is not Tensor or not first.is_cuda or torch.is_grad_enabled():
+    plain = type(first) is Tensor and type(second) in (Tensor, torch.nn.Parameter)
+    if not plain or not first.is_cuda or torch.is_grad_enabled():
         return None
     batch = first.shape[:-2]
     if len(batch) != 2 or second.shape[:-2] != batch or first.dtype is not second.dtype:
