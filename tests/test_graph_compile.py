@@ -10,6 +10,7 @@ from captured import assert_near, compiled, listed, trained
 from cases import randn, thorough
 from references import check
 from torch import nn
+from torch._dynamo import pgo
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
@@ -42,10 +43,12 @@ def test_dynamic_shapes_compile_no_more_often(inner):
     """Batch and length vary: as many graphs as the inner backend alone makes."""
     shapes = [(2, 5), (3, 7), (4, 9), (5, 11), (1, 12), (7, 12)]
     counter = CompileCounterWithBackend(inner)
+    pgo.reset_code_state()  # Torch remembers which sizes varied; each of the two is to find out.
     alone = torch.compile(block, backend=counter)
     for shape in shapes:
         alone(*inputs(*shape))
     torch._dynamo.reset()
+    pgo.reset_code_state()
     graphs = []
     backend = functools.partial(fusedops, options={"inner": inner}, report=graphs.append)
     fused = torch.compile(block, backend=backend)
