@@ -12,7 +12,6 @@ the GPU with one another, and their choices may be a little worse than alone.
 
 import functools
 import importlib
-import importlib.util
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from typing import Any
 
 import torch
 from models import free
-from peers import SkipError
+from peers import PEERS, SkipError
 from points import DTYPES, Selection
 from results import Result
 from stores import STORES, Store, block, block_by_layers, fused_block
@@ -238,7 +237,13 @@ def compare(result: Tensor, wanted: Tensor) -> None:
 
 def has_quack(device: str) -> bool:
     """Whether QuACK is there, which runs on a GPU alone."""
-    return device != "cpu" and importlib.util.find_spec("quack") is not None
+    if device == "cpu":
+        return False
+    try:
+        PEERS["quack"].version()
+    except SkipError:
+        return False
+    return True
 
 
 def by_quack(name: str, store: Store, given: Mapping[str, Tensor]) -> Any:

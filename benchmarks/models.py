@@ -171,7 +171,7 @@ def _results(
     compiled: dict[str, Clocks] = {}  # torch.compile's by attention
     for by, losses, timed in found:
         if timed is None:
-            yield Result("models", f"{case}: a step", by, note=f"not measured: {losses[:200]}")
+            yield Result("models", f"{case}: {ISSUED}", by, note=f"not measured: {losses[:200]}")
             continue
         clocks, peak, page = timed
         first = first or (by, losses, clocks)

@@ -13,6 +13,7 @@ from gradients import check_double, check_gradient, differentiate
 from philox import drawn
 from references import Chain, check, evaluate
 from steps import STEPS
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusedops as fo
 from fusedops import testing
@@ -282,3 +283,15 @@ def verify_gradients(chain, x, operands, upstream=None, *, schedule=None, unfuse
         outputs, plain = gradients_of(op.unfused, x, operands, upstream, **options)
         compare_gradients(chain, x, operands, upstream, outputs, plain, **options)
     return got
+
+
+class Seen(TorchDispatchMode):
+    """The operators that a mode sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.name())
+        return func(*args, **(kwargs or {}))

@@ -4,8 +4,7 @@
 
 import pytest
 import torch
-from cases import randn, same_bits, thorough
-from torch.utils._python_dispatch import TorchDispatchMode
+from cases import Seen, randn, same_bits, thorough
 
 import fusedops as fo
 from fusedops.torch_ops import known_calls, operators
@@ -108,18 +107,6 @@ def test_known_calls_give_the_bits_of_eager_ones(case, backend, monkeypatch):
 
 def arguments(x, op, keep=False):
     return x, [x], ["x"], [], None, None, op.text, [x.dim() - 1], x.dtype, keep
-
-
-class Seen(TorchDispatchMode):
-    """The operators that a mode sees."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.append(func.name())
-        return func(*args, **(kwargs or {}))
 
 
 def test_what_torch_must_see_goes_through_its_dispatcher():

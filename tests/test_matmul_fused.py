@@ -7,9 +7,8 @@ import math
 
 import pytest
 import torch
-from cases import randn, same_bits, thorough
+from cases import Seen, randn, same_bits, thorough
 from torch._dynamo.backends.debugging import aot_eager
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusedops as fo
 from fusedops.generate.product import TILINGS
@@ -440,18 +439,6 @@ def test_every_vehicle_is_checked_and_timed(shape):
         assert 0 < problem.seconds(ProductConfig(vehicle)) < 1e-2
 
 
-class Called(TorchDispatchMode):
-    """Notes the names of torch's operators that run."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.append(func.__name__)
-        return func(*args, **(kwargs or {}))
-
-
 class TestProductsOfHeadsWithinRows:
     """Those of a backward pass, which torch.matmul would copy the heads for."""
 
@@ -476,9 +463,9 @@ class TestProductsOfHeadsWithinRows:
     def test_which_are(self):
         for batch, heads, products in ((20, 3, 3), (2, 40, 2), (40, 9, 1), (1, 3, 1)):
             dz, keys = self.factors(batch, heads, torch.float16, "cuda")
-            with Called() as called:
+            with Seen() as seen:
                 made = batched.multiply(dz, keys)
-            ran = [name.split(".")[0] for name in called.names]
+            ran = [name.removeprefix("aten::").split(".")[0] for name in seen.names]
             assert ran.count("bmm") == products
             assert ("clone" in ran) == ((batch, heads) == (40, 9))
             truth = torch.matmul(dz.double(), keys.double())

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -66,14 +67,16 @@ class _SwappedNorm(Swapped):
 
     adds = ("_settled",)
 
-    def _gives_way(self, x: Tensor) -> bool:
-        """Whether the stock module's code runs, where a compiler traces it.
+    def _run(self, own: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """What `own`, the fused forward, gives; by the stock module's code where Dynamo traces.
 
         The compiler fuses that with the sum before it and the conversion after it, and cannot see
         into an operator. Long rows on a GPU are faster by an op all the same. torch.export traces
         without Dynamo, unless it is told to be strict.
         """
-        return torch.compiler.is_dynamo_compiling() and not (x.is_cuda and self._is_long())
+        if torch.compiler.is_dynamo_compiling() and not (x.is_cuda and self._is_long()):
+            return cast(Tensor, self.stock.forward(self, x))
+        return own(x)
 
     def _is_long(self) -> bool:
         return math.prod(self._row) >= LONG
@@ -105,9 +108,7 @@ class FusedLayerNorm(_SwappedNorm, fused.LayerNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """As the stock module."""
-        if self._gives_way(input):
-            return cast(Tensor, self.stock.forward(self, input))
-        return super().forward(input)
+        return self._run(super().forward, input)
 
     def _declare(self) -> None:
         super()._declare()
@@ -147,9 +148,7 @@ class FusedRMSNorm(_SwappedNorm, fused.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """As the stock module."""
-        if self._gives_way(x):
-            return cast(Tensor, self.stock.forward(self, x))
-        return super().forward(x)
+        return self._run(super().forward, x)
 
 
 class FusedGroupNorm(_SwappedNorm, fused.GroupNorm):
@@ -161,9 +160,7 @@ class FusedGroupNorm(_SwappedNorm, fused.GroupNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """As the stock module."""
-        if self._gives_way(input):
-            return cast(Tensor, self.stock.forward(self, input))
-        return super().forward(input)
+        return self._run(super().forward, input)
 
     def _is_long(self) -> bool:
         return False  # Its length is x's, and a question about that would guard the graph.

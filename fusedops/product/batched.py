@@ -43,7 +43,7 @@ def _along(first: Tensor, second: Tensor) -> int | None:
     batch = first.shape[:-2]
     if len(batch) != 2 or second.shape[:-2] != batch or first.dtype is not second.dtype:
         return None
-    if torch.is_autocast_enabled("cuda") or not torch_copies(first, second):
-        return None
     dim = 0 if batch[0] <= batch[1] else 1
-    return dim if batch[dim] <= _MOST else None
+    if batch[dim] > _MOST or torch.is_autocast_enabled("cuda") or not torch_copies(first, second):
+        return None
+    return dim

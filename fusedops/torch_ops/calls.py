@@ -14,9 +14,18 @@ from fusedops.bind.scalars import check_draw
 from fusedops.declare.text import read
 
 if TYPE_CHECKING:
+    from fusedops.declare.declaration import Declaration
     from fusedops.run.runnable import Runnable
 
-__all__ = ["BackwardCall", "ForwardCall", "Shapes", "like", "pair_of"]
+__all__ = [
+    "BackwardCall",
+    "ForwardCall",
+    "Shapes",
+    "like",
+    "numbers_of",
+    "operands_of",
+    "pair_of",
+]
 
 
 class ForwardCall(NamedTuple):
@@ -116,6 +125,30 @@ def like(
     return [
         (known[name].dtype, known[name].shape) if name in known else shapes[name] for name in wanted
     ]
+
+
+def operands_of(
+    op: Declaration,
+    tensors: Sequence[Any],
+    names: Sequence[str],
+    numbers: Sequence[float],
+    counts: Sequence[int],
+) -> dict[str, Any]:
+    """All operands of a call, by name."""
+    given = {name: one for name, one in zip(names, tensors, strict=True) if name != "x"}
+    return given | numbers_of(op, names, numbers, counts)
+
+
+def numbers_of(
+    op: Declaration, present: Sequence[str], numbers: Sequence[float], counts: Sequence[int]
+) -> dict[str, Any]:
+    """The operands that are no tensors, by name."""
+    of_float, of_int = iter(numbers), iter(counts)
+    return {
+        name: next(of_int) if name in op.counted else next(of_float)
+        for name in op.slots
+        if name not in present
+    }
 
 
 def _cut(shape: Sequence[int], x: Sequence[int]) -> Any:

@@ -36,14 +36,22 @@ import torch
 from torch import Tensor, library
 
 from fusedops.bind.bind import KEPT, Bound, bind
-from fusedops.bind.operands import check_device
 from fusedops.declare.text import read
 from fusedops.errors import UnsupportedError
 from fusedops.reference.unfused import run
 from fusedops.run.autograd import Recipe, run_backward, what_is_kept
 from fusedops.run.first_derivative import refuse_second
 from fusedops.run.saved_tensors import RESULT, is_exact
-from fusedops.torch_ops.calls import BackwardCall, ForwardCall, Shapes, like, pair_of
+from fusedops.torch_ops.calls import (
+    BackwardCall,
+    ForwardCall,
+    Shapes,
+    like,
+    numbers_of,
+    operands_of,
+    pair_of,
+)
+from fusedops.torch_ops.fakes import fake_backward, fake_draw, fake_forward
 from fusedops.torch_ops.known_calls import (
     draw_at_once,
     remember_backward,
@@ -51,11 +59,8 @@ from fusedops.torch_ops.known_calls import (
     run_backward_at_once,
     run_forward_at_once,
 )
-from fusedops.torch_ops.lowering import lower
-from fusedops.torch_ops.stand_ins import stand_in, table_stand_in
 
 if TYPE_CHECKING:
-    from fusedops.declare.declaration import Declaration
     from fusedops.run.runnable import Runnable
 
 __all__ = ["drawn_for", "gradients", "note_saved"]
@@ -96,7 +101,7 @@ def _forward(*arguments: Any) -> list[Tensor]:
     call = ForwardCall(*arguments)
     called, draw = call.called, call.draw
     x, *tensors = _memory((call.x, *call.tensors), call.dim)
-    operands = _operands(called, tensors, call.names, call.numbers, call.counts or ())
+    operands = operands_of(called, tensors, call.names, call.numbers, call.counts or ())
     options: dict[str, Any] = {"dim": tuple(call.dim), "dtype": call.dtype}
     options["part_of"] = pair_of(call.part_of)
     if call.agreement:
@@ -129,7 +134,7 @@ def _backward(*arguments: Any) -> list[Tensor]:
         found = like(call.wanted, known, shapes)
         return [kept.new_zeros(shape, dtype=one) for one, shape in found]
     present = [*known, *shapes]
-    given: dict[str, Any] = {**shapes, **_numbers(called, present, call.numbers, call.counts)}
+    given: dict[str, Any] = {**shapes, **numbers_of(called, present, call.numbers, call.counts)}
     given.update(dim=list(call.dim), training=call.draw is not None, generator=drawn_for(call.draw))
     given["part_of"] = pair_of(call.part_of)
     recorded = (called, frozenset(call.wanted), list(call.names), given, call.dtype, x_shape)
@@ -191,80 +196,13 @@ def _nothing(bound: Bound) -> list[Tensor]:
     ]
 
 
-def _operands(
-    op: Declaration,
-    tensors: Sequence[Any],
-    names: Sequence[str],
-    numbers: Sequence[float],
-    counts: Sequence[int],
-) -> dict[str, Any]:
-    """All operands of a call, by name."""
-    given = {name: one for name, one in zip(names, tensors, strict=True) if name != "x"}
-    return given | _numbers(op, names, numbers, counts)
-
-
-def _numbers(
-    op: Declaration, present: Sequence[str], numbers: Sequence[float], counts: Sequence[int]
-) -> dict[str, Any]:
-    """The operands that are no tensors, by name."""
-    of_float, of_int = iter(numbers), iter(counts)
-    return {
-        name: next(of_int) if name in op.counted else next(of_float)
-        for name in op.slots
-        if name not in present
-    }
-
-
-# ------------------------------------------------------------------------------------ shapes alone
-
-
-def _fake_forward(*arguments: Any) -> list[Tensor]:
-    lower()  # Inductor has been imported by now, if it is to compile this
-    call = ForwardCall(*arguments)
-    called, x = call.called, call.x
-    for name, tensor in zip(call.names, call.tensors, strict=True):
-        check_device(called.name, name, tensor, x)
-    tables = called.tables
-    operands = _operands(
-        called,
-        [
-            table_stand_in(tensor, tables[name], x) if name in tables else stand_in(tensor, x)
-            for name, tensor in zip(call.names, call.tensors, strict=True)
-        ],
-        call.names,
-        [one if isinstance(one, (int, float)) else 0.5 for one in call.numbers],
-        [one if isinstance(one, int) else 1 for one in call.counts or ()],
-    )
-    options = {"dim": tuple(call.dim), "dtype": call.dtype}
-    bound = bind(called, stand_in(x, x), operands, options)._replace(keep=call.keep)
-    rows = [size for at, size in enumerate(x.shape) if at not in bound.reduced]
-    shapes = {**dict.fromkeys(called.statistics, rows), KEPT: [*rows, called.kept]}
-    shapes.update((name, []) for name in called.maxima)
-    return [
-        x.new_empty(shapes.get(name, list(x.shape)), dtype=bound.output_dtype(name))
-        for name in bound.outputs
-    ]
-
-
-def _fake_backward(*arguments: Any) -> list[Tensor]:
-    lower()
-    call = BackwardCall(*arguments)
-    known = dict(zip(call.names, call.tensors, strict=True))
-    found = like(call.wanted, known, Shapes.of(call).local)
-    return [call.kept.new_empty(list(shape), dtype=one) for one, shape in found]
-
-
-def _fake_draw(room: Tensor, count: int) -> Tensor:
-    return room.new_empty(2, dtype=torch.int64)
-
-
 # torch looks up which module this file is, for its messages. That goes through all modules there
 # are, 16000 calls, unless inspect knows the answer, which it keeps here.
 inspect.modulesbyfile.setdefault(__file__, __name__)
 for _name, _fake in (
-    ("forward", _fake_forward),
-    ("backward", _fake_backward),
-    ("draw", _fake_draw),
+    ("forward", fake_forward),
+    ("backward", fake_backward),
+    ("draw", fake_draw),
 ):
     library.register_fake(f"fusedops::{_name}", _fake, lib=_namespace)
 

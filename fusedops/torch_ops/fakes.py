@@ -1,0 +1,64 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the operators give where only dtypes and shapes are known; torch calls these fake kernels.
+
+They guard no size that is dynamic: `bind` checks stand-ins, and the real call the sizes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusedops.bind.bind import KEPT, bind
+from fusedops.bind.operands import check_device
+from fusedops.torch_ops.calls import BackwardCall, ForwardCall, Shapes, like, operands_of
+from fusedops.torch_ops.lowering import lower
+from fusedops.torch_ops.stand_ins import stand_in, table_stand_in
+
+__all__ = ["fake_backward", "fake_draw", "fake_forward"]
+
+
+def fake_forward(*arguments: Any) -> list[Tensor]:
+    """The outputs of a forward call, and its statistics."""
+    lower()  # Inductor has been imported by now, if it is to compile this
+    call = ForwardCall(*arguments)
+    called, x = call.called, call.x
+    for name, tensor in zip(call.names, call.tensors, strict=True):
+        check_device(called.name, name, tensor, x)
+    tables = called.tables
+    operands = operands_of(
+        called,
+        [
+            table_stand_in(tensor, tables[name], x) if name in tables else stand_in(tensor, x)
+            for name, tensor in zip(call.names, call.tensors, strict=True)
+        ],
+        call.names,
+        [one if isinstance(one, (int, float)) else 0.5 for one in call.numbers],
+        [one if isinstance(one, int) else 1 for one in call.counts or ()],
+    )
+    options = {"dim": tuple(call.dim), "dtype": call.dtype}
+    bound = bind(called, stand_in(x, x), operands, options)._replace(keep=call.keep)
+    rows = [size for at, size in enumerate(x.shape) if at not in bound.reduced]
+    shapes = {**dict.fromkeys(called.statistics, rows), KEPT: [*rows, called.kept]}
+    shapes.update((name, []) for name in called.maxima)
+    return [
+        x.new_empty(shapes.get(name, list(x.shape)), dtype=bound.output_dtype(name))
+        for name in bound.outputs
+    ]
+
+
+def fake_backward(*arguments: Any) -> list[Tensor]:
+    """The gradients of a backward call."""
+    lower()
+    call = BackwardCall(*arguments)
+    known = dict(zip(call.names, call.tensors, strict=True))
+    found = like(call.wanted, known, Shapes.of(call).local)
+    return [call.kept.new_empty(list(shape), dtype=one) for one, shape in found]
+
+
+def fake_draw(room: Tensor, count: int) -> Tensor:
+    """A seed and an offset."""
+    return room.new_empty(2, dtype=torch.int64)
