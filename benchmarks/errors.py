@@ -163,7 +163,7 @@ def _compare(
         }
         for by, results in rivals.items():
             for what, result in results.items():
-                found = _errors(result.to(kind), truth[what], kind)
+                found = errors_of(result.to(kind), truth[what], kind)
                 rows = shape.numel() // shape[-1]
                 yield Errors(op, direction, what, dtype, rows, shape[-1], by, *found)
 
@@ -184,9 +184,10 @@ def _backward(
     return {f"d{name}": value for name, value in zip(leaves, gradients, strict=True)}
 
 
-def _errors(
+def errors_of(
     result: Tensor, truth: Tensor, dtype: torch.dtype
 ) -> tuple[tuple[float, float], tuple[float, float]]:
+    """The largest and the root mean square error: in ulp of the dtype, and as shares of a row."""
     error = (result.double() - truth).abs()
     largest = truth.abs().amax(-1, keepdim=True)
     share = torch.where(error == 0, 0.0, error / largest)  # A row of zeros that is right.

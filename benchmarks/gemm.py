@@ -14,6 +14,7 @@ import functools
 import importlib
 import itertools
 import os
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -51,6 +52,8 @@ SIZES = (
 BLOCK = (16384, 1024, 4096)
 HALVES = ("float16", "bfloat16")
 QUACK = "QuACK gemm_epilogue"
+
+ROUNDS = 3  # Of all ways after one another.
 
 #: GiB that a size takes while others compile: a context, and what is tried.
 ROOM = 4
@@ -323,7 +326,9 @@ def compared(
     moved: int,
     product: float,
 ) -> Iterator[Result]:
-    seconds = {by: queue_seconds(each) for by, each in calls.items()}
+    # In turn, since a chip at its power limit clocks down by the heat of what ran before.
+    samples = [{by: queue_seconds(each) for by, each in calls.items()} for _ in range(ROUNDS)]
+    seconds = {by: statistics.median([one[by] for one in samples]) for by in calls}
     ours = seconds.get("fusedops", 0.0)
     for by, taken in seconds.items():
         beside = 0.0 if by == "fusedops" else ours

@@ -31,6 +31,8 @@ Parts (all that this machine can run, unless some are named):
                              gathered ones, steps of the example's transformer on one GPU and on
                              two; bytes as the profiler counts them
     errors             both  max and RMS error, ours and the float32 chain's, against float64
+    product_errors     GPU   the same of products with what follows them, by one kernel, by two and
+                             by torch
     cpu                CPU   the ops by columns beside torch, both chains beside torch eager and
                              torch.compile; one thread and all
     host               both  host time of a call that hits its plan, and of forward and backward
@@ -63,6 +65,7 @@ import maps
 import memory
 import models
 import points
+import product_errors
 import results
 import scores
 import sharded
@@ -104,6 +107,7 @@ GPU_PARTS: dict[str, Part] = {
     "dispatch": whole(dispatch.sweeps),
     "memory": whole(memory.held),
     "models": models.measured,
+    "product_errors": product_errors.measured,
     "sharded": whole(sharded.measured),
 }
 # Builds come first, while this process has none of their kernels.
@@ -117,6 +121,8 @@ PARTS: dict[str, Part] = {
     "functors_host": whole(functors.host_calls),
     "lengths": whole(lengths.measured),
 }
+#: Parts whose rows are errors, and the tables that are printed of them.
+DIGESTS = {"errors": errors.digest, "product_errors": product_errors.digest}
 HONEST_BYTES_PER_SECOND = 4.1e12  # An H200 below this at 1 GiB is not at its best: void.
 
 
@@ -210,8 +216,8 @@ def main(
     for part in chosen:
         if part in GRIDS:
             summary.grid(found[part], console)
-        elif part == "errors":
-            console.print(errors.digest(found[part]))
+        elif part in DIGESTS:
+            console.print(DIGESTS[part](found[part]))
         elif found[part]:
             console.print(results.table(found[part]))
         if csv:
@@ -258,7 +264,7 @@ def _tell(progress: Progress, task: TaskID, part: str, said: str) -> None:
 
 def sheet(csv: Path, part: str) -> Sheet:
     """Where the rows of a part go."""
-    if part == "errors":
+    if part in DIGESTS:
         name = csv.name if csv.name.startswith("errors-") else f"errors-{csv.name}"
         return Sheet(csv.with_name(name), errors.KEY)
     return Sheet(csv)

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The part `gemm` of the benchmarks at small sizes on a CPU; what it measures needs a quiet GPU."""
 
+import functools
 import sys
 import types
 from pathlib import Path
@@ -14,9 +15,12 @@ from fusedops.generate.target import Target
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))  # its modules go by short names
 
 import gemm
+import product_errors
+import run
 import scores
 import stores
 from points import Selection
+from rich.console import Console
 
 
 class TestProducts:
@@ -203,3 +207,29 @@ class TestProducts:
 
 def failing(*_arguments):
     raise MemoryError("no room")
+
+
+def test_errors_of_products(monkeypatch, tmp_path):
+    """Two kernels and torch round the product; a float32 chain is rounded at its end alone."""
+    monkeypatch.setattr(product_errors, "SIZES", ((8, 24, 16), (64, 24, 16), (8, 16, 40)))
+    monkeypatch.setattr(product_errors, "ROWS", 64)
+    part = functools.partial(product_errors.measured, device="cpu")
+    monkeypatch.setitem(run.PARTS, "product_errors", part)
+    console = Console(record=True, width=200)
+    found, failed = run.measure(["product_errors"], Selection(), tmp_path / "mine.csv", console)
+    assert not failed
+    rows = found["product_errors"]
+    stores_of = [name for name, store in stores.STORES.items() if store.again]
+    # Each size once, however many rows it has there; and no kernel that this device has not.
+    assert len({(row["op"], row["columns"], row["dtype"]) for row in rows}) == 4 * len(stores_of)
+    ways = {row["by"] for row in rows}
+    assert {"fusedops, two_kernels", "torch eager", "float32 chain"} <= ways
+    assert not ways & {"fusedops, Together", "fusedops, InTurns"}
+    for row in rows:
+        eps = torch.finfo(getattr(torch, row["dtype"])).eps
+        share = float(row["rms of the row's largest"]) / eps
+        if row["by"] != "cuBLASLt's epilogue":  # on a CPU it is another GELU
+            assert 0.02 < share < (0.25 if row["by"] == "float32 chain" else 0.5), row
+    console.print(product_errors.digest(rows))
+    assert "torch eager" in console.export_text()
+    assert (tmp_path / "errors-mine.csv").exists()
