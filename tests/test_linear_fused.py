@@ -86,6 +86,19 @@ def test_seed_and_offset_in_memory_are_read_once():
     assert "0 bytes spill stores, 0 bytes spill loads" in log
 
 
+def test_few_integers_are_multiplied_to_64_bits():
+    """Beside the tensor cores these are dear: rows of a thread share those of draws and addresses."""
+    op = fo.Linear(store=STORES["saving"])
+    x, w, operands = case(torch.float16, shape=(300,))
+    bound = op.epilogue.bind(torch.empty(op.shape(x, w), dtype=x.dtype), of(op, operands))
+    variant, _ = fused.describe(bound, x, w, TILINGS["Together"])
+    _, ptx, _ = nvrtc._compile(variant.source, variant.arch, [])
+    packs = 4  # that share a column; two such sets are written out
+    draws = 2 * (4 + packs * 16)
+    assert draws <= ptx.count(b"mul.wide.u32") <= draws + 4
+    assert ptx.count(b"st.global.v4") == 2 * packs * 2  # y and the stream, none of them in pieces
+
+
 def test_rows_stay_in_the_order_of_the_product():
     """Where a Map would have rows that share a large operand come one after another."""
     op = fo.Linear(store=STORES["saving"])
@@ -114,6 +127,17 @@ def test_what_bulk_copies_cannot_read_is_left_to_two_kernels():
         assert fused.describe(bound, given, w, made) is None
     double = op.epilogue.bind(torch.empty(3, 100, 264, dtype=torch.float64), {"b": operands["b"]})
     assert fused.describe(double, x, w, made) is None
+
+
+def test_operands_whose_rows_lie_far_apart_are_left_to_two_kernels():
+    op = fo.Linear(store=[fo.Residual("r")])
+    kind = {"dtype": torch.float16, "device": "meta"}
+    x, w = torch.empty(300, 200, **kind), torch.empty(264, 200, **kind)
+    z = torch.empty(op.shape(x, w), **kind)
+    for apart, is_one in ((264, True), ((1 << 29) - 8, True), (1 << 29, False)):
+        r = torch.empty_strided((300, 264), (apart, 1), **kind)
+        told = fused.describe(op.epilogue.bind(z, {"r": r}), x, w, TILINGS["Together"])
+        assert (told is not None) is is_one
 
 
 def test_what_is_left_to_two_kernels():

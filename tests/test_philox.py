@@ -2,8 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plain Python Philox that dropout is tested against, held to published answers."""
 
+import ctypes
+import random
+
 import pytest
 import torch
+from cpptest import build
 from philox import keep_mask, keep_rows, keep_scale, philox4x32, threshold
 
 # Counter, key and output from the file kat_vectors of Random123, the authors' own library.
@@ -19,6 +23,21 @@ KNOWN_ANSWERS = [
 def test_known_answers(line, number):
     words = [number(int(word, 16)) for word in line.split()]
     assert [int(word) for word in philox4x32(words[:4], words[4:6])] == [int(w) for w in words[6:]]
+
+
+def test_counters_of_a_column_share_products_and_keep_their_bits(tmp_path):
+    library, drawn = build("philox", tmp_path), random.Random(0)
+    edges = (0, 1, 2**32 - 1)
+    for case in range(20):
+        stream = [drawn.getrandbits(32) if case > 2 else edges[case] for _ in range(5)]
+        lows = [*edges, *(drawn.getrandbits(32) for _ in range(5))]
+        found = (ctypes.c_uint32 * (4 * len(lows)))()
+        library.column_bits(
+            (ctypes.c_uint32 * 5)(*stream), (ctypes.c_uint32 * 8)(*lows), len(lows), found
+        )
+        first, middle, high, *key = stream
+        want = [word for low in lows for word in philox4x32((first, low, middle, high), key)]
+        assert [*found] == want
 
 
 def test_the_map_element_by_element():

@@ -225,7 +225,8 @@ def explained(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any])
         return Choice(
             None,
             "one kernel for both reads x and w by bulk copies, from rows that begin at multiples "
-            "of 16 bytes, which these do not allow",
+            "of 16 bytes, and operands whose rows are less than 2^29 elements apart, which these "
+            "do not allow",
         )
     return choice
 

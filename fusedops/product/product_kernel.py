@@ -39,6 +39,9 @@ __all__ = ["ARCH", "WIDTH", "InOrder", "describe", "factors_of", "in_order", "ke
 
 #: Columns of a pack, `kPack` in gemm/epilogue.cuh.
 WIDTH = 8
+#: Less than this is the distance of neighbouring rows: it is multiplied in 32 bits by up to 7
+#: (`NearRow` in row/index.cuh).
+MOST_APART = 1 << 29
 #: The architecture, whose wgmma is in no other's code.
 ARCH = "sm_90a"
 
@@ -149,10 +152,10 @@ class InOrder(NamedTuple):
 
 
 def in_order(bound: Bound, parts: Sequence[Part]) -> InOrder | None:
-    """Place the tensors of an epilogue; None where their columns do not merge."""
+    """Place the tensors of an epilogue; None where columns do not merge, or rows lie too far apart."""
     drawn = row_numbers(bound)
     geometry = placed(bound, parts, drawn, in_order=True)
-    if None in geometry.placed:
+    if any(place is None or place.row_strides[-1] >= MOST_APART for place in geometry.placed):
         return None
     geometry = padded(geometry, rank_of(outline_of(bound).broadcasts, geometry.sizes))
     return InOrder(bound, geometry, geometry.placed, drawn)

@@ -126,6 +126,18 @@ __device__ __forceinline__ void prefetch_bytes(const void* begin, const void* en
 
 #endif
 
+#if defined(FUSEDOPS_CUDA)
+/// Writes 16 bytes to global memory, where NVVM takes the zeros that it happens to know at an address's
+/// end for all of its alignment, and would write smaller pieces.
+template <class Pack>
+__device__ __forceinline__ void write_aligned(void* to, const Pack& pack) {
+  const uint4 words = bit_cast<uint4>(pack);
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
+               "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w)
+               : "memory");
+}
+#endif
+
 template <int W, class T>
 FUSEDOPS_HD void write(T* to, const Pack<T, W>& pack) {
 #if defined(FUSEDOPS_ON_DEVICE)

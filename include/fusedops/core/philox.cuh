@@ -43,20 +43,22 @@ FUSEDOPS_HD void multiply_wide(FourWords a, uint32_t b, FourWords& high, FourWor
 }
 #endif
 
-/// Replaces the four words of a counter by random bits.
-template <class Word>
+inline constexpr uint32_t kFactor0 = 0xD2511F53u, kFactor1 = 0xCD9E8D57u;
+inline constexpr uint32_t kStep0 = 0x9E3779B9u, kStep1 = 0xBB67AE85u;
+
+/// Replaces the four words of a counter by random bits, after some rounds that have been made.
+template <int kMade = 0, class Word>
 FUSEDOPS_HD void philox(Word (&c)[4], uint32_t key0, uint32_t key1) {
   FUSEDOPS_UNROLL
-  for (int round = 0; round < 10; ++round) {
+  for (int round = kMade; round < 10; ++round) {
+    const uint32_t turn = static_cast<uint32_t>(round);
     Word high0, low0, high1, low1;
-    multiply_wide(c[0], 0xD2511F53u, high0, low0);
-    multiply_wide(c[2], 0xCD9E8D57u, high1, low1);
-    c[0] = high1 ^ c[1] ^ key0;
+    multiply_wide(c[0], kFactor0, high0, low0);
+    multiply_wide(c[2], kFactor1, high1, low1);
+    c[0] = high1 ^ c[1] ^ (key0 + turn * kStep0);
     c[1] = low1;
-    c[2] = high0 ^ c[3] ^ key1;
+    c[2] = high0 ^ c[3] ^ (key1 + turn * kStep1);
     c[3] = low0;
-    key0 += 0x9E3779B9u;
-    key1 += 0xBB67AE85u;
   }
 }
 
@@ -64,6 +66,42 @@ FUSEDOPS_HD void philox(Word (&c)[4], uint32_t key0, uint32_t key1) {
 struct PhiloxStream {
   uint32_t first, low, middle, high;
   uint32_t key0, key1;
+};
+
+/// Counters that differ in their second word alone, such as those of a column: of the six products of
+/// their first three rounds four are the same for all.
+class PhiloxColumn {
+ public:
+  FUSEDOPS_HD explicit PhiloxColumn(const PhiloxStream& s) : key0_(s.key0), key1_(s.key1) {
+    uint32_t high0, low0, high1, low1;
+    multiply_wide(s.first, kFactor0, high0, low0);
+    multiply_wide(s.middle, kFactor1, high1, low1);
+    first_ = high1 ^ key0_;
+    const uint32_t c1 = low1, c2 = high0 ^ s.high ^ key1_, c3 = low0;
+    multiply_wide(c2, kFactor1, high1, low1);
+    const uint32_t c0 = high1 ^ c1 ^ (key0_ + kStep0);
+    second_ = c3 ^ (key1_ + kStep1);
+    multiply_wide(c0, kFactor0, high0, low0);
+    third_[0] = low1 ^ (key0_ + 2 * kStep0);
+    third_[1] = high0 ^ (key1_ + 2 * kStep1);
+    third_[2] = low0;
+  }
+
+  /// The random bits of the counter with this second word.
+  FUSEDOPS_HD void bits(uint32_t low, uint32_t (&c)[4]) const {
+    uint32_t high0, low0, high1, low1;
+    multiply_wide(first_ ^ low, kFactor0, high0, low0);
+    multiply_wide(high0 ^ second_, kFactor1, high1, low1);
+    c[0] = high1 ^ third_[0];
+    c[1] = low1;
+    c[2] = low0 ^ third_[1];
+    c[3] = third_[2];
+    philox<3>(c, key0_, key1_);
+  }
+
+ private:
+  uint32_t key0_, key1_;
+  uint32_t first_, second_, third_[3];  // what words of rounds 1 to 3 are joined with
 };
 
 /// Sixteen random bits for each of kCount elements; one counter serves eight elements.
@@ -96,6 +134,13 @@ class SixteenBits {
     }
 #endif
   }
+#if defined(FUSEDOPS_CUDA)
+  /// Of eight elements: those of the counter of a column whose second word is `low`.
+  FUSEDOPS_HD SixteenBits(const PhiloxColumn& column, uint32_t low) {
+    static_assert(kCounters == 1);
+    column.bits(low, pair_);
+  }
+#endif
 
   /// The bits of element i in the upper half of a word; the lower half is unspecified. On a GPU i
   /// must be a compile-time constant after unrolling.

@@ -33,16 +33,29 @@ struct Dropout {
     drop(v, static_cast<uint64_t>(logical_row(row)), col);
   }
 
+#if defined(FUSEDOPS_CUDA)
+  /// The same for packs of 8 columns below each other, of rows whose numbers in the dropout contract are
+  /// less than 2^32.
+  template <int kPacks, class Row>
+  FUSEDOPS_HD void below_each_other(Compute (&v)[kPacks][8], const Row (&rows)[kPacks],
+                                    int64_t col) const {
+    if constexpr (kOneARow) {
+      FUSEDOPS_UNROLL
+      for (int p = 0; p < kPacks; ++p) (*this)(v[p], rows[p], col);
+    } else {
+      const PhiloxColumn column(stream(0, col));
+      FUSEDOPS_UNROLL
+      for (int p = 0; p < kPacks; ++p) {
+        keep(v[p], SixteenBits<8>(column, static_cast<uint32_t>(logical_row(rows[p]))));
+      }
+    }
+  }
+#endif
+
   /// The same for the row that has this number in the dropout contract.
   template <int N>
   FUSEDOPS_HD void drop(Compute (&v)[N], uint64_t logical, int64_t col) const {
-    const PhiloxStream stream{
-        static_cast<uint32_t>(kOneARow ? 0 : col / 8),
-        static_cast<uint32_t>(logical),
-        static_cast<uint32_t>(offset),
-        static_cast<uint32_t>(logical >> 32 << 16) | static_cast<uint32_t>(offset >> 32),
-        static_cast<uint32_t>(seed),
-        static_cast<uint32_t>(seed >> 32)};
+    const PhiloxStream stream = this->stream(logical, col);
     // An element is kept if its bits are >= threshold, compared in the upper half of a word.
     const uint32_t below = (static_cast<uint32_t>(threshold) << 16) - 1;
     const Compute factor = scale;
@@ -51,9 +64,7 @@ struct Dropout {
       FUSEDOPS_VECTOR
       for (int i = 0; i < N; ++i) v[i] = dropped ? Compute(0) : v[i] * factor;
     } else if constexpr (N % 8 == 0) {
-      const SixteenBits<N> bits(stream);
-      FUSEDOPS_VECTOR
-      for (int i = 0; i < N; ++i) v[i] = bits.upper(i) > below ? v[i] * factor : Compute(0);
+      keep(v, SixteenBits<N>(stream));
     } else {  // part of the eight of one counter: N is 1, 2 or 4 and divides the column
       const SixteenBits<8> bits(stream);
       const int lane = static_cast<int>(col % 8);
@@ -73,6 +84,23 @@ struct Dropout {
   FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&)[N], const Row& row, int64_t col,
                             Sink&) const {
     (*this)(g, row, col);  // the same mask and scale
+  }
+
+ private:
+  FUSEDOPS_HD PhiloxStream stream(uint64_t logical, int64_t col) const {
+    return {static_cast<uint32_t>(kOneARow ? 0 : col / 8),
+            static_cast<uint32_t>(logical),
+            static_cast<uint32_t>(offset),
+            static_cast<uint32_t>(logical >> 32 << 16) | static_cast<uint32_t>(offset >> 32),
+            static_cast<uint32_t>(seed),
+            static_cast<uint32_t>(seed >> 32)};
+  }
+  template <int N>
+  FUSEDOPS_HD void keep(Compute (&v)[N], const SixteenBits<N>& bits) const {
+    const uint32_t below = (static_cast<uint32_t>(threshold) << 16) - 1;
+    const Compute factor = scale;
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < N; ++i) v[i] = bits.upper(i) > below ? v[i] * factor : Compute(0);
   }
 };
 

@@ -61,14 +61,15 @@ struct BatchedOrder {
     return rows.index(row);
   }
   template <class Rows>
-  __device__ __forceinline__ static Start<Rows> index(const Rows&, const Start<Rows>& start,
-                                                      int row) {
+  __device__ __forceinline__ static NearRow<Start<Rows>> index(const Rows&,
+                                                               const Start<Rows>& start, int row,
+                                                               int below) {
     constexpr int kRank = sizeof(start.at) / sizeof(start.at[0]);
     const int further = row - static_cast<int>(start.row);
     Start<Rows> found = start;
     found.row += further;
     found.at[kRank - 1] += further;
-    return found;
+    return {found, static_cast<uint32_t>(below)};
   }
   __device__ __forceinline__ OneOfMany x_of(const Tile& tile) const { return of(tile, 0); }
   __device__ __forceinline__ OneOfMany w_of(const Tile& tile) const { return of(tile, 3); }

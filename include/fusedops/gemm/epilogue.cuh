@@ -14,6 +14,15 @@ namespace fusedops {
 
 #if defined(FUSEDOPS_CUDA)
 
+namespace detail {
+
+/// Whether a functor without operands takes all packs of a thread together.
+template <class F, class P>
+using BelowEachOtherCall = decltype(any_of<const F>().below_each_other(
+    any_of<P>().values, any_of<const P>().rows, int64_t(0)));
+
+}  // namespace detail
+
 namespace gemm {
 
 /// The columns of a pack: what one access of 16-bit elements has.
@@ -88,11 +97,15 @@ struct Packs {
   template <int kFirst, class F, class... Rest>
   __device__ __forceinline__ void through(const Chain<kFirst, F, Rest...>& chain,
                                           int (&read)[kPacks]) {
-    FUSEDOPS_UNROLL
-    for (int p = 0; p < kPacks; ++p) {
-      const AheadRow<Index, false> row(rows[p], operands[p], read[p]);
-      chain.first(values[p], detail::row_for<F>(row), col);
-      read[p] = row.next;
+    if constexpr (detail::detected<detail::BelowEachOtherCall, F, Packs>()) {
+      chain.first.below_each_other(values, rows, col);
+    } else {
+      FUSEDOPS_UNROLL
+      for (int p = 0; p < kPacks; ++p) {
+        const AheadRow<Index, false> row(rows[p], operands[p], read[p]);
+        chain.first(values[p], detail::row_for<F>(row), col);
+        read[p] = row.next;
+      }
     }
     through(chain.rest, read);
   }

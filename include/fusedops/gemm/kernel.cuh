@@ -101,12 +101,13 @@ __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, 
   constexpr bool kInTurns = Tiling::kInTurns;
   constexpr int kPacks = Tiling::kPacks, kSteps = Sums::kPacks / kPacks;
   static_assert(kSteps % 2 == 0, "two sets of packs");
+  static_assert(16 % (kPacks * Sums::kRowsAtOnce) == 0, "of 16 neighbouring rows");
   const int tiles = order.count(), clusters = gridDim.x / 2;
-  // The operands of the next packs are read, while those of these go through the functors.
-  Packs<typename Rows::Index, kPacks> packs[2];
   int row = 0, col = 0;
   bool is_masked = false, next_is_masked = false;
   typename Order::template Start<Rows> start;
+  // The operands of the next packs are read, while those of these go through the functors.
+  Packs<decltype(order.index(rows, start, 0, 0)), kPacks> packs[2];
   auto find = [&](int t) {
     const auto tile = order.at(t);
     if constexpr (!Masked::kNever) next_is_masked = masked(tile);
@@ -116,10 +117,10 @@ __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, 
     start = order.start(rows, row);
   };
   auto issue = [&](auto& next, int first) {
+    const int r = first * Sums::kRowsAtOnce;  // beyond 16, those of the other 64 rows
     FUSEDOPS_UNROLL
     for (int i = 0; i < kPacks; ++i) {
-      const int r = (first + i) * Sums::kRowsAtOnce;  // beyond 16, those of the other 64 rows
-      next.rows[i] = order.index(rows, start, row + r + r / 16 * 48);
+      next.rows[i] = order.index(rows, start, row + r + r / 16 * 48, i * Sums::kRowsAtOnce);
     }
     next.col = col;
     if (!next_is_masked) epilogue.issue(next);

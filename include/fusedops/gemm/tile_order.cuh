@@ -9,7 +9,7 @@
 // elements that two tiles share are computed twice, to the same bits.
 #pragma once
 
-#include <fusedops/core/config.cuh>
+#include <fusedops/row/index.cuh>
 
 namespace fusedops {
 
@@ -59,9 +59,15 @@ struct TileOrder {
   __device__ __forceinline__ static Start<Rows> start(const Rows&, int) {
     return {};
   }
+  /// The row that is `below` another one.
   template <class Rows>
-  __device__ __forceinline__ static auto index(const Rows& rows, const Start<Rows>&, int row) {
-    return rows.index(row);
+  __device__ __forceinline__ static auto index(const Rows& rows, const Start<Rows>&, int row,
+                                               int below) {
+    return rows.index(row + below);
+  }
+  __device__ __forceinline__ static auto index(const RowSpace<1>& rows, const Start<RowSpace<1>>&,
+                                               int row, int below) {
+    return NearRow<RowIndex<1>>(rows.index(row), below);
   }
   /// Where the factors of its product lie.
   __device__ __forceinline__ static OneProduct x_of(const Tile&) { return {}; }

@@ -24,6 +24,23 @@ struct RowIndex<1, Coordinate> {
   FUSEDOPS_HD operator int64_t() const { return row; }
 };
 
+/// A row by its distance to `first`, which rows around it have in common: `below` of the innermost
+/// dimension. So one product of 64 bits serves the addresses of all of them, beside which a warp multiplies
+/// in 32 bits. A stride of that dimension times the largest distance is less than 2^32.
+template <class Index>
+struct NearRow : Index {
+  Index first;
+  uint32_t below;
+
+  NearRow() = default;
+  FUSEDOPS_HD NearRow(const Index& of, uint32_t distance)
+      : Index(of), first(of), below(distance) {
+    constexpr int kInner = sizeof(of.at) / sizeof(of.at[0]) - 1;
+    this->row += distance;
+    this->at[kInner] += distance;
+  }
+};
+
 /// What is known at compile time of the alignment of a kernel's operands: nothing, that every pack
 /// is one aligned access, or that some are not. Accesses then need no test.
 enum class Access { kUnknown, kWide, kNarrow };
@@ -45,6 +62,17 @@ template <Access kAccess>
 struct AccessOf<RowOf<kAccess>> {
   static constexpr Access value = kAccess;
 };
+
+template <class Index>
+FUSEDOPS_HD constexpr bool is_near(const NearRow<Index>*) {
+  return true;
+}
+FUSEDOPS_HD constexpr bool is_near(const void*) { return false; }
+/// Whether it is a `NearRow`.
+template <class Row>
+FUSEDOPS_HD constexpr bool is_near() {
+  return is_near(static_cast<const Row*>(nullptr));
+}
 
 /// Whether reads for this row are taken from registers, or only issued: row/ahead.cuh.
 template <class Row>
@@ -151,6 +179,10 @@ struct RowMap {
     FUSEDOPS_UNROLL
     for (int d = 1; d < kRank; ++d) sum += row.at[d] * stride[d];
     return sum;
+  }
+  template <class Coordinate>
+  FUSEDOPS_HD int64_t operator()(const NearRow<RowIndex<kRank, Coordinate>>& row) const {
+    return (*this)(row.first) + static_cast<uint32_t>(stride[kRank - 1]) * row.below;
   }
 };
 

@@ -240,6 +240,12 @@ struct View {
         Pack<T, kStep> pack;
         FUSEDOPS_UNROLL
         for (int i = 0; i < kStep; ++i) pack.at[i] = convert<T>(value[j * kStep + i]);
+#if defined(FUSEDOPS_ON_DEVICE)
+        if constexpr (sizeof(pack) == 16 && detail::is_near<Row>()) {
+          write_aligned(base + col + j * kStep, pack);
+          continue;
+        }
+#endif
         fusedops::write<kStep>(base + col + j * kStep, pack);
       }
     } else {
