@@ -8,8 +8,7 @@ using namespace fusedops;
 
 /// Writes the four words of the counter (first, low[i], middle, high) for each of `count` numbers.
 extern "C" void column_bits(const uint32_t* stream, const uint32_t* low, int count, uint32_t* to) {
-  const PhiloxColumn column(
-      PhiloxStream{stream[0], 0, stream[1], stream[2], stream[3], stream[4]});
+  const PhiloxColumn column(PhiloxStream{stream[0], 0, stream[1], stream[2], stream[3], stream[4]});
   for (int i = 0; i < count; ++i) {
     uint32_t words[4];
     column.bits(low[i], words);

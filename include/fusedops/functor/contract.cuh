@@ -97,6 +97,10 @@
 //   auto drawn() const                                                                    optional
 //     Of a functor with a DropoutFrom, whose seed and offset lie in memory: the same functor with a
 //     Dropout. A kernel calls it once, before its rows.
+//   template <int kPacks, class Row>
+//   void below_each_other(Compute (&v)[kPacks][8], const Row (&rows)[kPacks], int64_t col) const
+//     Optional, of a functor without operands: as operator() for each row, of fewer than 2^32. A
+//     product calls it for the packs that a thread has in a column, which may share work.
 //
 // 6. Functor: saved streams (in a LOAD, forward and backward of one declaration)
 //

@@ -33,8 +33,7 @@ struct NearRow : Index {
   uint32_t below;
 
   NearRow() = default;
-  FUSEDOPS_HD NearRow(const Index& of, uint32_t distance)
-      : Index(of), first(of), below(distance) {
+  FUSEDOPS_HD NearRow(const Index& of, uint32_t distance) : Index(of), first(of), below(distance) {
     constexpr int kInner = sizeof(of.at) / sizeof(of.at[0]) - 1;
     this->row += distance;
     this->at[kInner] += distance;
