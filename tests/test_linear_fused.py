@@ -87,7 +87,7 @@ def test_seed_and_offset_in_memory_are_read_once():
 
 
 def test_few_integers_are_multiplied_to_64_bits():
-    """Beside the tensor cores these are dear: rows of a thread share those of draws and addresses."""
+    """Beside tensor cores these are dear: a thread's rows share those of draws and addresses."""
     op = fo.Linear(store=STORES["saving"])
     x, w, operands = case(torch.float16, shape=(300,))
     bound = op.epilogue.bind(torch.empty(op.shape(x, w), dtype=x.dtype), of(op, operands))

@@ -152,7 +152,7 @@ class InOrder(NamedTuple):
 
 
 def in_order(bound: Bound, parts: Sequence[Part]) -> InOrder | None:
-    """Place the tensors of an epilogue; None where columns do not merge, or rows lie too far apart."""
+    """Place the tensors of an epilogue; None if columns do not merge or rows lie too far apart."""
     drawn = row_numbers(bound)
     geometry = placed(bound, parts, drawn, in_order=True)
     if any(place is None or place.row_strides[-1] >= MOST_APART for place in geometry.placed):
