@@ -29,6 +29,7 @@ from fusedops.schedule.independent import choose_map_gradient
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.schedule.row_schedule import reserved_shared
 from fusedops.schedule.tiling import Tile
+from fusedops.schedule.traffic import Extent
 
 if TYPE_CHECKING:
     from fusedops.run.wanted_gradients import WantedGradients
@@ -93,9 +94,10 @@ def backward_schedule(
             outline.sums[key] = sums
     if not bound.op.reduces:
         across = any(_is_across(bound, one) for one in gradient.occurrences)
-        count = len(sums)
+        full = Extent.FULL in (*traffic.load, *traffic.store)
+        more = gradient.needed.x or full or traffic.saves > 0
         chosen = choose_map_gradient(
-            row, target.gpu, count, across, forced.storage, forced.backward
+            row, target.gpu, len(sums), across, more, forced.storage, forced.backward
         )
         return chosen, chosen.storage
     chosen = choose_gradient(
