@@ -92,7 +92,8 @@ def _given(columns: int, depth: int, dtype: torch.dtype, device: str) -> dict[st
 def digest(rows: Sequence[Mapping[str, str]]) -> Table:
     """Errors as shares of the row's largest value, a row for each STORE and depth.
 
-    Not in ulp: where a GELU is nearly zero any rounding of the product is many of these.
+    In ulp, which the rows have too, a GELU that is nearly zero shows that its bias was added to a
+    rounded product, which torch's own bias is not.
     """
     ways = list(dict.fromkeys(row["by"] for row in rows))
     cells: dict[tuple[str, ...], dict[str, Any]] = {}
