@@ -167,9 +167,9 @@ class HiddenGradient:
         then = []
         if told.stage is not None and told.sums is not None:
             stage = told.stage
-            words, patches = stage.write.pack(), stage.write.patches
+            argument = (stage.words, stage.argument.patches)
             then.append(
-                (told.sums.kernel(), words, patches, stage.rows, 1, stage.blocks, stage.block, 0)
+                (told.sums.kernel(), *argument, stage.rows, 1, stage.blocks, stage.block, 0)
             )
         return _runtime.Plan(
             kernel=kernel,
@@ -263,8 +263,8 @@ def describe(
         arch=ARCH.removesuffix("a"),
         schedule="register",
         tile=sums_schedule(stage.block, stage.wide),
-        members=tuple(stage.members),
-        words=len(stage.write.words),
+        members=stage.argument.members,
+        words=stage.argument.words,
         op=op.kernels,
         entry="sums",
     )

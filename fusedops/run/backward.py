@@ -26,6 +26,7 @@ from fusedops.run import forward, placing
 from fusedops.run.backward_form import first_kernel
 from fusedops.run.backward_parts import parts_of, read_otherwise
 from fusedops.run.backward_schedule import (
+    FEW_ROWS,
     backward_schedule,
     in_one_block,
     sums_schedule,
@@ -191,14 +192,14 @@ class Backward:
         from its number of rows alone, for that decides the order in which sums are added up. Only
         a single row has no such order, and may be read as one of many.
         """
-        rows, gpu = self.geometry.rows, self.target.gpu
+        rows, tile, gpu = self.geometry.rows, self.tile, self.target.gpu
+        if tile is None or gpu is None or rows > max(FEW_ROWS, tile.rows_per_block):
+            return None
         whole = any(one.of_all and one.kind == "column" for one in self.sharing.values())
-        if self.tile is None or gpu is None or not whole or self.split:
+        if not whole or self.split or (rows == 1 and self.reading.many):
             return None
-        few = in_one_block(self.tile, gpu)
-        if few is None or rows > few.rows_per_block or (rows == 1 and self.reading.many):
-            return None
-        return few
+        few = in_one_block(tile, gpu)
+        return None if few is None or rows > few.rows_per_block else few
 
     @property
     def compute(self) -> str:
@@ -320,9 +321,10 @@ class Backward:
             targets.pieces_of,
             self.compute,
         )
-        self.parts_at = stage.parts_at
+        argument = stage.argument
+        self.parts_at = argument.parts_at
         kind, tile = self.kind, None
         if self.tile is not None:
             kind, tile = "register", sums_schedule(stage.block, stage.wide)
-        variant = self._variant("sums", kind, tile, stage.members, len(stage.write.words))
-        return variant, stage.write.pack(), stage.write.patches, stage.rows, stage.blocks
+        variant = self._variant("sums", kind, tile, argument.members, argument.words)
+        return variant, stage.words, argument.patches, stage.rows, stage.blocks

@@ -2,18 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The second kernel of a backward pass: adds up the partial sums that slices of the rows left.
 
-The first kernel writes the partial sums to a workspace in memory.
+The first kernel writes the partial sums to a workspace in memory. Types follow from where the sums
+go, whatever their sizes, so they are generated once and filled in for each call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fusedops.bind.geometry import Geometry, Placed
 from fusedops.generate.arguments import ArgumentWriter, RowMaps
 from fusedops.generate.members import Member
+from fusedops.generate.recipe import Recipe
 from fusedops.generate.views import View
+from fusedops.run.opened import Opening
 from fusedops.run.operand_gradients import Occurrence
 from fusedops.schedule.row_partition import Sharing
 
@@ -33,27 +37,62 @@ _SUMS = (
 )
 
 
+class Sum(NamedTuple):
+    """Where one gradient is added up: all that types depend on.
+
+    Attributes:
+        storage: C++ storage type of the gradient.
+        column_stride: The step from one of its elements to the next.
+        width: 1, or 0 on a CPU.
+        to: The source of its pointer.
+        parts: The source of the workspace's pointer.
+        pieces: Whether sums are over pieces of neighbouring columns as well.
+    """
+
+    storage: str
+    column_stride: int
+    width: int
+    to: tuple[int, int] | None
+    parts: tuple[int, int]
+    pieces: bool
+
+
+class Argument(NamedTuple):
+    """The argument of a second kernel with the numbers of its calls left open.
+
+    Attributes:
+        members: Its members.
+        words: The number of its words.
+        recipe: Its words.
+        patches: The relocations of that.
+        parts_at: For each member, the index of the word that holds its number of partial sums.
+    """
+
+    members: tuple[Member, ...]
+    words: int
+    recipe: Recipe
+    patches: list[tuple[int, int, int]]
+    parts_at: tuple[int, ...]
+
+
 class SecondStage(NamedTuple):
     """The generated second kernel: its argument and its launch configuration.
 
     Attributes:
-        members: The members of the kernel's argument.
-        write: The writer that holds the argument words and their relocations.
+        argument: The types of the kernel's argument.
+        words: The argument's words.
         rows: The number of rows of the kernel, one for each row of each gradient that is summed.
         blocks: The grid size, in thread blocks.
         wide: The number of columns that a thread block sums.
         block: The number of threads in a thread block.
-        parts_at: For each member, the index of the argument word that holds its number of partial
-            sums.
     """
 
-    members: Sequence[Member]
-    write: ArgumentWriter
+    argument: Argument
+    words: bytes
     rows: int
     blocks: int
     wide: int
     block: int
-    parts_at: Sequence[int]
 
 
 def second_stage(
@@ -76,6 +115,29 @@ def second_stage(
             element, for each gradient that has such sums.
         compute: The C++ compute type, "float" or "double".
     """
+    # The number of rows of each operand's gradient.
+    rows_of = {one: geometry.rows // sharing[one].group for one in parts_of}
+    most = max([parts // rows_of[one] for one, (_, parts) in parts_of.items()])
+    wide, block = _PIECES if pieces_of else _sums_of(most, geometry.columns)
+    sums: list[Sum] = []
+    numbers: list[int] = []
+    blocks = 0
+    for one, (patch, parts) in parts_of.items():
+        kind, _, outer, _ = sharing[one]
+        storage, (_, step, repeats), width, to, _ = views[one]
+        columns = 1 if kind == "row" else geometry.columns // repeats
+        groups = rows_of[one]
+        sums.append(Sum(storage, step, min(width, 1), to, patch, one in pieces_of))
+        numbers += (outer, pieces_of.get(one, 1), parts // groups, groups, columns)
+        blocks += -(-columns // wide) * groups
+    argument = _argument(tuple(sums), compute)
+    words = argument.recipe.fill(numbers)
+    return SecondStage(argument, words, sum(rows_of.values()), blocks, wide, block)
+
+
+@functools.lru_cache(maxsize=1024)
+def _argument(sums: tuple[Sum, ...], compute: str) -> Argument:
+    """The argument of a second kernel, with five numbers of each sum open."""
     write = ArgumentWriter(
         compute=compute,
         sizes=(1,),
@@ -86,29 +148,20 @@ def second_stage(
         maps=RowMaps(),
         slots={},
     )
-
-    members, rows, blocks, parts_at = [], 0, 0, []
-    # The number of rows of each operand's gradient.
-    rows_of = {one: geometry.rows // sharing[one].group for one in parts_of}
-    most = max([parts // rows_of[one] for one, (_, parts) in parts_of.items()])
-    wide, block = _PIECES if pieces_of else _sums_of(most, geometry.columns)
-    for number, (one, (patch, all_parts)) in enumerate(parts_of.items()):
-        share, view = sharing[one], views[one]
-        columns = 1 if share.kind == "row" else geometry.columns // view.placed.repeats
-        groups = rows_of[one]
-        place = Placed((share.outer,), view.placed.column_stride)
-        to = write.view(View(view.storage, place, 1 if view.width else 0, view.patch, False))
-        write.pointer(patch)
-        kind = "PartsOf"
-        if one in pieces_of:
-            kind = "PiecesOf"
-            write.constant(pieces_of[one])
+    members, parts_at, new = [], [], Opening().number
+    for number, one in enumerate(sums):
+        outer, pieces, parts, groups, columns = [new() for _ in range(5)]
+        place = Placed((outer,), one.column_stride)
+        to = write.view(View(one.storage, place, one.width, one.to, False))
+        write.pointer(one.parts)
+        if one.pieces:
+            write.constant(pieces)
         parts_at.append(len(write.words))
-        write.constant(all_parts // groups, groups, columns)
+        write.constant(parts, groups, columns)
+        kind = "PiecesOf" if one.pieces else "PartsOf"
         members.append(Member(f"{kind}<{to}, {write.compute}>", f"sum{number}"))
-        rows += groups
-        blocks += -(-columns // wide) * groups
-    return SecondStage(members, write, rows, blocks, wide, block, parts_at)
+    words = len(write.words)
+    return Argument(tuple(members), words, write.recipe(), write.patches, tuple(parts_at))
 
 
 def _sums_of(parts: int, columns: int) -> tuple[int, int]:
