@@ -41,6 +41,8 @@ def read_ints(name: str, option: str, value: Any) -> tuple[int, ...]:
     """
     if type(value) is int:  # at once; nor could Dynamo follow what is tried below
         return (value,)
+    if type(value) is tuple and {*map(type, value)} == {int}:
+        return value
     try:
         items = tuple(value)
     except (TypeError, RuntimeError):  # torch's, of tensors that cannot be iterated

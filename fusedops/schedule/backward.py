@@ -10,6 +10,8 @@ device as well.
 
 from __future__ import annotations
 
+import functools
+
 from fusedops.schedule.architectures import Gpu
 from fusedops.schedule.backward_tile import GradientRung, gradient_rung
 from fusedops.schedule.features import BackwardFeatures
@@ -140,6 +142,7 @@ def _features(
     )
 
 
+@functools.cache
 def resident_clusters(multiprocessors: int, blocks: int, cluster: int) -> int:
     """Number of persistent clusters that are resident on the device at a time.
 

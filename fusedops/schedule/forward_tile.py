@@ -10,6 +10,7 @@ number here changes results in their last bits. Figures are of one H200, in perc
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 from fusedops.schedule.rungs import Rung, longest, rung_of, single_length
@@ -141,13 +142,13 @@ class Row(NamedTuple):
         of the same width, which the end of the row cuts or does not. So few schedules are computed
         and kept where lengths vary.
         """
-        width, cut = self.width, self.cut
+        width = self.width
+        cut = self.columns % width > 0
         top = longest(self.columns, width, cut, self.dropout)
-        other = self._replace(columns=top - (1 if cut else width))
-        same = other.columns > 0 and (other.width, other.cut) == (width, cut)
-        if same and self.columns < top == longest(other.columns, width, cut, self.dropout):
-            return other
-        return self
+        if self.columns == top:
+            return self
+        columns = _stand_in(top, width, cut, self.element_bytes, self.dropout)
+        return self._replace(columns=columns) if columns else self
 
     @property
     def narrow(self) -> bool:
@@ -163,6 +164,16 @@ class Row(NamedTuple):
     def scaled(self) -> bool:
         """Whether all rows share the operands read beside the row, and no mean is subtracted."""
         return self.streams == "columns" and not self.centred
+
+
+@functools.cache  # of the steps of the ladder
+def _stand_in(top: int, width: int, cut: bool, element_bytes: int, dropout: bool) -> int:
+    """The columns of the stand-in of rows shorter than `top`, in its step; 0 if there is none."""
+    columns = top - (1 if cut else width)
+    if columns <= 0 or pack_width(columns, element_bytes, dropout) != width:
+        return 0
+    same = (columns % width > 0) == cut and longest(columns, width, cut, dropout) == top
+    return columns if same else 0
 
 
 def is_staged_tile(row: Row, columns: int, cluster_limit: int) -> bool:

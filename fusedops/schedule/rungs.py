@@ -10,6 +10,7 @@ that fills its tile to the last element has a kernel of its own, in which nothin
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -174,6 +175,7 @@ def _step_below(top: int, width: int, pieces: bool, padded: bool) -> int:
     return top - below // _steps(2 * below)[_kind(width, pieces)]
 
 
+@functools.cache  # of powers of two
 def _steps(columns: int) -> tuple[int, int, int]:
     """Rungs in the doubling that ends with so many columns, of each kind."""
     return next(steps for most, steps in STEPS if most is None or columns <= most)
