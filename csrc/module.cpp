@@ -17,6 +17,7 @@
 #include "dispatch.h"
 #include "driver.h"
 #include "gate.h"
+#include "geometry.h"
 #include "kernel.h"
 #include "plan.h"
 #include "threads.h"
@@ -118,6 +119,11 @@ PYBIND11_MODULE(_runtime, module) {
   module.def("set_salt", &runtime::set_salt, py::arg("salt"));
   module.def("use_own_threads", &runtime::use_own_threads, py::arg("own"));
   module.def("last_plan", &runtime::last_plan);
+
+  module.attr("MAX_ROW_DIMS") = runtime::kMaxRowDims;
+  module.attr("SHARED_BYTES") = runtime::kSharedBytes;
+  module.def("place", &runtime::place, py::arg("placed"), py::arg("shape"), py::arg("reduced"),
+             py::arg("operands"), py::arg("element_bytes"), py::arg("summed"));
 
   module.def("cpu_features", &cpu_features);
   module.def("device", &device, py::arg("index"));

@@ -193,6 +193,22 @@ def use_own_threads(own: bool) -> None:
 def last_plan() -> Plan | None:
     """Return the plan that launched last in this process."""
 
+MAX_ROW_DIMS: int
+SHARED_BYTES: int
+
+def place(
+    placed: type[tuple[Any, ...]],
+    shape: Sequence[int],
+    reduced: Sequence[int],
+    operands: Sequence[tuple[Any, ...]],
+    element_bytes: Sequence[int],
+    summed: Sequence[int],
+) -> tuple[int, int, tuple[int, ...], tuple[Any, ...], tuple[int, ...]]:
+    """Place operands on a grid of rows and columns, as ``bind.geometry.place`` says.
+
+    ``placed`` is the class of a place; an operand without a shape is a tuple of its strides alone.
+    """
+
 def cpu_features() -> frozenset[str]:
     """Instruction sets that can be used here, by their names in /proc/cpuinfo."""
 

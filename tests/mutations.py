@@ -17,10 +17,13 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import pybind11
 
 import fusedops
 from fusedops import _runtime
@@ -340,16 +343,16 @@ MUTATIONS = [
     ),
     Mutation(
         "a wrong broadcast stride",
-        "fusedops/bind/geometry.py",
-        "[0 if size == 1 else step for",
-        "[step for",
+        "csrc/geometry.cpp",
+        "if (shape.number(dim - lead) != 1) tensor.steps[dim] =",
+        "tensor.steps[dim] =",
         "test_forward.py::test_every_broadcast_of_rank_five",
     ),
     Mutation(
         "dimensions merged that do not merge",
-        "fusedops/bind/geometry.py",
-        "if outer.strides == tuple([step * inner.size for step in inner.strides]):",
-        "if outer.strides[0] == inner.strides[0] * inner.size:",
+        "csrc/geometry.cpp",
+        "!std::all_of(operands.begin(), operands.end(), one_stride)",
+        "!one_stride(operands[0])",
         "test_forward.py::test_every_broadcast_of_rank_five",
     ),
     Mutation(
@@ -564,9 +567,9 @@ MUTATIONS = [
     ),
     Mutation(
         "an element of several columns read as one for each",
-        "fusedops/bind/geometry.py",
-        "        return step, repeats\n",
-        "        return step, 1\n",
+        "csrc/geometry.cpp",
+        "if (found) return {step, repeats};",
+        "if (found) return {step, 1};",
         "test_geometry.py::test_every_operand_is_addressed_right",
     ),
     Mutation(
@@ -749,9 +752,20 @@ def make_copy(folder: Path) -> None:
     shutil.copytree(PACKAGE, folder / "fusedops", ignore=leave)
     shutil.copy(str(_runtime.__file__), folder / "fusedops")
     shutil.copytree(include_dir(), folder / "include")
+    shutil.copytree(TESTS.parent / "csrc", folder / "csrc")
     shutil.copytree(TESTS, folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(TESTS.parent / "pyproject.toml", folder)
     (folder / "copy_first.py").write_text(PLUGIN.format(folder=str(folder)))
+
+
+def build_runtime(folder: Path) -> None:
+    """Build the runtime of a copy anew."""
+    runtime = folder / "fusedops" / Path(_runtime.__file__).name
+    includes = (pybind11.get_include(), sysconfig.get_path("include"))
+    flags = ["-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", "-shared", "-pthread"]
+    sources = map(str, sorted((folder / "csrc").glob("*.cpp")))
+    command = ["g++", *flags, *(f"-I{one}" for one in includes), *sources, "-o", str(runtime)]
+    subprocess.run([*command, "-ldl"], check=True)
 
 
 def broken(mutation: Mutation, text: str) -> str:
@@ -791,6 +805,8 @@ def attempt(mutation: Mutation, folder: Path) -> bool:
     make_copy(folder)
     path = folder / mutation.file
     path.write_text(broken(mutation, path.read_text()))
+    if path.parent.name == "csrc":
+        build_runtime(folder)
     result = run(folder, [mutation.test])
     shutil.rmtree(folder)
     noticed = caught(result)

@@ -3,11 +3,15 @@
 """The mutations fit the code as it is; `python tests/mutations.py` tries them."""
 
 import pytest
-from mutations import MUTATIONS, PACKAGE, broken
+from mutations import MUTATIONS, PACKAGE, TESTS, broken
 
 from fusedops.jit.env import include_dir
 
-ROOTS = {"fusedops": PACKAGE.parent, "include": include_dir().parent}
+ROOTS = {
+    "fusedops": PACKAGE.parent,
+    "include": include_dir().parent,
+    "csrc": TESTS.parent,
+}
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)

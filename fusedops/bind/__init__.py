@@ -5,5 +5,5 @@
 `op(...)`, `op.unfused(...)` and `op.explain(...)` all begin here, so they refuse the same calls in
 the same words. Where dropout takes its random numbers from is here as well.
 
-May import: errors, functors, declare.
+May import: errors, _runtime, functors, declare.
 """

@@ -1,0 +1,247 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+#include "geometry.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace fusedops::runtime {
+namespace {
+
+using Ints = std::vector<int64_t>;
+
+// A list or tuple, whose items are read in place.
+class Items {
+ public:
+  explicit Items(const py::handle& object)
+      : items_(py::reinterpret_steal<py::object>(
+            PySequence_Fast(object.ptr(), "place: expected a sequence"))) {
+    if (!items_) throw py::error_already_set();
+  }
+
+  int size() const { return static_cast<int>(PySequence_Fast_GET_SIZE(items_.ptr())); }
+
+  py::handle operator[](int i) const { return PySequence_Fast_GET_ITEM(items_.ptr(), i); }
+
+  int64_t number(int i) const {
+    const long long value = PyLong_AsLongLong((*this)[i].ptr());
+    if (value == -1 && PyErr_Occurred()) throw py::error_already_set();
+    return value;
+  }
+
+ private:
+  py::object items_;
+};
+
+// What is addressed: a tensor, or a number computed from the coordinates.
+struct Operand {
+  int rank;    // the tensor's number of dimensions; -1 for a number
+  Ints steps;  // along each of x's dimensions, 0 where it is broadcast
+};
+
+// One step visits the elements of a row in order, each shared by `repeats` neighbouring columns; or
+// no single step does.
+struct Column {
+  int64_t step;
+  int64_t repeats;
+  bool apart = false;
+};
+
+// Row dimensions of x that are merged into one. A step along it is one along the innermost.
+struct Group {
+  int64_t size;
+  std::vector<int> dims;
+};
+
+Operand read_operand(const py::handle& object, int rank) {
+  const Items parts(object);
+  if (parts.size() == 1) {  // a Virtual
+    const Items strides(parts[0]);
+    Operand number{-1, Ints(rank)};
+    for (int dim = 0; dim < rank; ++dim) number.steps[dim] = strides.number(dim);
+    return number;
+  }
+  const Items shape(parts[0]);
+  const Items strides(parts[1]);
+  const int lead = rank - shape.size();
+  if (lead < 0 || strides.size() != shape.size()) {
+    throw py::value_error("place: an operand has more dimensions than x, or other strides");
+  }
+  Operand tensor{shape.size(), Ints(rank, 0)};
+  for (int dim = lead; dim < rank; ++dim) {
+    if (shape.number(dim - lead) != 1) tensor.steps[dim] = strides.number(dim - lead);
+  }
+  return tensor;
+}
+
+Column column_of(const Operand& operand, const Ints& shape, const std::vector<int>& reduced) {
+  if (reduced.size() == 1 && shape[reduced[0]] != 1) return {operand.steps[reduced[0]], 1};
+  bool found = false;
+  int64_t step = 0, reach = 0, repeats = 1;
+  for (size_t i = reduced.size(); i-- > 0;) {
+    const int dim = reduced[i];
+    if (shape[dim] == 1) continue;
+    if (!found && operand.steps[dim] == 0) {
+      repeats *= shape[dim];
+      continue;
+    }
+    if (!found) {
+      step = operand.steps[dim];
+    } else if (operand.steps[dim] != reach) {
+      return {0, 1, true};
+    }
+    found = true;
+    reach = operand.steps[dim] * shape[dim];
+  }
+  if (found) return {step, repeats};
+  if (repeats > 1) return {0, 1};  // one element a row
+  // One column: any step will do. A tensor that has the dimension counts as dense, like its
+  // siblings with more columns, so that it shares their variant.
+  const int last = reduced.back();
+  if (operand.rank < 0) return {operand.steps[last], 1};
+  return {operand.rank >= static_cast<int>(shape.size()) - last, 1};
+}
+
+// Merges each group with the one inside it where every operand can walk both in one stride.
+std::vector<Group> merged(const std::vector<Group>& groups, const std::vector<Operand>& operands) {
+  std::vector<Group> result;
+  for (const Group& inner : groups) {
+    const auto one_stride = [&](const Operand& operand) {
+      const int64_t outer = operand.steps[result.back().dims.back()];
+      return outer == operand.steps[inner.dims.back()] * inner.size;
+    };
+    if (result.empty() || !std::all_of(operands.begin(), operands.end(), one_stride)) {
+      result.push_back(inner);
+      continue;
+    }
+    Group& outer = result.back();
+    outer.size *= inner.size;
+    outer.dims.insert(outer.dims.end(), inner.dims.begin(), inner.dims.end());
+  }
+  return result;
+}
+
+// Moves dimensions over which large operands are broadcast innermost, so that reuse is close.
+//
+// Rows that share such an operand become neighbours: an attention bias shared over the batch is
+// read from memory once in this order, and once per batch in the order of x's dimensions. Of two
+// such dimensions the one that saves more bytes is the inner one.
+std::vector<Group> ordered(const std::vector<Group>& groups, const std::vector<Operand>& operands,
+                           const std::vector<Column>& along, int64_t columns,
+                           const Items& element_bytes, const Items& summed) {
+  std::vector<bool> is_summed(operands.size());
+  for (int i = 0; i < summed.size(); ++i) is_summed.at(summed.number(i)) = true;
+  Ints saved(groups.size(), 0);
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const Ints& steps = operands[i].steps;
+    const bool has_columns = !along[i].apart && along[i].step != 0;
+    if (operands[i].rank < 0 || !(has_columns || is_summed[i])) continue;
+    int64_t used = 1;
+    size_t shared = 0;
+    for (const Group& group : groups) {
+      const bool steps_along = steps[group.dims.back()] != 0;
+      used *= steps_along ? group.size : 1;
+      shared += !steps_along;
+    }
+    if (shared == 0 || shared == groups.size()) continue;
+    const int64_t size = used * (has_columns ? columns : 1) * element_bytes.number(i);
+    if (size < kSharedBytes && !is_summed[i]) continue;
+    for (size_t g = 0; g < groups.size(); ++g) {
+      saved[g] += steps[groups[g].dims.back()] == 0 ? size : 0;
+    }
+  }
+  if (std::all_of(saved.begin(), saved.end(), [](int64_t one) { return one == 0; })) return groups;
+  std::vector<size_t> order(groups.size());
+  for (size_t g = 0; g < order.size(); ++g) order[g] = g;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return saved[a] < saved[b]; });
+  std::vector<Group> moved;
+  for (const size_t g : order) moved.push_back(groups[g]);
+  return merged(moved, operands);
+}
+
+// A new reference to a tuple, or to one of a class of tuples.
+PyObject* new_tuple(PyTypeObject* type, Py_ssize_t size) {
+  PyObject* made = type->tp_alloc(type, size);
+  if (!made) throw py::error_already_set();
+  return made;
+}
+
+template <class Get>
+py::object numbers(size_t size, const Get& get) {
+  PyObject* made = new_tuple(&PyTuple_Type, static_cast<Py_ssize_t>(size));
+  for (size_t i = 0; i < size; ++i) PyTuple_SET_ITEM(made, i, PyLong_FromLongLong(get(i)));
+  return py::reinterpret_steal<py::object>(made);
+}
+
+}  // namespace
+
+py::tuple place(const py::type& placed, const py::handle& shape, const py::handle& reduced,
+                const py::handle& operands, const py::handle& element_bytes,
+                const py::handle& summed) {
+  const Items sizes_of_x(shape), reduced_dims(reduced), given(operands);
+  const int rank = sizes_of_x.size(), count = given.size();
+  Ints sizes(rank);
+  for (int dim = 0; dim < rank; ++dim) sizes[dim] = sizes_of_x.number(dim);
+  std::vector<int> in_row;
+  int64_t columns = 1;
+  for (int i = 0; i < reduced_dims.size(); ++i) {
+    in_row.push_back(static_cast<int>(reduced_dims.number(i)));
+    columns *= sizes.at(in_row.back());
+  }
+  std::vector<Operand> all;
+  std::vector<Column> along;
+  all.reserve(count);
+  along.reserve(count);
+  for (int i = 0; i < count; ++i) {
+    all.push_back(read_operand(given[i], rank));
+    along.push_back(column_of(all.back(), sizes, in_row));
+  }
+
+  std::vector<Group> groups;
+  int64_t rows = 1;
+  for (int dim = 0; dim < rank; ++dim) {
+    if (sizes[dim] == 1 || std::find(in_row.begin(), in_row.end(), dim) != in_row.end()) continue;
+    groups.push_back({sizes[dim], {dim}});
+    rows *= sizes[dim];
+  }
+  // With one row, or nothing to visit at all, there is nowhere to step to.
+  const bool steps = rows != 1 && rows != 0 && columns != 0;
+  if (steps) {
+    groups = ordered(merged(groups, all), all, along, columns, Items(element_bytes), Items(summed));
+    if (groups.size() > kMaxRowDims) {
+      const py::object left = numbers(groups.size(), [&](size_t g) { return groups[g].size; });
+      throw py::value_error(std::to_string(groups.size()) + " row dimensions " +
+                            std::string(py::str(left)) + ", at most " +
+                            std::to_string(kMaxRowDims) + " work");
+    }
+  } else {
+    Group one{rows, {}};
+    for (const Group& group : groups) one.dims.push_back(group.dims[0]);
+    groups = {one};
+  }
+
+  auto* type = reinterpret_cast<PyTypeObject*>(placed.ptr());
+  py::tuple places(count);
+  for (int i = 0; i < count; ++i) {
+    if (along[i].apart) {
+      places[i] = py::none();
+      continue;
+    }
+    const auto step = [&](size_t g) { return steps ? all[i].steps[groups[g].dims.back()] : 0; };
+    py::object row_strides = numbers(groups.size(), step);
+    PyObject* made = new_tuple(type, 3);
+    PyTuple_SET_ITEM(made, 0, row_strides.release().ptr());
+    PyTuple_SET_ITEM(made, 1, PyLong_FromLongLong(along[i].step));
+    PyTuple_SET_ITEM(made, 2, PyLong_FromLongLong(along[i].repeats));
+    PyTuple_SET_ITEM(places.ptr(), i, made);
+  }
+  std::vector<int> order;
+  for (const Group& group : groups) order.insert(order.end(), group.dims.begin(), group.dims.end());
+  return py::make_tuple(rows, columns,
+                        numbers(groups.size(), [&](size_t g) { return groups[g].size; }), places,
+                        numbers(order.size(), [&](size_t i) { return order[i]; }));
+}
+
+}  // namespace fusedops::runtime

@@ -1,0 +1,27 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The geometry of a call: shapes and strides become rows and columns. Integers in, integers out.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+
+namespace py = pybind11;
+
+namespace fusedops::runtime {
+
+/// The most row dimensions that a kernel can address; each number of them is a variant of its own.
+constexpr int kMaxRowDims = 5;
+
+/// Operands of fewer bytes than this stay in the caches in whatever order the rows are visited.
+constexpr int64_t kSharedBytes = int64_t{1} << 20;
+
+/// Places operands on a grid of rows and columns, as fusedops.bind.geometry.place says, and returns
+/// the fields of its Geometry. `placed` is the class of a place.
+py::tuple place(const py::type& placed, const py::handle& shape, const py::handle& reduced,
+                const py::handle& operands, const py::handle& element_bytes,
+                const py::handle& summed);
+
+}  // namespace fusedops::runtime
