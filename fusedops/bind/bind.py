@@ -145,7 +145,8 @@ class Bound(NamedTuple):
     @property
     def row_shape(self) -> tuple[int, ...]:
         """The shape of a statistic: x's without the reduced dimensions."""
-        return tuple(size for dim, size in enumerate(self.x.shape) if dim not in self.reduced)
+        reduced = self.reduced
+        return tuple([size for dim, size in enumerate(self.x.shape) if dim not in reduced])
 
 
 def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[str, Any]) -> Bound:
@@ -249,11 +250,13 @@ def bound_call(
     """The call of arguments that have been checked; `training` says whether dropouts may drop."""
     load, store, slots = _acting(op, operands, training)
     double = x.dtype is torch.float64 or dtype is torch.float64
-    return Bound(
+    shape = x.shape
+    tables = {key: seen(operands[key], one, len(shape)) for key, one in op.tables.items()}
+    fields: tuple[Any, ...] = (
         op,
         x,
         reduced,
-        math.prod([x.shape[dim] for dim in reduced]),
+        math.prod([shape[dim] for dim in reduced]),
         dtype,
         torch.float64 if double else torch.float32,
         operands,
@@ -262,9 +265,11 @@ def bound_call(
         slots,
         {},
         generator,
-        tables={key: seen(operands[key], one, x.dim()) for key, one in op.tables.items()},
-        whole=whole,
+        False,
+        tables,
+        whole,
     )
+    return tuple.__new__(Bound, fields)  # at half the cost of a call of the class
 
 
 def floating(values: Mapping[str, Any]) -> list[str]:

@@ -41,6 +41,8 @@ class Role(enum.Enum):
     PROBABILITY = "a float in [0, 1]"
     ROW = "a floating-point tensor of one number a row, or a number"
 
+    __hash__ = object.__hash__  # each is there once; Enum's hashes its name, in Python
+
 
 @dataclasses.dataclass(frozen=True)
 class Operand:

@@ -9,6 +9,8 @@ adds one raises TypeError, so a type that depends on a number cannot be taken fo
 
 from __future__ import annotations
 
+import itertools
+import operator
 import struct
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -61,23 +63,34 @@ class Recipe:
     """The words of an argument, some of which are numbers of the call.
 
     Args:
-        words: The words, each a number or a symbol.
+        words: The words, two at least, each a number or a symbol.
         dividers: Where a `Divider` of a number of the call begins, as pairs of the index of its
             first word and of the number.
     """
 
     def __init__(self, words: Sequence[Any], dividers: Sequence[tuple[int, int]]) -> None:
-        self._words = [0 if isinstance(word, Symbol) else word for word in words]
-        symbols = [(i, word) for i, word in enumerate(words) if isinstance(word, Symbol)]
-        self._open = [(i, one.at, one.times) for i, one in symbols]
+        symbols = [word for word in words if isinstance(word, Symbol)]
+        self._constants = [word for word in words if not isinstance(word, Symbol)]
+        self._products = [(one.at, one.times) for one in symbols if one.times != 1]
         self._dividers = dividers
         self._layout = struct.Struct(f"<{len(words)}q")
+        constant, product = itertools.count(), itertools.count(len(self._constants))
+        first = len(self._constants) + len(self._products)
+
+        def place(word: Any) -> int:
+            """Where a word is among constants, products and then the numbers of a call."""
+            if not isinstance(word, Symbol):
+                return next(constant)
+            return first + word.at if word.times == 1 else next(product)
+
+        self._in_order = operator.itemgetter(*map(place, words))
 
     def fill(self, numbers: Sequence[int]) -> bytes:
         """The words of a call with these numbers, as the bytes that the kernel takes."""
-        words = self._words.copy()
-        for index, at, times in self._open:
-            words[index] = numbers[at] * times
-        for index, at in self._dividers:
-            words[index : index + 2] = divider(numbers[at])
+        products = [numbers[at] * times for at, times in self._products]
+        words = self._in_order([*self._constants, *products, *numbers])
+        if self._dividers:
+            words = [*words]
+            for index, at in self._dividers:
+                words[index : index + 2] = divider(numbers[at])
         return self._layout.pack(*words)

@@ -221,15 +221,15 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         A tensor that is not read has no memory here. Shapes are checked again, since a hook on
         saved tensors may have changed them.
         """
-        op, operands = self.op.given({name: given[name] for name in self.op.slots})
+        op, operands = self.op.given({name: _tensor(given[name]) for name in self.op.slots})
         x = _tensor(given["x"])
+        shape = x.shape
         for operand in op.operands:
-            name = operand.name
-            operands[name] = value = _tensor(operands[name])
+            value = operands[operand.name]
             if not isinstance(value, Tensor):
-                operands[name] = read_number(op.name, name, operand.role, value)
-            elif operand.role is not Role.TABLE:
-                check_shape(op.name, name, value, x)
+                operands[operand.name] = read_number(op.name, operand.name, operand.role, value)
+            elif value.shape != shape and operand.role is not Role.TABLE:
+                check_shape(op.name, operand.name, value, x)
         reduced = find_reduced(op, op.name, x.shape, options)
         whole = check_part_of(op.name, x.shape, reduced, options.get("part_of"))
         for key, one in op.tables.items():
@@ -282,7 +282,7 @@ def _output(bound: Bound, name: str) -> Tensor:
 
 def _tensor(value: Any) -> Any:
     """A tensor without memory for a pair (dtype, shape); else the value."""
-    return _unread(*value) if isinstance(value, tuple) else value
+    return _unread(*value) if type(value) is tuple else value
 
 
 @functools.lru_cache(maxsize=64)  # vectors of one length, and x of both passes, are several a call

@@ -115,24 +115,29 @@ def second_stage(
             element, for each gradient that has such sums.
         compute: The C++ compute type, "float" or "double".
     """
-    # The number of rows of each operand's gradient.
-    rows_of = {one: geometry.rows // sharing[one].group for one in parts_of}
-    most = max([parts // rows_of[one] for one, (_, parts) in parts_of.items()])
-    wide, block = _PIECES if pieces_of else _sums_of(most, geometry.columns)
     sums: list[Sum] = []
     numbers: list[int] = []
-    blocks = 0
+    shapes: list[tuple[int, int]] = []
+    most = 0
     for one, (patch, parts) in parts_of.items():
-        kind, _, outer, _ = sharing[one]
+        kind, group, outer, _ = sharing[one]
         storage, (_, step, repeats), width, to, _ = views[one]
         columns = 1 if kind == "row" else geometry.columns // repeats
-        groups = rows_of[one]
+        rows = geometry.rows // group  # of the operand's gradient
+        most = max(most, parts // rows)
+        shapes.append((rows, columns))
         sums.append(Sum(storage, step, min(width, 1), to, patch, one in pieces_of))
-        numbers += (outer, pieces_of.get(one, 1), parts // groups, groups, columns)
-        blocks += -(-columns // wide) * groups
+        numbers += (outer, pieces_of.get(one, 1), parts // rows, rows, columns)
+    wide, block = _PIECES if pieces_of else _sums_of(most, geometry.columns)
     argument = _argument(tuple(sums), compute)
-    words = argument.recipe.fill(numbers)
-    return SecondStage(argument, words, sum(rows_of.values()), blocks, wide, block)
+    return SecondStage(
+        argument,
+        argument.recipe.fill(numbers),
+        sum([rows for rows, _ in shapes]),
+        sum([-(-columns // wide) * rows for rows, columns in shapes]),
+        wide,
+        block,
+    )
 
 
 @functools.lru_cache(maxsize=1024)
