@@ -3,6 +3,7 @@
 #include "geometry.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -11,13 +12,14 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// A list or tuple, whose items are read in place.
+// A sequence, whose items are read in place if it is a list or a tuple.
 class Items {
  public:
-  explicit Items(const py::handle& object)
-      : items_(py::reinterpret_steal<py::object>(
-            PySequence_Fast(object.ptr(), "place: expected a sequence"))) {
-    if (!items_) throw py::error_already_set();
+  explicit Items(const py::handle& object) : items_(py::reinterpret_borrow<py::object>(object)) {
+    if (PyTuple_Check(object.ptr()) || PyList_Check(object.ptr())) return;
+    PyObject* made = PySequence_List(object.ptr());
+    if (!made) throw py::error_already_set();
+    items_ = py::reinterpret_steal<py::object>(made);
   }
 
   int size() const { return static_cast<int>(PySequence_Fast_GET_SIZE(items_.ptr())); }
@@ -242,6 +244,60 @@ py::tuple place(const py::type& placed, const py::handle& shape, const py::handl
   return py::make_tuple(rows, columns,
                         numbers(groups.size(), [&](size_t g) { return groups[g].size; }), places,
                         numbers(order.size(), [&](size_t i) { return order[i]; }));
+}
+
+py::list views(const py::type& view, const py::dict& storage, const py::handle& parts,
+               const py::handle& places, int64_t width, int64_t columns) {
+  static PyObject* const itemsize = PyUnicode_InternFromString("itemsize");
+  const Items given(parts), placed(places);
+  if (placed.size() < given.size()) throw py::value_error("views: each part must have a place");
+  auto* type = reinterpret_cast<PyTypeObject*>(view.ptr());
+  py::list made(given.size());
+  for (int i = 0; i < given.size(); ++i) {
+    const Items part(given[i]),
+        place(placed[i]);  // shape, strides, dtype, patch, alignment, shared
+    const py::handle dtype = part[2];
+    const bool shared = part[5].ptr() == Py_True;
+    int64_t own = width;
+    if (width != 0 && place.number(2) > 1) {
+      own = std::gcd(width, place.number(2));
+    } else if (width != 0 && place.number(1) != 1) {
+      own = 1;
+    } else if (width != 0) {  // what pointer and strides allow, all powers of two, 16 bytes at most
+      const py::object size =
+          py::reinterpret_steal<py::object>(PyObject_GetAttr(dtype.ptr(), itemsize));
+      if (!size) throw py::error_already_set();
+      const int64_t allowed = part.number(4) / PyLong_AsLongLong(size.ptr());
+      own = std::gcd(std::gcd(width, shared ? 0 : columns), std::max<int64_t>(allowed, 1));
+      const Items row_strides(place[0]);
+      for (int d = 0; d < row_strides.size(); ++d) own = std::gcd(own, row_strides.number(d));
+    }
+    const py::object name = storage[dtype];
+    PyObject* one = new_tuple(type, 5);
+    PyTuple_SET_ITEM(one, 0, Py_NewRef(name.ptr()));
+    PyTuple_SET_ITEM(one, 1, Py_NewRef(placed[i].ptr()));
+    PyTuple_SET_ITEM(one, 2, PyLong_FromLongLong(own));
+    PyTuple_SET_ITEM(one, 3, Py_NewRef(part[3].ptr()));
+    PyTuple_SET_ITEM(one, 4, Py_NewRef(part[5].ptr()));
+    PyList_SET_ITEM(made.ptr(), i, one);
+  }
+  return made;
+}
+
+py::object types(const py::handle& views) {
+  const Items given(views);
+  auto found = py::reinterpret_steal<py::object>(new_tuple(&PyTuple_Type, 5 * given.size()));
+  for (int i = 0; i < given.size(); ++i) {
+    const Items view(given[i]);  // storage, place, width, patch, shared
+    const Items place(view[1]);
+    const int64_t step = place.number(1);
+    if (place.number(2) != 1 || step < 0 || step > 1) return py::none();
+    const py::handle fields[] = {view[0], place[1], view[2], view[3], view[4]};
+    for (int f = 0; f < 5; ++f) {
+      PyTuple_SET_ITEM(found.ptr(), 5 * i + f, Py_NewRef(fields[f].ptr()));
+    }
+  }
+  return found;
 }
 
 }  // namespace fusedops::runtime

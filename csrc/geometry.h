@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The geometry of a call: shapes and strides become rows and columns. Integers in, integers out.
+// The geometry of a call: shapes and strides become rows and columns, and these say how wide a tensor
+// is accessed.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -23,5 +24,14 @@ constexpr int64_t kSharedBytes = int64_t{1} << 20;
 py::tuple place(const py::type& placed, const py::handle& shape, const py::handle& reduced,
                 const py::handle& operands, const py::handle& element_bytes,
                 const py::handle& summed);
+
+/// The views of parts in their places, as fusedops.generate.views.views_of says. `view` is the class
+/// of a view, `storage` has the C++ types of elements by dtype.
+py::list views(const py::type& view, const py::dict& storage, const py::handle& parts,
+               const py::handle& places, int64_t width, int64_t columns);
+
+/// All that members and patches follow from of views, or None if numbers are among that, as
+/// fusedops.run.opened.types_of says.
+py::object types(const py::handle& views);
 
 }  // namespace fusedops::runtime

@@ -124,6 +124,9 @@ PYBIND11_MODULE(_runtime, module) {
   module.attr("SHARED_BYTES") = runtime::kSharedBytes;
   module.def("place", &runtime::place, py::arg("placed"), py::arg("shape"), py::arg("reduced"),
              py::arg("operands"), py::arg("element_bytes"), py::arg("summed"));
+  module.def("views", &runtime::views, py::arg("view"), py::arg("storage"), py::arg("parts"),
+             py::arg("places"), py::arg("width"), py::arg("columns"));
+  module.def("types", &runtime::types, py::arg("views"));
 
   module.def("cpu_features", &cpu_features);
   module.def("device", &device, py::arg("index"));

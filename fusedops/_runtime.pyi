@@ -3,10 +3,12 @@
 """The compiled runtime (csrc/): finds the plan for these tensors and launches it."""
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias, TypedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypedDict, TypeVar
 
 import torch
+
+_View = TypeVar("_View", bound=tuple[Any, ...])
 
 class DeviceProperties(TypedDict):
     name: str
@@ -208,6 +210,22 @@ def place(
 
     ``placed`` is the class of a place; an operand without a shape is a tuple of its strides alone.
     """
+
+def views(
+    view: type[_View],
+    storage: Mapping[torch.dtype, str],
+    parts: Sequence[tuple[Any, ...]],
+    places: Sequence[tuple[Any, ...] | None],
+    width: int,
+    columns: int,
+) -> list[_View]:
+    """The views of parts in their places, as ``generate.views.views_of`` says.
+
+    ``view`` is their class, ``storage`` the C++ types of elements.
+    """
+
+def types(views: Sequence[tuple[Any, ...]]) -> tuple[object, ...] | None:
+    """All that members and patches follow from of views, as ``run.opened.types_of`` says."""
 
 def cpu_features() -> frozenset[str]:
     """Instruction sets that can be used here, by their names in /proc/cpuinfo."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fusedops import _runtime
 from fusedops.bind.geometry import Placed
 
 __all__ = [
@@ -22,8 +23,9 @@ __all__ = [
     "contiguous",
     "kept_part",
     "kept_view",
+    "new_part",
     "part_of",
-    "view_of",
+    "views_of",
     "widened",
 ]
 
@@ -102,25 +104,23 @@ def part_of(tensor: Tensor, patch: tuple[int, int], shared: bool = False) -> Par
     return tuple.__new__(Part, fields)  # at half the cost of a call of the class
 
 
-def view_of(part: Part, place: Placed | None, width: int, columns: int) -> View:
-    """The view of a part in its place; `width` is the vector width of a GPU's tile, 0 on a CPU.
+def views_of(
+    parts: Sequence[Part], places: Sequence[Placed | None], width: int, columns: int
+) -> list[View]:
+    """The views of parts in their places, the first of `places`, all of which have one.
 
-    A tensor with rows is accessed as wide as `columns` allow, even where it has a single row: a
-    batch of one then needs no kernel of its own.
+    `width` is the vector width of a GPU's tile, 0 on a CPU. A tensor with rows is accessed as wide
+    as `columns` allow, even where it has a single row: a batch of one then needs no kernel of its
+    own. In C++ (csrc/geometry.cpp), as places are.
     """
-    assert place is not None  # checked by the caller: run.placing.columns_apart
-    _, _, dtype, patch, alignment, shared = part
-    row_strides, column_stride, repeats = place
-    if not width:
-        pass
-    elif repeats > 1:
-        width = math.gcd(width, repeats)
-    elif column_stride != 1:
-        width = 1
-    else:  # what pointer and strides allow, all of them powers of two and 16 bytes at most
-        allowed = alignment // dtype.itemsize or 1
-        width = math.gcd(width, 0 if shared else columns, allowed, *row_strides)
-    return tuple.__new__(View, (STORAGE[dtype], place, width, patch, shared))
+    return _runtime.views(View, STORAGE, parts, places, width, columns)
+
+
+def new_part(
+    shape: tuple[int, ...], dtype: torch.dtype, patch: tuple[int, int], shared: bool = False
+) -> Part:
+    """A dense tensor that the call allocates, as a `Part`."""
+    return tuple.__new__(Part, (shape, contiguous(shape), dtype, patch, 16, shared))
 
 
 @functools.lru_cache(maxsize=64)  # a plan asks of most of its shapes several times
@@ -141,7 +141,7 @@ def widened(part: Part, reduced: Sequence[int]) -> Part:
     for dim in reduced:
         shape.insert(dim, 1)
         strides.insert(dim, 0)
-    return Part(shape, strides, dtype, patch, alignment, shared)
+    return tuple.__new__(Part, (shape, strides, dtype, patch, alignment, shared))
 
 
 def kept_part(
@@ -151,8 +151,8 @@ def kept_part(
 
     `shape` is that of the rows and, last, of the numbers kept per row.
     """
-    part = Part(shape[:-1], contiguous(shape)[:-1], dtype, patch, 16)
-    return widened(part, reduced)
+    fields = shape[:-1], contiguous(shape)[:-1], dtype, patch, 16, False
+    return widened(tuple.__new__(Part, fields), reduced)
 
 
 def kept_view(view: View, numbers: int, width: int) -> View:
@@ -166,4 +166,5 @@ def kept_view(view: View, numbers: int, width: int) -> View:
     storage, place, _, patch, shared = view
     power = numbers & -numbers  # no vector accesses of three elements
     width = min(width, power if power == numbers else 1)
-    return View(storage, Placed(place.row_strides, 1), width, patch, shared)
+    fields = storage, Placed(place.row_strides, 1), width, patch, shared
+    return tuple.__new__(View, fields)

@@ -27,7 +27,7 @@ from fusedops.generate.members import Member
 from fusedops.generate.product import THREADS, ProductTiling
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
-from fusedops.generate.views import STORAGE, Number, Part, View, contiguous, part_of, view_of
+from fusedops.generate.views import STORAGE, Number, Part, View, contiguous, part_of, views_of
 from fusedops.map import Map
 from fusedops.product.choice import Choice
 from fusedops.product.epilogue import Epilogue
@@ -230,8 +230,9 @@ def describe(
         return None
     geometry = placing.geometry
     columns = geometry.columns
-    places = iter(placing.places)
-    views = {key: view_of(part, next(places), WIDTH, columns) for key, part in parts.items()}
+    views = dict(
+        zip(parts, views_of([*parts.values()], placing.places, WIDTH, columns), strict=True)
+    )
     shares = {one: sharing(views[one].placed, geometry.sizes, columns) for one in uses}
     if not all(_can_add(share, geometry.rows) for share in shares.values()):
         return None
@@ -239,7 +240,8 @@ def describe(
     for name, value in bound.operands.items():
         if name not in operands:
             operands[name] = Number(numbers[name], isinstance(value, int))
-    write, members = placing.argument(places, operands, {}, numbers)
+    maps = iter(placing.places[len(parts) :])
+    write, members = placing.argument(maps, operands, {}, numbers)
     members.append(Member(write.view(views["again",]), "again"))
     members.append(Member(write.view(views["to",]), "to"))
     parts_of: dict[Occurrence, tuple[tuple[int, int], int]] = {}

@@ -28,10 +28,10 @@ from fusedops.run.placing import (
     DrawnRows,
     parts_of,
     placed,
+    placed_views,
     queries,
     row_maps,
     row_numbers,
-    views_of,
 )
 from fusedops.run.reading import padded, rank_of
 
@@ -183,10 +183,11 @@ def describe(
     placing = in_order(bound, [*inputs.values(), *outputs.values()])
     if placing is None:
         return None
-    places = iter(placing.places)
+    places = placing.places
     columns = placing.geometry.columns
-    operands, views = views_of(bound, inputs, outputs, places, WIDTH, columns)
-    write, members = placing.argument(places, operands, views, slots)
+    operands, views = placed_views(bound, inputs, outputs, places, WIDTH, columns)
+    maps = iter(places[len(inputs) + len(outputs) :])
+    write, members = placing.argument(maps, operands, views, slots)
     members.append(Member(write.output("y"), "y"))
     entry = "batched_product" if factors[0].batch else "product"
     return placing.variant(entry, write, members, factors, tiling, x.dtype), write

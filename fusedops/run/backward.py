@@ -21,7 +21,7 @@ from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member, Members
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
-from fusedops.generate.views import Number, View, kept_view, view_of
+from fusedops.generate.views import Number, View, kept_view, views_of
 from fusedops.run import forward, placing
 from fusedops.run.backward_form import first_kernel
 from fusedops.run.backward_parts import parts_of, read_otherwise
@@ -104,10 +104,7 @@ class Backward:
         self.width = width = 0 if tile is None else tile.width
         columns = max(self.geometry.columns, 1)
         self.most_columns = 0 if tile else host_columns(self.kind, columns)
-        views = {
-            name: view_of(part, place, width, columns)
-            for (name, part), place in zip(parts.items(), places, strict=True)
-        }
+        views = dict(zip(parts, views_of([*parts.values()], places, width, columns), strict=True))
         if KEPT in views:
             views[KEPT] = kept_view(views[KEPT], self.op.kept, width)
         self.views: dict[Any, View] = views
@@ -134,9 +131,10 @@ class Backward:
     def _cut(self) -> None:
         """Cut the rows into slices, and choose where the gradients of operands are summed."""
         geometry, gradient = self.geometry, self.gradient
+        views, sizes, columns = self.views, geometry.sizes, geometry.columns
         self.sharing = {}
         for one in gradient.occurrences:
-            share = sharing(self.views[one].placed, geometry.sizes, geometry.columns)
+            share = sharing(views[one].placed, sizes, columns)
             self.sharing[one] = as_read(self.bound, self.outline, one, share, self.reading)
         few = self._few()
         self.few = few is not None
@@ -147,7 +145,7 @@ class Backward:
         else:
             self.slices = cut(
                 geometry.rows,
-                geometry.columns,
+                columns,
                 shared,
                 None if tile is None else resident_rows(tile, self.target.multiprocessors),
                 1 if tile is None else tile.rows_per_block,

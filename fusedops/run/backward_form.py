@@ -111,7 +111,7 @@ def _key(call: Call) -> tuple[object, ...] | None:
         return None
     if bound.whole is not None or bound.tables or op.causal or op.positions:
         return None
-    views = types_of(call.views.values())
+    views = types_of([*call.views.values()])
     if views is None:
         return None
     shares = []

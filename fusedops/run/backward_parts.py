@@ -14,9 +14,9 @@ from fusedops import _runtime
 from fusedops.bind.bind import KEPT, Bound
 from fusedops.bind.geometry import Geometry
 from fusedops.bind.tables import seen
-from fusedops.generate.views import Part, contiguous, kept_part, part_of, widened
+from fusedops.generate.views import Part, kept_part, new_part, part_of, widened
 from fusedops.run import placing
-from fusedops.run.operand_gradients import Occurrence, gradient_like
+from fusedops.run.operand_gradients import gradient_like
 
 if TYPE_CHECKING:
     from fusedops.run.wanted_gradients import WantedGradients
@@ -56,13 +56,14 @@ def parts_of(
     inputs = _inputs(gradient, bound, dy, given, shared)
     results, outputs = _results(gradient, bound)
     shape = tuple(bound.x.shape)
-    whole = Part(shape, contiguous(shape), bound.compute, (0, 0), 16)
+    whole = new_part(shape, bound.compute, (0, 0))
     parts: dict[Any, Part] = {**inputs, **results, ("whole",): whole}
-    if any(one.side == "op" for one in gradient.occurrences):
-        rows = tuple(1 if d in bound.reduced else size for d, size in enumerate(shape))
-        parts["rows",] = whole._replace(shape=rows, strides=contiguous(rows))
-    rank = len(inputs)
-    summed = [rank + i for i, key in enumerate(results) if isinstance(key, Occurrence)]
+    occurrences = gradient.occurrences
+    if occurrences and occurrences[-1].side == "op":
+        rows = tuple([1 if d in bound.reduced else size for d, size in enumerate(shape)])
+        parts["rows",] = new_part(rows, bound.compute, (0, 0))
+    last = len(inputs) + len(results)
+    summed = range(last - len(occurrences), last)
     drawn = placing.row_numbers(bound)
     return Parts(parts, outputs, placing.placed(bound, [*parts.values()], drawn, summed), drawn)
 
@@ -87,13 +88,10 @@ def _inputs(
     given: Mapping[str, Any],
     shared: Collection[str],
 ) -> dict[Any, Part]:
-    op = gradient.op
     inputs: dict[Any, Part] = {("upstream",): part_of(dy, (_runtime.POINTER, 0))}
     for name, value in given.items():
-        if not isinstance(value, Tensor) or not _is_read(gradient, name):
-            continue
-        patch = (_runtime.POINTER, gradient.numbers[name])
-        if name == KEPT and not op.kept:
+        patch = gradient.read.get(name)
+        if patch is None or not isinstance(value, Tensor):
             continue
         if name == KEPT:
             shape = bound.output_shape(KEPT)
@@ -102,15 +100,9 @@ def _inputs(
             inputs[name] = widened(part_of(value, patch), bound.reduced)
         else:
             if name in bound.tables:
-                value = seen(value, op.tables[name], bound.x.dim()).first
+                value = seen(value, gradient.op.tables[name], bound.x.dim()).first
             inputs[name] = part_of(value, patch, name in shared)
     return inputs
-
-
-def _is_read(gradient: WantedGradients, name: str) -> bool:
-    if name == "x":
-        return gradient.needed.x
-    return name not in gradient.op.slots or name in gradient.needed.operands
 
 
 def _results(
@@ -119,14 +111,11 @@ def _results(
     """The gradients as parts, in the shapes and dtypes of the tensors they belong to."""
     results: dict[Any, Part] = {}
     outputs: list[tuple[torch.dtype, Sequence[int]]] = []
-    meant: list[tuple[Any, Tensor]] = []
-    if "x" in gradient.wanted:
-        meant.append((("to",), bound.x))
-    meant += [(one, gradient_like(bound, one)) for one in gradient.occurrences]
-    for name, (key, tensor) in zip(gradient.names, meant, strict=True):
+    for name, key in zip(gradient.names, gradient.results, strict=True):
+        tensor = bound.x if name == "x" else gradient_like(bound, key)
         dtype = bound.compute if name in gradient.twice else tensor.dtype
         patch = (_runtime.OUTPUT, len(outputs))
         shape = tuple(tensor.shape)
-        results[key] = Part(shape, contiguous(shape), dtype, patch, 16)
+        results[key] = new_part(shape, dtype, patch)
         outputs.append((dtype, shape))
     return results, outputs

@@ -78,12 +78,11 @@ def backward_schedule(
     if target.gpu is None:
         return None, choose_host(columns, forced.storage)
     forward.check_columns(bound.op.name, columns)
-    traffic = outline.traffic
     row = Row(
         columns=columns,
         element_bytes=bound.x.element_size(),
         compute_bytes=bound.compute.itemsize,
-        dropout=traffic.draws > 0,
+        dropout=outline.traffic.draws > 0,
     )
     many_rows = geometry.rows >= ONE_SUM_ROWS
     key = (reading.vectors, reading.broadcast, many_rows)
@@ -104,7 +103,7 @@ def backward_schedule(
         row,
         target.arch,
         target.gpu,
-        values_of(bound.op.gradient_schedule == "norm", traffic.beside),
+        values_of(bound.op.gradient_schedule == "norm", outline.beside),
         sums,
         forced.storage,
         forced.backward,

@@ -32,8 +32,8 @@ from fusedops.run.placing import (
     columns_apart,
     parts_of,
     placed,
+    placed_views,
     row_numbers,
-    views_of,
 )
 from fusedops.run.reading import USUAL, Hints, Reading, padded, rank_of, readings
 from fusedops.run.runnable import Runnable
@@ -200,7 +200,8 @@ def describe(
     outline = outline_of(bound)
     inputs, outputs = parts_of(bound, outline.shared[reading.vectors])
     drawn = row_numbers(bound)
-    geometry = placed(bound, [*inputs.values(), *outputs.values()], drawn)
+    parts = [*inputs.values(), *outputs.values()]
+    geometry = placed(bound, parts, drawn)
     geometry = padded(geometry, reading.rank or rank_of(outline.broadcasts, geometry.sizes))
     columns = max(geometry.columns, 1)
     tile, streams = None, "many"
@@ -209,7 +210,7 @@ def describe(
         kind, width = schedule.choose_host(columns, forced.storage), 0
     else:
         check_columns(op.name, columns)
-        streams = outline.traffic.streams
+        streams = outline.streams
         row = schedule.Row(
             columns=columns,
             element_bytes=x.element_size(),
@@ -224,14 +225,13 @@ def describe(
         else:
             tile = choose_map(row, gpu, forced.storage, forced.forward)
         kind, width = tile.storage, tile.width
-    places = iter(geometry.placed)
-    operands, views = views_of(bound, inputs, outputs, places, width, columns)
+    operands, views = placed_views(bound, inputs, outputs, geometry.placed, width, columns)
     if KEPT in views:
         views[KEPT] = kept_view(views[KEPT], op.kept, width)
     stages = op.reduces and streams != "many"
     if tile is not None and gpu is not None and gpu.bulk_copies and stages:
         tile = _staged(bound, tile, operands["x"], views["y"], gpu.shared_limit)
-    call = Call(bound, geometry, operands, views, [*places], drawn, tile)
+    call = Call(bound, geometry, operands, views, geometry.placed[len(parts) :], drawn, tile)
     members, count, words, patches = written(call)
     variant = Variant(
         arch=target.arch,

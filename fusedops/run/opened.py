@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
+from fusedops import _runtime
 from fusedops.bind.geometry import Geometry, Placed
 from fusedops.generate.recipe import Symbol
 from fusedops.generate.views import View
@@ -73,14 +74,9 @@ def form_of(forms: dict[Any, Any], key: object, make: Callable[[], Form]) -> For
     return None if form is _NONE else cast("Form", form)
 
 
-def types_of(views: Iterable[View]) -> tuple[object, ...] | None:
+def types_of(views: Sequence[View]) -> tuple[object, ...] | None:
     """All that members and patches follow from of these views; None if numbers are among that."""
-    found: list[object] = []
-    for storage, (_, step, repeats), width, patch, shared in views:
-        if repeats != 1 or not 0 <= step <= 1:
-            return None
-        found += (storage, step, width, patch, shared)
-    return tuple(found)
+    return _runtime.types(views)
 
 
 def strides(views: Iterable[View], maps: Iterable[Placed | None]) -> list[int]:

@@ -39,6 +39,7 @@ class Outline:
         broadcasts: Whether rows differ by their places, or some of them share operands or draws
             with rows.
         traffic: The memory traffic of a row beside x and y.
+        streams, beside: As in `Traffic`.
         sums: The numbers of sums over rows that gradients can be (`run.backward_schedule`), by
             what they depend on beside this.
     """
@@ -51,6 +52,7 @@ class Outline:
         )
         self.broadcasts = _broadcasts(bound)
         self.traffic: Traffic = traffic_of(bound)
+        self.streams, self.beside = self.traffic.streams, self.traffic.beside
         self.sums: dict[tuple[bool, bool, bool], tuple[int, ...]] = {}
 
 

@@ -7,7 +7,7 @@ Both passes are placed so, the backward pass with the parts of its own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from torch import Tensor
@@ -24,10 +24,10 @@ from fusedops.generate.views import (
     Number,
     Part,
     View,
-    contiguous,
     kept_part,
+    new_part,
     part_of,
-    view_of,
+    views_of,
     widened,
 )
 from fusedops.run.contiguous import dense_cure
@@ -38,11 +38,11 @@ __all__ = [
     "first_query",
     "parts_of",
     "placed",
+    "placed_views",
     "queries",
     "row_maps",
     "row_numbers",
     "rows_of",
-    "views_of",
 ]
 
 #: Maps from rows to their numbers in the dropout contract, by the dimensions that share a draw.
@@ -68,16 +68,15 @@ def parts_of(
     outputs = {}
     for index, name in enumerate(bound.outputs):
         patch = (_runtime.OUTPUT, index)
-        if name in bound.out:
-            part = part_of(bound.out[name], patch)
-        elif name == KEPT:
+        if name == KEPT:
             if op.kept:  # else there is nothing to write
                 shape = bound.output_shape(KEPT)
                 outputs[name] = kept_part(shape, bound.compute, patch, bound.reduced)
             continue
+        if name in bound.out:
+            part = part_of(bound.out[name], patch)
         else:
-            shape = bound.output_shape(name)
-            part = Part(shape, contiguous(shape), bound.output_dtype(name), patch, 16)
+            part = new_part(bound.output_shape(name), bound.output_dtype(name), patch)
         if name in op.maxima:
             every = [1] * rank, [0] * rank  # one element for all rows
             outputs[name] = Part(*every, part.dtype, patch, part.alignment, shared=True)
@@ -86,11 +85,11 @@ def parts_of(
     return inputs, outputs
 
 
-def views_of(
+def placed_views(
     bound: Bound,
     inputs: Mapping[str, Part],
     outputs: Mapping[str, Part],
-    places: Iterator[Placed | None],
+    places: Sequence[Placed | None],
     width: int,
     columns: int,
 ) -> tuple[dict[str, View | Number], dict[str, View]]:
@@ -100,18 +99,16 @@ def views_of(
         bound: The call.
         inputs: The tensors that the kernel reads.
         outputs: The tensors that it writes.
-        places: How those lie, in this order.
+        places: How those lie, in this order, and then others.
         width: Columns of a pack; 0 on a CPU.
         columns: Row length in elements, at least 1.
     """
-    operands: dict[str, View | Number] = {
-        name: view_of(part, next(places), width, columns) for name, part in inputs.items()
-    }
+    views = views_of([*inputs.values(), *outputs.values()], places, width, columns)
+    operands: dict[str, View | Number] = dict(zip(inputs, views, strict=False))
     for name, value in bound.operands.items():
         if name not in inputs:
             operands[name] = Number(bound.op.slots[name], isinstance(value, int))
-    views = {name: view_of(part, next(places), width, columns) for name, part in outputs.items()}
-    return operands, views
+    return operands, dict(zip(outputs, views[len(inputs) :], strict=True))
 
 
 def placed(
@@ -135,11 +132,12 @@ def placed(
     query = [0] * len(shape)
     if bound.op.causal and (rows := rows_of(bound)):
         query[rows[-1]] = 1
-    operands: list[Any] = list(parts)  # of which shape and strides are read
-    operands += (Virtual(query), *map(Virtual, drawn.values()))
-    operands += map(Virtual, _coordinates(bound).values())
-    sizes = [0 if in_order else part.dtype.itemsize for part in parts]
-    sizes += [0] * (len(operands) - len(parts))
+    maps, new = [query, *drawn.values()], tuple.__new__  # at half the cost of a call of the class
+    if bound.op.positions:
+        maps += _coordinates(bound).values()
+    # Of parts shape and strides are read.
+    operands: list[Any] = [*parts, *[new(Virtual, (strides,)) for strides in maps]]
+    sizes = [0 if in_order else part.dtype.itemsize for part in parts] + [0] * len(maps)
     try:
         return place(shape, bound.reduced, operands, sizes, summed)
     except ValueError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fusedops import _runtime
 from fusedops.bind.bind import KEPT
 from fusedops.run.operand_gradients import occurrences
 from fusedops.run.saved_tensors import RESULT, joining_name, needed, saved_name
@@ -34,7 +35,10 @@ class WantedGradients:
         of_statistics: The keywords of the gradients of row statistics.
         places: The index among the results of x's gradient, then of each operand's in the order of
             `op.slots`; None where there is none.
+        results: The key of each result in `backward_parts.Parts`: ("to",) of x, else the use of the
+            operand.
         numbers: The slot number of each keyword of a backward call, counted from 1.
+        read: By keyword of each tensor that the kernel reads, the source of its pointer.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class WantedGradients:
         self.occurrences = occurrences(op, wanted)
         self.possible = occurrences(op, op.slots)
         self.names = ["x"] * ("x" in wanted) + [one.name for one in self.occurrences]
+        self.results: list[Any] = [("to",)] * ("x" in wanted) + [*self.occurrences]
         self.twice = {name for name in self.names if self.names.count(name) > 1}
         self.of_statistics = {joining_name(n) for n in op.joining if n in op.statistics}
         at = {name: place for place, name in enumerate(self.names)}
@@ -61,3 +66,10 @@ class WantedGradients:
         keywords += [joining_name(name) for name in op.joining]
         keywords += [RESULT] * from_result
         self.numbers = {name: number for number, name in enumerate(keywords, 1)}
+        unread = {*op.slots} - self.needed.operands
+        unread |= {name for name, read in (("x", self.needed.x), (KEPT, op.kept)) if not read}
+        self.read = {
+            name: (_runtime.POINTER, number)
+            for name, number in self.numbers.items()
+            if name not in unread
+        }
