@@ -250,13 +250,11 @@ def bound_call(
     """The call of arguments that have been checked; `training` says whether dropouts may drop."""
     load, store, slots = _acting(op, operands, training)
     double = x.dtype is torch.float64 or dtype is torch.float64
-    shape = x.shape
-    tables = {key: seen(operands[key], one, len(shape)) for key, one in op.tables.items()}
-    fields: tuple[Any, ...] = (
+    return Bound(
         op,
         x,
         reduced,
-        math.prod([shape[dim] for dim in reduced]),
+        math.prod([x.shape[dim] for dim in reduced]),
         dtype,
         torch.float64 if double else torch.float32,
         operands,
@@ -265,11 +263,9 @@ def bound_call(
         slots,
         {},
         generator,
-        False,
-        tables,
-        whole,
+        tables={key: seen(operands[key], one, x.dim()) for key, one in op.tables.items()},
+        whole=whole,
     )
-    return tuple.__new__(Bound, fields)  # at half the cost of a call of the class
 
 
 def floating(values: Mapping[str, Any]) -> list[str]:

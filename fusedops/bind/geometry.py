@@ -21,7 +21,7 @@ MAX_ROW_DIMS = _runtime.MAX_ROW_DIMS
 SHARED_BYTES = _runtime.SHARED_BYTES
 
 
-class Virtual(NamedTuple):
+class Virtual(NamedTuple):  # or a plain tuple of the same
     """A number computed from the coordinates, such as the row that dropout counts: no memory.
 
     Attributes:

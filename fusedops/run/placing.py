@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fusedops import _runtime
 from fusedops.bind.bind import KEPT, Bound
-from fusedops.bind.geometry import Geometry, Placed, Virtual, place
+from fusedops.bind.geometry import Geometry, Placed, place
 from fusedops.bind.positions import row_positions
 from fusedops.bind.shared_draws import drawn_rows
 from fusedops.bind.whole import first_query as number_of_first
@@ -132,12 +132,13 @@ def placed(
     query = [0] * len(shape)
     if bound.op.causal and (rows := rows_of(bound)):
         query[rows[-1]] = 1
-    maps, new = [query, *drawn.values()], tuple.__new__  # at half the cost of a call of the class
+    maps: list[Sequence[int]] = [query, *drawn.values()]
     if bound.op.positions:
         maps += _coordinates(bound).values()
-    # Of parts shape and strides are read.
-    operands: list[Any] = [*parts, *[new(Virtual, (strides,)) for strides in maps]]
-    sizes = [0 if in_order else part.dtype.itemsize for part in parts] + [0] * len(maps)
+    operands: list[Any] = [*parts, *zip(maps)]  # parts begin with shape and strides
+    sizes = [0] * len(operands)
+    if not in_order and len(shape) > len(bound.reduced) + 1:  # else there is nothing to order
+        sizes[: len(parts)] = [part.dtype.itemsize for part in parts]
     try:
         return place(shape, bound.reduced, operands, sizes, summed)
     except ValueError as error:
