@@ -145,14 +145,22 @@ def widened(part: Part, reduced: Sequence[int]) -> Part:
 
 
 def kept_part(
-    shape: tuple[int, ...], dtype: torch.dtype, patch: tuple[int, int], reduced: Sequence[int]
+    shape: Sequence[int],
+    reduced: Sequence[int],
+    numbers: int,
+    dtype: torch.dtype,
+    patch: tuple[int, int],
 ) -> Part:
     """The numbers that the forward pass keeps of each row, as a part in the dimensions of x.
 
-    `shape` is that of the rows and, last, of the numbers kept per row.
+    `shape` is that of x; the numbers of a row lie next to one another, and so do rows.
     """
-    fields = shape[:-1], contiguous(shape)[:-1], dtype, patch, 16, False
-    return widened(tuple.__new__(Part, fields), reduced)
+    sizes, strides, step = [1] * len(shape), [0] * len(shape), numbers
+    for dim in range(len(shape) - 1, -1, -1):
+        if dim not in reduced:
+            sizes[dim], strides[dim] = shape[dim], step
+            step *= shape[dim] or 1
+    return tuple.__new__(Part, (sizes, strides, dtype, patch, 16, False))
 
 
 def kept_view(view: View, numbers: int, width: int) -> View:

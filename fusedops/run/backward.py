@@ -41,7 +41,7 @@ from fusedops.run.second_stage import second_stage
 from fusedops.schedule import Schedule
 from fusedops.schedule.backward import resident_rows
 from fusedops.schedule.forward import host_columns
-from fusedops.schedule.row_partition import cut, cut_few, is_sum, sharing
+from fusedops.schedule.row_partition import cut, cut_few, is_sum
 
 if TYPE_CHECKING:
     from fusedops.run.wanted_gradients import WantedGradients
@@ -131,11 +131,8 @@ class Backward:
     def _cut(self) -> None:
         """Cut the rows into slices, and choose where the gradients of operands are summed."""
         geometry, gradient = self.geometry, self.gradient
-        views, sizes, columns = self.views, geometry.sizes, geometry.columns
-        self.sharing = {}
-        for one in gradient.occurrences:
-            share = sharing(views[one].placed, sizes, columns)
-            self.sharing[one] = as_read(self.bound, self.outline, one, share, self.reading)
+        call, views = (self.bound, self.outline, geometry, self.reading), self.views
+        self.sharing = {one: as_read(*call, one, views[one].placed) for one in gradient.occurrences}
         few = self._few()
         self.few = few is not None
         tile = self.tile = few or self.tile
@@ -145,7 +142,7 @@ class Backward:
         else:
             self.slices = cut(
                 geometry.rows,
-                columns,
+                geometry.columns,
                 shared,
                 None if tile is None else resident_rows(tile, self.target.multiprocessors),
                 1 if tile is None else tile.rows_per_block,

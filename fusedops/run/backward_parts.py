@@ -94,8 +94,8 @@ def _inputs(
         if patch is None or not isinstance(value, Tensor):
             continue
         if name == KEPT:
-            shape = bound.output_shape(KEPT)
-            inputs[name] = kept_part(shape, value.dtype, patch, bound.reduced)
+            shape, numbers = bound.x.shape, gradient.op.kept
+            inputs[name] = kept_part(shape, bound.reduced, numbers, value.dtype, patch)
         elif name in gradient.of_statistics:
             inputs[name] = widened(part_of(value, patch), bound.reduced)
         else:

@@ -7,6 +7,7 @@ Both passes are placed so, the backward pass with the parts of its own.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -70,8 +71,7 @@ def parts_of(
         patch = (_runtime.OUTPUT, index)
         if name == KEPT:
             if op.kept:  # else there is nothing to write
-                shape = bound.output_shape(KEPT)
-                outputs[name] = kept_part(shape, bound.compute, patch, bound.reduced)
+                outputs[name] = kept_part(x.shape, bound.reduced, op.kept, bound.compute, patch)
             continue
         if name in bound.out:
             part = part_of(bound.out[name], patch)
@@ -171,7 +171,11 @@ def row_numbers(bound: Bound) -> DrawnRows:
     """The maps from rows to their numbers in the dropout contract (`drawn_rows`) of a call."""
     if not bound.dropout_slots:
         return {}
-    return drawn_rows(bound.counted, bound.reduced, bound.drawing)
+    return _drawn_rows(bound.counted, bound.reduced, tuple(bound.drawing))
+
+
+#: Remembered, since both passes of a call have the same.
+_drawn_rows = functools.lru_cache(maxsize=64)(drawn_rows)
 
 
 def _coordinates(bound: Bound) -> dict[int, list[int]]:

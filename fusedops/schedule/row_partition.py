@@ -10,7 +10,6 @@ runs add in the same order.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -52,8 +51,7 @@ def is_sum(share: Sharing) -> bool:
     return share.kind in ("column", "row") and (share.group > 1 or share.of_all)
 
 
-@functools.lru_cache(maxsize=64)  # vectors of one length are several a call
-def sharing(place: Placed, sizes: tuple[int, ...], columns: int) -> Sharing:
+def sharing(place: Placed, sizes: Sequence[int], columns: int) -> Sharing:
     """How rows share the elements of an operand.
 
     Args:
