@@ -24,7 +24,10 @@ class Items {
 
   int size() const { return static_cast<int>(PySequence_Fast_GET_SIZE(items_.ptr())); }
 
-  py::handle operator[](int i) const { return PySequence_Fast_GET_ITEM(items_.ptr(), i); }
+  py::handle operator[](int i) const {
+    if (i >= size()) throw py::index_error("place: a sequence is too short");
+    return PySequence_Fast_GET_ITEM(items_.ptr(), i);
+  }
 
   int64_t number(int i) const {
     const long long value = PyLong_AsLongLong((*this)[i].ptr());
@@ -184,6 +187,7 @@ py::tuple place(const py::type& placed, const py::handle& shape, const py::handl
                 const py::handle& summed) {
   const Items sizes_of_x(shape), reduced_dims(reduced), given(operands);
   const int rank = sizes_of_x.size(), count = given.size();
+  if (reduced_dims.size() == 0) throw py::value_error("place: a row has one dimension at least");
   Ints sizes(rank);
   for (int dim = 0; dim < rank; ++dim) sizes[dim] = sizes_of_x.number(dim);
   std::vector<int> in_row;

@@ -116,11 +116,9 @@ def views_of(
     return _runtime.views(View, STORAGE, parts, places, width, columns)
 
 
-def new_part(
-    shape: tuple[int, ...], dtype: torch.dtype, patch: tuple[int, int], shared: bool = False
-) -> Part:
+def new_part(shape: tuple[int, ...], dtype: torch.dtype, patch: tuple[int, int]) -> Part:
     """A dense tensor that the call allocates, as a `Part`."""
-    return tuple.__new__(Part, (shape, contiguous(shape), dtype, patch, 16, shared))
+    return tuple.__new__(Part, (shape, contiguous(shape), dtype, patch, 16, False))
 
 
 @functools.lru_cache(maxsize=64)  # a plan asks of most of its shapes several times

@@ -282,7 +282,7 @@ def _output(bound: Bound, name: str) -> Tensor:
 
 def _tensor(value: Any) -> Any:
     """A tensor without memory for a pair (dtype, shape); else the value."""
-    return _unread(*value) if type(value) is tuple else value
+    return _unread(*value) if isinstance(value, tuple) else value
 
 
 @functools.lru_cache(maxsize=64)  # vectors of one length, and x of both passes, are several a call
