@@ -92,27 +92,27 @@ class Schedule:
     lengths: tuple[int, int] | None = dataclasses.field(default=None, compare=False)
     single: bool = False
 
-    @property
+    @functools.cached_property
     def threads(self) -> int:
         """Threads that hold one chunk of a row."""
         return self.tile.threads
 
-    @property
+    @functools.cached_property
     def packs(self) -> int:
         """Packs of a chunk per thread."""
         return self.tile.packs
 
-    @property
+    @functools.cached_property
     def width(self) -> int:
         """Vector width: elements in a pack."""
         return self.tile.width
 
-    @property
+    @functools.cached_property
     def chunks(self) -> int:
         """Number of chunks in a row."""
         return self.tile.chunks
 
-    @property
+    @functools.cached_property
     def chunk(self) -> int:
         """Elements in a chunk."""
         return self.tile.chunk
@@ -136,17 +136,17 @@ class Schedule:
             return f"the kernel serves rows of {top} columns alone"
         return f"the kernel serves rows of {low} to {top} columns {kind}"
 
-    @property
+    @functools.cached_property
     def rows_per_block(self) -> int:
         """Rows that a thread block has at a time."""
         return self.launch.rows_per_block
 
-    @property
+    @functools.cached_property
     def threads_per_block(self) -> int:
         """Threads per block."""
         return self.tile.threads * self.launch.rows_per_block
 
-    @property
+    @functools.cached_property
     def min_blocks_per_sm(self) -> int:
         """Occupancy target in thread blocks per SM; 0 leaves the registers to the compiler."""
         return self.launch.min_threads_per_sm // self.threads_per_block
@@ -156,7 +156,7 @@ class Schedule:
         apart = self.blocks_per_row
         return min(ceil_div(rows, self.rows_per_block), MOST_BLOCKS // apart) * apart
 
-    @property
+    @functools.cached_property
     def blocks_per_row(self) -> int:
         """Thread blocks that share a row: those of a cluster, or of chunks that are independent."""
         return self.chunks if self.storage == "chunks" else self.cluster
