@@ -148,7 +148,7 @@ class Row(NamedTuple):
         if self.columns == top:
             return self
         columns = _stand_in(top, width, cut, self.element_bytes, self.dropout)
-        return self._replace(columns=columns) if columns else self
+        return Row(columns, *self[1:]) if columns else self
 
     @property
     def narrow(self) -> bool:
