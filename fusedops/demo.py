@@ -25,6 +25,9 @@ from fusedops.flagship import Case
 
 __all__ = ["pick_device", "run"]
 
+#: The probability of the dropouts of what is built and timed.
+P = 0.1
+
 
 def pick_device(name: str | None) -> torch.device:
     """The device of that name, or the GPU if there is one, else the CPU.
@@ -53,7 +56,7 @@ def run(device: torch.device, console: Console) -> None:
     else:
         where, dtype = f"CPU, {torch.get_num_threads()} threads", torch.float32
         scores, tokens = (2, 8, 512, 512), (4096, 1024)
-    size: dict[str, Any] = {"p": 0.1, "dtype": dtype, "device": device}
+    size: dict[str, Any] = {"p": P, "dtype": dtype, "device": device}
     cases = [flagship.attention(scores, **size), flagship.add_norm(tokens, **size)]
     console.print(f"fusedops {fo.__version__}, torch {torch.__version__}, on {where}\n")
     for case in cases:
@@ -62,9 +65,10 @@ def run(device: torch.device, console: Console) -> None:
         console.print(f"  STORE  {' → '.join(map(repr, case.op.store))} → y\n")
     console.print(builds(cases), errors(cases), times(cases))
     console.print(
-        "Builds: the first call, nothing in the cache. Errors: the largest difference from "
-        "float64, same inputs, nothing dropped. Times: medians; torch is the same chain as one "
-        "writes it.",
+        "Builds: the first call, nothing in the cache.\n"
+        "Errors: the largest difference from float64, same inputs, nothing dropped.\n"
+        f"Times: medians of whole calls, forward passes with dropout {P}.\n"
+        "torch is the same chain as one writes it, in eager calls.",
         style="dim",
     )
 
@@ -104,7 +108,7 @@ def first(result: Tensor | tuple[Tensor, ...]) -> Tensor:
 
 
 def times(cases: list[Case]) -> Table:
-    """Both chains on the clock."""
+    """Both chains on the clock: forward passes, since nothing asks for a gradient."""
     # The timer imports torch's builder of extensions, which warns where there is nvcc and no GPU.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     from torch.utils.benchmark import Timer

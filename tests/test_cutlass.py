@@ -3,7 +3,8 @@
 """The node of CUTLASS's epilogue visitor tree: what includes it, that it compiles, its results.
 
 CUTLASS is that of FUSEDOPS_CUTLASS, a folder with include/cutlass, or of the PyPI package
-nvidia-cutlass (the extra ``gemm``).
+nvidia-cutlass (the extra ``gemm``). `.ci/run` names a folder, so that there the test compiles or
+fails.
 """
 
 import importlib.util

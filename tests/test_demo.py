@@ -69,6 +69,11 @@ def test_demo_shows_both_times(printed, op):
     assert len(re.findall(r"[\d.]+ ms", row(printed, "speed-up", op))) == 2
 
 
+@pytest.mark.thorough
+def test_demo_says_what_is_timed(printed):
+    assert "\nTimes: medians of whole calls, forward passes with dropout 0.1.\n" in printed
+
+
 @pytest.mark.gpu
 def test_demo_on_the_gpu():
     result = fusedops("demo")
