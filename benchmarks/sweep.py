@@ -115,7 +115,7 @@ def _beside(part: str, point: Point, rivals: Sequence[Rival], buffers: Buffers) 
         theirs, reason = attempt(functools.partial(seconds, rival, point, buffers))
         if theirs and best > IMPLAUSIBLE * theirs:
             theirs, reason = 0.0, "skipped: it came back before its work can have been done"
-        both = bool(ours and theirs)
+        both, wanted = bool(ours and theirs), targets.beside(point, rival.by)
         yield Result(
             part,
             point.case,
@@ -124,8 +124,8 @@ def _beside(part: str, point: Point, rivals: Sequence[Rival], buffers: Buffers) 
             point.moved if theirs else 0,
             best if theirs else 0.0,
             beside=ours if both else 0.0,
-            target=f">= {targets.BESIDE_PEERS} x" if both else "",
-            met=theirs / ours >= targets.BESIDE_PEERS if both else None,
+            target=f">= {wanted} x" if both else "",
+            met=theirs / ours >= wanted if both else None,
             note=reason or rival.version(),
             point=point,
         )

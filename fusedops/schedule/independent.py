@@ -94,9 +94,7 @@ def choose_map_gradient(
     if sums or across:
         occupancy = persistent
     streams = across and rung.tile.chunks > 1
-    return _made(
-        row, rung, gpu, occupancy, launch, persistent, summed=sums > 0, streams=streams
-    )
+    return _made(row, rung, gpu, occupancy, launch, persistent, summed=sums > 0, streams=streams)
 
 
 def _check(storage: str | None) -> None:
