@@ -29,7 +29,6 @@ from fusedops.schedule.independent import choose_map_gradient
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.schedule.row_schedule import reserved_shared
 from fusedops.schedule.tiling import Tile
-from fusedops.schedule.traffic import Extent
 
 if TYPE_CHECKING:
     from fusedops.run.wanted_gradients import WantedGradients
@@ -93,8 +92,7 @@ def backward_schedule(
             outline.sums[key] = sums
     if not bound.op.reduces:
         across = any(_is_across(bound, one) for one in gradient.occurrences)
-        full = Extent.FULL in (*traffic.load, *traffic.store)
-        more = gradient.needed.x or full or traffic.saves > 0
+        more = gradient.needed.x or outline.traffic.more
         chosen = choose_map_gradient(
             row, target.gpu, len(sums), across, more, forced.storage, forced.backward
         )

@@ -65,6 +65,11 @@ class Traffic(NamedTuple):
         return "columns" if store else "none"
 
     @property
+    def more(self) -> bool:
+        """Whether tensors of x's size move beside x and y."""
+        return self.saves > 0 or Extent.FULL in self.load or Extent.FULL in self.store
+
+    @property
     def beside(self) -> int:
         """Number of tensors that the backward pass moves beside dy, x and dx, as its tables count.
 
