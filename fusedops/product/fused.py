@@ -316,7 +316,7 @@ class OneKernel:
     def _apart(self, x: Tensor, w: Tensor, arguments: dict[str, Any]) -> Any:
         """Run a call by torch's product and a kernel after it."""
         op = self._op
-        return SingleProduct.run(op, x, op.turned(w), arguments, op.product)
+        return op.run_apart(x, op.turned(w), arguments, op.product)
 
     def _plan(self, x: Tensor, w: Tensor, arguments: dict[str, Any]) -> Any:
         op, epilogue = self._op, self._op.epilogue

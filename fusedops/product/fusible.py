@@ -44,15 +44,15 @@ class FusibleProduct(SingleProduct):
         self._keeping: Self | None = None
         remember(self)
 
-    def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any], product: Any) -> Any:
-        """Run a call whose factors have been checked, with `product` as that of this class."""
+    def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
+        """Run a call whose factors have been checked."""
         if not self._able:
-            return super().run(first, second, arguments, product)
-        if torch.compiler.is_compiling():  # first: Dynamo of torch 2.11 compares no methods
+            return super().run(first, second, arguments)
+        if torch.compiler.is_compiling():
             outputs = call_operator(self, first, self.turned(second), arguments)
             if outputs is not None:
                 return outputs
-        elif product == self.product and factor_dtype(first) in HALVES:
+        elif factor_dtype(first) in HALVES:
             w = self.turned(second)
             if env.record_file() is not None:
                 op = self
@@ -64,7 +64,7 @@ class FusibleProduct(SingleProduct):
                     self._fused = OneKernel(self)
                 if self._fused.able:
                     return self._fused(*as_multiplied(first, w), arguments)
-        return super().run(first, second, arguments, product)
+        return super().run(first, second, arguments)
 
     def run_keeping(
         self, first: Tensor, second: Tensor, arguments: dict[str, Any]
@@ -74,7 +74,7 @@ class FusibleProduct(SingleProduct):
         if not fused or not self._fuses(first, self.turned(second), arguments):
             return super().run_keeping(first, second, arguments)
         keeping = self.that_keeps()
-        y, z, *others = keeping.run(first, second, arguments, keeping.product)
+        y, z, *others = keeping.run(first, second, arguments)
         return z, self.epilogue.result_type(y, *others) if others else y
 
     def that_keeps(self) -> Self:

@@ -29,7 +29,7 @@ from fusedops.product.fused import as_multiplied
 from fusedops.product.hidden_gradient import HiddenGradient, explained
 from fusedops.product.linear import Linear
 from fusedops.product.pair import PairExplanation, explain_pair
-from fusedops.product.remade import hidden_and_product, linear_of_remade
+from fusedops.product.remade import between_products, linear_of_remade
 from fusedops.product.report import explain_product
 from fusedops.run.saved_tensors import needed
 
@@ -112,16 +112,19 @@ class MLP(ProductOp):
         self.check(x, w1, w2)
         first, second = self._shared(arguments)
         if not self._remakes(x, w1, w2, first):
-            h = self._first.run(x, w1, first, self._first.product)
-            return self._second.run(h, w2, second, self._second.product)
+            return self._second.run(self._first.run(x, w1, first), w2, second)
         if drops(self.epilogues[0], first):
             first["generator"] = _drawn(x, first.get("generator"), self.epilogues[0])
-        run = functools.partial(self._first.run_keeping, arguments=first)
-        z, h = hidden_and_product(run, *as_multiplied(x, w1))
-        product = functools.partial(
-            linear_of_remade, self.epilogues[0], self._hidden_gradient, z, first
+        factors = as_multiplied(x, w1)
+        with torch.no_grad():
+            z, h = self._first.run_keeping(*factors, first)
+        made_of = {"x": z, **{key: one for key, one in first.items() if isinstance(one, Tensor)}}
+        others = {key: one for key, one in first.items() if key not in made_of}
+        between = functools.partial(
+            between_products, self.epilogues[0], self._hidden_gradient, others
         )
-        return self._second.run(h, w2, second, product)
+        product = functools.partial(linear_of_remade, self.name, between, factors, made_of)
+        return self._second.run_apart(h, w2, second, product)
 
     def unfused(
         self, x: Tensor, w1: Tensor | None = None, w2: Tensor | None = None, /, **arguments: Any

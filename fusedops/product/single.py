@@ -47,7 +47,7 @@ class SingleProduct(ProductOp):
         """
         _, second = self.given((first, second), arguments, further)
         self.check(first, second)
-        return self.run(first, second, arguments, self.product)
+        return self.run(first, second, arguments)
 
     def unfused(self, first: Tensor, second: Tensor | None = None, /, **arguments: Any) -> Any:
         """Compute a call as a chain of torch operations: the product, then each functor.
@@ -96,8 +96,14 @@ class SingleProduct(ProductOp):
         """The second factor in the shape (..., N, K), and from there as it was."""
         return second
 
-    def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any], product: Any) -> Any:
-        """Run a call whose factors have been checked, with `product` as that of this class."""
+    def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
+        """Run a call whose factors have been checked."""
+        return self.run_apart(first, second, arguments, self.product)
+
+    def run_apart(
+        self, first: Tensor, second: Tensor, arguments: dict[str, Any], product: Any
+    ) -> Any:
+        """Run such a call by a kernel after the product, with `product` as that of this class."""
         if not self.alone(first, second, arguments):
             return self.run_store(self.epilogue, product(first, second), arguments)
         operand = self.absorbed(first, second, arguments)
