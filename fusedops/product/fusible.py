@@ -70,11 +70,16 @@ class FusibleProduct(SingleProduct):
         self, first: Tensor, second: Tensor, arguments: dict[str, Any]
     ) -> tuple[Tensor, Any]:
         """The product, which a gradient of the STORE reads, and what `run` returns."""
-        fused = self._able and factor_dtype(first) in HALVES
-        if not fused or not self._fuses(first, self.turned(second), arguments):
+        if not self._able:
             return super().run_keeping(first, second, arguments)
-        keeping = self.that_keeps()
-        y, z, *others = keeping.run(first, second, arguments)
+        found, w = None, self.turned(second)
+        if torch.compiler.is_compiling():  # where no op is made: that which keeps has to be there
+            found = call_operator(self.that_keeps(), first, w, arguments)
+        elif factor_dtype(first) in HALVES and self._fuses(first, w, arguments):
+            found = self.that_keeps().run(first, second, arguments)
+        if found is None:
+            return super().run_keeping(first, second, arguments)
+        y, z, *others = found
         return z, self.epilogue.result_type(y, *others) if others else y
 
     def that_keeps(self) -> Self:

@@ -31,7 +31,9 @@ from fusedops.product.linear import Linear
 from fusedops.product.pair import PairExplanation, explain_pair
 from fusedops.product.remade import between_products, linear_of_remade
 from fusedops.product.report import explain_product
-from fusedops.run.saved_tensors import needed
+from fusedops.product.traced_operands import are_plain, exports, operands_listed
+from fusedops.product.traced_remade import linear_in_graph, reads_x
+from fusedops.torch_ops.tracing import draw_for
 
 __all__ = ["MLP"]
 
@@ -52,8 +54,9 @@ class MLP(ProductOp):
     of w2. On sm_90, in 16 bits, one kernel does this and all that stands between the products of
     the backward pass, where that was measured to be faster: it multiplies by w2, goes back through
     `hidden` in its epilogue, and adds up the gradients of operands that all rows share, tile by
-    tile in a fixed order (docs/gemm.md). `explain` says which. In compiled code torch decides what
-    is kept.
+    tile in a fixed order (docs/gemm.md). `explain` says which. Code that torch.compile makes does
+    the same; a program of torch.export has two layers, and so have tensors of a class of their own
+    in compiled code.
 
     Args:
         hidden: The functors after the first product, in order: bias and activation, as a rule.
@@ -92,6 +95,7 @@ class MLP(ProductOp):
         self._first, self._second = Linear(self.hidden), Linear(self.store)
         for layer, epilogue in zip((self._first, self._second), self.epilogues, strict=True):
             layer.epilogue = epilogue  # which names this op in errors
+        self._first.that_keeps()  # here, for compiled code, where no op is made
 
     def __call__(
         self,
@@ -113,17 +117,24 @@ class MLP(ProductOp):
         first, second = self._shared(arguments)
         if not self._remakes(x, w1, w2, first):
             return self._second.run(self._first.run(x, w1, first), w2, second)
-        if drops(self.epilogues[0], first):
-            first["generator"] = _drawn(x, first.get("generator"), self.epilogues[0])
+        epilogue = self.epilogues[0]
+        compiles = torch.compiler.is_compiling()
+        if drops(epilogue, first):
+            draws = draw_for if compiles else _drawn
+            first["generator"] = draws(epilogue, x, first, first.get("generator"))
         factors = as_multiplied(x, w1)
         with torch.no_grad():
             z, h = self._first.run_keeping(*factors, first)
-        made_of = {"x": z, **{key: one for key, one in first.items() if isinstance(one, Tensor)}}
-        others = {key: one for key, one in first.items() if key not in made_of}
-        between = functools.partial(
-            between_products, self.epilogues[0], self._hidden_gradient, others
-        )
-        product = functools.partial(linear_of_remade, self.name, between, factors, made_of)
+        made_of = {"x": z}
+        others: dict[str, Any] = {}
+        for key, one in first.items():
+            (made_of if isinstance(one, Tensor) else others)[key] = one
+        if compiles:
+            numbers = [others[key] for key in epilogue.slots if key in others]
+            product = functools.partial(linear_in_graph, epilogue, factors, made_of, numbers)
+        else:
+            between = functools.partial(between_products, epilogue, self._hidden_gradient, others)
+            product = functools.partial(linear_of_remade, self.name, between, factors, made_of)
         return self._second.run_apart(h, w2, second, product)
 
     def unfused(
@@ -221,24 +232,30 @@ class MLP(ProductOp):
         """Whether what `hidden` makes is not kept for the gradient of w2, but made again.
 
         That takes one tensor less where the gradient of `hidden` reads the product: it is kept in
-        any case, and the hidden tensor follows from it.
+        any case, and the hidden tensor follows from it. Dynamo traces this.
         """
-        if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        epilogue = self.epilogues[0]
+        tensors = [one for one in first.values() if isinstance(one, Tensor)]
+        if torch.compiler.is_compiling():
+            if exports() or not are_plain((x, w1, w2, *tensors)):
+                return False
+            if operands_listed(epilogue, first) is None:
+                return False
+        elif torch._C._len_torch_dispatch_stack():
             return False
         if not w2.requires_grad or not self._learns(x, w1, first):
             return False
         if self._first.alone(x, w1, first):
             return False
-        wanted = {
-            key for key, one in first.items() if isinstance(one, Tensor) and one.requires_grad
-        }
-        if x.requires_grad or w1.requires_grad:
-            wanted.add("x")
-        return needed(self.epilogues[0], wanted).x
+        wanted = ["x"] if x.requires_grad or w1.requires_grad else []
+        for key, one in first.items():
+            if isinstance(one, Tensor) and one.requires_grad:
+                wanted.append(key)
+        return reads_x(epilogue.text, tuple(wanted))
 
 
-def _drawn(x: Tensor, generator: Any, epilogue: Epilogue) -> Any:
-    """What the dropouts of a chain start from, drawn as a call of it would."""
+def _drawn(epilogue: Epilogue, x: Tensor, arguments: Mapping[str, Any], generator: Any) -> Any:
+    """What the dropouts of a chain start from, drawn as a call of it would; as `draw_for`."""
     if isinstance(generator, (tuple, Tensor)):
         return generator
     where = ("cuda", x.get_device()) if x.is_cuda else ("cpu", 0)

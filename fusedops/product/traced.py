@@ -29,6 +29,12 @@ from fusedops.declare.text import read
 from fusedops.errors import UnsupportedError
 from fusedops.generate.target import Target
 from fusedops.product.factors import HALVES, factor_dtype, product_sizes, wants_gradient
+from fusedops.product.traced_operands import (
+    are_plain,
+    exports,
+    operands_by_name,
+    operands_listed,
+)
 from fusedops.product.trained import factor_gradients
 from fusedops.run.autograd import what_is_kept
 from fusedops.run.saved_tensors import needed
@@ -118,36 +124,19 @@ def call_operator(
         arguments: Operands and options.
         of_tracer: Whether the tensors are those of a tracer that stand for plain ones.
     """
-    if _exports() or is_distributed(x):
+    if exports() or is_distributed(x):
         return None
     epilogue = layer.epilogue
-    if epilogue.counted or arguments.get("out") is not None:
+    listed = operands_listed(epilogue, arguments)
+    if listed is None:
         return None
-    # A branch, since an integer of an object may be a symbol to Dynamo, where shapes are dynamic.
-    draws = arguments.get("training", True) if epilogue.dropouts else False
-    if not isinstance(draws, bool):
+    tensors, names, numbers, draws = listed
+    if not of_tracer and not are_plain((x, w, *tensors)):
         return None
-    tensors: list[Tensor] = []
-    names: list[str] = []
-    numbers: list[Any] = []
     reads = 0
-    for key in epilogue.slots:
-        value = arguments.get(key)
-        if isinstance(value, Tensor) and key not in epilogue.probabilities:
-            names.append(key)
-            tensors.append(value)
-            if value.dim() > 1:
-                reads += 1
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            numbers.append(value)
-        else:
-            return None
-    for key in arguments:
-        if key not in epilogue.slots and key not in ("dtype", "out", "training", "generator"):
-            return None
-    for one in (x, w, *tensors):
-        if not of_tracer and type(one) is not Tensor and type(one) is not torch.nn.Parameter:
-            return None
+    for one in tensors:
+        if one.dim() > 1:
+            reads += 1
     dtype = factor_dtype(x)
     if dtype not in HALVES or factor_dtype(w) != dtype:
         return None
@@ -185,16 +174,6 @@ def call_operator(
     if saves:
         outputs = [outputs[0], *outputs[2:]]
     return outputs[0] if len(epilogue.outputs) == 1 else epilogue.result_type(*outputs)
-
-
-def _exports() -> bool:
-    """Whether torch.export traces."""
-    return torch.compiler.is_exporting()
-
-
-# Dynamo asks as it compiles, as in torch_ops/tracing.py; that of torch 2.11 takes all it compiles
-# for an export otherwise.
-_exports._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _text_to_train(text: str, wanted: tuple[str, ...], many: bool) -> str:
@@ -240,15 +219,6 @@ def _may_be_one(
 _may_be_one._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def _arguments(
-    op: Any, tensors: Sequence[Any], names: Sequence[str], numbers: Sequence[float]
-) -> dict[str, Any]:
-    """The operands of a call by name."""
-    given = {name: one for name, one in zip(names, tensors, strict=True) if name in op.slots}
-    rest = iter(numbers)
-    return given | {name: next(rest) for name in op.slots if name not in given}
-
-
 def _layer(text: str, many: bool) -> Layer:
     """The layer of a STORE."""
     layer = _layers.get((text, many))
@@ -269,7 +239,7 @@ def _run(
     dtype: torch.dtype,
 ) -> list[Tensor]:
     layer = _layer(op, w.dim() > 2)
-    given = _arguments(layer.epilogue, tensors, names, numbers)
+    given = operands_by_name(layer.epilogue, tensors, names, numbers)
     if draw is not None:
         given["generator"] = drawn_for(draw)
     with torch.no_grad():
@@ -291,7 +261,7 @@ def _fake(
     called = read(op)
     z = x.new_empty(product_sizes(x, w)[0])
     known = [one if isinstance(one, (int, float)) else 0.5 for one in numbers]
-    operands = _arguments(called, [stand_in(one, z) for one in tensors], names, known)
+    operands = operands_by_name(called, [stand_in(one, z) for one in tensors], names, known)
     bound = bind(called, stand_in(z, z), operands, {"dtype": dtype, "training": False})
     return [z.new_empty(z.shape, dtype=bound.output_dtype(name)) for name in bound.outputs]
 
