@@ -18,6 +18,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import fusedops as fo
+from fusedops.product import traced
 from fusedops.testing import last_schedule
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -247,6 +248,23 @@ def test_refusals(device):
     h, w2, *others = arguments
     with raises(fo.UnsupportedError, "MLP: torch.func.vmap"):
         torch.func.vmap(lambda one: torch.ops.fusedops.linear_of_remade(one, w2, *others))(h)
+
+
+@pytest.mark.parametrize("hidden", ["dropout", *thorough("gelu", "gate", "bare")])
+def test_where_one_kernel_may_run_the_first_layer(hidden, monkeypatch):
+    """The graph has the operator of a product that is an output too; the bits are eager's."""
+    monkeypatch.setattr(traced, "_may_be_one", lambda *call: True)
+    sizes = {"shape": (3, 10), "n": 24, "h": 40, "k": 16}
+    op, factors, operands = sized_case(hidden, torch.bfloat16, **sizes)
+    dy = randn(3, 10, 24, dtype=torch.bfloat16, seed=9)
+    leaves = [one.clone().requires_grad_() for one in factors]
+    names = names_in(op, *leaves, **operands)
+    assert [one for one in names if one != "draw"] == ["linear", "linear_of_remade"]
+    torch._dynamo.reset()
+    call = compiled(op)
+    call.inputs = op.inputs
+    found = [gradients(each, factors, operands, dy, generator=(7, 8)) for each in (op, call)]
+    assert all_same(*(one.values() for one in found))
 
 
 @pytest.mark.gpu

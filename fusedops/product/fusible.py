@@ -73,8 +73,8 @@ class FusibleProduct(SingleProduct):
         if not self._able:
             return super().run_keeping(first, second, arguments)
         found, w = None, self.turned(second)
-        if torch.compiler.is_compiling():  # where no op is made: that which keeps has to be there
-            found = call_operator(self.that_keeps(), first, w, arguments)
+        if torch.compiler.is_compiling():  # where no op can be made
+            found = call_operator(self, first, w, arguments, keeps=True)
         elif factor_dtype(first) in HALVES and self._fuses(first, w, arguments):
             found = self.that_keeps().run(first, second, arguments)
         if found is None:

@@ -95,7 +95,6 @@ class MLP(ProductOp):
         self._first, self._second = Linear(self.hidden), Linear(self.store)
         for layer, epilogue in zip((self._first, self._second), self.epilogues, strict=True):
             layer.epilogue = epilogue  # which names this op in errors
-        self._first.that_keeps()  # here, for compiled code, where no op is made
 
     def __call__(
         self,

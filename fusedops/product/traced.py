@@ -112,6 +112,7 @@ def call_operator(
     w: Tensor,
     arguments: Mapping[str, Any],
     of_tracer: bool = False,
+    keeps: bool = False,
 ) -> Any:
     """Run a call as an operator; None where its graph is to have two kernels.
 
@@ -123,6 +124,8 @@ def call_operator(
         w: The right one.
         arguments: Operands and options.
         of_tracer: Whether the tensors are those of a tracer that stand for plain ones.
+        keeps: Whether the outputs are given as a list, the product among them in the second place;
+            without gradients.
     """
     if exports() or is_distributed(x):
         return None
@@ -140,18 +143,20 @@ def call_operator(
     dtype = factor_dtype(x)
     if dtype not in HALVES or factor_dtype(w) != dtype:
         return None
-    writes = len(epilogue.outputs) - 1
+    text, writes = epilogue.text, len(epilogue.outputs) - 1
+    if keeps:
+        text, writes = _text_that_keeps(text, w.dim() > 2), writes + 1
     # The sizes of a parameter are never dynamic.
     n, k = None, None
     if w.dim() == 2 and (of_tracer or type(w) is torch.nn.Parameter):
         n, k = w.shape
     if of_tracer and not (type(n) is int and type(k) is int):
         n, k = None, None
-    if not _may_be_one(epilogue.text, dtype, x.device, reads, writes, draws, n, k):
+    if not _may_be_one(text, dtype, x.device, reads, writes, draws, n, k):
         return None
     if layer.alone(x, w, dict(arguments)):
         return None
-    text, saves = epilogue.text, False
+    saves = False
     wanted = ["x"] if wants_gradient((x, w)) else []
     for key, one in zip(names, tensors, strict=True):
         if wants_gradient((one,)):
@@ -171,16 +176,26 @@ def call_operator(
         text,
         arguments.get("dtype") or dtype,
     )
+    if keeps:
+        return outputs
     if saves:
         outputs = [outputs[0], *outputs[2:]]
     return outputs[0] if len(epilogue.outputs) == 1 else epilogue.result_type(*outputs)
+
+
+def _text_that_keeps(text: str, many: bool) -> str:
+    """The text of the layer that has the product as an output, its second."""
+    return _layer(text, many).that_keeps().epilogue.text
+
+
+_text_that_keeps._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _text_to_train(text: str, wanted: tuple[str, ...], many: bool) -> str:
     """The text of the layer that is called where these names have a gradient."""
     if not needed(read(text), wanted).x:
         return text
-    return _layer(text, many).that_keeps().epilogue.text
+    return _text_that_keeps(text, many)
 
 
 _text_to_train._dynamo_marked_constant = True  # type: ignore[attr-defined]
