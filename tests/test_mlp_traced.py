@@ -58,6 +58,11 @@ def both(op, leaves, backend="aot_eager", **further):
     return results
 
 
+def in_a_checkpoint(op):
+    """The same function, which keeps its arguments alone."""
+    return lambda *factors, **named: checkpoint(op, *factors, use_reentrant=False, **named)
+
+
 def all_same(first, second):
     return all(same_bits(*pair) for pair in zip(first, second, strict=True))
 
@@ -170,17 +175,32 @@ def test_under_autocast(device):
 
 
 def test_in_a_checkpoint(device):
-    """Which makes z and h again, and draws what was drawn."""
+    """Which makes z and h again, and draws what was drawn.
+
+    On a GPU a compiled checkpoint draws from a generator of its own, so its masks are not eager's.
+    """
     leaves, r = case(device=device)
-
-    def again(*factors, **operands):
-        return checkpoint(BLOCK, *factors, use_reentrant=False, **operands)
-
+    given = {"generator": (4, 7)} if device == "cuda" else {}
     results = []
-    for call in (BLOCK, compiled(again)):
+    for call in (BLOCK, compiled(in_a_checkpoint(BLOCK))):
         torch.manual_seed(4)
-        results.append(run(call, leaves, p=P, r=r))
+        results.append(run(call, leaves, p=P, r=r, **given))
     assert all_same(*results)
+
+
+def test_a_checkpoint_goes_back_by_the_masks_that_it_drew(device):
+    op = fo.MLP(hidden=[gelu(), fo.Dropout("p")])
+    x, dy = (randn(6, 16, device=device, seed=seed) for seed in (1, 2))
+    leaves = [x, *(torch.eye(16, device=device) for _ in range(2))]
+    leaves = [leaf.requires_grad_() for leaf in leaves]
+    y = compiled(in_a_checkpoint(op))(*leaves, p=0.5)
+    got = torch.autograd.grad(y, leaves, dy)
+    exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    h = functional.gelu(exact[0] @ exact[1].T, approximate="tanh") * (y.detach() != 0) * 2
+    assert 0 < (y == 0).sum() < y.numel()
+    want = torch.autograd.grad(h @ exact[2].T, exact, dy.double())
+    for one, other in zip(got, want, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-5)
 
 
 def test_a_module(device):
