@@ -31,6 +31,7 @@ X, W, V = randn(3, 4), randn(5, 4, seed=1), randn(6, 5, seed=2)
     ("op", "factors", "given", "parts"),
     [
         (LAYER, (X,), {"w": W}, ("Linear: w is given by position", "op(x, w, ...)")),
+        (LAYER, (), {"x": X, "w": W}, ("Linear: x is given by position", "op(x, w, ...)")),
         (LAYER, (X,), {"weight": W}, ("Linear: w is missing", "not by name as 'weight'")),
         (LAYER, (X,), {"b": 0.0}, ("Linear: w is missing", "op(x, w, ...)")),
         (LAYER, (X, None), {"b": 0.0}, ("Linear: w is missing", "op(x, w, ...)")),
@@ -38,6 +39,7 @@ X, W, V = randn(3, 4), randn(5, 4, seed=1), randn(6, 5, seed=2)
         (LAYER, (X, W.tolist()), {"b": 0.0}, ("Linear: w must", "torch.as_tensor(w)")),
         (LAYER, (X + 0j, W), {"b": 0.0}, ("Linear: x must be floating point", "x.real")),
         (BLOCK, (X, W), {"w2": V, "b": 0.0, "c": 0.0}, ("MLP: w2 is given by position",)),
+        (BLOCK, (), {"b": 0.0, "c": 0.0}, ("MLP: x is missing", "op(x, w1, w2, ...)")),
         (BLOCK, (X,), {"b": 0.0, "c": 0.0}, ("MLP: w1 is missing", "op(x, w1, w2, ...)")),
     ],
 )

@@ -98,7 +98,7 @@ class MLP(ProductOp):
 
     def __call__(
         self,
-        x: Tensor,
+        x: Tensor | None = None,
         w1: Tensor | None = None,
         w2: Tensor | None = None,
         /,
@@ -111,7 +111,7 @@ class MLP(ProductOp):
             TypeError, ValueError: An argument does not fit.
             UnsupportedError: The tensors or an active mode do not go with a fused kernel.
         """
-        _, w1, w2 = self.given((x, w1, w2), arguments, further)
+        x, w1, w2 = self.given((x, w1, w2), arguments, further)
         self.check(x, w1, w2)
         first, second = self._shared(arguments)
         if not self._remakes(x, w1, w2, first):
@@ -137,20 +137,30 @@ class MLP(ProductOp):
         return self._second.run_apart(h, w2, second, product)
 
     def unfused(
-        self, x: Tensor, w1: Tensor | None = None, w2: Tensor | None = None, /, **arguments: Any
+        self,
+        x: Tensor | None = None,
+        w1: Tensor | None = None,
+        w2: Tensor | None = None,
+        /,
+        **arguments: Any,
     ) -> Any:
         """Compute a call as a chain of torch operations: products, and each functor.
 
         It takes the same arguments, returns the same outputs and drops the same elements.
         """
-        _, w1, w2 = self.given((x, w1, w2), arguments)
+        x, w1, w2 = self.given((x, w1, w2), arguments)
         self.check(x, w1, w2)
         first, second = self._shared(arguments)
         h = self.run_store(self.epilogues[0], self._first.product(x, w1), first, "unfused")
         return self.run_store(self.epilogues[1], self._second.product(h, w2), second, "unfused")
 
     def explain(
-        self, x: Tensor, w1: Tensor | None = None, w2: Tensor | None = None, /, **arguments: Any
+        self,
+        x: Tensor | None = None,
+        w1: Tensor | None = None,
+        w2: Tensor | None = None,
+        /,
+        **arguments: Any,
     ) -> PairExplanation:
         """Say what a call with these arguments would run and why, without running it.
 
@@ -160,7 +170,7 @@ class MLP(ProductOp):
         Raises:
             TypeError, ValueError: An argument does not fit, as in a call.
         """
-        _, w1, w2 = self.given((x, w1, w2), arguments)
+        x, w1, w2 = self.given((x, w1, w2), arguments)
         self.check(x, w1, w2)
         first, second = self._shared(arguments)
         shape = self._first.shape(x, w1)

@@ -37,7 +37,12 @@ class SingleProduct(ProductOp):
         self.epilogue: Epilogue = self.epilogues[0]
 
     def __call__(
-        self, first: Tensor, second: Tensor | None = None, /, *further: Any, **arguments: Any
+        self,
+        first: Tensor | None = None,
+        second: Tensor | None = None,
+        /,
+        *further: Any,
+        **arguments: Any,
     ) -> Any:
         """Run the op: as the class says.
 
@@ -45,22 +50,24 @@ class SingleProduct(ProductOp):
             TypeError, ValueError: An argument does not fit.
             UnsupportedError: The tensors or an active mode do not go with a fused kernel.
         """
-        _, second = self.given((first, second), arguments, further)
+        first, second = self.given((first, second), arguments, further)
         self.check(first, second)
         return self.run(first, second, arguments)
 
-    def unfused(self, first: Tensor, second: Tensor | None = None, /, **arguments: Any) -> Any:
+    def unfused(
+        self, first: Tensor | None = None, second: Tensor | None = None, /, **arguments: Any
+    ) -> Any:
         """Compute a call as a chain of torch operations: the product, then each functor.
 
         It takes the same arguments, returns the same outputs and drops the same elements; torch
         differentiates it as often as needed.
         """
-        _, second = self.given((first, second), arguments)
+        first, second = self.given((first, second), arguments)
         self.check(first, second)
         return self.run_store(self.epilogue, self.product(first, second), arguments, "unfused")
 
     def explain(
-        self, first: Tensor, second: Tensor | None = None, /, **arguments: Any
+        self, first: Tensor | None = None, second: Tensor | None = None, /, **arguments: Any
     ) -> ProductExplanation:
         """Say what a call with these arguments would run and why, without running it.
 
@@ -70,7 +77,7 @@ class SingleProduct(ProductOp):
         Raises:
             TypeError, ValueError: An argument does not fit, as in a call.
         """
-        _, second = self.given((first, second), arguments)
+        first, second = self.given((first, second), arguments)
         self.check(first, second)
         self.check_arguments(arguments)
         return explain_product(self, first, second, arguments)
