@@ -326,8 +326,12 @@ class Linear(product.Linear, Generic[ResultT]):
     def __init__(self: Linear[Outputs], store: Iterable[_Known] = ...) -> None: ...
     @overload
     def __init__(self: Linear[Tensor | Outputs], store: Iterable[Functor] = ...) -> None: ...
-    def __call__(self, x: Tensor, w: Tensor | None = ..., /, **arguments: Any) -> ResultT: ...
-    def unfused(self, x: Tensor, w: Tensor | None = ..., /, **arguments: Any) -> ResultT: ...
+    def __call__(
+        self, x: Tensor | None = ..., w: Tensor | None = ..., /, **arguments: Any
+    ) -> ResultT: ...
+    def unfused(
+        self, x: Tensor | None = ..., w: Tensor | None = ..., /, **arguments: Any
+    ) -> ResultT: ...
 
 class Matmul(product.Matmul, Generic[ResultT]):
     @overload
@@ -336,8 +340,12 @@ class Matmul(product.Matmul, Generic[ResultT]):
     def __init__(self: Matmul[Outputs], store: Iterable[_Known] = ...) -> None: ...
     @overload
     def __init__(self: Matmul[Tensor | Outputs], store: Iterable[Functor] = ...) -> None: ...
-    def __call__(self, x: Tensor, other: Tensor | None = ..., /, **arguments: Any) -> ResultT: ...
-    def unfused(self, x: Tensor, other: Tensor | None = ..., /, **arguments: Any) -> ResultT: ...
+    def __call__(
+        self, x: Tensor | None = ..., other: Tensor | None = ..., /, **arguments: Any
+    ) -> ResultT: ...
+    def unfused(
+        self, x: Tensor | None = ..., other: Tensor | None = ..., /, **arguments: Any
+    ) -> ResultT: ...
 
 class MLP(product.MLP, Generic[ResultT]):
     @overload
@@ -356,7 +364,7 @@ class MLP(product.MLP, Generic[ResultT]):
     ) -> None: ...
     def __call__(
         self,
-        x: Tensor,
+        x: Tensor | None = ...,
         w1: Tensor | None = ...,
         w2: Tensor | None = ...,
         /,
@@ -364,7 +372,7 @@ class MLP(product.MLP, Generic[ResultT]):
     ) -> ResultT: ...
     def unfused(
         self,
-        x: Tensor,
+        x: Tensor | None = ...,
         w1: Tensor | None = ...,
         w2: Tensor | None = ...,
         /,
