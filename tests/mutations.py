@@ -104,14 +104,14 @@ MUTATIONS = [
     Mutation(
         "a hidden tensor made again without its dropout",
         "fusedops/product/remade.py",
-        "**{**arguments, **leaves})",
-        "**{**arguments, **leaves, 'training': False})",
+        'for k, v in leaves.items() if k != "x"}})',
+        'for k, v in leaves.items() if k != "x"}, "training": False})',
         "test_mlp.py::test_the_bits_of_its_layers[cpu-torch.float32]",
     ),
     Mutation(
         "a block that never makes its hidden tensor again",
         "fusedops/product/mlp.py",
-        "return needed(self.epilogues[0], wanted).x",
+        "return reads_x(epilogue.text, tuple(wanted))",
         "return False",
         "test_mlp.py::test_the_hidden_tensor_is_not_kept[cpu]",
     ),

@@ -118,6 +118,9 @@ inline void ptx_mul_wide_u32(uint64_t& product, uint32_t a, uint32_t b) {
 }
 inline void ptx_prefetch_global_L2(const void*) {}
 inline void ptx_prefetch_global_L2(uint64_t) {}
+inline void ptx_st_global_v4_b32(size_t to, uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
+  *reinterpret_cast<uint4*>(to) = uint4{x, y, z, w};
+}
 
 /// An mbarrier for one arrival: a phase ends when that came and no bytes are awaited.
 struct Mbarrier {
