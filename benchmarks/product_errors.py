@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from errors import Errors, errors_of
 from gemm import HALVES, SIZES, vehicle_of_last
+from peers import SkipError
 from points import DTYPES, Selection
 from rich.table import Table
 from stores import STORES, Store
 from torch import Tensor
 
-from fusedops.errors import FusedOpsError
 from fusedops.schedule.launch import VEHICLES
 
 ROWS = 2048
@@ -45,7 +45,7 @@ def _compared(
     for by, call in _ways(store).items():
         try:
             result = call(given)
-        except (FusedOpsError, RuntimeError):  # what this device has not
+        except SkipError:  # what this device has not
             continue
         found = errors_of(result.to(truth.dtype), truth, DTYPES[dtype])
         op = f"{name} after K = {size[1]}"
@@ -67,7 +67,7 @@ def _ways(store: Store) -> dict[str, Callable[[Mapping[str, Tensor]], Tensor]]:
 def _by_vehicle(store: Store, vehicle: str, given: Mapping[str, Tensor]) -> Tensor:
     result: Tensor = store.fused(given, vehicle)
     if vehicle_of_last() != vehicle:
-        raise RuntimeError(f"{vehicle} does not run this call")
+        raise SkipError(f"{vehicle} does not run this call")
     return result
 
 

@@ -111,7 +111,7 @@ MUTATIONS = [
     Mutation(
         "a block that never makes its hidden tensor again",
         "fusedops/product/mlp.py",
-        "return reads_x(epilogue.text, tuple(wanted))",
+        "return reads_product(epilogue.text, tuple(wanted))",
         "return False",
         "test_mlp.py::test_the_hidden_tensor_is_not_kept[cpu]",
     ),

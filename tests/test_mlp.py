@@ -58,19 +58,24 @@ def test_the_bits_of_its_layers(dtype, device):
     assert all(same_bits(*pair) for pair in zip(*results, strict=True))
 
 
-@pytest.mark.parametrize("as_tensor", [False, *thorough(True)])
-def test_by_hand(as_tensor, device):
-    """In float64, of a given seed: the slots of the second chain follow those of the first."""
-    leaves, r = case(torch.float64, device)
+def by_hand(leaves, r):
+    """Y of seed 5 and offset 64 by torch's own layers, and its gradients."""
     x, w1, w2, b1, b2 = leaves.values()
     masks = [
-        BLOCK.dropout_mask(shape, 5, 64, P, slot=slot).to(device)
+        BLOCK.dropout_mask(shape, 5, 64, P, slot=slot).to(x.device)
         for slot, shape in enumerate(((2, 3, 40), (2, 3, 16)))
     ]
     h = torch.where(masks[0], functional.gelu(x @ w1.T + b1, approximate="tanh") * SCALE, 0)
     y = torch.where(masks[1], (h @ w2.T + b2) * SCALE, 0) + r
-    dy = randn(*y.shape, dtype=y.dtype, device=device, seed=9)
-    wanted = [y.detach(), *torch.autograd.grad(y, [*leaves.values()], dy)]
+    dy = randn(*y.shape, dtype=y.dtype, device=x.device, seed=9)
+    return [y.detach(), *torch.autograd.grad(y, [*leaves.values()], dy)]
+
+
+@pytest.mark.parametrize("as_tensor", [False, *thorough(True)])
+def test_by_hand(as_tensor, device):
+    """In float64, of a given seed: the slots of the second chain follow those of the first."""
+    leaves, r = case(torch.float64, device)
+    wanted = by_hand(leaves, r)
     generator = torch.tensor([5, 64], device=device) if as_tensor else (5, 64)
     for op in (BLOCK, BLOCK.unfused):
         for got, want in zip(run(op, leaves, p=P, r=r, generator=generator), wanted, strict=True):

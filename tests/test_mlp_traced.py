@@ -9,9 +9,9 @@ import torch
 from cases import raises, randn, same_bits, thorough
 from test_hidden_gradient import case as sized_case
 from test_hidden_gradient import gradients
-from test_linear import SCALE, P, gelu, saved
+from test_linear import P, gelu, saved
 from test_linear_fused import forced, needs_hopper
-from test_mlp import BLOCK, PLAIN, case, run
+from test_mlp import BLOCK, PLAIN, by_hand, case, run
 from torch import library
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional
@@ -80,15 +80,7 @@ def test_the_bits_of_an_eager_call(dtype, backend, device):
 def test_by_hand(device):
     """In float64, of a given seed, against torch's own layers and gradients."""
     leaves, r = case(torch.float64, device)
-    x, w1, w2, b1, b2 = leaves.values()
-    masks = [
-        BLOCK.dropout_mask(shape, 5, 64, P, slot=slot).to(device)
-        for slot, shape in enumerate(((2, 3, 40), (2, 3, 16)))
-    ]
-    h = torch.where(masks[0], functional.gelu(x @ w1.T + b1, approximate="tanh") * SCALE, 0)
-    y = torch.where(masks[1], (h @ w2.T + b2) * SCALE, 0) + r
-    dy = randn(*y.shape, dtype=y.dtype, device=device, seed=9)
-    wanted = [y.detach(), *torch.autograd.grad(y, [*leaves.values()], dy)]
+    wanted = by_hand(leaves, r)
     got = run(compiled(BLOCK), leaves, p=P, r=r, generator=(5, 64))
     for one, want in zip(got, wanted, strict=True):
         torch.testing.assert_close(one, want, rtol=1e-11, atol=1e-11)

@@ -31,8 +31,13 @@ from fusedops.product.linear import Linear
 from fusedops.product.pair import PairExplanation, explain_pair
 from fusedops.product.remade import between_products, linear_of_remade
 from fusedops.product.report import explain_product
-from fusedops.product.traced_operands import are_plain, exports, operands_listed
-from fusedops.product.traced_remade import linear_in_graph, reads_x
+from fusedops.product.traced_operands import (
+    are_plain,
+    exports,
+    operands_listed,
+    reads_product,
+)
+from fusedops.product.traced_remade import linear_in_graph
 from fusedops.torch_ops.tracing import draw_for
 
 __all__ = ["MLP"]
@@ -260,7 +265,7 @@ class MLP(ProductOp):
         for key, one in first.items():
             if isinstance(one, Tensor) and one.requires_grad:
                 wanted.append(key)
-        return reads_x(epilogue.text, tuple(wanted))
+        return reads_product(epilogue.text, tuple(wanted))
 
 
 def _drawn(epilogue: Epilogue, x: Tensor, arguments: Mapping[str, Any], generator: Any) -> Any:

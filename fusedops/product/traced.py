@@ -34,10 +34,10 @@ from fusedops.product.traced_operands import (
     exports,
     operands_by_name,
     operands_listed,
+    reads_product,
 )
 from fusedops.product.trained import factor_gradients
 from fusedops.run.autograd import what_is_kept
-from fusedops.run.saved_tensors import needed
 from fusedops.schedule import override
 from fusedops.schedule.launch import VEHICLES
 from fusedops.schedule.lookup import product_vehicles
@@ -193,7 +193,7 @@ _text_that_keeps._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 def _text_to_train(text: str, wanted: tuple[str, ...], many: bool) -> str:
     """The text of the layer that is called where these names have a gradient."""
-    if not needed(read(text), wanted).x:
+    if not reads_product(text, wanted):
         return text
     return _text_that_keeps(text, many)
 

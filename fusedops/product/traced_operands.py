@@ -4,16 +4,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from fusedops.declare.text import read
+from fusedops.product.fused import gradient_reads_product
+
 if TYPE_CHECKING:
     from fusedops.product.epilogue import Epilogue
 
-__all__ = ["are_plain", "exports", "operands_by_name", "operands_listed"]
+__all__ = ["are_plain", "exports", "operands_by_name", "operands_listed", "reads_product"]
 
 _OPTIONS = ("dtype", "out", "training", "generator")
 
@@ -66,6 +70,16 @@ def are_plain(tensors: Iterable[Tensor]) -> bool:
     return True
 
 
+def reads_product(op: str, wanted: tuple[str, ...]) -> bool:
+    """`gradient_reads_product` of a chain that is given as text."""
+    return _reads_product(op, wanted)
+
+
+@functools.lru_cache(maxsize=1024)  # eager calls ask it, too
+def _reads_product(op: str, wanted: tuple[str, ...]) -> bool:
+    return gradient_reads_product(read(op), wanted)
+
+
 def exports() -> bool:
     """Whether torch.export traces."""
     return torch.compiler.is_exporting()
@@ -74,3 +88,4 @@ def exports() -> bool:
 # Dynamo asks as it compiles, as in torch_ops/tracing.py; that of torch 2.11 takes all it compiles
 # for an export otherwise.
 exports._dynamo_marked_constant = True  # type: ignore[attr-defined]
+reads_product._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -33,11 +33,10 @@ from fusedops.product.hidden_gradient import HiddenGradient
 from fusedops.product.remade import W2, between_products, linear_of_remade
 from fusedops.product.traced_operands import operands_by_name
 from fusedops.run.first_derivative import refuse_second
-from fusedops.run.saved_tensors import needed
 from fusedops.torch_ops.lowering import enter, lower
 from fusedops.torch_ops.operators import drawn_for
 
-__all__ = ["linear_in_graph", "reads_x"]
+__all__ = ["linear_in_graph"]
 
 _NAME = "MLP"
 _RECORDS = torch._C.DispatchKey.AutogradFunctionality
@@ -57,14 +56,6 @@ _namespace.define(
 for _key in ("AutocastCPU", "AutocastCUDA"):
     for _name in ("linear_of_remade", "hidden_gradient"):
         _namespace.impl(_name, library.fallthrough_kernel, _key)
-
-
-def reads_x(op: str, wanted: tuple[str, ...]) -> bool:
-    """Whether the gradients of these names read the x of a `Map`, given as text."""
-    return bool(wanted) and needed(read(op), wanted).x
-
-
-reads_x._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def linear_in_graph(
