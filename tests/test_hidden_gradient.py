@@ -245,6 +245,8 @@ class TestOnAGpu:
         op, factors, operands = case(
             "dropout", torch.float16, "cuda", shape=(4999,), h=2056, n=520, k=64
         )
+        for one in (*factors[:2], operands["b1"]):  # so that x @ w1.T + b1 is exact in any order
+            one.data = (one.data * 64).round() / 64
         dy = randn(4999, 520, dtype=torch.float16, device="cuda", seed=9)
         runs = []
         for tiling in TILINGS:

@@ -107,7 +107,7 @@ def test_the_hidden_tensor_is_not_kept(device):
         wide.append([shape for shape in kept.values() if math.prod(shape) == 2 * 3 * 40])
     assert [*map(len, wide)] == [1, 2]
     told = BLOCK.explain(x, w1, w2, b1=b1, b2=b2, p=P, r=r)
-    assert [one.name for one in told.kept] == ["x", "w1", "z", "b1", "w2"]
+    assert [one.name for one in told.kept] == ["x", "w1", "z", "w2"]
     assert told.remade
     assert "made again from z in the backward pass" in str(told)
 
@@ -134,10 +134,8 @@ def test_one_kernel_between_the_products(device):
     leaves, _ = case(torch.float32, device)
     with count_launches() as launches:
         run(PLAIN, leaves)
-    assert (
-        launches[PLAIN.epilogues[0]] == 3
-    )  # forward, again in the backward pass, and its gradient
-    assert launches[PLAIN.epilogues[1]] == 0  # the bias is torch's
+    # Forward, again in the backward pass, and its gradient; the other bias is torch's.
+    assert sum(launches.values()) == 3
 
 
 def test_in_a_checkpoint(device):

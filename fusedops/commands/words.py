@@ -179,7 +179,8 @@ def product(
     check_given(op.epilogue, operands)
     x, w = factors[first], op.turned(given)
     assert x is not None
-    return bind_store(op.epilogue, x, w, {**operands, **options}), {"x": x, "w": w}, options
+    epilogue = op.that_adds(x, given, operands).epilogue
+    return bind_store(epilogue, x, w, {**operands, **options}), {"x": x, "w": w}, options
 
 
 def check_given(op: RowOp, operands: Mapping[str, Any]) -> None:

@@ -48,6 +48,7 @@ class ProductTiling:
         rows, cols: The size of a tile.
         stages: The stages of the ring.
         group: Pairs of tiles of a column that clusters work on before the next column.
+        in_turns: Whether warpgroups multiply in turns.
         mn_major: Whether w has shape (K, N), as in x @ w, in place of (N, K), as in x @ w.T.
     """
 
@@ -57,6 +58,7 @@ class ProductTiling:
     cols: int
     stages: int
     group: int = 8
+    in_turns: bool = False
     mn_major: bool = False
 
     @property
@@ -79,6 +81,8 @@ class ProductTiling:
     def shared_bytes(self) -> int:
         """Bytes of dynamic shared memory, `Ring::kShared` in pipeline.cuh."""
         stage = (self.rows + self.cols) * STAGE_COLUMNS * 2
+        if not self.in_turns:
+            stage += self.cols * 2  # a bias
         return 1024 + self.stages * stage + (8 * 8192 + 128) + 2 * self.stages * 8
 
     @property
@@ -99,7 +103,7 @@ class ProductTiling:
 #: By name: those of gemm/kernel.cuh.
 TILINGS = {
     "Together": ProductTiling("Together", "half", 128, 256, 3),
-    "InTurns": ProductTiling("InTurns", "half", 128, 128, 5),
+    "InTurns": ProductTiling("InTurns", "half", 128, 128, 5, in_turns=True),
 }
 
 

@@ -19,6 +19,7 @@ from fusedops.generate.product import BATCH_DIMS, Factor
 
 __all__ = [
     "HALVES",
+    "as_factor",
     "check_factors",
     "factor_dtype",
     "matrices_of",
@@ -84,6 +85,14 @@ def factor_dtype(factor: Tensor) -> torch.dtype:
     if factor.dtype is not torch.float64 and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
     return factor.dtype
+
+
+def as_factor(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """A tensor in the dtype of the product, to which autocast casts it."""
+    if tensor.dtype is dtype:
+        return tensor
+    # einsum is one of the functions that autocast acts on: so a parameter is cast once within it.
+    return torch.einsum("...->...", tensor).to(dtype)
 
 
 def wants_gradient(values: Iterable[Any]) -> bool:

@@ -17,6 +17,7 @@ from fusedops import _runtime
 from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound
 from fusedops.bind.generator import draw, draw_in_memory
+from fusedops.functors import AddedBias
 from fusedops.generate.product import THREADS
 from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
@@ -24,6 +25,7 @@ from fusedops.map import Map
 from fusedops.product.choice import Choice, choose, filled_percent, wave_percent
 from fusedops.product.factors import (
     HALVES,
+    as_factor,
     factor_dtype,
     product_sizes,
     torch_copies,
@@ -43,6 +45,7 @@ from fusedops.schedule.lookup import remembered
 __all__ = [
     "OneKernel",
     "able",
+    "as_if_cast",
     "as_multiplied",
     "bind_store",
     "chosen",
@@ -221,6 +224,7 @@ def explained(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any])
         return Choice(None, "one kernel for both leaves out no operand")
     dtype = factor_dtype(x)
     x, w = (t if t.dtype is dtype else torch.empty_like(t, dtype=dtype) for t in (x, w))
+    arguments = as_if_cast(epilogue, arguments, dtype)
     if describe(bind_store(epilogue, x, w, arguments), x, w, choice.tiling) is None:
         return Choice(
             None,
@@ -231,13 +235,20 @@ def explained(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any])
     return choice
 
 
+def as_if_cast(
+    epilogue: Map, arguments: Mapping[str, Any], dtype: torch.dtype
+) -> Mapping[str, Any]:
+    """The arguments with what the product adds in its dtype, without contents if it has another."""
+    first = epilogue.load[0] if epilogue.load else None
+    if not isinstance(first, AddedBias) or arguments[first.bias].dtype is dtype:
+        return arguments
+    return {**arguments, first.bias: torch.empty_like(arguments[first.bias], dtype=dtype)}
+
+
 def as_multiplied(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     """The factors in the dtype of the product, to which autocast casts them."""
     dtype = factor_dtype(x)
-    if x.dtype is dtype and w.dtype is dtype:
-        return x, w
-    # einsum is one of the functions that autocast acts on: so a parameter is cast once within it.
-    return x.to(dtype), w if w.dtype is dtype else torch.einsum("...nk->...nk", w).to(dtype)
+    return x.to(dtype), as_factor(w, dtype)
 
 
 def bind_store(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Bound:
@@ -275,6 +286,12 @@ class OneKernel:
 
     def __call__(self, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Any:
         """Run a call with checked factors."""
+        if self._op.knows_added:
+            operand = self._op.epilogue.operands[0].name
+            added = arguments[operand]
+            # Its gradient has its own dtype: where there is one, the call comes here once more.
+            if added.dtype is not x.dtype and not wants_gradient((x, w, *arguments.values())):
+                arguments = {**arguments, operand: as_factor(added, x.dtype)}
         return self._call(x, w=w, **arguments)
 
     def _slow(

@@ -46,6 +46,9 @@ class FusibleProduct(SingleProduct):
 
     def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
         """Run a call whose factors have been checked."""
+        adds = self.that_adds(first, second, arguments)
+        if adds is not self:
+            return adds.run(first, second, arguments)
         if not self._able:
             return super().run(first, second, arguments)
         if torch.compiler.is_compiling():
@@ -69,7 +72,10 @@ class FusibleProduct(SingleProduct):
     def run_keeping(
         self, first: Tensor, second: Tensor, arguments: dict[str, Any]
     ) -> tuple[Tensor, Any]:
-        """The product, which a gradient of the STORE reads, and what `run` returns."""
+        """The product, which a gradient of the STORE reads, and what `run` returns.
+
+        The op is one that runs calls (`that_adds`).
+        """
         if not self._able:
             return super().run_keeping(first, second, arguments)
         found, w = None, self.turned(second)
@@ -88,11 +94,13 @@ class FusibleProduct(SingleProduct):
             name = "z"
             while name in (*self.outputs, *self.slots):
                 name += "_"
-            self._keeping = type(self)([Save(name), *self.store])
+            first = int(self.knows_added)
+            chain = [*self.store[:first], Save(name), *self.store[first:]]
+            self._keeping = type(self)(chain)
         return self._keeping
 
     def vehicle(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
-        """Whether one kernel runs a call, or two do, and why."""
+        """Whether one kernel runs a call of an op that runs calls, or two do, and why."""
         if self._fused is not None and not self._fused.able:
             return Choice(None, "one kernel for both could not be had, as a warning said")
         return explained(self.epilogue, first, self.turned(second), arguments)

@@ -4,15 +4,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor
 from torch.nn import functional
 
 from fusedops.declare.interactive import CallSignature
-from fusedops.functors import Functor
+from fusedops.functors import AddedBias, Functor
 from fusedops.product.declaration import TAKEN
+from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import check_factors, wrong_shape, wrong_weight
 from fusedops.product.fusible import FusibleProduct
 from fusedops.product.traced import made_by
@@ -66,7 +67,12 @@ class Linear(FusibleProduct):
     def __init__(self, store: Iterable[Functor] = ()) -> None:
         super().__init__(store)
         chain = self.store
-        self._bias = chain[0].adds if len(chain) == 1 else None
+        #: The operand that the product adds where it can.
+        self._bias = _leading_bias(chain)
+        self._that_adds: Linear | None = None
+        if self._bias is not None and not self.knows_added:
+            # Here, not in a call, which compiled code may make.
+            self._that_adds = Linear([AddedBias(self._bias), *chain[1:]])
 
     def check(self, first: Any, second: Any) -> None:
         """Raise TypeError or ValueError for factors that do not fit."""
@@ -82,16 +88,46 @@ class Linear(FusibleProduct):
         return (*first.shape[:-1], second.shape[0])
 
     def product(self, first: Tensor, second: Tensor, operand: Tensor | None = None) -> Tensor:
-        """The product, by torch; plus an operand that is `absorbed`, in the same call."""
-        return functional.linear(first, second, operand)
+        """The product, by torch; plus an operand that is `added`, in the same call."""
+        if operand is None:
+            return functional.linear(first, second)
+        if first.dim() == 2 or first.is_contiguous():
+            return functional.linear(first, second, operand)
+        # Of other tensors torch rounds the product, and adds the bias then.
+        rows = first.reshape(-1, first.shape[-1])
+        return functional.linear(rows, second, operand).view(self.shape(first, second))
 
-    def absorbed(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> str | None:
-        """The bias of shape (N,) that torch's product adds, if that is all that the STORE does."""
-        bias = arguments.get(self._bias) if self._bias is not None else None
+    def added(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> str | None:
+        """The bias of shape (N,) that the product adds, with which the STORE begins."""
+        if self._bias is None or self.knows_added:
+            return self._bias
+        bias = arguments.get(self._bias)
         if not isinstance(bias, Tensor) or bias.dim() != 1 or bias.shape[0] != second.shape[0]:
             return None
         same = bias.dtype is second.dtype and bias.device == second.device
         return self._bias if same else None
+
+    def that_adds(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Linear:
+        """The layer that runs a call: this one, or that whose STORE knows what is `added`."""
+        if self._that_adds is None or self.added(first, second, arguments) is None:
+            return self
+        return self if self.alone(first, second, arguments) else self._that_adds
+
+    def called(self, epilogue: Epilogue) -> None:
+        """Have the name of the op that an epilogue is of in errors and profilers."""
+        self.epilogue = epilogue
+        if self._that_adds is not None:
+            self._that_adds.called(epilogue.of((), self._that_adds.store))
+
+
+def _leading_bias(chain: Sequence[Functor]) -> str | None:
+    """The operand that the first functor adds, or knows to be added, if no other one reads it."""
+    if not chain:
+        return None
+    first, *others = chain
+    bias = first.bias if isinstance(first, AddedBias) else first.adds
+    twice = any(operand.name == bias for one in others for operand in one.operands())
+    return None if twice else bias
 
 
 made_by(Linear, many=False)

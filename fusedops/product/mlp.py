@@ -96,10 +96,10 @@ class MLP(ProductOp):
                 f"{self.name}: hidden cannot return outputs, got {list(first.outputs[1:])}: it may "
                 "be run again in the backward pass; call two Linear, the first of which does"
             )
-        self._gradients: dict[frozenset[str], HiddenGradient] = {}
+        self._gradients: dict[tuple[str, frozenset[str]], HiddenGradient] = {}
         self._first, self._second = Linear(self.hidden), Linear(self.store)
         for layer, epilogue in zip((self._first, self._second), self.epilogues, strict=True):
-            layer.epilogue = epilogue  # which names this op in errors
+            layer.called(epilogue)
 
     def __call__(
         self,
@@ -121,14 +121,15 @@ class MLP(ProductOp):
         first, second = self._shared(arguments)
         if not self._remakes(x, w1, w2, first):
             return self._second.run(self._first.run(x, w1, first), w2, second)
-        epilogue = self.epilogues[0]
+        layer = self._first.that_adds(x, w1, first)
+        epilogue = layer.epilogue
         compiles = torch.compiler.is_compiling()
         if drops(epilogue, first):
             draws = draw_for if compiles else _drawn
             first["generator"] = draws(epilogue, x, first, first.get("generator"))
         factors = as_multiplied(x, w1)
         with torch.no_grad():
-            z, h = self._first.run_keeping(*factors, first)
+            z, h = layer.run_keeping(*factors, first)
         made_of = {"x": z}
         others: dict[str, Any] = {}
         for key, one in first.items():
@@ -137,9 +138,11 @@ class MLP(ProductOp):
             numbers = [others[key] for key in epilogue.slots if key in others]
             product = functools.partial(linear_in_graph, epilogue, factors, made_of, numbers)
         else:
-            between = functools.partial(between_products, epilogue, self._hidden_gradient, others)
+            gradient = functools.partial(self._hidden_gradient, epilogue)
+            between = functools.partial(between_products, epilogue, gradient, others)
             product = functools.partial(linear_of_remade, self.name, between, factors, made_of)
-        return self._second.run_apart(h, w2, second, product)
+        then = self._second.that_adds(h, w2, second)
+        return then.run_apart(h, w2, second, product)
 
     def unfused(
         self,
@@ -156,8 +159,7 @@ class MLP(ProductOp):
         x, w1, w2 = self.given((x, w1, w2), arguments)
         self.check(x, w1, w2)
         first, second = self._shared(arguments)
-        h = self.run_store(self.epilogues[0], self._first.product(x, w1), first, "unfused")
-        return self.run_store(self.epilogues[1], self._second.product(h, w2), second, "unfused")
+        return self._second.run_unfused(self._first.run_unfused(x, w1, first), w2, second)
 
     def explain(
         self,
@@ -190,7 +192,8 @@ class MLP(ProductOp):
             dy = h.new_empty(*h.shape[:-1], w2.shape[0])
             wanted = frozenset(key for key, one in first.items() if wants_gradient((one,)))
             w2 = w2 if w2.dtype is h.dtype else torch.empty_like(w2, dtype=h.dtype)
-            backward = explained(self.epilogues[0], wanted, dy, w2, h.detach(), first)
+            epilogue = self._first.that_adds(x, w1, first).epilogue
+            backward = explained(epilogue, wanted, dy, w2, h.detach(), first)
         return explain_pair(self, *reports, backward)
 
     def check(self, x: Any, w1: Any, w2: Any) -> None:
@@ -230,12 +233,13 @@ class MLP(ProductOp):
             rest["generator"] = _later(generator, first.dropouts)
         return own, rest
 
-    def _hidden_gradient(self, wanted: frozenset[str]) -> HiddenGradient:
-        """The gradients of z and of these operands of `hidden`, made once."""
-        found = self._gradients.get(wanted)
+    def _hidden_gradient(self, epilogue: Epilogue, wanted: frozenset[str]) -> HiddenGradient:
+        """The gradients of z and of these operands of `hidden`, as a call runs it, made once."""
+        key = epilogue.text, wanted
+        found = self._gradients.get(key)
         if found is None:
-            made = HiddenGradient(self.epilogues[0], wanted)
-            found = self._gradients.setdefault(wanted, made)  # another thread's, if it was first
+            made = HiddenGradient(epilogue, wanted)
+            found = self._gradients.setdefault(key, made)  # another thread's, if it was first
         return found
 
     def _learns(self, x: Tensor, w1: Tensor, first: Mapping[str, Any]) -> bool:

@@ -16,11 +16,12 @@ from fusedops import _runtime
 from fusedops.bind.bind import Bound
 from fusedops.bind.geometry import Geometry, Placed
 from fusedops.errors import CompilerNotFound, MissingVariantError, UnknownArchError
+from fusedops.functors import AddedBias
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member
 from fusedops.generate.product import Factor, ProductTiling, write_factors
 from fusedops.generate.variant import Variant
-from fusedops.generate.views import Number, Part, View
+from fusedops.generate.views import STORAGE, Number, Part, View
 from fusedops.product.factors import matrices_of, matrix_of
 from fusedops.run.kernel_members import declared
 from fusedops.run.outline import outline_of
@@ -186,11 +187,22 @@ def describe(
     places = placing.places
     columns = placing.geometry.columns
     operands, views = placed_views(bound, inputs, outputs, places, WIDTH, columns)
+    if not _begins(bound, operands, x.dtype):
+        return None
     maps = iter(places[len(inputs) + len(outputs) :])
     write, members = placing.argument(maps, operands, views, slots)
     members.append(Member(write.output("y"), "y"))
     entry = "batched_product" if factors[0].batch else "product"
     return placing.variant(entry, write, members, factors, tiling, x.dtype), write
+
+
+def _begins(bound: Bound, operands: Mapping[str, View | Number], dtype: torch.dtype) -> bool:
+    """Whether sums can begin with what the product adds, by words of 16 bytes."""
+    first = bound.op.load[0] if bound.op.load else None
+    if not isinstance(first, AddedBias):
+        return True
+    bias = operands[first.bias]
+    return isinstance(bias, View) and (bias.storage, bias.width) == (STORAGE[dtype], WIDTH)
 
 
 def kernel_of(variant: Variant, declaration: str) -> _runtime.Kernel | None:

@@ -16,7 +16,7 @@ from fusedops.declare.text import read
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.product.factors import factor_dtype
-from fusedops.product.fused import able, bind_store, chosen, reads_product
+from fusedops.product.fused import able, as_if_cast, bind_store, chosen, reads_product
 from fusedops.product.hidden_gradient import gradient_variants, may_fuse
 from fusedops.product.product_kernel import describe
 
@@ -44,7 +44,7 @@ def record(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) ->
     if reads_product(epilogue, x, w, arguments) or _is_odd(epilogue, (x, w), arguments):
         return  # the layer that is run saves it; or
     try:
-        bound = bind_store(epilogue, x, w, arguments)
+        bound = bind_store(epilogue, x, w, as_if_cast(epilogue, arguments, factor_dtype(x)))
     except (TypeError, ValueError):
         return  # which the call itself says in its own words
     _note(epilogue, bound, _cast(x, w), frozenset())

@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
         def shape(self, first: Tensor, second: Tensor) -> tuple[int, ...]: ...
         def alone(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> bool: ...
-        def absorbed(
+        def added(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> str | None: ...
+        def that_adds(
             self, first: Tensor, second: Tensor, arguments: dict[str, Any]
-        ) -> str | None: ...
+        ) -> OfOneProduct: ...
         def vehicle(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice: ...
         def run_store(
             self, epilogue: Epilogue, z: Tensor, arguments: Mapping[str, Any], way: str
@@ -104,22 +105,22 @@ def explain_product(
     factors = (first, second)
     learns = torch.is_grad_enabled() and any(one.requires_grad for one in factors)
     z.requires_grad_(learns)
-    operand = None
+    declared, op = op, op.that_adds(first, second, arguments)
+    operand = op.added(first, second, arguments)
     told: Explanation | None = None
     if op.alone(first, second, arguments):
         op.epilogue.bind(z, arguments)
-        operand = op.absorbed(first, second, arguments)
     else:
         told = op.run_store(op.epilogue, z, arguments, "explain")
     moved = sum(one.numel() * one.element_size() for one in factors) + size
+    added = "" if operand is None else f", which adds {operand!r}"
     kept = [_given(key, one) for key, one in zip(op.inputs, factors, strict=True) if learns]
     notes = []
     if told is None:
-        added = "" if operand is None else f", which adds {operand!r}"
         why = "the STORE is empty" if operand is None else "that is all of the STORE"
         vehicle = f"torch's product alone{added}: {why}, and no byte is moved for it"
     else:
-        told = dataclasses.replace(told, op=op.epilogue.plain)
+        told = dataclasses.replace(told, op=declared.epilogue.plain)
         moved += told.bytes
         tiling, why = op.vehicle(first, second, arguments)
         if tiling is not None:
@@ -131,13 +132,14 @@ def explain_product(
             )
         else:
             vehicle = (
-                f"torch's product, then one kernel for the STORE, which moves {told.bytes} bytes, "
-                f"{size} of them z again: {why}"
+                f"torch's product{added}, then one kernel for the STORE, which moves {told.bytes} "
+                f"bytes, {size} of them z again: {why}"
             )
         if dtype.itemsize < 4:
             notes.append(
-                f"the product is accumulated in float32 and rounded to {_short(dtype)} before the "
-                "STORE gets it (docs/gemm.md has the bound)"
+                f"the product{' and ' + repr(operand) if operand else ''} is accumulated in "
+                f"float32 and rounded to {_short(dtype)} before the STORE gets it (docs/gemm.md "
+                "has the bound)"
             )
         kept += [_renamed(one, flops) for one in told.kept]
     backward = None
@@ -150,7 +152,7 @@ def explain_product(
         backward = _of_z(told.backward)
     sizes = f"{tuple(first.shape)} and {tuple(second.shape)} -> z {tuple(shape)}"
     return ProductExplanation(
-        op=cast("ProductOp", op),
+        op=cast("ProductOp", declared),
         product=f"z = {op.formula}: {sizes} in {_short(dtype)}, {flops} flops",
         vehicle=vehicle,
         kept=tuple(kept),

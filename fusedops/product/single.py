@@ -5,17 +5,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from fusedops.functors import Functor
+from fusedops.functors import AddedBias, Functor
 from fusedops.product.choice import Choice
 from fusedops.product.declaration import ProductOp
 from fusedops.product.epilogue import Epilogue
-from fusedops.product.factors import factor_dtype
+from fusedops.product.factors import as_factor, factor_dtype
 from fusedops.product.report import ProductExplanation, explain_product
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["SingleProduct"]
 
@@ -26,6 +29,7 @@ class SingleProduct(ProductOp):
     Attributes:
         store: The functors after the product, in order.
         epilogue: The `Map` that runs them.
+        knows_added: Whether the first functor says that the product adds its operand.
     """
 
     #: The product as it is written, in the names of the inputs.
@@ -35,6 +39,7 @@ class SingleProduct(ProductOp):
         super().__init__({"store": store})
         self.store = self.chains["store"]
         self.epilogue: Epilogue = self.epilogues[0]
+        self.knows_added = bool(self.store) and isinstance(self.store[0], AddedBias)
 
     def __call__(
         self,
@@ -64,7 +69,7 @@ class SingleProduct(ProductOp):
         """
         first, second = self.given((first, second), arguments)
         self.check(first, second)
-        return self.run_store(self.epilogue, self.product(first, second), arguments, "unfused")
+        return self.run_unfused(first, second, arguments)
 
     def explain(
         self, first: Tensor | None = None, second: Tensor | None = None, /, **arguments: Any
@@ -91,12 +96,16 @@ class SingleProduct(ProductOp):
         raise NotImplementedError
 
     def product(self, first: Tensor, second: Tensor, operand: Tensor | None = None) -> Tensor:
-        """The product, by torch; plus an operand that is `absorbed`, in the same call."""
+        """The product, by torch; plus an operand that is `added`, in the same call."""
         raise NotImplementedError
 
-    def absorbed(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> str | None:
-        """The operand that torch's product adds by itself, which is all that the STORE does."""
+    def added(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> str | None:
+        """The operand that the product adds by itself, with which the STORE begins."""
         return None
+
+    def that_adds(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Self:
+        """The op that runs a call: this one, or that whose STORE knows what is `added`."""
+        return self
 
     @staticmethod
     def turned(second: Tensor) -> Tensor:
@@ -107,13 +116,25 @@ class SingleProduct(ProductOp):
         """Run a call whose factors have been checked."""
         return self.run_apart(first, second, arguments, self.product)
 
+    def run_unfused(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
+        """Run a call whose factors have been checked as torch operations."""
+        op = self.that_adds(first, second, arguments)
+        operand = op.added(first, second, arguments)
+        if operand is None or op.alone(first, second, arguments):
+            z = op.product(first, second)
+        else:
+            z = op.product(first, second, arguments[operand])  # which has its gradient
+            arguments = {**arguments, operand: arguments[operand].detach()}
+        return op.run_store(op.epilogue, z, arguments, "unfused")
+
     def run_apart(
         self, first: Tensor, second: Tensor, arguments: dict[str, Any], product: Any
     ) -> Any:
         """Run such a call by a kernel after the product, with `product` as that of this class."""
         if not self.alone(first, second, arguments):
-            return self.run_store(self.epilogue, product(first, second), arguments)
-        operand = self.absorbed(first, second, arguments)
+            z = self._multiplied(first, second, arguments, product)
+            return self.run_store(self.epilogue, z, arguments)
+        operand = self.added(first, second, arguments)
         given = () if operand is None else (arguments[operand],)
         z = product(first, second, *given)
         if len(arguments) > len(given) and not torch.compiler.is_compiling():
@@ -124,7 +145,7 @@ class SingleProduct(ProductOp):
         self, first: Tensor, second: Tensor, arguments: dict[str, Any]
     ) -> tuple[Tensor, Any]:
         """The product, and what `run` returns."""
-        z = self.product(first, second)
+        z = self._multiplied(first, second, arguments, self.product)
         return z, self.run_store(self.epilogue, z, arguments)
 
     def vehicle(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
@@ -133,10 +154,20 @@ class SingleProduct(ProductOp):
 
     def alone(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> bool:
         """Whether a call needs no kernel after torch's product."""
-        if self.store and self.absorbed(first, second, arguments) is None:
+        if len(self.store) > 1 or (self.store and self.added(first, second, arguments) is None):
             return False
         dtype = arguments.get("dtype")
         return arguments.get("out") is None and dtype in (None, factor_dtype(first))
+
+    def _multiplied(
+        self, first: Tensor, second: Tensor, arguments: dict[str, Any], product: Any
+    ) -> Tensor:
+        """What the STORE gets; the gradient of what the product adds is that of the STORE."""
+        operand = self.added(first, second, arguments)
+        if operand is None:
+            return product(first, second)  # type: ignore[no-any-return]
+        added = as_factor(arguments[operand].detach(), factor_dtype(first))
+        return product(first, second, added)  # type: ignore[no-any-return]
 
     def _check_unread(self, z: Tensor, arguments: dict[str, Any]) -> None:
         """Check the arguments of a call that runs no kernel, which would have."""

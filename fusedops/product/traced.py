@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         def turned(second: Tensor) -> Tensor: ...
         def alone(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> bool: ...
         def that_keeps(self) -> Layer: ...
+        def that_adds(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Layer: ...
 
 
 __all__ = ["call_in_graph", "call_operator", "made_by", "remember"]
@@ -100,7 +101,8 @@ def call_in_graph(layer: Layer, x: Tensor, w: Tensor, arguments: Mapping[str, An
     Where the next compiler traces it, they are a tracer's, and the call is an operator or two.
     """
     if type(x) not in _PLAIN or torch._C._len_torch_dispatch_stack():
-        outputs = call_operator(layer, x, w, arguments, of_tracer=True)
+        adds = layer.that_adds(x, w, dict(arguments))
+        outputs = call_operator(adds, x, w, arguments, of_tracer=True)
         if outputs is not None:
             return outputs
     return layer(x, w, **arguments)
@@ -119,7 +121,7 @@ def call_operator(
     Dynamo traces this, so it is plain, and looks at no sizes but those of a parameter.
 
     Args:
-        layer: The layer.
+        layer: The layer, one that runs calls (`SingleProduct.that_adds`).
         x: The left factor.
         w: The right one.
         arguments: Operands and options.

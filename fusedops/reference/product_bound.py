@@ -24,17 +24,25 @@ Product: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 _HALVES = (torch.float16, torch.bfloat16)
 
 
-def expected_product(product: Product, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+def expected_product(
+    product: Product, first: Tensor, second: Tensor, added: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """The product in double, and how far torch's product in the factors' dtype may be off.
 
-    Half an ulp of the dtype for its rounding, and what summing the terms costs (`_summing`).
+    Half an ulp of the dtype for its rounding, and what summing the terms costs (`_summing`). Where
+    torch's product adds a bias, it is one more term of what is summed and rounded, and yet not part
+    of the product that is returned.
     """
     value = product(first.double(), second.double())
     size = product(first.double().abs(), second.double().abs())
     squares = product(first.double().square(), second.double().square())
-    count = first.shape[-1]
-    off = _summing(first.dtype, first.device, count, value, size, squares)
-    return value, off + ulp(value, first.dtype) / 2
+    count, summed = first.shape[-1], value
+    if added is not None:
+        bias = added.double()
+        count, summed = count + 1, value + bias
+        size, squares = size + bias.abs(), squares + bias.square()
+    off = _summing(first.dtype, first.device, count, summed, size, squares)
+    return value, off + ulp(summed, first.dtype) / 2
 
 
 def gradients_of_factors(

@@ -183,7 +183,11 @@ def expected_of(
     A generator among the options takes the place of that which the case's seed makes.
     """
     first, second = case.factors
-    value, spread = expected_product(op.product, first, second)
+    operand = op.added(first, second, dict(case.operands))
+    added = None if operand is None else case.operands[operand].detach()
+    value, spread = expected_product(op.product, first, second, added)
+    if added is not None and op.knows_added:
+        value = value + added.double()
     generator = torch.Generator(first.device).manual_seed(case.seed)
     where = first.device.type, first.device.index or 0
     drawn = draw(*where, generator, op.dropouts) if op.dropouts else None

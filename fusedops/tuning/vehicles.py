@@ -48,9 +48,10 @@ class ProductProblem:
         device: torch.device,
         options: Mapping[str, Any],
     ) -> None:
-        self.op, self._options = op, options
         x, w = factors["x"], factors["w"]
         arguments = {**bound.operands, **options}
+        op = op.that_adds(x, op.turned(w), arguments)
+        self.op, self._options = op, options
         self._target = Target.of(device)
         found = features_of(op.epilogue, x, w, arguments, self._target)
         if isinstance(found, Choice) or not able(op.epilogue):

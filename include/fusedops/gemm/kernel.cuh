@@ -11,6 +11,7 @@
 // but where it is a wide multiplication of integers, as dropout needs them (docs/gemm.md).
 #pragma once
 
+#include <fusedops/gemm/bias.cuh>
 #include <fusedops/gemm/handover.cuh>
 #include <fusedops/gemm/masked_tiles.cuh>
 #include <fusedops/gemm/producer.cuh>
@@ -29,10 +30,11 @@ using Together = Tiling<T, 128, 256, 3, false, kPacks, kMajor>;
 template <class T, int kPacks = 4, Major kMajor = Major::kK>
 using InTurns = Tiling<T, 128, 128, 5, true, kPacks, kMajor>;
 
-/// The role of a warp that multiplies; mine: its warpgroup, 0 or 1. A tile that is `masked` has zeros.
-template <class Tiling, class Order, class Masked>
+/// The role of a warp that multiplies. added: the bias, or none; mine: its warpgroup, 0 or 1. A tile that
+/// is `masked` has zeros.
+template <class Tiling, class Order, class Bias, class Masked>
 __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, const Order& order,
-                                         int k, const Masked& masked, int mine) {
+                                         int k, const Bias& added, const Masked& masked, int mine) {
   constexpr bool kInTurns = Tiling::kInTurns;
   const int tiles = order.count(), clusters = gridDim.x / 2, all_steps = stages_of(k);
   auto steps_of = [&](int tile) {
@@ -52,7 +54,13 @@ __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, cons
   }
   for (; t < tiles; t += (kInTurns ? 2 : 1) * clusters) {
     typename Tiling::Sums sums;
-    if constexpr (kInTurns) turn.wait();
+    if constexpr (kInTurns) {
+      if constexpr (Bias::kAny) Bias::template begin<Tiling>(sums, added.at(order.at(t).col));
+      turn.wait();
+    } else if constexpr (Bias::kAny) {
+      ring.full[at.stage].wait(at.parity);
+      Bias::template begin<Tiling>(sums, detail::shared_address(ring.bias(at.stage)));
+    }
     int before = 0;
     const int steps = steps_of(t);
     if constexpr (!Masked::kNever) {
@@ -63,7 +71,7 @@ __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, cons
     }
     for (int step = 0; step < steps; ++step) {
       ring.full[at.stage].wait(at.parity);
-      Tiling::multiply(sums, ring, at.stage, below, step > 0);
+      Tiling::multiply(sums, ring, at.stage, below, Bias::kAny || step > 0);
       if constexpr (kInTurns) {
         wgmma_wait<1>();
         if (step > 0) ring.release(before);
@@ -186,14 +194,16 @@ __device__ __forceinline__ void share_roles(const TensorMap& x, const TensorMap&
   if (threadIdx.x == 0) Handover<Tiling::kTileN>::make(ring.scratch());
   ring.begin();
   const auto order = make_order();
+  const auto added = bias_of(epilogue);
+  static_assert(!decltype(added)::kAny || Masked::kNever, "masked tiles have no stages");
   // To ask which tiles are masked takes a few more where the copies are issued.
   constexpr int kToProduce = Masked::kNever ? 24 : 32;
   if (warp < 4) {
     set_registers<Tiling, kToProduce>();
-    if (warp == 0) produce<Tiling>(ring, order, x, w, depth, masked);
+    if (warp == 0) produce<Tiling>(ring, order, x, w, depth, added, masked);
   } else if (warp < 12) {
     set_registers<Tiling, 168>();
-    multiply<Tiling>(ring, order, depth, masked, warp / 4 - 1);
+    multiply<Tiling>(ring, order, depth, added, masked, warp / 4 - 1);
   } else {
     set_registers<Tiling, 176 - kToProduce>();
     run_epilogue<Tiling>(ring, order, epilogue, rows, masked, warp - 12);

@@ -122,13 +122,14 @@ struct StageIndex {
 };
 
 /// The ring in shared memory. kReaders: the warps of a block that read a stage; kScratch: bytes beside
-/// the stages.
-template <int kTileM, int kTileN, int kStages, int kReaders, int kScratch_, Major kMajor>
+/// the stages; kBytesBias: of a tile's bias, which a stage that the tile begins with brings, or 0.
+template <int kTileM, int kTileN, int kStages, int kReaders, int kScratch_, int kBytesBias,
+          Major kMajor>
 struct Ring {
   static constexpr int kBytesX = kTileM * kStageK * 2, kBytesW = kTileN * kStageK * 2;
   static constexpr int kBytes = kBytesX + kBytesW;
   static constexpr int kBarriers = 2 * kStages * 8, kScratch = kScratch_;
-  static constexpr int kShared = 1024 + kStages * kBytes + kScratch + kBarriers;
+  static constexpr int kShared = 1024 + kStages * (kBytes + kBytesBias) + kScratch + kBarriers;
 
   char* stages;
   StageBarrier* full;
@@ -137,7 +138,7 @@ struct Ring {
   __device__ __forceinline__ explicit Ring(char* memory) {
     const uint32_t begins = detail::shared_address(memory);
     stages = memory + (1024 - begins % 1024) % 1024;  // where the swizzle's pattern begins
-    full = reinterpret_cast<StageBarrier*>(stages + kStages * kBytes + kScratch);
+    full = reinterpret_cast<StageBarrier*>(bias(kStages));
     empty = full + kStages;
   }
   /// By all threads of both blocks: neither uses a barrier before the other has made it.
@@ -159,15 +160,22 @@ struct Ring {
     cluster_arrive_released();
     cluster_wait();
   }
-  /// By the one thread that produces. x_of, w_of: where the factors lie of which these are rows.
-  template <class Product>
+  /// By the one thread that produces. x_of, w_of: where the factors lie of which these are rows; added: the
+  /// bias, or none.
+  template <class Product, class Bias>
   __device__ __forceinline__ void fill(StageIndex<kStages> at, const TensorMap& x,
                                        const TensorMap& w, int k, int row, int col,
-                                       const Product& x_of, const Product& w_of) {
+                                       const Product& x_of, const Product& w_of,
+                                       const Bias& added) {
     const int rank = rank_in_cluster();
     StageBarrier& barrier = full[at.stage];
     empty[at.stage].wait_alone(at.parity ^ 1);
-    barrier.expect(kBytes);
+    if constexpr (Bias::kAny && kBytesBias > 0) {
+      barrier.expect(k == 0 ? kBytes + kBytesBias : kBytes);
+      if (k == 0) detail::fetch_words(bias(at.stage), added.at(col), kBytesBias, barrier);
+    } else {
+      barrier.expect(kBytes);
+    }
     char* to = stages + at.stage * kBytes;
     copy_box(x, barrier, to, k, row, x_of);
     char* half = to + kBytesX + rank * (kBytesW / 2);
@@ -184,6 +192,9 @@ struct Ring {
   __device__ __forceinline__ void release(int stage) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     if (lane < 2) empty[stage].arrive_in_block(lane);
+  }
+  __device__ __forceinline__ char* bias(int stage) const {
+    return scratch() + kScratch + stage * kBytesBias;
   }
   /// Memory beside the stages, aligned to 1024 bytes, for exchanges among lanes and warps.
   __device__ __forceinline__ char* scratch() const { return stages + kStages * kBytes; }

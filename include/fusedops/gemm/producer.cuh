@@ -12,10 +12,11 @@ namespace fusedops {
 
 namespace gemm {
 
-template <class Tiling, class Order, class Masked>
+/// added: the bias, or none.
+template <class Tiling, class Order, class Bias, class Masked>
 __device__ __forceinline__ void produce(typename Tiling::Ring& ring, const Order& order,
                                         const TensorMap& x, const TensorMap& w, int k,
-                                        const Masked& masked) {
+                                        const Bias& added, const Masked& masked) {
   asm volatile(""
                : "+r"(k));  // or what the others compute of it is kept for this warp, and spilled
   const int tiles = order.count(), clusters = gridDim.x / 2;
@@ -25,7 +26,8 @@ __device__ __forceinline__ void produce(typename Tiling::Ring& ring, const Order
     const int steps = masked(tile) ? 0 : stages_of(k);
     for (int step = 0; step < steps; ++step) {
       if (threadIdx.x == 0)
-        ring.fill(at, x, w, step * kStageK, tile.row, tile.col, order.x_of(tile), order.w_of(tile));
+        ring.fill(at, x, w, step * kStageK, tile.row, tile.col, order.x_of(tile), order.w_of(tile),
+                  added);
       __syncwarp();
       at.next();
     }

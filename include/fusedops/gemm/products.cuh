@@ -29,7 +29,8 @@ struct Tiling {
   static constexpr int kAcross = kTileN / 128;
   static_assert(kHalves * kTileN == 256, "128 registers of a thread hold sums");
   static constexpr int kScratch = 8 * 8192 + 128;  // Handover::kShared
-  using Ring = gemm::Ring<kTileM, kTileN, kStages, kInTurns ? 4 : 8, kScratch, kMajor>;
+  using Ring = gemm::Ring<kTileM, kTileN, kStages, kInTurns ? 4 : 8, kScratch,
+                          kInTurns ? 0 : kTileN * 2, kMajor>;
 
   /// The sums of a thread: of each instruction, of 8 columns, of the row and the row 8 below, two
   /// columns.

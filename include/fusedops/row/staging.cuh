@@ -35,16 +35,6 @@ struct Staged {
   }
 };
 
-/// Copies 16-byte words to shared memory asynchronously; the barrier counts the bytes.
-__device__ __forceinline__ void fetch_words(void* to, const void* from, uint32_t bytes,
-                                            Barrier& barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(shared_address(to)),
-      "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(&barrier))
-      : "memory");
-}
-
 /// No staging: LOAD and STORE are used as they are.
 struct Unstaged {
   template <class LoadT, class Row>
