@@ -75,8 +75,12 @@ class FusibleProduct(SingleProduct):
         found, w = None, self.turned(second)
         if torch.compiler.is_compiling():  # where no op can be made
             found = call_operator(self, first, w, arguments, keeps=True)
-        elif factor_dtype(first) in HALVES and self._fuses(first, w, arguments):
-            found = self.that_keeps().run(first, second, arguments)
+        elif factor_dtype(first) in HALVES:
+            keeping = self.that_keeps()
+            if env.record_file() is not None:
+                record(keeping.epilogue, first, w, arguments)
+            if keeping._fuses(first, w, arguments):
+                found = keeping.run(first, second, arguments)
         if found is None:
             return super().run_keeping(first, second, arguments)
         y, z, *others = found
