@@ -20,7 +20,7 @@ from fusedops.product.factors import matrices_of, product_sizes, torch_copies
 from fusedops.product.trained import train
 from fusedops.schedule.launch import VEHICLES, ProductConfig
 from fusedops.testing import force_launch, last_schedule
-from fusedops.tuning import vehicles
+from fusedops.tuning.product import ProductProblem
 
 SEED, OFFSET, P = 5, 64, 0.3
 STORES = {
@@ -433,7 +433,7 @@ def test_every_vehicle_is_checked_and_timed(shape):
     bound = fused.bind_store(op.epilogue, x, other.mT, given)
     device = torch.device("cuda", torch.cuda.current_device())
     factors = {"x": x, "w": other.mT}
-    problem = vehicles.ProductProblem(op, bound, factors, device, {})
+    problem = ProductProblem(op, bound, factors, device, {})
     for vehicle in VEHICLES:
         problem.check(ProductConfig(vehicle))
         assert 0 < problem.seconds(ProductConfig(vehicle)) < 1e-2

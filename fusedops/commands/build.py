@@ -175,6 +175,7 @@ def _signatures(
     """
     from fusedops.commands import words
     from fusedops.prebuild.signature import Signature, of_call, of_product
+    from fusedops.product import Linear, Matmul
     from fusedops.product.fusible import FusibleProduct
 
     found = [Signature.parse(line) for line in call]
@@ -189,7 +190,7 @@ def _signatures(
         if not found:
             raise ValueError("say what to build: MODULE:ATTRIBUTE with --operand, or --calls")
         return found
-    declared = words.declaration(op, products=True)
+    declared = words.declaration(op, Linear, Matmul)
     if isinstance(declared, FusibleProduct) and lengths is not None:
         name = declared.name
         raise ValueError(f"--lengths is for rows that are reduced, and a {name} has none")

@@ -118,7 +118,7 @@ class MLP(ProductOp):
         """
         x, w1, w2 = self.given((x, w1, w2), arguments, further)
         self.check(x, w1, w2)
-        first, second = self._shared(arguments)
+        first, second = self.shared(arguments)
         if not self._remakes(x, w1, w2, first):
             return self._second.run(self._first.run(x, w1, first), w2, second)
         epilogue = self.epilogues[0]
@@ -155,7 +155,7 @@ class MLP(ProductOp):
         """
         x, w1, w2 = self.given((x, w1, w2), arguments)
         self.check(x, w1, w2)
-        first, second = self._shared(arguments)
+        first, second = self.shared(arguments)
         h = self.run_store(self.epilogues[0], self._first.product(x, w1), first, "unfused")
         return self.run_store(self.epilogues[1], self._second.product(h, w2), second, "unfused")
 
@@ -177,7 +177,7 @@ class MLP(ProductOp):
         """
         x, w1, w2 = self.given((x, w1, w2), arguments)
         self.check(x, w1, w2)
-        first, second = self._shared(arguments)
+        first, second = self.shared(arguments)
         shape = self._first.shape(x, w1)
         h = torch.empty(shape, dtype=factor_dtype(x), device=x.device)  # not touched
         h.requires_grad_(self._learns(x, w1, first))
@@ -205,8 +205,12 @@ class MLP(ProductOp):
             of = f"w1 of shape {tuple(w1.shape)}"
             raise wrong_weight(self.name, "w2", w2, w1.shape[0], of)
 
-    def _shared(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The arguments of both layers."""
+    def shared(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The operands and options of both layers, of those of a call.
+
+        Raises:
+            TypeError: One is unknown, or an operand is missing.
+        """
         self.check_arguments(arguments)
         wanted = f"this op takes {', '.join(map(repr, self.slots)) or 'no operands'}"
         for key in arguments:

@@ -3,7 +3,8 @@
 """Find the fastest launch configuration of a kernel by trial, on the GPU of this machine.
 
 candidates.py says what can be tried, problem.py checks and times one call, search.py chooses, and
-rows.py makes rows of tuning files of it; vehicles.py does all that for what runs a product.
+rows.py makes rows of tuning files of it. vehicles.py tries, checks and times what runs a product;
+product.py and hidden_gradient.py are its calls, and mlp.py says which of them an MLP has.
 `fusedops tune` and `benchmarks/tune.py` are its users.
 
 May import: version, errors, _runtime, jit, bind, schedule, generate, run, explain, row_op,
