@@ -15,15 +15,16 @@ from typer.testing import CliRunner
 
 import fusedops as fo
 from fusedops.cli import app
+from fusedops.commands import words
 from fusedops.generate import tuned
 from fusedops.generate.target import Target
-from fusedops.product import fused, hidden_gradient
+from fusedops.product import fused, hidden_gradient, traced_remade
 from fusedops.product.fusible import FusibleProduct
 from fusedops.product.hidden_gradient import HiddenGradient
 from fusedops.schedule import lookup, override
 from fusedops.schedule.launch import VEHICLES, ProductConfig
 from fusedops.testing import last_schedule
-from fusedops.tuning import clock, mlp, product, tuner, vehicles
+from fusedops.tuning import clock, mlp, product, recorded, tuner, vehicles
 from fusedops.tuning import hidden_gradient as gradients
 from fusedops.tuning.hidden_gradient import GradientProblem
 from fusedops.tuning.product import ProductProblem
@@ -69,15 +70,16 @@ def case(op, device="meta", rows=(3, 40), k=24, h=40, n=16, dtype=HALF):
     return factors, {name: operands[name] for name in op.slots}
 
 
+def problem_of(part, device):
+    kinds = {tuner.tune_product: ProductProblem, tuner.tune_gradient: GradientProblem}
+    kind = kinds[part.tune.func]
+    return kind(*part.tune.args, device=torch.device(device), **part.tune.keywords)
+
+
 def problems(op, factors, arguments, device):
     """The problem of each part of a call, by its name."""
-    kinds = {tuner.tune_product: ProductProblem, tuner.tune_gradient: GradientProblem}
-    return {
-        part.name: kinds[part.tune.func](
-            *part.tune.args, device=torch.device(device), **part.tune.keywords
-        )
-        for part in mlp.parts(op, factors, arguments)
-    }
+    parts = mlp.parts(op, factors, arguments)
+    return {part.name: problem_of(part, device) for part in parts}
 
 
 def as_if_on_a_gpu(monkeypatch):
@@ -125,6 +127,45 @@ def test_a_row_is_written_for_what_a_call_asks(block, training, asked, monkeypat
     assert gradient.store == f"gradient of {first.store}"
     assert (gradient.rows, gradient.columns, gradient.depth) == (120, 40, 16)
     assert gradient.draws is (block == "dropout" and training)
+
+
+@pytest.fixture
+def calls(tmp_path, monkeypatch):
+    """A file in which calls are recorded."""
+    file = tmp_path / "calls.jsonl"
+    monkeypatch.setenv("FUSEDOPS_RECORD", str(file))
+    monkeypatch.setattr("fusedops.product.recorded._noted", set())
+    monkeypatch.setattr("fusedops.prebuild.recording._seen", set())
+    return file
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_row_is_written_for_what_a_recorded_call_asked(block, asked, calls, monkeypatch):
+    op = BLOCKS[block]
+    factors, operands = case(op, "cpu", rows=(1024,), k=8, h=2112, n=64)
+    op(*(one.requires_grad_() for one in factors), **operands).sum().backward()
+    lines = words.recorded([calls], [])
+    as_if_on_a_gpu(monkeypatch)
+    found = [problem_of(part, "cuda") for part in recorded.parts(lines)]
+    assert [one.features for one in found] == asked
+    keeping, gradient = found
+    assert keeping.op == fo.Linear(op.hidden), "two kernels are those of a call that keeps it"
+    assert gradient.name == "MLP"
+    assert [len(recorded.parts(lines, **{kind: False})) for kind in ("forward", "backward")] == [
+        1,
+        1,
+    ]
+
+
+def test_a_recorded_call_without_a_gradient(asked, calls, monkeypatch):
+    op = fo.Matmul(store=[fo.Scale("s"), fo.Causal()])
+    given = [randn(4, *size, dtype=HALF) for size in ((1152, 64), (64, 1152))]
+    op(*given, s=0.5, training=False)
+    as_if_on_a_gpu(monkeypatch)
+    (part,) = recorded.parts(words.recorded([calls], []))
+    problem = problem_of(part, "cuda")
+    assert [problem.features] == asked
+    assert problem.op == op
 
 
 @pytest.fixture
@@ -374,6 +415,29 @@ class TestCommand:
         _, said = self.tune("--no-forward")
         assert "nothing is faster" in said
 
+    def test_of_recorded_calls(self, gpu, calls, monkeypatch, tmp_path):
+        block = words.import_here("of_blocks").BLOCK
+        made = [randn(*size, dtype=HALF) for size in ((4224, 64), (1024, 64), (256, 1024))]
+        given = {"b1": made[0].new_zeros(1024), "b2": made[0].new_zeros(256), "c": 30.0}
+        leaves = [one.requires_grad_() for one in made]
+        with monkeypatch.context() as patch:
+            patch.setattr(Target, "of", classmethod(lambda cls, device: Target.named("cpu")))
+            block(*leaves, **given, r=made[0].new_zeros(4224, 256)).sum().backward()
+        outcome = CliRunner().invoke(app, ["tune", "--calls", str(calls), "--import", "of_blocks"])
+        assert outcome.exit_code == 0, outcome.output
+        said = " ".join(outcome.output.split())
+        for part in (", product", ", gradient between products", "vehicle Together -> InTurns"):
+            assert part in said
+        lookup.forget()
+        assert self.chosen()[GRADIENT].tiling.name == "InTurns"
+        outcome = CliRunner().invoke(app, ["tune", "of_blocks:BLOCK", "--calls", str(calls)])
+        assert "not both" in outcome.output
+        for none in ((), ("--shape", "8,8"), ("--calls", str(calls), "--dim", "0")):
+            assert "say what to tune" in CliRunner().invoke(app, ["tune", *none]).output
+        missing = CliRunner().invoke(app, ["tune", "--calls", str(tmp_path / "missing")])
+        assert missing.exit_code == 2
+        assert "No such file" in missing.output
+
     @pytest.mark.parametrize(
         ("given", "further", "part"),
         [
@@ -398,10 +462,14 @@ class TestOnAGpu:
     @pytest.fixture(autouse=True)
     def hopper(self, tmp_path, monkeypatch):
         needs_hopper()
-        monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path))
+        monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path / "cache"))
+        monkeypatch.setenv("COLUMNS", "200")
+        torch._dynamo.reset()
+        traced_remade._by_one.cache_clear()
         tuned.find.cache_clear()
         lookup.forget()
         yield
+        traced_remade._by_one.cache_clear()
         tuned.find.cache_clear()
         lookup.forget()
 
@@ -426,19 +494,39 @@ class TestOnAGpu:
             assert all(one.seconds for one in found.outcome.tried)
 
     @pytest.mark.parametrize("compiles", [False, True])
-    @pytest.mark.parametrize("block", ["gelu", "dropout"])
-    def test_a_row_changes_what_a_training_step_runs(self, block, compiles):
-        """Each vehicle, kept as if it were the fastest, runs the next backward pass."""
-        op = BLOCKS[block]
+    @pytest.mark.parametrize("vehicle", ["InTurns", "two_kernels"])
+    def test_a_row_changes_what_a_training_step_runs(self, vehicle, compiles):
+        """As in a process after the one that tuned: no plan has been made yet."""
+        op = fo.MLP(*BLOCKS["dropout"].chains.values())
         device = torch.device("cuda", torch.cuda.current_device())
-        features = problems(op, *case(op, **SIZES), device)[GRADIENT].features
+        problem = problems(op, *case(op, **SIZES), device)[GRADIENT]
+        assert vehicles.choose(problem.features, "sm_90", Target.of(device).gpu).tiling is not None
+        outcome = Outcome(TOGETHER, ProductConfig(vehicle), 2.0, 1.0, ())
+        assert tuner.keep([tuner.Tuned("", "product", problem.features, outcome)], device)
         factors, operands = case(op, "cuda", **SIZES)
         leaves = [one.requires_grad_() for one in factors]
-        torch._dynamo.reset()
-        run = torch.compile(op, fullgraph=True) if compiles else op
-        for vehicle in ("InTurns", "two_kernels", "Together"):
-            outcome = Outcome(ProductConfig(""), ProductConfig(vehicle), 2.0, 1.0, ())
-            tuner.keep([tuner.Tuned("", "product", features, outcome)], device)
-            torch.autograd.grad(run(*leaves, **operands).float().sum(), leaves)
-            ran = last_schedule()
-            assert (ran == f"{vehicle}, gradient") is (vehicle != "two_kernels"), ran
+
+        def call(*factors):
+            return op(*factors, **operands)
+
+        run = torch.compile(call, fullgraph=True) if compiles else call
+        torch.autograd.grad(run(*leaves).float().sum(), leaves)
+        if vehicle == "two_kernels":
+            assert "gradient" not in last_schedule()
+        else:
+            assert last_schedule() == f"{vehicle}, gradient"
+
+    def test_the_command(self, tmp_path, monkeypatch):
+        """A run is recorded and tuned; whatever was found, a call is run by it."""
+        op = BLOCKS["gelu"]
+        factors, operands = case(op, "cuda", **SIZES)
+        file = tmp_path / "calls.jsonl"
+        monkeypatch.setenv("FUSEDOPS_RECORD", str(file))
+        monkeypatch.setattr("fusedops.product.recorded._noted", set())
+        monkeypatch.setattr("fusedops.prebuild.recording._seen", set())
+        op(*(one.requires_grad_() for one in factors), **operands).float().sum().backward()
+        monkeypatch.delenv("FUSEDOPS_RECORD")
+        outcome = CliRunner().invoke(app, ["tune", "--calls", str(file)])
+        assert outcome.exit_code == 0, outcome.output
+        assert ", gradient between products" in outcome.output
+        assert ", product" in outcome.output

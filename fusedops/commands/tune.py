@@ -42,8 +42,9 @@ fusedops tune my_ops:block \\
 
 def tune(
     op: Annotated[
-        str, typer.Argument(help="The declaration, as MODULE:ATTRIBUTE; modules here are found.")
-    ],
+        str | None,
+        typer.Argument(help="The declaration, as MODULE:ATTRIBUTE; modules here are found."),
+    ] = None,
     shape: Annotated[
         str | None, typer.Option(help="The sizes of x, with commas, if --operand does not give x.")
     ] = None,
@@ -54,6 +55,14 @@ def tune(
             help="x or an operand: NAME=DTYPE:SIZES, NAME=DTYPE:SIZES@STRIDES, or NAME=NUMBER. T "
             "as the dtype stands for --dtype."
         ),
+    ] = None,
+    calls: Annotated[
+        list[Path] | None,
+        typer.Option(help="A file that `fusedops record` has written, whose products are tuned."),
+    ] = None,
+    modules: Annotated[
+        list[str] | None,
+        typer.Option("--import", help="A module that defines functors of recorded calls."),
     ] = None,
     dim: Annotated[str | None, typer.Option(help="As in a call; with commas between.")] = None,
     result: Annotated[
@@ -77,6 +86,8 @@ def tune(
     and where no gradient is wanted; both are right within one bound. Of an MLP the forward pass is
     that of its two layers; the backward pass is what a training step runs otherwise: the first
     layer, which keeps its product, and the gradient between the products.
+
+    In place of a declaration, --calls names the products that a run has recorded.
     """
     import os
 
@@ -88,27 +99,36 @@ def tune(
     from fusedops.errors import FusedOpsError
     from fusedops.jit.store import unwritable
     from fusedops.product import MLP, Linear, Matmul
+    from fusedops.row_op import RowOp
 
     if cache is not None:
         os.environ["FUSEDOPS_CACHE_DIR"] = str(cache.absolute())
     console = Console()
     try:
-        declared = words.declaration(op, Linear, Matmul, MLP)
-        words.read_dtype(dtype)
-        given = [*(operand or []), *([] if shape is None else [f"x=T:{shape}"])]
-        values = words.values_of(given, dtype)
         kinds = [kind for kind, wanted in (("forward", forward), ("backward", backward)) if wanted]
-        parts = _parts(declared, values, dim, result, training, kinds)
+        given = [*(operand or []), *([] if shape is None else [f"x=T:{shape}"])]
+        declared = None
+        if op is None:
+            if given or dim is not None or result is not None or not calls:
+                raise ValueError("say what to tune: MODULE:ATTRIBUTE with --operand, or --calls")
+            parts = _recorded(calls, modules or [], training, kinds)
+        elif calls:
+            raise ValueError("give a declaration or --calls, not both")
+        else:
+            declared = words.declaration(op, Linear, Matmul, MLP)
+            words.read_dtype(dtype)
+            values = words.values_of(given, dtype)
+            parts = _parts(declared, values, dim, result, training, kinds)
         if not parts:
             raise ValueError(
-                "there is nothing to tune with --no-forward and --no-backward; and of "
-                "a product with --no-forward"
+                "there is nothing to tune with --no-forward and --no-backward; of a product with "
+                "--no-forward; and of recorded calls without products"
             )
         gpu = _gpu(device)
         if not dry_run and (reason := unwritable()):
             raise ValueError(f"{reason}; name another by --cache, or keep nothing by --dry-run")
-        found = _tune_each(parts, gpu, console, all_of=not isinstance(declared, MLP))
-    except (TypeError, ValueError, FusedOpsError) as error:
+        found = _tune_each(parts, gpu, console, all_of=isinstance(declared, RowOp))
+    except (TypeError, ValueError, FusedOpsError, OSError) as error:
         raise typer.BadParameter(str(error)) from None
     console.print(_table(found))
     if dry_run:
@@ -122,6 +142,24 @@ def tune(
         raise typer.Exit(1) from None
     said = f"kept in {where}" if where else "nothing is faster than what there is; nothing is kept"
     console.print(said, soft_wrap=True, highlight=False)
+
+
+def _recorded(
+    calls: Sequence[Path], modules: Sequence[str], training: bool, kinds: Sequence[str]
+) -> list[Part]:
+    """What there is to tune of recorded calls: of products and gradients, those of these kinds.
+
+    Raises:
+        OSError, TypeError, ValueError: A file cannot be read, or is none of recorded calls.
+    """
+    from fusedops.commands import words
+    from fusedops.tuning import recorded
+
+    for module in modules:
+        words.import_here(module)
+    forward, backward = "forward" in kinds, "backward" in kinds
+    signatures = words.recorded(calls, [])
+    return recorded.parts(signatures, training=training, forward=forward, backward=backward)
 
 
 def _parts(

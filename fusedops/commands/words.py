@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fusedops.generate.views import STORAGE
-from fusedops.prebuild.signature import read_value
+from fusedops.prebuild.signature import Signature, read_value
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -212,6 +212,18 @@ def _options(op: ProductOp, dim: str | None, result: str | None) -> dict[str, An
     if dim not in (None, "-1"):
         raise ValueError(f"--dim is no option of {op.name}, got {dim!r}: leave it away")
     return {} if result is None else {"dtype": read_dtype(result)}
+
+
+def recorded(files: Iterable[Path], lines: Iterable[str]) -> list[Signature]:
+    """The signatures of lines, and of files that `fusedops record` has written.
+
+    Raises:
+        OSError, ValueError: A file cannot be read, or a line is no signature.
+    """
+    texts = [*lines]
+    for file in files:
+        texts += [line for line in file.read_text("utf-8").splitlines() if line]
+    return [Signature.parse(text) for text in texts]
 
 
 def check_given(op: RowOp, operands: Mapping[str, Any]) -> None:

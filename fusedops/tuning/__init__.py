@@ -4,11 +4,12 @@
 
 candidates.py says what can be tried, problem.py checks and times one call, search.py chooses, and
 rows.py makes rows of tuning files of it. vehicles.py tries, checks and times what runs a product;
-product.py and hidden_gradient.py are its calls, and mlp.py says which of them an MLP has.
+product.py and hidden_gradient.py are its calls. mlp.py and recorded.py say which of them a call of
+an MLP has, or a recording.
 `fusedops tune` and `benchmarks/tune.py` are its users.
 
-May import: version, errors, _runtime, jit, bind, schedule, generate, run, explain, row_op,
-product, testing.
+May import: version, errors, _runtime, jit, functors, declare, bind, schedule, generate, run,
+prebuild, explain, row_op, product, testing.
 """
 
 from __future__ import annotations

@@ -79,10 +79,9 @@ class GradientProblem(VehicleProblem):
             epilogue, self._between, self._others, *call, [W2, *self._wanted]
         )
         whole = {"x": bound.x, **bound.operands}
-        # It writes the gradient of z, and h beside it.
-        tensors = [dy, w, bound.x, bound.x, *(one for one in whole.values())]
-        moved = [one for one in tensors if isinstance(one, Tensor)]
-        count = clock.sets(sum(one.numel() * one.element_size() for one in moved))
+        written = bound.x, bound.x  # the gradient of z, and h
+        tensors = [one for one in (dy, w, *whole.values(), *written) if isinstance(one, Tensor)]
+        count = clock.sets(sum(one.numel() * one.element_size() for one in tensors))
         self._sets = [self._call(factors, whole) for _ in range(count)]
 
     def _calls(self) -> list[clock.Call]:
