@@ -185,6 +185,18 @@ def test_what_is_chosen_and_why(monkeypatch):
         assert op.vehicle(x, other, of(op, operands)).tiling is None
 
 
+def test_a_call_that_keeps_its_product_has_a_vehicle_of_its_own(monkeypatch):
+    """Of many products of little depth two kernels, which write the product in any case."""
+    monkeypatch.setattr(fused.Target, "of", classmethod(lambda cls, device: HOPPER))
+    op = fo.Matmul(store=[fo.Softcap("c")])
+    x = torch.empty(4, 8, 1024, 64, dtype=torch.float16, device="meta")
+    other = x.mT.contiguous()
+    assert op.vehicle(x, other, {"c": 30.0}).tiling is not None
+    assert op.vehicle(x.requires_grad_(), other, {"c": 30.0}).tiling is None
+    scaled = fo.Matmul(store=[fo.Scale("s")])
+    assert scaled.vehicle(x, other, {"s": 0.5}).tiling is not None, "it keeps nothing"
+
+
 @pytest.mark.parametrize("learning", ["both", "x", "other"])
 @pytest.mark.parametrize("shape", ["plain", "heads share keys", "a batch of keys"])
 def test_gradients_of_one_kernel_are_those_of_two(shape, learning):

@@ -97,6 +97,8 @@ class FusibleProduct(SingleProduct):
 
     def vehicle(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
         """Whether one kernel runs a call, or two do, and why."""
+        if self._able and reads_product(self.epilogue, first, second, arguments):
+            return self.that_keeps().vehicle(first, second, arguments)  # which is run
         if self._fused is not None and not self._fused.able:
             return Choice(None, "one kernel for both could not be had, as a warning said")
         return explained(self.epilogue, first, self.turned(second), arguments)
