@@ -70,7 +70,7 @@ _add(
     epilog=record.EXAMPLE,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
-_add(tune.tune, epilog=tune.EXAMPLE)
+_add(tune.tune, epilog=tune.EXAMPLES)
 app.add_typer(cache.app, name="cache")
 _add(export.export, epilog=export.EXAMPLE)
 

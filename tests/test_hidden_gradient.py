@@ -185,6 +185,19 @@ class TestRecorded:
         assert not recorded.variants([one], Target.named("sm_100"))
         assert variants([one], HOPPER), "what two kernels need"
 
+    def test_the_layer_that_keeps_its_product_is_recorded_too(self, tmp_path, monkeypatch):
+        file = tmp_path / "calls.jsonl"
+        monkeypatch.setenv("FUSEDOPS_RECORD", str(file))
+        monkeypatch.setattr(recorded, "_noted", set())
+        monkeypatch.setattr("fusedops.prebuild.recording._seen", set())
+        op, factors, operands = case("gelu", shape=(1024,), h=2112, n=64, k=8)
+        gradients(op, factors, operands, randn(1024, 64, dtype=torch.float16))
+        every = [Signature.parse(line) for line in file.read_text().splitlines()]
+        (one,) = [each for each in every if each.factors and not each.wanted]
+        assert "Save(name='z'" in one.op
+        (variant,) = recorded.variants([one], HOPPER)
+        assert variant.entry == "product"
+
 
 def test_what_explain_says():
     op, (x, w1, w2), operands = case("gelu", shape=(4,))

@@ -20,7 +20,7 @@ from fusedops.product.factors import matrices_of, product_sizes, torch_copies
 from fusedops.product.trained import train
 from fusedops.schedule.launch import VEHICLES, ProductConfig
 from fusedops.testing import force_launch, last_schedule
-from fusedops.tuning import vehicles
+from fusedops.tuning.product import ProductProblem
 
 SEED, OFFSET, P = 5, 64, 0.3
 STORES = {
@@ -183,6 +183,18 @@ def test_what_is_chosen_and_why(monkeypatch):
     assert told.wave_percent == 6
     with forced("two_kernels"):
         assert op.vehicle(x, other, of(op, operands)).tiling is None
+
+
+def test_a_call_that_keeps_its_product_has_a_vehicle_of_its_own(monkeypatch):
+    """Of many products of little depth two kernels, which write the product in any case."""
+    monkeypatch.setattr(fused.Target, "of", classmethod(lambda cls, device: HOPPER))
+    op = fo.Matmul(store=[fo.Softcap("c")])
+    x = torch.empty(4, 8, 1024, 64, dtype=torch.float16, device="meta")
+    other = x.mT.contiguous()
+    assert op.vehicle(x, other, {"c": 30.0}).tiling is not None
+    assert op.vehicle(x.requires_grad_(), other, {"c": 30.0}).tiling is None
+    scaled = fo.Matmul(store=[fo.Scale("s")])
+    assert scaled.vehicle(x, other, {"s": 0.5}).tiling is not None, "it keeps nothing"
 
 
 @pytest.mark.parametrize("learning", ["both", "x", "other"])
@@ -433,7 +445,7 @@ def test_every_vehicle_is_checked_and_timed(shape):
     bound = fused.bind_store(op.epilogue, x, other.mT, given)
     device = torch.device("cuda", torch.cuda.current_device())
     factors = {"x": x, "w": other.mT}
-    problem = vehicles.ProductProblem(op, bound, factors, device, {})
+    problem = ProductProblem(op, bound, factors, device, {})
     for vehicle in VEHICLES:
         problem.check(ProductConfig(vehicle))
         assert 0 < problem.seconds(ProductConfig(vehicle)) < 1e-2

@@ -174,12 +174,11 @@ def _signatures(
         ValueError: Nothing, or what is none.
     """
     from fusedops.commands import words
-    from fusedops.prebuild.signature import Signature, of_call, of_product
+    from fusedops.prebuild.signature import of_call, of_product
+    from fusedops.product import Linear, Matmul
     from fusedops.product.fusible import FusibleProduct
 
-    found = [Signature.parse(line) for line in call]
-    for file in calls:
-        found += [Signature.parse(line) for line in file.read_text("utf-8").splitlines() if line]
+    found = words.recorded(calls, call)
     if op is None:
         if operand or dtypes is not None:
             what = "--operand" if operand else "--dtype"
@@ -189,7 +188,7 @@ def _signatures(
         if not found:
             raise ValueError("say what to build: MODULE:ATTRIBUTE with --operand, or --calls")
         return found
-    declared = words.declaration(op, products=True)
+    declared = words.declaration(op, Linear, Matmul)
     if isinstance(declared, FusibleProduct) and lengths is not None:
         name = declared.name
         raise ValueError(f"--lengths is for rows that are reduced, and a {name} has none")

@@ -23,7 +23,7 @@ def record(
         Path, typer.Option("--output", "-o", help="The file; calls are added to what it has.")
     ] = Path("calls.jsonl"),
 ) -> None:
-    """Runs a program and writes down the calls of fused ops, for `fusedops build --calls`."""
+    """Runs a program and writes down the calls of fused ops, for `fusedops build` and `tune`."""
     import os
     import shutil
     import subprocess

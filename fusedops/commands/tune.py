@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,14 +14,11 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from fusedops.tuning.tuner import Tuned
-
-#: The checked call, the factors of a product, and options.
-Call = tuple[Any, dict[str, Any], dict[str, Any]]
+    from fusedops.tuning.tuner import Part, Tuned
 
 __all__ = ["tune"]
 
-EXAMPLE = """Example:
+EXAMPLES = """Examples, of a row op, a Linear and an MLP:
 
 \b
 fusedops tune my_ops:scores \\
@@ -33,13 +31,20 @@ fusedops tune my_ops:scores \\
 fusedops tune my_ops:layer \\
   --shape 16384,1024 --dtype bfloat16 \\
   --operand w=T:4096,1024 \\
-  --operand b=T:4096"""
+  --operand b=T:4096
+
+\b
+fusedops tune my_ops:block \\
+  --shape 16384,1024 --dtype bfloat16 \\
+  --operand w1=T:4096,1024 --operand b1=T:4096 \\
+  --operand w2=T:1024,4096 --operand b2=T:1024"""
 
 
 def tune(
     op: Annotated[
-        str, typer.Argument(help="The declaration, as MODULE:ATTRIBUTE; modules here are found.")
-    ],
+        str | None,
+        typer.Argument(help="The declaration, as MODULE:ATTRIBUTE; modules here are found."),
+    ] = None,
     shape: Annotated[
         str | None, typer.Option(help="The sizes of x, with commas, if --operand does not give x.")
     ] = None,
@@ -50,6 +55,14 @@ def tune(
             help="x or an operand: NAME=DTYPE:SIZES, NAME=DTYPE:SIZES@STRIDES, or NAME=NUMBER. T "
             "as the dtype stands for --dtype."
         ),
+    ] = None,
+    calls: Annotated[
+        list[Path] | None,
+        typer.Option(help="A file that `fusedops record` has written, whose products are tuned."),
+    ] = None,
+    modules: Annotated[
+        list[str] | None,
+        typer.Option("--import", help="A module that defines functors of recorded calls."),
     ] = None,
     dim: Annotated[str | None, typer.Option(help="As in a call; with commas between.")] = None,
     result: Annotated[
@@ -70,7 +83,11 @@ def tune(
     changes no bit of outputs and of the gradient of x.
 
     Of a Linear or a Matmul it finds out whether one kernel or two run it faster, at these sizes
-    and where no gradient is wanted; both are right within one bound.
+    and where no gradient is wanted; both are right within one bound. Of an MLP the forward pass is
+    that of its two layers; the backward pass is what a training step runs otherwise: the first
+    layer, which keeps its product, and the gradient between the products.
+
+    In place of a declaration, --calls names the products that a run has recorded.
     """
     import os
 
@@ -81,35 +98,37 @@ def tune(
     from fusedops.commands import words
     from fusedops.errors import FusedOpsError
     from fusedops.jit.store import unwritable
-    from fusedops.product.fusible import FusibleProduct
+    from fusedops.product import MLP, Linear, Matmul
+    from fusedops.row_op import RowOp
 
     if cache is not None:
         os.environ["FUSEDOPS_CACHE_DIR"] = str(cache.absolute())
     console = Console()
     try:
-        declared = words.declaration(op, products=True)
         kinds = [kind for kind, wanted in (("forward", forward), ("backward", backward)) if wanted]
-        if isinstance(declared, FusibleProduct):
-            kinds = ["product"] if forward else []
-        if not kinds:
-            raise ValueError(
-                "there is nothing to tune with --no-forward and --no-backward; and of "
-                "a product with --no-forward"
-            )
-        words.read_dtype(dtype)
         given = [*(operand or []), *([] if shape is None else [f"x=T:{shape}"])]
-        values = words.values_of(given, dtype)
-        call: Call
-        if isinstance(declared, FusibleProduct):
-            call = words.product(declared, values, dim, result, training=training)
+        declared = None
+        if op is None:
+            if given or dim is not None or result is not None or not calls:
+                raise ValueError("say what to tune: MODULE:ATTRIBUTE with --operand, or --calls")
+            parts = _recorded(calls, modules or [], training, kinds)
+        elif calls:
+            raise ValueError("give a declaration or --calls, not both")
         else:
-            bound, options = words.bound(declared, values, dim, result, training=training)
-            call = bound, {}, options
+            declared = words.declaration(op, Linear, Matmul, MLP)
+            words.read_dtype(dtype)
+            values = words.values_of(given, dtype)
+            parts = _parts(declared, values, dim, result, training, kinds)
+        if not parts:
+            raise ValueError(
+                "there is nothing to tune with --no-forward and --no-backward; of a product with "
+                "--no-forward; and of recorded calls without products"
+            )
         gpu = _gpu(device)
         if not dry_run and (reason := unwritable()):
             raise ValueError(f"{reason}; name another by --cache, or keep nothing by --dry-run")
-        found = [_tune(declared, call, kind, gpu, console) for kind in kinds]
-    except (TypeError, ValueError, FusedOpsError) as error:
+        found = _tune_each(parts, gpu, console, all_of=isinstance(declared, RowOp))
+    except (TypeError, ValueError, FusedOpsError, OSError) as error:
         raise typer.BadParameter(str(error)) from None
     console.print(_table(found))
     if dry_run:
@@ -117,12 +136,66 @@ def tune(
     from fusedops.tuning.tuner import keep
 
     try:
-        where = keep(found, gpu)
+        where = keep([*found.values()], gpu)
     except (OSError, ValueError) as error:  # of the folder, or of the file that is there
         typer.echo(f"what was found could not be kept: {error}", err=True)
         raise typer.Exit(1) from None
     said = f"kept in {where}" if where else "nothing is faster than what there is; nothing is kept"
     console.print(said, soft_wrap=True, highlight=False)
+
+
+def _recorded(
+    calls: Sequence[Path], modules: Sequence[str], training: bool, kinds: Sequence[str]
+) -> list[Part]:
+    """What there is to tune of recorded calls: of products and gradients, those of these kinds.
+
+    Raises:
+        OSError, TypeError, ValueError: A file cannot be read, or is none of recorded calls.
+    """
+    from fusedops.commands import words
+    from fusedops.tuning import recorded
+
+    for module in modules:
+        words.import_here(module)
+    forward, backward = "forward" in kinds, "backward" in kinds
+    signatures = words.recorded(calls, [])
+    return recorded.parts(signatures, training=training, forward=forward, backward=backward)
+
+
+def _parts(
+    op: Any,
+    values: Mapping[str, Any],
+    dim: str | None,
+    result: str | None,
+    training: bool,
+    kinds: Sequence[str],
+) -> list[Part]:
+    """What there is to tune of a call: of the passes, those of these kinds.
+
+    Raises:
+        TypeError, ValueError: The call does not fit.
+    """
+    import functools
+
+    from fusedops.commands import words
+    from fusedops.product import MLP
+    from fusedops.product.fusible import FusibleProduct
+    from fusedops.tuning import mlp, tuner
+
+    if isinstance(op, MLP):
+        factors, arguments = words.pair(op, values, dim, result, training=training)
+        forward, backward = "forward" in kinds, "backward" in kinds
+        return mlp.parts(op, factors, arguments, forward=forward, backward=backward)
+    if isinstance(op, FusibleProduct):
+        of_store, pair, options = words.product(op, values, dim, result, training=training)
+        product = functools.partial(tuner.tune_product, op, of_store, pair, options=options)
+        return [tuner.Part("product", product)] if "forward" in kinds else []
+    bound, options = words.bound(op, values, dim, result, training=training)
+    found = []
+    for kind in kinds:
+        one = functools.partial(tuner.tune, op, bound, kind, options=options)
+        found.append(tuner.Part(f"{kind} pass", one, any_rows=True))
+    return found
 
 
 def _gpu(index: int) -> Any:
@@ -149,8 +222,41 @@ def _gpu(index: int) -> Any:
     return torch.device("cuda", index)
 
 
-def _tune(op: Any, call: Call, kind: str, device: Any, console: Console) -> Tuned:
-    """Tune one pass, or what runs a product, and show how far it is.
+def _tune_each(
+    parts: Sequence[Part], device: Any, console: Console, *, all_of: bool
+) -> dict[str, Tuned]:
+    """Tune the parts of a call; what was found, by the name of the part.
+
+    Args:
+        parts: The parts.
+        device: The GPU.
+        console: Where to show how far it is, and what cannot be tuned.
+        all_of: Whether it is an error that there is nothing to tune of one of them.
+
+    Raises:
+        ValueError: One cannot be tuned, or none.
+        FusedOpsError: There is nothing to tune.
+    """
+    from fusedops.errors import UnsupportedError
+
+    found: dict[str, Tuned] = {}
+    left: list[str] = []
+    for part in parts:
+        try:
+            found[part.name] = _tune(part, device, console)
+        except UnsupportedError as error:
+            if all_of:
+                raise
+            left.append(f"{part.name}: {error}")
+    if not found:
+        raise ValueError("\n".join(left))
+    for one in left:
+        console.print(one, soft_wrap=True, highlight=False)
+    return found
+
+
+def _tune(part: Part, device: Any, console: Console) -> Tuned:
+    """Tune a part of a call, and show how far it is.
 
     Raises:
         ValueError: It cannot be tuned.
@@ -158,53 +264,46 @@ def _tune(op: Any, call: Call, kind: str, device: Any, console: Console) -> Tune
     import torch
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from fusedops.tuning import tuner
-
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     least = float("inf")
     trials = 0
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task(f"{kind}: checking", total=None)
+        task = progress.add_task(f"{part.name}: checking", total=None)
 
         def done(tried: Any) -> None:
             nonlocal least, trials
             least, trials = min(least, tried.seconds or least), trials + 1
-            text = f"{kind}: {trials} tried, at best {least * 1e6:.1f} us ({tried.step})"
+            text = f"{part.name}: {trials} tried, at best {least * 1e6:.1f} us ({tried.step})"
             progress.update(task, description=text)
 
         try:
-            bound, factors, options = call
-            if kind == "product":
-                return tuner.tune_product(op, bound, factors, device, options, done)
-            return tuner.tune(op, bound, kind, device, options, done)
+            return part.tune(device=device, done=done)
         except AssertionError as error:
-            what = kind if kind == "product" else f"{kind} pass"
-            raise ValueError(f"the {what} is wrong as it is: {error}") from None
+            raise ValueError(f"the {part.name} is wrong as it is: {error}") from None
         except torch.OutOfMemoryError:
             cure = (
-                ""
-                if kind == "product"
-                else (", or give fewer rows, of which no launch configuration depends")
+                ", or give fewer rows, of which no launch configuration depends"
+                if part.any_rows
+                else ""
             )
-            what = kind if kind == "product" else f"{kind} pass"
             raise ValueError(
-                f"the device has too little free memory for the {what}: end other programs on "
-                f"it{cure}"
+                f"the device has too little free memory for the {part.name}: end other programs "
+                f"on it{cure}"
             ) from None
 
 
-def _table(found: list[Tuned]) -> Table:
+def _table(found: Mapping[str, Tuned]) -> Table:
     from rich.table import Table
 
     from fusedops.tuning.tuner import difference
 
     table = Table()
-    for heading in ("pass", "before", "after", "ratio", "changed"):
-        table.add_column(heading, justify="left" if heading in ("pass", "changed") else "right")
-    for one in found:
+    for heading in ("what", "before", "after", "ratio", "changed"):
+        table.add_column(heading, justify="left" if heading in ("what", "changed") else "right")
+    for name, one in found.items():
         outcome = one.outcome
         table.add_row(
-            one.kind,
+            name,
             _said(outcome.seconds_before, one.percent_before),
             _said(outcome.seconds_after, one.percent_after),
             f"{outcome.faster:.3f}",

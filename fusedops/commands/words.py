@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fusedops.generate.views import STORAGE
-from fusedops.prebuild.signature import read_value
+from fusedops.prebuild.signature import Signature, read_value
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from fusedops.bind.bind import Bound
+    from fusedops.product.declaration import ProductOp
     from fusedops.product.fusible import FusibleProduct
+    from fusedops.product.mlp import MLP
     from fusedops.row_op import RowOp
 
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in STORAGE}
@@ -41,17 +43,16 @@ def import_here(module: str) -> Any:
         sys.path.pop(0)
 
 
-def declaration(where: str, *, products: bool = False) -> Any:
+def declaration(where: str, *products: type[ProductOp]) -> Any:
     """The op that is called ``module:attribute``, the working directory's modules among them.
 
     Args:
         where: The place.
-        products: Whether it may be a `Linear` or a `Matmul`; else it is a `RowOp`.
+        products: What it may be besides a `RowOp`.
 
     Raises:
         ValueError: There is none.
     """
-    from fusedops.product.fusible import FusibleProduct
     from fusedops.row_op import RowOp
 
     module, _, attribute = where.partition(":")
@@ -62,8 +63,9 @@ def declaration(where: str, *, products: bool = False) -> Any:
         if not hasattr(found, part):
             raise ValueError(f"{module!r} has no {attribute!r}")
         found = getattr(found, part)
-    if not isinstance(found, (RowOp, FusibleProduct) if products else RowOp):
-        said = "a row op, a Linear or a Matmul" if products else "an op"
+    if not isinstance(found, (RowOp, *products)):
+        *names, last = ["a row op", *(one.__name__ for one in products)]
+        said = f"{', '.join(names)} or {last}" if names else "an op"
         raise ValueError(f"{where} must be {said}, such as fo.Softmax(...), got {found!r}")
     return found
 
@@ -153,7 +155,7 @@ def product(
 
     Args:
         op: The declaration.
-        values: Both factors, as the op names them, and the operands by name. The second one is
+        values: The factors, as the op names them, and the operands by name. The second one is
             returned as w, of shape (..., N, K).
         dim: Must be None: a row of a product is its last dimension.
         result: The name of the dtype of the result, or None.
@@ -164,23 +166,65 @@ def product(
     """
     from fusedops.product.fused import bind_store
 
-    if dim not in (None, "-1"):
-        raise ValueError(f"--dim is no option of a {op.name}, got {dim!r}: leave it away")
-    if result is not None:
-        options["dtype"] = read_dtype(result)
-    factors = {key: values.get(key) for key in op.inputs}
-    first, second = op.inputs
-    given = factors[second]
-    if given is None:
-        sizes = "N,K" if second == "w" else "BATCH,K,N"
-        raise ValueError(f"{op.name}: {second!r} is missing; give --operand {second}=DTYPE:{sizes}")
-    op.check(*factors.values())
-    operands = {name: value for name, value in values.items() if name not in factors}
+    first, second = _factors(op, values)
+    options |= _options(op, dim, result)
+    operands = {name: value for name, value in values.items() if name not in op.inputs}
     check_given(op.epilogue, operands)
-    x, w = factors[first], op.turned(given)
-    assert x is not None
-    epilogue = op.that_adds(x, given, operands).epilogue
-    return bind_store(epilogue, x, w, {**operands, **options}), {"x": x, "w": w}, options
+    w = op.turned(second)
+    epilogue = op.that_adds(first, second, operands).epilogue
+    return bind_store(epilogue, first, w, {**operands, **options}), {"x": first, "w": w}, options
+
+
+def pair(
+    op: MLP,
+    values: Mapping[str, Any],
+    dim: str | None,
+    result: str | None,
+    **options: Any,
+) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+    """The factors of a call of an op with two products, and its operands and options.
+
+    The arguments are those of `product`. The factors have been checked.
+
+    Raises:
+        TypeError, ValueError: A factor does not fit, or an operand is missing.
+    """
+    factors = _factors(op, values)
+    operands = {name: value for name, value in values.items() if name not in op.inputs}
+    for each in op.epilogues:
+        check_given(each, operands)
+    return factors, {**operands, **options, **_options(op, dim, result)}
+
+
+def _factors(op: FusibleProduct | MLP, values: Mapping[str, Any]) -> tuple[Tensor, ...]:
+    """The factors that the values give, checked."""
+    sizes = {"w": "N,K", "other": "BATCH,K,N", "w1": "H,K", "w2": "N,H"}
+    for name in op.inputs:
+        if name not in values:  # x is there in any case
+            cure = f"give --operand {name}=DTYPE:{sizes[name]}"
+            raise ValueError(f"{op.name}: {name!r} is missing; {cure}")
+    factors = tuple(values[name] for name in op.inputs)
+    op.check(*factors)
+    return factors
+
+
+def _options(op: ProductOp, dim: str | None, result: str | None) -> dict[str, Any]:
+    """The options of a call of an op whose rows are the last dimension of a product."""
+    if dim not in (None, "-1"):
+        raise ValueError(f"--dim is no option of {op.name}, got {dim!r}: leave it away")
+    return {} if result is None else {"dtype": read_dtype(result)}
+
+
+def recorded(files: Iterable[Path], lines: Iterable[str]) -> list[Signature]:
+    """The signatures of lines, and of files that `fusedops record` has written.
+
+    Raises:
+        OSError, ValueError: A file cannot be read, or a line is no signature.
+    """
+    texts = [*lines]
+    for file in files:
+        texts += [line for line in file.read_text("utf-8").splitlines() if line]
+    return [Signature.parse(text) for text in texts]
 
 
 def check_given(op: RowOp, operands: Mapping[str, Any]) -> None:

@@ -44,6 +44,7 @@ from fusedops.schedule.lookup import remembered
 
 __all__ = [
     "OneKernel",
+    "ProductCall",
     "able",
     "as_if_cast",
     "as_multiplied",
@@ -52,6 +53,7 @@ __all__ = [
     "chosen_for",
     "explained",
     "features_of",
+    "features_of_call",
     "gradient_reads_product",
     "product_call",
     "reads_product",
@@ -96,21 +98,23 @@ def features_of(
     if isinstance(call, Choice):
         return call
     target = target or Target.of(x.device)
-    return _features(call, target), target
+    return features_of_call(call, target), target
 
 
 _HALVES_ALONE = "one kernel for both multiplies float16 and bfloat16 alone"
 
 #: Text of the epilogue; rows, columns, depth, batches; copies, masked; reads, writes, draws; dtype.
-_Call = tuple[str, int, int, int, int, bool, bool, int, int, bool, torch.dtype]
+ProductCall = tuple[str, int, int, int, int, bool, bool, int, int, bool, torch.dtype]
 
 
-def chosen_for(call: _Call, target: Target) -> Choice:
+def chosen_for(call: ProductCall, target: Target) -> Choice:
     """How a product with these features is run."""
     return _chosen(call, target, override.current().product)
 
 
-def _call_of(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> _Call | Choice:
+def _call_of(
+    epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]
+) -> ProductCall | Choice:
     """What the features follow from; it is found out at each call."""
     dtype = factor_dtype(x)
     if dtype not in HALVES or factor_dtype(w) is not dtype:
@@ -137,7 +141,7 @@ def product_call(
     reads: int,
     writes: int,
     copies: bool = False,
-) -> _Call:
+) -> ProductCall:
     """What the features of a product with the functors of an epilogue follow from.
 
     Args:
@@ -158,7 +162,8 @@ def product_call(
     return (text, *sizes, copies, epilogue.masked, reads, writes, draws, dtype)
 
 
-def _features(call: _Call, target: Target) -> ProductFeatures:
+def features_of_call(call: ProductCall, target: Target) -> ProductFeatures:
+    """The features of such a call on what runs it."""
     store, rows, columns, depth, batches, copies, masked, reads, writes, draws, dtype = call
     return ProductFeatures(
         rows=rows,
@@ -185,11 +190,11 @@ def why_never(dtype: torch.dtype, target: Target) -> str:
 
 
 @remembered
-def _chosen(call: _Call, target: Target, forced: ProductConfig | None) -> Choice:
+def _chosen(call: ProductCall, target: Target, forced: ProductConfig | None) -> Choice:
     never = why_never(call[-1], target)
     if never or target.gpu is None:
         return Choice(None, never)
-    choice = choose(_features(call, target), target.arch, target.gpu, forced)
+    choice = choose(features_of_call(call, target), target.arch, target.gpu, forced)
     if choice.tiling is None:
         return choice
     return choice._replace(tiling=dataclasses.replace(choice.tiling, dtype=STORAGE[call[-1]]))

@@ -81,8 +81,12 @@ class FusibleProduct(SingleProduct):
         found, w = None, self.turned(second)
         if torch.compiler.is_compiling():  # where no op can be made
             found = call_operator(self, first, w, arguments, keeps=True)
-        elif factor_dtype(first) in HALVES and self._fuses(first, w, arguments):
-            found = self.that_keeps().run(first, second, arguments)
+        elif factor_dtype(first) in HALVES:
+            keeping = self.that_keeps()
+            if env.record_file() is not None:
+                record(keeping.epilogue, first, w, arguments)
+            if keeping._fuses(first, w, arguments):
+                found = keeping.run(first, second, arguments)
         if found is None:
             return super().run_keeping(first, second, arguments)
         y, z, *others = found
@@ -101,6 +105,8 @@ class FusibleProduct(SingleProduct):
 
     def vehicle(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
         """Whether one kernel runs a call of an op that runs calls, or two do, and why."""
+        if self._able and reads_product(self.epilogue, first, second, arguments):
+            return self.that_keeps().vehicle(first, second, arguments)  # which is run
         if self._fused is not None and not self._fused.able:
             return Choice(None, "one kernel for both could not be had, as a warning said")
         return explained(self.epilogue, first, self.turned(second), arguments)

@@ -32,7 +32,13 @@ from fusedops.map import Map
 from fusedops.product.choice import Choice
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import HALVES
-from fusedops.product.fused import able, chosen_for, product_call
+from fusedops.product.fused import (
+    ProductCall,
+    able,
+    chosen_for,
+    features_of_call,
+    product_call,
+)
 from fusedops.product.product_kernel import ARCH, WIDTH, factors_of, in_order, kernel_of
 from fusedops.run.backward_schedule import sums_schedule
 from fusedops.run.forward import DLPACK
@@ -40,6 +46,7 @@ from fusedops.run.operand_gradients import Occurrence, acting_place, gradient_li
 from fusedops.run.outline import is_shared
 from fusedops.run.reading import USUAL
 from fusedops.run.second_stage import SecondStage, second_stage
+from fusedops.schedule.features import ProductFeatures
 from fusedops.schedule.row_partition import Sharing, sharing
 
 __all__ = [
@@ -47,6 +54,7 @@ __all__ = [
     "chosen",
     "describe",
     "explained",
+    "features_of",
     "gradient_variants",
     "may_fuse",
 ]
@@ -85,13 +93,36 @@ def chosen(
 ) -> Choice:
     """How the gradient of h, and what follows of it, is run, as far as shapes and types decide.
 
+    The arguments are those of `features_of`; the target is by default dy's device.
+    """
+    call = _call_of(epilogue, dy, w, arguments)
+    if isinstance(call, Choice):
+        return call
+    choice = chosen_for(call, target or Target.of(dy.device))
+    if choice.tiling is None:
+        return choice
+    return choice._replace(tiling=dataclasses.replace(choice.tiling, mn_major=True))
+
+
+def features_of(
+    epilogue: Map, dy: Tensor, w: Tensor, arguments: Mapping[str, Any], target: Target
+) -> ProductFeatures | Choice:
+    """The features of a call; or two kernels, whatever the features.
+
     Args:
         epilogue: What made h.
         dy: The gradient of y, of shape (..., N).
         w: The weight, of shape (N, H), in the same dtype.
         arguments: The operands and options of the epilogue.
-        target: What runs it, by default dy's device.
+        target: What runs it.
     """
+    call = _call_of(epilogue, dy, w, arguments)
+    return call if isinstance(call, Choice) else features_of_call(call, target)
+
+
+def _call_of(
+    epilogue: Map, dy: Tensor, w: Tensor, arguments: Mapping[str, Any]
+) -> ProductCall | Choice:
     if not may_fuse(epilogue):
         return Choice(None, "its functors do more than a tile can go back through")
     if dy.dtype is not w.dtype or dy.dtype not in HALVES:
@@ -100,11 +131,7 @@ def chosen(
     sizes = math.prod(dy.shape[:-1]), columns, depth, 1
     # It reads z, and writes h beside dz.
     text = f"gradient of {epilogue.text}"
-    call = product_call(epilogue, text, sizes, dy.dtype, arguments, reads=1, writes=1)
-    choice = chosen_for(call, target or Target.of(dy.device))
-    if choice.tiling is None:
-        return choice
-    return choice._replace(tiling=dataclasses.replace(choice.tiling, mn_major=True))
+    return product_call(epilogue, text, sizes, dy.dtype, arguments, reads=1, writes=1)
 
 
 class HiddenGradient:
@@ -113,14 +140,17 @@ class HiddenGradient:
     Args:
         epilogue: What made h of z.
         wanted: The operands whose gradients are wanted.
+
+    Attributes:
+        names: The names of the results after dz and h.
+        able: Whether kernels can be had: False once one was missing and there was no compiler.
     """
 
     def __init__(self, epilogue: Epilogue, wanted: frozenset[str]) -> None:
         self._epilogue = epilogue
         self._wanted = wanted
-        #: The names of the results after dz and h.
         self.names = [one.name for one in occurrences(epilogue, wanted)]
-        self._able = True
+        self.able = True
         slots = [("x", _runtime.SLOT_TENSOR), *epilogue.kinds, ("w", _runtime.SLOT_TENSOR)]
         label = f"gradient of {epilogue.label}"
         name = f"gradient of {epilogue.name}"
@@ -137,7 +167,7 @@ class HiddenGradient:
             z: What h was made of, of shape (..., H).
             arguments: The operands and options of the epilogue, what it drew from among them.
         """
-        if not self._able or not dy.is_cuda:
+        if not self.able or not dy.is_cuda:
             return None
         if chosen(self._epilogue, dy, w, arguments).tiling is None:
             return None
@@ -160,7 +190,7 @@ class HiddenGradient:
             return None
         kernel = kernel_of(told.variant, epilogue.name)
         if kernel is None:
-            self._able = False
+            self.able = False
             return None
         target = Target.of(dy.device)
         rows, columns = math.prod(dy.shape[:-1]), w.shape[1]

@@ -67,6 +67,9 @@ class MLP(ProductOp):
         hidden: The functors after the first product, in order: bias and activation, as a rule.
         store: The functors after the second product, in order; none by default.
 
+    Attributes:
+        layers: Both layers, each a `Linear`.
+
     Raises:
         TypeError: hidden or store holds something that is no functor, or an argument is unknown. A
             call: a factor is no floating tensor, or they have two dtypes.
@@ -97,8 +100,8 @@ class MLP(ProductOp):
                 "be run again in the backward pass; call two Linear, the first of which does"
             )
         self._gradients: dict[tuple[str, frozenset[str]], HiddenGradient] = {}
-        self._first, self._second = Linear(self.hidden), Linear(self.store)
-        for layer, epilogue in zip((self._first, self._second), self.epilogues, strict=True):
+        self.layers = Linear(self.hidden), Linear(self.store)
+        for layer, epilogue in zip(self.layers, self.epilogues, strict=True):
             layer.called(epilogue)
 
     def __call__(
@@ -118,10 +121,10 @@ class MLP(ProductOp):
         """
         x, w1, w2 = self.given((x, w1, w2), arguments, further)
         self.check(x, w1, w2)
-        first, second = self._shared(arguments)
+        first, second = self.shared(arguments)
         if not self._remakes(x, w1, w2, first):
-            return self._second.run(self._first.run(x, w1, first), w2, second)
-        layer = self._first.that_adds(x, w1, first)
+            return self.layers[1].run(self.layers[0].run(x, w1, first), w2, second)
+        layer = self.layers[0].that_adds(x, w1, first)
         epilogue = layer.epilogue
         compiles = torch.compiler.is_compiling()
         if drops(epilogue, first):
@@ -141,7 +144,7 @@ class MLP(ProductOp):
             gradient = functools.partial(self._hidden_gradient, epilogue)
             between = functools.partial(between_products, epilogue, gradient, others)
             product = functools.partial(linear_of_remade, self.name, between, factors, made_of)
-        then = self._second.that_adds(h, w2, second)
+        then = self.layers[1].that_adds(h, w2, second)
         return then.run_apart(h, w2, second, product)
 
     def unfused(
@@ -158,8 +161,8 @@ class MLP(ProductOp):
         """
         x, w1, w2 = self.given((x, w1, w2), arguments)
         self.check(x, w1, w2)
-        first, second = self._shared(arguments)
-        return self._second.run_unfused(self._first.run_unfused(x, w1, first), w2, second)
+        first, second = self.shared(arguments)
+        return self.layers[1].run_unfused(self.layers[0].run_unfused(x, w1, first), w2, second)
 
     def explain(
         self,
@@ -179,20 +182,20 @@ class MLP(ProductOp):
         """
         x, w1, w2 = self.given((x, w1, w2), arguments)
         self.check(x, w1, w2)
-        first, second = self._shared(arguments)
-        shape = self._first.shape(x, w1)
+        first, second = self.shared(arguments)
+        shape = self.layers[0].shape(x, w1)
         h = torch.empty(shape, dtype=factor_dtype(x), device=x.device)  # not touched
         h.requires_grad_(self._learns(x, w1, first))
         reports = (
-            explain_product(self._first, x, w1, first),
-            explain_product(self._second, h, w2, second),
+            explain_product(self.layers[0], x, w1, first),
+            explain_product(self.layers[1], h, w2, second),
         )
         backward = None
         if self._remakes(x, w1, w2, first):
             dy = h.new_empty(*h.shape[:-1], w2.shape[0])
             wanted = frozenset(key for key, one in first.items() if wants_gradient((one,)))
             w2 = w2 if w2.dtype is h.dtype else torch.empty_like(w2, dtype=h.dtype)
-            epilogue = self._first.that_adds(x, w1, first).epilogue
+            epilogue = self.layers[0].that_adds(x, w1, first).epilogue
             backward = explained(epilogue, wanted, dy, w2, h.detach(), first)
         return explain_pair(self, *reports, backward)
 
@@ -208,8 +211,12 @@ class MLP(ProductOp):
             of = f"w1 of shape {tuple(w1.shape)}"
             raise wrong_weight(self.name, "w2", w2, w1.shape[0], of)
 
-    def _shared(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The arguments of both layers."""
+    def shared(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The operands and options of both layers, of those of a call.
+
+        Raises:
+            TypeError: One is unknown, or an operand is missing.
+        """
         self.check_arguments(arguments)
         wanted = f"this op takes {', '.join(map(repr, self.slots)) or 'no operands'}"
         for key in arguments:
@@ -263,7 +270,7 @@ class MLP(ProductOp):
             return False
         if not w2.requires_grad or not self._learns(x, w1, first):
             return False
-        if self._first.alone(x, w1, first):
+        if self.layers[0].alone(x, w1, first):
             return False
         wanted = ["x"] if x.requires_grad or w1.requires_grad else []
         for key, one in first.items():

@@ -76,9 +76,10 @@ def force_launch(
         forward: That of forward passes (`fusedops.schedule.launch.LaunchConfig`), or None for the
             one that is chosen.
         backward: That of backward passes likewise.
-        product: By what a `Linear` is run where one kernel could do it and no gradient is wanted
-            (`fusedops.schedule.launch.ProductConfig`), or None for what is chosen. Results of one
-            kernel and of two are within one bound (docs/gemm.md), and need not have the same bits.
+        product: By what a product is run with the functors after it, or with the gradient of those
+            before it, where one kernel could do it (`fusedops.schedule.launch.ProductConfig`), or
+            None for what is chosen. Results of one kernel and of two are within one bound
+            (docs/gemm.md), and need not have the same bits.
 
     Raises:
         TypeError: An argument is of another type.

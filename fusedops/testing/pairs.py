@@ -1,25 +1,78 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Check an op with two products: against its layers, and its gradients against double."""
+"""Check an op with two products: against its layers, and its gradients against double.
+
+What stands between its products in a backward pass is checked by itself as well.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fusedops.bind.bind import floating
+from fusedops.product.epilogue import Epilogue
 from fusedops.product.hidden_gradient import chosen
 from fusedops.product.linear import Linear
 from fusedops.product.mlp import MLP
+from fusedops.product.remade import W2, Between
+from fusedops.reference.error_bound import Expected, expected
+from fusedops.reference.product_bound import expected_product
 from fusedops.testing.products import ProductCase, check_product, expected_of
 from fusedops.testing.report import SEED, Compared, Report, same_bits, worst
 
-__all__ = ["check_pair"]
+__all__ = ["GradientComparison", "check_pair"]
+
+
+class GradientComparison:
+    """The gradients between two products, compared with any number of runs.
+
+    Args:
+        epilogue: What made h of z.
+        between: What gives the gradients.
+        others: The operands and options of the epilogue that are no tensors.
+        dy: The gradient of y, of shape (..., N).
+        w2: The weight, of shape (N, H).
+        tensors: z, as "x", and the other tensors that h was made of, by name.
+        wanted: The names whose gradients are wanted: `W2`, "x" for z, operands.
+    """
+
+    def __init__(
+        self,
+        epilogue: Epilogue,
+        between: Between,
+        others: Mapping[str, Any],
+        dy: Tensor,
+        w2: Tensor,
+        tensors: Mapping[str, Tensor],
+        wanted: Sequence[str],
+    ) -> None:
+        self._between, self._call = between, (dy, w2, {**tensors}, [*wanted])
+        own = {**{key: one for key, one in tensors.items() if key != "x"}, **others}
+        z = tensors["x"]
+        with torch.no_grad():
+            h = epilogue(z, **own)
+        dh, spread = expected_product(torch.matmul, dy, w2)
+        found = expected(epilogue.bind(z, own), {}, {"y": dh}, of_upstream={"y": spread})
+        rows = [one.reshape(-1, one.shape[-1]) for one in (dy, h)]
+        dw2, off = expected_product(torch.matmul, rows[0].mT, rows[1])
+        found[f"gradient of {W2}"] = Expected(dw2, torch.zeros_like(dw2), off)
+        self._want = {key: found[f"gradient of {key}"] for key in wanted}
+
+    def again(self) -> list[Compared]:
+        """Run the call once more, and compare it with what it should be."""
+        with torch.no_grad():
+            made = self._between(*self._call)
+        found = zip(self._want.items(), made, strict=True)
+        return [
+            worst("between products", f"gradient of {'z' if key == 'x' else key}", one, want)
+            for (key, want), one in found
+        ]
 
 
 def check_pair(op: MLP, factors: tuple[Any, ...], arguments: dict[str, Any]) -> Report:

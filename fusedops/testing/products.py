@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -66,6 +66,7 @@ class ProductComparison:
         factors: The factors of the product.
         operands: The operands by name.
         options: The options of the call.
+        call: What gives the outputs, by default the op itself.
     """
 
     def __init__(
@@ -74,14 +75,15 @@ class ProductComparison:
         factors: tuple[Tensor, Tensor],
         operands: Mapping[str, Any],
         options: Mapping[str, Any],
+        call: Callable[..., Any] | None = None,
     ) -> None:
-        self._op, self._options = op, options
+        self._op, self._options, self._call = op, options, call or op
         self._case = ProductCase("no gradient", factors, operands)
 
     def again(self) -> list[Compared]:
         """Run the call once more, and compare it with what it should be."""
         with torch.no_grad():
-            result = self._op(*self._case.factors, **self._arguments())
+            result = self._call(*self._case.factors, **self._arguments())
             names = self._op.outputs
             found = dict(zip(names, [result] if len(names) == 1 else result, strict=True))
             streams = {name: found[name] for name in self._op.saves}

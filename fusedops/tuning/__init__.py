@@ -3,11 +3,13 @@
 """Find the fastest launch configuration of a kernel by trial, on the GPU of this machine.
 
 candidates.py says what can be tried, problem.py checks and times one call, search.py chooses, and
-rows.py makes rows of tuning files of it; vehicles.py does all that for what runs a product.
+rows.py makes rows of tuning files of it. vehicles.py tries, checks and times what runs a product;
+product.py and hidden_gradient.py are its calls. mlp.py and recorded.py say which of them a call of
+an MLP has, or a recording.
 `fusedops tune` and `benchmarks/tune.py` are its users.
 
-May import: version, errors, _runtime, jit, bind, schedule, generate, run, explain, row_op,
-product, testing.
+May import: version, errors, _runtime, jit, functors, declare, bind, schedule, generate, run,
+prebuild, explain, row_op, product, testing.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fusedops.bind.bind import Bound
 
-__all__ = ["fewer_rows", "filled"]
+__all__ = ["fewer_rows", "fewer_rows_of_factor", "filled"]
 
 #: The share of true elements in a tensor of flags: few enough that no row is masked whole.
 FLAGGED = 0.2
@@ -52,6 +52,20 @@ def fewer_rows(bound: Bound, elements: int) -> tuple[Tensor, dict[str, Any]]:
         if along >= 0 and given[key].shape[1] == bound.x.shape[along]:
             given[key] = given[key][:, : sizes[along]]
     return x, given
+
+
+def fewer_rows_of_factor(factor: Tensor, z: Tensor, last: int) -> Tensor:
+    """A factor of a product that has been cut to fewer rows.
+
+    Args:
+        factor: The factor.
+        z: The product, cut.
+        last: The number of the factor's last dimensions that stay as they are.
+    """
+    for dim in range(-factor.dim(), -last):
+        if factor.shape[dim] > 1:  # else it is shared
+            factor = factor.narrow(dim, 0, z.shape[dim])
+    return factor
 
 
 def filled(values: Mapping[str, Any], columns: int, device: torch.device) -> dict[str, Any]:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,16 +16,28 @@ from fusedops.generate import tuned
 from fusedops.generate.target import Target
 from fusedops.jit.entry import Identity
 from fusedops.jit.store import only_builder, shared_store
+from fusedops.product.epilogue import Epilogue
 from fusedops.product.fusible import FusibleProduct
 from fusedops.row_op import RowOp
 from fusedops.schedule.features import Features, ProductFeatures
 from fusedops.tuning import rows
+from fusedops.tuning.hidden_gradient import GradientProblem
 from fusedops.tuning.problem import Problem
+from fusedops.tuning.product import ProductProblem
 from fusedops.tuning.search import Outcome, Tried, search
-from fusedops.tuning.vehicles import ProductProblem
+from fusedops.tuning.vehicles import VehicleProblem
 from fusedops.version import __version__
 
-__all__ = ["Tuned", "keep", "measured_on", "put", "tune", "tune_product"]
+__all__ = [
+    "Part",
+    "Tuned",
+    "keep",
+    "measured_on",
+    "put",
+    "tune",
+    "tune_gradient",
+    "tune_product",
+]
 
 
 class Tuned(NamedTuple):
@@ -46,6 +58,20 @@ class Tuned(NamedTuple):
     outcome: Outcome
     percent_before: float | None = None
     percent_after: float | None = None
+
+
+class Part(NamedTuple):
+    """What is tuned by itself of a call: a pass, or what runs a product.
+
+    Attributes:
+        name: What to call it.
+        tune: Tunes it; called with `device`, the GPU, and `done`, as those of `tune`.
+        any_rows: Whether what is found does not depend on the number of rows.
+    """
+
+    name: str
+    tune: Callable[..., Tuned]
+    any_rows: bool = False
 
 
 def tune(
@@ -93,6 +119,8 @@ def tune_product(
     device: torch.device,
     options: Mapping[str, Any],
     done: Callable[[Tried], None] = lambda tried: None,
+    *,
+    keeps: bool = False,
 ) -> Tuned:
     """Find out whether one kernel or two run a product faster at the sizes of a call.
 
@@ -103,17 +131,47 @@ def tune_product(
         device: The GPU.
         options: The options of the call.
         done: Called after each trial.
+        keeps: Whether the product is kept for a gradient that reads it.
 
     Raises:
         AssertionError: The results of what runs now are wrong.
         FusedOpsError: One kernel cannot run such a call, or cannot be built.
         torch.OutOfMemoryError: The tensors do not fit on the device.
     """
-    problem = ProductProblem(op, bound, factors, device, options)
+    return _faster(ProductProblem(op, bound, factors, device, options, keeps=keeps), done)
+
+
+def tune_gradient(
+    epilogue: Epilogue,
+    bound: Bound,
+    factors: Mapping[str, Tensor],
+    wanted: Collection[str],
+    device: torch.device,
+    options: Mapping[str, Any],
+    done: Callable[[Tried], None] = lambda tried: None,
+) -> Tuned:
+    """Find out whether one kernel or two run the gradient between two products faster.
+
+    Args:
+        epilogue: What stands between the products of an `MLP`, the first of its `epilogues`.
+        bound: Its checked call on the first product; its tensors may have no memory.
+        factors: The gradient of y as "x", of shape (..., N), and w2 as "w", of shape (N, H).
+        wanted: The operands whose gradients are wanted.
+        device: The GPU.
+        options: The options of the call.
+        done: Called after each trial.
+
+    Raises:
+        AssertionError, FusedOpsError, torch.OutOfMemoryError: As in `tune_product`.
+    """
+    return _faster(GradientProblem(epilogue, bound, factors, wanted, device, options), done)
+
+
+def _faster(problem: VehicleProblem, done: Callable[[Tried], None]) -> Tuned:
     outcome = problem.search(done)
     rows_, columns, depth, batches, *_ = problem.features
     many = f"{batches} x " if batches > 1 else ""
-    case = f"{op.name} {problem.features.dtype} {many}{rows_} x {columns} x {depth}"
+    case = f"{problem.name} {problem.features.dtype} {many}{rows_} x {columns} x {depth}"
     return Tuned(case, "product", problem.features, outcome)
 
 

@@ -1,77 +1,78 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What runs a product and its STORE, one kernel or two: whether each is right, how fast."""
+"""What runs a product and the functors beside it, one kernel or two: which is right and fastest.
+
+Each is checked before it is timed. What a call is, a problem says: product.py for a product and its
+STORE, hidden_gradient.py for the gradient between two products.
+"""
 
 from __future__ import annotations
 
-import functools
+import abc
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import torch
-from torch import Tensor
 
 from fusedops.bind.bind import Bound
 from fusedops.errors import FusedOpsError, UnsupportedError
 from fusedops.generate.target import Target
 from fusedops.product.choice import Choice, choose
-from fusedops.product.fused import able, features_of
-from fusedops.product.fusible import FusibleProduct
+from fusedops.product.fused import why_never
+from fusedops.schedule.features import ProductFeatures
 from fusedops.schedule.launch import VEHICLES, ProductConfig
-from fusedops.testing import force_launch, last_schedule
-from fusedops.testing.products import ProductComparison
+from fusedops.testing import Compared, force_launch, last_schedule
 from fusedops.tuning import clock
-from fusedops.tuning.inputs import fewer_rows, filled
+from fusedops.tuning.inputs import filled
 from fusedops.tuning.search import GAIN, Outcome, Tried
 
-__all__ = ["ProductProblem"]
+__all__ = ["VehicleProblem", "elements_to_check"]
 
 #: Elements of the product in the call that is checked, since its truth is in double; and rows that
 #: it has in any case, since a tile wants some.
 CHECKED, CHECKED_ROWS = 1 << 23, 512
 
 
-class ProductProblem:
-    """A call of a `Linear` or a `Matmul` on a GPU that wants no gradient.
+def elements_to_check(bound: Bound) -> int:
+    """The most elements that the product has in the call that is checked."""
+    return max(CHECKED, CHECKED_ROWS * bound.columns)
+
+
+class Comparison(Protocol):
+    """A call and what its results should be."""
+
+    def again(self) -> list[Compared]:
+        """Run the call once more, and compare it with what it should be."""
+
+
+class VehicleProblem(abc.ABC):
+    """A call on a GPU that one kernel may run, or two.
 
     It is timed at its own sizes, on which the choice depends, and checked with fewer rows.
 
+    Args:
+        name: The name of the op in error messages.
+        found: The features of the call, or why one kernel never runs such a one.
+        device: The GPU.
+
     Attributes:
-        features: The features by which what runs it is looked up.
+        name: The same.
+        features: The features by which what runs the call is looked up.
     """
 
-    def __init__(
-        self,
-        op: FusibleProduct,
-        bound: Bound,
-        factors: Mapping[str, Tensor],
-        device: torch.device,
-        options: Mapping[str, Any],
-    ) -> None:
-        x, w = factors["x"], factors["w"]
-        arguments = {**bound.operands, **options}
-        op = op.that_adds(x, op.turned(w), arguments)
-        self.op, self._options = op, options
-        self._target = Target.of(device)
-        found = features_of(op.epilogue, x, w, arguments, self._target)
-        if isinstance(found, Choice) or not able(op.epilogue):
-            why = found.why if isinstance(found, Choice) else "its functors make 8 bits"
-            raise UnsupportedError(f"{op.name}: there is nothing to tune, {why}")
-        self.features = found[0]
-        if self._target.arch != "sm_90":
-            raise UnsupportedError(
-                f"{op.name}: there is nothing to tune, one kernel for product and STORE needs "
-                f"sm_90, and this is {self._target.arch}"
-            )
-        self._device, self._draws = device, bool(bound.dropout_slots)
-        z, operands = fewer_rows(bound, max(CHECKED, CHECKED_ROWS * bound.columns))
-        given = self._filled({"x": _cut(x, z, 1), "w": _cut(w, z, 2), **operands})
-        pair = given.pop("x"), op.turned(given.pop("w"))
-        self._comparison = ProductComparison(op, pair, given, options)
-        self._whole = {"x": x, "w": w, **bound.operands}
-        tensors = [one for one in (*self._whole.values(), bound.x) if isinstance(one, Tensor)]
-        count = clock.sets(sum(one.numel() * one.element_size() for one in tensors))
-        self._sets = [self._filled(self._whole) for _ in range(count)]
+    #: What to leave out or to give in place of a call that has nothing to tune.
+    cure: ClassVar[str]
+
+    #: A call that is checked under each vehicle.
+    _comparison: Comparison
+
+    def __init__(self, name: str, found: ProductFeatures | Choice, device: torch.device) -> None:
+        self.name, self._device, self._target = name, device, Target.of(device)
+        if isinstance(found, Choice):
+            raise self._refused(found.why)
+        if never := why_never(getattr(torch, found.dtype), self._target):
+            raise self._refused(never)
+        self.features = found
 
     def search(self, done: Callable[[Tried], None] = lambda tried: None) -> Outcome:
         """Find the fastest vehicle that is right; each is checked before it is timed.
@@ -95,7 +96,7 @@ class ProductProblem:
         timed = [one for one in tried if one.seconds is not None]
         if len(timed) == 1:
             reasons = "; ".join(f"{one.config.vehicle}: {one.reason}" for one in tried[1:])  # type: ignore[union-attr]
-            raise UnsupportedError(f"{self.op.name}: there is nothing to tune: {reasons}")
+            raise UnsupportedError(f"{self.name}: there is nothing to tune: {reasons}")
         best = min(timed, key=lambda one: one.seconds or 0.0)
         if best.config == before:
             least = best.seconds or 0.0
@@ -116,7 +117,7 @@ class ProductProblem:
             return Tried("vehicle", config, None, str(error).partition("\n")[0])
 
     def check(self, config: ProductConfig) -> None:
-        """Compare the outputs with those in float64; AssertionError beyond the bound.
+        """Compare the results with those in float64; AssertionError beyond the bound.
 
         Raises:
             UnsupportedError: The call is not run by this vehicle.
@@ -125,46 +126,40 @@ class ProductProblem:
             out = [one for one in self._comparison.again() if one.share > 1]
             self._check_vehicle(config)
         if out:
-            raise AssertionError(f"{self.op.declaration}: {out[0]} under {config}")
+            raise AssertionError(f"{self.name}: {out[0]} under {config}")
 
     def seconds(self, config: ProductConfig) -> float:
         """Device seconds of one call."""
         with force_launch(product=config), torch.no_grad():
-            calls = [functools.partial(self._call, given) for given in self._sets]
+            calls = self._calls()
             calls[0]()
             self._check_vehicle(config)
             return self._clock(calls)
 
     @property
     def _clock(self) -> Callable[[Sequence[clock.Call]], float]:
-        # A draw from torch's generator cannot be captured in a graph.
-        return clock.queue_seconds if self._draws else clock.graph_seconds
+        return clock.graph_seconds
 
-    def _call(self, given: Mapping[str, Any]) -> object:
-        operands = {name: one for name, one in given.items() if name not in ("x", "w")}
-        return self.op(given["x"], self.op.turned(given["w"]), **operands, **self._options)
+    @abc.abstractmethod
+    def _calls(self) -> list[clock.Call]:
+        """The call that is timed, on each set of tensors."""
+
+    @abc.abstractmethod
+    def _why(self) -> str:
+        """Why the call is run as it is, under the vehicle that is forced."""
 
     def _check_vehicle(self, config: ProductConfig) -> None:
-        ran = last_schedule()
+        ran = (last_schedule() or "").partition(",")[0]  # "Together, gradient"
         if (ran if ran in VEHICLES else VEHICLES[0]) != config.vehicle:
-            given = self._sets[0]
-            operands = {name: one for name, one in given.items() if name not in ("x", "w")}
-            w = self.op.turned(given["w"])
-            why = self.op.vehicle(given["x"], w, {**operands, **self._options}).why
             raise UnsupportedError(
-                f"{self.op.name}: {config.vehicle} does not run this call: {why}"
+                f"{self.name}: {config.vehicle} does not run this call: {self._why()}"
             )
+
+    def _refused(self, why: str) -> UnsupportedError:
+        return UnsupportedError(f"{self.name}: there is nothing to tune, {why}; {self.cure}")
 
     def _filled(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Random values; those of w so small that the product is of the size of the operands."""
         given = filled(values, self.features.columns, self._device)
         given["w"] *= self.features.depth**-0.5
         return given
-
-
-def _cut(factor: Tensor, z: Tensor, last: int) -> Tensor:
-    """A factor for fewer rows of the product, but for so many of its last dimensions."""
-    for dim in range(-factor.dim(), -last):
-        if factor.shape[dim] > 1:  # else it is shared
-            factor = factor.narrow(dim, 0, z.shape[dim])
-    return factor

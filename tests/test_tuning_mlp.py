@@ -1,0 +1,533 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tuning an MLP: its layers and the gradient between its products, checked, kept and used."""
+
+import re
+import sys
+import types
+
+import pytest
+import torch
+from cases import raises, randn
+from test_linear_fused import gelu, needs_hopper
+from test_tuning import TARGET
+from typer.testing import CliRunner
+
+import fusedops as fo
+from fusedops.cli import app
+from fusedops.commands import words
+from fusedops.generate import tuned
+from fusedops.generate.target import Target
+from fusedops.product import fused, hidden_gradient, traced_remade
+from fusedops.product.fusible import FusibleProduct
+from fusedops.product.hidden_gradient import HiddenGradient
+from fusedops.schedule import lookup, override
+from fusedops.schedule.launch import VEHICLES, ProductConfig
+from fusedops.testing import last_schedule
+from fusedops.tuning import clock, mlp, product, recorded, tuner, vehicles
+from fusedops.tuning import hidden_gradient as gradients
+from fusedops.tuning.hidden_gradient import GradientProblem
+from fusedops.tuning.product import ProductProblem
+from fusedops.tuning.search import Outcome
+
+HALF = torch.float16
+TWO, TOGETHER, IN_TURNS = (ProductConfig(vehicle) for vehicle in VEHICLES)
+
+BLOCKS = {
+    "gelu": fo.MLP(hidden=[fo.Bias("b1"), gelu()], store=[fo.Bias("b2"), fo.Residual("r")]),
+    "dropout": fo.MLP(
+        hidden=[fo.Bias("b1"), gelu(), fo.Dropout("p")], store=[fo.Bias("b2"), fo.Dropout("p")]
+    ),
+    "gate": fo.MLP(hidden=[fo.Scale("s"), gelu(), fo.Residual("g")], store=[fo.Scale("two")]),
+}
+LAYERS = ["first layer", "second layer"]
+KEEPING, GRADIENT = "first layer, keeping its product", "gradient between the products"
+EVERY = [*LAYERS, KEEPING, GRADIENT]
+
+
+def case(op, device="meta", rows=(3, 40), k=24, h=40, n=16, dtype=HALF):
+    """The factors and operands of a call."""
+
+    def made(*shape, of=dtype):
+        if device == "meta" or of is torch.bool:
+            return torch.zeros(shape, dtype=of, device=device)
+        return randn(*shape, dtype=of, device=device, seed=sum(shape))
+
+    factors = [made(*rows, k), made(h, k), made(n, h)]
+    if device != "meta":
+        for one in factors[1:]:
+            one *= one.shape[1] ** -0.5
+    operands = {
+        "b1": made(h),
+        "b2": made(n),
+        "s": made(h, of=torch.float32),
+        "g": made(*rows, h),
+        "m": made(h, of=torch.bool),
+        "r": made(*rows, n),
+        "p": 0.25,
+        "two": 2.0,
+    }
+    return factors, {name: operands[name] for name in op.slots}
+
+
+def problem_of(part, device):
+    kinds = {tuner.tune_product: ProductProblem, tuner.tune_gradient: GradientProblem}
+    kind = kinds[part.tune.func]
+    return kind(*part.tune.args, device=torch.device(device), **part.tune.keywords)
+
+
+def problems(op, factors, arguments, device):
+    """The problem of each part of a call, by its name."""
+    parts = mlp.parts(op, factors, arguments)
+    return {part.name: problem_of(part, device) for part in parts}
+
+
+def as_if_on_a_gpu(monkeypatch):
+    """One kernel may multiply; tensors have no memory, and nothing runs."""
+    monkeypatch.setattr(Target, "of", classmethod(lambda cls, device: TARGET))
+    for module in (vehicles, gradients):
+        monkeypatch.setattr(module, "filled", lambda values, columns, device: dict(values))
+    monkeypatch.setattr(product, "ProductComparison", lambda *given: None)
+    monkeypatch.setattr(gradients, "GradientComparison", lambda *given: None)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The features by which calls have asked what runs them; it is two kernels."""
+    found = []
+
+    def of_layer(self, x, w, arguments):
+        found.append(fused.features_of(self.epilogue, x, w, arguments, TARGET)[0])
+        return False
+
+    def of_gradient(self, dy, w, z, arguments):
+        found.append(hidden_gradient.features_of(self._epilogue, dy, w, arguments, TARGET))
+
+    monkeypatch.setattr(FusibleProduct, "_fuses", of_layer)
+    monkeypatch.setattr(HiddenGradient, "__call__", of_gradient)
+    return found
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_row_is_written_for_what_a_call_asks(block, training, asked, monkeypatch):
+    op = BLOCKS[block]
+    factors, operands = case(op, "cpu")
+    with torch.no_grad():
+        op(*factors, **operands, training=training)
+    op(*(one.requires_grad_() for one in factors), **operands, training=training).sum().backward()
+    as_if_on_a_gpu(monkeypatch)
+    factors, operands = case(op)
+    found = problems(op, factors, {**operands, "training": training}, "cuda")
+    assert [*found] == EVERY
+    assert [one.features for one in found.values()] == asked
+    first, _, keeping, gradient = asked
+    assert keeping.writes == first.writes + 1
+    assert "Save(name='z'" in keeping.store
+    assert gradient.store == f"gradient of {first.store}"
+    assert (gradient.rows, gradient.columns, gradient.depth) == (120, 40, 16)
+    assert gradient.draws is (block == "dropout" and training)
+
+
+@pytest.fixture
+def calls(tmp_path, monkeypatch):
+    """A file in which calls are recorded."""
+    file = tmp_path / "calls.jsonl"
+    monkeypatch.setenv("FUSEDOPS_RECORD", str(file))
+    monkeypatch.setattr("fusedops.product.recorded._noted", set())
+    monkeypatch.setattr("fusedops.prebuild.recording._seen", set())
+    return file
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_row_is_written_for_what_a_recorded_call_asked(block, asked, calls, monkeypatch):
+    op = BLOCKS[block]
+    factors, operands = case(op, "cpu", rows=(1024,), k=8, h=2112, n=64)
+    op(*(one.requires_grad_() for one in factors), **operands).sum().backward()
+    lines = words.recorded([calls], [])
+    as_if_on_a_gpu(monkeypatch)
+    found = [problem_of(part, "cuda") for part in recorded.parts(lines)]
+    assert [one.features for one in found] == asked
+    keeping, gradient = found
+    assert keeping.op == op.layers[0].that_adds(*factors[:2], operands), (
+        "two kernels are those of a call that keeps it"
+    )
+    assert gradient.name == "MLP"
+    assert [len(recorded.parts(lines, **{kind: False})) for kind in ("forward", "backward")] == [
+        1,
+        1,
+    ]
+
+
+def test_a_recorded_call_without_a_gradient(asked, calls, monkeypatch):
+    op = fo.Matmul(store=[fo.Scale("s"), fo.Causal()])
+    given = [randn(4, *size, dtype=HALF) for size in ((1152, 64), (64, 1152))]
+    op(*given, s=0.5, training=False)
+    as_if_on_a_gpu(monkeypatch)
+    (part,) = recorded.parts(words.recorded([calls], []))
+    problem = problem_of(part, "cuda")
+    assert [problem.features] == asked
+    assert problem.op == op
+
+
+@pytest.fixture
+def on_cpu_as_if(monkeypatch):
+    """Calls run on the CPU, which has two kernels alone, as if it were a GPU; what was timed."""
+    for module in (vehicles, product, gradients):
+        monkeypatch.setattr(module, "Target", types.SimpleNamespace(of=lambda device: TARGET))
+    monkeypatch.setattr(clock, "sets", lambda size: 2)
+    timed = []
+
+    def seconds(calls):
+        timed.append((override.current().product, [call() for call in calls]))
+        return 1e-6
+
+    for name in ("graph_seconds", "queue_seconds"):
+        monkeypatch.setattr(clock, name, seconds)
+    return timed
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_every_part_runs_and_is_checked(block, on_cpu_as_if):
+    op = BLOCKS[block]
+    factors, operands = case(op)
+    for problem in problems(op, factors, operands, "cpu").values():
+        problem.check(TWO)
+        assert problem.seconds(TWO) == 1e-6
+        forced, results = on_cpu_as_if.pop()
+        assert forced == TWO
+        assert len(results) == 2
+        with pytest.raises(fo.UnsupportedError, match="Together does not run this call: one"):
+            problem.check(TOGETHER)
+    *of_operands, of_z = results[0]  # the gradients of all but w2 are timed
+    own = [operands[name] for name in op.epilogues[0].slots]
+    assert of_z.shape == (3, 40, 40)
+    assert len(of_operands) == sum(isinstance(one, torch.Tensor) for one in own)
+
+
+def test_a_gradient_that_is_wrong_is_seen(on_cpu_as_if):
+    """In each of the results, that of w2 among them, of which h shows."""
+    op = BLOCKS["gate"]
+    factors, operands = case(op)
+    problem = problems(op, factors, operands, "cpu")[GRADIENT]
+    comparison = problem._comparison
+    honest, names = comparison._between, [*comparison._want]
+    assert names == ["w2", "g", "s", "x"]
+    for at, name in enumerate(names):
+
+        def wrong(*given, at=at):
+            made = [*honest(*given)]
+            made[at] = made[at].clone()
+            made[at].flatten()[7] += 0.02 * made[at].float().abs().max()
+            return made
+
+        comparison._between = wrong
+        what = {"x": "z"}.get(name, name)
+        with pytest.raises(AssertionError, match=f"^MLP: .*gradient of {what}'"):
+            problem.check(TWO)
+
+
+def test_what_is_checked_has_fewer_rows(on_cpu_as_if, monkeypatch):
+    monkeypatch.setattr(vehicles, "CHECKED", 1)
+    op = BLOCKS["gate"]
+    factors, operands = case(op, rows=(4, 1000))
+    problem = problems(op, factors, operands, "cpu")[GRADIENT]
+    dy, w2, tensors, _ = problem._comparison._call
+    assert dy.shape[:-1] == tensors["x"].shape[:-1] == tensors["g"].shape[:-1] == (2, 250)
+    assert w2.shape == (16, 40)
+    assert problem._sets[0][0].shape == (4, 1000, 16)
+    problem.check(TWO)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "dtype", "part"),
+    [
+        ([fo.Bias("b1"), gelu()], torch.float32, "float16 and bfloat16 alone"),
+        ([fo.Mask("m"), gelu()], HALF, "more than a tile can go back through"),
+        ([fo.Bias("b1")], HALF, "does not read the product, so h is kept"),
+        ([], HALF, "does not read the product, so h is kept"),
+    ],
+)
+def test_gradients_that_have_nothing_to_tune(hidden, dtype, part, monkeypatch):
+    as_if_on_a_gpu(monkeypatch)
+    op = fo.MLP(hidden=hidden)
+    factors, operands = case(op, dtype=dtype)
+    gradient = mlp.parts(op, factors, operands, forward=False)[-1]
+    assert gradient.name == GRADIENT
+    with raises(fo.UnsupportedError, "MLP: there is nothing to tune", part, "--no-backward"):
+        gradient.tune(device=torch.device("cuda"))
+
+
+def test_what_has_no_derivative_has_no_gradient_to_tune(monkeypatch):
+    as_if_on_a_gpu(monkeypatch)
+    squared = fo.cpp_functor("squared", forward="v * v")
+    op = fo.MLP(hidden=[fo.Bias("b1"), squared()])
+    factors, operands = case(op)
+    (gradient,) = mlp.parts(op, factors, operands, forward=False)
+    with raises(fo.UnsupportedError, "MLP: squared() has no derivative"):
+        gradient.tune(device=torch.device("cuda"))
+
+
+def test_another_architecture_has_no_question(monkeypatch):
+    as_if_on_a_gpu(monkeypatch)
+    monkeypatch.setattr(Target, "of", classmethod(lambda cls, device: Target.named("sm_100")))
+    factors, operands = case(BLOCKS["gelu"])
+    for part in mlp.parts(BLOCKS["gelu"], factors, operands):
+        with raises(fo.UnsupportedError, "nothing to tune", "needs sm_90, and this is sm_100"):
+            part.tune(device=torch.device("cuda"))
+
+
+#: The words of a call, and those of the operands that an op may have.
+FACTORS = {"x": "x=T:4224,64", "w1": "w1=T:1024,64", "w2": "w2=T:256,1024"}
+OPERANDS = {"b1": "b1=T:1024", "c": "c=30.0", "b2": "b2=T:256", "r": "r=T:4224,256"}
+
+
+class TestCommand:
+    @pytest.fixture(autouse=True)
+    def cache(self, tmp_path, monkeypatch):
+        """A module with blocks, in the working directory; the cache."""
+        (tmp_path / "of_blocks.py").write_text(
+            "import fusedops as fo\n"
+            "HIDDEN = [fo.Bias('b1'), fo.Softcap('c')]\n"
+            "BLOCK = fo.MLP(HIDDEN, [fo.Bias('b2'), fo.Residual('r')])\n"
+            "BARE = fo.MLP(HIDDEN)\n"
+            "PLAIN = fo.MLP([fo.Bias('b1')], [fo.Bias('b2'), fo.Residual('r')])\n"
+        )
+        monkeypatch.delitem(sys.modules, "of_blocks", raising=False)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path / "cache"))
+        monkeypatch.setenv("COLUMNS", "200")
+        tuned.find.cache_clear()
+        lookup.forget()
+        yield tmp_path / "cache"
+        tuned.find.cache_clear()
+        lookup.forget()
+
+    @pytest.fixture
+    def gpu(self, monkeypatch):
+        """A GPU on which times are as given, by vehicle, of layers and of gradients."""
+        as_if_on_a_gpu(monkeypatch)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+        monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
+        times = {
+            "layer": {TWO: 3e-4, TOGETHER: 2e-4, IN_TURNS: 2.5e-4},
+            "gradient": {TWO: 3e-4, TOGETHER: 2e-4, IN_TURNS: 1e-4},
+        }
+
+        def of(problem, config):
+            problem.checked = [*getattr(problem, "checked", []), config]
+            is_gradient = problem.features.store.startswith("gradient of ")
+            return times["gradient" if is_gradient else "layer"][config]
+
+        def check(problem, config):
+            assert of(problem, config) != "wrong"
+
+        def seconds(problem, config):
+            assert config in problem.checked, "timed before it was checked"
+            return of(problem, config)
+
+        monkeypatch.setattr(vehicles.VehicleProblem, "check", check)
+        monkeypatch.setattr(vehicles.VehicleProblem, "seconds", seconds)
+        return times
+
+    def tune(self, *further, op="BLOCK", operands=(*OPERANDS,), factors=(*FACTORS,), dtype=HALF):
+        """The status, and what was said."""
+        given = [FACTORS[name] for name in factors] + [OPERANDS[name] for name in operands]
+        words = [part for word in given for part in ("--operand", word)]
+        words += ["--dtype", str(dtype).removeprefix("torch."), *further]
+        outcome = CliRunner().invoke(app, ["tune", f"of_blocks:{op}", *words])
+        return outcome.exit_code, " ".join(re.sub(r"[│╭╮╰╯─]", " ", outcome.output).split())
+
+    def chosen(self, training=True):
+        """How calls are run: the layers, the first one that keeps its product, the gradient."""
+        op = sys.modules["of_blocks"].BLOCK
+        made = {
+            name: torch.empty([int(size) for size in word.partition(":")[2].split(",")], dtype=HALF)
+            for name, word in {**FACTORS, **OPERANDS}.items()
+            if ":" in word
+        } | {"c": 30.0}
+        x, w1, w2 = (made.pop(name) for name in op.inputs)
+        first, second = op.shared({**made, "training": training})
+        h, dy = x.new_empty(4224, 1024), x.new_empty(4224, 256)
+        layer, then = op.layers[0].that_adds(x, w1, first), op.layers[1].that_adds(h, w2, second)
+        wanted = frozenset({"b1"})
+        return {
+            "first layer": fused.chosen(layer.epilogue, x, w1, first),
+            "second layer": fused.chosen(then.epilogue, h, w2, second),
+            KEEPING: fused.chosen(layer.that_keeps().epilogue, x, w1, first),
+            GRADIENT: hidden_gradient.explained(layer.epilogue, wanted, dy, w2, h, first),
+        }
+
+    def test_what_is_faster_is_kept_and_used(self, cache, gpu):
+        status, said = self.tune("--dry-run")
+        assert status == 0, said
+        before = self.chosen()
+        assert [one.tiling is None for one in before.values()] == [False, True, False, False]
+        assert before[GRADIENT].tiling.name == "Together"
+        status, said = self.tune()
+        assert status == 0, said
+        for part in (*EVERY, "vehicle Together -> InTurns", "2.000", "kept in"):
+            assert part in said
+        tuned.find.cache_clear()
+        lookup.forget()
+        after = self.chosen()
+        assert after[GRADIENT].tiling.name == "InTurns"
+        assert after[GRADIENT].tiling.mn_major
+        assert f"tuned on this device, from {cache}" in after[GRADIENT].why
+        assert after["second layer"].tiling.name == "Together"
+        for name in ("first layer", KEEPING):
+            assert after[name] == before[name], "what was the fastest before has no row"
+        gpu["layer"][TWO] = 1e-4
+        assert self.tune("--no-forward")[1].count("Together -> two_kernels") == 1
+        lookup.forget()
+        assert self.chosen()[KEEPING].tiling is None
+        assert self.chosen()["first layer"].tiling is not None
+
+    def test_passes_are_left_out(self, gpu):
+        for word, here, gone in (("forward", EVERY[2:], LAYERS), ("backward", LAYERS, EVERY[2:])):
+            _, said = self.tune(f"--no-{word}", "--dry-run")
+            assert all(f" {name} " in said for name in here)
+            assert not any(f" {name} " in said for name in gone)
+        assert "nothing to tune" in self.tune("--no-forward", "--no-backward")[1]
+
+    def test_what_cannot_be_tuned_is_said_beside_what_can(self, gpu):
+        status, said = self.tune(op="BARE", operands=("b1", "c"))
+        assert status == 0
+        assert "second layer: Linear: there is nothing to tune, torch's product alone runs" in said
+        assert "Together -> InTurns" in said
+        status, said = self.tune(op="PLAIN", operands=("b1", "b2", "r"))
+        assert status == 0
+        assert f"{GRADIENT}: MLP: there is nothing to tune" in said
+        assert KEEPING not in said
+        status, said = self.tune(dtype=torch.float32)
+        assert status == 2
+        assert said.count("float16 and bfloat16 alone") == 4
+
+    def test_what_is_wrong_as_it_is(self, gpu):
+        gpu["gradient"][TOGETHER] = "wrong"
+        status, said = self.tune()
+        assert status == 2
+        assert f"the {GRADIENT} is wrong as it is" in said
+
+    def test_a_vehicle_that_is_wrong_is_not_taken(self, gpu):
+        gpu["gradient"][IN_TURNS] = "wrong"
+        lookup.forget()
+        _, said = self.tune("--no-forward")
+        assert "nothing is faster" in said
+
+    def test_of_recorded_calls(self, gpu, calls, monkeypatch, tmp_path):
+        block = words.import_here("of_blocks").BLOCK
+        made = [randn(*size, dtype=HALF) for size in ((4224, 64), (1024, 64), (256, 1024))]
+        given = {"b1": made[0].new_zeros(1024), "b2": made[0].new_zeros(256), "c": 30.0}
+        leaves = [one.requires_grad_() for one in made]
+        with monkeypatch.context() as patch:
+            patch.setattr(Target, "of", classmethod(lambda cls, device: Target.named("cpu")))
+            block(*leaves, **given, r=made[0].new_zeros(4224, 256)).sum().backward()
+        outcome = CliRunner().invoke(app, ["tune", "--calls", str(calls), "--import", "of_blocks"])
+        assert outcome.exit_code == 0, outcome.output
+        said = " ".join(outcome.output.split())
+        for part in (", product", ", gradient between products", "vehicle Together -> InTurns"):
+            assert part in said
+        lookup.forget()
+        assert self.chosen()[GRADIENT].tiling.name == "InTurns"
+        outcome = CliRunner().invoke(app, ["tune", "of_blocks:BLOCK", "--calls", str(calls)])
+        assert "not both" in outcome.output
+        for none in ((), ("--shape", "8,8"), ("--calls", str(calls), "--dim", "0")):
+            assert "say what to tune" in CliRunner().invoke(app, ["tune", *none]).output
+        missing = CliRunner().invoke(app, ["tune", "--calls", str(tmp_path / "missing")])
+        assert missing.exit_code == 2
+        assert "No such file" in missing.output
+
+    @pytest.mark.parametrize(
+        ("given", "further", "part"),
+        [
+            ({"factors": ("x", "w1")}, (), "'w2' is missing; give --operand w2=DTYPE:N,H"),
+            ({"operands": ("b1", "b2", "r")}, (), "'c' is missing; give --operand c="),
+            ({}, ("--operand", "b3=T:256"), "unknown operand 'b3'"),
+            ({}, ("--dim", "0"), "--dim is no option of MLP"),
+        ],
+    )
+    def test_calls_that_do_not_fit(self, gpu, given, further, part):
+        status, said = self.tune(*further, **given)
+        assert status == 2
+        assert part in said
+
+
+#: Of which each cluster of an H200 has a tile, in both products and in the gradient.
+SIZES = {"rows": (3, 5632), "k": 64, "h": 264, "n": 256}
+
+
+@pytest.mark.gpu
+class TestOnAGpu:
+    @pytest.fixture(autouse=True)
+    def hopper(self, tmp_path, monkeypatch):
+        needs_hopper()
+        monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path / "cache"))
+        monkeypatch.setenv("COLUMNS", "200")
+        torch._dynamo.reset()
+        traced_remade._by_one.cache_clear()
+        tuned.find.cache_clear()
+        lookup.forget()
+        yield
+        traced_remade._by_one.cache_clear()
+        tuned.find.cache_clear()
+        lookup.forget()
+
+    @pytest.mark.parametrize("dtype", [HALF, torch.bfloat16], ids=str)
+    @pytest.mark.parametrize("block", BLOCKS)
+    def test_every_vehicle_of_every_part(self, block, dtype):
+        op = BLOCKS[block]
+        factors, operands = case(op, dtype=dtype, **SIZES)
+        device = torch.device("cuda", torch.cuda.current_device())
+        for problem in problems(op, factors, operands, device).values():
+            for config in (TWO, TOGETHER, IN_TURNS):
+                problem.check(config)
+                assert 0 < problem.seconds(config) < 1e-2
+
+    def test_a_search(self):
+        op = BLOCKS["gelu"]
+        factors, operands = case(op, **SIZES)
+        device = torch.device("cuda", torch.cuda.current_device())
+        for part in mlp.parts(op, factors, operands):
+            found = part.tune(device=device)
+            assert len(found.outcome.tried) == len(VEHICLES)
+            assert all(one.seconds for one in found.outcome.tried)
+
+    @pytest.mark.parametrize("compiles", [False, True])
+    @pytest.mark.parametrize("vehicle", ["InTurns", "two_kernels"])
+    def test_a_row_changes_what_a_training_step_runs(self, vehicle, compiles):
+        """As in a process after the one that tuned: no plan has been made yet."""
+        op = fo.MLP(*BLOCKS["dropout"].chains.values())
+        device = torch.device("cuda", torch.cuda.current_device())
+        problem = problems(op, *case(op, **SIZES), device)[GRADIENT]
+        assert vehicles.choose(problem.features, "sm_90", Target.of(device).gpu).tiling is not None
+        outcome = Outcome(TOGETHER, ProductConfig(vehicle), 2.0, 1.0, ())
+        assert tuner.keep([tuner.Tuned("", "product", problem.features, outcome)], device)
+        factors, operands = case(op, "cuda", **SIZES)
+        leaves = [one.requires_grad_() for one in factors]
+
+        def call(*factors):
+            return op(*factors, **operands)
+
+        run = torch.compile(call, fullgraph=True) if compiles else call
+        torch.autograd.grad(run(*leaves).float().sum(), leaves)
+        if vehicle == "two_kernels":
+            assert "gradient" not in last_schedule()
+        else:
+            assert last_schedule() == f"{vehicle}, gradient"
+
+    def test_the_command(self, tmp_path, monkeypatch):
+        """A run is recorded and tuned; whatever was found, a call is run by it."""
+        op = BLOCKS["gelu"]
+        factors, operands = case(op, "cuda", **SIZES)
+        file = tmp_path / "calls.jsonl"
+        monkeypatch.setenv("FUSEDOPS_RECORD", str(file))
+        monkeypatch.setattr("fusedops.product.recorded._noted", set())
+        monkeypatch.setattr("fusedops.prebuild.recording._seen", set())
+        op(*(one.requires_grad_() for one in factors), **operands).float().sum().backward()
+        monkeypatch.delenv("FUSEDOPS_RECORD")
+        outcome = CliRunner().invoke(app, ["tune", "--calls", str(file)])
+        assert outcome.exit_code == 0, outcome.output
+        assert ", gradient between products" in outcome.output
+        assert ", product" in outcome.output
