@@ -23,7 +23,7 @@ from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import Number, View, kept_view, views_of
 from fusedops.run import forward, placing
-from fusedops.run.backward_form import first_kernel
+from fusedops.run.backward_form import Form, Variants, first_kernel
 from fusedops.run.backward_parts import parts_of, read_otherwise
 from fusedops.run.backward_schedule import (
     FEW_ROWS,
@@ -37,7 +37,7 @@ from fusedops.run.kernel_members import declared, scheduled
 from fusedops.run.outline import Outline, outline_of
 from fusedops.run.reading import USUAL, Reading, as_read, padded, rank_of
 from fusedops.run.saved_tensors import RESULT, joining_name, saved_name
-from fusedops.run.second_stage import second_stage
+from fusedops.run.second_stage import argument_of, second_stage
 from fusedops.schedule import Schedule
 from fusedops.schedule.backward import resident_rows
 from fusedops.schedule.forward import host_columns
@@ -131,8 +131,9 @@ class Backward:
     def _cut(self) -> None:
         """Cut the rows into slices, and choose where the gradients of operands are summed."""
         geometry, gradient = self.geometry, self.gradient
-        call, views = (self.bound, self.outline, geometry, self.reading), self.views
-        self.sharing = {one: as_read(*call, one, views[one].placed) for one in gradient.occurrences}
+        uses = gradient.occurrences
+        places = [self.views[one].placed for one in uses]
+        self.sharing = as_read(self.bound, self.outline, geometry, self.reading, uses, places)
         few = self._few()
         self.few = few is not None
         tile = self.tile = few or self.tile
@@ -148,11 +149,9 @@ class Backward:
                 1 if tile is None else tile.rows_per_block,
                 tile is not None and tile.launch.persistent,
             )
-        summed = any(is_sum(share) for share in self.sharing.values())
-        if tile is not None and summed:
-            self.tile = without_prefetch_across_rows(tile)
-        partial = {}
+        partial, summed = {}, False
         for one, share in self.sharing.items():
+            summed = summed or is_sum(share)
             if share.kind == "apart":
                 partial[one] = False
                 continue
@@ -160,6 +159,8 @@ class Backward:
             if share.outer < 0 and partial[one]:
                 self.sharing[one] = share._replace(kind="apart")
                 partial[one] = False
+        if tile is not None and summed:
+            self.tile = without_prefetch_across_rows(tile)
         self.returned = len(self.outputs)
         self.targets = GradientTargets(
             self.bound,
@@ -176,8 +177,8 @@ class Backward:
     def generate(self) -> Backward:
         """Generate the kernel, and a second one if slices of the rows share a gradient."""
         if not self.apart:
-            self.first = first_kernel(self)
-            self.second = self._sums()
+            self.first, form = first_kernel(self)
+            self.second = self._sums(form)
         return self
 
     def _few(self) -> Schedule | None:
@@ -277,15 +278,29 @@ class Backward:
         members.append(Member("Slices", "slices"))
         return members, write
 
-    def variant(self, members: Members, words: int) -> Variant:
-        """The first kernel, by the members of its argument and the number of its words."""
-        return self._variant("gradient", self.kind, self.tile, members, words)
+    def variant(self, members: Members, words: int, known: Variants) -> Variant:
+        """The first kernel, by the members of its argument and the number of its words.
+
+        `known` are the kernels of calls that have the same members.
+        """
+        return self._variant("gradient", self.kind, self.tile, members, words, known)
 
     def _variant(
-        self, entry: str, kind: str, tile: Schedule | None, members: Members, words: int
+        self,
+        entry: str,
+        kind: str,
+        tile: Schedule | None,
+        members: Members,
+        words: int,
+        known: Variants,
     ) -> Variant:
-        bound = self.bound
-        return Variant(
+        bound, target = self.bound, self.target
+        # A variant keeps its schedule, so no other can have the same id.
+        key = (entry, kind, id(tile), self.most_columns, target.arch, target.translated)
+        found = known.get(key)
+        if found is not None:
+            return found
+        made = known[key] = Variant(
             arch=self.target.arch,
             schedule=kind,
             tile=tile,
@@ -302,24 +317,23 @@ class Backward:
             translated=self.target.translated,
             most_columns=self.most_columns if entry == "gradient" else 0,
         )
+        return made
 
-    def _sums(self) -> Any:
+    def _sums(self, form: Form | None) -> Any:
         """Generate the second kernel, which adds up partial sums; None if there are none."""
         targets = self.targets
         if not targets.parts_of:
             return None
-        stage = second_stage(
-            self.geometry,
-            self.sharing,
-            self.views,
-            targets.parts_of,
-            targets.pieces_of,
-            self.compute,
-        )
-        argument = stage.argument
+        parts_of, pieces_of = targets.parts_of, targets.pieces_of
+        argument = form and form.sums
+        if argument is None:
+            argument = argument_of(self.views, parts_of, pieces_of, self.compute)
+        call = self.geometry, self.sharing, self.views
+        stage = second_stage(argument, *call, parts_of, pieces_of)
         self.parts_at = argument.parts_at
         kind, tile = self.kind, None
         if self.tile is not None:
             kind, tile = "register", sums_schedule(stage.block, stage.wide)
-        variant = self._variant("sums", kind, tile, argument.members, argument.words)
+        known = {} if form is None else form.variants
+        variant = self._variant("sums", kind, tile, argument.members, argument.words, known)
         return variant, stage.words, argument.patches, stage.rows, stage.blocks

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,9 +22,10 @@ from fusedops.generate.arguments import MANY_ROWS, ArgumentWriter
 from fusedops.generate.recipe import Recipe, known
 from fusedops.generate.views import View
 from fusedops.run.gradient_targets import GradientTargets
-from fusedops.run.opened import Opening, form_of, strides, types_of
+from fusedops.run.opened import Opening, form_of, types_of
 from fusedops.run.operand_gradients import Occurrence
 from fusedops.run.placing import DrawnRows
+from fusedops.run.second_stage import Argument, argument_of
 from fusedops.schedule import Schedule
 from fusedops.schedule.row_partition import Sharing, Slices
 
@@ -39,6 +40,9 @@ __all__ = ["first_kernel"]
 
 #: A kernel of a call: its variant, argument words and relocations.
 First = tuple["Variant", bytes, list[tuple[int, int, int]]]
+
+#: Variants, by what they depend on beside the members of their argument (`Backward.variant`).
+Variants: TypeAlias = "dict[tuple[object, ...], Variant]"
 
 
 class Call(Protocol):
@@ -59,7 +63,7 @@ class Call(Protocol):
     targets: GradientTargets
 
     def members(self) -> tuple[Members, ArgumentWriter]: ...
-    def variant(self, members: Members, words: int) -> Variant: ...
+    def variant(self, members: Members, words: int, known: Variants) -> Variant: ...
 
 
 class Form(NamedTuple):
@@ -71,6 +75,8 @@ class Form(NamedTuple):
         recipe: Its words.
         patches: The relocations of that.
         outputs: Dtype and shape of each workspace.
+        sums: The argument of a second kernel, if it leaves partial sums.
+        variants: The kernels that calls with it have (`Backward.variant`).
         parts_of: As in `GradientTargets`.
         in_shared: Likewise.
     """
@@ -82,45 +88,53 @@ class Form(NamedTuple):
     outputs: list[tuple[torch.dtype, tuple[Any, ...]]]
     parts_of: dict[Occurrence, tuple[tuple[int, int], Any]]
     in_shared: int
+    sums: Argument | None
+    variants: Variants
 
 
-def first_kernel(call: Call) -> First:
-    """The first kernel of a backward call, whose targets are told what workspaces it has."""
-    form = (
-        None
-        if (key := _key(call)) is None
-        else form_of(call.gradient.forms, key, lambda: _form(call))
-    )
-    if form is None:
+def first_kernel(call: Call) -> tuple[First, Form | None]:
+    """The first kernel of a backward call, whose targets are told what workspaces it has.
+
+    And its form, if it has one.
+    """
+    told, form = _told(call), None
+    if told is not None:
+        form = form_of(call.gradient.forms, told[0], lambda: _form(call))
+    if told is None or form is None:
         members, write = call.members()
-        variant = call.variant(members, len(write.words))
-        return variant, write.pack(), write.patches
-    numbers = _numbers(call)
+        variant = call.variant(members, len(write.words), {})
+        return (variant, write.pack(), write.patches), None
+    numbers = _numbers(call, told[1])
     for dtype, shape in form.outputs:
         call.outputs.append((dtype, tuple([known(size, numbers) for size in shape])))
     for one, (patch, parts) in form.parts_of.items():
         call.targets.parts_of[one] = patch, known(parts, numbers)
     call.targets.in_shared = form.in_shared
-    return call.variant(form.members, form.words), form.recipe.fill(numbers), form.patches
+    variant = call.variant(form.members, form.words, form.variants)
+    return (variant, form.recipe.fill(numbers), form.patches), form
 
 
-def _key(call: Call) -> tuple[object, ...] | None:
-    """All that the kernel of a call depends on but numbers, or None if it depends on those too."""
+def _told(call: Call) -> tuple[tuple[object, ...], list[int]] | None:
+    """All that the kernel of a call depends on but numbers, or None if it depends on those too.
+
+    And the strides, which are most of the numbers.
+    """
     bound, geometry, tile, op = call.bound, call.geometry, call.tile, call.op
-    if tile is None or tile.chunks > 1 or geometry.rows >= MANY_ROWS or bound.op is not op:
+    if (tile is not None and tile.chunks > 1) or geometry.rows >= MANY_ROWS or bound.op is not op:
         return None
     if bound.whole is not None or bound.tables or op.causal or op.positions:
         return None
-    views = types_of([*call.views.values()])
-    if views is None:
+    typed = types_of([*call.views.values()], call.maps)
+    if typed is None:
         return None
-    shares = []
+    views, strides = typed
+    shares: list[object] = []
     for share, partial in zip(call.sharing.values(), call.targets.partial.values(), strict=True):
         if share.kind in ("apart", "channel"):
             return None
-        shares.append((share.kind, share.of_all, partial))
-    return (
-        _of_tile(tile),
+        shares += (share.kind, share.of_all, partial)
+    key = (
+        None if tile is None else _of_tile(tile),
         len(geometry.sizes),
         call.targets.numbers.pack,
         call.few,
@@ -131,8 +145,9 @@ def _key(call: Call) -> tuple[object, ...] | None:
         tuple(bound.dropout_slots.items()),
         tuple([type(value) for value in bound.operands.values()]),
         views,
-        tuple(shares),
+        *shares,
     )
+    return key, strides
 
 
 def _of_tile(tile: Schedule) -> tuple[object, ...]:
@@ -141,14 +156,14 @@ def _of_tile(tile: Schedule) -> tuple[object, ...]:
     return (launch.sum_storage, tile.width, launch.prefetch == "never")
 
 
-def _numbers(call: Call) -> list[int]:
+def _numbers(call: Call, strides: list[int]) -> list[int]:
     """The numbers of a call, in the order in which `_with_symbols` leaves them open."""
     geometry, tile, of_blocks = call.geometry, call.tile, call.targets.numbers
-    assert tile is not None  # `_key` is None for a CPU
-    numbers = [geometry.rows, geometry.columns, *geometry.sizes, tile.launch.prefetch_distance]
+    distance = 0 if tile is None else tile.launch.prefetch_distance
+    numbers = [geometry.rows, geometry.columns, *geometry.sizes, distance]
     numbers += (of_blocks.blocks, of_blocks.of_one, *call.slices)
     numbers += [share.group for share in call.sharing.values()]
-    return numbers + strides(call.views.values(), call.maps)
+    return numbers + strides
 
 
 def _with_symbols(call: Call) -> Call:
@@ -157,9 +172,10 @@ def _with_symbols(call: Call) -> Call:
     new = opening.number
     made = copy.copy(call)
     made.geometry = opening.geometry(call.geometry)
-    assert call.tile is not None
-    launch = call.tile.launch._replace(prefetch_distance=new())
-    made.tile = dataclasses.replace(call.tile, launch=launch)
+    distance = new()
+    if call.tile is not None:
+        launch = call.tile.launch._replace(prefetch_distance=distance)
+        made.tile = dataclasses.replace(call.tile, launch=launch)
     numbers = call.targets.numbers._replace(blocks=new(), of_one=new())
     made.slices = Slices(*[new() for _ in call.slices])
     made.sharing = {k: share._replace(group=new()) for k, share in call.sharing.items()}
@@ -184,12 +200,15 @@ def _with_symbols(call: Call) -> Call:
 def _form(call: Call) -> Form:
     made = _with_symbols(call)
     members, write = made.members()
+    parts_of = made.targets.parts_of
     return Form(
         tuple(members),
         len(write.words),
         write.recipe(),
         write.patches,
         [(dtype, tuple(shape)) for dtype, shape in made.outputs[len(call.outputs) :]],
-        made.targets.parts_of,
+        parts_of,
         made.targets.in_shared,
+        argument_of(made.views, parts_of, {}, write.compute) if parts_of else None,
+        {},
     )

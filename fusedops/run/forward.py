@@ -198,7 +198,7 @@ def describe(
     op, x = bound.op, bound.x
     target = target or Target.of(x.device)
     outline = outline_of(bound)
-    inputs, outputs = parts_of(bound, outline.shared[reading.vectors])
+    inputs, outputs = parts_of(bound, outline, reading.vectors)
     drawn = row_numbers(bound)
     parts = [*inputs.values(), *outputs.values()]
     geometry = placed(bound, parts, drawn)

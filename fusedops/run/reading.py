@@ -11,7 +11,6 @@ but for the sign of a zero in the gradient of an operand: tiles follow from none
 from __future__ import annotations
 
 import bisect
-import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,7 +20,7 @@ from torch import Tensor
 from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry, Placed
 from fusedops.run.operand_gradients import Occurrence, gradient_like, occurrences
 from fusedops.run.outline import Outline, is_shared, outline_of
-from fusedops.schedule.row_partition import Sharing, sharing
+from fusedops.schedule.row_partition import Sharing, shares_of
 from fusedops.schedule.traffic import without_rows
 
 if TYPE_CHECKING:
@@ -176,42 +175,33 @@ def as_read(
     outline: Outline,
     geometry: Geometry,
     reading: Reading,
-    one: Occurrence,
-    place: Placed,
-) -> Sharing:
-    """How elements of x share one of an operand that has a gradient, as a reading has it.
+    uses: Sequence[Occurrence],
+    places: Sequence[Placed],
+) -> dict[Occurrence, Sharing]:
+    """How elements of x share those of operands that have gradients, as a reading has it.
 
     Args:
         bound: The forward call.
         outline: The outline of that.
         geometry: Its rows and columns.
         reading: The reading.
-        one: The use of the operand.
-        place: The operand's strides.
+        uses: The uses of the operands.
+        places: The strides of the operand in each of them.
     """
-    if bound.tables:  # of a table, a gradient is made of what elements give to its entries
-        whole = is_shared(bound, one.name, gradient_like(bound, one), reading.vectors)
-    else:
-        whole = one.name in outline.shared[reading.vectors]
-    broadcast = reading.broadcast and may_broadcast(bound, gradient_like(bound, one))
-    return _as_read(place, geometry.sizes, geometry.columns, one.side == "op", whole, broadcast)
-
-
-@functools.lru_cache(maxsize=64)  # vectors of one length are several a call
-def _as_read(
-    place: Placed,
-    sizes: tuple[int, ...],
-    columns: int,
-    of_row: bool,
-    whole: bool,
-    broadcast: bool,
-) -> Sharing:
-    share = sharing(place, sizes, columns)
-    if of_row and share.kind != "apart":  # also where a row has one column
-        share = share._replace(kind="row")
-    kind, group, outer, _ = share
-    if whole and kind in ("each", "column", "row"):
-        return Sharing("row" if kind == "row" else "column", group, outer, True)
-    if broadcast and kind == "each":
-        return share._replace(kind="column")  # a sum over one row
-    return share
+    shared, made = outline.shared[reading.vectors], tuple.__new__
+    found = {}
+    for one, share in zip(uses, shares_of(places, geometry.sizes, geometry.columns), strict=True):
+        kind, group, outer, _ = share
+        if one.side == "op" and kind != "apart":  # also where a row has one column
+            kind = "row"
+        if bound.tables:  # of a table, a gradient is made of what elements give to its entries
+            whole = is_shared(bound, one.name, gradient_like(bound, one), reading.vectors)
+        else:
+            whole = one.name in shared
+        of_all = whole and kind in ("each", "column", "row")
+        if kind == "each" and (
+            of_all or (reading.broadcast and may_broadcast(bound, gradient_like(bound, one)))
+        ):
+            kind = "column"  # a sum over one row
+        found[one] = made(Sharing, (kind, group, outer, of_all))
+    return found
