@@ -212,13 +212,16 @@ py::tuple place(const py::type& placed, const py::handle& shape, const py::handl
 }
 
 py::list shares(const py::type& sharing, const py::handle& places, const py::handle& sizes,
-                int64_t columns) {
+                int64_t columns, const py::handle& of_row, const py::handle& whole) {
   enum Kind { kApart, kChannel, kRow, kEach, kColumn };
   static PyObject* const names[] = {
       PyUnicode_InternFromString("apart"), PyUnicode_InternFromString("channel"),
       PyUnicode_InternFromString("row"), PyUnicode_InternFromString("each"),
       PyUnicode_InternFromString("column")};
-  const Items placed(places), dims(sizes);
+  const Items placed(places), dims(sizes), in_row(of_row), of_all(whole);
+  const auto said = [](const Items& flags, int i) {
+    return i < flags.size() && flags[i].ptr() == Py_True;
+  };
   auto* type = reinterpret_cast<PyTypeObject*>(sharing.ptr());
   py::list made(placed.size());
   for (int i = 0; i < placed.size(); ++i) {
@@ -241,11 +244,14 @@ py::list shares(const py::type& sharing, const py::handle& places, const py::han
     if (place.number(1) == 0 && columns > 1) kind = kRow;
     if (place.number(2) > 1) kind = kChannel;
     if (apart) kind = kApart;
+    if (said(in_row, i) && kind != kApart) kind = kRow;
+    const bool all = said(of_all, i) && kind != kApart && kind != kChannel;
+    if (all && kind == kEach) kind = kColumn;
     PyObject* one = new_tuple(type, 4);
     PyTuple_SET_ITEM(one, 0, Py_NewRef(names[kind]));
     PyTuple_SET_ITEM(one, 1, PyLong_FromLongLong(group));
     PyTuple_SET_ITEM(one, 2, PyLong_FromLongLong(outer));
-    PyTuple_SET_ITEM(one, 3, Py_NewRef(Py_False));
+    PyTuple_SET_ITEM(one, 3, Py_NewRef(all ? Py_True : Py_False));
     PyList_SET_ITEM(made.ptr(), i, one);
   }
   return made;

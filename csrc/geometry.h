@@ -28,7 +28,7 @@ py::tuple place(const py::type& placed, const py::handle& shape, const py::handl
 /// How rows and columns share the elements of operands in these places, as
 /// fusedops.schedule.row_partition.shares_of says. `sharing` is the class of what is returned.
 py::list shares(const py::type& sharing, const py::handle& places, const py::handle& sizes,
-                int64_t columns);
+                int64_t columns, const py::handle& of_row, const py::handle& whole);
 
 /// The views of parts in their places, as fusedops.generate.views.views_of says. `view` is the class
 /// of a view, `storage` has the C++ types of elements by dtype.

@@ -6,7 +6,9 @@
 
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
 namespace py = pybind11;
 
@@ -47,10 +49,19 @@ inline PyObject* new_tuple(PyTypeObject* type, Py_ssize_t size) {
 }
 
 template <class Get>
-py::object numbers(size_t size, const Get& get) {
+py::tuple numbers(size_t size, const Get& get) {
   PyObject* made = new_tuple(&PyTuple_Type, static_cast<Py_ssize_t>(size));
   for (size_t i = 0; i < size; ++i) PyTuple_SET_ITEM(made, i, PyLong_FromLongLong(get(i)));
-  return py::reinterpret_steal<py::object>(made);
+  return py::reinterpret_steal<py::tuple>(made);
+}
+
+// The strides of a dense tensor of this shape, in elements.
+inline py::tuple dense_strides(const Items& shape) {
+  std::vector<int64_t> strides(shape.size(), 1);
+  for (int dim = shape.size() - 1; dim > 0; --dim) {
+    strides[dim - 1] = strides[dim] * std::max<int64_t>(shape.number(dim), 1);
+  }
+  return numbers(strides.size(), [&](size_t dim) { return strides[dim]; });
 }
 
 }  // namespace fusedops::runtime

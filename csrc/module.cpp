@@ -129,7 +129,7 @@ PYBIND11_MODULE(_runtime, module) {
              py::arg("places"), py::arg("width"), py::arg("columns"));
   module.def("types", &runtime::types, py::arg("views"), py::arg("maps"));
   module.def("shares", &runtime::shares, py::arg("sharing"), py::arg("places"), py::arg("sizes"),
-             py::arg("columns"));
+             py::arg("columns"), py::arg("of_row"), py::arg("whole"));
   module.def("broadcast", &runtime::broadcast, py::arg("shape"), py::arg("values"));
   module.def("ones", &runtime::ones, py::arg("values"));
   module.def("parts", &runtime::parts, py::arg("part"), py::arg("blanks"), py::arg("values"),

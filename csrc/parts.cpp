@@ -28,14 +28,6 @@ py::object call_method(const py::handle& object, PyObject* name) {
   return py::reinterpret_steal<py::object>(found);
 }
 
-py::object dense_strides(const Items& shape) {
-  std::vector<int64_t> strides(shape.size(), 1);
-  for (int dim = shape.size() - 1; dim > 0; --dim) {
-    strides[dim - 1] = strides[dim] * std::max<int64_t>(shape.number(dim), 1);
-  }
-  return numbers(strides.size(), [&](size_t dim) { return strides[dim]; });
-}
-
 // The shape of a tensor, or None of a value that is none.
 py::object shape_of(const Torch& torch, const py::handle& value) {
   static PyObject* const name = PyUnicode_InternFromString("shape");

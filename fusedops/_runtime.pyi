@@ -236,6 +236,8 @@ def shares(
     places: Sequence[tuple[Any, ...]],
     sizes: Sequence[int],
     columns: int,
+    of_row: Sequence[bool],
+    whole: Sequence[bool],
 ) -> list[_Sharing]:
     """How operands in these places are shared, as ``schedule.row_partition.shares_of`` says.
 

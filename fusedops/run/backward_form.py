@@ -21,6 +21,7 @@ from fusedops.bind.geometry import Geometry, Placed
 from fusedops.generate.arguments import MANY_ROWS, ArgumentWriter
 from fusedops.generate.recipe import Recipe, known
 from fusedops.generate.views import View
+from fusedops.run.backward_cut import Cut
 from fusedops.run.gradient_targets import GradientTargets
 from fusedops.run.opened import Opening, form_of, types_of
 from fusedops.run.operand_gradients import Occurrence
@@ -53,6 +54,7 @@ class Call(Protocol):
     gradient: WantedGradients
     tile: Schedule | None
     few: bool
+    cut: Cut
     geometry: Geometry
     slices: Slices
     sharing: dict[Occurrence, Sharing]
@@ -77,7 +79,8 @@ class Form(NamedTuple):
         outputs: Dtype and shape of each workspace.
         sums: The argument of a second kernel, if it leaves partial sums.
         variants: The kernels that calls with it have (`Backward.variant`).
-        parts_of: As in `GradientTargets`.
+        parts_of: The source of the pointer of the workspace that each gradient with partial sums
+            has.
         in_shared: Likewise.
     """
 
@@ -86,7 +89,7 @@ class Form(NamedTuple):
     recipe: Recipe
     patches: list[tuple[int, int, int]]
     outputs: list[tuple[torch.dtype, tuple[Any, ...]]]
-    parts_of: dict[Occurrence, tuple[tuple[int, int], Any]]
+    parts_of: dict[Occurrence, tuple[int, int]]
     in_shared: int
     sums: Argument | None
     variants: Variants
@@ -106,9 +109,9 @@ def first_kernel(call: Call) -> tuple[First, Form | None]:
         return (variant, write.pack(), write.patches), None
     numbers = _numbers(call, told[1])
     for dtype, shape in form.outputs:
-        call.outputs.append((dtype, tuple([known(size, numbers) for size in shape])))
-    for one, (patch, parts) in form.parts_of.items():
-        call.targets.parts_of[one] = patch, known(parts, numbers)
+        call.outputs.append((dtype, known(shape, numbers)))
+    for one, patch in form.parts_of.items():
+        call.targets.parts_of[one] = patch, call.outputs[patch[1]][1][0]
     call.targets.in_shared = form.in_shared
     variant = call.variant(form.members, form.words, form.variants)
     return (variant, form.recipe.fill(numbers), form.patches), form
@@ -119,8 +122,8 @@ def _told(call: Call) -> tuple[tuple[object, ...], list[int]] | None:
 
     And the strides, which are most of the numbers.
     """
-    bound, geometry, tile, op = call.bound, call.geometry, call.tile, call.op
-    if (tile is not None and tile.chunks > 1) or geometry.rows >= MANY_ROWS or bound.op is not op:
+    bound, geometry, op = call.bound, call.geometry, call.op
+    if call.cut.told is None or geometry.rows >= MANY_ROWS or bound.op is not op:
         return None
     if bound.whole is not None or bound.tables or op.causal or op.positions:
         return None
@@ -128,16 +131,9 @@ def _told(call: Call) -> tuple[tuple[object, ...], list[int]] | None:
     if typed is None:
         return None
     views, strides = typed
-    shares: list[object] = []
-    for share, partial in zip(call.sharing.values(), call.targets.partial.values(), strict=True):
-        if share.kind in ("apart", "channel"):
-            return None
-        shares += (share.kind, share.of_all, partial)
     key = (
-        None if tile is None else _of_tile(tile),
         len(geometry.sizes),
         call.targets.numbers.pack,
-        call.few,
         bound.x.dtype,
         bound.compute,
         (bound.x.dim(), bound.reduced) if any(call.drawn) else None,  # draws that rows share
@@ -145,15 +141,9 @@ def _told(call: Call) -> tuple[tuple[object, ...], list[int]] | None:
         tuple(bound.dropout_slots.items()),
         tuple([type(value) for value in bound.operands.values()]),
         views,
-        *shares,
+        call.cut.told,
     )
     return key, strides
-
-
-def _of_tile(tile: Schedule) -> tuple[object, ...]:
-    """All of a schedule that members depend on, of one that has a row in a block."""
-    launch = tile.launch
-    return (launch.sum_storage, tile.width, launch.prefetch == "never")
 
 
 def _numbers(call: Call, strides: list[int]) -> list[int]:
@@ -207,7 +197,7 @@ def _form(call: Call) -> Form:
         write.recipe(),
         write.patches,
         [(dtype, tuple(shape)) for dtype, shape in made.outputs[len(call.outputs) :]],
-        parts_of,
+        {one: patch for one, (patch, _) in parts_of.items()},
         made.targets.in_shared,
         argument_of(made.views, parts_of, {}, write.compute) if parts_of else None,
         {},

@@ -16,6 +16,7 @@ from fusedops.bind.geometry import Geometry
 from fusedops.generate.views import Blank, Part, filled, widened
 from fusedops.run import placing
 from fusedops.run.operand_gradients import gradient_like
+from fusedops.run.outline import Outline
 
 if TYPE_CHECKING:
     from fusedops.run.wanted_gradients import WantedGradients
@@ -46,17 +47,18 @@ def parts_of(
     bound: Bound,
     dy: Tensor,
     given: Mapping[str, Any],
-    shared: frozenset[str],
+    outline: Outline,
+    vectors: bool,
 ) -> Parts:
     """The tensors of a backward call: dy, and by keyword those that it is given.
 
-    `shared` are the names of the operands of which all rows read the same columns.
+    `outline` is that of the forward call, and `vectors` that of the `Reading`.
     """
-    parts = _filled(gradient, bound, dy, given, shared)
+    parts = _filled(gradient, bound, dy, given, outline.shared[vectors])
     last = len(parts) - 1 - gradient.of_rows
     outputs = [(parts[key].dtype, tuple(parts[key].shape)) for key in gradient.results]
     summed = range(last - len(gradient.occurrences), last)
-    drawn = placing.row_numbers(bound)
+    drawn = placing.row_numbers(bound, outline)
     return Parts(parts, outputs, placing.placed(bound, [*parts.values()], drawn, summed), drawn)
 
 

@@ -199,7 +199,7 @@ def describe(
     target = target or Target.of(x.device)
     outline = outline_of(bound)
     inputs, outputs = parts_of(bound, outline, reading.vectors)
-    drawn = row_numbers(bound)
+    drawn = row_numbers(bound, outline)
     parts = [*inputs.values(), *outputs.values()]
     geometry = placed(bound, parts, drawn)
     geometry = padded(geometry, reading.rank or rank_of(outline.broadcasts, geometry.sizes))

@@ -36,6 +36,7 @@ class Outline:
     Attributes:
         shared: The names of the operands of which all rows read the same columns (`is_shared`),
             without and with `Reading.vectors`.
+        drawn: The dimensions along which each functor that draws shares its draw.
         broadcasts: Whether rows differ by their places, or some of them share operands or draws
             with rows.
         traffic: The memory traffic of a row beside x and y.
@@ -52,6 +53,8 @@ class Outline:
             frozenset([name for name, value in tensors if is_shared(bound, name, value, vectors)])
             for vectors in (False, True)
         )
+        rank = bound.x.dim()
+        self.drawn = tuple([shared_dims(functor, rank) for functor in bound.drawing])
         self.broadcasts = _broadcasts(bound)
         self.traffic: Traffic = traffic_of(bound)
         self.streams, self.beside = self.traffic.streams, self.traffic.beside

@@ -131,7 +131,7 @@ def placed(
     over what they are broadcast over. Where rows stay `in_order`, those that share an operand are
     not visited together.
     """
-    shape = tuple(bound.x.shape)
+    shape = bound.x.shape
     query = [0] * len(shape)
     if bound.op.causal and (rows := rows_of(bound)):
         query[rows[-1]] = 1
@@ -147,8 +147,8 @@ def placed(
     except ValueError as error:
         cure = dense_cure(bound, parts_of(bound)[0], parts, operands, sizes)
         raise UnsupportedError(
-            f"{bound.op.name}: x of shape {shape} and its operands broadcast in too many ways: "
-            f"{error}; {cure}, or use op.unfused"
+            f"{bound.op.name}: x of shape {tuple(shape)} and its operands broadcast in too many "
+            f"ways: {error}; {cure}, or use op.unfused"
         ) from None
 
 
@@ -170,11 +170,11 @@ def first_query(bound: Bound) -> int:
     return 0 if bound.whole is None else number_of_first(bound.whole, rows_of(bound))
 
 
-def row_numbers(bound: Bound) -> DrawnRows:
+def row_numbers(bound: Bound, outline: Outline) -> DrawnRows:
     """The maps from rows to their numbers in the dropout contract (`drawn_rows`) of a call."""
     if not bound.dropout_slots:
         return {}
-    return _drawn_rows(bound.counted, bound.reduced, tuple(bound.drawing))
+    return _drawn_rows(bound.counted, bound.reduced, outline.drawn)
 
 
 #: Remembered, since both passes of a call have the same.
@@ -205,4 +205,4 @@ def columns_apart(bound: Bound) -> bool:
         return False
     inputs, outputs = parts_of(bound)
     parts = [*inputs.values(), *outputs.values()]
-    return None in placed(bound, parts, row_numbers(bound)).placed
+    return None in placed(bound, parts, row_numbers(bound, outline_of(bound))).placed

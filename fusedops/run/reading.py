@@ -177,7 +177,7 @@ def as_read(
     reading: Reading,
     uses: Sequence[Occurrence],
     places: Sequence[Placed],
-) -> dict[Occurrence, Sharing]:
+) -> list[Sharing]:
     """How elements of x share those of operands that have gradients, as a reading has it.
 
     Args:
@@ -188,20 +188,16 @@ def as_read(
         uses: The uses of the operands.
         places: The strides of the operand in each of them.
     """
-    shared, made = outline.shared[reading.vectors], tuple.__new__
-    found = {}
-    for one, share in zip(uses, shares_of(places, geometry.sizes, geometry.columns), strict=True):
-        kind, group, outer, _ = share
-        if one.side == "op" and kind != "apart":  # also where a row has one column
-            kind = "row"
-        if bound.tables:  # of a table, a gradient is made of what elements give to its entries
-            whole = is_shared(bound, one.name, gradient_like(bound, one), reading.vectors)
-        else:
-            whole = one.name in shared
-        of_all = whole and kind in ("each", "column", "row")
-        if kind == "each" and (
-            of_all or (reading.broadcast and may_broadcast(bound, gradient_like(bound, one)))
-        ):
-            kind = "column"  # a sum over one row
-        found[one] = made(Sharing, (kind, group, outer, of_all))
+    if bound.tables:  # of a table, a gradient is made of what elements give to its entries
+        vectors = reading.vectors
+        whole = [is_shared(bound, one.name, gradient_like(bound, one), vectors) for one in uses]
+    else:
+        shared = outline.shared[reading.vectors]
+        whole = [one.name in shared for one in uses]
+    of_row = [one.side == "op" for one in uses]
+    found = shares_of(places, geometry.sizes, geometry.columns, of_row, whole)
+    if reading.broadcast:
+        for at, share in enumerate(found):
+            if share.kind == "each" and may_broadcast(bound, gradient_like(bound, uses[at])):
+                found[at] = share._replace(kind="column")  # a sum over one row
     return found

@@ -141,7 +141,9 @@ def second_stage(
     most = all_rows = 0
     for one, (_, parts) in parts_of.items():
         kind, group, outer, _ = sharing[one]
-        columns = 1 if kind == "row" else geometry.columns // views[one].placed.repeats
+        columns = 1 if kind == "row" else geometry.columns
+        if kind == "channel":
+            columns //= views[one].placed.repeats
         rows = geometry.rows // group  # of the operand's gradient
         most = max(most, parts // rows)
         all_rows += rows

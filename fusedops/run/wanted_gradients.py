@@ -27,6 +27,7 @@ class WantedGradients:
         joining: The names of the results besides y that have a gradient of their own.
         blanks: What is known of the tensors of a backward call (`backward_parts`), by the operands
             of which all rows read the same columns, and by the compute type.
+        cuts: How rows of its calls are cut (`backward_cut`).
         forms: What its backward kernels have in common whatever the sizes (`backward_form`).
         needed: The saved tensors that the backward pass reads.
         occurrences: Each use of a wanted operand by a functor, LOAD before STORE.
@@ -55,6 +56,7 @@ class WantedGradients:
         self.wanted = wanted
         self.joining = joining
         self.blanks: dict[tuple[object, ...], Any] = {}
+        self.cuts: dict[tuple[object, ...], Any] = {}
         self.forms: dict[tuple[object, ...], Any] = {}
         self.needed = needed(op, wanted, from_result)
         self.occurrences = occurrences(op, wanted)

@@ -53,15 +53,24 @@ def is_sum(share: Sharing) -> bool:
     return share.kind in ("column", "row") and (share.group > 1 or share.of_all)
 
 
-def shares_of(places: Sequence[Placed], sizes: Sequence[int], columns: int) -> list[Sharing]:
+def shares_of(
+    places: Sequence[Placed],
+    sizes: Sequence[int],
+    columns: int,
+    of_row: Sequence[bool] = (),
+    whole: Sequence[bool] = (),
+) -> list[Sharing]:
     """How rows share the elements of operands. In C++ (csrc/geometry.cpp), as places are.
 
     Args:
         places: The strides of each operand along rows and columns.
         sizes: The row dimensions of x, outermost first.
         columns: Row length in elements.
+        of_row: Whether the columns of a row share one element of each, also where there is one
+            column; none of them by default.
+        whole: Whether all rows share the elements of each, be it only one row; likewise.
     """
-    return _runtime.shares(Sharing, places, sizes, columns)
+    return _runtime.shares(Sharing, places, sizes, columns, of_row, whole)
 
 
 def piece_columns(tile: Schedule, repeats: int) -> int:
