@@ -26,7 +26,7 @@ py::tuple place(const py::type& placed, const py::handle& shape, const py::handl
                 const py::handle& summed);
 
 /// How rows and columns share the elements of operands in these places, as
-/// fusedops.schedule.row_partition.shares_of says. `sharing` is the class of what is returned.
+/// fusedops.bind.geometry.shares_of says. `sharing` is the class of what is returned.
 py::list shares(const py::type& sharing, const py::handle& places, const py::handle& sizes,
                 int64_t columns, const py::handle& of_row, const py::handle& whole);
 

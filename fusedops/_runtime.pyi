@@ -239,7 +239,7 @@ def shares(
     of_row: Sequence[bool],
     whole: Sequence[bool],
 ) -> list[_Sharing]:
-    """How operands in these places are shared, as ``schedule.row_partition.shares_of`` says.
+    """How operands in these places are shared, as ``bind.geometry.shares_of`` says.
 
     ``sharing`` is their class.
     """

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -158,7 +157,6 @@ def views_of(
     return _runtime.views(View, STORAGE, parts, places, width, columns)
 
 
-@functools.lru_cache(maxsize=64)  # a plan asks of most of its shapes several times
 def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The strides of a dense tensor of this shape, in elements."""
     strides = [1] * len(shape)

@@ -21,7 +21,7 @@ from fusedops import _runtime
 from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound
 from fusedops.bind.generator import draw
-from fusedops.bind.geometry import Placed
+from fusedops.bind.geometry import Placed, Sharing, shares_of
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member
 from fusedops.generate.product import THREADS, ProductTiling
@@ -40,7 +40,6 @@ from fusedops.run.operand_gradients import Occurrence, acting_place, gradient_li
 from fusedops.run.outline import is_shared
 from fusedops.run.reading import USUAL
 from fusedops.run.second_stage import SecondStage, argument_of, second_stage
-from fusedops.schedule.row_partition import Sharing, shares_of
 
 __all__ = [
     "HiddenGradient",

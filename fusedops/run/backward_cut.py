@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fusedops.bind.geometry import Geometry
+from fusedops.bind.geometry import Geometry, Sharing
 from fusedops.generate.target import Target
 from fusedops.run.backward_schedule import (
     FEW_ROWS,
@@ -21,7 +21,7 @@ from fusedops.run.backward_schedule import (
 from fusedops.run.gradient_targets import is_partial
 from fusedops.schedule import Schedule
 from fusedops.schedule.backward import resident_rows
-from fusedops.schedule.row_partition import Sharing, Slices, cut, cut_few, is_sum
+from fusedops.schedule.row_partition import Slices, cut, cut_few, is_sum
 
 __all__ = ["Cut", "cut_of"]
 

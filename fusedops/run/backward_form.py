@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from fusedops.bind.geometry import Geometry, Placed
+from fusedops.bind.geometry import Geometry, Placed, Sharing
 from fusedops.generate.arguments import MANY_ROWS, ArgumentWriter
 from fusedops.generate.recipe import Recipe, known
 from fusedops.generate.views import View
@@ -28,7 +28,7 @@ from fusedops.run.operand_gradients import Occurrence
 from fusedops.run.placing import DrawnRows
 from fusedops.run.second_stage import Argument, argument_of
 from fusedops.schedule import Schedule
-from fusedops.schedule.row_partition import Sharing, Slices
+from fusedops.schedule.row_partition import Slices
 
 if TYPE_CHECKING:
     from fusedops.bind.bind import Bound
@@ -77,11 +77,11 @@ class Form(NamedTuple):
         recipe: Its words.
         patches: The relocations of that.
         outputs: Dtype and shape of each workspace.
-        sums: The argument of a second kernel, if it leaves partial sums.
-        variants: The kernels that calls with it have (`Backward.variant`).
         parts_of: The source of the pointer of the workspace that each gradient with partial sums
             has.
-        in_shared: Likewise.
+        in_shared: As in `GradientTargets`.
+        sums: The argument of a second kernel, if it leaves partial sums.
+        variants: The kernels that calls with it have (`Backward.variant`).
     """
 
     members: tuple[Member, ...]

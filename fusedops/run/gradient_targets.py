@@ -12,14 +12,14 @@ import torch
 
 from fusedops import _runtime
 from fusedops.bind.bind import Bound
-from fusedops.bind.geometry import Geometry, Placed
+from fusedops.bind.geometry import Geometry, Placed, Sharing
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member
 from fusedops.generate.recipe import Symbol
 from fusedops.generate.views import STORAGE, View
 from fusedops.run.operand_gradients import Occurrence, acting_place
 from fusedops.schedule import Schedule
-from fusedops.schedule.row_partition import Sharing, Slices, piece_columns
+from fusedops.schedule.row_partition import Slices, piece_columns
 
 
 def is_partial(share: Sharing, slices: Slices, rows: int, split: bool) -> bool:

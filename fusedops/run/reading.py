@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
-from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry, Placed
+from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry, Placed, Sharing, shares_of
 from fusedops.run.operand_gradients import Occurrence, gradient_like, occurrences
 from fusedops.run.outline import Outline, is_shared, outline_of
-from fusedops.schedule.row_partition import Sharing, shares_of
 from fusedops.schedule.traffic import without_rows
 
 if TYPE_CHECKING:

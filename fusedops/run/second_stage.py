@@ -12,14 +12,13 @@ import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from fusedops.bind.geometry import Geometry, Placed
+from fusedops.bind.geometry import Geometry, Placed, Sharing
 from fusedops.generate.arguments import ArgumentWriter, RowMaps
 from fusedops.generate.members import Member
 from fusedops.generate.recipe import Recipe
 from fusedops.generate.views import View
 from fusedops.run.opened import Opening
 from fusedops.run.operand_gradients import Occurrence
-from fusedops.schedule.row_partition import Sharing
 
 #: Columns and threads of a thread block where sums are over pieces of neighbouring columns as well:
 #: each of its warps has a column.

@@ -15,11 +15,10 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fusedops import _runtime
-from fusedops.bind.geometry import Placed
+from fusedops.bind.geometry import Sharing
 from fusedops.schedule.row_schedule import Schedule
 
-__all__ = ["Sharing", "Slices", "cut", "cut_few", "is_sum", "piece_columns", "shares_of"]
+__all__ = ["Slices", "cut", "cut_few", "is_sum", "piece_columns"]
 
 #: Largest number of slices on a CPU: more than any number of threads shares well, few enough that
 #: their partial sums stay in the caches.
@@ -29,48 +28,9 @@ HOST_SLICES = 64
 HOST_SLICE = 4096
 
 
-class Sharing(NamedTuple):
-    """Which elements of x share one element of an operand.
-
-    Attributes:
-        kind: "each": no elements share one; "column": rows share one; "row": the columns of a row
-            share one, and maybe rows too; "channel": several neighbouring columns of a row share
-            one, and maybe rows too; "apart": the rows that share one are not neighbours in
-            processing order.
-        group: Number of neighbouring rows that share one element.
-        outer: The operand's stride from group to group, in elements; -1 where it is not constant.
-        of_all: Whether all rows share the elements, be it only one row.
-    """
-
-    kind: str
-    group: int
-    outer: int
-    of_all: bool = False
-
-
 def is_sum(share: Sharing) -> bool:
     """Whether the gradient of an operand is a sum over neighbouring rows."""
     return share.kind in ("column", "row") and (share.group > 1 or share.of_all)
-
-
-def shares_of(
-    places: Sequence[Placed],
-    sizes: Sequence[int],
-    columns: int,
-    of_row: Sequence[bool] = (),
-    whole: Sequence[bool] = (),
-) -> list[Sharing]:
-    """How rows share the elements of operands. In C++ (csrc/geometry.cpp), as places are.
-
-    Args:
-        places: The strides of each operand along rows and columns.
-        sizes: The row dimensions of x, outermost first.
-        columns: Row length in elements.
-        of_row: Whether the columns of a row share one element of each, also where there is one
-            column; none of them by default.
-        whole: Whether all rows share the elements of each, be it only one row; likewise.
-    """
-    return _runtime.shares(Sharing, places, sizes, columns, of_row, whole)
 
 
 def piece_columns(tile: Schedule, repeats: int) -> int:
