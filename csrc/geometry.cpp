@@ -7,37 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "items.h"
+
 namespace fusedops::runtime {
 namespace {
 
 using Ints = std::vector<int64_t>;
-
-// A sequence, whose items are read in place if it is a list or a tuple.
-class Items {
- public:
-  explicit Items(const py::handle& object) : items_(py::reinterpret_borrow<py::object>(object)) {
-    if (PyTuple_Check(object.ptr()) || PyList_Check(object.ptr())) return;
-    PyObject* made = PySequence_List(object.ptr());
-    if (!made) throw py::error_already_set();
-    items_ = py::reinterpret_steal<py::object>(made);
-  }
-
-  int size() const { return static_cast<int>(PySequence_Fast_GET_SIZE(items_.ptr())); }
-
-  py::handle operator[](int i) const {
-    if (i >= size()) throw py::index_error("place: a sequence is too short");
-    return PySequence_Fast_GET_ITEM(items_.ptr(), i);
-  }
-
-  int64_t number(int i) const {
-    const long long value = PyLong_AsLongLong((*this)[i].ptr());
-    if (value == -1 && PyErr_Occurred()) throw py::error_already_set();
-    return value;
-  }
-
- private:
-  py::object items_;
-};
 
 // What is addressed: a tensor, or a number computed from the coordinates.
 struct Operand {
@@ -166,20 +141,6 @@ std::vector<Group> ordered(const std::vector<Group>& groups, const std::vector<O
   return merged(moved, operands);
 }
 
-// A new reference to a tuple, or to one of a class of tuples.
-PyObject* new_tuple(PyTypeObject* type, Py_ssize_t size) {
-  PyObject* made = type->tp_alloc(type, size);
-  if (!made) throw py::error_already_set();
-  return made;
-}
-
-template <class Get>
-py::object numbers(size_t size, const Get& get) {
-  PyObject* made = new_tuple(&PyTuple_Type, static_cast<Py_ssize_t>(size));
-  for (size_t i = 0; i < size; ++i) PyTuple_SET_ITEM(made, i, PyLong_FromLongLong(get(i)));
-  return py::reinterpret_steal<py::object>(made);
-}
-
 }  // namespace
 
 py::tuple place(const py::type& placed, const py::handle& shape, const py::handle& reduced,
@@ -250,6 +211,52 @@ py::tuple place(const py::type& placed, const py::handle& shape, const py::handl
                         numbers(order.size(), [&](size_t i) { return order[i]; }));
 }
 
+py::list shares(const py::type& sharing, const py::handle& places, const py::handle& sizes,
+                int64_t columns, const py::handle& of_row, const py::handle& whole) {
+  enum Kind { kApart, kChannel, kRow, kEach, kColumn };
+  static PyObject* const names[] = {
+      PyUnicode_InternFromString("apart"), PyUnicode_InternFromString("channel"),
+      PyUnicode_InternFromString("row"), PyUnicode_InternFromString("each"),
+      PyUnicode_InternFromString("column")};
+  const Items placed(places), dims(sizes), in_row(of_row), of_all(whole);
+  const auto said = [](const Items& flags, int i) {
+    return i < flags.size() && flags[i].ptr() == Py_True;
+  };
+  auto* type = reinterpret_cast<PyTypeObject*>(sharing.ptr());
+  py::list made(placed.size());
+  for (int i = 0; i < placed.size(); ++i) {
+    const Items place(placed[i]), steps(place[0]);
+    int64_t group = 1, outer = 0, reach = 0;
+    bool stepped = false, apart = false;
+    for (int d = dims.size(); d-- > 0 && !apart;) {
+      const int64_t size = dims.number(d), step = steps.number(d);
+      if (!stepped && (step == 0 || size == 1)) {
+        group *= size;
+      } else if (size != 1) {
+        apart = step == 0;
+        // Groups may be nested: then no single stride leads from each to the next.
+        outer = apart ? 0 : !stepped ? step : step != reach ? -1 : outer;
+        stepped = true;
+        reach = step * size;
+      }
+    }
+    Kind kind = group == 1 ? kEach : kColumn;
+    if (place.number(1) == 0 && columns > 1) kind = kRow;
+    if (place.number(2) > 1) kind = kChannel;
+    if (apart) kind = kApart;
+    if (said(in_row, i) && kind != kApart) kind = kRow;
+    const bool all = said(of_all, i) && kind != kApart && kind != kChannel;
+    if (all && kind == kEach) kind = kColumn;
+    PyObject* one = new_tuple(type, 4);
+    PyTuple_SET_ITEM(one, 0, Py_NewRef(names[kind]));
+    PyTuple_SET_ITEM(one, 1, PyLong_FromLongLong(group));
+    PyTuple_SET_ITEM(one, 2, PyLong_FromLongLong(outer));
+    PyTuple_SET_ITEM(one, 3, Py_NewRef(all ? Py_True : Py_False));
+    PyList_SET_ITEM(made.ptr(), i, one);
+  }
+  return made;
+}
+
 py::list views(const py::type& view, const py::dict& storage, const py::handle& parts,
                const py::handle& places, int64_t width, int64_t columns) {
   static PyObject* const itemsize = PyUnicode_InternFromString("itemsize");
@@ -288,20 +295,42 @@ py::list views(const py::type& view, const py::dict& storage, const py::handle& 
   return made;
 }
 
-py::object types(const py::handle& views) {
-  const Items given(views);
-  auto found = py::reinterpret_steal<py::object>(new_tuple(&PyTuple_Type, 5 * given.size()));
+py::object types(const py::handle& views, const py::handle& maps) {
+  const Items given(views), others(maps);
+  std::string told;
+  py::list strides;
+  const auto append = [](const py::list& to, const Items& numbers) {
+    for (int d = 0; d < numbers.size(); ++d) {
+      if (PyList_Append(to.ptr(), numbers[d].ptr())) throw py::error_already_set();
+    }
+  };
+  const auto tell = [&](int64_t number) {
+    told.append(reinterpret_cast<const char*>(&number), sizeof number);
+  };
   for (int i = 0; i < given.size(); ++i) {
     const Items view(given[i]);  // storage, place, width, patch, shared
     const Items place(view[1]);
     const int64_t step = place.number(1);
     if (place.number(2) != 1 || step < 0 || step > 1) return py::none();
-    const py::handle fields[] = {view[0], place[1], view[2], view[3], view[4]};
-    for (int f = 0; f < 5; ++f) {
-      PyTuple_SET_ITEM(found.ptr(), 5 * i + f, Py_NewRef(fields[f].ptr()));
+    Py_ssize_t length = 0;
+    const char* storage = PyUnicode_AsUTF8AndSize(view[0].ptr(), &length);
+    if (!storage) throw py::error_already_set();
+    tell(length);
+    told.append(storage, static_cast<size_t>(length));
+    const bool has_patch = !view[3].is_none();
+    tell(step | (view[4].ptr() == Py_True) << 1 | has_patch << 2);
+    tell(view.number(2));
+    if (has_patch) {
+      const Items patch(view[3]);
+      tell(patch.number(0));
+      tell(patch.number(1));
     }
+    append(strides, Items(place[0]));
   }
-  return found;
+  for (int i = 0; i < others.size(); ++i) {
+    if (!others[i].is_none()) append(strides, Items(Items(others[i])[0]));
+  }
+  return py::make_tuple(py::bytes(told), strides);
 }
 
 }  // namespace fusedops::runtime

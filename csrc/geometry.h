@@ -25,6 +25,11 @@ py::tuple place(const py::type& placed, const py::handle& shape, const py::handl
                 const py::handle& operands, const py::handle& element_bytes,
                 const py::handle& summed);
 
+/// How rows and columns share the elements of operands in these places, as
+/// fusedops.bind.geometry.shares_of says. `sharing` is the class of what is returned.
+py::list shares(const py::type& sharing, const py::handle& places, const py::handle& sizes,
+                int64_t columns, const py::handle& of_row, const py::handle& whole);
+
 /// The views of parts in their places, as fusedops.generate.views.views_of says. `view` is the class
 /// of a view, `storage` has the C++ types of elements by dtype.
 py::list views(const py::type& view, const py::dict& storage, const py::handle& parts,
@@ -32,6 +37,6 @@ py::list views(const py::type& view, const py::dict& storage, const py::handle& 
 
 /// All that members and patches follow from of views, or None if numbers are among that, as
 /// fusedops.run.opened.types_of says.
-py::object types(const py::handle& views);
+py::object types(const py::handle& views, const py::handle& maps);
 
 }  // namespace fusedops::runtime

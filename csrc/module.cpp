@@ -19,6 +19,7 @@
 #include "gate.h"
 #include "geometry.h"
 #include "kernel.h"
+#include "parts.h"
 #include "plan.h"
 #include "threads.h"
 
@@ -126,7 +127,13 @@ PYBIND11_MODULE(_runtime, module) {
              py::arg("operands"), py::arg("element_bytes"), py::arg("summed"));
   module.def("views", &runtime::views, py::arg("view"), py::arg("storage"), py::arg("parts"),
              py::arg("places"), py::arg("width"), py::arg("columns"));
-  module.def("types", &runtime::types, py::arg("views"));
+  module.def("types", &runtime::types, py::arg("views"), py::arg("maps"));
+  module.def("shares", &runtime::shares, py::arg("sharing"), py::arg("places"), py::arg("sizes"),
+             py::arg("columns"), py::arg("of_row"), py::arg("whole"));
+  module.def("broadcast", &runtime::broadcast, py::arg("shape"), py::arg("values"));
+  module.def("ones", &runtime::ones, py::arg("values"));
+  module.def("parts", &runtime::parts, py::arg("part"), py::arg("blanks"), py::arg("values"),
+             py::arg("shape"), py::arg("reduced"));
 
   module.def("cpu_features", &cpu_features);
   module.def("device", &device, py::arg("index"));

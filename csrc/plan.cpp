@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <string>
-#include <tuple>
 #include <utility>
+
+#include "items.h"
 
 namespace fusedops::runtime {
 namespace {
@@ -28,16 +29,6 @@ int num_threads(const Torch& torch) {
   const long threads = PyLong_AsLong(number);
   Py_DECREF(number);
   return static_cast<int>(std::clamp(threads, 1L, 1024L));
-}
-
-py::tuple contiguous(const py::tuple& shape) {
-  py::tuple strides(shape.size());
-  int64_t stride = 1;
-  for (size_t d = shape.size(); d-- > 0;) {
-    strides[d] = stride;
-    stride *= std::max<int64_t>(shape[d].cast<int64_t>(), 1);
-  }
-  return strides;
 }
 
 // Fills a tensor with zeros on the current stream, where a captured graph records it too. A tensor
@@ -65,9 +56,11 @@ Plan::Plan(std::vector<Stage> stages, const py::list& outputs, size_t returned, 
                           ", the number of outputs, got " + std::to_string(returned));
   }
   for (const py::handle item : outputs) {
-    const auto [code, bits, shape] = item.cast<std::tuple<uint8_t, uint8_t, py::tuple>>();
-    const py::object dtype = Torch::dtype_of({code, bits, 1});
-    outputs_.push_back({py::make_tuple(shape, contiguous(shape), dtype), {}, {}, false});
+    const Items output(item);  // DLPack code, bits, shape
+    const py::object dtype = Torch::dtype_of(
+        {static_cast<uint8_t>(output.number(0)), static_cast<uint8_t>(output.number(1)), 1});
+    const py::handle shape = output[2];
+    outputs_.push_back({py::make_tuple(shape, dense_strides(Items(shape)), dtype), {}, {}, false});
   }
   for (const size_t number : cleared) {
     if (number >= outputs_.size()) {

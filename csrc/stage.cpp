@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <tuple>
 #include <utility>
+
+#include "items.h"
 
 namespace fusedops::runtime {
 namespace {
@@ -80,8 +81,12 @@ Stage::Stage(std::shared_ptr<Kernel> kernel, const std::string& words, const py:
     }
   }
   for (const py::handle item : patches) {
-    const auto [word, kind, source] = item.cast<std::tuple<uint32_t, int, int64_t>>();
-    if (word >= words_.size() || kind < 0 || kind >= Patch::kKinds || source < 0) {
+    const Items patch(item);
+    const int64_t at = patch.number(0), source = patch.number(2);
+    const auto word = static_cast<uint32_t>(at);
+    const int kind = static_cast<int>(patch.number(1));
+    if (at < 0 || static_cast<size_t>(at) >= words_.size() || kind < 0 || kind >= Patch::kKinds ||
+        source < 0) {
       throw_out_of_range(word, kind, source);
     }
     if (kind == Patch::kTensorMap && (word + cuda::TensorMap::kWords > words_.size() ||

@@ -9,6 +9,8 @@ from typing import Any, TypeAlias, TypedDict, TypeVar
 import torch
 
 _View = TypeVar("_View", bound=tuple[Any, ...])
+_Part = TypeVar("_Part", bound=tuple[Any, ...])
+_Sharing = TypeVar("_Sharing", bound=tuple[Any, ...])
 
 class DeviceProperties(TypedDict):
     name: str
@@ -224,8 +226,44 @@ def views(
     ``view`` is their class, ``storage`` the C++ types of elements.
     """
 
-def types(views: Sequence[tuple[Any, ...]]) -> tuple[object, ...] | None:
+def types(
+    views: Sequence[tuple[Any, ...]], maps: Sequence[tuple[Any, ...] | None]
+) -> tuple[bytes, list[int]] | None:
     """All that members and patches follow from of views, as ``run.opened.types_of`` says."""
+
+def shares(
+    sharing: type[_Sharing],
+    places: Sequence[tuple[Any, ...]],
+    sizes: Sequence[int],
+    columns: int,
+    of_row: Sequence[bool],
+    whole: Sequence[bool],
+) -> list[_Sharing]:
+    """How operands in these places are shared, as ``bind.geometry.shares_of`` says.
+
+    ``sharing`` is their class.
+    """
+
+def parts(
+    part: type[_Part],
+    blanks: Sequence[tuple[Any, ...]],
+    values: Mapping[Any, Any],
+    shape: Sequence[int],
+    reduced: Sequence[int],
+) -> dict[Any, _Part]:
+    """The parts of a call by key, as ``generate.views.filled`` says; ``part`` is their class."""
+
+def broadcast(shape: Sequence[int], values: Iterable[Any]) -> bool:
+    """Whether the tensors among the values broadcast against an x of this shape.
+
+    They have then no more dimensions.
+    """
+
+def ones(values: Iterable[Any]) -> bytes:
+    """The sizes of the tensors among the values, those of 2 and more as 2.
+
+    Equal for values of which the same are tensors, in as many dimensions, with the same such sizes.
+    """
 
 def cpu_features() -> frozenset[str]:
     """Instruction sets that can be used here, by their names in /proc/cpuinfo."""

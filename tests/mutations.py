@@ -539,16 +539,16 @@ MUTATIONS = [
     ),
     Mutation(
         "rows that share and are not summed",
-        "fusedops/schedule/row_partition.py",
-        "            group *= size\n            continue\n",
-        "            continue\n",
+        "csrc/geometry.cpp",
+        "group *= size;",
+        "group *= 1;",
         "test_gradient_operands.py::test_over_many_rows[cpu-column]",
     ),
     Mutation(
         "columns that share and are not summed",
-        "fusedops/schedule/row_partition.py",
-        "by_row = place.column_stride == 0 and columns > 1",
-        "by_row = False",
+        "csrc/geometry.cpp",
+        "if (place.number(1) == 0 && columns > 1) kind = kRow;",
+        "",
         "test_gradient_operands.py::test_several_patterns_at_once[cpu-0]",
     ),
     Mutation(
@@ -574,9 +574,9 @@ MUTATIONS = [
     ),
     Mutation(
         "rows apart that share and are not summed",
-        "fusedops/schedule/row_partition.py",
-        '        if step == 0:\n            return Sharing("apart", group, 0)\n',
-        "",
+        "csrc/geometry.cpp",
+        "apart = step == 0;",
+        "apart = false;",
         "test_gradient_operands.py::test_several_patterns_at_once[cpu-5]",
     ),
     Mutation(

@@ -67,10 +67,10 @@ def calls(op, seed, count):
             yield bind(op, x, values, {"training": training}), reading, draw.random() < 0.1
 
 
-def told(gradient, bound, reading, split):
+def told(gradient, bound, reading, split, target):
     """All of a backward call that its plan is made of."""
     try:
-        call = gradient.describe(*described(bound, gradient), TARGET, split, reading)
+        call = gradient.describe(*described(bound, gradient), target, split, reading)
     except fo.UnsupportedError as error:
         return str(error)
     if call.apart:
@@ -86,9 +86,10 @@ def told(gradient, bound, reading, split):
 IDS = [f"{kind.__name__} {name}" for kind, name, _ in CHAINS]
 
 
+@pytest.mark.parametrize("arch", ["sm_90", "x86-64-v3"])
 @pytest.mark.parametrize(("kind", "name", "given"), CHAINS, ids=IDS)
-def test_a_form_gives_what_the_call_gives_alone(kind, name, given):
-    op = kind(**given)
+def test_a_form_gives_what_the_call_gives_alone(kind, name, given, arch):
+    op, target = kind(**given), Target.named(arch)
     floating = [one.name for one in op.operands if one.role in (Role.VALUE, Role.ROW)]
     known, described_calls = {}, 0
     for bound, reading, split in calls(op, name, 80):
@@ -97,8 +98,9 @@ def test_a_form_gives_what_the_call_gives_alone(kind, name, given):
         joining = frozenset(op.joining)
         kept = known.setdefault(wanted, Gradient(op, wanted, joining))
         # Twice: a form is made where a call is met again.
-        first, again = (told(kept, bound, reading, split) for _ in range(2))
-        own = told(Gradient(kind(**given), wanted, joining), bound, reading, split)
+        first, again = (told(kept, bound, reading, split, target) for _ in range(2))
+        alone = Gradient(kind(**given), wanted, joining)
+        own = told(alone, bound, reading, split, target)
         assert first == again == own
         described_calls += isinstance(own, tuple)
     assert described_calls > 40

@@ -14,6 +14,7 @@ from cases import randn
 
 import fusedops as fo
 from fusedops.bind.bind import bind
+from fusedops.bind.geometry import Sharing
 from fusedops.flagship import ADD_NORM, ATTENTION
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
@@ -23,7 +24,7 @@ from fusedops.schedule import forward as schedule
 from fusedops.schedule.architectures import GPUS
 from fusedops.schedule.backward_tile import GRADIENT_VALUES, gradient_rung
 from fusedops.schedule.forward_tile import row_rung
-from fusedops.schedule.row_partition import Sharing, cut_few
+from fusedops.schedule.row_partition import cut_few
 from fusedops.schedule.rungs import samples
 
 #: The most kernels of an op and a pass: on a GPU four alignments of a row, ten of each; on a CPU

@@ -249,12 +249,15 @@ def bound_call(
 ) -> Bound:
     """The call of arguments that have been checked; `training` says whether dropouts may drop."""
     load, store, slots = _acting(op, operands, training)
+    shape, tables = x.shape, {}
+    for key, one in op.tables.items():
+        tables[key] = seen(operands[key], one, len(shape))
     double = x.dtype is torch.float64 or dtype is torch.float64
     return Bound(
         op,
         x,
         reduced,
-        math.prod([x.shape[dim] for dim in reduced]),
+        math.prod([shape[dim] for dim in reduced]),
         dtype,
         torch.float64 if double else torch.float32,
         operands,
@@ -263,7 +266,7 @@ def bound_call(
         slots,
         {},
         generator,
-        tables={key: seen(operands[key], one, x.dim()) for key, one in op.tables.items()},
+        tables=tables,
         whole=whole,
     )
 
@@ -321,7 +324,7 @@ def check_number(op: Declaration, key: str, value: Any) -> float:
 def _acting(
     op: Declaration, values: Mapping[str, Any], training: bool
 ) -> tuple[tuple[Functor, ...], tuple[Functor, ...], dict[tuple[str, int], int]]:
-    if training and all(values[p] > 0 for p in op.probabilities):
+    if training and not [p for p in op.probabilities if not values[p] > 0]:
         return op.load, op.store, op.dropout_slots
     slots: dict[tuple[str, int], int] = {}
     sides = []

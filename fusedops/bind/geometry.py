@@ -73,6 +73,25 @@ class Geometry(NamedTuple):
     order: tuple[int, ...]
 
 
+class Sharing(NamedTuple):
+    """Which elements of x share one element of an operand.
+
+    Attributes:
+        kind: "each": no elements share one; "column": rows share one; "row": the columns of a row
+            share one, and maybe rows too; "channel": several neighbouring columns of a row share
+            one, and maybe rows too; "apart": the rows that share one are not neighbours in
+            processing order.
+        group: Number of neighbouring rows that share one element.
+        outer: The operand's stride from group to group, in elements; -1 where it is not constant.
+        of_all: Whether all rows share the elements, be it only one row.
+    """
+
+    kind: str
+    group: int
+    outer: int
+    of_all: bool = False
+
+
 class Mismatch(NamedTuple):
     """Why a shape does not broadcast against x's.
 
@@ -135,3 +154,23 @@ Placed(row_strides=(0, 1), column_stride=0, repeats=1))
     """
     fields = _runtime.place(Placed, shape, reduced, operands, element_bytes, summed)
     return tuple.__new__(Geometry, fields)
+
+
+def shares_of(
+    places: Sequence[Placed],
+    sizes: Sequence[int],
+    columns: int,
+    of_row: Sequence[bool] = (),
+    whole: Sequence[bool] = (),
+) -> list[Sharing]:
+    """How rows share the elements of operands.
+
+    Args:
+        places: The strides of each operand along rows and columns.
+        sizes: The row dimensions of x, outermost first.
+        columns: Row length in elements.
+        of_row: Whether the columns of a row share one element of each, also where there is one
+            column; none of them by default.
+        whole: Whether all rows share the elements of each, be it only one row; likewise.
+    """
+    return _runtime.shares(Sharing, places, sizes, columns, of_row, whole)

@@ -40,6 +40,8 @@ def find_reduced(
         return tuple(range(len(sizes) - len(wanted), len(sizes)))
     if dim is None:
         return (len(sizes) - 1,)
+    if type(dim) is tuple and len(dim) == 1 and type(dim[0]) is int and dim[0] == len(sizes) - 1:
+        return dim  # the last, as most calls have it
     dims = read_ints(name, "dim", dim)
     if len(dims) != 1 and not op.several_dims:
         raise TypeError(f"{name}: dim must be one int, got {shortened(dim)}")

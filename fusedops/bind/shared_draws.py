@@ -22,7 +22,7 @@ def shared_dims(functor: Functor, rank: int) -> tuple[int, ...]:
 
 
 def drawn_rows(
-    shape: Sequence[int], reduced: Sequence[int], drawing: Iterable[Functor]
+    shape: Sequence[int], reduced: Sequence[int], draws: Iterable[tuple[int, ...]]
 ) -> dict[tuple[int, ...], list[int]]:
     """The maps from rows to their numbers in the dropout contract, by the shared dimensions.
 
@@ -31,11 +31,10 @@ def drawn_rows(
     Args:
         shape: The shape of x.
         reduced: The dimensions of x that make a row.
-        drawing: The functors of the call that draw.
+        draws: The dimensions along which each functor of the call that draws shares its draw.
     """
     maps = {}
-    for functor in drawing:
-        shared = shared_dims(functor, len(shape))
+    for shared in draws:
         strides, step = [0] * len(shape), 1
         for dim in reversed(range(len(shape))):
             if dim not in reduced and dim not in shared:

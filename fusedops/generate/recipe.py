@@ -43,12 +43,9 @@ class Symbol:
         raise TypeError("a symbol has no value")
 
 
-def known(value: Any, numbers: Sequence[int]) -> int:
-    """The value of a symbol, or the number itself."""
-    if isinstance(value, Symbol):
-        return numbers[value.at] * value.times
-    number: int = value
-    return number
+def known(values: Sequence[Any], numbers: Sequence[int]) -> tuple[int, ...]:
+    """The values of symbols, and of numbers the numbers themselves."""
+    return tuple([numbers[one.at] * one.times if type(one) is Symbol else one for one in values])
 
 
 def divider(size: int) -> tuple[int, int]:

@@ -4,10 +4,9 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,13 +16,13 @@ from fusedops.bind.geometry import Placed
 
 __all__ = [
     "STORAGE",
+    "Blank",
     "Number",
     "Part",
     "View",
     "contiguous",
-    "kept_part",
+    "filled",
     "kept_view",
-    "new_part",
     "part_of",
     "views_of",
     "widened",
@@ -97,6 +96,48 @@ class Part(NamedTuple):
     shared: bool = False
 
 
+class Blank(NamedTuple):
+    """A part whose shape, strides and alignment are left open: what calls of many sizes share.
+
+    Attributes:
+        key: What the part is called.
+        name: The tensor that it is, or whose shape it has. There is no part where a call has none,
+            or a number in its place.
+        given: Whether it is that tensor, be it dense or not; otherwise it is a dense tensor that
+            the call allocates.
+        numbers: The count of numbers of a row, of a dense tensor of so many of each row; 0 of one
+            of the shape of `name`.
+        dtype: The dtype; None for that of `name`.
+        patch, shared: As in `Part`.
+    """
+
+    key: Any
+    name: Any
+    given: bool
+    numbers: int
+    dtype: torch.dtype | None
+    patch: tuple[int, int]
+    shared: bool = False
+
+
+def filled(
+    blanks: Sequence[Blank],
+    values: Mapping[Any, Any],
+    shape: Sequence[int],
+    reduced: Sequence[int],
+) -> dict[Any, Part]:
+    """The parts of a call by key, in order. In C++ (csrc/parts.cpp), as every plan needs them.
+
+    Args:
+        blanks: What is known of them.
+        values: The tensors of the call by name, and pairs of the dtype and the shape of those that
+            are not at hand.
+        shape: The shape of x.
+        reduced: The dimensions of x that make a row.
+    """
+    return _runtime.parts(Part, blanks, values, shape, reduced)
+
+
 def part_of(tensor: Tensor, patch: tuple[int, int], shared: bool = False) -> Part:
     """The shape, strides, dtype and pointer alignment of a tensor, as a `Part`."""
     alignment = math.gcd(tensor.data_ptr(), 16)
@@ -116,12 +157,6 @@ def views_of(
     return _runtime.views(View, STORAGE, parts, places, width, columns)
 
 
-def new_part(shape: tuple[int, ...], dtype: torch.dtype, patch: tuple[int, int]) -> Part:
-    """A dense tensor that the call allocates, as a `Part`."""
-    return tuple.__new__(Part, (shape, contiguous(shape), dtype, patch, 16, False))
-
-
-@functools.lru_cache(maxsize=64)  # a plan asks of most of its shapes several times
 def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The strides of a dense tensor of this shape, in elements."""
     strides = [1] * len(shape)
@@ -140,25 +175,6 @@ def widened(part: Part, reduced: Sequence[int]) -> Part:
         shape.insert(dim, 1)
         strides.insert(dim, 0)
     return tuple.__new__(Part, (shape, strides, dtype, patch, alignment, shared))
-
-
-def kept_part(
-    shape: Sequence[int],
-    reduced: Sequence[int],
-    numbers: int,
-    dtype: torch.dtype,
-    patch: tuple[int, int],
-) -> Part:
-    """The numbers that the forward pass keeps of each row, as a part in the dimensions of x.
-
-    `shape` is that of x; the numbers of a row lie next to one another, and so do rows.
-    """
-    sizes, strides, step = [1] * len(shape), [0] * len(shape), numbers
-    for dim in range(len(shape) - 1, -1, -1):
-        if dim not in reduced:
-            sizes[dim], strides[dim] = shape[dim], step
-            step *= shape[dim] or 1
-    return tuple.__new__(Part, (sizes, strides, dtype, patch, 16, False))
 
 
 def kept_view(view: View, numbers: int, width: int) -> View:

@@ -21,7 +21,7 @@ from fusedops import _runtime
 from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound
 from fusedops.bind.generator import draw
-from fusedops.bind.geometry import Placed
+from fusedops.bind.geometry import Placed, Sharing, shares_of
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member
 from fusedops.generate.product import THREADS, ProductTiling
@@ -45,9 +45,8 @@ from fusedops.run.forward import DLPACK
 from fusedops.run.operand_gradients import Occurrence, acting_place, gradient_like, occurrences
 from fusedops.run.outline import is_shared
 from fusedops.run.reading import USUAL
-from fusedops.run.second_stage import SecondStage, second_stage
+from fusedops.run.second_stage import SecondStage, argument_of, second_stage
 from fusedops.schedule.features import ProductFeatures
-from fusedops.schedule.row_partition import Sharing, sharing
 
 __all__ = [
     "HiddenGradient",
@@ -263,7 +262,8 @@ def describe(
     views = dict(
         zip(parts, views_of([*parts.values()], placing.places, WIDTH, columns), strict=True)
     )
-    shares = {one: sharing(views[one].placed, geometry.sizes, columns) for one in uses}
+    places = [views[one].placed for one in uses]
+    shares = dict(zip(uses, shares_of(places, geometry.sizes, columns), strict=True))
     if not all(_can_add(share, geometry.rows) for share in shares.values()):
         return None
     operands: dict[str, View | Number] = {name: views[name] for name in inputs}
@@ -290,7 +290,8 @@ def describe(
     variant = placing.variant("product_gradient", write, members, factors, tiling, dy.dtype)
     if not parts_of:
         return Described(variant, write, outputs, None, None)
-    stage = second_stage(geometry, shares, views, parts_of, {}, "float")
+    argument = argument_of(views, parts_of, {}, "float")
+    stage = second_stage(argument, geometry, shares, views, parts_of, {})
     sums = variant._replace(
         arch=ARCH.removesuffix("a"),
         schedule="register",

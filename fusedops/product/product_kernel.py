@@ -154,11 +154,12 @@ class InOrder(NamedTuple):
 
 def in_order(bound: Bound, parts: Sequence[Part]) -> InOrder | None:
     """Place the tensors of an epilogue; None if columns do not merge or rows lie too far apart."""
-    drawn = row_numbers(bound)
+    outline = outline_of(bound)
+    drawn = row_numbers(bound, outline)
     geometry = placed(bound, parts, drawn, in_order=True)
     if any(place is None or place.row_strides[-1] >= MOST_APART for place in geometry.placed):
         return None
-    geometry = padded(geometry, rank_of(outline_of(bound).broadcasts, geometry.sizes))
+    geometry = padded(geometry, rank_of(outline.broadcasts, geometry.sizes))
     return InOrder(bound, geometry, geometry.placed, drawn)
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from fusedops.bind.arranged import arranged, restored
 from fusedops.bind.bind import Bound
 from fusedops.bind.generator import draw
-from fusedops.bind.shared_draws import drawn_rows
+from fusedops.bind.shared_draws import drawn_rows, shared_dims
 from fusedops.bind.whole import first_query, first_rows
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Functor, TableOf
@@ -145,7 +145,7 @@ class Chain:
         seed, offset = self._drawn
         assert functor.draws is not None, f"{functor!r} says that it does not draw"
         p = bound.operands[functor.draws]
-        maps = drawn_rows(bound.counted, bound.reduced, [functor])
+        maps = drawn_rows(bound.counted, bound.reduced, [shared_dims(functor, x.dim())])
         first = first_rows(bound.whole, maps) or {}
         ((shared, strides),) = maps.items()
         kept = keep_mask(

@@ -8,6 +8,7 @@ STORE. If slices of the rows share a gradient, a second kernel adds up their par
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,28 +24,26 @@ from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import Number, View, kept_view, views_of
 from fusedops.run import forward, placing
-from fusedops.run.backward_form import first_kernel
+from fusedops.run.backward_cut import cut_of
+from fusedops.run.backward_form import Form, Variants, first_kernel
 from fusedops.run.backward_parts import parts_of, read_otherwise
-from fusedops.run.backward_schedule import (
-    FEW_ROWS,
-    backward_schedule,
-    in_one_block,
-    sums_schedule,
-    without_prefetch_across_rows,
-)
-from fusedops.run.gradient_targets import GradientTargets, is_partial
+from fusedops.run.backward_schedule import backward_schedule, sums_schedule
+from fusedops.run.gradient_targets import BlockNumbers, GradientTargets
 from fusedops.run.kernel_members import declared, scheduled
 from fusedops.run.outline import Outline, outline_of
 from fusedops.run.reading import USUAL, Reading, as_read, padded, rank_of
 from fusedops.run.saved_tensors import RESULT, joining_name, saved_name
-from fusedops.run.second_stage import second_stage
+from fusedops.run.second_stage import argument_of, second_stage
 from fusedops.schedule import Schedule
-from fusedops.schedule.backward import resident_rows
 from fusedops.schedule.forward import host_columns
-from fusedops.schedule.row_partition import cut, cut_few, is_sum
+from fusedops.schedule.row_partition import is_sum
 
 if TYPE_CHECKING:
     from fusedops.run.wanted_gradients import WantedGradients
+
+
+#: The most variants that are remembered of calls with the same form.
+MOST_VARIANTS = 64
 
 
 class Backward:
@@ -82,11 +81,11 @@ class Backward:
         self.parts_at: Sequence[int] = ()
         self.outline: Outline = outline_of(bound) if like is None else like.outline
         outline = self.outline
-        shared = outline.shared[reading.vectors]
         if like is None:
-            self.parts = parts_of(gradient, bound, dy, given, shared)
+            self.parts = parts_of(gradient, bound, dy, given, outline, reading.vectors)
         else:
             self.parts = like.parts
+            shared = outline.shared[reading.vectors]
             if reading.vectors != like.reading.vectors:
                 self.parts = read_otherwise(like.parts, gradient, bound, dy, given, shared)
         parts, outputs, merged, self.drawn = self.parts
@@ -130,36 +129,18 @@ class Backward:
 
     def _cut(self) -> None:
         """Cut the rows into slices, and choose where the gradients of operands are summed."""
-        geometry, gradient = self.geometry, self.gradient
-        call, views = (self.bound, self.outline, geometry, self.reading), self.views
-        self.sharing = {one: as_read(*call, one, views[one].placed) for one in gradient.occurrences}
-        few = self._few()
-        self.few = few is not None
-        tile = self.tile = few or self.tile
-        shared = list(self.sharing.values())
-        if few is not None:
-            self.slices = cut_few(geometry.rows, shared, few.rows_per_block)
-        else:
-            self.slices = cut(
-                geometry.rows,
-                geometry.columns,
-                shared,
-                None if tile is None else resident_rows(tile, self.target.multiprocessors),
-                1 if tile is None else tile.rows_per_block,
-                tile is not None and tile.launch.persistent,
-            )
-        summed = any(is_sum(share) for share in self.sharing.values())
-        if tile is not None and summed:
-            self.tile = without_prefetch_across_rows(tile)
-        partial = {}
-        for one, share in self.sharing.items():
-            if share.kind == "apart":
-                partial[one] = False
-                continue
-            partial[one] = is_partial(share, self.slices, geometry.rows, self.split)
-            if share.outer < 0 and partial[one]:
-                self.sharing[one] = share._replace(kind="apart")
-                partial[one] = False
+        gradient, geometry, reading = self.gradient, self.geometry, self.reading
+        uses = gradient.occurrences
+        places = [self.views[one].placed for one in uses]
+        shared = as_read(self.bound, self.outline, geometry, reading, uses, places)
+        chosen, target = self.tile, self.target
+        cut = cut_of(gradient.cuts, geometry, shared, chosen, target, self.split, reading.many)
+        for at in cut.apart:
+            shared[at] = shared[at]._replace(kind="apart")
+        self.cut = cut
+        self.tile, self.few, self.slices = cut.tile, cut.few, cut.slices
+        self.sharing = dict(zip(uses, shared, strict=True))
+        pack = math.gcd(geometry.columns, 16 // self.bound.compute.itemsize)
         self.returned = len(self.outputs)
         self.targets = GradientTargets(
             self.bound,
@@ -169,32 +150,17 @@ class Backward:
             self.sharing,
             self.views,
             self.outputs,
-            partial,
+            dict(zip(uses, cut.partial, strict=True)),
             self.few,
+            BlockNumbers(pack, cut.blocks, cut.of_one),
         )
 
     def generate(self) -> Backward:
         """Generate the kernel, and a second one if slices of the rows share a gradient."""
         if not self.apart:
-            self.first = first_kernel(self)
-            self.second = self._sums()
+            self.first, form = first_kernel(self)
+            self.second = self._sums(form)
         return self
-
-    def _few(self) -> Schedule | None:
-        """The schedule with which one block has all rows, where few rows share an operand.
-
-        Whether there is one follows from the schedule of many rows, and which of the two a call has
-        from its number of rows alone, for that decides the order in which sums are added up. Only
-        a single row has no such order, and may be read as one of many.
-        """
-        rows, tile, gpu = self.geometry.rows, self.tile, self.target.gpu
-        if tile is None or gpu is None or rows > max(FEW_ROWS, tile.rows_per_block):
-            return None
-        whole = any(one.of_all and one.kind == "column" for one in self.sharing.values())
-        if not whole or self.split or (rows == 1 and self.reading.many):
-            return None
-        few = in_one_block(tile, gpu)
-        return None if few is None or rows > few.rows_per_block else few
 
     @property
     def compute(self) -> str:
@@ -277,15 +243,33 @@ class Backward:
         members.append(Member("Slices", "slices"))
         return members, write
 
-    def variant(self, members: Members, words: int) -> Variant:
-        """The first kernel, by the members of its argument and the number of its words."""
-        return self._variant("gradient", self.kind, self.tile, members, words)
+    def variant(self, members: Members, words: int, known: Variants) -> Variant:
+        """The first kernel, by the members of its argument and the number of its words.
+
+        `known` are the kernels of calls that have the same members. The schedule of a map is made
+        anew for each call, so its variants are not looked up.
+        """
+        known = known if self.op.reduces else {}
+        return self._variant("gradient", self.kind, self.tile, members, words, known)
 
     def _variant(
-        self, entry: str, kind: str, tile: Schedule | None, members: Members, words: int
+        self,
+        entry: str,
+        kind: str,
+        tile: Schedule | None,
+        members: Members,
+        words: int,
+        known: Variants,
     ) -> Variant:
-        bound = self.bound
-        return Variant(
+        bound, target = self.bound, self.target
+        # A variant keeps its schedule, so no other can have the same id.
+        key = (entry, kind, id(tile), self.most_columns, target.arch, target.translated)
+        found = known.get(key)
+        if found is not None:
+            return found
+        if len(known) >= MOST_VARIANTS:
+            known.clear()
+        made = known[key] = Variant(
             arch=self.target.arch,
             schedule=kind,
             tile=tile,
@@ -302,24 +286,23 @@ class Backward:
             translated=self.target.translated,
             most_columns=self.most_columns if entry == "gradient" else 0,
         )
+        return made
 
-    def _sums(self) -> Any:
+    def _sums(self, form: Form | None) -> Any:
         """Generate the second kernel, which adds up partial sums; None if there are none."""
         targets = self.targets
         if not targets.parts_of:
             return None
-        stage = second_stage(
-            self.geometry,
-            self.sharing,
-            self.views,
-            targets.parts_of,
-            targets.pieces_of,
-            self.compute,
-        )
-        argument = stage.argument
+        parts_of, pieces_of = targets.parts_of, targets.pieces_of
+        argument = form and form.sums
+        if argument is None:
+            argument = argument_of(self.views, parts_of, pieces_of, self.compute)
+        call = self.geometry, self.sharing, self.views
+        stage = second_stage(argument, *call, parts_of, pieces_of)
         self.parts_at = argument.parts_at
         kind, tile = self.kind, None
         if self.tile is not None:
             kind, tile = "register", sums_schedule(stage.block, stage.wide)
-        variant = self._variant("sums", kind, tile, argument.members, argument.words)
+        known = {} if form is None else form.variants
+        variant = self._variant("sums", kind, tile, argument.members, argument.words, known)
         return variant, stage.words, argument.patches, stage.rows, stage.blocks

@@ -12,21 +12,23 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
-from fusedops.bind.geometry import Geometry, Placed
+from fusedops.bind.geometry import Geometry, Placed, Sharing
 from fusedops.generate.arguments import MANY_ROWS, ArgumentWriter
 from fusedops.generate.recipe import Recipe, known
 from fusedops.generate.views import View
+from fusedops.run.backward_cut import Cut
 from fusedops.run.gradient_targets import GradientTargets
-from fusedops.run.opened import Opening, form_of, strides, types_of
+from fusedops.run.opened import Opening, form_of, types_of
 from fusedops.run.operand_gradients import Occurrence
 from fusedops.run.placing import DrawnRows
+from fusedops.run.second_stage import Argument, argument_of
 from fusedops.schedule import Schedule
-from fusedops.schedule.row_partition import Sharing, Slices
+from fusedops.schedule.row_partition import Slices
 
 if TYPE_CHECKING:
     from fusedops.bind.bind import Bound
@@ -40,6 +42,9 @@ __all__ = ["first_kernel"]
 #: A kernel of a call: its variant, argument words and relocations.
 First = tuple["Variant", bytes, list[tuple[int, int, int]]]
 
+#: Variants, by what they depend on beside the members of their argument (`Backward.variant`).
+Variants: TypeAlias = "dict[tuple[object, ...], Variant]"
+
 
 class Call(Protocol):
     """A backward call that is placed, scheduled and cut: `Backward`, where all of this is told."""
@@ -49,6 +54,7 @@ class Call(Protocol):
     gradient: WantedGradients
     tile: Schedule | None
     few: bool
+    cut: Cut
     geometry: Geometry
     slices: Slices
     sharing: dict[Occurrence, Sharing]
@@ -59,7 +65,7 @@ class Call(Protocol):
     targets: GradientTargets
 
     def members(self) -> tuple[Members, ArgumentWriter]: ...
-    def variant(self, members: Members, words: int) -> Variant: ...
+    def variant(self, members: Members, words: int, known: Variants) -> Variant: ...
 
 
 class Form(NamedTuple):
@@ -71,8 +77,11 @@ class Form(NamedTuple):
         recipe: Its words.
         patches: The relocations of that.
         outputs: Dtype and shape of each workspace.
-        parts_of: As in `GradientTargets`.
-        in_shared: Likewise.
+        parts_of: The source of the pointer of the workspace that each gradient with partial sums
+            has.
+        in_shared: As in `GradientTargets`.
+        sums: The argument of a second kernel, if it leaves partial sums.
+        variants: The kernels that calls with it have (`Backward.variant`).
     """
 
     members: tuple[Member, ...]
@@ -80,50 +89,51 @@ class Form(NamedTuple):
     recipe: Recipe
     patches: list[tuple[int, int, int]]
     outputs: list[tuple[torch.dtype, tuple[Any, ...]]]
-    parts_of: dict[Occurrence, tuple[tuple[int, int], Any]]
+    parts_of: dict[Occurrence, tuple[int, int]]
     in_shared: int
+    sums: Argument | None
+    variants: Variants
 
 
-def first_kernel(call: Call) -> First:
-    """The first kernel of a backward call, whose targets are told what workspaces it has."""
-    form = (
-        None
-        if (key := _key(call)) is None
-        else form_of(call.gradient.forms, key, lambda: _form(call))
-    )
-    if form is None:
+def first_kernel(call: Call) -> tuple[First, Form | None]:
+    """The first kernel of a backward call, whose targets are told what workspaces it has.
+
+    And its form, if it has one.
+    """
+    told, form = _told(call), None
+    if told is not None:
+        form = form_of(call.gradient.forms, told[0], lambda: _form(call))
+    if told is None or form is None:
         members, write = call.members()
-        variant = call.variant(members, len(write.words))
-        return variant, write.pack(), write.patches
-    numbers = _numbers(call)
+        variant = call.variant(members, len(write.words), {})
+        return (variant, write.pack(), write.patches), None
+    numbers = _numbers(call, told[1])
     for dtype, shape in form.outputs:
-        call.outputs.append((dtype, tuple([known(size, numbers) for size in shape])))
-    for one, (patch, parts) in form.parts_of.items():
-        call.targets.parts_of[one] = patch, known(parts, numbers)
+        call.outputs.append((dtype, known(shape, numbers)))
+    for one, patch in form.parts_of.items():
+        call.targets.parts_of[one] = patch, call.outputs[patch[1]][1][0]
     call.targets.in_shared = form.in_shared
-    return call.variant(form.members, form.words), form.recipe.fill(numbers), form.patches
+    variant = call.variant(form.members, form.words, form.variants)
+    return (variant, form.recipe.fill(numbers), form.patches), form
 
 
-def _key(call: Call) -> tuple[object, ...] | None:
-    """All that the kernel of a call depends on but numbers, or None if it depends on those too."""
-    bound, geometry, tile, op = call.bound, call.geometry, call.tile, call.op
-    if tile is None or tile.chunks > 1 or geometry.rows >= MANY_ROWS or bound.op is not op:
+def _told(call: Call) -> tuple[tuple[object, ...], list[int]] | None:
+    """All that the kernel of a call depends on but numbers, or None if it depends on those too.
+
+    And the strides, which are most of the numbers.
+    """
+    bound, geometry, op = call.bound, call.geometry, call.op
+    if call.cut.told is None or geometry.rows >= MANY_ROWS or bound.op is not op:
         return None
     if bound.whole is not None or bound.tables or op.causal or op.positions:
         return None
-    views = types_of([*call.views.values()])
-    if views is None:
+    typed = types_of([*call.views.values()], call.maps)
+    if typed is None:
         return None
-    shares = []
-    for share, partial in zip(call.sharing.values(), call.targets.partial.values(), strict=True):
-        if share.kind in ("apart", "channel"):
-            return None
-        shares.append((share.kind, share.of_all, partial))
-    return (
-        _of_tile(tile),
+    views, strides = typed
+    key = (
         len(geometry.sizes),
         call.targets.numbers.pack,
-        call.few,
         bound.x.dtype,
         bound.compute,
         (bound.x.dim(), bound.reduced) if any(call.drawn) else None,  # draws that rows share
@@ -131,24 +141,19 @@ def _key(call: Call) -> tuple[object, ...] | None:
         tuple(bound.dropout_slots.items()),
         tuple([type(value) for value in bound.operands.values()]),
         views,
-        tuple(shares),
+        call.cut.told,
     )
+    return key, strides
 
 
-def _of_tile(tile: Schedule) -> tuple[object, ...]:
-    """All of a schedule that members depend on, of one that has a row in a block."""
-    launch = tile.launch
-    return (launch.sum_storage, tile.width, launch.prefetch == "never")
-
-
-def _numbers(call: Call) -> list[int]:
+def _numbers(call: Call, strides: list[int]) -> list[int]:
     """The numbers of a call, in the order in which `_with_symbols` leaves them open."""
     geometry, tile, of_blocks = call.geometry, call.tile, call.targets.numbers
-    assert tile is not None  # `_key` is None for a CPU
-    numbers = [geometry.rows, geometry.columns, *geometry.sizes, tile.launch.prefetch_distance]
+    distance = 0 if tile is None else tile.launch.prefetch_distance
+    numbers = [geometry.rows, geometry.columns, *geometry.sizes, distance]
     numbers += (of_blocks.blocks, of_blocks.of_one, *call.slices)
     numbers += [share.group for share in call.sharing.values()]
-    return numbers + strides(call.views.values(), call.maps)
+    return numbers + strides
 
 
 def _with_symbols(call: Call) -> Call:
@@ -157,9 +162,10 @@ def _with_symbols(call: Call) -> Call:
     new = opening.number
     made = copy.copy(call)
     made.geometry = opening.geometry(call.geometry)
-    assert call.tile is not None
-    launch = call.tile.launch._replace(prefetch_distance=new())
-    made.tile = dataclasses.replace(call.tile, launch=launch)
+    distance = new()
+    if call.tile is not None:
+        launch = call.tile.launch._replace(prefetch_distance=distance)
+        made.tile = dataclasses.replace(call.tile, launch=launch)
     numbers = call.targets.numbers._replace(blocks=new(), of_one=new())
     made.slices = Slices(*[new() for _ in call.slices])
     made.sharing = {k: share._replace(group=new()) for k, share in call.sharing.items()}
@@ -184,12 +190,15 @@ def _with_symbols(call: Call) -> Call:
 def _form(call: Call) -> Form:
     made = _with_symbols(call)
     members, write = made.members()
+    parts_of = made.targets.parts_of
     return Form(
         tuple(members),
         len(write.words),
         write.recipe(),
         write.patches,
         [(dtype, tuple(shape)) for dtype, shape in made.outputs[len(call.outputs) :]],
-        made.targets.parts_of,
+        {one: patch for one, (patch, _) in parts_of.items()},
         made.targets.in_shared,
+        argument_of(made.views, parts_of, {}, write.compute) if parts_of else None,
+        {},
     )

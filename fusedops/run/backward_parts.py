@@ -13,10 +13,10 @@ from torch import Tensor
 from fusedops import _runtime
 from fusedops.bind.bind import KEPT, Bound
 from fusedops.bind.geometry import Geometry
-from fusedops.bind.tables import seen
-from fusedops.generate.views import Part, kept_part, new_part, part_of, widened
+from fusedops.generate.views import Blank, Part, filled, widened
 from fusedops.run import placing
 from fusedops.run.operand_gradients import gradient_like
+from fusedops.run.outline import Outline
 
 if TYPE_CHECKING:
     from fusedops.run.wanted_gradients import WantedGradients
@@ -47,24 +47,18 @@ def parts_of(
     bound: Bound,
     dy: Tensor,
     given: Mapping[str, Any],
-    shared: Collection[str],
+    outline: Outline,
+    vectors: bool,
 ) -> Parts:
     """The tensors of a backward call: dy, and by keyword those that it is given.
 
-    `shared` are the names of the operands of which all rows read the same columns.
+    `outline` is that of the forward call, and `vectors` that of the `Reading`.
     """
-    inputs = _inputs(gradient, bound, dy, given, shared)
-    results, outputs = _results(gradient, bound)
-    shape = tuple(bound.x.shape)
-    whole = new_part(shape, bound.compute, (0, 0))
-    parts: dict[Any, Part] = {**inputs, **results, ("whole",): whole}
-    occurrences = gradient.occurrences
-    if occurrences and occurrences[-1].side == "op":
-        rows = tuple([1 if d in bound.reduced else size for d, size in enumerate(shape)])
-        parts["rows",] = new_part(rows, bound.compute, (0, 0))
-    last = len(inputs) + len(results)
-    summed = range(last - len(occurrences), last)
-    drawn = placing.row_numbers(bound)
+    parts = _filled(gradient, bound, dy, given, outline.shared[vectors])
+    last = len(parts) - 1 - gradient.of_rows
+    outputs = [(parts[key].dtype, tuple(parts[key].shape)) for key in gradient.results]
+    summed = range(last - len(gradient.occurrences), last)
+    drawn = placing.row_numbers(bound, outline)
     return Parts(parts, outputs, placing.placed(bound, [*parts.values()], drawn, summed), drawn)
 
 
@@ -74,48 +68,47 @@ def read_otherwise(
     bound: Bound,
     dy: Tensor,
     given: Mapping[str, Any],
-    shared: Collection[str],
+    shared: frozenset[str],
 ) -> Parts:
     """The tensors of the same call in a reading in which others are shared: they lie as before."""
-    inputs = _inputs(gradient, bound, dy, given, shared)
-    return parts._replace(parts={**parts.parts, **inputs})
+    return parts._replace(parts=_filled(gradient, bound, dy, given, shared))
 
 
-def _inputs(
+def _filled(
     gradient: WantedGradients,
     bound: Bound,
     dy: Tensor,
     given: Mapping[str, Any],
-    shared: Collection[str],
+    shared: frozenset[str],
 ) -> dict[Any, Part]:
-    inputs: dict[Any, Part] = {("upstream",): part_of(dy, (_runtime.POINTER, 0))}
-    for name, value in given.items():
-        patch = gradient.read.get(name)
-        if patch is None or not isinstance(value, Tensor):
-            continue
-        if name == KEPT:
-            shape, numbers = bound.x.shape, gradient.op.kept
-            inputs[name] = kept_part(shape, bound.reduced, numbers, value.dtype, patch)
-        elif name in gradient.of_statistics:
-            inputs[name] = widened(part_of(value, patch), bound.reduced)
-        else:
-            if name in bound.tables:
-                value = seen(value, gradient.op.tables[name], bound.x.dim()).first
-            inputs[name] = part_of(value, patch, name in shared)
-    return inputs
+    key = shared, bound.compute
+    blanks = gradient.blanks.get(key)
+    if blanks is None:
+        blanks = gradient.blanks[key] = _blanks(gradient, bound, shared)
+    values: dict[Any, Any] = {**given, "upstream": dy}
+    for name, table in bound.tables.items():
+        values[name] = table.first
+    for one in gradient.occurrences if bound.tables else ():
+        values[one] = gradient_like(bound, one)
+    parts = filled(blanks, values, bound.x.shape, bound.reduced)
+    for name in gradient.of_statistics:
+        if name in parts:
+            parts[name] = widened(parts[name], bound.reduced)
+    return parts
 
 
-def _results(
-    gradient: WantedGradients, bound: Bound
-) -> tuple[dict[Any, Part], list[tuple[torch.dtype, Sequence[int]]]]:
-    """The gradients as parts, in the shapes and dtypes of the tensors they belong to."""
-    results: dict[Any, Part] = {}
-    outputs: list[tuple[torch.dtype, Sequence[int]]] = []
-    for name, key in zip(gradient.names, gradient.results, strict=True):
-        tensor = bound.x if name == "x" else gradient_like(bound, key)
-        dtype = bound.compute if name in gradient.twice else tensor.dtype
-        patch = (_runtime.OUTPUT, len(outputs))
-        shape = tuple(tensor.shape)
-        results[key] = new_part(shape, dtype, patch)
-        outputs.append((dtype, shape))
-    return results, outputs
+def _blanks(gradient: WantedGradients, bound: Bound, shared: Collection[str]) -> list[Blank]:
+    """What is known of the tensors of a backward call, whatever their sizes."""
+    op, compute = gradient.op, bound.compute
+    blanks = [Blank(("upstream",), "upstream", True, 0, None, (_runtime.POINTER, 0))]
+    for name, patch in gradient.read.items():
+        count = op.kept if name == KEPT else 0
+        blanks.append(Blank(name, name, True, count, None, patch, name in shared))
+    for index, (name, key) in enumerate(zip(gradient.names, gradient.results, strict=True)):
+        like = key if name in op.tables else name
+        dtype = compute if name in gradient.twice else None
+        blanks.append(Blank(key, like, False, 0, dtype, (_runtime.OUTPUT, index)))
+    blanks.append(Blank(("whole",), "x", False, 0, compute, (0, 0)))
+    if gradient.of_rows:
+        blanks.append(Blank(("rows",), "x", False, 1, compute, (0, 0)))
+    return blanks

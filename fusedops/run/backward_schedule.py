@@ -77,12 +77,8 @@ def backward_schedule(
     if target.gpu is None:
         return None, choose_host(columns, forced.storage)
     forward.check_columns(bound.op.name, columns)
-    row = Row(
-        columns=columns,
-        element_bytes=bound.x.element_size(),
-        compute_bytes=bound.compute.itemsize,
-        dropout=outline.traffic.draws > 0,
-    )
+    drops = outline.traffic.draws > 0
+    row = Row(columns, bound.x.dtype.itemsize, bound.compute.itemsize, drops)
     many_rows = geometry.rows >= ONE_SUM_ROWS
     key = (reading.vectors, reading.broadcast, many_rows)
     sums = outline.sums.get(key)

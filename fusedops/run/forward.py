@@ -198,8 +198,8 @@ def describe(
     op, x = bound.op, bound.x
     target = target or Target.of(x.device)
     outline = outline_of(bound)
-    inputs, outputs = parts_of(bound, outline.shared[reading.vectors])
-    drawn = row_numbers(bound)
+    inputs, outputs = parts_of(bound, outline, reading.vectors)
+    drawn = row_numbers(bound, outline)
     parts = [*inputs.values(), *outputs.values()]
     geometry = placed(bound, parts, drawn)
     geometry = padded(geometry, reading.rank or rank_of(outline.broadcasts, geometry.sizes))

@@ -18,7 +18,7 @@ from fusedops.generate.arguments import MANY_ROWS, ArgumentWriter
 from fusedops.generate.recipe import Recipe
 from fusedops.generate.views import Number, View
 from fusedops.run.kernel_members import forward_members
-from fusedops.run.opened import Opening, form_of, strides, types_of
+from fusedops.run.opened import Opening, form_of, types_of
 from fusedops.run.placing import DrawnRows, first_query, queries, row_maps
 from fusedops.schedule import Schedule
 
@@ -72,29 +72,34 @@ Written = tuple[tuple["Member", ...], int, bytes, list[tuple[int, int, int]]]
 def written(call: Call) -> Written:
     """The argument of a call's kernel."""
     views = call.views
-    key = _key(call, views)
-    form = None if key is None else form_of(call.bound.op.forms, key, lambda: _form(call))
-    if form is None:
+    told, form = _told(call, views), None
+    if told is not None:
+        form = form_of(call.bound.op.forms, told[0], lambda: _form(call))
+    if told is None or form is None:
         members, write = _members(call)
         return members, len(write.words), write.pack(), write.patches
     geometry, tile = call.geometry, call.tile
     distance = 0 if tile is None else tile.launch.prefetch_distance
     numbers = [geometry.rows, geometry.columns, *geometry.sizes, distance]
-    words = form.recipe.fill(numbers + strides(views, call.maps))
+    words = form.recipe.fill(numbers + told[1])
     return form.members, form.words, words, form.patches
 
 
-def _key(call: Call, views: Sequence[View]) -> tuple[object, ...] | None:
-    """All that the argument depends on but numbers, or None if it depends on those too."""
+def _told(call: Call, views: Sequence[View]) -> tuple[tuple[object, ...], list[int]] | None:
+    """All that the argument depends on but numbers, or None if it depends on those too.
+
+    And the strides, which are most of the numbers.
+    """
     bound, tile, op = call.bound, call.tile, call.bound.op
     if (tile is not None and tile.chunks > 1) or call.geometry.rows >= MANY_ROWS:
         return None
     if bound.whole is not None or bound.tables or op.causal or op.positions:
         return None
-    types = types_of(views)
-    if types is None:
+    typed = types_of(views, call.maps)
+    if typed is None:
         return None
-    return (
+    types, strides = typed
+    key = (
         types,
         len(call.geometry.sizes),
         None if tile is None else tile.launch.prefetch == "never",
@@ -105,6 +110,7 @@ def _key(call: Call, views: Sequence[View]) -> tuple[object, ...] | None:
         tuple(bound.dropout_slots.items()),
         tuple([type(value) for value in bound.operands.values()]),
     )
+    return key, strides
 
 
 def _form(call: Call) -> Form:

@@ -221,17 +221,23 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         A tensor that is not read has no memory here. Shapes are checked again, since a hook on
         saved tensors may have changed them.
         """
-        op, operands = self.op.given({name: _tensor(given[name]) for name in self.op.slots})
-        x = _tensor(given["x"])
+        named = {name: given[name] for name in ("x", *self.op.slots)}
+        like = dy.dtype, dy.shape
+        for name, value in named.items():
+            if type(value) is tuple:
+                named[name] = dy if value == like else _unread(*value)
+        x = named.pop("x")
+        op, operands = self.op.given(named)
         shape = x.shape
+        fit = not op.tables and _runtime.broadcast(shape, operands.values())
         for operand in op.operands:
             value = operands[operand.name]
             if not isinstance(value, Tensor):
                 operands[operand.name] = read_number(op.name, operand.name, operand.role, value)
-            elif value.shape != shape and operand.role is not Role.TABLE:
+            elif not fit and operand.role is not Role.TABLE:
                 check_shape(op.name, operand.name, value, x)
-        reduced = find_reduced(op, op.name, x.shape, options)
-        whole = check_part_of(op.name, x.shape, reduced, options.get("part_of"))
+        reduced = find_reduced(op, op.name, shape, options)
+        whole = check_part_of(op.name, shape, reduced, options.get("part_of"))
         for key, one in op.tables.items():
             check_table(op.name, one, operands[key], x, reduced)
         draw = options.get("generator")
@@ -280,13 +286,9 @@ def _output(bound: Bound, name: str) -> Tensor:
     return torch.empty(keep.output_shape(name), dtype=keep.output_dtype(name), device="meta")
 
 
-def _tensor(value: Any) -> Any:
-    """A tensor without memory for a pair (dtype, shape); else the value."""
-    return _unread(*value) if isinstance(value, tuple) else value
-
-
 @functools.lru_cache(maxsize=64)  # vectors of one length, and x of both passes, are several a call
 def _unread(dtype: torch.dtype, shape: torch.Size) -> Tensor:
+    """A tensor without memory."""
     return torch.empty_strided(shape, contiguous(shape), dtype=dtype, device=_NO_MEMORY)
 
 

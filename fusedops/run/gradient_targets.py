@@ -12,14 +12,14 @@ import torch
 
 from fusedops import _runtime
 from fusedops.bind.bind import Bound
-from fusedops.bind.geometry import Geometry, Placed
+from fusedops.bind.geometry import Geometry, Placed, Sharing
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member
 from fusedops.generate.recipe import Symbol
 from fusedops.generate.views import STORAGE, View
 from fusedops.run.operand_gradients import Occurrence, acting_place
 from fusedops.schedule import Schedule
-from fusedops.schedule.row_partition import Sharing, Slices, piece_columns
+from fusedops.schedule.row_partition import Slices, piece_columns
 
 
 def is_partial(share: Sharing, slices: Slices, rows: int, split: bool) -> bool:
@@ -47,24 +47,14 @@ class BlockNumbers(NamedTuple):
 
     Attributes:
         pack: What a row has in common with a pack of 16 bytes of the compute type, in columns.
-        blocks: The number of thread blocks, in each of which the sums of all slices are combined.
+        blocks: The number of thread blocks, in each of which the sums of all slices are combined;
+            on a CPU that of slices.
         of_one: Elements of shared memory that the sums of one operand take in a block.
     """
 
     pack: int
     blocks: int
     of_one: int
-
-
-def block_numbers(
-    bound: Bound, geometry: Geometry, schedule: Schedule | None, slices: Slices
-) -> BlockNumbers:
-    """The numbers of a call, with the schedule of its kernel; None on a CPU."""
-    pack = math.gcd(geometry.columns, 16 // bound.compute.itemsize)
-    if schedule is None:
-        return BlockNumbers(pack, slices.total, 0)
-    of_one = schedule.threads_per_block * schedule.packs * schedule.width
-    return BlockNumbers(pack, slices.total // schedule.rows_per_block, of_one)
 
 
 class GradientTargets:
@@ -80,7 +70,7 @@ class GradientTargets:
         outputs: Dtype and shape of each tensor that the call allocates; workspaces are appended.
         partial: Whether each gradient that is a sum is left in partial sums (`is_partial`).
         few: Whether one block has all rows, and a sum over them is not in parts.
-        numbers: What workspaces are made from; those of the other arguments by default.
+        numbers: What workspaces are made from.
 
     Attributes:
         loose: Whether some gradient has the shape of x and is for the caller to sum.
@@ -101,8 +91,8 @@ class GradientTargets:
         views: Mapping[Any, View],
         outputs: list[tuple[torch.dtype, Sequence[int]]],
         partial: Mapping[Occurrence, bool],
-        few: bool = False,
-        numbers: BlockNumbers | None = None,
+        few: bool,
+        numbers: BlockNumbers,
     ) -> None:
         self.bound = bound
         self.geometry = geometry
@@ -113,7 +103,7 @@ class GradientTargets:
         self.outputs = outputs
         self.partial = partial
         self.few = few
-        self.numbers = numbers or block_numbers(bound, geometry, schedule, slices)
+        self.numbers = numbers
         self.loose = False
         self.in_shared = 0
         self.parts_of: dict[Occurrence, tuple[tuple[int, int], int]] = {}

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 from fusedops import _runtime
@@ -14,7 +14,7 @@ from fusedops.bind.geometry import Geometry, Placed
 from fusedops.generate.recipe import Symbol
 from fusedops.generate.views import View
 
-__all__ = ["Opening", "form_of", "strides", "types_of"]
+__all__ = ["Opening", "form_of", "types_of"]
 
 #: The most forms that are remembered in one place.
 MOST = 1024
@@ -74,17 +74,12 @@ def form_of(forms: dict[Any, Any], key: object, make: Callable[[], Form]) -> For
     return None if form is _NONE else cast("Form", form)
 
 
-def types_of(views: Sequence[View]) -> tuple[object, ...] | None:
-    """All that members and patches follow from of these views; None if numbers are among that."""
-    return _runtime.types(views)
+def types_of(
+    views: Sequence[View], maps: Sequence[Placed | None]
+) -> tuple[bytes, list[int]] | None:
+    """All that members and patches follow from of these views; None if numbers are among that.
 
-
-def strides(views: Iterable[View], maps: Iterable[Placed | None]) -> list[int]:
-    """The strides of the rows, in order."""
-    found: list[int] = []
-    for view in views:
-        found += view.placed.row_strides
-    for place in maps:
-        if place is not None:
-            found += place.row_strides
-    return found
+    With it the strides of the rows come, of the views and then of the maps, in the order in which
+    an `Opening` comes to them. In C++ (csrc/geometry.cpp), as places are.
+    """
+    return _runtime.types(views, maps)

@@ -9,11 +9,11 @@ a new length or a new number of rows has an outline that is known, most often.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor
 
+from fusedops import _runtime
 from fusedops.bind.positions import read_positions
 from fusedops.bind.shared_draws import shared_dims
 from fusedops.schedule.traffic import Traffic, traffic_of, without_rows
@@ -36,10 +36,13 @@ class Outline:
     Attributes:
         shared: The names of the operands of which all rows read the same columns (`is_shared`),
             without and with `Reading.vectors`.
+        drawn: The dimensions along which each functor that draws shares its draw.
         broadcasts: Whether rows differ by their places, or some of them share operands or draws
             with rows.
         traffic: The memory traffic of a row beside x and y.
         streams, beside: As in `Traffic`.
+        blanks: What is known of the tensors of forward calls (`run.placing`), by what that depends
+            on beside this.
         sums: The numbers of sums over rows that gradients can be (`run.backward_schedule`), by
             what they depend on beside this.
     """
@@ -50,9 +53,12 @@ class Outline:
             frozenset([name for name, value in tensors if is_shared(bound, name, value, vectors)])
             for vectors in (False, True)
         )
+        rank = bound.x.dim()
+        self.drawn = tuple([shared_dims(functor, rank) for functor in bound.drawing])
         self.broadcasts = _broadcasts(bound)
         self.traffic: Traffic = traffic_of(bound)
         self.streams, self.beside = self.traffic.streams, self.traffic.beside
+        self.blanks: dict[tuple[object, ...], Any] = {}
         self.sums: dict[tuple[bool, bool, bool], tuple[int, ...]] = {}
 
 
@@ -60,10 +66,9 @@ def outline_of(bound: Bound) -> Outline:
     """The outline of a call, made where its declaration has not met the like."""
     known: dict[_Key, Outline] = bound.op.outlines
     key = (
-        _ones(bound.x.shape),
+        _runtime.ones([bound.x, *bound.seen.values()]),
         bound.reduced,
         tuple(bound.dropout_slots.items()),
-        *[_ones(v.shape) if isinstance(v, Tensor) else None for v in bound.seen.values()],
     )
     found = known.get(key)
     if found is None:
@@ -71,11 +76,6 @@ def outline_of(bound: Bound) -> Outline:
             known.clear()
         found = known.setdefault(key, Outline(bound))
     return found
-
-
-def _ones(shape: Sequence[int]) -> tuple[int, ...]:
-    """The sizes, those of 2 and more as 2: an operand has 1 or what x has."""
-    return tuple([size if size < 2 else 2 for size in shape])
 
 
 def is_shared(bound: Bound, name: str, value: Tensor, vectors: bool) -> bool:

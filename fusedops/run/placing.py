@@ -11,8 +11,6 @@ import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from torch import Tensor
-
 from fusedops import _runtime
 from fusedops.bind.bind import KEPT, Bound
 from fusedops.bind.geometry import Geometry, Placed, place
@@ -21,18 +19,9 @@ from fusedops.bind.shared_draws import drawn_rows
 from fusedops.bind.whole import first_query as number_of_first
 from fusedops.errors import UnsupportedError
 from fusedops.generate.arguments import RowMaps
-from fusedops.generate.views import (
-    Number,
-    Part,
-    View,
-    kept_part,
-    new_part,
-    part_of,
-    views_of,
-    widened,
-)
+from fusedops.generate.views import Blank, Number, Part, View, filled, views_of, widened
 from fusedops.run.contiguous import dense_cure
-from fusedops.run.outline import outline_of
+from fusedops.run.outline import Outline, outline_of
 
 __all__ = [
     "columns_apart",
@@ -51,37 +40,51 @@ DrawnRows: TypeAlias = "dict[tuple[int, ...], list[int]]"
 
 
 def parts_of(
-    bound: Bound, shared: Collection[str] | None = None
+    bound: Bound, outline: Outline | None = None, vectors: bool = False
 ) -> tuple[dict[str, Part], dict[str, Part]]:
     """The tensors that the kernel reads and the tensors that it writes, each by name.
 
-    `shared` are the names of the operands of which all rows read the same columns, those of the
-    usual reading by default.
+    `outline` is the call's, and `vectors` that of the `Reading`.
     """
-    if shared is None:
-        shared = outline_of(bound).shared[False]
-    x, op, rank = bound.x, bound.op, bound.x.dim()
-    inputs = {"x": part_of(x, (_runtime.POINTER, 0))}
-    for name, value in bound.seen.items():
-        if isinstance(value, Tensor):
-            patch = (_runtime.POINTER, op.slots[name])
-            inputs[name] = part_of(value, patch, name in shared)
-    outputs = {}
+    outline = outline or outline_of(bound)
+    x, op = bound.x, bound.op
+    saved = [bound.output_dtype(name) for name in op.saves]
+    key = (bound.keep, vectors, x.dtype, bound.dtype, *saved, *bound.out)
+    blanks = outline.blanks.get(key)
+    if blanks is None:
+        blanks = outline.blanks[key] = _blanks(bound, outline.shared[vectors])
+    values: dict[Any, Any] = {**bound.seen, "x": x}
+    for name, tensor in bound.out.items():
+        values["out", name] = tensor
+    shape = x.shape
+    inputs, outputs = (filled(some, values, shape, bound.reduced) for some in blanks)
+    if bound.out or op.maxima:
+        for name, part in outputs.items():
+            if name in op.maxima:
+                every = [1] * len(shape), [0] * len(shape)  # one element for all rows
+                outputs[name] = part._replace(shape=every[0], strides=every[1], shared=True)
+            elif len(part.shape) < len(shape):
+                outputs[name] = widened(part, bound.reduced)
+    return inputs, outputs
+
+
+def _blanks(bound: Bound, shared: Collection[str]) -> tuple[list[Blank], list[Blank]]:
+    """What is known of the tensors that the kernel reads and writes, whatever their sizes."""
+    op = bound.op
+    inputs = [Blank("x", "x", True, 0, None, (_runtime.POINTER, 0))]
+    for name in bound.seen:
+        patch = (_runtime.POINTER, op.slots[name])
+        inputs.append(Blank(name, name, True, 0, None, patch, name in shared))
+    outputs = []
     for index, name in enumerate(bound.outputs):
-        patch = (_runtime.OUTPUT, index)
+        patch, dtype = (_runtime.OUTPUT, index), bound.output_dtype(name)
         if name == KEPT:
             if op.kept:  # else there is nothing to write
-                outputs[name] = kept_part(x.shape, bound.reduced, op.kept, bound.compute, patch)
-            continue
-        if name in bound.out:
-            part = part_of(bound.out[name], patch)
+                outputs.append(Blank(name, "x", False, op.kept, dtype, patch))
+        elif name in bound.out:
+            outputs.append(Blank(name, ("out", name), True, 0, None, patch))
         else:
-            part = new_part(bound.output_shape(name), bound.output_dtype(name), patch)
-        if name in op.maxima:
-            every = [1] * rank, [0] * rank  # one element for all rows
-            outputs[name] = Part(*every, part.dtype, patch, part.alignment, shared=True)
-        else:
-            outputs[name] = part if len(part.shape) == rank else widened(part, bound.reduced)
+            outputs.append(Blank(name, "x", False, int(name in op.statistics), dtype, patch))
     return inputs, outputs
 
 
@@ -128,7 +131,7 @@ def placed(
     over what they are broadcast over. Where rows stay `in_order`, those that share an operand are
     not visited together.
     """
-    shape = tuple(bound.x.shape)
+    shape = bound.x.shape
     query = [0] * len(shape)
     if bound.op.causal and (rows := rows_of(bound)):
         query[rows[-1]] = 1
@@ -144,8 +147,8 @@ def placed(
     except ValueError as error:
         cure = dense_cure(bound, parts_of(bound)[0], parts, operands, sizes)
         raise UnsupportedError(
-            f"{bound.op.name}: x of shape {shape} and its operands broadcast in too many ways: "
-            f"{error}; {cure}, or use op.unfused"
+            f"{bound.op.name}: x of shape {tuple(shape)} and its operands broadcast in too many "
+            f"ways: {error}; {cure}, or use op.unfused"
         ) from None
 
 
@@ -167,11 +170,11 @@ def first_query(bound: Bound) -> int:
     return 0 if bound.whole is None else number_of_first(bound.whole, rows_of(bound))
 
 
-def row_numbers(bound: Bound) -> DrawnRows:
+def row_numbers(bound: Bound, outline: Outline) -> DrawnRows:
     """The maps from rows to their numbers in the dropout contract (`drawn_rows`) of a call."""
     if not bound.dropout_slots:
         return {}
-    return _drawn_rows(bound.counted, bound.reduced, tuple(bound.drawing))
+    return _drawn_rows(bound.counted, bound.reduced, outline.drawn)
 
 
 #: Remembered, since both passes of a call have the same.
@@ -202,4 +205,4 @@ def columns_apart(bound: Bound) -> bool:
         return False
     inputs, outputs = parts_of(bound)
     parts = [*inputs.values(), *outputs.values()]
-    return None in placed(bound, parts, row_numbers(bound)).placed
+    return None in placed(bound, parts, row_numbers(bound, outline_of(bound))).placed

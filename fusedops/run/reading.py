@@ -11,17 +11,15 @@ but for the sign of a zero in the gradient of an operand: tiles follow from none
 from __future__ import annotations
 
 import bisect
-import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
-from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry, Placed
+from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry, Placed, Sharing, shares_of
 from fusedops.run.operand_gradients import Occurrence, gradient_like, occurrences
 from fusedops.run.outline import Outline, is_shared, outline_of
-from fusedops.schedule.row_partition import Sharing, sharing
 from fusedops.schedule.traffic import without_rows
 
 if TYPE_CHECKING:
@@ -176,42 +174,29 @@ def as_read(
     outline: Outline,
     geometry: Geometry,
     reading: Reading,
-    one: Occurrence,
-    place: Placed,
-) -> Sharing:
-    """How elements of x share one of an operand that has a gradient, as a reading has it.
+    uses: Sequence[Occurrence],
+    places: Sequence[Placed],
+) -> list[Sharing]:
+    """How elements of x share those of operands that have gradients, as a reading has it.
 
     Args:
         bound: The forward call.
         outline: The outline of that.
         geometry: Its rows and columns.
         reading: The reading.
-        one: The use of the operand.
-        place: The operand's strides.
+        uses: The uses of the operands.
+        places: The strides of the operand in each of them.
     """
     if bound.tables:  # of a table, a gradient is made of what elements give to its entries
-        whole = is_shared(bound, one.name, gradient_like(bound, one), reading.vectors)
+        vectors = reading.vectors
+        whole = [is_shared(bound, one.name, gradient_like(bound, one), vectors) for one in uses]
     else:
-        whole = one.name in outline.shared[reading.vectors]
-    broadcast = reading.broadcast and may_broadcast(bound, gradient_like(bound, one))
-    return _as_read(place, geometry.sizes, geometry.columns, one.side == "op", whole, broadcast)
-
-
-@functools.lru_cache(maxsize=64)  # vectors of one length are several a call
-def _as_read(
-    place: Placed,
-    sizes: tuple[int, ...],
-    columns: int,
-    of_row: bool,
-    whole: bool,
-    broadcast: bool,
-) -> Sharing:
-    share = sharing(place, sizes, columns)
-    if of_row and share.kind != "apart":  # also where a row has one column
-        share = share._replace(kind="row")
-    kind, group, outer, _ = share
-    if whole and kind in ("each", "column", "row"):
-        return Sharing("row" if kind == "row" else "column", group, outer, True)
-    if broadcast and kind == "each":
-        return share._replace(kind="column")  # a sum over one row
-    return share
+        shared = outline.shared[reading.vectors]
+        whole = [one.name in shared for one in uses]
+    of_row = [one.side == "op" for one in uses]
+    found = shares_of(places, geometry.sizes, geometry.columns, of_row, whole)
+    if reading.broadcast:
+        for at, share in enumerate(found):
+            if share.kind == "each" and may_broadcast(bound, gradient_like(bound, uses[at])):
+                found[at] = share._replace(kind="column")  # a sum over one row
+    return found

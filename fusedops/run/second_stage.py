@@ -12,14 +12,13 @@ import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from fusedops.bind.geometry import Geometry, Placed
+from fusedops.bind.geometry import Geometry, Placed, Sharing
 from fusedops.generate.arguments import ArgumentWriter, RowMaps
 from fusedops.generate.members import Member
 from fusedops.generate.recipe import Recipe
 from fusedops.generate.views import View
 from fusedops.run.opened import Opening
 from fusedops.run.operand_gradients import Occurrence
-from fusedops.schedule.row_partition import Sharing
 
 #: Columns and threads of a thread block where sums are over pieces of neighbouring columns as well:
 #: each of its warps has a column.
@@ -95,19 +94,15 @@ class SecondStage(NamedTuple):
     block: int
 
 
-def second_stage(
-    geometry: Geometry,
-    sharing: Mapping[Occurrence, Sharing],
+def argument_of(
     views: Mapping[Any, View],
-    parts_of: Mapping[Occurrence, tuple[tuple[int, int], int]],
+    parts_of: Mapping[Occurrence, tuple[tuple[int, int], Any]],
     pieces_of: Mapping[Occurrence, int],
     compute: str,
-) -> SecondStage:
-    """Generate the kernel that adds up the partial sums of operands' gradients.
+) -> Argument:
+    """The types of the argument of the kernel that adds up partial sums; the numbers are open.
 
     Args:
-        geometry: The rows and columns of the backward call.
-        sharing: How the rows share each operand's gradient.
         views: The views of the backward call's tensors; those of the gradients by occurrence.
         parts_of: The source of the workspace's pointer and the number of partial sums in it, for
             each gradient that has partial sums.
@@ -115,30 +110,47 @@ def second_stage(
             element, for each gradient that has such sums.
         compute: The C++ compute type, "float" or "double".
     """
-    new = tuple.__new__  # at half the cost of a call of the class
-    sums: list[Sum] = []
+    sums = []
+    for one, (patch, _) in parts_of.items():
+        storage, place, width, to, _ = views[one]
+        sums.append(Sum(storage, place.column_stride, min(width, 1), to, patch, one in pieces_of))
+    return _argument(tuple(sums), compute)
+
+
+def second_stage(
+    argument: Argument,
+    geometry: Geometry,
+    sharing: Mapping[Occurrence, Sharing],
+    views: Mapping[Any, View],
+    parts_of: Mapping[Occurrence, tuple[tuple[int, int], int]],
+    pieces_of: Mapping[Occurrence, int],
+) -> SecondStage:
+    """Fill in the numbers of a call.
+
+    Args:
+        argument: That of `argument_of`, whose other arguments are the same.
+        geometry: The rows and columns of the backward call.
+        sharing: How the rows share each operand's gradient.
+        views: The views of the backward call's tensors.
+        parts_of: The partial sums, as there.
+        pieces_of: The pieces that are summed for one element, as there.
+    """
     numbers: list[int] = []
     shapes: list[tuple[int, int]] = []
-    most = 0
-    for one, (patch, parts) in parts_of.items():
+    most = all_rows = 0
+    for one, (_, parts) in parts_of.items():
         kind, group, outer, _ = sharing[one]
-        storage, (_, step, repeats), width, to, _ = views[one]
-        columns = 1 if kind == "row" else geometry.columns // repeats
+        columns = 1 if kind == "row" else geometry.columns
+        if kind == "channel":
+            columns //= views[one].placed.repeats
         rows = geometry.rows // group  # of the operand's gradient
         most = max(most, parts // rows)
+        all_rows += rows
         shapes.append((rows, columns))
-        sums.append(new(Sum, (storage, step, min(width, 1), to, patch, one in pieces_of)))
         numbers += (outer, pieces_of.get(one, 1), parts // rows, rows, columns)
     wide, block = _PIECES if pieces_of else _sums_of(most, geometry.columns)
-    argument = _argument(tuple(sums), compute)
-    return SecondStage(
-        argument,
-        argument.recipe.fill(numbers),
-        sum([rows for rows, _ in shapes]),
-        sum([-(-columns // wide) * rows for rows, columns in shapes]),
-        wide,
-        block,
-    )
+    blocks = sum([-(-columns // wide) * rows for rows, columns in shapes])
+    return SecondStage(argument, argument.recipe.fill(numbers), all_rows, blocks, wide, block)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -25,9 +25,13 @@ class WantedGradients:
         op: The declaration that is differentiated.
         wanted: The names whose gradients are wanted: operands, and "x" if its own is.
         joining: The names of the results besides y that have a gradient of their own.
+        blanks: What is known of the tensors of a backward call (`backward_parts`), by the operands
+            of which all rows read the same columns, and by the compute type.
+        cuts: How rows of its calls are cut (`backward_cut`).
         forms: What its backward kernels have in common whatever the sizes (`backward_form`).
         needed: The saved tensors that the backward pass reads.
         occurrences: Each use of a wanted operand by a functor, LOAD before STORE.
+        of_rows: Whether the operator itself has operands among them, numbers of rows.
         possible: Each use of an operand by a functor that can have a gradient.
         names: The name that each result is the gradient of; a name is there twice if two functors
             use it.
@@ -51,9 +55,12 @@ class WantedGradients:
         self.op = op
         self.wanted = wanted
         self.joining = joining
+        self.blanks: dict[tuple[object, ...], Any] = {}
+        self.cuts: dict[tuple[object, ...], Any] = {}
         self.forms: dict[tuple[object, ...], Any] = {}
         self.needed = needed(op, wanted, from_result)
         self.occurrences = occurrences(op, wanted)
+        self.of_rows = bool(self.occurrences) and self.occurrences[-1].side == "op"
         self.possible = occurrences(op, op.slots)
         self.names = ["x"] * ("x" in wanted) + [one.name for one in self.occurrences]
         self.results: list[Any] = [("to",)] * ("x" in wanted) + [*self.occurrences]

@@ -142,13 +142,8 @@ class Row(NamedTuple):
         of the same width, which the end of the row cuts or does not. So few schedules are computed
         and kept where lengths vary.
         """
-        width = self.width
-        cut = self.columns % width > 0
-        top = longest(self.columns, width, cut, self.dropout)
-        if self.columns == top:
-            return self
-        columns = _stand_in(top, width, cut, self.element_bytes, self.dropout)
-        return Row(columns, *self[1:]) if columns else self
+        columns = _stand_in_of(self.columns, self.element_bytes, self.dropout)
+        return self if columns == self.columns else Row(columns, *self[1:])
 
     @property
     def narrow(self) -> bool:
@@ -164,6 +159,17 @@ class Row(NamedTuple):
     def scaled(self) -> bool:
         """Whether all rows share the operands read beside the row, and no mean is subtracted."""
         return self.streams == "columns" and not self.centred
+
+
+@functools.lru_cache(maxsize=64)  # both passes of a call ask for it
+def _stand_in_of(columns: int, element_bytes: int, dropout: bool) -> int:
+    """The columns of the stand-in of a row; its own if there is none."""
+    width = pack_width(columns, element_bytes, dropout)
+    cut = columns % width > 0
+    top = longest(columns, width, cut, dropout)
+    return (
+        columns if columns == top else _stand_in(top, width, cut, element_bytes, dropout) or columns
+    )
 
 
 @functools.cache  # of the steps of the ladder

@@ -10,14 +10,15 @@ runs add in the same order.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fusedops.bind.geometry import Placed
+from fusedops.bind.geometry import Sharing
 from fusedops.schedule.row_schedule import Schedule
 
-__all__ = ["Sharing", "Slices", "cut", "cut_few", "is_sum", "piece_columns", "sharing"]
+__all__ = ["Slices", "cut", "cut_few", "is_sum", "piece_columns"]
 
 #: Largest number of slices on a CPU: more than any number of threads shares well, few enough that
 #: their partial sums stay in the caches.
@@ -27,59 +28,9 @@ HOST_SLICES = 64
 HOST_SLICE = 4096
 
 
-class Sharing(NamedTuple):
-    """Which elements of x share one element of an operand.
-
-    Attributes:
-        kind: "each": no elements share one; "column": rows share one; "row": the columns of a row
-            share one, and maybe rows too; "channel": several neighbouring columns of a row share
-            one, and maybe rows too; "apart": the rows that share one are not neighbours in
-            processing order.
-        group: Number of neighbouring rows that share one element.
-        outer: The operand's stride from group to group, in elements; -1 where it is not constant.
-        of_all: Whether all rows share the elements, be it only one row.
-    """
-
-    kind: str
-    group: int
-    outer: int
-    of_all: bool = False
-
-
 def is_sum(share: Sharing) -> bool:
     """Whether the gradient of an operand is a sum over neighbouring rows."""
     return share.kind in ("column", "row") and (share.group > 1 or share.of_all)
-
-
-def sharing(place: Placed, sizes: Sequence[int], columns: int) -> Sharing:
-    """How rows share the elements of an operand.
-
-    Args:
-        place: The operand's strides along rows and columns.
-        sizes: The row dimensions of x, outermost first.
-        columns: Row length in elements.
-    """
-    group, outer = 1, 0
-    by_row = place.column_stride == 0 and columns > 1
-    reach = None
-    for size, step in zip(reversed(sizes), reversed(place.row_strides), strict=True):
-        if reach is None and (step == 0 or size == 1):
-            group *= size
-            continue
-        if size == 1:
-            continue
-        if step == 0:
-            return Sharing("apart", group, 0)
-        if reach is None:
-            outer = step
-        elif step != reach:
-            outer = -1  # groups are nested: no single stride
-        reach = step * size
-    if place.repeats > 1:
-        return Sharing("channel", group, outer)
-    if by_row:
-        return Sharing("row", group, outer)
-    return Sharing("each" if group == 1 else "column", group, outer)
 
 
 def piece_columns(tile: Schedule, repeats: int) -> int:
@@ -136,7 +87,6 @@ def cut(
         lanes: Number of slices that are summed up together; all of them lie in one span.
         persistent: Whether slices of several rows (persistent blocks) are wanted in any case.
     """
-    groups = sorted({one.group for one in shared if one.kind in ("column", "row")})
     if resident_rows is None:
         fewest = -(-HOST_SLICE // max(columns, 1))
         wanted = max(1, min(HOST_SLICES, rows // max(fewest, 1)))
@@ -144,6 +94,14 @@ def cut(
         return Slices(1, max(rows, 1), max(rows, 1), rows)
     else:
         wanted = max(1, min(resident_rows, rows))
+    groups = tuple([one.group for one in shared if one.kind in ("column", "row")])
+    return _cut(rows, groups, wanted, lanes)
+
+
+@functools.lru_cache(maxsize=1024)
+def _cut(rows: int, shared: tuple[int, ...], wanted: int, lanes: int) -> Slices:
+    """As `cut`, into so many slices or fewer; `shared` are the rows that share an element."""
+    groups = sorted({*shared})
     # One slice sums a whole group, where that leaves enough slices.
     whole = [group for group in groups if rows // group >= wanted or group == 1]
     unit = whole[-1] if whole else 1
