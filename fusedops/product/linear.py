@@ -91,9 +91,10 @@ class Linear(FusibleProduct):
         """The product, by torch; plus an operand that is `added`, in the same call."""
         if operand is None:
             return functional.linear(first, second)
+        # Of other tensors torch rounds the product, and adds the bias then.
+        operand = operand.contiguous()
         if first.dim() == 2 or first.is_contiguous():
             return functional.linear(first, second, operand)
-        # Of other tensors torch rounds the product, and adds the bias then.
         rows = first.reshape(-1, first.shape[-1])
         return functional.linear(rows, second, operand).view(self.shape(first, second))
 
