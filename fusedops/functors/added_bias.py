@@ -42,6 +42,10 @@ class AddedBias(Functor):
     def operands(self) -> tuple[Operand, ...]:
         return (Operand(self.bias, Role.VALUE),)
 
+    @property
+    def has_added(self) -> str | None:
+        return self.bias
+
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         bias = torch.as_tensor(chain.value(self.bias)).to(x.dtype)
         # Zero with a gradient, which an infinity less itself is not. -0.0 less 0.0 is -0.0.

@@ -187,6 +187,14 @@ class Functor:
         return None
 
     @property
+    def has_added(self) -> str | None:
+        """The operand that the product before the functor has added to the value already, or None.
+
+        Its gradient is the functor's all the same.
+        """
+        return None
+
+    @property
     def shares(self) -> tuple[int, ...]:
         """The dimensions of x along which a functor that draws has one draw for all elements.
 

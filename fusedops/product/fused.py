@@ -17,7 +17,6 @@ from fusedops import _runtime
 from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound
 from fusedops.bind.generator import draw, draw_in_memory
-from fusedops.functors import AddedBias
 from fusedops.generate.product import THREADS
 from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
@@ -244,10 +243,10 @@ def as_if_cast(
     epilogue: Map, arguments: Mapping[str, Any], dtype: torch.dtype
 ) -> Mapping[str, Any]:
     """The arguments with what the product adds in its dtype, without contents if it has another."""
-    first = epilogue.load[0] if epilogue.load else None
-    if not isinstance(first, AddedBias) or arguments[first.bias].dtype is dtype:
+    added = epilogue.load[0].has_added if epilogue.load else None
+    if added is None or arguments[added].dtype is dtype:
         return arguments
-    return {**arguments, first.bias: torch.empty_like(arguments[first.bias], dtype=dtype)}
+    return {**arguments, added: torch.empty_like(arguments[added], dtype=dtype)}
 
 
 def as_multiplied(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -291,12 +290,11 @@ class OneKernel:
 
     def __call__(self, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Any:
         """Run a call with checked factors."""
-        if self._op.knows_added:
-            operand = self._op.epilogue.operands[0].name
-            added = arguments[operand]
+        if self._op.has_added is not None:
+            added = arguments[self._op.has_added]
             # Its gradient has its own dtype: where there is one, the call comes here once more.
             if added.dtype is not x.dtype and not wants_gradient((x, w, *arguments.values())):
-                arguments = {**arguments, operand: as_factor(added, x.dtype)}
+                arguments = {**arguments, self._op.has_added: as_factor(added, x.dtype)}
         return self._call(x, w=w, **arguments)
 
     def _slow(

@@ -98,7 +98,7 @@ class FusibleProduct(SingleProduct):
             name = "z"
             while name in (*self.outputs, *self.slots):
                 name += "_"
-            first = int(self.knows_added)
+            first = int(self.has_added is not None)
             chain = [*self.store[:first], Save(name), *self.store[first:]]
             self._keeping = type(self)(chain)
         return self._keeping

@@ -70,7 +70,7 @@ class Linear(FusibleProduct):
         #: The operand that the product adds where it can.
         self._bias = _leading_bias(chain)
         self._that_adds: Linear | None = None
-        if self._bias is not None and not self.knows_added:
+        if self._bias is not None and self.has_added is None:
             # Here, not in a call, which compiled code may make.
             self._that_adds = Linear([AddedBias(self._bias), *chain[1:]])
 
@@ -100,7 +100,7 @@ class Linear(FusibleProduct):
 
     def added(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> str | None:
         """The bias of shape (N,) that the product adds, with which the STORE begins."""
-        if self._bias is None or self.knows_added:
+        if self._bias is None or self.has_added is not None:
             return self._bias
         bias = arguments.get(self._bias)
         if not isinstance(bias, Tensor) or bias.dim() != 1 or bias.shape[0] != second.shape[0]:
@@ -126,7 +126,7 @@ def _leading_bias(chain: Sequence[Functor]) -> str | None:
     if not chain:
         return None
     first, *others = chain
-    bias = first.bias if isinstance(first, AddedBias) else first.adds
+    bias = first.has_added or first.adds
     twice = any(operand.name == bias for one in others for operand in one.operands())
     return None if twice else bias
 

@@ -16,7 +16,6 @@ from fusedops import _runtime
 from fusedops.bind.bind import Bound
 from fusedops.bind.geometry import Geometry, Placed
 from fusedops.errors import CompilerNotFound, MissingVariantError, UnknownArchError
-from fusedops.functors import AddedBias
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member
 from fusedops.generate.product import Factor, ProductTiling, write_factors
@@ -199,10 +198,10 @@ def describe(
 
 def _begins(bound: Bound, operands: Mapping[str, View | Number], dtype: torch.dtype) -> bool:
     """Whether sums can begin with what the product adds, by words of 16 bytes."""
-    first = bound.op.load[0] if bound.op.load else None
-    if not isinstance(first, AddedBias):
+    added = bound.op.load[0].has_added if bound.op.load else None
+    if added is None:
         return True
-    bias = operands[first.bias]
+    bias = operands[added]
     return isinstance(bias, View) and (bias.storage, bias.width) == (STORAGE[dtype], WIDTH)
 
 

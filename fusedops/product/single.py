@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from fusedops.functors import AddedBias, Functor
+from fusedops.functors import Functor
 from fusedops.product.choice import Choice
 from fusedops.product.declaration import ProductOp
 from fusedops.product.epilogue import Epilogue
@@ -29,7 +29,7 @@ class SingleProduct(ProductOp):
     Attributes:
         store: The functors after the product, in order.
         epilogue: The `Map` that runs them.
-        knows_added: Whether the first functor says that the product adds its operand.
+        has_added: The operand that the product adds, as the first functor says, or None.
     """
 
     #: The product as it is written, in the names of the inputs.
@@ -39,7 +39,7 @@ class SingleProduct(ProductOp):
         super().__init__({"store": store})
         self.store = self.chains["store"]
         self.epilogue: Epilogue = self.epilogues[0]
-        self.knows_added = bool(self.store) and isinstance(self.store[0], AddedBias)
+        self.has_added = self.store[0].has_added if self.store else None
 
     def __call__(
         self,

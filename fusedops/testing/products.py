@@ -188,7 +188,7 @@ def expected_of(
     operand = op.added(first, second, dict(case.operands))
     added = None if operand is None else case.operands[operand].detach()
     value, spread = expected_product(op.product, first, second, added)
-    if added is not None and op.knows_added:
+    if added is not None and op.has_added is not None:
         value = value + added.double()
     generator = torch.Generator(first.device).manual_seed(case.seed)
     where = first.device.type, first.device.index or 0

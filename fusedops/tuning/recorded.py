@@ -8,7 +8,6 @@ import functools
 from collections.abc import Iterable
 
 from fusedops.declare.text import read
-from fusedops.functors import Save
 from fusedops.prebuild.signature import Signature
 from fusedops.product import MLP, Linear, Matmul
 from fusedops.product.epilogue import Epilogue
@@ -66,8 +65,8 @@ def _part(one: Signature, number: int, training: bool) -> Part:
 
 def _that_keeps_nothing(op: FusibleProduct) -> FusibleProduct | None:
     """The layer that was run as one that keeps its product, if this is such a one."""
-    at = int(op.knows_added)
-    if not any(isinstance(one, Save) for one in op.store[at : at + 1]):
+    at = int(op.has_added is not None)
+    if not any(one.saves for one in op.store[at : at + 1]):
         return None
     plain = type(op)([*op.store[:at], *op.store[at + 1 :]])
     return plain if plain.that_keeps() == op else None
