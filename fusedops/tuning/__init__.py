@@ -8,8 +8,8 @@ product.py and hidden_gradient.py are its calls. mlp.py and recorded.py say whic
 an MLP has, or a recording.
 `fusedops tune` and `benchmarks/tune.py` are its users.
 
-May import: version, errors, _runtime, jit, functors, declare, bind, schedule, generate, run,
-prebuild, explain, row_op, product, testing.
+May import: version, errors, _runtime, jit, declare, bind, schedule, generate, run, prebuild,
+explain, row_op, product, testing.
 """
 
 from __future__ import annotations
