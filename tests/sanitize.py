@@ -1,6 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every operator on every GPU schedule, forward and backward, small, under compute-sanitizer.
+"""Every operator on every GPU schedule, and products in one kernel, small, under compute-sanitizer.
+
+Both passes of each.
 
     compute-sanitizer --tool memcheck --error-exitcode 1 python tests/sanitize.py
     compute-sanitizer --tool racecheck --error-exitcode 1 python tests/sanitize.py
@@ -10,17 +12,21 @@ tests/sanitize.py 0/4` takes every fourth case.
 """
 
 import contextlib
+import functools
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 import fusedops as fo
 from fusedops import testing
 from fusedops.flagship import ADD_NORM, ATTENTION
+from fusedops.generate.product import TILINGS
 from fusedops.row_op import RowOp
+from fusedops.schedule.launch import ProductConfig
 from fusedops.schedule.row_schedule import STORAGES
 
 # Part of a warp, a warp, several warps with an odd end, several chunks, more than a cluster has
@@ -32,7 +38,10 @@ ROWS = 5
 HALF = torch.float16
 
 Operands = dict[str, object]
-Case = tuple[RowOp, int, Operands, str | None, bool]
+
+# Rows, columns and depth of products: a tile that ends within its rows, columns and stages; and
+# more tiles than the clusters of a GPU have at once, so that each goes on to its next.
+PRODUCTS = ((300, 264, 200), (4200, 2056, 136))
 
 TAIL = fo.Map(load=[fo.Bias("b"), fo.Dropout("p"), fo.Residual("r")])
 
@@ -76,8 +85,8 @@ def chains(columns: int) -> dict[RowOp, Operands]:
     }
 
 
-def cases() -> Iterator[Case]:
-    """What runs: op, columns, operands, schedule, and whether backward, too."""
+def row_cases() -> Iterator[Callable[[], None]]:
+    """Calls of operators and maps, on each schedule that holds such rows."""
     for backward, sizes, make in (
         (False, COLUMNS, forward_cases),
         (True, GRADIENT_COLUMNS, gradient_cases),
@@ -86,7 +95,8 @@ def cases() -> Iterator[Case]:
             if schedule == "chunks":
                 b = torch.randn(columns, device="cuda", dtype=HALF)
                 r = torch.randn(2, ROWS, columns, device="cuda", dtype=HALF)
-                yield TAIL, columns, {"b": b, "p": 0.1, "r": r}, schedule, backward
+                operands = {"b": b, "p": 0.1, "r": r}
+                yield functools.partial(run_rows, TAIL, columns, operands, schedule, backward)
                 continue
             long = columns > 16384
             in_shared = columns <= (16384 if backward else IN_SHARED)
@@ -95,39 +105,104 @@ def cases() -> Iterator[Case]:
             if not long and schedule == "cluster":
                 continue
             for op, operands in make(columns).items():
-                yield op, columns, operands, schedule, backward
+                yield functools.partial(run_rows, op, columns, operands, schedule, backward)
     # Rows that go through shared memory as they are: at any address, and of odd columns.
     for columns in (256, 1024, 4099, 20001):
         v = torch.randn(columns, device="cuda", dtype=HALF)
-        yield fo.LogSoftmax(), columns, {}, None, False
-        yield fo.LayerNorm(store=[fo.Affine("g")]), columns, {"g": v}, None, False
+        yield functools.partial(run_rows, fo.LogSoftmax(), columns, {}, None, False)
+        norm = fo.LayerNorm(store=[fo.Affine("g")])
+        yield functools.partial(run_rows, norm, columns, {"g": v}, None, False)
 
 
-def run(
-    op: RowOp, columns: int, operands: dict[str, object], schedule: str | None, backward: bool
+def run_rows(
+    op: RowOp, columns: int, operands: Operands, schedule: str | None, backward: bool
 ) -> None:
     """One call, and its gradients."""
     x = torch.randn(2 * ROWS * columns + 1, device="cuda", dtype=HALF)
     x = x[int(schedule is None) :][: 2 * ROWS * columns].view(2, ROWS, columns)
-    forced = testing.force_schedule(schedule) if schedule else contextlib.nullcontext()
-    with forced, torch.set_grad_enabled(backward):
-        if not backward:
+    with testing.force_schedule(schedule) if schedule else contextlib.nullcontext():
+        if backward:
+            train(op, (x,), operands)
+        else:
             op(x, **operands)
-            return
-        leaves = {k: v for k, v in operands.items() if isinstance(v, Tensor)}
-        leaves = {k: v.clone().requires_grad_() for k, v in leaves.items() if v.is_floating_point()}
-        inputs = [x.requires_grad_(), *leaves.values()]
-        outputs = op(x, **{**operands, **leaves})
-        outputs = [outputs] if isinstance(outputs, Tensor) else list(outputs)
-        torch.autograd.grad(outputs, inputs, [torch.randn_like(each) for each in outputs])
+
+
+@fo.functor
+def gelu(v: Tensor) -> Tensor:
+    """Kept for its gradient is what goes into it."""
+    return functional.gelu(v, approximate="tanh")
+
+
+def product_cases() -> Iterator[Callable[[], None]]:
+    """Products in one kernel: layers, two with what is between them, and scores; each tiling."""
+    for (rows, columns, depth), tiling in itertools.product(PRODUCTS, TILINGS):
+        x, w, back = (
+            torch.randn(size, device="cuda", dtype=HALF)
+            for size in ((rows, depth), (columns, depth), (depth, columns))
+        )
+        r = torch.randn(rows, columns, device="cuda", dtype=HALF)
+        b, b_back = (torch.randn(size, device="cuda", dtype=HALF) for size in (columns, depth))
+        of_layers: list[tuple[fo.Linear | fo.MLP, tuple[Tensor, ...], Operands]] = [
+            (fo.Linear([fo.Scale("s"), fo.Residual("r")]), (x, w), {"s": 0.5, "r": r}),
+            (fo.Linear([fo.Bias("b"), gelu()]), (x, w), {"b": b}),
+            (
+                fo.Linear([fo.Bias("b"), fo.Dropout("p"), fo.Residual("r", save="stream")]),
+                (x, w),
+                {"b": b, "p": 0.1, "r": r},
+            ),
+            (
+                fo.MLP(
+                    [fo.Bias("b1"), gelu(), fo.Dropout("p")], [fo.Bias("b2"), fo.Residual("x0")]
+                ),
+                (x, w, back),
+                {"b1": b, "p": 0.1, "b2": b_back, "x0": x},
+            ),
+        ]
+        for op, factors, operands in of_layers:
+            yield functools.partial(run_product, op, factors, operands, tiling)
+    # Tiles that are all masked are left out; heads share keys, and columns are odd packs.
+    scores = fo.Matmul([fo.Scale("s"), fo.Bias("b"), fo.Mask("m"), fo.Causal()])
+    for tiling in TILINGS:
+        q = torch.randn(2, 3, 5, 600, 72, device="cuda", dtype=HALF)
+        k = torch.randn(2, 3, 1, 616, 72, device="cuda", dtype=HALF)
+        bias = torch.randn(5, 600, 616, device="cuda", dtype=HALF)
+        mask = torch.randn(2, 1, 1, 1, 616, device="cuda") > 1.5
+        operands = {"s": 0.5, "b": bias, "m": mask}
+        yield functools.partial(run_product, scores, (q, k.mT), operands, tiling)
+
+
+def run_product(
+    op: fo.Linear | fo.MLP | fo.Matmul, factors: tuple[Tensor, ...], operands: Operands, tiling: str
+) -> None:
+    """A call without gradients, and one with: that of an MLP's hidden layer has the tiling, too."""
+    with testing.force_launch(product=ProductConfig(tiling)):
+        with torch.no_grad():
+            op(*factors, **operands)
+        if testing.last_schedule() != tiling:
+            raise RuntimeError(f"{op} ran as {testing.last_schedule()}, wanted {tiling}")
+        train(op, factors, operands)
+
+
+def train(op: Callable[..., object], inputs: tuple[Tensor, ...], operands: Operands) -> None:
+    """A call, and the gradients of all that may have one."""
+    leaves = {k: v for k, v in operands.items() if isinstance(v, Tensor) and v.is_floating_point()}
+    leaves = {k: v.clone().requires_grad_() for k, v in leaves.items()}
+    inputs = tuple(x.detach().requires_grad_() for x in inputs)
+    outputs = op(*inputs, **{**operands, **leaves})
+    outputs = [outputs] if isinstance(outputs, Tensor) else list(outputs)
+    torch.autograd.grad(
+        outputs, [*inputs, *leaves.values()], [torch.randn_like(each) for each in outputs]
+    )
 
 
 def main() -> None:
     """Runs everything once, or one part of it, and says how much that was."""
     part, parts = map(int, (sys.argv[1] if len(sys.argv) > 1 else "0/1").split("/"))
-    chosen = list(itertools.islice(cases(), part, None, parts))
+    chosen = list(
+        itertools.islice(itertools.chain(row_cases(), product_cases()), part, None, parts)
+    )
     for case in chosen:
-        run(*case)
+        case()
     torch.cuda.synchronize()
     print(f"{len(chosen)} cases ran")
 
