@@ -27,6 +27,7 @@ from test_gradient_variants import backward_of
 from test_gradient_variants import check_compiles as check_backward
 from test_gradients import LOAD, verify_words
 from test_variants import ARCHS, DTYPES, check_compiles, covering, described, only_on_sm_90, tensor
+from torch.nn import functional
 
 import fusedops as fo
 from fusedops import testing
@@ -43,7 +44,7 @@ WORDS = sorted({*LOAD["softmax"], *LOAD["layer_norm"]})
 
 @fo.functor
 def gelu(v, b):
-    return torch.nn.functional.gelu(v + b, approximate="tanh")
+    return functional.gelu(v + b, approximate="tanh")
 
 
 EPILOGUE = fo.Map(load=[gelu("b"), fo.Dropout("p"), fo.Residual("r")])
@@ -433,3 +434,27 @@ def test_the_gradient_of_a_cap_keeps_its_digits(device, dtype):
     eps = torch.finfo(dtype).eps
     bound = (16 + 4 * x.double()) * eps * truth
     assert ((found.double() - truth).abs() <= bound).all()
+
+
+@fo.functor
+def gelu(v):
+    return functional.gelu(v, approximate="tanh")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_gelu_keeps_its_digits(device, dtype):
+    """Far below zero 1 + tanh(u) is lost; as x / (1 + exp(-2u)) the result has its digits."""
+    x = torch.linspace(-9, 9, 3601).to(device, dtype).requires_grad_()
+    upstream = torch.randn_like(x)
+    y = fo.Map(load=[gelu()])(x)
+    (slope,) = torch.autograd.grad(y, x, upstream)
+    exact = x.detach().double()
+    twice = (8 / torch.pi) ** 0.5 * (exact + 0.044715 * exact**3)
+    gate, rest = 1 / (1 + torch.exp(-twice)), 1 / (1 + torch.exp(twice))
+    terms = gate, exact * gate * rest * (8 / torch.pi) ** 0.5 * (1 + 3 * 0.044715 * exact**2)
+    # The exponential carries the four roundings of its argument and of its constants; each
+    # function has errors of two ulps at most, and each product its own.
+    share = (16 + 4 * twice.abs()) * torch.finfo(dtype).eps
+    assert ((y.double() - exact * gate).abs() <= share * (exact * gate).abs()).all()
+    size = (terms[0] + terms[1].abs()) * upstream.double().abs()
+    assert ((slope.double() - (terms[0] + terms[1]) * upstream.double()).abs() <= share * size).all()
