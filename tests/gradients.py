@@ -42,6 +42,10 @@ class Gradient:
         """Zero where not kept, whatever is there."""
         return Gradient(torch.where(kept, self.each, 0), torch.where(kept, self.scale, 0))
 
+    def moved(self, to):
+        """The same elsewhere: `to` puts what each element contributes where it belongs."""
+        return Gradient(to(self.each), to(self.scale))
+
 
 class Way:
     """What the steps of a chain may ask on the way back, and where operands' gradients go.

@@ -437,7 +437,7 @@ def test_the_gradient_of_a_cap_keeps_its_digits(device, dtype):
 
 
 @fo.functor
-def gelu(v):
+def only_gelu(v):
     return functional.gelu(v, approximate="tanh")
 
 
@@ -446,7 +446,7 @@ def test_a_gelu_keeps_its_digits(device, dtype):
     """Far below zero 1 + tanh(u) is lost; as x / (1 + exp(-2u)) the result has its digits."""
     x = torch.linspace(-9, 9, 3601).to(device, dtype).requires_grad_()
     upstream = torch.randn_like(x)
-    y = fo.Map(load=[gelu()])(x)
+    y = fo.Map(load=[only_gelu()])(x)
     (slope,) = torch.autograd.grad(y, x, upstream)
     exact = x.detach().double()
     twice = (8 / torch.pi) ** 0.5 * (exact + 0.044715 * exact**3)

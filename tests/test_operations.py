@@ -4,9 +4,11 @@
 
 import ctypes
 import itertools
+import math
 import re
 import subprocess
 
+import mpmath
 import pytest
 import torch
 from operations import OPERATIONS
@@ -199,6 +201,25 @@ def test_stated_errors(library, name):
     ulp = torch.ldexp(torch.ones_like(want), normal - 24)
     error = ((got - want).abs() / ulp)[want.abs() < torch.finfo(torch.float32).max]
     assert error.max() <= STATED[name], x[error.argmax()]
+
+
+def test_the_stated_error_of_an_exponential_of_doubles(library):
+    """Over its whole range, and where its argument is halfway between two powers of two."""
+    generator = torch.Generator().manual_seed(1)
+    spread = torch.rand(3000, generator=generator, dtype=torch.float64) * 1455 - 745.2
+    halfway = (torch.arange(-1074, 1023, dtype=torch.float64) + 0.5) * math.log(2)
+    x = torch.cat([spread, torch.linspace(-8, 8, 2001, dtype=torch.float64), halfway])
+    got = run(library, "exp", x, torch.ones_like(x), [])[0]
+    with mpmath.workdps(40):
+        exact = [mpmath.exp(one) for one in x.tolist()]
+        high = torch.tensor([float(one) for one in exact], dtype=torch.float64)
+        low = [
+            float(one - mpmath.mpf(near)) for one, near in zip(exact, high.tolist(), strict=True)
+        ]
+    normal = high.clamp_min(torch.finfo(torch.float64).tiny).frexp().exponent
+    ulp = torch.ldexp(torch.ones_like(high), normal - 53)
+    error = ((got - high) - torch.tensor(low, dtype=torch.float64)).abs() / ulp
+    assert error.max() <= 1, x[error.argmax()]
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

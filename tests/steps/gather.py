@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is looked up in a table."""
 
-import gradients
 import torch
 
 from steps import Step
@@ -33,6 +32,6 @@ class Gather(Step, word="gather"):
             def apart(each):
                 return each.movedim(1, -1)[..., None, :] * own[..., None].to(each)
 
-            found = gradients.Gradient(apart(kept.each), apart(kept.scale))
+            found = kept.moved(apart)
             way.result[table] = way.result[table] + found if table in way.result else found
         return g

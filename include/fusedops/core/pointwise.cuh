@@ -9,7 +9,7 @@
 // (at most 2 ulp for exp, log and erf, 4 for tan); on a CPU those of math.cuh for exp, of
 // vector_math.cuh, and of the C library otherwise. sigmoid adds 3 ulp to those of its exp: of the
 // sum, the reciprocal and the product. Functions composed of these propagate their errors, as in
-// torch. Double: those of the library.
+// torch. Double: those of math.cuh for exp, and of the library otherwise.
 #pragma once
 
 #include <fusedops/core/math.cuh>
