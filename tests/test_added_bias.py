@@ -113,6 +113,21 @@ def test_the_unfused_chain_begins_with_torchs_layer(op, device):
         assert same_bits(one.detach(), other.detach())
 
 
+def test_the_unfused_chain_of_a_bias_alone_is_torchs_layer(device):
+    x, w, b = cancelling(torch.float16, device)
+    op = fo.Linear(store=[fo.Bias("b")])
+    dy = randn(ROWS, N, dtype=torch.float16, device=device, seed=9)
+    found = []
+    for chain in (lambda x, w, b: op.unfused(x, w, b=b), functional.linear):
+        leaves = [one.clone().requires_grad_() for one in (x, w, b)]
+        y = chain(*leaves)
+        found.append([y, *torch.autograd.grad(y, leaves, dy)])
+    for one, other in zip(*found, strict=True):
+        assert same_bits(one.detach(), other.detach())
+    with raises(TypeError, "c"):
+        op.unfused(x, w, b=b, c=b)
+
+
 def test_one_row_of_infinities_and_nans(device):
     x, w, b = cancelling(torch.float16, device)
     b = b.clone()

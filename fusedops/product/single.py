@@ -118,9 +118,11 @@ class SingleProduct(ProductOp):
 
     def run_unfused(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
         """Run a call whose factors have been checked as torch operations."""
+        if self.alone(first, second, arguments):
+            return self.run_apart(first, second, arguments, self.product)
         op = self.that_adds(first, second, arguments)
         operand = op.added(first, second, arguments)
-        if operand is None or op.alone(first, second, arguments):
+        if operand is None:
             z = op.product(first, second)
         else:
             z = op.product(first, second, arguments[operand])  # which has its gradient
