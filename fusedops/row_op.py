@@ -113,6 +113,7 @@ class RowOp(Runnable, metaclass=ShownToUsers):
             name, self._kinds, self._slow_trained, drawing, tuple, label=self.label
         )
         self.recipes = {}
+        self.merging = set()
         self.gradients = {}
         self.hints = Hints()
         self.text = spell(self)

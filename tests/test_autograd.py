@@ -425,3 +425,49 @@ def test_incoming_gradients_that_lie_unlike_everything_else(device):
     shared = randn(1, 2, 1, 2, 1, 2, 4, device=device).expand_as(x)
     got = torch.autograd.grad(y, x, shared, retain_graph=True)[0]
     assert same_bits(got, torch.autograd.grad(y, x, shared.contiguous())[0])
+
+
+@pytest.mark.parametrize("which", ["x", "a row less", "statistics"])
+def test_a_saved_tensor_that_came_back_in_another_shape_is_refused(which, device):
+    """A kernel that trusted it would read beyond what there is."""
+    op = fo.LayerNorm(store=[fo.Affine("gamma")])
+    x, gamma = randn(4, 64, device=device).requires_grad_(), randn(64, device=device)
+
+    def unpack(saved):
+        if which == "x" and saved.shape == x.shape:
+            return saved.new_zeros(1000, 64)
+        if which == "a row less" and saved.shape == x.shape:
+            return saved[:3].clone()
+        if which == "statistics" and saved.shape[0] == 4 and saved.shape != x.shape:
+            return saved[:1].clone()
+        return saved
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, unpack):
+        y = op(x, gamma=gamma)
+    with pytest.raises(ValueError, match="hook on saved tensors"):
+        y.backward(randn(4, 64, device=device, seed=1))
+
+
+def test_what_one_op_knows_of_a_layout_says_nothing_of_another(device):
+    """Dimensions of a row merge beside a table that is no part of it, but not beside a scale."""
+    looked_up = fo.LayerNorm(load=[fo.Gather("t", "i", dim=None)])
+    scaled = fo.LayerNorm(load=[fo.Scale("s"), fo.Bias("b")])
+    x = randn(2, 2, 3, device=device).requires_grad_()
+    three, two = randn(3, device=device, seed=1), randn(2, 1, 1, device=device, seed=2)
+    looked_up(x, t=three, i=torch.zeros_like(two, dtype=torch.int64), dim=(1, 2))
+    dy = randn(2, 2, 3, device=device, seed=3)
+    found = []
+    for call in (scaled, scaled.unfused):
+        y = call(x, s=three, b=two, dim=(1, 2))
+        found.append((y, *torch.autograd.grad(y, x, dy)))
+    for mine, wanted in zip(*found, strict=True):
+        torch.testing.assert_close(mine, wanted)
+
+
+@pytest.mark.parametrize("kind", [tuple, torch.Size, list])
+def test_the_dimensions_of_a_row_in_any_sequence(kind, device):
+    x = randn(4, 3, 8, device=device).requires_grad_()
+    op = fo.LayerNorm()
+    for _ in range(2):
+        y = op(x, normalized_shape=kind((3, 8)))
+        torch.testing.assert_close(y, torch.nn.functional.layer_norm(x, (3, 8)))

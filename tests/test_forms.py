@@ -6,6 +6,7 @@ What is remembered of a call (outlines, forms, schedules with a field replaced) 
 it follows from: other sizes, other functors that act, another override give what they give alone.
 """
 
+import dataclasses
 import random
 
 import pytest
@@ -14,7 +15,7 @@ from same_code import OPS, launch_of
 
 import fusedops as fo
 from fusedops.bind.bind import bind
-from fusedops.functors import Role
+from fusedops.functors import Functor, Role
 from fusedops.generate.recipe import Recipe, Symbol
 from fusedops.generate.target import Target
 from fusedops.run import backward_form, forward_form
@@ -190,3 +191,43 @@ def test_a_schedule_with_a_field_replaced_is_made_once():
     assert (other.staged_bytes, other.features) == (2, schedule.features)
     assert schedule.replaced(staged_bytes=4).staged_bytes == 4
     assert schedule.staged_bytes == 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Shared(Functor):
+    """A functor whose C++ type has the number of columns in it."""
+
+    differentiable = False
+    headers = ("row/view.cuh",)
+    definition = """
+namespace fusedops {
+template <int64_t kColumns>
+struct Shared {
+  int64_t unused;
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void operator()(Compute (&v)[N], const Row&, int64_t) const {
+    for (int i = 0; i < N; ++i) v[i] /= Compute(kColumns);
+  }
+};
+}  // namespace fusedops
+"""
+
+    def apply(self, x, chain):
+        return x / chain.columns
+
+    def emit(self, writer):
+        writer.constant(0)
+        return f"Shared<{writer.columns}>"
+
+
+def test_a_number_of_a_call_in_a_type_is_that_of_each_call():
+    """A symbol cannot be written into text, so such calls have no form."""
+    op = fo.Softmax(store=[Shared()])
+    for rows, columns in ((2, 16), (3, 16), (5, 16), (5, 12)):
+        x = torch.randn(rows, columns)
+        torch.testing.assert_close(op(x), op.unfused(x))
+    for text in (str, "{}".format, "{:d}".format):
+        with pytest.raises(TypeError, match="symbol"):
+            text(Symbol(0))
+    with pytest.raises(TypeError):
+        Symbol(0) * 1.5

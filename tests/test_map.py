@@ -457,4 +457,6 @@ def test_a_gelu_keeps_its_digits(device, dtype):
     share = (16 + 4 * twice.abs()) * torch.finfo(dtype).eps
     assert ((y.double() - exact * gate).abs() <= share * (exact * gate).abs()).all()
     size = (terms[0] + terms[1].abs()) * upstream.double().abs()
-    assert ((slope.double() - (terms[0] + terms[1]) * upstream.double()).abs() <= share * size).all()
+    assert (
+        (slope.double() - (terms[0] + terms[1]) * upstream.double()).abs() <= share * size
+    ).all()

@@ -3,8 +3,9 @@
 """The words of a kernel's argument with numbers left open, so that one walk serves many calls.
 
 A walk over a declaration that is given a `Symbol` in the place of each number of a call writes
-where that number goes. A symbol can be moved and multiplied, and nothing else: whoever compares or
-adds one raises TypeError, so a type that depends on a number cannot be taken for one that does not.
+where that number goes. A symbol can be moved and multiplied, and nothing else: whoever compares,
+adds or writes one into text raises TypeError, so a type that depends on a number cannot be taken
+for one that does not.
 """
 
 from __future__ import annotations
@@ -34,12 +35,20 @@ class Symbol:
         self.times = times
 
     def __mul__(self, times: int) -> Symbol:
+        if type(times) is not int:
+            return NotImplemented
         return Symbol(self.at, self.times * times)
 
     def __eq__(self, other: object) -> NoReturn:
         raise TypeError("a symbol has no value")
 
     def __bool__(self) -> NoReturn:
+        raise TypeError("a symbol has no value")
+
+    def __str__(self) -> NoReturn:
+        raise TypeError("a symbol has no value")
+
+    def __format__(self, spec: str) -> NoReturn:
         raise TypeError("a symbol has no value")
 
 

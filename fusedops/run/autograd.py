@@ -66,11 +66,12 @@ def differentiate(op: Runnable, options: dict[str, Any] | None, x: Tensor, *valu
     op.check_differentiable()
     if x.numel() == 0:  # there is nothing to fuse
         return op.wrap(run(bind(op, x, _named(op, values), options or {})))
-    if options and not known_to_merge(options, x, values) and reduces_several(op, options):
+    several = options is not None and reduces_several(op, options)
+    if options and several and not known_to_merge(op, options, x, values):
         bound = bind(op, x, _named(op, values), options)
         if columns_apart(bound):
             return run_on_copies(op, bound)
-        note_that_merges(options, x, values)
+        note_that_merges(op, options, x, values)
     apply: Any = _Differentiated.apply
     try:
         result = apply(op, options, x, *values)
@@ -115,9 +116,7 @@ class _Differentiated(torch.autograd.Function):
     def forward(
         ctx: Any, op: Runnable, options: dict[str, Any] | None, x: Tensor, *values: Any
     ) -> tuple[Tensor, ...]:
-        recipe = op.recipes.get(ctx.needs_input_grad)
-        if recipe is None:
-            recipe = op.recipes[ctx.needs_input_grad] = what_is_kept(op, ctx.needs_input_grad[2:])
+        recipe = recipe_of(op, ctx.needs_input_grad)
         arguments, noted = note_arguments(op, options, x, values, recipe)
         *outputs, kept = op.trained(x, **arguments)
         return save(ctx, op, recipe, noted, x, outputs, [kept])

@@ -101,6 +101,7 @@ def make_plan(op: Runnable, bound: Bound, shape: Sequence[int] | None = None) ->
             cleared=cleared,
         )
     if len(bound.reduced) > 1 and columns_apart(bound):
+        assert not bound.keep, "who trains makes the copies, since a backward pass reads them"
         return run_on_copies(op, bound)
     observer = op.observer
     info, kernel, calls = serve(

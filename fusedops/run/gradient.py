@@ -9,7 +9,7 @@ their own. Each such pair is a `Gradient`, which has plans of its own.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -91,6 +91,10 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         WantedGradients.__init__(self, op, wanted, joining, from_result)
         self.observer = observer
         self._hints = Hints()
+        #: The outputs that have the shapes of further tensors, by the keywords of these.
+        self._outputs = {KEPT: KEPT, RESULT: "y"}
+        self._outputs.update((saved_name(name), name) for name in op.saves)
+        self._outputs.update((joining_name(name), name) for name in op.joining)
         tables = op.tables.keys()
         self.loose = len(set(self.names)) != len(self.names) or bool(tables & {*self.names})
         flags = {operand.name: _FLAGS[operand.role] for operand in op.operands}
@@ -243,7 +247,25 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         draw = options.get("generator")
         draw = draw if isinstance(draw, Tensor) else None  # else it makes no difference to a plan
         training = options.get("training", True)
-        return bound_call(op, x, reduced, dy.dtype, operands, training, draw, whole)
+        bound = bound_call(op, x, reduced, dy.dtype, operands, training, draw, whole)
+        self._check_shapes(bound, dy, given)
+        return bound
+
+    def _check_shapes(self, bound: Bound, dy: Tensor, given: Mapping[str, Any]) -> None:
+        """Refuse a saved tensor that has come back as another, which a kernel would read beyond."""
+        if dy.shape != bound.x.shape:
+            raise _changed(self.op.name, "x", bound.x.shape, dy.shape)
+        for key, output in self._outputs.items():
+            value = given.get(key)
+            if isinstance(value, Tensor) and value.shape != bound.output_shape(output):
+                raise _changed(self.op.name, key, value.shape, bound.output_shape(output))
+
+
+def _changed(name: str, what: str, got: Sequence[int], wanted: Sequence[int]) -> ValueError:
+    return ValueError(
+        f"{name}: {what} has shape {tuple(got)} in the backward pass, expected {tuple(wanted)}; a "
+        "hook on saved tensors must return what it was given"
+    )
 
 
 def gradient_of(bound: Bound, wanted: frozenset[str], joining: frozenset[str]) -> Gradient:

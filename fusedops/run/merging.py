@@ -23,30 +23,35 @@ def reduces_several(op: Runnable, options: Mapping[str, Any]) -> bool:
     return any(len(read_ints(op.name, key, value)) > 1 for key, value in given if value is not None)
 
 
-#: The layouts of calls whose reduced dimensions merge: finding that out takes longer than the call.
-_merging: set[tuple[Any, ...]] = set()
-
-#: The most layouts that are remembered.
+#: The most layouts that an op remembers.
 _MOST_LAYOUTS = 1024
 
 
 def _layout(options: Mapping[str, Any], x: Tensor, values: Sequence[Any]) -> tuple[Any, ...] | None:
-    """All that decides whether reduced dimensions merge; None if the options are no tuples."""
+    """All that decides whether an op's reduced dimensions merge; None of options but tuples."""
     dims = options.get("dim"), options.get("normalized_shape")
-    if not all(one is None or type(one) is tuple for one in dims):
+    if not all(one is None or isinstance(one, tuple) for one in dims):
         return None
-    tensors = [one for one in (x, *values) if isinstance(one, Tensor)]
-    return (*dims, *[(one.shape, one.stride()) for one in tensors])
+    given = (x, *values)
+    return (*dims, *[(t.shape, t.stride()) if isinstance(t, Tensor) else None for t in given])
 
 
-def known_to_merge(options: Mapping[str, Any], x: Tensor, values: Sequence[Any]) -> bool:
-    """Whether a call of this layout has been noted."""
-    return _layout(options, x, values) in _merging
+def known_to_merge(
+    op: Runnable, options: Mapping[str, Any], x: Tensor, values: Sequence[Any]
+) -> bool:
+    """Whether a call of the op of this layout has been noted."""
+    return _layout(options, x, values) in op.merging
 
 
-def note_that_merges(options: Mapping[str, Any], x: Tensor, values: Sequence[Any]) -> None:
-    """Remember that the reduced dimensions of calls of this layout merge."""
+def note_that_merges(
+    op: Runnable, options: Mapping[str, Any], x: Tensor, values: Sequence[Any]
+) -> None:
+    """Remember that the reduced dimensions of calls of this layout merge.
+
+    Finding that out takes longer than the call. Of other ops it says nothing: where a table lies
+    beside x is not where a bias would.
+    """
     if (layout := _layout(options, x, values)) is not None:
-        if len(_merging) >= _MOST_LAYOUTS:
-            _merging.clear()
-        _merging.add(layout)
+        if len(op.merging) >= _MOST_LAYOUTS:
+            op.merging.clear()
+        op.merging.add(layout)

@@ -25,6 +25,7 @@ class Runnable(_runtime.Dispatcher, Declaration):
             the last element of a tuple.
         recipes: Which tensors a forward pass saves (`autograd.Recipe`), by which of the autograd
             function's inputs need gradients.
+        merging: The layouts of calls whose reduced dimensions are known to merge (`run.merging`).
         gradients: The backward passes (`gradient.Gradient`), by the set of names whose gradients
             are wanted, whether y is read in place of x, and the names of the saved streams that
             have a gradient.
@@ -34,6 +35,7 @@ class Runnable(_runtime.Dispatcher, Declaration):
 
     trained: _runtime.Dispatcher
     recipes: dict[tuple[bool, ...], Any]
+    merging: set[tuple[Any, ...]]
     gradients: dict[tuple[Any, ...], Any]
     hints: Hints
     observer: Observer
