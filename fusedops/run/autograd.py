@@ -66,8 +66,7 @@ def differentiate(op: Runnable, options: dict[str, Any] | None, x: Tensor, *valu
     op.check_differentiable()
     if x.numel() == 0:  # there is nothing to fuse
         return op.wrap(run(bind(op, x, _named(op, values), options or {})))
-    several = options is not None and reduces_several(op, options)
-    if options and several and not known_to_merge(op, options, x, values):
+    if options and reduces_several(op, options) and not known_to_merge(op, options, x, values):
         bound = bind(op, x, _named(op, values), options)
         if columns_apart(bound):
             return run_on_copies(op, bound)
