@@ -111,7 +111,7 @@ def _signature(store: Store, size: tuple[int, int, int], dtype: torch.dtype) -> 
     factors = {"x": empty(m, k), "w": empty(n, k)}
     operands = {name: empty(n) if name == "b" else empty(m, n) for name in store.operands}
     arguments = {**operands, **store.numbers}
-    epilogue = store.op.that_adds(*factors.values(), arguments).epilogue
+    epilogue = store.op.that_adds(factors["w"], arguments).epilogue
     return of_product(bind_store(epilogue, *factors.values(), arguments), factors)
 
 

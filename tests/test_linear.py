@@ -119,7 +119,10 @@ def saved(function):
 
 
 def test_the_least_is_kept(device):
-    """X and w, and the product only where the STORE's gradient reads it; explain says the same."""
+    """X, w and the bias, and the product only where the STORE's gradient reads it.
+
+    explain says the same.
+    """
     x, w, operands = case(torch.float16, device)
     leaves = [one.requires_grad_() for one in (x, w)]
     given = [one.data_ptr() for one in (x, w)]
@@ -128,10 +131,11 @@ def test_the_least_is_kept(device):
     assert sizes == []
     assert [one.name for one in SAVING.explain(x, w, **operands).kept] == ["x", "w"]
     kept, _ = saved(lambda: FULL(*leaves, **operands))
+    given.append(operands["b"].data_ptr())
     others = {shape for memory, shape in kept.items() if memory not in given and 0 not in shape}
     assert others == {(2, 6, 24)}  # the sum of product and bias, the GELU's input
     told = FULL.explain(x, w, **operands)
-    assert [one.name for one in told.kept] == ["x", "w", "z"]
+    assert [one.name for one in told.kept] == ["x", "w", "z", "b"]
     assert f"multiply again is {2 * 12 * 24 * 40} flops" in str(told)
 
 

@@ -66,7 +66,7 @@ def of(op, operands):
 @pytest.mark.parametrize("store", ["gelu", "saving", *thorough("dropout", "tap")])
 def test_registers_do_not_spill_and_products_are_not_serialized(store, tiling, dtype):
     x, w, operands = case(dtype)
-    op = fo.Linear(store=STORES[store]).that_adds(x, w, operands)
+    op = fo.Linear(store=STORES[store]).that_adds(w, operands)
     z = torch.empty(op.shape(x, w), dtype=dtype)
     bound = op.epilogue.bind(z, of(op, operands))
     made = dataclasses.replace(TILINGS[tiling], dtype=STORAGE[dtype])
@@ -84,7 +84,7 @@ def test_registers_do_not_spill_and_products_are_not_serialized(store, tiling, d
 def test_seed_and_offset_in_memory_are_read_once():
     """As in a captured graph: before the tiles, so that no pack waits for them."""
     x, w, operands = case(torch.float16)
-    op = fo.Linear(store=STORES["saving"]).that_adds(x, w, operands)
+    op = fo.Linear(store=STORES["saving"]).that_adds(w, operands)
     given = {**of(op, operands), "generator": torch.tensor([SEED, OFFSET])}
     bound = op.epilogue.bind(torch.empty(op.shape(x, w), dtype=x.dtype), given)
     variant, _ = fused.describe(bound, x, w, TILINGS["Together"])
@@ -96,7 +96,7 @@ def test_seed_and_offset_in_memory_are_read_once():
 def test_few_integers_are_multiplied_to_64_bits():
     """Beside tensor cores these are dear: a thread's rows share those of draws and addresses."""
     x, w, operands = case(torch.float16, shape=(300,))
-    op = fo.Linear(store=STORES["saving"]).that_adds(x, w, operands)
+    op = fo.Linear(store=STORES["saving"]).that_adds(w, operands)
     bound = op.epilogue.bind(torch.empty(op.shape(x, w), dtype=x.dtype), of(op, operands))
     variant, _ = fused.describe(bound, x, w, TILINGS["Together"])
     _, ptx, _ = nvrtc._compile(variant.source, variant.arch, [])
@@ -280,6 +280,7 @@ def test_why_there_are_two_kernels():
         assert "forced" in chosen(op, 16384, 1024, 1024)[1]
     with forced("InTurns"):
         assert chosen(op, 512, 256, 1024)[0] == "InTurns"
+        assert chosen(op, 512, 256, 0)[0] is None  # no copy is awaited, and none would come
 
 
 def told(monkeypatch, op, x, w, **operands):

@@ -52,6 +52,22 @@ def test_compiled_in_one_graph(device):
     assert all(same_bits(*pair) for pair in zip(*both, strict=True))
 
 
+@pytest.mark.parametrize("store", [[], [fo.Bias("b")], [fo.Bias("b"), fo.Scale("s")]], ids=len)
+def test_arguments_that_eager_code_refuses(store):
+    """A misspelled one, an option of row ops alone, a missing operand: torch's product or not."""
+    op = fo.Linear(store)
+    x, w = randn(2, 8), randn(16, 8)
+    given = {key: one for key, one in {"b": randn(16), "s": 2.0}.items() if key in op.slots}
+    wrong = [{**given, "bb": given.get("b", 1.0)}, {**given, "dim": 0}, {**given, "seed": 1}]
+    for arguments in wrong if not given else [*wrong, {}]:
+        errors = []
+        for call in (op, torch.compile(lambda *a, **k: op(*a, **k), backend="aot_eager")):
+            with pytest.raises(TypeError) as error:
+                call(x, w, **arguments)
+            errors.append(str(error.value).split("\n")[0])
+        assert errors[0] == errors[1]
+
+
 def test_the_graph_is_a_product_and_one_operator(device):
     """A compiler sees torch's product, and a single operator for the STORE."""
     seen = []

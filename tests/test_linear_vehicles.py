@@ -308,6 +308,13 @@ class TestRecorded:
     def built(self, signatures, target=HOPPER):
         return recorded.variants(signatures, target)
 
+    def test_what_torch_runs_alone_is_no_kernel(self, lines):
+        x, w, b = given(rows=ROWS, n=256, k=8)
+        with torch.no_grad():
+            fo.Linear([fo.Bias("b")])(x, w, b=b)
+            fo.Linear()(x, w)
+        assert lines() == []
+
     def test_a_run_on_a_cpu_names_the_kernel_of_a_gpu(self, lines):
         x, w, b = given(rows=ROWS, n=256, k=8)
         with torch.no_grad():
@@ -318,7 +325,7 @@ class TestRecorded:
         assert one.factors == {"x": f"float16:{ROWS},8", "w": "float16:256,8"}
         assert str(Signature.parse(str(one))) == str(one)
         (variant,) = self.built([one])
-        epilogue = LAYER.that_adds(x, w, {"b": b}).epilogue
+        epilogue = LAYER.that_adds(w, {"b": b}).epilogue
         want, _ = fused.describe(
             epilogue.bind(x.new_empty(ROWS, 256), {"b": b}),
             x,

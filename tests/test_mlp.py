@@ -107,9 +107,42 @@ def test_the_hidden_tensor_is_not_kept(device):
         wide.append([shape for shape in kept.values() if math.prod(shape) == 2 * 3 * 40])
     assert [*map(len, wide)] == [1, 2]
     told = BLOCK.explain(x, w1, w2, b1=b1, b2=b2, p=P, r=r)
-    assert [one.name for one in told.kept] == ["x", "w1", "z", "w2"]
+    assert [one.name for one in told.kept] == ["x", "w1", "z", "b1", "w2"]
     assert told.remade
     assert "made again from z in the backward pass" in str(told)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"x": 0}, {"w1": 0}, {"w2": 0}], ids=str)
+@pytest.mark.parametrize("rows", [(), (0,), (2, 3)], ids=str)
+def test_sizes_of_zero(rows, sizes, device):
+    """Rows, K, H or N; as torch's chain, in each gradient."""
+    k, h, n = (sizes.get(key, size) for key, size in (("x", 4), ("w1", 8), ("w2", 5)))
+    shapes = {"x": (*rows, k), "w1": (h, k), "w2": (n, h), "b1": (h,), "b2": (n,)}
+    leaves = {
+        name: randn(*shape, dtype=torch.float64, device=device, seed=seed).requires_grad_()
+        for seed, (name, shape) in enumerate(shapes.items())
+    }
+    for got, want in zip(run(PLAIN, leaves), run(PLAIN.unfused, leaves), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-11)
+
+
+def test_the_second_bias_is_added_before_rounding(device):
+    """Of a bias that is not contiguous, for which torch's layer rounds in between."""
+    leaves, _ = case(torch.float16, device)
+    x, w1, w2, b1, _ = (one.detach() for one in leaves.values())
+    h = fo.Linear(PLAIN.hidden)(x, w1, b1=b1).double()
+    full = functional.linear(h, w2.double())
+    b2 = -full[1, 2].half()  # of which one row leaves the roundings
+    b2 = torch.stack([b2, b2], 1)[:, 0]
+    wanted = full + b2.double()
+    sizes = functional.linear(h.abs(), w2.double().abs()) + b2.double().abs()
+    bound = torch.finfo(torch.float16).eps / 2 * wanted.abs() + math.sqrt(41) * 2.0**-23 * sizes
+    leaves = dict(zip(SHAPES, (x, w1, w2, b1, b2), strict=True))
+    with torch.no_grad():
+        plain = PLAIN(x, w1, w2, b1=b1, b2=b2)
+    trained = run(PLAIN, {key: one.requires_grad_() for key, one in leaves.items()})[0]
+    for y in (plain, trained):
+        assert ((y.double() - wanted).abs() <= bound).all()
 
 
 def test_it_is_kept_where_that_costs_nothing(device):

@@ -149,7 +149,7 @@ def test_a_row_is_written_for_what_a_recorded_call_asked(block, asked, calls, mo
     found = [problem_of(part, "cuda") for part in recorded.parts(lines)]
     assert [one.features for one in found] == asked
     keeping, gradient = found
-    assert keeping.op == op.layers[0].that_adds(*factors[:2], operands), (
+    assert keeping.op == op.layers[0].that_adds(factors[1], operands), (
         "two kernels are those of a call that keeps it"
     )
     assert gradient.name == "MLP"
@@ -350,7 +350,7 @@ class TestCommand:
         x, w1, w2 = (made.pop(name) for name in op.inputs)
         first, second = op.shared({**made, "training": training})
         h, dy = x.new_empty(4224, 1024), x.new_empty(4224, 256)
-        layer, then = op.layers[0].that_adds(x, w1, first), op.layers[1].that_adds(h, w2, second)
+        layer, then = op.layers[0].that_adds(w1, first), op.layers[1].that_adds(w2, second)
         wanted = frozenset({"b1"})
         return {
             "first layer": fused.chosen(layer.epilogue, x, w1, first),

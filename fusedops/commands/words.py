@@ -171,7 +171,7 @@ def product(
     operands = {name: value for name, value in values.items() if name not in op.inputs}
     check_given(op.epilogue, operands)
     w = op.turned(second)
-    epilogue = op.that_adds(first, second, operands).epilogue
+    epilogue = op.that_adds(second, operands).epilogue
     return bind_store(epilogue, first, w, {**operands, **options}), {"x": first, "w": w}, options
 
 

@@ -34,7 +34,6 @@ class AddedBias(Functor):
     bias: str
     header: ClassVar[str] = "added_bias.cuh"
     is_affine: ClassVar[bool] = True
-    passes_on: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_name(self, "bias", self.bias)
@@ -48,7 +47,8 @@ class AddedBias(Functor):
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         bias = torch.as_tensor(chain.value(self.bias)).to(x.dtype)
-        # Zero with a gradient, which an infinity less itself is not. -0.0 less 0.0 is -0.0.
+        # Less a zero that has the bias's gradient. It is zero for an infinite bias as well, where
+        # the difference is NaN; and -0.0 less 0.0 is -0.0, as -0.0 plus 0.0 is not.
         return x - (bias.detach() - bias).nan_to_num()
 
     def reads(self, wanted: Collection[str]) -> Reads:

@@ -108,8 +108,6 @@ class Functor:
             depends on which side of a rounding a value falls: `testing.check` allows both sides.
         is_affine: Whether the result is the value, times an operand or plus one, at most rounded or
             saved: so that with numbers for operands it is hardly worth a kernel.
-        passes_on: Whether the functor leaves every value as it is, so that to compute it again
-            reads nothing.
         differentiable: Whether the C++ struct has a `backward`. An op with a functor that has none
             runs forward only.
         optional: Whether a call may leave the functor's operands out, or give None for them: a
@@ -123,7 +121,6 @@ class Functor:
     rounds: ClassVar[bool] = False
     cancels: ClassVar[bool] = False
     is_affine: ClassVar[bool] = False
-    passes_on: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True
     optional: bool = False
 

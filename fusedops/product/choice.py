@@ -84,7 +84,7 @@ def choose(
     rows, columns, depth, batches = features[:4]
     if rows * batches >= MOST_ROWS or not batches:
         return Choice(None, f"one kernel for both counts from 1 to {MOST_ROWS - 1} rows")
-    if columns % 8 or depth % 8 or rows < tiling.rows or columns < tiling.cols:
+    if columns % 8 or depth % 8 or not depth or rows < tiling.rows or columns < tiling.cols:
         return Choice(
             None,
             f"one kernel for both has tiles of {tiling.rows} x {tiling.cols}, and x and w of "

@@ -15,7 +15,7 @@ from fusedops.bind import places
 from fusedops.bind.geometry import mismatch
 from fusedops.declare.assignment import check_assignment
 from fusedops.declare.chains import OPTIONS, functors_of
-from fusedops.declare.hints import check_declaration
+from fusedops.declare.hints import check_declaration, nearest
 from fusedops.declare.interactive import CallSignature, ShownToUsers, for_users
 from fusedops.errors import IN_COMPILED_CODE, FusedOpsError, UnsupportedError, shortened
 from fusedops.functors import Functor
@@ -153,6 +153,7 @@ class ProductOp(metaclass=ShownToUsers):
         """
         run = epilogue if way == "__call__" else getattr(epilogue, way)
         if torch.compiler.is_compiling():
+            self.check_arguments(arguments)
             return run(z, **arguments)
         if arguments.keys() & _FOREIGN:
             self.check_arguments(arguments)
@@ -171,6 +172,20 @@ class ProductOp(metaclass=ShownToUsers):
                 raise TypeError(
                     f"{self.name}: {key} is no option of this op, got {shortened(arguments[key])}: "
                     "a row of the product is its last dimension; leave it away"
+                )
+
+    def check_names(self, arguments: Mapping[str, Any]) -> None:
+        """Raise TypeError for an argument that the op does not take, or lacks. Dynamo traces it."""
+        self.check_arguments(arguments)
+        wanted = f"this op takes {', '.join(map(repr, self.slots)) or 'no operands'}"
+        for key in arguments:
+            if key not in self.slots and key not in TAKEN:
+                near = nearest(key, (*self.slots, *TAKEN))
+                raise TypeError(f"{self.name}: unknown operand {key!r}; {wanted}{near}")
+        for key in self.slots:
+            if key not in arguments and key not in self.optional:
+                raise TypeError(
+                    f"{self.name}: operand {key!r} is missing; {wanted}: pass {key}=..."
                 )
 
     def given(

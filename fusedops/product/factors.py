@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fusedops.bind.layouts import check_layouts
 from fusedops.bind.operands import FLOATING, parts_of
@@ -22,9 +23,11 @@ __all__ = [
     "as_factor",
     "check_factors",
     "factor_dtype",
+    "linear",
     "matrices_of",
     "matrix_of",
     "product_sizes",
+    "rows_of",
     "torch_copies",
     "wants_gradient",
     "wrong_shape",
@@ -93,6 +96,25 @@ def as_factor(tensor: Tensor, dtype: torch.dtype) -> Tensor:
         return tensor
     # einsum is one of the functions that autocast acts on: so a parameter is cast once within it.
     return torch.einsum("...->...", tensor).to(dtype)
+
+
+def rows_of(tensor: Tensor) -> Tensor:
+    """A tensor as a matrix, of any sizes: ``reshape(-1, ...)`` takes no columns of none."""
+    return tensor.reshape(math.prod(tensor.shape[:-1]), tensor.shape[-1])
+
+
+def linear(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``x @ w.T``, plus a bias of shape (N,), by torch, which adds it before it rounds.
+
+    Of a strided bias, or an x of several dimensions that is not contiguous, `functional.linear`
+    would round the product, and add the bias then.
+    """
+    if bias is None:
+        return functional.linear(x, w)
+    bias = bias.contiguous()
+    if x.dim() == 2 or x.is_contiguous():
+        return functional.linear(x, w, bias)
+    return functional.linear(rows_of(x), w, bias).view(*x.shape[:-1], w.shape[0])
 
 
 def wants_gradient(values: Iterable[Any]) -> bool:

@@ -46,10 +46,10 @@ class FusibleProduct(SingleProduct):
 
     def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
         """Run a call whose factors have been checked."""
-        adds = self.that_adds(first, second, arguments)
+        adds = self.that_adds(second, arguments)
         if adds is not self:
             return adds.run(first, second, arguments)
-        if not self._able:
+        if not self._able or self.alone(first, arguments):
             return super().run(first, second, arguments)
         if torch.compiler.is_compiling():
             outputs = call_operator(self, first, self.turned(second), arguments)
@@ -112,10 +112,10 @@ class FusibleProduct(SingleProduct):
         return explained(self.epilogue, first, self.turned(second), arguments)
 
     def _fuses(self, x: Tensor, w: Tensor, arguments: dict[str, Any]) -> bool:
-        """Whether one kernel runs a call, as far as that can be told at each call.
+        """Whether one kernel runs a call that needs a kernel, as far as each call can tell.
 
-        w is the second factor, `turned`: what an op absorbs is seen from it as well.
+        w is the second factor, `turned`.
         """
-        if not x.is_cuda or arguments.keys() - self._taken or self.alone(x, w, arguments):
+        if not x.is_cuda or arguments.keys() - self._taken:
             return False
         return chosen(self.epilogue, x, w, arguments).tiling is not None

@@ -8,13 +8,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor
-from torch.nn import functional
 
 from fusedops.declare.interactive import CallSignature
 from fusedops.functors import AddedBias, Functor
 from fusedops.product.declaration import TAKEN
 from fusedops.product.epilogue import Epilogue
-from fusedops.product.factors import check_factors, wrong_shape, wrong_weight
+from fusedops.product.factors import check_factors, linear, wrong_shape, wrong_weight
 from fusedops.product.fusible import FusibleProduct
 from fusedops.product.traced import made_by
 
@@ -67,13 +66,11 @@ class Linear(FusibleProduct):
 
     def __init__(self, store: Iterable[Functor] = ()) -> None:
         super().__init__(store)
-        chain = self.store
-        #: The operand that the product adds where it can.
-        self._bias = _leading_bias(chain)
-        self._that_adds: Linear | None = None
-        if self._bias is not None and self.has_added is None:
+        #: The operand that the product adds where it can, and the layer that runs such a call.
+        self._bias, self._that_adds = _leading_bias(self.store), None
+        if self._bias is not None:
             # Here, not in a call, which compiled code may make.
-            self._that_adds = Linear([AddedBias(self._bias), *chain[1:]])
+            self._that_adds = Linear([AddedBias(self._bias), *self.store[1:]])
 
     def check(self, first: Any, second: Any) -> None:
         """Raise TypeError or ValueError for factors that do not fit."""
@@ -89,31 +86,21 @@ class Linear(FusibleProduct):
         return (*first.shape[:-1], second.shape[0])
 
     def product(self, first: Tensor, second: Tensor, operand: Tensor | None = None) -> Tensor:
-        """The product, by torch; plus an operand that is `added`, in the same call."""
-        if operand is None:
-            return functional.linear(first, second)
-        # Of other tensors torch rounds the product, and adds the bias then.
-        operand = operand.contiguous()
-        if first.dim() == 2 or first.is_contiguous():
-            return functional.linear(first, second, operand)
-        rows = first.reshape(-1, first.shape[-1])
-        return functional.linear(rows, second, operand).view(self.shape(first, second))
+        """The product, by torch; plus a bias, in the same call."""
+        return linear(first, second, operand)
 
-    def added(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> str | None:
-        """The bias of shape (N,) that the product adds, with which the STORE begins."""
-        if self._bias is None or self.has_added is not None:
-            return self._bias
+    def that_adds(self, second: Tensor, arguments: dict[str, Any]) -> Linear:
+        """The layer that runs a call: this one, or that whose product adds the bias.
+
+        The latter of a bias of shape (N,) and w's dtype with which the STORE begins.
+        """
+        if self._bias is None or self._that_adds is None:
+            return self
         bias = arguments.get(self._bias)
         if not isinstance(bias, Tensor) or bias.dim() != 1 or bias.shape[0] != second.shape[0]:
-            return None
-        same = bias.dtype is second.dtype and bias.device == second.device
-        return self._bias if same else None
-
-    def that_adds(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Linear:
-        """The layer that runs a call: this one, or that whose STORE knows what is `added`."""
-        if self._that_adds is None or self.added(first, second, arguments) is None:
             return self
-        return self if self.alone(first, second, arguments) else self._that_adds
+        same = bias.dtype is second.dtype and bias.device == second.device
+        return self._that_adds if same else self
 
     def called(self, epilogue: Epilogue) -> None:
         """Have the name of the op that an epilogue is of in errors and profilers."""
@@ -123,11 +110,11 @@ class Linear(FusibleProduct):
 
 
 def _leading_bias(chain: Sequence[Functor]) -> str | None:
-    """The operand that the first functor adds, or knows to be added, if no other one reads it."""
+    """The operand that the first functor adds, if no other one reads it."""
     if not chain:
         return None
     first, *others = chain
-    bias = first.has_added or first.adds
+    bias = first.adds
     twice = any(operand.name == bias for one in others for operand in one.operands())
     return None if twice else bias
 

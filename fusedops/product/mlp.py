@@ -13,7 +13,6 @@ from torch import Tensor
 
 from fusedops.bind.bind import drops
 from fusedops.bind.generator import draw, draw_in_memory
-from fusedops.declare.hints import nearest
 from fusedops.declare.interactive import CallSignature
 from fusedops.functors import Functor
 from fusedops.product.declaration import TAKEN, ProductOp
@@ -124,7 +123,7 @@ class MLP(ProductOp):
         first, second = self.shared(arguments)
         if not self._remakes(x, w1, w2, first):
             return self.layers[1].run(self.layers[0].run(x, w1, first), w2, second)
-        layer = self.layers[0].that_adds(x, w1, first)
+        layer = self.layers[0].that_adds(w1, first)
         epilogue = layer.epilogue
         compiles = torch.compiler.is_compiling()
         if drops(epilogue, first):
@@ -144,7 +143,7 @@ class MLP(ProductOp):
             gradient = functools.partial(self._hidden_gradient, epilogue)
             between = functools.partial(between_products, epilogue, gradient, others)
             product = functools.partial(linear_of_remade, self.name, between, factors, made_of)
-        then = self.layers[1].that_adds(h, w2, second)
+        then = self.layers[1].that_adds(w2, second)
         return then.run_apart(h, w2, second, product)
 
     def unfused(
@@ -195,7 +194,7 @@ class MLP(ProductOp):
             dy = h.new_empty(*h.shape[:-1], w2.shape[0])
             wanted = frozenset(key for key, one in first.items() if wants_gradient((one,)))
             w2 = w2 if w2.dtype is h.dtype else torch.empty_like(w2, dtype=h.dtype)
-            epilogue = self.layers[0].that_adds(x, w1, first).epilogue
+            epilogue = self.layers[0].that_adds(w1, first).epilogue
             backward = explained(epilogue, wanted, dy, w2, h.detach(), first)
         return explain_pair(self, *reports, backward)
 
@@ -217,17 +216,7 @@ class MLP(ProductOp):
         Raises:
             TypeError: One is unknown, or an operand is missing.
         """
-        self.check_arguments(arguments)
-        wanted = f"this op takes {', '.join(map(repr, self.slots)) or 'no operands'}"
-        for key in arguments:
-            if key not in self.slots and key not in TAKEN:
-                near = nearest(key, (*self.slots, *TAKEN))
-                raise TypeError(f"{self.name}: unknown operand {key!r}; {wanted}{near}")
-        for key in self.slots:
-            if key not in arguments and key not in self.optional:
-                raise TypeError(
-                    f"{self.name}: operand {key!r} is missing; {wanted}: pass {key}=..."
-                )
+        self.check_names(arguments)
         first, second = self.epilogues
         own = {key: value for key, value in arguments.items() if key in first.slots}
         rest = {key: value for key, value in arguments.items() if key in second.slots}
@@ -270,7 +259,7 @@ class MLP(ProductOp):
             return False
         if not w2.requires_grad or not self._learns(x, w1, first):
             return False
-        if self.layers[0].alone(x, w1, first):
+        if self.layers[0].that_adds(w1, first).alone(x, first):
             return False
         wanted = ["x"] if x.requires_grad or w1.requires_grad else []
         for key, one in first.items():

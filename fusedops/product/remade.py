@@ -15,10 +15,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
-from torch.nn import functional
 
 from fusedops.jit import env
 from fusedops.product.epilogue import Epilogue
+from fusedops.product.factors import linear, rows_of
 from fusedops.product.hidden_gradient import HiddenGradient
 from fusedops.product.recorded import record_gradient
 from fusedops.product.trained import factor_gradients
@@ -57,7 +57,8 @@ def linear_of_remade(
     w2 = w2.to(h.dtype)  # as autocast would
     bias = None if bias is None else bias.to(h.dtype)
     apply: Any = _OfRemade.apply
-    result: Tensor = apply((name, between, [*made_of]), h, w2, bias, *factors, *made_of.values())
+    result: Tensor
+    result, _ = apply((name, between, [*made_of]), h, w2, bias, *factors, *made_of.values())
     return result
 
 
@@ -73,15 +74,20 @@ class _OfRemade(torch.autograd.Function):
         bias: Tensor | None,
         x: Tensor,
         w1: Tensor,
-        *tensors: Tensor,
-    ) -> Tensor:
+        z: Tensor,
+        *others: Tensor,
+    ) -> tuple[Tensor, Tensor]:
         of_x, of_w1 = ctx.needs_input_grad[4:6]
         ctx.noted, ctx.shapes = noted, (x.shape, w1.shape)
-        ctx.save_for_backward(w2, x if of_w1 else None, w1 if of_x else None, *tensors)
-        return functional.linear(h, w2, bias)
+        ctx.set_materialize_grads(False)
+        # As an output, so that autograd knows z to be a function of x and w1, which may not be
+        # kept: the gradients made of it are not to be differentiated again (`only_once`).
+        z = z.detach()
+        ctx.save_for_backward(w2, x if of_w1 else None, w1 if of_x else None, z, *others)
+        return linear(h, w2, bias), z
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, dy: Tensor, _: None) -> tuple[Any, ...]:
         saved = ctx.saved_tensors  # once: a checkpoint hands them out a single time
         w2, x, w1, *tensors = saved
         name, between, names = ctx.noted
@@ -92,7 +98,7 @@ class _OfRemade(torch.autograd.Function):
             made = between(dy, w2, dict(zip(names, tensors, strict=True)), wanted) if wanted else ()
             found = dict(zip(wanted, made, strict=True))
             dw2, dz = found.pop(W2, None), found.pop("x", None)
-            dbias = dy.reshape(-1, dy.shape[-1]).sum(0) if of_bias else None
+            dbias = rows_of(dy).sum(0) if of_bias else None
             dx = dw1 = None
             if dz is not None:
                 given = x if of_w1 else None, w1 if of_x else None
@@ -147,4 +153,4 @@ def between_products(
 
 def _of_weight(dy: Tensor, x: Tensor) -> Tensor:
     """The gradient of w in ``y = x @ w.T``."""
-    return dy.reshape(-1, dy.shape[-1]).mT @ x.reshape(-1, x.shape[-1])
+    return rows_of(dy).mT @ rows_of(x)

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
         epilogue: Epilogue
 
         def shape(self, first: Tensor, second: Tensor) -> tuple[int, ...]: ...
-        def alone(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> bool: ...
-        def added(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> str | None: ...
-        def that_adds(
-            self, first: Tensor, second: Tensor, arguments: dict[str, Any]
-        ) -> OfOneProduct: ...
+
+        has_added: str | None
+
+        def alone(self, first: Tensor, arguments: dict[str, Any]) -> bool: ...
+        def that_adds(self, second: Tensor, arguments: dict[str, Any]) -> OfOneProduct: ...
         def vehicle(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice: ...
         def run_store(
             self, epilogue: Epilogue, z: Tensor, arguments: Mapping[str, Any], way: str
@@ -105,10 +105,10 @@ def explain_product(
     factors = (first, second)
     learns = torch.is_grad_enabled() and any(one.requires_grad for one in factors)
     z.requires_grad_(learns)
-    declared, op = op, op.that_adds(first, second, arguments)
-    operand = op.added(first, second, arguments)
+    declared, op = op, op.that_adds(second, arguments)
+    operand = op.has_added
     told: Explanation | None = None
-    if op.alone(first, second, arguments):
+    if op.alone(first, arguments):
         op.epilogue.bind(z, arguments)
     else:
         told = op.run_store(op.epilogue, z, arguments, "explain")

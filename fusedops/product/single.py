@@ -29,7 +29,7 @@ class SingleProduct(ProductOp):
     Attributes:
         store: The functors after the product, in order.
         epilogue: The `Map` that runs them.
-        has_added: The operand that the product adds, as the first functor says, or None.
+        has_added: The operand that the product adds by itself, as the first functor says, or None.
     """
 
     #: The product as it is written, in the names of the inputs.
@@ -96,15 +96,11 @@ class SingleProduct(ProductOp):
         raise NotImplementedError
 
     def product(self, first: Tensor, second: Tensor, operand: Tensor | None = None) -> Tensor:
-        """The product, by torch; plus an operand that is `added`, in the same call."""
+        """The product, by torch; plus what it adds by itself, in the same call."""
         raise NotImplementedError
 
-    def added(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> str | None:
-        """The operand that the product adds by itself, with which the STORE begins."""
-        return None
-
-    def that_adds(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Self:
-        """The op that runs a call: this one, or that whose STORE knows what is `added`."""
+    def that_adds(self, second: Tensor, arguments: dict[str, Any]) -> Self:
+        """The op that runs a call: this one, or that whose product adds what this STORE would."""
         return self
 
     @staticmethod
@@ -114,14 +110,15 @@ class SingleProduct(ProductOp):
 
     def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
         """Run a call whose factors have been checked."""
-        return self.run_apart(first, second, arguments, self.product)
+        op = self.that_adds(second, arguments)
+        return op.run_apart(first, second, arguments, op.product)
 
     def run_unfused(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
         """Run a call whose factors have been checked as torch operations."""
-        if self.alone(first, second, arguments):
-            return self.run_apart(first, second, arguments, self.product)
-        op = self.that_adds(first, second, arguments)
-        operand = op.added(first, second, arguments)
+        op = self.that_adds(second, arguments)
+        if op.alone(first, arguments):
+            return op.run_apart(first, second, arguments, op.product)
+        operand = op.has_added
         if operand is None:
             z = op.product(first, second)
         else:
@@ -132,14 +129,16 @@ class SingleProduct(ProductOp):
     def run_apart(
         self, first: Tensor, second: Tensor, arguments: dict[str, Any], product: Any
     ) -> Any:
-        """Run such a call by a kernel after the product, with `product` as that of this class."""
-        if not self.alone(first, second, arguments):
+        """Run such a call by a kernel after the product, with `product` as that of this class.
+
+        The op is one that runs calls (`that_adds`).
+        """
+        if not self.alone(first, arguments):
             z = self._multiplied(first, second, arguments, product)
             return self.run_store(self.epilogue, z, arguments)
-        operand = self.added(first, second, arguments)
-        given = () if operand is None else (arguments[operand],)
+        given = () if self.has_added is None else (arguments[self.has_added],)
         z = product(first, second, *given)
-        if len(arguments) > len(given) and not torch.compiler.is_compiling():
+        if len(arguments) > len(given):
             self._check_unread(z, arguments)
         return z
 
@@ -154,9 +153,9 @@ class SingleProduct(ProductOp):
         """Whether one kernel runs a call, or two do, and why."""
         raise NotImplementedError
 
-    def alone(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> bool:
-        """Whether a call needs no kernel after torch's product."""
-        if len(self.store) > 1 or (self.store and self.added(first, second, arguments) is None):
+    def alone(self, first: Tensor, arguments: dict[str, Any]) -> bool:
+        """Whether a call of an op that runs calls needs no kernel after torch's product."""
+        if len(self.store) > (self.has_added is not None):
             return False
         dtype = arguments.get("dtype")
         return arguments.get("out") is None and dtype in (None, factor_dtype(first))
@@ -165,13 +164,13 @@ class SingleProduct(ProductOp):
         self, first: Tensor, second: Tensor, arguments: dict[str, Any], product: Any
     ) -> Tensor:
         """What the STORE gets; the gradient of what the product adds is that of the STORE."""
-        operand = self.added(first, second, arguments)
-        if operand is None:
+        if self.has_added is None:
             return product(first, second)  # type: ignore[no-any-return]
-        added = as_factor(arguments[operand].detach(), factor_dtype(first))
+        added = as_factor(arguments[self.has_added].detach(), factor_dtype(first))
         return product(first, second, added)  # type: ignore[no-any-return]
 
     def _check_unread(self, z: Tensor, arguments: dict[str, Any]) -> None:
         """Check the arguments of a call that runs no kernel, which would have."""
-        self.check_arguments(arguments)
-        self.epilogue.bind(z, arguments)
+        self.check_names(arguments)
+        if not torch.compiler.is_compiling():
+            self.epilogue.bind(z, arguments)

@@ -60,9 +60,9 @@ if TYPE_CHECKING:
         def __call__(self, first: Tensor, second: Tensor, /, **arguments: Any) -> Any: ...
         @staticmethod
         def turned(second: Tensor) -> Tensor: ...
-        def alone(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> bool: ...
+        def alone(self, first: Tensor, arguments: dict[str, Any]) -> bool: ...
         def that_keeps(self) -> Layer: ...
-        def that_adds(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Layer: ...
+        def that_adds(self, second: Tensor, arguments: dict[str, Any]) -> Layer: ...
 
 
 __all__ = ["call_in_graph", "call_operator", "made_by", "remember"]
@@ -101,7 +101,7 @@ def call_in_graph(layer: Layer, x: Tensor, w: Tensor, arguments: Mapping[str, An
     Where the next compiler traces it, they are a tracer's, and the call is an operator or two.
     """
     if type(x) not in _PLAIN or torch._C._len_torch_dispatch_stack():
-        adds = layer.that_adds(x, w, dict(arguments))
+        adds = layer.that_adds(w, dict(arguments))
         outputs = call_operator(adds, x, w, arguments, of_tracer=True)
         if outputs is not None:
             return outputs
@@ -156,7 +156,7 @@ def call_operator(
         n, k = None, None
     if not _may_be_one(text, dtype, x.device, reads, writes, draws, n, k):
         return None
-    if layer.alone(x, w, dict(arguments)):
+    if layer.alone(x, dict(arguments)):
         return None
     saves = False
     wanted = ["x"] if wants_gradient((x, w)) else []

@@ -24,11 +24,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, library
-from torch.nn import functional
 
 from fusedops.declare.text import read
 from fusedops.errors import UnsupportedError
 from fusedops.product.epilogue import Epilogue
+from fusedops.product.factors import linear
 from fusedops.product.hidden_gradient import HiddenGradient
 from fusedops.product.remade import W2, between_products, linear_of_remade
 from fusedops.product.traced_operands import operands_by_name
@@ -89,7 +89,7 @@ def linear_in_graph(
 
 
 def _layer(h: Tensor, w2: Tensor, bias: Tensor | None, *others: Any) -> Tensor:
-    return functional.linear(h, w2, bias)
+    return linear(h, w2, bias)
 
 
 def _differentiable(

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fusedops.product.batched import multiply
+from fusedops.product.factors import rows_of
 from fusedops.run.autograd import gradients_once, note_arguments, recipe_of, save
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def factor_gradients(
         dx = None if dx is None else dx.sum_to_size(x_shape)
         dw = None if x is None else multiply(dz.mT, x).sum_to_size(w_shape)
     elif x is not None:
-        dw = dz.reshape(-1, dz.shape[-1]).mT @ x.reshape(-1, x.shape[-1])
+        dw = rows_of(dz).mT @ rows_of(x)
     return dx, dw
 
 

@@ -77,8 +77,7 @@ def needed(op: Declaration, wanted: Collection[str], from_result: bool = False) 
         elif not op.reduces:  # what the STORE starts from is the LOAD's value itself
             remake(op.load, len(op.load))
         for functor in chain[start:end]:
-            if not functor.passes_on:
-                operands.update(operand.name for operand in functor.operands())
+            operands.update(operand.name for operand in functor.operands())
 
     if op.reduces:  # else no one reads the values; what is masked, the masks say by themselves
         remake(op.load, len(op.load))

@@ -113,7 +113,7 @@ def check_pair(op: MLP, factors: tuple[Any, ...], arguments: dict[str, Any]) -> 
     with torch.no_grad():
         h = layers[0](x, w1, **given[0], **options, **draws[0])
     dy = h.new_empty(*h.shape[:-1], w2.shape[0])
-    epilogue = op.layers[0].that_adds(x, w1, given[0]).epilogue
+    epilogue = op.layers[0].that_adds(w1, given[0]).epilogue
     fused = chosen(epilogue, dy, w2, given[0]).tiling is not None
     for name, tensor in found.items():
         if fused and name in hidden:

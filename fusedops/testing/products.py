@@ -185,10 +185,10 @@ def expected_of(
     A generator among the options takes the place of that which the case's seed makes.
     """
     first, second = case.factors
-    operand = op.added(first, second, dict(case.operands))
+    operand = op.that_adds(second, dict(case.operands)).has_added
     added = None if operand is None else case.operands[operand].detach()
     value, spread = expected_product(op.product, first, second, added)
-    if added is not None and op.has_added is not None:
+    if added is not None and op.has_added is not None:  # else the STORE as declared adds it
         value = value + added.double()
     generator = torch.Generator(first.device).manual_seed(case.seed)
     where = first.device.type, first.device.index or 0

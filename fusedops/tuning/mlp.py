@@ -46,7 +46,7 @@ def parts(
     op.check(x, w1, w2)
     h = torch.empty((*x.shape[:-1], w1.shape[0]), dtype=factor_dtype(x), device=x.device)
     first, second = (
-        _layer(layer.that_adds(*pair, own), *pair, own)
+        _layer(layer.that_adds(pair[1], own), *pair, own)
         for layer, pair, own in zip(
             op.layers, ((x, w1), (h, w2)), op.shared(arguments), strict=True
         )

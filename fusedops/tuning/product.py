@@ -53,14 +53,14 @@ class ProductProblem(VehicleProblem):
     ) -> None:
         x, w = factors["x"], factors["w"]
         arguments = {**bound.operands, **options}
-        op = op.that_adds(x, op.turned(w), arguments)
+        op = op.that_adds(op.turned(w), arguments)
         self.op, self._options = op, options
         self._compared = op.that_keeps() if keeps else op
         self._run: Callable[..., Any] = functools.partial(_keeping, op) if keeps else op
         found = features_of(self._compared.epilogue, x, w, arguments, Target.of(device))
         if not able(op.epilogue):
             found = Choice(None, "its functors make 8 bits")
-        elif op.alone(x, w, arguments):
+        elif op.alone(x, arguments):
             found = Choice(None, "torch's product alone runs it")
         super().__init__(op.name, found if isinstance(found, Choice) else found[0], device)
         self._draws = bool(bound.dropout_slots)

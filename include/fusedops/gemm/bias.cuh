@@ -50,6 +50,7 @@ struct ColumnBias {
       asm volatile("ld.shared.b32 %0, [%1];" : "=r"(pair) : "r"(from + nth * kPack * 2) : "memory");
       return pair;
     });
+    __syncwarp();  // two lanes release the stage, for all
   }
 
  private:
