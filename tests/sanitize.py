@@ -4,13 +4,12 @@
 
 Both passes of each.
 
-    compute-sanitizer --error-exitcode 1 python tests/sanitize.py
-    compute-sanitizer --tool racecheck --error-exitcode 1 --kernel-name kns=fusedops python ...
+    compute-sanitizer --tool memcheck --error-exitcode 1 python tests/sanitize.py
+    compute-sanitizer --tool racecheck python tests/sanitize.py
 
-The first one is memcheck. The second one leaves out kernels that are not ours: of cuBLAS's own,
-racecheck reports hazards. Several
-processes may share the work: ``python tests/sanitize.py 0/4`` takes every fourth case, and ``--only
-products`` leaves out the rows.
+racecheck reports hazards in cuBLAS's own kernels, which gradients of products call: none may be in
+a ``fusedops_kernel``. Several processes may share the work: ``python tests/sanitize.py 0/4`` takes
+every fourth case, and ``--only products`` leaves out the rows.
 """
 
 import argparse
@@ -87,7 +86,7 @@ def chains(columns: int) -> dict[RowOp, Operands]:
     }
 
 
-def row_cases() -> Iterator[Callable[[], None]]:
+def row_cases() -> Iterator[functools.partial[None]]:
     """Calls of operators and maps, on each schedule that holds such rows."""
     for backward, sizes, make in (
         (False, COLUMNS, forward_cases),
@@ -135,7 +134,7 @@ def gelu(v: Tensor) -> Tensor:
     return functional.gelu(v, approximate="tanh")
 
 
-def product_cases() -> Iterator[Callable[[], None]]:
+def product_cases() -> Iterator[functools.partial[None]]:
     """Products in one kernel: layers, two with what is between them, and scores; each tiling."""
     for (rows, columns, depth), tiling in itertools.product(PRODUCTS, TILINGS):
         x, w, w2, r, b, b2 = (
@@ -208,8 +207,10 @@ def main() -> None:
     every = itertools.chain.from_iterable(make() for make in cases)
     chosen = list(itertools.islice(every, part, None, parts))
     for case in chosen:
+        op, *further = case.args
+        print(op, *[one for one in further if isinstance(one, (int, str))], flush=True)
         case()
-    torch.cuda.synchronize()
+        torch.cuda.synchronize()  # so that what is reported is this case's
     print(f"{len(chosen)} cases ran")
 
 
