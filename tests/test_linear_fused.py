@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linear as one kernel: its code for sm_90a, results against float64, and when it is not taken."""
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -59,6 +60,23 @@ def exact_case(*given):
 
 def of(op, operands):
     return {key: operands[key] for key in op.slots}
+
+
+@contextlib.contextmanager
+def kept_beside(leaves):
+    """The sizes of what is kept for gradients and is no leaf, however it lies in memory."""
+    own = {leaf.untyped_storage().data_ptr() for leaf in leaves.values()}
+    sizes = {}
+
+    def pack(tensor):
+        if (memory := tensor.untyped_storage().data_ptr()) not in own:
+            sizes[memory] = tensor.numel()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        kept = []
+        yield kept
+        kept.extend(sorted(sizes.values()))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, *thorough(torch.bfloat16)], ids=str)
@@ -239,14 +257,16 @@ def test_gradients_of_one_kernel_are_those_of_two(store, learning, dtype):
 def test_a_call_that_one_kernel_would_run_trains(store, monkeypatch):
     """From the gate on, with two kernels in place of the one, which a CPU has not."""
     op = fo.Linear(store=STORES.get(store, [fo.Bias("b"), gelu(), fo.Dropout("p")]))
-    results = []
+    results, kept = [], []
     for fuses in (False, True):
         monkeypatch.setattr(fo.Linear, "_fuses", lambda *call, fuses=fuses: fuses)
         monkeypatch.setattr(fused.OneKernel, "_plan", lambda *call: None)
         x, w, operands = case(torch.float16)
         leaves = {"x": x, "w": w, **of(op, operands)}
         leaves = {k: v.requires_grad_() for k, v in leaves.items() if k != "p"}
-        y = op(x, w, **of(op, operands), generator=(SEED, OFFSET))
+        with kept_beside(leaves) as sizes:
+            y = op(x, w, **of(op, operands), generator=(SEED, OFFSET))
+        kept.append(sizes)
         outputs = (y,) if isinstance(y, torch.Tensor) else tuple(y)
         assert (type(y).__name__, len(outputs)) == (
             op.epilogue.result_type.__name__ if len(op.outputs) > 1 else "Tensor",
@@ -256,6 +276,7 @@ def test_a_call_that_one_kernel_would_run_trains(store, monkeypatch):
         found = torch.autograd.grad(outputs, [*leaves.values()], upstream)
         results.append([*[y.detach() for y in outputs], *found])
     assert all(same_bits(one, other) for one, other in zip(*results, strict=True))
+    assert kept[0] == kept[1], "as little"
 
 
 def test_a_second_derivative_is_refused():
@@ -392,13 +413,7 @@ def test_gradients_are_those_of_two_kernels(store, tiling):
     for way in ("two_kernels", tiling):
         leaves = {"x": x, "w": w, **{k: v for k, v in operands.items() if k != "p"}}
         leaves = {name: leaf.clone().requires_grad_() for name, leaf in leaves.items()}
-        sizes = {}
-
-        def pack(tensor, sizes=sizes):
-            sizes[tensor.untyped_storage().data_ptr()] = tensor.numel()
-            return tensor
-
-        with forced(way), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        with forced(way), kept_beside(leaves) as sizes:
             assert ("then one kernel" if way == "two_kernels" else way) in str(
                 op.explain(x, w, **operands).vehicle
             )
@@ -415,7 +430,7 @@ def test_gradients_are_those_of_two_kernels(store, tiling):
         ]
         found = torch.autograd.grad(outputs, [*leaves.values()], upstream)
         results.append([*[y.detach() for y in outputs], *found])
-        kept.append(sorted(sizes.values()))
+        kept.append(sizes)
     assert all(same_bits(one, other) for one, other in zip(*results, strict=True))
     assert kept[0] == kept[1]
 
