@@ -24,7 +24,6 @@ leaves out the rows.
 
 import argparse
 import contextlib
-import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator
@@ -158,7 +157,7 @@ def without_relay(op: RowOp, x: Tensor, operands: Operands) -> LaunchConfig:
     described = forward.describe(
         bind(op, x, operands, {}), forward.Target.named(f"sm_{major}{minor}")
     )
-    return dataclasses.replace(described.tile.launch, relay_handshake=False)
+    return described.tile.launch._replace(relay_handshake=False)
 
 
 @fo.functor
@@ -233,7 +232,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", nargs="?", default="0/1", help="0/4 to 3/4: one of four parts")
     parser.add_argument("--only", choices=("rows", "products"), help="one kind of cases")
-    parser.add_argument("--no-relay", action="store_true", help="for racecheck: see above")
+    parser.add_argument("--no-relay", action="store_true", help="each block waits for its cluster")
     given = parser.parse_args()
     rows = functools.partial(row_cases, relays=not given.no_relay)
     kinds = {"rows": rows, "products": product_cases}
