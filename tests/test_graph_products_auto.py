@@ -82,6 +82,16 @@ class TestAuto:
         assert one.op is not None, one.why
         return repr(list(one.op.store))
 
+    def test_what_a_call_asks_for_is_asked_for(self, monkeypatch):
+        """A bias is the product's; what was tuned for the layer is found by that."""
+        asked = []
+        real = products.product_call
+        monkeypatch.setattr(
+            products, "product_call", lambda *call: asked.append(call[0]) or real(*call)
+        )
+        self.taken(self.tail)
+        assert [one.load[0].has_added for one in asked] == ["bias"]
+
     @pytest.mark.parametrize("dynamic", [None, True])
     def test_inference(self, dynamic):
         assert self.taken(self.layer, dynamic=dynamic) == "[Bias(bias='bias'), gelu()]"

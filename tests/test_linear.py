@@ -242,6 +242,8 @@ def test_refusals(device):
     ):
         with raises(kind, "Linear: ", *parts):
             call()
+    with raises(TypeError, "Linear: w must have x's dtype"):
+        fo.Linear()(x.to("meta"), w.to("meta", torch.float16))
     with raises(TypeError, "check: Map takes one tensor by position"):
         check(fo.Map(), x, w)
 

@@ -436,6 +436,24 @@ def test_gradients_are_those_of_two_kernels(store, tiling):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("tiling", TILINGS)
+def test_no_memory_for_a_product_that_is_not_there(tiling):
+    """In training, too, the result is all that a call takes."""
+    needs_hopper()
+    op = fo.Linear(store=STORES["dropout"])
+    x, w, operands = case(torch.float16, "cuda", (8, 128), 512, 256)
+    x, w = x.requires_grad_(), w.requires_grad_()
+    given = of(op, operands)
+    with forced(tiling):
+        op(x, w, **given)  # which is planned, and builds
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        y = op(x, w, **given)
+        most = torch.cuda.max_memory_allocated() - before
+    assert y.numel() * y.element_size() <= most < 1.1 * y.numel() * y.element_size()
+
+
+@pytest.mark.gpu
 def test_a_layer_of_two_products():
     """Values and gradients of MLP with one kernel for its first product, beside two.
 

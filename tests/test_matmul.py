@@ -78,6 +78,7 @@ def test_refusals(device):
         (TypeError, ("other must have x's dtype",), lambda: SCORES(q, k.half().mT)),
         (TypeError, ("'mm'", "did you mean"), lambda: SCORES(q, k.mT, mm=0, **operands)),
         (ValueError, ("name of a factor",), lambda: fo.Matmul(store=[fo.Bias("other")])),
+        (ValueError, ("than x, other, w",), lambda: fo.Matmul(store=[fo.Scale("w")])),
         (TypeError, ("unknown argument 'load'",), lambda: fo.Matmul(load=[])),
     ):
         with raises(kind, "Matmul: ", *parts):

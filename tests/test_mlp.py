@@ -110,6 +110,7 @@ def test_the_hidden_tensor_is_not_kept(device):
     assert [one.name for one in told.kept] == ["x", "w1", "z", "b1", "w2"]
     assert told.remade
     assert "made again from z in the backward pass" in str(told)
+    assert "its input is made again" in told.second.vehicle, "so it is never one kernel"
 
 
 @pytest.mark.parametrize("sizes", [{}, {"x": 0}, {"w1": 0}, {"w2": 0}], ids=str)
@@ -160,6 +161,33 @@ def test_it_is_kept_where_that_costs_nothing(device):
     assert not alone.explain(x, w1, w2, b1=b1).remade
     y = alone(x, w1, w2, b1=b1)
     assert same_bits(y, functional.linear(functional.linear(x, w1, b1), w2))
+
+
+def test_it_is_kept_beside_operands_as_large(device):
+    """Where no gradient reads them; they would be kept in its place. Smaller ones are."""
+    leaves, _ = case(torch.float32, device)
+    x, w1, w2, *_ = leaves.values()
+    op = fo.MLP(hidden=[gelu(), fo.Residual("r")])
+    for shape, remade in (((2, 3, 40), False), ((40,), True)):
+        r = randn(*shape, device=device)
+        kept, _ = saved(lambda r=r: op(x, w1, w2, r=r))
+        told = op.explain(x, w1, w2, r=r)
+        assert told.remade == remade
+        names = ["x", "w1", "z", "r", "w2"] if remade else ["x", "w1", "z", "h", "w2"]
+        assert [one.name for one in told.kept] == names
+        assert (r.data_ptr() in kept) == remade
+        assert sum(math.prod(shape) == 2 * 3 * 40 for shape in kept.values()) == 2 - remade
+
+
+@pytest.mark.gpu
+def test_weights_are_cast_once_under_autocast():
+    """However many calls there are."""
+    leaves, _ = case(torch.float32, "cuda")
+    x, w1, w2, b1, b2 = leaves.values()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        kept, _ = saved(lambda: [PLAIN(x, w1, w2, b1=b1, b2=b2) for _ in range(3)])
+    assert [*kept.values()].count(tuple(w1.shape)) == 1
+    assert [*kept.values()].count(tuple(w2.shape)) == 1
 
 
 def test_one_kernel_between_the_products(device):

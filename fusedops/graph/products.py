@@ -184,7 +184,8 @@ def _why_it_does_not_pay(region: ProductRegion, declared: DeclaredProduct, targe
     rows = math.prod(map(hint, x.shape[:-1]))
     sizes = (rows, hint(w.shape[0]), hint(w.shape[1]), 1)
     operands = {name: _as_captured(one) for name, one in declared.operands.items()}
-    epilogue = declared.op.that_adds(w, operands).epilogue  # by which a call asks as well
+    # By the one of it that a call asks for.
+    epilogue = declared.op.that_adds(_as_captured(product.w), operands).epilogue
     writes = len(epilogue.outputs) - 1
     call = product_call(epilogue, epilogue.text, sizes, made.dtype, operands, 0, writes)
     choice = chosen_for(call, target)

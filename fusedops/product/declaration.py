@@ -82,11 +82,13 @@ class ProductOp(metaclass=ShownToUsers):
                 )
         operands = [operand for each in self.epilogues for operand in each.operands]
         known = {operand.name: operand for operand in operands}
+        # Kernels and reports call the second factor w, whatever a call names it.
+        taken = [*dict.fromkeys((*self.inputs, "w"))]
         for operand in operands:
-            if operand.name in self.inputs:
+            if operand.name in taken:
                 raise ValueError(
                     f"{name}: operand {operand.name!r} has the name of a factor; choose another "
-                    f"than {', '.join(self.inputs)}"
+                    f"than {', '.join(taken)}"
                 )
             if known[operand.name].role is not operand.role:
                 raise ValueError(

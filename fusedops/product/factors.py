@@ -30,6 +30,7 @@ __all__ = [
     "rows_of",
     "torch_copies",
     "wants_gradient",
+    "without_memory",
     "wrong_shape",
     "wrong_weight",
 ]
@@ -73,7 +74,7 @@ def check_factors(name: str, keys: tuple[str, ...], factors: tuple[Any, ...]) ->
                 f"{name}: {key} must be on {first}'s device {kind.device}, got {value.device}; "
                 f"move it with .to({str(kind.device)!r})"
             )
-        if value.dtype is not kind.dtype and not torch.is_autocast_enabled(kind.device.type):
+        if value.dtype is not kind.dtype and not _casts(kind):
             raise TypeError(
                 f"{name}: {key} must have {first}'s dtype {kind.dtype}, got {value.dtype}; convert "
                 f"it with {key}.to({first}.dtype), or call the op under torch.autocast"
@@ -82,19 +83,22 @@ def check_factors(name: str, keys: tuple[str, ...], factors: tuple[Any, ...]) ->
 
 def factor_dtype(factor: Tensor) -> torch.dtype:
     """The dtype in which torch multiplies, and so that of the product: autocast may lower it."""
-    device = factor.device.type
-    if device == "meta":  # which torch.is_autocast_enabled does not know
-        return factor.dtype
-    if factor.dtype is not torch.float64 and torch.is_autocast_enabled(device):
-        return torch.get_autocast_dtype(device)
+    if factor.dtype is not torch.float64 and _casts(factor):
+        return torch.get_autocast_dtype(factor.device.type)
     return factor.dtype
+
+
+def _casts(factor: Tensor) -> bool:
+    """Whether autocast is on where a factor lies."""
+    device = factor.device.type  # torch does not know it of "meta"
+    return device != "meta" and torch.is_autocast_enabled(device)
 
 
 def as_factor(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """A tensor in the dtype of the product, to which autocast casts it."""
     if tensor.dtype is dtype:
         return tensor
-    # einsum is one of the functions that autocast acts on: so a parameter is cast once within it.
+    # On a GPU autocast acts on einsum, and so it casts a parameter once, however often it is used.
     return torch.einsum("...->...", tensor).to(dtype)
 
 
@@ -122,6 +126,11 @@ def wants_gradient(values: Iterable[Any]) -> bool:
     return torch.is_grad_enabled() and any(
         isinstance(one, Tensor) and one.requires_grad for one in values
     )
+
+
+def without_memory(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """A tensor in the place of a product that need not be there: of its shape, dtype and device."""
+    return x.new_empty((1,) * len(shape)).expand(tuple(shape))
 
 
 def wrong_shape(name: str, key: str, value: Tensor, wanted: str, cure: str) -> ValueError:

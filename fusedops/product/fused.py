@@ -42,6 +42,7 @@ from fusedops.schedule.launch import ProductConfig
 from fusedops.schedule.lookup import remembered
 
 __all__ = [
+    "HALVES_ALONE",
     "OneKernel",
     "ProductCall",
     "able",
@@ -100,7 +101,7 @@ def features_of(
     return features_of_call(call, target), target
 
 
-_HALVES_ALONE = "one kernel for both multiplies float16 and bfloat16 alone"
+HALVES_ALONE = "one kernel for both multiplies float16 and bfloat16 alone"
 
 #: Text of the epilogue; rows, columns, depth, batches; copies, masked; reads, writes, draws; dtype.
 ProductCall = tuple[str, int, int, int, int, bool, bool, int, int, bool, torch.dtype]
@@ -117,7 +118,7 @@ def _call_of(
     """What the features follow from; it is found out at each call."""
     dtype = factor_dtype(x)
     if dtype not in HALVES or factor_dtype(w) is not dtype:
-        return Choice(None, _HALVES_ALONE)
+        return Choice(None, HALVES_ALONE)
     n, k = w.shape[-2:]
     copies = False
     if w.dim() == 2:  # as in each call of a layer
@@ -185,7 +186,7 @@ def why_never(dtype: torch.dtype, target: Target) -> str:
     """Why one kernel runs no product of a dtype on a target; empty if it runs some."""
     if target.arch != "sm_90" or target.gpu is None:
         return f"one kernel for both needs sm_90, and this is {target.arch}"
-    return "" if dtype in HALVES else _HALVES_ALONE
+    return "" if dtype in HALVES else HALVES_ALONE
 
 
 @remembered
@@ -233,8 +234,8 @@ def explained(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any])
         return Choice(
             None,
             "one kernel for both reads x and w by bulk copies, from rows that begin at multiples "
-            "of 16 bytes, and operands whose rows are less than 2^29 elements apart, which these "
-            "do not allow",
+            "of 16 bytes, a bias that its sums begin with in the same way, and operands whose rows "
+            "are less than 2^29 elements apart, which these do not allow",
         )
     return choice
 
@@ -294,7 +295,7 @@ class OneKernel:
             added = arguments[self._op.has_added]
             # Its gradient has its own dtype: where there is one, the call comes here once more.
             if added.dtype is not x.dtype and not wants_gradient((x, w, *arguments.values())):
-                arguments = {**arguments, self._op.has_added: as_factor(added, x.dtype)}
+                arguments = {**arguments, self._op.has_added: as_factor(added.detach(), x.dtype)}
         return self._call(x, w=w, **arguments)
 
     def _slow(

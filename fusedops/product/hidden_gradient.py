@@ -33,6 +33,7 @@ from fusedops.product.choice import Choice
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import HALVES
 from fusedops.product.fused import (
+    HALVES_ALONE,
     ProductCall,
     able,
     chosen_for,
@@ -125,7 +126,7 @@ def _call_of(
     if not may_fuse(epilogue):
         return Choice(None, "its functors do more than a tile can go back through")
     if dy.dtype is not w.dtype or dy.dtype not in HALVES:
-        return Choice(None, "one kernel for both multiplies float16 and bfloat16 alone")
+        return Choice(None, HALVES_ALONE)
     depth, columns = w.shape
     sizes = math.prod(dy.shape[:-1]), columns, depth, 1
     # It reads z, and writes h beside dz.

@@ -34,12 +34,14 @@ from fusedops.product.traced_operands import (
     are_plain,
     exports,
     operands_listed,
-    reads_product,
+    read_by_gradient,
 )
 from fusedops.product.traced_remade import linear_in_graph
 from fusedops.torch_ops.tracing import draw_for
 
 __all__ = ["MLP"]
+
+_APART = "its input is made again in the backward pass, so autograd sees the product by itself"
 
 
 class MLP(ProductOp):
@@ -48,19 +50,19 @@ class MLP(ProductOp):
     A call is ``op(x, w1, w2, **operands, **options)``: x of shape (..., K), w1 of shape (H, K) and
     w2 of shape (N, H), weights as of `torch.nn.Linear`. Operands belong to the chain that names
     them and broadcast against its product; a name in both is one operand. Outputs, gradients and
-    options are those of two `Linear`, and so are the bits of outputs: dropouts of `hidden` are
-    drawn before those of `store`, and of a given (seed, offset) the slots of `store` follow those
-    of `hidden`.
+    options are those of two `Linear`, and so are the bits of outputs, where the second layer is run
+    as that `Linear` would be: dropouts of `hidden` are drawn before those of `store`, and of a
+    given (seed, offset) the slots of `store` follow those of `hidden`.
 
     Between forward and backward pass a block holds two tensors of (..., H) if its layers are called
     one after the other: the product x @ w1.T and what `hidden` makes of it. Where the gradient of
     `hidden` reads the product, this op keeps that alone, and makes the other again for the gradient
-    of w2. On sm_90, in 16 bits, one kernel does this and all that stands between the products of
-    the backward pass, where that was measured to be faster: it multiplies by w2, goes back through
-    `hidden` in its epilogue, and adds up the gradients of operands that all rows share, tile by
-    tile in a fixed order (docs/gemm.md). `explain` says which. Code that torch.compile makes does
-    the same; a program of torch.export has two layers, and so have tensors of a class of their own
-    in compiled code.
+    of w2; not where that would take an operand as large, which no gradient reads. On sm_90, in 16
+    bits, one kernel does this and all that stands between the products of the backward pass, where
+    that was measured to be faster: it multiplies by w2, goes back through `hidden` in its epilogue,
+    and adds up the gradients of operands that all rows share, tile by tile in a fixed order
+    (docs/gemm.md). `explain` says which. Code that torch.compile makes does the same; a program of
+    torch.export has two layers, and so have tensors of a class of their own in compiled code.
 
     Args:
         hidden: The functors after the first product, in order: bias and activation, as a rule.
@@ -185,18 +187,19 @@ class MLP(ProductOp):
         shape = self.layers[0].shape(x, w1)
         h = torch.empty(shape, dtype=factor_dtype(x), device=x.device)  # not touched
         h.requires_grad_(self._learns(x, w1, first))
+        remakes = self._remakes(x, w1, w2, first)
         reports = (
             explain_product(self.layers[0], x, w1, first),
-            explain_product(self.layers[1], h, w2, second),
+            explain_product(self.layers[1], h, w2, second, _APART if remakes else None),
         )
         backward = None
-        if self._remakes(x, w1, w2, first):
+        if remakes:
             dy = h.new_empty(*h.shape[:-1], w2.shape[0])
             wanted = frozenset(key for key, one in first.items() if wants_gradient((one,)))
             w2 = w2 if w2.dtype is h.dtype else torch.empty_like(w2, dtype=h.dtype)
             epilogue = self.layers[0].that_adds(w1, first).epilogue
             backward = explained(epilogue, wanted, dy, w2, h.detach(), first)
-        return explain_pair(self, *reports, backward)
+        return explain_pair(self, *reports, backward, first)
 
     def check(self, x: Any, w1: Any, w2: Any) -> None:
         """Raise TypeError or ValueError for factors that do not fit."""
@@ -265,7 +268,21 @@ class MLP(ProductOp):
         for key, one in first.items():
             if isinstance(one, Tensor) and one.requires_grad:
                 wanted.append(key)
-        return reads_product(epilogue.text, tuple(wanted))
+        read = read_by_gradient(epilogue.text, tuple(wanted))
+        if "x" not in read:
+            return False
+        for key in epilogue.slots:  # what the hidden tensor follows from is kept as well
+            one = first.get(key)
+            if isinstance(one, Tensor) and key not in read and _as_large(one, x, w1):
+                return False
+        return True
+
+
+def _as_large(operand: Tensor, x: Tensor, w1: Tensor) -> bool:
+    """Whether an operand takes as much as the hidden tensor; compiled code knows no sizes."""
+    if torch.compiler.is_compiling():
+        return operand.dim() > 1
+    return operand.numel() >= x.shape[:-1].numel() * w1.shape[0]
 
 
 def _drawn(epilogue: Epilogue, x: Tensor, arguments: Mapping[str, Any], generator: Any) -> Any:

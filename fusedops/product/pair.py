@@ -5,11 +5,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
 
 from fusedops.explain.report import Kept
 from fusedops.product.choice import Choice
-from fusedops.product.report import ProductExplanation
+from fusedops.product.report import ProductExplanation, given
 
 if TYPE_CHECKING:
     from fusedops.product.declaration import ProductOp
@@ -68,9 +71,20 @@ def explain_pair(
     first: ProductExplanation,
     second: ProductExplanation,
     backward: Choice | None,
+    operands: Mapping[str, Any],
 ) -> PairExplanation:
-    """The report of an op from those of its layers; `backward` is as in `PairExplanation`."""
+    """The report of an op from those of its layers, `backward` as in `PairExplanation`.
+
+    `operands` are those of the first layer.
+    """
     kept = [dataclasses.replace(one, name="w1") if one.name == "w" else one for one in first.kept]
+    if backward is not None:  # h follows from all of them
+        known = {one.name for one in kept}
+        kept += [
+            given(key, one)
+            for key, one in operands.items()
+            if isinstance(one, Tensor) and key not in known
+        ]
     for one in second.kept:
         if one.name == "x" and backward is not None:
             continue

@@ -18,7 +18,7 @@ from torch.autograd.graph import get_gradient_edge
 
 from fusedops.jit import env
 from fusedops.product.epilogue import Epilogue
-from fusedops.product.factors import linear, rows_of
+from fusedops.product.factors import as_factor, linear, rows_of
 from fusedops.product.hidden_gradient import HiddenGradient
 from fusedops.product.recorded import record_gradient
 from fusedops.product.trained import factor_gradients
@@ -54,8 +54,8 @@ def linear_of_remade(
         w2: The weight, of shape (N, H).
         bias: Of shape (N,), or None.
     """
-    w2 = w2.to(h.dtype)  # as autocast would
-    bias = None if bias is None else bias.to(h.dtype)
+    w2 = as_factor(w2, h.dtype)
+    bias = None if bias is None else as_factor(bias, h.dtype)
     apply: Any = _OfRemade.apply
     result: Tensor
     result, _ = apply((name, between, [*made_of]), h, w2, bias, *factors, *made_of.values())

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         ) -> Any: ...
 
 
-__all__ = ["ProductExplanation", "explain_product"]
+__all__ = ["ProductExplanation", "explain_product", "given"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,9 +90,20 @@ class ProductExplanation:
 
 
 def explain_product(
-    op: OfOneProduct, first: Tensor, second: Tensor, arguments: dict[str, Any]
+    op: OfOneProduct,
+    first: Tensor,
+    second: Tensor,
+    arguments: dict[str, Any],
+    apart: str | None = None,
 ) -> ProductExplanation:
     """Explain a call whose factors have been checked; nothing is computed.
+
+    Args:
+        op: The op.
+        first: The left factor.
+        second: The right one.
+        arguments: Operands and options.
+        apart: Why torch's product runs whatever `op` would choose, if it does.
 
     Raises:
         TypeError, ValueError: An argument does not fit, as in a call.
@@ -114,7 +125,7 @@ def explain_product(
         told = op.run_store(op.epilogue, z, arguments, "explain")
     moved = sum(one.numel() * one.element_size() for one in factors) + size
     added = "" if operand is None else f", which adds {operand!r}"
-    kept = [_given(key, one) for key, one in zip(op.inputs, factors, strict=True) if learns]
+    kept = [given(key, one) for key, one in zip(op.inputs, factors, strict=True) if learns]
     notes = []
     if told is None:
         why = "the STORE is empty" if operand is None else "that is all of the STORE"
@@ -122,7 +133,7 @@ def explain_product(
     else:
         told = dataclasses.replace(told, op=declared.epilogue.plain)
         moved += told.bytes
-        tiling, why = op.vehicle(first, second, arguments)
+        tiling, why = (None, apart) if apart else op.vehicle(first, second, arguments)
         if tiling is not None:
             keeps = any(one.name == "x" for one in told.kept)
             moved -= size if keeps else 2 * size  # z is not read, and written if it is kept
@@ -164,7 +175,8 @@ def explain_product(
     )
 
 
-def _given(key: str, tensor: Tensor) -> Kept:
+def given(key: str, tensor: Tensor) -> Kept:
+    """The report of a tensor of the caller's that is kept."""
     size = tensor.numel() * tensor.element_size()
     return Kept(key, "the tensor that was given, not a copy", size, 0)
 

@@ -28,13 +28,19 @@ from fusedops.bind.bind import bind
 from fusedops.declare.text import read
 from fusedops.errors import UnsupportedError
 from fusedops.generate.target import Target
-from fusedops.product.factors import HALVES, factor_dtype, product_sizes, wants_gradient
+from fusedops.product.factors import (
+    HALVES,
+    factor_dtype,
+    product_sizes,
+    wants_gradient,
+    without_memory,
+)
 from fusedops.product.traced_operands import (
     are_plain,
     exports,
     operands_by_name,
     operands_listed,
-    reads_product,
+    read_by_gradient,
 )
 from fusedops.product.trained import factor_gradients
 from fusedops.run.autograd import what_is_kept
@@ -195,7 +201,7 @@ _text_that_keeps._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 def _text_to_train(text: str, wanted: tuple[str, ...], many: bool) -> str:
     """The text of the layer that is called where these names have a gradient."""
-    if not reads_product(text, wanted):
+    if "x" not in read_by_gradient(text, wanted):
         return text
     return _text_that_keeps(text, many)
 
@@ -296,7 +302,7 @@ def _set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     if recipe.x:
         return
     ctx.shapes = x.shape, w.shape
-    z = x.new_empty(product_sizes(x, w)[0])  # for its dtype and shape alone
+    z = without_memory(x, product_sizes(x, w)[0])
     given = dict(zip(names, tensors, strict=True))
     inputs_by_name = {"x": z, **{name: given[name] for name in op.slots if name in given}}
     kept = note_saved(ctx, op, recipe, inputs_by_name, output)

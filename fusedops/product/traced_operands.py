@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 
 from fusedops.declare.text import read
-from fusedops.product.fused import gradient_reads_product
+from fusedops.product.declaration import TAKEN
+from fusedops.run.saved_tensors import needed
 
 if TYPE_CHECKING:
     from fusedops.product.epilogue import Epilogue
 
-__all__ = ["are_plain", "exports", "operands_by_name", "operands_listed", "reads_product"]
-
-_OPTIONS = ("dtype", "out", "training", "generator")
+__all__ = ["are_plain", "exports", "operands_by_name", "operands_listed", "read_by_gradient"]
 
 
 def operands_listed(
@@ -48,7 +47,7 @@ def operands_listed(
         else:
             return None
     for key in arguments:
-        if key not in epilogue.slots and key not in _OPTIONS:
+        if key not in epilogue.slots and key not in TAKEN:
             return None
     return tensors, names, numbers, draws
 
@@ -70,14 +69,20 @@ def are_plain(tensors: Iterable[Tensor]) -> bool:
     return True
 
 
-def reads_product(op: str, wanted: tuple[str, ...]) -> bool:
-    """`gradient_reads_product` of a chain that is given as text."""
-    return _reads_product(op, wanted)
+def read_by_gradient(op: str, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """What the gradients of these names read, of a chain that is given as text.
+
+    That are names of operands, and "x" for the product, by which that is named among `wanted`, too.
+    """
+    return _read_by_gradient(op, wanted)
 
 
 @functools.lru_cache(maxsize=1024)  # eager calls ask it, too
-def _reads_product(op: str, wanted: tuple[str, ...]) -> bool:
-    return gradient_reads_product(read(op), wanted)
+def _read_by_gradient(op: str, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    if not wanted:
+        return ()
+    reads = needed(read(op), wanted)
+    return (*["x"] * reads.x, *sorted(reads.operands))
 
 
 def exports() -> bool:
@@ -88,4 +93,4 @@ def exports() -> bool:
 # Dynamo asks as it compiles, as in torch_ops/tracing.py; that of torch 2.11 takes all it compiles
 # for an export otherwise.
 exports._dynamo_marked_constant = True  # type: ignore[attr-defined]
-reads_product._dynamo_marked_constant = True  # type: ignore[attr-defined]
+read_by_gradient._dynamo_marked_constant = True  # type: ignore[attr-defined]

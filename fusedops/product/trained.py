@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fusedops.product.batched import multiply
-from fusedops.product.factors import rows_of
+from fusedops.product.factors import rows_of, without_memory
 from fusedops.run.autograd import gradients_once, note_arguments, recipe_of, save
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class _Trained(torch.autograd.Function):
         recipe = recipe_of(epilogue, needs)
         assert not recipe.x, "the product is not there to be read"
         ctx.shapes = x.shape, w.shape
-        z = x.new_empty(shape)  # for its shape alone
+        z = without_memory(x, shape)
         arguments, noted = note_arguments(epilogue, options, z, values, recipe)
         outputs = run(x, w, arguments)
         statistics = z.new_empty((*shape[:-1], 0), dtype=torch.float32)  # a Map has none
