@@ -18,6 +18,7 @@ from typing import Any
 
 __all__ = [
     "IN_COMPILED_CODE",
+    "IN_SYMBOLIC_TRACE",
     "CompileError",
     "CompilerNotFound",
     "FusedOpsError",
@@ -32,6 +33,12 @@ __all__ = [
 IN_COMPILED_CODE = (
     "it cannot be declared in compiled code (torch.compile with fullgraph=True, torch.export with "
     "strict=True); declare it outside, in a module's __init__, say"
+)
+
+#: The cure for a call with a proxy of torch.fx's.
+IN_SYMBOLIC_TRACE = (
+    "torch.fx.symbolic_trace knows neither shapes nor dtypes: trace with torch.export.export, or "
+    "have torch.fx.wrap leave the function that calls the op as it is"
 )
 
 LOG = "log.txt"  # beside the source that was kept

@@ -187,6 +187,15 @@ class TestTheCommands:
         assert result.exit_code == 2
         assert words in " ".join(result.output.replace("│", " ").split())
 
+    def test_an_mlp_is_built_from_a_recording(self, tmp_path, monkeypatch):
+        (tmp_path / "of_mlp.py").write_text("import fusedops as fo\nblock = fo.MLP()\n")
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("COLUMNS", "1000")
+        result = self.build("of_mlp:block", "--operand", "x=float32:2,8")
+        assert result.exit_code == 2
+        for part in ("must be a row op, Linear or Matmul", "fusedops record", "--calls"):
+            assert part in result.output
+
     def test_a_call_that_runs_no_kernel_is_no_success(self):
         result = self.build("fusedops.flagship:ADD_NORM", *self.empty())
         assert result.exit_code == 1

@@ -300,3 +300,20 @@ def test_a_norm_near_zero_is_as_uncertain_as_its_row(device):
     upstream = (want.value / n).abs()[n > 0.01].max()
     most = 8 * torch.finfo(row.dtype).eps * upstream * (n.max() + n.mean())
     assert want.allowed(row.dtype).max() <= most  # no more than a few roundings of the row
+
+
+@fo.functor
+def positive(v):
+    """Truth values as numbers: its result has no gradient."""
+    return (v > 0).to(v.dtype)
+
+
+@pytest.mark.parametrize("op", [fo.Map(load=[positive()]), fo.LayerNorm(store=[positive()])])
+def test_a_chain_without_a_gradient(op, device):
+    check(op, randn(3, 8, device=device))
+
+
+def test_products_without_a_gradient(device):
+    x, w = randn(3, 8, device=device), randn(16, 8, device=device, seed=1)
+    check(fo.Linear(store=[positive()]), x, w)
+    check(fo.MLP(hidden=[positive()]), x, w, w.mT.contiguous())

@@ -19,6 +19,8 @@ HEAD = """\
 using namespace fusedops;
 extern float *p, *q;
 extern const float* c;
+extern float a[4];
+extern const float b[4];
 const Threads t{1};
 template <class Beta>
 auto affine_gradient(const Beta& beta) {
@@ -95,6 +97,36 @@ MISTAKES = {
     "a dx that is a pointer": (
         "scaled_gradient(Absent{}, gradients())",
         "scaled_gradient(p, gradients())",
+        "a bare pointer is no operand",
+    ),
+    "a target that is a pointer and added to": (
+        "accumulate(direct(p, 8))",
+        "accumulate(p)",
+        "a bare pointer is no operand",
+    ),
+    "a table that is a pointer": (
+        "gather(per_row(c), 2, 8, per_row(c))",
+        "gather(c, 2, 8, per_row(c))",
+        "a bare pointer is no operand",
+    ),
+    "a source that is an array": (
+        "load(direct(b, 8))",
+        "load(b)",
+        "a bare pointer is no operand",
+    ),
+    "a target that is an array": (
+        "store(direct(a, 8))",
+        "store(a)",
+        "a bare pointer is no operand",
+    ),
+    "an operand that is an array": (
+        "bias(per_column(b))",
+        "bias(b)",
+        "a bare pointer is no operand",
+    ),
+    "a gradient that is an array": (
+        "in_load<0>(per_column(a))",
+        "in_load<0>(a)",
         "a bare pointer is no operand",
     ),
     "a functor without a gradient": (

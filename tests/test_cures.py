@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls and declarations that are wrong as people make them: each error says what to write."""
 
+import re
+
 import pytest
 import torch
 from cases import raises, randn
@@ -94,6 +96,75 @@ def test_an_activation_that_is_no_functor(given, cure):
         fo.nn.Linear(4, 5, activation=given)
 
 
+CHAINS = [
+    lambda one: fo.Linear(store=[fo.Bias("b"), one]),
+    lambda one: fo.MLP(hidden=[one]),
+    lambda one: fo.Map(load=[one]),
+    lambda one: fo.Map(load=one),
+]
+
+
+@pytest.mark.parametrize(
+    ("given", "call"),
+    [
+        *((one, "gelu(v)") for one in (nn.GELU(), nn.GELU, functional.gelu)),
+        (nn.GELU("tanh"), "gelu(v, approximate='tanh')"),
+        (nn.ReLU(inplace=True), "relu(v)"),
+        (functional.silu, "silu(v)"),
+        (nn.LeakyReLU(0.2), "leaky_relu(v, negative_slope=0.2)"),
+        (nn.ELU(2.0, inplace=True), "elu(v, alpha=2.0)"),
+        (nn.Softplus(2.0), "softplus(v, beta=2.0, threshold=20.0)"),
+        (nn.Softshrink(0.1), "softshrink(v, 0.1)"),
+    ],
+)
+def test_an_activation_in_a_chain(given, call):
+    for declare in CHAINS:
+        with pytest.raises(TypeError, match="must hold functors, got") as raised:
+            declare(given)
+    name = call.partition("(")[0]
+    written = re.search(r"functor' above it: (def .*); then pass (\w+)\(\)$", str(raised.value))
+    assert written.groups() == (f"def {name}(v): return torch.nn.functional.{call}", name)
+    space = {"torch": torch}
+    exec(written[1], space)  # the cure
+    function = given() if given is nn.GELU else given
+    y = fo.Map(load=[fo.functor(space[name])()]).unfused(X)
+    torch.testing.assert_close(y, function(X.clone()))
+
+
+@pytest.mark.parametrize("name", functors.user._ACTIVATIONS)
+def test_each_activation_that_is_named_works(name):
+    function = getattr(functional, functors.user._ACTIVATIONS[name])
+    y = fo.Map(load=[fo.functor(lambda v: function(v))()]).unfused(X)
+    torch.testing.assert_close(y, function(X))
+
+
+class Doubled(nn.Module):
+    """A module of one's own."""
+
+    def forward(self, v):
+        return 2 * v
+
+
+@pytest.mark.parametrize(
+    ("given", "cure"),
+    [
+        *(
+            (one, "an op cannot stand in a chain: call one after the other")
+            for one in (fo.Softmax(), fo.Softmax, LAYER, fo.nn.LayerNorm(4))
+        ),
+        (nn.Softmax(-1), "a module cannot stand in a chain: call it before or after the op"),
+        (nn.PReLU(), "a module cannot stand in a chain: call it before or after the op"),
+        (nn.Dropout(0.1), "the functor for that is fusedops.Dropout('p')"),
+        (Doubled(), "'@fusedops.functor' above it: def activation(v): return ...; then pass"),
+        (gelu, "got the class gelu; write gelu(...)"),
+    ],
+)
+def test_what_is_no_functor_in_a_chain(given, cure):
+    for declare in CHAINS:
+        with raises(TypeError, "must hold functors, got", cure):
+            declare(given)
+
+
 @pytest.mark.parametrize(
     ("name", "function"), [("GELU", "gelu"), ("relu", "relu"), ("Swish", "silu")]
 )
@@ -124,6 +195,24 @@ def test_operands(functor, value, cure):
         op(X, a=value)
     values = {"use float(a)": float, "a.real or abs(a)": abs, "use int(a)": int}
     op(X, a=values.get(cure, torch.tensor)(value))
+
+
+@pytest.mark.parametrize(
+    ("functor", "cures"),
+    [
+        (fo.Bias("a"), "a.real or a.abs()"),
+        (fo.Lengths("a"), "a.real.long()"),
+        (fo.Mask("a"), "a != 0 (True is masked out) or a == 0"),
+    ],
+)
+def test_complex_operands(functor, cures):
+    op, a = fo.Map(load=[functor]), torch.ones(3, 1) + 0j
+    with pytest.raises(TypeError, match=r"Map: operand 'a' .*got torch.complex64; ") as raised:
+        op(X, a=a)
+    assert cures in str(raised.value)
+    assert "view_as_real" not in str(raised.value)
+    for cure in re.sub(r"\(T.*?\)", "", cures).split(" or "):
+        op(X, a=eval(cure))
 
 
 def test_an_x_that_no_tensor_can_be_made_of():
@@ -162,9 +251,23 @@ def test_exports():
     with raises(TypeError, "export: x must be a torch.Tensor, got list", "device='meta'"):
         fo.export(fo.Softmax(), [3, 4], arch="cpu")
     norm = fo.nn.LayerNorm(4)
-    with raises(TypeError, "export: op must be a fused op, such as Softmax()", "module.op()"):
+    with raises(TypeError, "export: op must be a row op, such as Softmax()", "module.op()"):
         fo.export(norm, X, arch="cpu")
     fo.export(norm.op(), X, weight=norm.weight, bias=norm.bias, arch="cpu")
+    with raises(TypeError, "export takes 2 positional arguments", "got 3", "here weight=, bias="):
+        fo.export(norm.op(), X, norm.weight, bias=norm.bias, arch="cpu")
+
+
+@pytest.mark.parametrize("kind", [fo.Linear, fo.Matmul, fo.MLP])
+def test_exports_of_products(kind):
+    op = kind(store=[fo.Bias("b")])
+    for factors in ([X], [X] * len(op.inputs)):
+        with raises(TypeError, "export: op must", f"got {kind.__name__}(", "fo.Map", "CUTLASS"):
+            fo.export(op, *factors, arch="cpu")
+    for after in (op.epilogues[-1], fo.Map(load=[fo.Bias("b")])):
+        fo.export(after, X, b=X[0], arch="cpu")
+    if kind is not fo.MLP:
+        assert op.epilogue is op.epilogues[0]
 
 
 @pytest.mark.parametrize("skip", ["LayerNorm", ["0", "norm1"]])

@@ -44,6 +44,11 @@ class TestDeclarations:
         with raises(WRONG, repr(name)):
             fo.Softmax(load=[fo.Scale(name)])
 
+    def test_a_tensor_in_place_of_a_name(self):
+        for kind in (fo.Bias, fo.Scale):
+            with raises(TypeError, f"{kind.__name__}: ", "got a tensor, Tensor; the value itself"):
+                kind(torch.zeros(3, 4))
+
     @pytest.mark.parametrize(
         "functor",
         [fo.Mask("m"), fo.Causal(), fo.Window(3), fo.Lengths("n"), fo.Alibi("slopes")],

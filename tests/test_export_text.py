@@ -126,12 +126,29 @@ def test_the_command(tmp_path, monkeypatch):
     sys.modules.pop("declared", None)
 
 
+def test_the_command_for_a_product(tmp_path, monkeypatch):
+    (tmp_path / "of_products.py").write_text(
+        "import fusedops as fo\nlayer = fo.Linear(store=[fo.Bias('b')])\nblock = fo.MLP()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    operands = ["--operand", "x=float16:64,100", "--operand", "b=float16:100"]
+    for name in ("layer", "block"):
+        done = command(f"of_products:{name}", "--arch", "sm_90", *operands)
+        assert done.exit_code == 2
+        for part in (f"of_products:{name} must be a row op", "cannot be exported", ".epilogue"):
+            assert part in done.output
+    done = command("of_products:layer.epilogue", "--arch", "sm_90", *operands)
+    assert done.exit_code == 0, done.output
+    assert "epilogue_backward" in done.output
+    sys.modules.pop("of_products", None)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["flagship"], "MODULE:ATTRIBUTE, got 'flagship'"),
         (["fusedops.flagship:NONE"], "has no 'NONE'"),
-        (["fusedops.flagship:Case"], "must be an op"),
+        (["fusedops.flagship:Case"], "must be a row op"),
         (["nowhere.to.be:found"], "no module 'nowhere.to.be'"),
         (["fusedops.flagship:ATTENTION"], "missing; give --operand scale=DTYPE:"),
         (

@@ -120,6 +120,61 @@ def test_dropout_and_residual(kind, device):
     assert "Dropout(p='p')" not in repr(module.op())
 
 
+@pytest.mark.parametrize("autocast", [False, *thorough(True)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("kind", ["linear", "mlp"])
+def test_a_residual_stream_keeps_its_dtype(kind, dtype, autocast, device):
+    """As where torch adds it: its sum with the product has the wider type of both."""
+    own = torch.float32 if autocast else torch.bfloat16
+    if kind == "linear":
+        module = fo.nn.Linear(8, 8, device=device, dtype=own)
+    else:
+        module = fo.nn.MLP(8, 16, activation=gelu(), device=device, dtype=own)
+    x = randn(4, 8, device=device, dtype=own)
+    residual = (1000 * randn(4, 8, device=device, seed=3)).to(dtype).requires_grad_()
+    with torch.autocast(device, torch.bfloat16, enabled=autocast):
+        y, want = module(x, residual), module(x) + residual
+        assert y.dtype is want.dtype is module.unfused(x, residual).dtype
+    # What it is added to is rounded to bfloat16 in the latter alone.
+    torch.testing.assert_close(y, want, rtol=2**-8 if dtype is torch.bfloat16 else 0, atol=2**-7)
+    dy = randn(4, 8, device=device, dtype=y.dtype, seed=4)
+    (found,) = torch.autograd.grad(y, residual, dy)
+    assert same_bits(found, dy.to(dtype))
+
+
+class Adapted(nn.Module):
+    """A layer with something beside it, as LoRA has it."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.further = layer, nn.Linear(8, 16, bias=False)
+
+    def forward(self, x):
+        return self.layer(x) + self.further(x)
+
+
+def test_layers_of_a_block_that_do_more_are_refused(device):
+    """They would be ignored; a parametrized weight is none of them, and two Linear call theirs."""
+    x = randn(4, 8)
+    block = fo.nn.MLP(8, 16, activation=gelu())
+    plain = block.linear1
+    block.linear1 = Adapted(plain)
+    with raises(fo.UnsupportedError, "MLP: linear1", "forward of this Adapted", "fusedops.nn.Lin"):
+        block(x)
+    block.linear1 = plain
+    hook = block.linear2.register_forward_hook(lambda *call: None)
+    with raises(fo.UnsupportedError, "MLP: linear2", "hooks"):
+        block.unfused(x)
+    hook.remove()
+    nn.utils.parametrizations.weight_norm(block.linear1)
+    before = block(x)
+    with torch.no_grad():
+        block.linear1.parametrizations.weight.original0.mul_(3)
+    assert not same_bits(block(x).detach(), before.detach())
+    with raises(TypeError, "Linear: bias must be True or False", "gelu()"):
+        fo.nn.Linear(8, 16, gelu())
+
+
 def test_settings(device):
     layer = fo.nn.Linear(8, 4, activation=gelu(), p=0.1)
     assert repr(layer) == (

@@ -8,6 +8,7 @@ from cases import declare, forced, randn, thorough, verify
 from references import Chain
 
 import fusedops as fo
+from fusedops.testing import check
 
 SHAPE = (2, 3, 7, 37)
 
@@ -336,3 +337,15 @@ def test_an_x_of_one_dimension_is_one_query(step, dim, device):
         assert (got.y.shape, got.lse.shape) == ((9,), ())
         torch.testing.assert_close(got.y, row.y[0])
         torch.testing.assert_close(got.lse, row.lse[0])
+
+
+@pytest.mark.parametrize("op", [fo.Softmax, fo.LogSoftmax])
+def test_an_empty_row_of_nan_has_its_gradients(op, device):
+    """Those of the STORE's operands are the unfused chain's: none of a log-softmax's elements."""
+    mask = torch.tensor([[True, True, True], [False, True, False]], device=device)
+    given = {"g": torch.ones(2, 3, device=device), "b": torch.zeros(2, 3, device=device)}
+    x = torch.zeros(2, 3, device=device)
+    for store in ([fo.Affine("g", "b")], [fo.Bias("b")]):
+        made = op(load=[fo.Mask("m")], store=store, empty_row="nan")
+        own = {key: one for key, one in given.items() if key in made.slots}
+        check(made, x, m=mask, **own)

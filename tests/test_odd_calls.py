@@ -322,6 +322,9 @@ class TestSymbolicTracing:
         x = randn(4, 8)
         with raises(TypeError, "Softmax: x", "Proxy", "torch.export.export", "torch.fx.wrap"):
             torch.fx.symbolic_trace(lambda x: PLAIN(x))
+        layer = fo.nn.Linear(8, 8)
+        with raises(TypeError, "Linear: x", "Proxy", "torch.export.export", "torch.fx.wrap"):
+            torch.fx.symbolic_trace(lambda x: layer.op()(x, layer.weight, bias=layer.bias))
         traced = torch.fx.symbolic_trace(lambda x: 2 * wrapped_softmax(x))
         assert torch.equal(traced(x), 2 * PLAIN(x))
 

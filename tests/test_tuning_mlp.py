@@ -38,11 +38,16 @@ BLOCKS = {
     "dropout": fo.MLP(
         hidden=[fo.Bias("b1"), gelu(), fo.Dropout("p")], store=[fo.Bias("b2"), fo.Dropout("p")]
     ),
-    "gate": fo.MLP(hidden=[fo.Scale("s"), gelu(), fo.Residual("g")], store=[fo.Scale("two")]),
+    "gate": fo.MLP(hidden=[fo.Scale("s"), gelu(), fo.Scale("g")], store=[fo.Scale("two")]),
 }
 LAYERS = ["first layer", "second layer"]
 KEEPING, GRADIENT = "first layer, keeping its product", "gradient between the products"
 EVERY = [*LAYERS, KEEPING, GRADIENT]
+
+
+def said_by(outcome):
+    """What a command has printed, on one line."""
+    return " ".join(re.sub(r"[│╭╮╰╯─]", " ", outcome.output).split())
 
 
 def case(op, device="meta", rows=(3, 40), k=24, h=40, n=16, dtype=HALF):
@@ -246,6 +251,7 @@ def test_what_is_checked_has_fewer_rows(on_cpu_as_if, monkeypatch):
         ([fo.Mask("m"), gelu()], HALF, "more than a tile can go back through"),
         ([fo.Bias("b1")], HALF, "does not read the product, so h is kept"),
         ([], HALF, "does not read the product, so h is kept"),
+        ([gelu(), fo.Residual("g")], HALF, "h follows from 'g', which no gradient reads"),
     ],
 )
 def test_gradients_that_have_nothing_to_tune(hidden, dtype, part, monkeypatch):
@@ -337,7 +343,7 @@ class TestCommand:
         words = [part for word in given for part in ("--operand", word)]
         words += ["--dtype", str(dtype).removeprefix("torch."), *further]
         outcome = CliRunner().invoke(app, ["tune", f"of_blocks:{op}", *words])
-        return outcome.exit_code, " ".join(re.sub(r"[│╭╮╰╯─]", " ", outcome.output).split())
+        return outcome.exit_code, said_by(outcome)
 
     def chosen(self, training=True):
         """How calls are run: the layers, the first one that keeps its product, the gradient."""
@@ -435,6 +441,16 @@ class TestCommand:
         assert "not both" in outcome.output
         for none in ((), ("--shape", "8,8"), ("--calls", str(calls), "--dim", "0")):
             assert "say what to tune" in CliRunner().invoke(app, ["tune", *none]).output
+        others = tmp_path / "others.jsonl"
+        others.write_text('{"op": "Softmax()", "x": "float32:8,64", "values": {}}\n')
+        outcome = CliRunner().invoke(app, ["tune", "--calls", str(others)])
+        for part in ("no call there is a product", "name a declaration in place of --calls"):
+            assert part in said_by(outcome)
+        assert "--no-forward" not in outcome.output
+        lines = [one for one in calls.read_text().splitlines() if '"factors"' in one]
+        others.write_text("".join(f"{one}\n" for one in lines if '"wanted"' not in one))
+        outcome = CliRunner().invoke(app, ["tune", "--no-forward", "--calls", str(others)])
+        assert "nothing to tune in these calls with --no-forward" in said_by(outcome)
         missing = CliRunner().invoke(app, ["tune", "--calls", str(tmp_path / "missing")])
         assert missing.exit_code == 2
         assert "No such file" in missing.output

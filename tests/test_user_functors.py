@@ -319,6 +319,47 @@ def test_what_it_returns(function, match):
         fo.functor(function)()
 
 
+def test_an_integer_result_is_rounded_or_converted():
+    rounding = "torch.trunc, torch.floor or torch.round"
+    with pytest.raises(fo.UnsupportedError, match=f"makes torch.int64 of .*write {rounding}"):
+        fo.functor(lambda x: x.long())()
+    fo.functor(lambda x: torch.trunc(x) + torch.floor(x) + torch.round(x))()  # the cures
+
+    def counted(x):
+        return (x > 0).int()
+
+    def placed(x):
+        return fo.position(-1)
+
+    for function in (counted, placed):
+        with pytest.raises(TypeError, match=r"got torch.int.*; convert it with .to\(x.dtype\)"):
+            fo.functor(function)()
+    fo.functor(lambda x: counted(x).to(x.dtype) + placed(x).to(x.dtype))()  # the cure
+
+
+@pytest.mark.parametrize(
+    ("function", "cure", "parameter"),
+    [
+        (lambda x, s: functional.leaky_relu(x, s), (0.1,), "s"),
+        (lambda x, a, b: functional.elu(x, a) * b, (0.1, "b"), "a"),
+        (lambda x, a, b: torch.clamp(functional.elu(x * b, a), b, 1.0), (0.1, 0.1), "a, b"),
+    ],
+)
+def test_an_operand_that_torch_takes_as_a_number(function, cure, parameter):
+    kind = fo.functor(function)
+    names = list(kind.parameters.parameters)
+    said = rf"<lambda>: it takes a number for {parameter}, got .*lu\(\): argument .* must be Number"
+    with pytest.raises(fo.UnsupportedError, match=said) as raised:
+        kind(*names)
+    made = kind(*cure)
+    assert f"{made!r} say, or write" in str(raised.value)
+    leaky = fo.functor(lambda x, s: torch.where(x > 0, x, x * s))("s")  # the other cure
+    x = torch.linspace(-1, 1, 6)[None]
+    torch.testing.assert_close(
+        fo.Map(load=[leaky]).unfused(x, s=0.3), functional.leaky_relu(x, 0.3)
+    )
+
+
 def test_its_own_errors_are_its_own():
     with pytest.raises(NameError, match="missing_name"):
         fo.functor(lambda x: missing_name(x))()  # noqa: F821

@@ -33,7 +33,7 @@ from fusedops.bind.whole import Whole, check_part_of
 from fusedops.declare.chains import OPTIONS, names_of
 from fusedops.declare.declaration import Declaration
 from fusedops.declare.hints import for_call
-from fusedops.errors import shortened
+from fusedops.errors import IN_SYMBOLIC_TRACE, shortened
 from fusedops.functors import Functor, Role
 
 #: The output with the row statistics, saved for the backward pass. No operand has such a name.
@@ -164,11 +164,7 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
         if x is None or isinstance(x, (str, bytes)):
             cure = "a call is op(x, ...), the tensor by position, operands and options by name"
         if isinstance(x, torch.fx.Proxy):
-            cure = (
-                "torch.fx.symbolic_trace knows neither shapes nor dtypes: trace with "
-                "torch.export.export, or have torch.fx.wrap leave the function that calls the op "
-                "as it is"
-            )
+            cure = IN_SYMBOLIC_TRACE
         raise TypeError(f"{name}: x must be a torch.Tensor, got {type(x).__name__}; {cure}")
     if not torch.compiler.is_compiling():
         check_layouts(name, {"x": x, **operands, "out": options.get("out")})

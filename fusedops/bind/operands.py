@@ -62,8 +62,9 @@ def check_tensor(
             Role.KEY_IDS: f"convert it with {key}.long()",
             Role.INTEGER: f"convert it with {key}.long()",
         }[role]
-        if value.is_complex():
-            cure = parts_of(key)
+        if value.is_complex() and role is not Role.FLAGS:
+            whole = f"convert it with {key}.real.long()"
+            cure = parts_of(key) if _DTYPES[role] is FLOATING else whole
         raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {value.dtype}; {cure}")
     if role is Role.TABLE:
         return  # its shape is `check_table`'s to check
@@ -129,7 +130,7 @@ def check_device(name: str, key: str, value: Tensor, x: Tensor) -> None:
 
 def parts_of(key: str) -> str:
     """The cure for complex numbers."""
-    return f"take what is real of it: {key}.real, {key}.abs() or torch.view_as_real({key})"
+    return f"take what is real of it: {key}.real or {key}.abs()"
 
 
 def dtype_names(dtypes: tuple[torch.dtype, ...]) -> str:

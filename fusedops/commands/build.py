@@ -31,6 +31,12 @@ fusedops build fusedops.flagship:ADD_NORM \\
 \b
 fusedops build --calls calls.jsonl --arch sm_90"""
 
+# Of an op that no words describe.
+RECORD_IT = (
+    "record a run that calls it, `fusedops record --output calls.jsonl python train.py`, and give "
+    "--calls calls.jsonl in place of it (docs/building.md)"
+)
+
 
 def build(
     op: Annotated[
@@ -188,7 +194,7 @@ def _signatures(
         if not found:
             raise ValueError("say what to build: MODULE:ATTRIBUTE with --operand, or --calls")
         return found
-    declared = words.declaration(op, Linear, Matmul)
+    declared = words.declaration(op, Linear, Matmul, cure=RECORD_IT)
     if isinstance(declared, FusibleProduct) and lengths is not None:
         name = declared.name
         raise ValueError(f"--lengths is for rows that are reduced, and a {name} has none")

@@ -53,16 +53,21 @@ def export(
         int | None, typer.Option(help="Of the GPU whose order of sums over rows is taken.")
     ] = None,
 ) -> None:
-    """Writes an op and its gradients as one header for programs without Python and torch."""
+    """Writes an op and its gradients as one header for programs without Python and torch.
+
+    A product cannot be exported, but what follows it: the attribute epilogue of a Linear or a
+    Matmul, or a Map of its functors.
+    """
     from fusedops.commands import words
     from fusedops.errors import UnsupportedError
+    from fusedops.exporting import NO_PRODUCT
     from fusedops.exporting import export as export_op
 
     wanted: bool | list[str] = backward == "all"
     if backward not in ("all", "none"):
         wanted = backward.split(",")
     try:
-        found = words.declaration(op)
+        found = words.declaration(op, cure=NO_PRODUCT)
         given = words.signature(operand)
         words.check_given(found, given)
         result = export_op(

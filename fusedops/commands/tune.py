@@ -106,6 +106,10 @@ def tune(
     console = Console()
     try:
         kinds = [kind for kind, wanted in (("forward", forward), ("backward", backward)) if wanted]
+        if not kinds:
+            raise ValueError(
+                "there is nothing to tune with --no-forward and --no-backward; leave one away"
+            )
         given = [*(operand or []), *([] if shape is None else [f"x=T:{shape}"])]
         declared = None
         if op is None:
@@ -119,11 +123,6 @@ def tune(
             words.read_dtype(dtype)
             values = words.values_of(given, dtype)
             parts = _parts(declared, values, dim, result, training, kinds)
-        if not parts:
-            raise ValueError(
-                "there is nothing to tune with --no-forward and --no-backward; of a product with "
-                "--no-forward; and of recorded calls without products"
-            )
         gpu = _gpu(device)
         if not dry_run and (reason := unwritable()):
             raise ValueError(f"{reason}; name another by --cache, or keep nothing by --dry-run")
@@ -150,7 +149,8 @@ def _recorded(
     """What there is to tune of recorded calls: of products and gradients, those of these kinds.
 
     Raises:
-        OSError, TypeError, ValueError: A file cannot be read, or is none of recorded calls.
+        OSError, TypeError, ValueError: A file cannot be read, or is none of recorded calls, or
+            there is nothing to tune.
     """
     from fusedops.commands import words
     from fusedops.tuning import recorded
@@ -159,7 +159,17 @@ def _recorded(
         words.import_here(module)
     forward, backward = "forward" in kinds, "backward" in kinds
     signatures = words.recorded(calls, [])
-    return recorded.parts(signatures, training=training, forward=forward, backward=backward)
+    parts = recorded.parts(signatures, training=training, forward=forward, backward=backward)
+    if parts:
+        return parts
+    if any(one.factors for one in signatures):
+        flag = "--no-backward" if forward else "--no-forward"
+        raise ValueError(f"there is nothing to tune in these calls with {flag}; leave it away")
+    raise ValueError(
+        f"there is nothing to tune in {', '.join(map(str, calls))}: no call there is a product "
+        "that one kernel runs, and nothing else is tuned of recorded calls; name a declaration in "
+        "place of --calls, with --operand for all that a call is given (docs/building.md)"
+    )
 
 
 def _parts(
@@ -173,7 +183,7 @@ def _parts(
     """What there is to tune of a call: of the passes, those of these kinds.
 
     Raises:
-        TypeError, ValueError: The call does not fit.
+        TypeError, ValueError: The call does not fit, or there is nothing to tune of it.
     """
     import functools
 
@@ -188,8 +198,13 @@ def _parts(
         return mlp.parts(op, factors, arguments, forward=forward, backward=backward)
     if isinstance(op, FusibleProduct):
         of_store, pair, options = words.product(op, values, dim, result, training=training)
+        if "forward" not in kinds:
+            raise ValueError(
+                f"there is nothing to tune with --no-forward: of a {op.name} the forward pass "
+                "alone is tuned; leave it away"
+            )
         product = functools.partial(tuner.tune_product, op, of_store, pair, options=options)
-        return [tuner.Part("product", product)] if "forward" in kinds else []
+        return [tuner.Part("product", product)]
     bound, options = words.bound(op, values, dim, result, training=training)
     found = []
     for kind in kinds:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fusedops.errors import shortened
 from fusedops.generate.views import STORAGE
 from fusedops.prebuild.signature import Signature, read_value
 
@@ -43,16 +44,18 @@ def import_here(module: str) -> Any:
         sys.path.pop(0)
 
 
-def declaration(where: str, *products: type[ProductOp]) -> Any:
+def declaration(where: str, *products: type[ProductOp], cure: str = "") -> Any:
     """The op that is called ``module:attribute``, the working directory's modules among them.
 
     Args:
         where: The place.
         products: What it may be besides a `RowOp`.
+        cure: What to do with a product that is none of these.
 
     Raises:
         ValueError: There is none.
     """
+    from fusedops.product import ProductOp
     from fusedops.row_op import RowOp
 
     module, _, attribute = where.partition(":")
@@ -65,8 +68,11 @@ def declaration(where: str, *products: type[ProductOp]) -> Any:
         found = getattr(found, part)
     if not isinstance(found, (RowOp, *products)):
         *names, last = ["a row op", *(one.__name__ for one in products)]
-        said = f"{', '.join(names)} or {last}" if names else "an op"
-        raise ValueError(f"{where} must be {said}, such as fo.Softmax(...), got {found!r}")
+        said = f"{', '.join(names)} or {last}" if names else last
+        then = f"; {cure}" if cure and isinstance(found, ProductOp) else ""
+        raise ValueError(
+            f"{where} must be {said}, such as fo.Softmax(...), got {shortened(found)}{then}"
+        )
     return found
 
 

@@ -170,6 +170,8 @@ def functors_of(
     """
     if isinstance(functors, Functor):
         return (functors,)
+    if callable(functors) and not isinstance(functors, Iterable):
+        functors = (functors,)  # a module, say: the error is that of one in a sequence
     odd = isinstance(functors, (str, bytes, Mapping, Tensor))  # which can be iterated, all the same
     if odd or not hasattr(functors, "__iter__"):
         if functors is None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from torch import nn
+
 #: The functor to declare, by the name of the argument that other libraries have in its place.
 FUNCTORS = {
     "scale": "Scale('scale')",
@@ -31,13 +33,29 @@ FUNCTORS = {
 
 
 def for_functor(given: Any) -> str:
-    """The cure for an element of a chain that is a name or a function; empty for anything else."""
+    """The cure for a name, function, module or op in a chain; empty for anything else."""
     if isinstance(given, str):
         known = FUNCTORS.get(given, f"Scale({given!r})")
         return f"; a name is given to a functor: write fusedops.{known}, say"
-    if inspect.isfunction(given) and given.__name__.isidentifier():
+    # Imported here: it brings a compiler along, and only this error needs it.
+    from fusedops.functors.user import activation_of, made_into_functor
+
+    kind = given if isinstance(given, type) else type(given)
+    if hasattr(kind, "unfused"):
+        return "; an op cannot stand in a chain: call one after the other"
+    if issubclass(kind, nn.Module):
+        title = kind.__name__.lower()
+        if title in FUNCTORS:
+            return f"; the functor for that is fusedops.{FUNCTORS[title]}"
+        if kind.__module__.startswith("torch.nn.") and not activation_of(given):
+            return "; a module cannot stand in a chain: call it before or after the op"
+        return f"; {made_into_functor(given)}"
+    if not callable(given):
+        return ""
+    own = inspect.isfunction(given) and not given.__module__.startswith("torch.")
+    if own and given.__name__.isidentifier():
         operands = ", ".join(map(repr, [*inspect.signature(given).parameters][1:]))
         return f"; make a functor of it: write fusedops.functor({given.__name__})({operands})"
-    if inspect.isroutine(given):
-        return "; write a Python function that calls it, decorated with fusedops.functor"
-    return ""
+    if activation_of(given):
+        return f"; {made_into_functor(given)}"
+    return "; write a Python function that calls it, decorated with fusedops.functor"

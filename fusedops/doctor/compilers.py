@@ -9,16 +9,14 @@ import shlex
 import tempfile
 
 from fusedops.doctor.finding import Finding, Verdict, one_line
-from fusedops.doctor.machine import ask_driver, is_offline
+from fusedops.doctor.machine import MEND_CXX, ask_compiler, ask_driver, is_offline
 from fusedops.errors import CompileError, CompilerNotFound, FusedOpsError
-from fusedops.jit import host, levels, nvrtc
-from fusedops.jit.key import Request
+from fusedops.jit import env, host, levels, nvrtc
 from fusedops.jit.toolkit import find_toolkit
 
 __all__ = ["check_compiler", "check_nvrtc"]
 
 OLDEST_CUDA = (12, 4)  # as include/fusedops/core/config.cuh
-_ANY = Request("", "", "", (), ())  # a compiler is the same whatever is asked of it
 _HOST = """
 #include <cmath>
 #include <cstdint>
@@ -69,16 +67,13 @@ def check_nvrtc() -> Finding:
 def check_compiler() -> Finding:
     """Whether the host's compiler makes a library that loads, which only tensors on a CPU need."""
     bad = Verdict.WARNING if ask_driver()[0] or is_offline() else Verdict.PROBLEM
-    try:
-        command = host.find_compiler()
-        identity = host.identity(_ANY)
-    except CompilerNotFound as error:
+    identity, reason = ask_compiler()
+    if reason:
         cure = "install one (apt-get install g++, dnf install gcc-c++, conda install gxx)"
-        return Finding("host compiler", one_line(error), bad, cure)
-    except ValueError as error:  # of shlex, for a CXX with an open quote
-        return Finding("host compiler", f"CXX: {one_line(error)}", bad, "mend or unset CXX")
+        return Finding("host compiler", reason, bad, MEND_CXX if env.cxx() else cure)
     level = _cpu_level()
-    said = f"{shlex.join(command)}, {identity['name']} {identity['version']}, for {level}"
+    command = shlex.join(host.find_compiler())
+    said = f"{command}, {identity['name']} {identity['version']}, for {level}"
     try:
         library, _ = host.compile_host(_HOST, level)
     except CompileError as error:

@@ -16,14 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fusedops.doctor.finding import Finding, Verdict, one_line
-from fusedops.jit import env
-from fusedops.jit.key import closure, digest
+from fusedops.errors import CompilerNotFound
+from fusedops.jit import env, host
+from fusedops.jit.key import Request, closure, digest
 from fusedops.version import __version__
 
 if TYPE_CHECKING:
     from fusedops._runtime import DeviceProperties
 
 __all__ = [
+    "MEND_CXX",
+    "ask_compiler",
     "ask_driver",
     "check_environment",
     "check_gpus",
@@ -35,12 +38,14 @@ __all__ = [
 ]
 
 REINSTALL = "pip install --force-reinstall --no-deps fusedops (in a checkout: pip install -e .)"
+MEND_CXX = "mend or unset CXX"
 OLDEST_TORCH, OLDEST_GPU = (2, 10), (8, 0)
 #: In what the runtime says where there is no GPU and nothing is wrong.
 _NO_GPU = ("no NVIDIA driver", "NO_DEVICE", "INVALID_DEVICE", "_runtime")
 FLAGS = ("FUSEDOPS_BACKGROUND", "FUSEDOPS_OFFLINE", "FUSEDOPS_VERBOSE")
 FOLDERS = ("CUDA_HOME", "CUDA_PATH")
 KNOWN = ("FUSEDOPS_CACHE_DIR", *FLAGS, "FUSEDOPS_RECORD")
+_ANY = Request("", "", "", (), ())  # a compiler is the same whatever is asked of it
 # CUDA is asked only of a build that has it.
 _ASK_TORCH = """
 import json, torch
@@ -136,6 +141,16 @@ def ask_driver() -> tuple[list[DeviceProperties], str]:
     return devices, ""
 
 
+def ask_compiler() -> tuple[dict[str, str], str]:
+    """What the host's compiler says of itself, or why there is none."""
+    try:
+        return host.identity(_ANY), ""
+    except CompilerNotFound as error:
+        return {}, one_line(error)
+    except ValueError as error:  # of shlex, for a CXX with an open quote
+        return {}, f"CXX: {one_line(error)}"
+
+
 def check_gpus() -> Finding:
     """Whether the GPUs and their driver are new enough; that there are none is fine."""
     devices, reason = ask_driver()
@@ -179,5 +194,8 @@ def check_environment() -> Iterator[Finding]:
         elif name in FOLDERS and not Path(value).is_dir():
             cure = "name the folder of a CUDA toolkit, or unset it"
             yield Finding(name, f"{value!r} is no folder", Verdict.WARNING, cure)
+        elif name == "CXX" and ask_compiler()[1]:
+            found = f"{value!r} cannot be used: see host compiler"
+            yield Finding(name, found, Verdict.WARNING, MEND_CXX)
         else:
             yield Finding(name, repr(value))

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Export a declaration: one header of plain functions, for programs without Python and torch.
 
-May import: version, errors, _runtime, jit, declare, bind, schedule, generate, run, row_op.
+May import: version, errors, _runtime, jit, declare, bind, schedule, generate, run, row_op, product.
 """
 
 from __future__ import annotations
@@ -23,10 +23,18 @@ from fusedops.exporting.call import exported_call, gradient_of
 from fusedops.exporting.passes import Pass, backward_pass, forward_pass
 from fusedops.exporting.target import command, target_of
 from fusedops.generate.target import Target
+from fusedops.product import ProductOp
 from fusedops.row_op import RowOp
 from fusedops.version import __version__
 
-__all__ = ["Exported", "export"]
+__all__ = ["NO_PRODUCT", "Exported", "export"]
+
+#: What to do with a product.
+NO_PRODUCT = (
+    "a product cannot be exported: for what follows a product of your own export a fo.Map of the "
+    "functors, which Linear and Matmul have as .epilogue, or include the node for CUTLASS "
+    "(docs/cpp.md)"
+)
 
 _OPTIONS = ("name", "path", "arch", "backward", "multiprocessors")
 
@@ -51,7 +59,7 @@ def export(
     op: RowOp,
     x: Tensor,
     /,
-    *,
+    *further: Any,
     name: str | None = None,
     path: str | os.PathLike[str] | None = None,
     arch: str | None = None,
@@ -72,9 +80,10 @@ def export(
     ('cuda_stream', 'rows', 'x', 'scale', 'y', 'kept')
 
     Args:
-        op: The declaration.
+        op: The declaration; a product cannot be exported, but the `Map` of the functors after it.
         x: An example of what the functions will get: its shape, strides and dtype count, and it
             needs no memory (device="meta").
+        *further: None; operands and options are given by keyword.
         name: What the functions' names begin with; by default the op's own.
         path: Where to write the header, if anywhere: `.cuh` for a GPU, `.h` for a CPU.
         arch: "sm_90" and the like, "x86-64-v3" and the like, or "cpu" for this machine's; by
@@ -93,9 +102,17 @@ def export(
             gradient would be left for the caller to sum.
     """
     if not isinstance(op, RowOp):
+        said = f"export: op must be a row op, such as Softmax(), got {shortened(op)}"
+        if isinstance(op, ProductOp):
+            said += f"; {NO_PRODUCT}"
+        elif hasattr(op, "op"):
+            said += "; that of a module of fusedops.nn is module.op()"
+        raise TypeError(said)
+    if further:
+        operands = f", here {', '.join(f'{key}=' for key in op.slots)}" if op.slots else ""
         raise TypeError(
-            f"export: op must be a fused op, such as Softmax(), got {shortened(op)}"
-            + ("; that of a module of fusedops.nn is module.op()" if hasattr(op, "op") else "")
+            f"export takes 2 positional arguments, op, x, got {2 + len(further)}; operands and "
+            f"options are given by keyword{operands}"
         )
     if not isinstance(x, Tensor):
         raise TypeError(

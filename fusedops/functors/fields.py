@@ -44,8 +44,8 @@ def check_name(functor: object, field: str, name: object) -> None:
     kind = type(functor).__name__
     if not isinstance(name, str):
         raise TypeError(
-            f"{kind}: {field} names an operand and must be a string, got {name!r}; the value "
-            "itself is given at the call"
+            f"{kind}: {field} names an operand and must be a string, got {shortened(name)}; the "
+            "value itself is given at the call"
         )
     if not name.isidentifier() or keyword.iskeyword(name):
         raise ValueError(f"{kind}: {field} must be usable as a keyword argument, got {name!r}")
@@ -73,7 +73,7 @@ def check_dtype(functor: object, field: str, dtype: object) -> None:
     if not isinstance(dtype, torch.dtype) or dtype not in known:
         raise TypeError(
             f"{type(functor).__name__}: {field} must be one of {', '.join(map(str, known))}, got "
-            f"{dtype!r}"
+            f"{shortened(dtype)}"
         )
 
 

@@ -326,7 +326,11 @@ class _Lowering:
                 source = node.args[0]
                 dtype = source.meta["val"].dtype if isinstance(source, fx.Node) else None
                 if dtype is not None and dtype.is_floating_point:
-                    self.refuse(called, f"makes {value.dtype} of {dtype}; write torch.trunc")
+                    self.refuse(
+                        called,
+                        f"makes {value.dtype} of {dtype}; write torch.trunc, torch.floor or "
+                        "torch.round of the value in its place, which keep the dtype",
+                    )
 
 
 class _Recorded(dict[str, Any]):

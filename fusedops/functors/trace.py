@@ -55,17 +55,26 @@ class _Function(NamedTuple):
         title: What messages call it.
         call: The function, of x, of the operands and of the coordinates.
         integers: Of each operand and coordinate, whether it is of integers.
-        masks: Whether it returns truth values.
+        returns: The dtype of what it returns; None where that is floating point.
     """
 
     title: str
     call: Callable[..., Tensor]
     integers: tuple[bool, ...]
-    masks: bool = False
+    returns: torch.dtype | None = None
+
+    @property
+    def masks(self) -> bool:
+        """Whether it has no gradients, as a mask has none."""
+        return self.returns is not None
 
 
-class _Truth(Exception):  # noqa: N818 (not an error: it tells how to trace)
-    """A function that is traced returns truth values."""
+class _NotFloating(Exception):  # noqa: N818 (not an error: it tells how to trace)
+    """A function that is traced returns this dtype, which is not floating point."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__(dtype)
+        self.dtype = dtype
 
 
 def trace(title: str, function: Callable[..., Tensor], integers: Sequence[bool]) -> Traced:
@@ -82,16 +91,16 @@ def trace(title: str, function: Callable[..., Tensor], integers: Sequence[bool])
         TypeError: It does not return one floating-point tensor of x's shape, or truth values.
     """
     dims: list[int] = []
-    masks = False
+    returns: torch.dtype | None = None
     while True:  # until nothing is found that the function has to be given
         placed = with_positions(function, len(integers), dims)
-        one = _Function(title, placed, (*integers, *(True for _ in dims)), masks)
+        one = _Function(title, placed, (*integers, *(True for _ in dims)), returns)
         try:
             return _trace(one, len(integers), tuple(dims))
         except NotGiven as missing:
             dims.append(missing.dim)
-        except _Truth:
-            masks = True
+        except _NotFloating as found:
+            returns = found.dtype
 
 
 def with_positions(
@@ -127,6 +136,11 @@ def _trace(one: _Function, operands: int, dims: tuple[int, ...]) -> Traced:
     (shape, dtype), (other_shape, other_dtype) = _SAMPLES
     graph = _graph(one, shape, dtype)
     result = program(graph, shape, rounds=True)
+    if one.returns not in (None, torch.bool):  # of exact integers: all others are refused above
+        raise TypeError(
+            f"{one.title}: it must return floating point, or truth values if it is a mask, got "
+            f"{one.returns}; convert it with .to(x.dtype)"
+        )
     other = _graph(one, other_shape, other_dtype)
     if program(graph, shape, rounds=False) != program(other, other_shape, rounds=False):
         raise UnsupportedError(
@@ -215,14 +229,8 @@ def _check_result(one: _Function, result: Any, shape: Sequence[int]) -> None:
             f"{title}: it must return a value for each element of x, a tensor of x's shape; "
             f"got shape {tuple(result.shape)} for x of shape {tuple(shape)}"
         )
-    if result.dtype is torch.bool:
-        if not one.masks:
-            raise _Truth
-    elif not result.dtype.is_floating_point:
-        raise TypeError(
-            f"{title}: it must return floating point, or truth values if it is a mask, got "
-            f"{result.dtype}; convert it with .to(x.dtype)"
-        )
+    if not result.dtype.is_floating_point and not one.masks:
+        raise _NotFloating(result.dtype)
 
 
 @contextlib.contextmanager

@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 import torch
-from torch import Tensor
-from torch.nn import functional
+from torch import Tensor, nn
 
 from fusedops.errors import IN_COMPILED_CODE, UnsupportedError, shortened
 from fusedops.functors.base import Functor, Operand, Reads, Role
@@ -24,7 +23,14 @@ from fusedops.functors.trace import Traced, trace, with_positions
 if TYPE_CHECKING:
     from fusedops.functors.protocols import Chain, Writer
 
-__all__ = ["UserFunctor", "functor", "made_into_functor"]
+__all__ = ["UserFunctor", "activation_of", "functor", "made_into_functor"]
+
+#: The activations in torch.nn.functional that work in a functor and need no more than the value.
+_NAMES = (
+    "celu elu gelu hardshrink hardsigmoid hardswish hardtanh leaky_relu logsigmoid mish relu relu6 "
+    "selu sigmoid silu softplus softshrink softsign tanh tanhshrink"
+)
+_ACTIVATIONS = {"swish": "silu", **{one.replace("_", ""): one for one in _NAMES.split()}}
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
@@ -185,7 +191,45 @@ class UserFunctor(Functor):
         return known
 
     def _derive(self) -> Traced:
+        try:
+            return self._trace()
+        except TypeError as error:
+            other = self._with_numbers() if self._names() else None
+            if other is None:
+                raise
+            given = zip(self.parameters.parameters, self.arguments, other.arguments, strict=True)
+            names = ", ".join(name for name, one, number in given if one != number)
+            said = " ".join(str(error).partition(", but expected")[0].split())
+            raise UnsupportedError(
+                f"{type(self).__name__}: it takes a number for {names}, got the name of an operand "
+                f"({said}); give the number in the declaration, {other!r} say, or write the "
+                "function with torch.where and arithmetic, which take operands as well"
+            ) from error
+
+    def _trace(self) -> Traced:
         return trace(type(self).__name__, self._of_operands(), self._whole())
+
+    def _with_numbers(self) -> UserFunctor | None:
+        """The same with a number for each operand that cannot be a tensor; None if that fails."""
+        found: UserFunctor | None = None
+        pairs = list(zip(self.parameters.parameters, self.arguments, strict=True))
+        arguments: list[str | float] = [
+            (1 if name in self.integers else 0.1) if isinstance(one, str) else one
+            for name, one in pairs
+        ]
+        names = [k for k, (_, one) in enumerate(pairs) if isinstance(one, str)]
+        for at in (None, *names):  # numbers alone, then each name where it may stay
+            tried = [pairs[k][1] if k == at else one for k, one in enumerate(arguments)]
+            other = object.__new__(type(self))
+            object.__setattr__(other, "arguments", tuple(tried))
+            try:
+                other._trace()
+            except Exception:
+                if at is None:
+                    return None
+            else:
+                found, arguments = other, tried
+        return found
 
     def _of_operands(self) -> Callable[..., Tensor]:
         """The function as one of x and of each operand once."""
@@ -332,11 +376,25 @@ def made_into_functor(given: Any) -> str:
     own = inspect.isfunction(given) and not given.__module__.startswith("torch.")
     if own and given.__name__.isidentifier():
         return f"write '@fusedops.functor' above it, and pass {given.__name__}()"
-    name = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
-    known = {"swish": "silu"}.get(name.lower(), name.lower())
-    known = known if hasattr(functional, known) else ""
-    call = f"torch.nn.functional.{known}(v)" if known else "..."
+    known = activation_of(given)
+    call = f"torch.nn.functional.{known}(v{_settings(given)})" if known else "..."
+    known = known or "activation"
     return (
         "write a function of the value, with '@fusedops.functor' above it: "
-        f"def {known or 'activation'}(v): return {call}"
+        f"def {known}(v): return {call}; then pass {known}()"
     )
+
+
+def activation_of(given: Any) -> str:
+    """What torch.nn.functional calls an activation: its name, or a function or module; or empty."""
+    name = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
+    return _ACTIVATIONS.get(name.lower().replace("_", ""), "")
+
+
+def _settings(given: Any) -> str:
+    """The further arguments of an activation's function, as a module of torch's has them."""
+    kind = type(given)
+    if not isinstance(given, nn.Module) or not kind.__module__.startswith("torch.nn."):
+        return ""
+    shown = given.extra_repr().removesuffix("inplace=True").removesuffix(", ")
+    return "" if shown == kind().extra_repr() else f", {shown}"

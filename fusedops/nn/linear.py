@@ -13,9 +13,10 @@ from fusedops import product
 from fusedops.errors import shortened
 from fusedops.functors import Bias, Dropout, Functor, Residual
 from fusedops.functors.user import made_into_functor
-from fusedops.nn.declares import Declares, check_dtype, check_probability, shared
+from fusedops.nn.declares import Declares, check_dtype, check_flag, check_probability, shared
+from fusedops.product.factors import factor_dtype
 
-__all__ = ["Linear", "check_activation", "tail"]
+__all__ = ["Linear", "check_activation", "dtype_of_sum", "tail"]
 
 
 def check_activation(module: str, activation: Functor | None) -> Functor | None:
@@ -50,6 +51,19 @@ def tail(
         None if residual is None else Residual(residual),
     ]
     return [functor for functor in chain if functor is not None]
+
+
+def dtype_of_sum(x: Tensor, residual: Tensor) -> dict[str, torch.dtype]:
+    """The option ``dtype`` of a call whose residual has another dtype than its product, as torch's.
+
+    A stream in float32 so stays what it is under autocast.
+    """
+    if not isinstance(x, Tensor) or not isinstance(residual, Tensor):
+        return {}  # which the op refuses
+    dtype = factor_dtype(x)
+    if residual.dtype is dtype:
+        return {}
+    return {"dtype": torch.promote_types(dtype, residual.dtype)}
 
 
 class Linear(Declares, nn.Linear):
@@ -98,6 +112,7 @@ class Linear(Declares, nn.Linear):
         activation: Functor | None = None,
         p: float = 0.0,
     ) -> None:
+        check_flag("Linear", "bias", bias)
         check_dtype("Linear", dtype)
         super().__init__(in_features, out_features, bias, device, dtype)
         self.activation = check_activation("Linear", activation)
@@ -117,19 +132,19 @@ class Linear(Declares, nn.Linear):
             residual: Added in the end; broadcasts against y. None for none.
 
         Returns:
-            y, ``[..., out_features]``, of the product's dtype.
+            y, ``[..., out_features]``, of the dtype of the product's sum with the residual.
 
         Raises:
             TypeError, ValueError: A tensor does not fit; the message says how to mend it.
         """
         op = self.op(residual=residual is not None)
-        y: Tensor = op(input, self.weight, **self._arguments(residual))
+        y: Tensor = op(input, self.weight, **self._arguments(input, residual))
         return y
 
     def unfused(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
         """The same as a chain of torch calls: same arguments, same results, same dropout mask."""
         op = self.op(residual=residual is not None)
-        y: Tensor = op.unfused(input, self.weight, **self._arguments(residual))
+        y: Tensor = op.unfused(input, self.weight, **self._arguments(input, residual))
         return y
 
     def op(self, *, residual: bool = False) -> product.Linear:
@@ -151,14 +166,14 @@ class Linear(Declares, nn.Linear):
             self._ops[residual] = shared.get(settings) or product.Linear(store)
             shared[settings] = self._ops[residual]
 
-    def _arguments(self, residual: Tensor | None) -> dict[str, Any]:
+    def _arguments(self, x: Tensor, residual: Tensor | None) -> dict[str, Any]:
         arguments: dict[str, Any] = {}
         if self.bias is not None:
             arguments["bias"] = self.bias
         if self.p > 0:
             arguments.update(p=self.p, training=self.training)
         if residual is not None:
-            arguments["residual"] = residual
+            arguments.update(residual=residual, **dtype_of_sum(x, residual))
         return arguments
 
     def extra_repr(self) -> str:

@@ -10,13 +10,26 @@ import torch
 from torch import Tensor, nn
 
 from fusedops import product
+from fusedops.errors import UnsupportedError
 from fusedops.functors import Functor
-from fusedops.nn.declares import Declares, check_dtype, check_probability, shared
-from fusedops.nn.linear import check_activation, tail
+from fusedops.nn.declares import Declares, check_dtype, check_flag, check_probability, shared
+from fusedops.nn.linear import check_activation, dtype_of_sum, tail
 
 __all__ = ["MLP"]
 
 _BIASES = ("bias1", "bias2")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def _check_layer(name: str, layer: nn.Module) -> None:
+    """Raise UnsupportedError for a layer that does more than hold parameters."""
+    own = type(layer).forward is not nn.Linear.forward or "forward" in layer.__dict__
+    if own or any(getattr(layer, hooks) for hooks in _HOOKS):
+        what = f"the forward of this {type(layer).__name__}" if own else "hooks of it"
+        raise UnsupportedError(
+            f"MLP: {name} holds parameters and is not called, so {what} would not run; use two "
+            "fusedops.nn.Linear in place of the MLP, which are called"
+        )
 
 
 class MLP(Declares):
@@ -24,9 +37,10 @@ class MLP(Declares):
 
     `linear1` and `linear2` are layers of torch, named as those of
     `torch.nn.TransformerEncoderLayer`, from which a ``state_dict`` can be loaded. They hold the
-    parameters and are not called: hooks of theirs do not run. The products are torch's; one kernel
-    follows each, and one of the two tensors of hidden_features columns is not kept for the backward
-    pass (`fusedops.MLP`).
+    parameters, which may be parametrized (`torch.nn.utils.parametrize`), and are not called: a
+    layer with a forward or with hooks of its own is refused. One kernel follows each product, or
+    multiplies as well, and one of the two tensors of hidden_features columns is not kept for the
+    backward pass (`fusedops.MLP`).
 
     Args:
         in_features: The size of x's last dimension.
@@ -71,6 +85,7 @@ class MLP(Declares):
         p: float = 0.0,
         p_hidden: float = 0.0,
     ) -> None:
+        check_flag("MLP", "bias", bias)
         check_dtype("MLP", dtype)
         super().__init__()
         outer = in_features if out_features is None else out_features
@@ -99,25 +114,32 @@ class MLP(Declares):
             residual: Added in the end; broadcasts against y. None for none.
 
         Returns:
-            y, ``[..., out_features]``, of the products' dtype.
+            y, ``[..., out_features]``, of the dtype of the products' sum with the residual.
 
         Raises:
             TypeError, ValueError: A tensor does not fit; the message says how to mend it.
+            UnsupportedError: A layer has a forward or hooks of its own.
         """
         op = self.op(residual=residual is not None)
         weights = self.linear1.weight, self.linear2.weight
-        y: Tensor = op(x, *weights, **self._arguments(residual))
+        y: Tensor = op(x, *weights, **self._arguments(x, residual))
         return y
 
     def unfused(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """The same as a chain of torch calls: same arguments, same results, same dropout mask."""
         op = self.op(residual=residual is not None)
         weights = self.linear1.weight, self.linear2.weight
-        y: Tensor = op.unfused(x, *weights, **self._arguments(residual))
+        y: Tensor = op.unfused(x, *weights, **self._arguments(x, residual))
         return y
 
     def op(self, *, residual: bool = False) -> product.MLP:
-        """The declaration that a call runs, with a residual or without."""
+        """The declaration that a call runs, with a residual or without.
+
+        Raises:
+            UnsupportedError: A layer has a forward or hooks of its own.
+        """
+        for name, layer in (("linear1", self.linear1), ("linear2", self.linear2)):
+            _check_layer(name, layer)
         biased = self.linear1.bias is not None, self.linear2.bias is not None
         if biased != self._biased:  # the layers have been changed since
             self._declare()
@@ -135,7 +157,7 @@ class MLP(Declares):
             self._ops[residual] = shared.get(settings) or product.MLP(hidden, store)
             shared[settings] = self._ops[residual]
 
-    def _arguments(self, residual: Tensor | None) -> dict[str, Any]:
+    def _arguments(self, x: Tensor, residual: Tensor | None) -> dict[str, Any]:
         given = {
             "bias1": self.linear1.bias,
             "bias2": self.linear2.bias,
@@ -146,6 +168,8 @@ class MLP(Declares):
         arguments: dict[str, Any] = {key: one for key, one in given.items() if one is not None}
         if self.p > 0 or self.p_hidden > 0:
             arguments["training"] = self.training
+        if residual is not None:
+            arguments.update(dtype_of_sum(x, residual))
         return arguments
 
     def extra_repr(self) -> str:

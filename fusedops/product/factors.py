@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from fusedops.bind.layouts import check_layouts
 from fusedops.bind.operands import FLOATING, parts_of
-from fusedops.errors import shortened
+from fusedops.errors import IN_SYMBOLIC_TRACE, shortened
 from fusedops.generate.product import BATCH_DIMS, Factor
 
 __all__ = [
@@ -56,7 +56,9 @@ def check_factors(name: str, keys: tuple[str, ...], factors: tuple[Any, ...]) ->
                 f"a call is op({', '.join(keys)}, ...), these by position, operands and options "
                 "by name"
             )
-            if hasattr(value, "__len__") and not isinstance(value, (str, bytes)):
+            if isinstance(value, torch.fx.Proxy):
+                cure = IN_SYMBOLIC_TRACE
+            elif hasattr(value, "__len__") and not isinstance(value, (str, bytes)):
                 cure = f"make one with torch.as_tensor({key})"
             raise TypeError(
                 f"{name}: {key} must be a torch.Tensor, got {type(value).__name__}; {cure}"

@@ -28,13 +28,12 @@ from fusedops.product.fused import as_multiplied
 from fusedops.product.hidden_gradient import HiddenGradient, explained
 from fusedops.product.linear import Linear
 from fusedops.product.pair import PairExplanation, explain_pair
-from fusedops.product.remade import between_products, linear_of_remade
+from fusedops.product.remade import between_products, linear_of_remade, why_kept
 from fusedops.product.report import explain_product
 from fusedops.product.traced_operands import (
     are_plain,
     exports,
     operands_listed,
-    read_by_gradient,
 )
 from fusedops.product.traced_remade import linear_in_graph
 from fusedops.torch_ops.tracing import draw_for
@@ -268,21 +267,10 @@ class MLP(ProductOp):
         for key, one in first.items():
             if isinstance(one, Tensor) and one.requires_grad:
                 wanted.append(key)
-        read = read_by_gradient(epilogue.text, tuple(wanted))
-        if "x" not in read:
-            return False
-        for key in epilogue.slots:  # what the hidden tensor follows from is kept as well
-            one = first.get(key)
-            if isinstance(one, Tensor) and key not in read and _as_large(one, x, w1):
-                return False
-        return True
-
-
-def _as_large(operand: Tensor, x: Tensor, w1: Tensor) -> bool:
-    """Whether an operand takes as much as the hidden tensor; compiled code knows no sizes."""
-    if torch.compiler.is_compiling():
-        return operand.dim() > 1
-    return operand.numel() >= x.shape[:-1].numel() * w1.shape[0]
+        size = None  # which compiled code does not know
+        if not torch.compiler.is_compiling():
+            size = x.shape[:-1].numel() * w1.shape[0]
+        return why_kept(epilogue, tuple(wanted), first, size) is None
 
 
 def _drawn(epilogue: Epilogue, x: Tensor, arguments: Mapping[str, Any], generator: Any) -> Any:

@@ -21,10 +21,11 @@ from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import as_factor, linear, rows_of
 from fusedops.product.hidden_gradient import HiddenGradient
 from fusedops.product.recorded import record_gradient
+from fusedops.product.traced_operands import read_by_gradient
 from fusedops.product.trained import factor_gradients
 from fusedops.run.first_derivative import only_once
 
-__all__ = ["W2", "Between", "between_products", "linear_of_remade"]
+__all__ = ["W2", "Between", "between_products", "linear_of_remade", "why_kept"]
 
 #: The gradients between two products: of dy, w2, z as "x" and the other tensors by name, and the
 #: names that are wanted, in whose order they come.
@@ -60,6 +61,32 @@ def linear_of_remade(
     result: Tensor
     result, _ = apply((name, between, [*made_of]), h, w2, bias, *factors, *made_of.values())
     return result
+
+
+def why_kept(
+    epilogue: Epilogue, wanted: tuple[str, ...], operands: Mapping[str, Any], size: int | None
+) -> str | None:
+    """Why h is kept, in place of being made again; None where it is not. Dynamo traces this.
+
+    It is made again where that takes one tensor less: the gradient reads z in any case, and what
+    else h follows from is read as well, or is smaller than h.
+
+    Args:
+        epilogue: What makes h.
+        wanted: What has a gradient: operands, "x" for z.
+        operands: The operands of the call.
+        size: The elements of h; None if they are not known.
+    """
+    read = read_by_gradient(epilogue.text, wanted)
+    if "x" not in read:
+        return "the gradient of its hidden functors does not read the product, so h is kept"
+    for key in epilogue.slots:
+        one = operands.get(key)
+        if isinstance(one, Tensor) and key not in read:
+            as_large = one.dim() > 1 if size is None else one.numel() >= size
+            if as_large:
+                return f"h follows from {key!r}, which no gradient reads, so h is kept"
+    return None
 
 
 class _OfRemade(torch.autograd.Function):

@@ -9,7 +9,7 @@ one rounding, and four times the error that the chain makes in the compute type.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -135,6 +135,25 @@ def expected(
     return found
 
 
+def gradients_of(
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor], upstream: Sequence[Tensor]
+) -> list[Tensor]:
+    """Gradients of all inputs, zero where no output depends on one; the graph is kept."""
+    made = [(one, g) for one, g in zip(outputs, upstream, strict=True) if one.requires_grad]
+    able = [one for one in inputs if one.requires_grad]
+    found: Iterable[Tensor] = map(torch.zeros_like, able)
+    if made and able:
+        found = torch.autograd.grad(
+            [one for one, _ in made],
+            able,
+            [g for _, g in made],
+            retain_graph=True,
+            materialize_grads=True,
+        )
+    of_able = iter(found)
+    return [next(of_able) if one.requires_grad else torch.zeros_like(one) for one in inputs]
+
+
 def independent(total: Tensor, squares: Tensor) -> Tensor:
     """How far a sum may be off whose terms are off independently of one another.
 
@@ -213,20 +232,12 @@ class _Run:
     ) -> None:
         inputs = [*leaves.values(), *([chain.reduced, chain.result] if whole else [])]
         arriving = [upstream[name].to(outputs[name].dtype) for name in upstream]
-        results = torch.autograd.grad(
-            [outputs[name] for name in upstream],
-            inputs,
-            arriving,
-            retain_graph=True,
-            materialize_grads=True,
-        )
+        results = gradients_of([outputs[name] for name in upstream], inputs, arriving)
         self.gradients = dict(zip(leaves, results, strict=False))
         if not whole:
             return
         size = chain.cancelling(results[-1], upstream)
-        through: Sequence[Tensor] = torch.autograd.grad(
-            chain.reduced, list(leaves.values()), size, materialize_grads=True
-        )
+        through = gradients_of([chain.reduced], [*leaves.values()], [size])
         self.sizes = {name: one.abs() for name, one in zip(leaves, through, strict=True)}
         for name in leaves.keys() & {*chain.operands}:
             self.sizes[name] = chain.probed(leaves[name], results[-1].abs(), upstream)
@@ -340,13 +351,7 @@ class _Following(Chain):
                 one * (torch.randint(0, 2, one.shape, device=g.device, generator=generator) * 2 - 1)
                 for one in incoming
             ]
-            (found,) = torch.autograd.grad(
-                [self.result, *self.able.values()],
-                of,
-                signed,
-                retain_graph=True,
-                materialize_grads=True,
-            )
+            (found,) = gradients_of([self.result, *self.able.values()], [of], signed)
             total += found.detach().square()
         return (total / _PROBES).sqrt()
 

@@ -179,7 +179,7 @@ class Chain:
         # a norm.
         gone = value == -torch.inf if op.zeroes else None
         if op.logarithmic and self._differentiable():
-            gone = result == -torch.inf
+            gone = (value == -torch.inf) | (result == -torch.inf)  # of an empty row it may be NaN
         with self._without(gone):
             result = self.apply("store", result, range(len(bound.store)))
         if op.zeroes and gone is not None:

@@ -16,7 +16,7 @@ from fusedops.bind.bind import Bound, floating
 from fusedops.bind.generator import draw
 from fusedops.product.mlp import MLP
 from fusedops.product.single import SingleProduct
-from fusedops.reference.error_bound import expected
+from fusedops.reference.error_bound import expected, gradients_of
 from fusedops.row_op import RowOp
 from fusedops.run.refusal import refuse
 from fusedops.testing.pairs import check_pair
@@ -214,11 +214,9 @@ def _call(
     if op.forward_only:
         return outputs, {}, {}
     upstream = {name: _upstream(outputs[name], case, options["dim"]) for name in op.able}
-    found = torch.autograd.grad(
-        [outputs[name] for name in upstream],
-        list(leaves.values()),
-        list(upstream.values()),
-        materialize_grads=True,  # an operand of comparisons alone has no gradient
+    # An operand of comparisons alone has no gradient.
+    found = gradients_of(
+        [outputs[name] for name in upstream], [*leaves.values()], [*upstream.values()]
     )
     gradients = {f"gradient of {name}": one for name, one in zip(leaves, found, strict=True)}
     return outputs, gradients, upstream

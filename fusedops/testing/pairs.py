@@ -21,7 +21,7 @@ from fusedops.product.hidden_gradient import chosen
 from fusedops.product.linear import Linear
 from fusedops.product.mlp import MLP
 from fusedops.product.remade import W2, Between
-from fusedops.reference.error_bound import Expected, expected
+from fusedops.reference.error_bound import Expected, expected, gradients_of
 from fusedops.reference.product_bound import expected_product
 from fusedops.testing.products import ProductCase, check_product, expected_of
 from fusedops.testing.report import SEED, Compared, Report, same_bits, worst
@@ -173,6 +173,6 @@ def _run(
         name: torch.randn(one.shape, device=one.device, generator=source).to(one.dtype)
         for name, one in outputs.items()
     }
-    got = torch.autograd.grad([*outputs.values()], [*leaves.values()], [*upstream.values()])
+    got = gradients_of([*outputs.values()], [*leaves.values()], [*upstream.values()])
     found |= {f"gradient of {name}": one for name, one in zip(leaves, got, strict=True)}
     return found, upstream

@@ -15,7 +15,7 @@ from torch import Tensor
 from fusedops.bind.bind import floating
 from fusedops.bind.generator import draw
 from fusedops.product.single import SingleProduct
-from fusedops.reference.error_bound import Expected, expected
+from fusedops.reference.error_bound import Expected, expected, gradients_of
 from fusedops.reference.product_bound import expected_product, gradients_of_factors
 from fusedops.testing.report import SEED, Compared, Report, cut, same_bits, worst
 
@@ -159,14 +159,8 @@ def _call(
         for name, one in outputs.items()
         if name in op.epilogue.able
     }
-    arriving = [
-        (outputs[name], one) for name, one in upstream.items() if outputs[name].requires_grad
-    ]
-    got = torch.autograd.grad(
-        [one for one, _ in arriving],
-        list(leaves.values()),
-        [one for _, one in arriving],
-        materialize_grads=True,
+    got = gradients_of(
+        [outputs[name] for name in upstream], [*leaves.values()], [*upstream.values()]
     )
     found |= {f"gradient of {name}": one for name, one in zip(leaves, got, strict=True)}
     return found, streams, upstream

@@ -15,9 +15,8 @@ from fusedops.bind.bind import Bound
 from fusedops.generate.target import Target
 from fusedops.product.choice import Choice
 from fusedops.product.epilogue import Epilogue
-from fusedops.product.fused import gradient_reads_product
 from fusedops.product.hidden_gradient import HiddenGradient, explained, features_of
-from fusedops.product.remade import W2, between_products
+from fusedops.product.remade import W2, between_products, why_kept
 from fusedops.testing.pairs import GradientComparison
 from fusedops.tuning import clock
 from fusedops.tuning.inputs import fewer_rows, fewer_rows_of_factor, filled
@@ -60,10 +59,8 @@ class GradientProblem(VehicleProblem):
         found = features_of(epilogue, dy, w, arguments, Target.of(device))
         names = {"x", *wanted}
         epilogue.check_differentiable()
-        if not gradient_reads_product(epilogue, names):
-            found = Choice(
-                None, "the gradient of its hidden functors does not read the product, so h is kept"
-            )
+        if why := why_kept(epilogue, (*sorted(names),), bound.operands, bound.x.numel()):
+            found = Choice(None, why)
         super().__init__(epilogue.name, found, device)
         self._epilogue, self._wanted = epilogue, sorted(names)
         numbers = {k: v for k, v in arguments.items() if not isinstance(v, Tensor)}

@@ -250,6 +250,7 @@ FUSEDOPS_HD Segments<QueryIds, KeyIds> segments(const QueryIds& queries, const K
 template <class Table, class Index>
 FUSEDOPS_HD Gather<Table, Index> gather(const Table& table, int64_t entries, int64_t step,
                                         const Index& index) {
+  detail::refuse_pointers<Table, Index>();
   return {table, entries, step, index};
 }
 

@@ -61,12 +61,15 @@ class TestHost:
         gpu()
         assert compilers.check_compiler().verdict is Verdict.WARNING
 
-    @pytest.mark.parametrize("named", ["no-such-compiler", "'open"])
+    @pytest.mark.parametrize("named", ["/nope/g++", "'open", "g++ -I/tmp", "true"])
     def test_a_name_that_names_none(self, monkeypatch, named):
         monkeypatch.setenv("CXX", named)
         finding = compilers.check_compiler()
         assert finding.verdict is Verdict.PROBLEM
         assert "CXX" in finding.found
+        assert finding.cure == "mend or unset CXX"
+        monkeypatch.delenv("CXX")
+        assert compilers.check_compiler().verdict is Verdict.OK
 
     def test_one_that_is_too_old(self, monkeypatch, tmp_path):
         says = "echo 'g++ (Test) version 9.4.0' >&2; echo 'g++ (Test) 9.4.0'; exit 0"

@@ -262,6 +262,7 @@ class TestEnvironment:
             ("FUSEDOPS_QQQQQQQ", "1", Verdict.WARNING, "unset it"),
             ("CUDA_HOME", "/no/such/toolkit", Verdict.WARNING, "CUDA toolkit"),
             ("CXX", "g++", Verdict.OK, ""),
+            ("CXX", "/nope/g++", Verdict.WARNING, "mend or unset CXX"),
         ],
     )
     def test_a_variable(self, monkeypatch, name, value, verdict, word):

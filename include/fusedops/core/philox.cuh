@@ -34,7 +34,8 @@ FUSEDOPS_HD void multiply_wide(FourWords a, uint32_t b, FourWords& high, FourWor
   using Halves =
       int __attribute__((vector_size(32)));  // from the other form GCC does not make vpmuludq
   const FourWords factor = FourWords{} + b;
-  const auto product = (FourWords)__builtin_ia32_pmuludq256((Halves)a, (Halves)factor);
+  const auto product = reinterpret_cast<FourWords>(
+      __builtin_ia32_pmuludq256(reinterpret_cast<Halves>(a), reinterpret_cast<Halves>(factor)));
 #else
   const FourWords product = (a & 0xffffffffu) * b;
 #endif

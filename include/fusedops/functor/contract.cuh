@@ -220,9 +220,14 @@ template <class T>
 struct IsPointer<T*> {
   static constexpr bool value = true;
 };
-/// Refuses a bare pointer where an operand is expected.
+template <class T, size_t kCount>
+struct IsPointer<T[kCount]> {
+  static constexpr bool value = true;
+};
+/// Refuses a bare pointer, or an array, where an operand is expected. To know that `auto` is void a
+/// compiler reads the body at once: its sentence comes before what else is wrong with an array.
 template <class... T>
-FUSEDOPS_HD constexpr void refuse_pointers() {
+FUSEDOPS_HD constexpr auto refuse_pointers() {
   static_assert(!(IsPointer<T>::value || ...),
                 "fusedops: a bare pointer is no operand: say how it lies, as direct(pointer, "
                 "row_stride), broadcast(pointer, layout), per_column(pointer), per_row(pointer) or "

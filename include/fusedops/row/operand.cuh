@@ -14,6 +14,7 @@
 //   accumulate(target)        of a result: it is added to what is there
 #pragma once
 
+#include <fusedops/functor/contract.cuh>
 #include <fusedops/row/accumulate.cuh>
 #include <fusedops/row/layout.cuh>
 #include <fusedops/row/view.cuh>
@@ -204,8 +205,9 @@ FUSEDOPS_HD auto single(T* data) {
 /// As a target: the result is added to what is there, in the compute type (in double, if that is
 /// what is there), and rounded once.
 template <class To>
-FUSEDOPS_HD Accumulated<To> accumulate(const To& target) {
-  return {target};
+FUSEDOPS_HD auto accumulate(const To& target) {
+  detail::refuse_pointers<To>();
+  return Accumulated<To>{target};
 }
 
 }  // namespace fusedops
