@@ -139,10 +139,6 @@ def _public() -> list[str]:
     return public
 
 
-#: What people look for among the functors; `Gate` has some of them, as factors.
-_ACTIVATIONS = ("relu", "gelu", "silu", "swish", "mish", "elu", "leaky_relu", "softplus", "tanh")
-
-
 def __getattr__(name: str) -> Any:
     """What few programs use; in the process of a command, everything."""
     if name == "__all__":
@@ -154,11 +150,10 @@ def __getattr__(name: str) -> Any:
         if name.startswith("_"):  # asked for by Python and its tools, not by people
             raise AttributeError(said)
         from fusedops.declare.hints import nearest
+        from fusedops.functors.from_torch import activation_of, made_into_functor
 
         near = nearest(name, known)
-        if not near and name.lower() in _ACTIVATIONS:
-            from fusedops.functors.user import made_into_functor
-
+        if not near and activation_of(name):
             near = f"; an activation is a functor of your own: {made_into_functor(name)}"
         raise AttributeError(f"{said}{near}")
     if name == "nn":

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 import fusedops as fo
 from fusedops import functors
+from fusedops.functors import from_torch
 
 LAYER = fo.Linear(store=[fo.Bias("b")])
 BLOCK = fo.MLP(hidden=[fo.Bias("b")], store=[fo.Bias("c")])
@@ -131,9 +132,9 @@ def test_an_activation_in_a_chain(given, call):
     torch.testing.assert_close(y, function(X.clone()))
 
 
-@pytest.mark.parametrize("name", functors.user._ACTIVATIONS)
+@pytest.mark.parametrize("name", from_torch._ACTIVATIONS)
 def test_each_activation_that_is_named_works(name):
-    function = getattr(functional, functors.user._ACTIVATIONS[name])
+    function = getattr(functional, from_torch._ACTIVATIONS[name])
     y = fo.Map(load=[fo.functor(lambda v: function(v))()]).unfused(X)
     torch.testing.assert_close(y, function(X))
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import nn
 
+from fusedops.functors.from_torch import activation_of, made_into_functor
+
 #: The functor to declare, by the name of the argument that other libraries have in its place.
 FUNCTORS = {
     "scale": "Scale('scale')",
@@ -37,9 +39,6 @@ def for_functor(given: Any) -> str:
     if isinstance(given, str):
         known = FUNCTORS.get(given, f"Scale({given!r})")
         return f"; a name is given to a functor: write fusedops.{known}, say"
-    # Imported here: it brings a compiler along, and only this error needs it.
-    from fusedops.functors.user import activation_of, made_into_functor
-
     kind = given if isinstance(given, type) else type(given)
     if hasattr(kind, "unfused"):
         return "; an op cannot stand in a chain: call one after the other"

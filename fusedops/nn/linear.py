@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fusedops import product
 from fusedops.errors import shortened
 from fusedops.functors import Bias, Dropout, Functor, Residual
-from fusedops.functors.user import made_into_functor
+from fusedops.functors.from_torch import made_into_functor
 from fusedops.nn.declares import Declares, check_dtype, check_flag, check_probability, shared
 from fusedops.product.factors import factor_dtype
 

@@ -9,13 +9,14 @@ one rounding, and four times the error that the chain makes in the compute type.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from fusedops.bind.bind import Bound
+from fusedops.reference.gradients import gradients_of
 from fusedops.reference.roundings import Roundings, copied, in_place_of
 from fusedops.reference.unfused import Chain
 
@@ -133,25 +134,6 @@ def expected(
         error = _by_row(error, bound) if whole else error
         found[f"gradient of {name}"] = Expected(value, error, off)
     return found
-
-
-def gradients_of(
-    outputs: Sequence[Tensor], inputs: Sequence[Tensor], upstream: Sequence[Tensor]
-) -> list[Tensor]:
-    """Gradients of all inputs, zero where no output depends on one; the graph is kept."""
-    made = [(one, g) for one, g in zip(outputs, upstream, strict=True) if one.requires_grad]
-    able = [one for one in inputs if one.requires_grad]
-    found: Iterable[Tensor] = map(torch.zeros_like, able)
-    if made and able:
-        found = torch.autograd.grad(
-            [one for one, _ in made],
-            able,
-            [g for _, g in made],
-            retain_graph=True,
-            materialize_grads=True,
-        )
-    of_able = iter(found)
-    return [next(of_able) if one.requires_grad else torch.zeros_like(one) for one in inputs]
 
 
 def independent(total: Tensor, squares: Tensor) -> Tensor:

@@ -16,7 +16,8 @@ from fusedops.bind.bind import Bound, floating
 from fusedops.bind.generator import draw
 from fusedops.product.mlp import MLP
 from fusedops.product.single import SingleProduct
-from fusedops.reference.error_bound import expected, gradients_of
+from fusedops.reference.error_bound import expected
+from fusedops.reference.gradients import gradients_of
 from fusedops.row_op import RowOp
 from fusedops.run.refusal import refuse
 from fusedops.testing.pairs import check_pair

@@ -21,7 +21,8 @@ from fusedops.product.hidden_gradient import chosen
 from fusedops.product.linear import Linear
 from fusedops.product.mlp import MLP
 from fusedops.product.remade import W2, Between
-from fusedops.reference.error_bound import Expected, expected, gradients_of
+from fusedops.reference.error_bound import Expected, expected
+from fusedops.reference.gradients import gradients_of
 from fusedops.reference.product_bound import expected_product
 from fusedops.testing.products import ProductCase, check_product, expected_of
 from fusedops.testing.report import SEED, Compared, Report, same_bits, worst
