@@ -4,7 +4,7 @@
 
     python benchmarks/tune.py --op layer_norm --dtype float16 --columns 3000 --pass forward
 
-The file is that of the GPU's architecture, fusedops/schedule/tuning/sm_NN.json, made from the
+The file is that of the GPU's architecture, src/fusedops/schedule/tuning/sm_NN.json, made from the
 nearest older one's where there is none. Each candidate is compared with float64 before it is timed.
 A row goes before all others and holds for kernels with just the features of the point; rows that
 say the same of several points can be merged by hand, and `tests/test_tuning_file.py` says whether

@@ -68,14 +68,14 @@ MUTATIONS = [
     ),
     Mutation(
         "a shared draw that counts all rows",
-        "fusedops/bind/shared_draws.py",
+        "src/fusedops/bind/shared_draws.py",
         "if dim not in reduced and dim not in shared:",
         "if dim not in reduced:",
         "test_shared_dropout.py::test_kernels_draw_the_documented_mask[cpu-24-shared1]",
     ),
     Mutation(
         "a copy whose shared dimensions are those of x",
-        "fusedops/run/contiguous.py",
+        "src/fusedops/run/contiguous.py",
         "[dims.index(dim % len(dims)) for dim in functor.shares]",
         "functor.shares",
         "test_shared_dropout.py::test_several_reduced_dimensions_that_are_copied_first[cpu]",
@@ -96,21 +96,21 @@ MUTATIONS = [
     ),
     Mutation(
         "a second layer that draws as the first",
-        "fusedops/product/mlp.py",
+        "src/fusedops/product/mlp.py",
         "generator[1] + count",
         "generator[1]",
         "test_mlp.py::test_by_hand[cpu-False]",
     ),
     Mutation(
         "a hidden tensor made again without its dropout",
-        "fusedops/product/remade.py",
+        "src/fusedops/product/remade.py",
         'for k, v in leaves.items() if k != "x"}})',
         'for k, v in leaves.items() if k != "x"}, "training": False})',
         "test_mlp.py::test_the_bits_of_its_layers[cpu-torch.float32]",
     ),
     Mutation(
         "a block that never makes its hidden tensor again",
-        "fusedops/product/mlp.py",
+        "src/fusedops/product/mlp.py",
         "first, size) is None",
         "first, size) == 0",
         "test_mlp.py::test_the_hidden_tensor_is_not_kept[cpu]",
@@ -280,14 +280,14 @@ MUTATIONS = [
     ),
     Mutation(
         "a causal in the wrong corner",
-        "fusedops/functors/position.py",
+        "src/fusedops/functors/position.py",
         '(columns - queries if self.align == "bottom-right" else 0)',
         '(queries - columns if self.align == "bottom-right" else 0)',
         "test_masks.py::test_causal[softmax-cpu-shape1-bottom-right]",
     ),
     Mutation(
         "what is -inf by itself has no gradient in a map with masks",
-        "fusedops/generate/source.py",
+        "src/fusedops/generate/source.py",
         'last = ["FiniteForInfinity{}"]',
         "last = []",
         "test_map.py::test_infinity_is_not_taken_for_masked_where_x_is_read[cpu]",
@@ -392,7 +392,7 @@ MUTATIONS = [
     ),
     Mutation(
         "survivors of dropout not scaled",
-        "fusedops/generate/arguments.py",
+        "src/fusedops/generate/arguments.py",
         "self._patched(self._scale_patch, slot)",
         "self.number(1.0)",
         "test_dropout.py::test_thresholds[cpu-0.1]",
@@ -504,28 +504,28 @@ MUTATIONS = [
     ),
     Mutation(
         "slices that straddle what rows share",
-        "fusedops/schedule/row_partition.py",
+        "src/fusedops/schedule/row_partition.py",
         "span = next((group for group in groups if group > unit), rows)",
         "span = rows",
         "test_gradient_operands.py::test_over_many_rows[cpu-a head]",
     ),
     Mutation(
         "a dropout that is drawn again on the way back",
-        "fusedops/run/autograd.py",
+        "src/fusedops/run/autograd.py",
         '            given["generator"] = generator',
         "            pass",
         "test_gradients.py::test_residual_layer_norm[cpu-float32]",
     ),
     Mutation(
         "a dropout that is drawn with another offset on the way back",
-        "fusedops/run/autograd.py",
+        "src/fusedops/run/autograd.py",
         '            given["generator"] = generator',
         '            given["generator"] = generator[0], generator[1] + 1',
         "test_gradients.py::test_residual_layer_norm[cpu-float32]",
     ),
     Mutation(
         "one mask for all dropouts",
-        "fusedops/run/kernel_members.py",
+        "src/fusedops/run/kernel_members.py",
         "write.dropout_slot = bound.dropout_slots.get((side, index), -1)",
         "write.dropout_slot = 0",
         "test_gradients.py::test_each_functor_alone[cpu-softmax-dropout]",
@@ -581,14 +581,14 @@ MUTATIONS = [
     ),
     Mutation(
         "a gradient that came whole and is not summed",
-        "fusedops/run/autograd.py",
+        "src/fusedops/run/autograd.py",
         "result = result.sum_to_size(shape)",
         "result = result.flatten()[: shape.numel()].view(shape)",
         "test_gradient_operands.py::test_several_patterns_at_once[cpu-5]",
     ),
     Mutation(
         "one gradient of an operand that two functors use",
-        "fusedops/run/autograd.py",
+        "src/fusedops/run/autograd.py",
         "found[name] = found[name] + result if name in found else result",
         "found[name] = result",
         "test_gradient_operands.py::test_one_operand_named_twice[cpu]",
@@ -682,21 +682,21 @@ MUTATIONS = [
     ),
     Mutation(
         "an offset whose upper bits are not those of the kernels",
-        "fusedops/reference/dropout_mask.py",
+        "src/fusedops/reference/dropout_mask.py",
         "(offset >> 32 & _LOW)",
         "(offset >> 32)",
         "test_dropout.py::test_the_map_counts_modulo_64_bits[(3, -1)]",
     ),
     Mutation(
         "integers that wrap in torch and not in a functor",
-        "fusedops/functors/integers.py",
+        "src/fusedops/functors/integers.py",
         "most <= min(EXACT, info.max)",
         "most <= EXACT",
         "test_functor_types.py::test_a_range_is_that_of_its_type",
     ),
     Mutation(
         "an unfused chain that follows a global",
-        "fusedops/functors/user.py",
+        "src/fusedops/functors/user.py",
         "return (function if forward is None else forward[x.dtype])(x, *values)",
         "return function(x, *values)",
         "test_frozen_functors.py::test_a_change_reaches_neither_the_op_nor_unfused[cpu-a global]",
@@ -749,18 +749,18 @@ MUTATIONS = [
 def make_copy(folder: Path) -> None:
     """Put the package, its headers and the tests into an empty folder."""
     leave = shutil.ignore_patterns("__pycache__", "include", "*.so")
-    shutil.copytree(PACKAGE, folder / "fusedops", ignore=leave)
-    shutil.copy(str(_runtime.__file__), folder / "fusedops")
+    shutil.copytree(PACKAGE, folder / "src" / "fusedops", ignore=leave)
+    shutil.copy(str(_runtime.__file__), folder / "src" / "fusedops")
     shutil.copytree(include_dir(), folder / "include")
     shutil.copytree(TESTS.parent / "csrc", folder / "csrc")
     shutil.copytree(TESTS, folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(TESTS.parent / "pyproject.toml", folder)
-    (folder / "copy_first.py").write_text(PLUGIN.format(folder=str(folder)))
+    (folder / "copy_first.py").write_text(PLUGIN.format(folder=str(folder / "src")))
 
 
 def build_runtime(folder: Path) -> None:
     """Build the runtime of a copy anew."""
-    runtime = folder / "fusedops" / Path(_runtime.__file__).name
+    runtime = folder / "src" / "fusedops" / Path(_runtime.__file__).name
     includes = (pybind11.get_include(), sysconfig.get_path("include"))
     flags = ["-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", "-shared", "-pthread"]
     sources = map(str, sorted((folder / "csrc").glob("*.cpp")))

@@ -97,7 +97,7 @@ def recorded(program, tmp_path_factory):
     command = ["record", "--output", str(calls), str(program), str(program.parent)]
     done = subprocess.run(
         [sys.executable, "-m", "fusedops", *command],
-        cwd=program.parent,  # not a checkout, whose package would be imported
+        cwd=program.parent,
         capture_output=True,
         text=True,
         check=False,

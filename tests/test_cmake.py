@@ -80,7 +80,6 @@ def command_line(*arguments):
         capture_output=True,
         text=True,
         check=True,
-        cwd=CONSUMER,  # `-m` looks there first: the source tree is not the package.
     )
     return done.stdout
 

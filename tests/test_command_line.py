@@ -31,7 +31,6 @@ def run(*command, **environment):
         capture_output=True,
         text=True,
         check=False,
-        cwd=Path(__file__).parent,
         env={**os.environ, "COLUMNS": "200", **environment},
     )
 

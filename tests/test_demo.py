@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from cases import thorough
@@ -18,7 +17,6 @@ def fusedops(*arguments):
         capture_output=True,
         text=True,
         env={**os.environ, "COLUMNS": "160"},  # No table wraps.
-        cwd=Path(__file__).parent,  # `-m` looks there first: the source tree is not the package.
         timeout=300,
         check=False,
     )

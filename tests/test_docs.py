@@ -306,7 +306,8 @@ def headwords():
 
 
 def test_the_words_of_the_glossary_are_in_use():
-    folders = [(ROOT / "fusedops", "*.py"), (ROOT / "csrc", "*.h"), (env.include_dir(), "*.cuh")]
+    package = (ROOT / "src" / "fusedops", "*.py")
+    folders = [package, (ROOT / "csrc", "*.h"), (env.include_dir(), "*.cuh")]
     files = [path for folder, kind in folders for path in folder.rglob(kind)]
     text = "\n".join(path.read_text(encoding="utf-8") for path in files)
     assert len({*headwords()}) > 50

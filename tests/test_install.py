@@ -19,6 +19,7 @@ from pathlib import Path
 import filelock
 import pytest
 
+import fusedops
 from fusedops import _runtime
 from fusedops.jit import env
 
@@ -73,6 +74,14 @@ def run(packages, program, *arguments, cache, **environment):
     return done.stdout
 
 
+def test_the_root_of_a_clone_does_not_hide_the_package():
+    """`python -c` looks first where it stands, as a REPL and a script in that folder do."""
+    program = "from importlib.util import find_spec; print(find_spec('fusedops').origin)"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == fusedops.__file__
+
+
 def files(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
@@ -85,7 +94,7 @@ def test_one_wheel_has_all(wheel):
         expected = {f"fusedops/{folder}/{name}" for name in files(ROOT / folder)}
         assert expected <= names
     kinds = (".py", ".typed", ".json")
-    modules = {name for name in files(ROOT / "fusedops") if name.endswith(kinds)}
+    modules = {name for name in files(ROOT / "src" / "fusedops") if name.endswith(kinds)}
     assert {f"fusedops/{name}" for name in modules} <= names
     (runtime,) = [name for name in names if name.endswith(".so")]
     assert runtime.startswith("fusedops/_runtime.")
@@ -210,9 +219,9 @@ def test_an_edited_header_of_a_checkout_makes_a_new_entry(tmp_path):
     """As `pip install -e` leaves it: modules and headers in the checkout."""
     checkout = tmp_path / "checkout"
     ignored = shutil.ignore_patterns("__pycache__", "include", "share", "*.so")
-    shutil.copytree(ROOT / "fusedops", checkout / "fusedops", ignore=ignored)
+    shutil.copytree(ROOT / "src" / "fusedops", checkout / "src" / "fusedops", ignore=ignored)
     shutil.copytree(env.include_dir(), checkout / "include")
-    shutil.copy(_runtime.__file__, checkout / "fusedops")
+    shutil.copy(_runtime.__file__, checkout / "src" / "fusedops")
     cache = tmp_path / "cache"
-    counts = run(checkout, EDIT, cache, checkout / "include", cache=cache).split()
+    counts = run(checkout / "src", EDIT, cache, checkout / "include", cache=cache).split()
     assert counts == ["1", "1", "1", "2"]

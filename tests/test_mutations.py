@@ -8,7 +8,7 @@ from mutations import MUTATIONS, PACKAGE, TESTS, broken
 from fusedops.jit.env import include_dir
 
 ROOTS = {
-    "fusedops": PACKAGE.parent,
+    "src": PACKAGE.parents[1],
     "include": include_dir().parent,
     "csrc": TESTS.parent,
 }

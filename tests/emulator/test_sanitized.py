@@ -42,7 +42,7 @@ def test_nothing_outside_of_tensors(part, tmp_path):
     }
     tests = Path(__file__).with_name("test_emulated_kernels.py")
     command = [sys.executable, "-m", "pytest", "-q", "-x", tests]
-    done = subprocess.run(  # elsewhere than in a checkout, which python -m would import
+    done = subprocess.run(
         [*map(str, command), "-k", part],
         env=env,
         cwd=tmp_path,

@@ -185,7 +185,6 @@ def test_temporary_files_go_elsewhere_if_tmpdir_is_unusable(tmp_path: Path) -> N
     environment = {**os.environ, "TMPDIR": str(tmp_path / "none")}
     done = subprocess.run(
         [sys.executable, "-c", code],
-        cwd=tmp_path,  # not a checkout, whose package would be imported
         env=environment,
         capture_output=True,
         text=True,

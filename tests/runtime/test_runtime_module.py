@@ -83,7 +83,7 @@ def test_the_module_loads_without_torch():
 
 def test_the_reasons_are_those_that_mypy_knows():
     root = Path(__file__).parents[2]
-    typed = (root / "fusedops" / "_runtime.pyi").read_text(encoding="utf-8")
+    typed = (root / "src" / "fusedops" / "_runtime.pyi").read_text(encoding="utf-8")
     (listed,) = re.findall(r"^class Reason\(str, enum.Enum\):(.*?)^class", typed, re.M | re.S)
     members = {name: one.value for name, one in _runtime.Reason.__members__.items()}
     assert dict(re.findall(r'^    (\w+) = "(\w+)"$', listed, re.MULTILINE)) == members

@@ -95,10 +95,10 @@ def compiler_environment(scratch: Path | None = None) -> dict[str, str]:
 
 
 def include_dir() -> Path:
-    """The folder that holds ``fusedops/*.cuh``: inside the package, or a source tree's."""
+    """The folder that holds ``fusedops/*.cuh``: in the package, or beside a checkout's ``src/``."""
     package = Path(__file__).resolve().parent.parent
     installed = package / "include"
-    return installed if installed.is_dir() else package.parent / "include"
+    return installed if installed.is_dir() else package.parents[1] / "include"
 
 
 def cmake_dir() -> Path:
