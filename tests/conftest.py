@@ -13,6 +13,8 @@ from two_gpus import TWO_GPUS
 hypothesis.settings.register_profile("fusedops", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("fusedops")
 
+pytest_plugins = ["costs"]
+
 #: How many tests were left out because they need a GPU.
 NEED_GPU = pytest.StashKey[int]()
 
@@ -21,6 +23,8 @@ def pytest_configure(config):
     # Variants are keyed by content, so what an earlier run built stays right; pytest's own cache
     # folder keeps them out of the user's.
     os.environ.setdefault("FUSEDOPS_CACHE_DIR", str(config.cache.mkdir("fusedops")))
+    # A pool of processes that compile for Inductor, each with torch, would be one more a worker.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     # Workers share the cores: more threads than cores would wait for one another.
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     torch.set_num_threads(max(1, torch.get_num_threads() // workers))
