@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each test file costs: a pytest plugin that `conftest.py` registers.
 
-Every run ends with its ten most expensive files. `pytest --costs FILE` writes the whole table as CSV:
+Every run ends with its ten most expensive files; `pytest --costs FILE` writes the table as CSV:
 
 ======== ==========================================================================================
 tests    how many ran
@@ -115,14 +115,13 @@ class Costs:
         if len(most) > 10:
             terminalreporter.section("most expensive files")
             for name, spent in most[:10]:
-                terminalreporter.write_line(
-                    f"{spent['wall']:6.1f} s  {spent['tests']:4} tests  {spent['kernels']:4} kernels  {name}"
-                )
+                counts = f"{spent['tests']:4} tests  {spent['kernels']:4} kernels"
+                terminalreporter.write_line(f"{spent['wall']:6.1f} s  {counts}  {name}")
         took = time.monotonic() - self._begin
         if self._is_default_run() and took > DEFAULT_RUN_SECONDS:
             terminalreporter.write_line(
-                f"warning: the default run took {took:.0f} s, its budget is "
-                f"{DEFAULT_RUN_SECONDS} s: give the files above fewer kernels, or mark tests thorough",
+                f"warning: the default run took {took:.0f} s, {DEFAULT_RUN_SECONDS} s is too much: "
+                "give the files above fewer kernels, or mark tests thorough",
                 yellow=True,
             )
 

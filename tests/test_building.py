@@ -27,6 +27,7 @@ from fusedops.cli import app
 from fusedops.flagship import ADD_NORM, ATTENTION
 from fusedops.generate.target import ARCHS, Target
 from fusedops.generate.variant import Variant
+from fusedops.jit import env
 from fusedops.prebuild.build_all import build_all, variants
 from fusedops.prebuild.signature import Signature, of_call
 from fusedops.run.gradient import described, gradient_of
@@ -506,7 +507,7 @@ def check_meta(found):
     assert len(found["signature"]) > 2
     assert found["arch"] in ARCHS
     assert found["compiler"]["version"]
-    assert "-O3" in found["flags"]
+    assert f"-O{env.opt_level()}" in found["flags"]
     assert found["seconds"] > 0
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT.*", found["date"])
 

@@ -258,6 +258,7 @@ class TestEnvironment:
             ("FUSEDOPS_OFFLINE", "1", Verdict.OK, ""),
             ("FUSEDOPS_OFFLINE", "yes", Verdict.PROBLEM, "0 or 1"),
             ("FUSEDOPS_VERBOSE", "2", Verdict.PROBLEM, "0 or 1"),
+            ("FUSEDOPS_OPT_LEVEL", "4", Verdict.PROBLEM, "0, 1, 2 or 3"),
             ("FUSEDOPS_CACHEDIR", "/x", Verdict.WARNING, "did you mean FUSEDOPS_CACHE_DIR?"),
             ("FUSEDOPS_QQQQQQQ", "1", Verdict.WARNING, "unset it"),
             ("CUDA_HOME", "/no/such/toolkit", Verdict.WARNING, "CUDA toolkit"),
@@ -273,7 +274,8 @@ class TestEnvironment:
         assert repr(value) in finding.found
 
     def test_none(self, monkeypatch):
-        monkeypatch.delenv("FUSEDOPS_CACHE_DIR")
+        for name in machine.KNOWN:
+            monkeypatch.delenv(name, raising=False)
         assert [one.verdict for one in machine.check_environment()] == [Verdict.OK]
 
     def test_every_variable_of_ours_is_known(self):

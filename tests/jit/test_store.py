@@ -21,7 +21,7 @@ import fusedops
 from fusedops.cli import app
 from fusedops.doctor.folder import check_cache
 from fusedops.errors import MissingVariantError
-from fusedops.jit import build, env
+from fusedops.jit import build, env, host
 from fusedops.jit import cache as cache_module
 
 
@@ -204,6 +204,17 @@ def test_a_variable_that_leads_nowhere_is_named(
         assert make() == "compiled"
     assert reason in check_cache().found
     assert reason in CliRunner().invoke(app, ["cache", "list"]).output
+
+
+def test_the_level_of_optimisation_is_a_flag_of_the_compiler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for value, flag in [("", "-O3"), ("0", "-O0"), ("1", "-O1"), ("3", "-O3")]:
+        monkeypatch.setenv("FUSEDOPS_OPT_LEVEL", value)
+        assert flag in host.flags("x86-64-v3")
+    monkeypatch.setenv("FUSEDOPS_OPT_LEVEL", "fast")
+    with pytest.raises(ValueError, match="FUSEDOPS_OPT_LEVEL must be 0, 1, 2 or 3, got 'fast'"):
+        host.flags("x86-64-v3")
 
 
 @pytest.mark.parametrize("name", ["FUSEDOPS_OFFLINE", "FUSEDOPS_VERBOSE"])

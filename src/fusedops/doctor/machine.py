@@ -42,9 +42,8 @@ MEND_CXX = "mend or unset CXX"
 OLDEST_TORCH, OLDEST_GPU = (2, 10), (8, 0)
 #: In what the runtime says where there is no GPU and nothing is wrong.
 _NO_GPU = ("no NVIDIA driver", "NO_DEVICE", "INVALID_DEVICE", "_runtime")
-FLAGS = ("FUSEDOPS_BACKGROUND", "FUSEDOPS_OFFLINE", "FUSEDOPS_VERBOSE")
 FOLDERS = ("CUDA_HOME", "CUDA_PATH")
-KNOWN = ("FUSEDOPS_CACHE_DIR", *FLAGS, "FUSEDOPS_RECORD")
+KNOWN = ("FUSEDOPS_CACHE_DIR", *env.CHOICES, "FUSEDOPS_RECORD")
 _ANY = Request("", "", "", (), ())  # a compiler is the same whatever is asked of it
 # CUDA is asked only of a build that has it.
 _ASK_TORCH = """
@@ -189,8 +188,9 @@ def check_environment() -> Iterator[Finding]:
             near = difflib.get_close_matches(name, KNOWN, 1)
             cure = f"unset it{f', or did you mean {near[0]}?' if near else ''}"
             yield Finding(name, f"{value!r}; nothing reads it", Verdict.WARNING, cure)
-        elif name in FLAGS and value not in ("", "0", "1"):
-            yield Finding(name, repr(value), Verdict.PROBLEM, "set it to 0 or 1, or unset it")
+        elif value and value not in env.CHOICES.get(name, (value,)):
+            cure = f"set it to {env.listed(name)}, or unset it"
+            yield Finding(name, repr(value), Verdict.PROBLEM, cure)
         elif name in FOLDERS and not Path(value).is_dir():
             cure = "name the folder of a CUDA toolkit, or unset it"
             yield Finding(name, f"{value!r} is no folder", Verdict.WARNING, cure)

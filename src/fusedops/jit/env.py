@@ -7,6 +7,7 @@ Everything is read when it is asked for, so that a change takes effect at the ne
 ======================= ====================================================================
 ``FUSEDOPS_CACHE_DIR``  the cache (default ``$XDG_CACHE_HOME/fusedops`` or ``~/.cache/fusedops``)
 ``FUSEDOPS_BACKGROUND`` 0: no kernel for a single row length is built in the background
+``FUSEDOPS_OPT_LEVEL``  the ``-O`` level of kernels for CPUs, 0 to 3 (default 3): 1 builds faster
 ``FUSEDOPS_OFFLINE``    1: a variant that the cache lacks is an error, never a compile
 ``FUSEDOPS_VERBOSE``    1: each compiler command and its log go to stderr
 ``FUSEDOPS_RECORD``     a file that each new kind of call is written to (``fusedops record``)
@@ -20,6 +21,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+#: The variables of which each value is one of a few.
+CHOICES = {
+    "FUSEDOPS_BACKGROUND": ("0", "1"),
+    "FUSEDOPS_OFFLINE": ("0", "1"),
+    "FUSEDOPS_OPT_LEVEL": ("0", "1", "2", "3"),
+    "FUSEDOPS_VERBOSE": ("0", "1"),
+}
 # What would change what GCC, clang and ld make, or where they write, unseen by the key.
 _INFLUENCES = {
     *("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "OBJC_INCLUDE_PATH"),
@@ -56,6 +64,11 @@ def no_cache_dir() -> str:
 def offline() -> bool:
     """Whether compiling is forbidden."""
     return _flag("FUSEDOPS_OFFLINE")
+
+
+def opt_level() -> str:
+    """The host compiler's ``-O`` level of kernels for CPUs."""
+    return _choice("FUSEDOPS_OPT_LEVEL", default="3")
 
 
 def background() -> bool:
@@ -126,7 +139,22 @@ def _bad_home() -> str:
 
 
 def _flag(name: str, default: bool = False) -> bool:
-    value = os.environ.get(name, "")
-    if value not in ("", "0", "1"):
-        raise ValueError(f"{name} must be 0 or 1, got {value!r}")
-    return value == "1" if value else default
+    return _choice(name, default="1" if default else "0") == "1"
+
+
+def listed(name: str) -> str:
+    """The values that a variable of `CHOICES` may have, as words."""
+    *first, last = CHOICES[name]
+    return f"{', '.join(first)} or {last}"
+
+
+def _choice(name: str, default: str) -> str:
+    """What the environment says, or the default where the variable is empty or not set.
+
+    Raises:
+        ValueError: It says something else.
+    """
+    value = os.environ.get(name) or default
+    if value not in CHOICES[name]:
+        raise ValueError(f"{name} must be {listed(name)}, got {value!r}")
+    return value

@@ -56,8 +56,8 @@ _NAMES_FILES = re.compile(
 def flags(arch: str) -> tuple[str, ...]:
     """The options that decide what the code is; the include path is added when compiling."""
     # Never -ffast-math: linking with it sets flush-to-zero in the process that loads the library.
-    optimise = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", *SIMD)
-    return (*optimise, *LEVELS[arch], "-fPIC", "-shared", "-fvisibility=hidden")
+    optimise = (f"-O{env.opt_level()}", "-fno-math-errno", "-fno-trapping-math", *SIMD)
+    return ("-std=c++17", *optimise, *LEVELS[arch], "-fPIC", "-shared", "-fvisibility=hidden")
 
 
 def find_compiler() -> tuple[str, ...]:
