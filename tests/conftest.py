@@ -13,7 +13,7 @@ from two_gpus import TWO_GPUS
 hypothesis.settings.register_profile("fusedops", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("fusedops")
 
-pytest_plugins = ["costs"]
+pytest_plugins = ["costs", "grids"]
 
 #: How many tests were left out because they need a GPU.
 NEED_GPU = pytest.StashKey[int]()
