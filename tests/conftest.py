@@ -24,7 +24,7 @@ def pytest_configure(config):
     # folder keeps them out of the user's.
     os.environ.setdefault("FUSEDOPS_CACHE_DIR", str(config.cache.mkdir("fusedops")))
     # Most of the time goes to g++, and no test is timed. One leg of .ci/run has the shipped level.
-    os.environ.setdefault("FUSEDOPS_OPT_LEVEL", "1")
+    os.environ.setdefault("FUSEDOPS_OPT_LEVEL", "0")
     # A pool of processes that compile for Inductor, each with torch, would be one more a worker.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     # Workers share the cores: more threads than cores would wait for one another.

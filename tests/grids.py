@@ -20,7 +20,7 @@ def values(item: pytest.Function) -> set[tuple[str, int]]:
 
 
 def covering(items: list[pytest.Function]) -> list[pytest.Function]:
-    """Few of the items, in which every value of every parameter occurs; greedily, the first best."""
+    """Few of the items, chosen greedily, in which every value of every parameter occurs."""
     chosen = []
     left = set().union(*map(values, items))
     while left:

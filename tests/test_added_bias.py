@@ -63,6 +63,7 @@ def ulps(y, wanted):
     return ((y.double() - wanted).abs() / of).max().item()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("op", [LAYER, HEAVY], ids=["gelu", "saving"])
 def test_within_the_bound_where_sum_and_bias_cancel(op, dtype, device):
@@ -139,6 +140,7 @@ def test_one_row_of_infinities_and_nans(device):
     assert y[:, [*range(3), *range(6, N)]].isfinite().all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("store", "b"),
     [

@@ -24,6 +24,7 @@ def alibi(op="softmax", align="top-left", offset=0, before=(), after=()):
     return Chain(op, (*before, ("alibi", "slopes", align, offset), *after))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("align", ["top-left", "bottom-right"])
 @pytest.mark.parametrize("shape", [(2, 9, 9), (3, 5, 12), (2, 12, 5), (1, 1, 33), (2, 200, 129)])
 @pytest.mark.parametrize("op", ["softmax", *thorough("log_softmax")])
@@ -41,6 +42,7 @@ def test_dtypes(dtype, of_slopes, device):
     verify(alibi(), x, {"slopes": paper_slopes(4, of_slopes, device)})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "shape", [(4, 1, 1), (2, 4, 1, 1), (2, 1, 1, 1), (33, 1), (4, 33, 1), (1,), ()], ids=str
 )
@@ -54,6 +56,7 @@ def test_one_slope_that_is_a_number(slope, device):
     verify(alibi(), randn(*SHAPE, device=device), {"slopes": slope})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float32, *thorough(torch.float16)], ids=str)
 @pytest.mark.parametrize("columns", [1, 33, 1000, 4096, 16384])
 def test_every_schedule(dtype, columns, scheduled):
@@ -63,6 +66,7 @@ def test_every_schedule(dtype, columns, scheduled):
     verify(alibi(offset=columns // 2), x, {"slopes": slopes}, schedule=schedule)
 
 
+@pytest.mark.thorough
 def test_it_applies_where_it_stands(device):
     """Before a scale it is scaled, after it is not; a mask beside it takes its elements out."""
     operands = {"slopes": paper_slopes(4, device=device), "s": 0.125, "p": 0.25}
@@ -93,6 +97,7 @@ def test_beside_causal_it_is_the_papers_own_form(device):
     torch.testing.assert_close(ours, linear, rtol=2e-5, atol=0)
 
 
+@pytest.mark.thorough
 def test_queries_are_counted_by_their_dimension_not_by_their_place(device):
     """In a transposed x, and under a bias whose sharing changes the order of the rows."""
     x = randn(3, 256, 2, 256, device=device).transpose(1, 2)
@@ -138,6 +143,7 @@ def test_distances_are_exact_integers(device):
     verify(chain, x.float(), {"slopes": 1e-9})
 
 
+@pytest.mark.thorough
 def test_a_streaming_schedule_sees_the_same(device):
     x = randn(2, 3, 700, device=device)
     op, slopes = declare(alibi("log_softmax", offset=300)), paper_slopes(2, device=device)

@@ -20,6 +20,7 @@ class Calls(nn.Module):
         return self.op(x, **self.operands)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "model",
     [

@@ -53,6 +53,7 @@ def poisoned_memory():
         torch.use_deterministic_algorithms(before)
 
 
+@pytest.mark.thorough
 def test_two_runs_and_whatever_memory_held(flagship):
     chain, *given = flagship
     _, wanted = gradients_of(declare(chain), *given)
@@ -176,6 +177,7 @@ def test_what_is_held_between_forward_and_backward():
     assert requested() - before <= y.nbytes + 16 * x[..., 0].numel()
 
 
+@pytest.mark.thorough
 def test_manual_seed_repeats_a_run(flagship):
     chain, x, operands, upstream = flagship
     op, leaf = declare(chain), x.clone().requires_grad_()
@@ -229,6 +231,7 @@ class TestSecondDerivatives:
         dy = upstream["y"].requires_grad_()
         return leaf, dy, torch.autograd.grad(y, leaf, dy, create_graph=True)[0]
 
+    @pytest.mark.thorough
     def test_create_graph_alone_is_fine(self, flagship):
         _, dy, gradient = self.gradient(flagship)
         assert gradient.requires_grad
@@ -345,6 +348,7 @@ def test_a_vectorized_backward_pass_is_refused(device):
         torch.autograd.grad(y, x, randn(5, 3, 8, device=device), is_grads_batched=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("grad", [False, True], ids=["forward", "backward"])
 def test_between_compiled_code(grad, device):
     """What plans an op is not compiled for the shapes of one call.
@@ -364,6 +368,7 @@ def test_between_compiled_code(grad, device):
             )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [np.float32(2), np.int64(2), 10**20, Fraction(1, 2)], ids=repr)
 def test_numbers_of_other_kinds(number, device):
     op = fo.LayerNorm(load=[fo.Scale("s")], store=[fo.Dropout("p")])
@@ -448,6 +453,7 @@ def test_a_saved_tensor_that_came_back_in_another_shape_is_refused(which, device
         y.backward(randn(4, 64, device=device, seed=1))
 
 
+@pytest.mark.thorough
 def test_what_one_op_knows_of_a_layout_says_nothing_of_another(device):
     """Dimensions of a row merge beside a table that is no part of it, but not beside a scale."""
     looked_up = fo.LayerNorm(load=[fo.Gather("t", "i", dim=None)])

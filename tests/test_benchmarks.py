@@ -365,6 +365,7 @@ def test_no_target_is_left_out(path):
     assert {row["part"] for row in rows if row["target"]} - {*cells.GRIDS} <= groups
 
 
+@pytest.mark.thorough
 def test_plots(sheet, tmp_path):
     pytest.importorskip("matplotlib", reason="a part of the extra `bench`")
     import plots
@@ -412,6 +413,7 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "compiled"),
     [
@@ -441,6 +443,7 @@ def test_models_on_a_cpu(name, compiled, one_thread):
         assert apart <= (0.5 if "dropout" in name else 0.05), each.by
 
 
+@pytest.mark.thorough
 def test_models_side_by_side(one_thread, tmp_path, monkeypatch):
     """Each way in a process of its own: the same losses as in one, and a page about each."""
     name, device = "ViT-B/16", "cpu"
@@ -458,6 +461,7 @@ def test_models_side_by_side(one_thread, tmp_path, monkeypatch):
     assert not list(models.measured(Selection(models=("decoder",)), tiny, ways, device, 2))
 
 
+@pytest.mark.thorough
 def test_a_way_that_fails_side_by_side():
     """Whether it had room beside others or not."""
     jobs = {"missing": turns.Job(models.Timed), "there": turns.Job(Waiting)}
@@ -482,6 +486,7 @@ def test_what_a_device_does_in_time():
     assert profiles.busy([]) == (0, 0, 0)
 
 
+@pytest.mark.thorough
 def test_models_that_fail_are_named(one_thread):
     def broken(sizes, attention):
         if attention == "fused":
@@ -612,6 +617,7 @@ def test_a_pair_of_which_one_fails(monkeypatch):
     assert (second["percent"], second["note"], second["met"]) == ("", "failed: no room", "")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("op", traffic.WAYS)
 def test_a_pair_is_one(op):
     """Both ways run, give the same and have the same schedules; other processes can build them."""

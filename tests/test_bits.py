@@ -61,6 +61,7 @@ def test_alignment(chain, dtype, columns, device):
         assert_same_bits(declare(chain)(spaced.copy_(x), **operands), wanted)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("columns", [33, 1000])
 def test_strides(chain, columns, device):
     x = randn(6, columns, device=device)
@@ -156,6 +157,7 @@ def test_every_schedule_gives_the_same_bits(reduction, columns, scheduled):
         assert_same_bits(declare(reduction)(odd, **operands), wanted)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("columns", [5, 49])
 def test_what_lies_beside_a_short_row(chain, columns, device):
     """A row that its last pack exceeds: what lies behind it is neither used nor written."""

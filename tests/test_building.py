@@ -127,6 +127,7 @@ def filled(program, recorded, tmp_path_factory):
 SIZES = st.lists(st.integers(0, 5), min_size=1, max_size=4)
 
 
+@pytest.mark.thorough
 @hypothesis.given(st.data(), SIZES, st.sampled_from([torch.float16, torch.float32, torch.bool]))
 def test_a_tensor_is_read_as_it_was_written(data, sizes, dtype):
     strides = data.draw(st.lists(st.integers(0, 9), min_size=len(sizes), max_size=len(sizes)))
@@ -347,6 +348,7 @@ def recording(tmp_path, monkeypatch, sizes):
     return [Signature.parse(line) for line in lines], of_all
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "x86-64-v3"])
 def test_what_is_one_kernel_here_and_several_elsewhere_is_recorded(tmp_path, monkeypatch, arch):
     """A kernel of a CPU has any number of columns; a GPU's is made for one."""

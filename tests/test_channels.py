@@ -66,6 +66,7 @@ def operands_of(names, shape, device, dtype=torch.float32):
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_norm_with_a_number_for_each_channel(name, device):
     """Outputs and gradients, in all of `check`'s variations."""
@@ -74,6 +75,7 @@ def test_a_norm_with_a_number_for_each_channel(name, device):
     check(AFFINE, x, dim=DIMS, **operands_of(AFFINE.slots, shape, device))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.bfloat16, *thorough(torch.float16), torch.float64])
 @pytest.mark.parametrize("name", ["odd", "whole packs", *thorough("parts of packs", "long")])
 def test_other_dtypes(name, dtype, device):
@@ -82,6 +84,7 @@ def test_other_dtypes(name, dtype, device):
     check(AFFINE, x, dim=DIMS, **operands_of(AFFINE.slots, shape, device, dtype))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["whole packs", *thorough("odd", "parts of packs", "one sample")])
 def test_beside_operands_of_every_other_kind(name, device):
     shape = SHAPES[name]
@@ -151,6 +154,7 @@ def test_an_x_that_pixels_share(device):
     assert torch.equal(AFFINE(x, dim=DIMS, **given), wanted)
 
 
+@pytest.mark.thorough
 def test_columns_that_share_and_are_no_neighbours(device):
     """A number for each pixel, whatever the channel: copied dense, also where torch traces."""
     shape = SHAPES["odd"]
@@ -229,6 +233,7 @@ def backward_of_channels(op, x, operands, arch, storage=None):
     return backward_of(op, x, operands, arch, storage, {"dim": DIMS})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_120"])
 @pytest.mark.parametrize(
     "case",

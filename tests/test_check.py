@@ -202,6 +202,7 @@ def test_other_declarations(op):
     check(op, x, **{name: {"a": a, "b": b}[name] for name in op.slots})
 
 
+@pytest.mark.thorough
 def test_an_operand_without_a_derivative(device):
     op = fo.Softmax(load=[same_segment("q", "k")])
     query, key = torch.zeros(4, 1, device=device), (torch.arange(8, device=device) % 2).float()
@@ -249,6 +250,7 @@ def test_the_report_is_a_value():
     assert "1 of 1 are out" in str(report)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("of", ["value", "gate"])
 def test_a_derivative_whose_terms_cancel(of, device):
     """Near -0.75, where a GELU has its least value, float32 knows its slope to few digits."""
@@ -263,6 +265,7 @@ def test_a_derivative_whose_terms_cancel(of, device):
     assert allowed.allowed(x.dtype).max() <= 20 * torch.finfo(x.dtype).eps
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "op", [fo.Softmax(store=[softcap("a")]), fo.RMSNorm(store=[snake("a")])], ids=repr
 )
@@ -274,6 +277,7 @@ def test_terms_cancel_in_functors_of_ones_own(op, device):
         check(op, x, a=a)
 
 
+@pytest.mark.thorough
 def test_no_more_is_allowed_than_roundings_of_the_terms(device):
     """Both terms of tanh(u) - u / cosh(u)^2 are near u where u is small."""
     x = torch.logspace(-4, -1, 61, device=device)[:, None]
@@ -286,6 +290,7 @@ def test_no_more_is_allowed_than_roundings_of_the_terms(device):
     assert (want.allowed(x.dtype) <= 20 * torch.finfo(x.dtype).eps * upstream * u).all()
 
 
+@pytest.mark.thorough
 def test_a_norm_near_zero_is_as_uncertain_as_its_row(device):
     """Of few rows with elements near the mean: the gradient of gamma is a sum of these."""
     op = fo.LayerNorm(store=[fo.Affine("g")])
@@ -308,6 +313,7 @@ def positive(v):
     return (v > 0).to(v.dtype)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("op", [fo.Map(load=[positive()]), fo.LayerNorm(store=[positive()])])
 def test_a_chain_without_a_gradient(op, device):
     check(op, randn(3, 8, device=device))

@@ -57,6 +57,7 @@ def test_started_as_a_module_it_needs_no_torch_either(without_torch):
         assert f" {command} " in done.stdout
 
 
+@pytest.mark.thorough
 def test_a_command_finds_every_public_name():
     """Modules that a command imports say `fo.Map` as any other."""
     names = "import fusedops; [getattr(fusedops, name) for name in fusedops.__all__]"
@@ -72,6 +73,7 @@ def test_a_command_that_needs_torch_says_so_without_a_traceback(without_torch):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.thorough
 def test_the_doctor_works_without_torch(without_torch):
     done = run("-m", "fusedops", "doctor", "--json", **without_torch)
     assert done.returncode == 1, done.stderr
@@ -87,6 +89,7 @@ def test_the_version_is_printed():
     assert (done.returncode, done.stdout) == (0, f"fusedops {__version__}\n")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("columns", [60, 80])
 @pytest.mark.parametrize("command", ["build", "record", "tune", "export", "doctor", "demo"])
 def test_help_is_whole_in_narrow_terminals(command, columns):
@@ -105,6 +108,7 @@ def test_the_list_of_commands_cuts_no_sentence_off():
     assert done.stdout.count("...") == 1  # of the usage
 
 
+@pytest.mark.thorough
 def test_an_export_that_cannot_be_written_is_said_in_a_line(tmp_path):
     file = tmp_path / "missing" / "norm.h"
     operands = ("x=float32:4,8", "bias=float32:8", "p=0.1", "residual=float32:4,8")
@@ -147,6 +151,7 @@ assert not {"rich", "typer"} & {*sys.modules}
 """
 
 
+@pytest.mark.thorough
 def test_the_library_needs_neither_rich_nor_typer(without_a_terminal):
     done = run("-c", LIBRARY, **without_a_terminal)
     assert done.returncode == 0, done.stderr

@@ -201,6 +201,7 @@ def test_rows_marked_dynamic(device):
     assert counter.frame_count == 1
 
 
+@pytest.mark.thorough
 def test_each_call_draws_anew_and_twice_is_two_draws(device):
     op = fo.Softmax(store=[fo.Dropout("p")])
     x = randn(4, 64, device=device)
@@ -271,6 +272,7 @@ def test_a_checkpoint_of_two_ops_is_eager_on_a_cpu(backend):
         assert torch.equal(got[0] == 0, wanted[0] == 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dim", [(0, 2), *thorough((1, 2), 0)], ids=str)
 def test_other_dimensions(dim, device):
     op = declare(ADD_NORM)
@@ -444,6 +446,7 @@ def block(device):
     return Block().to(device), x, mask
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("training", [*thorough(False), True], ids=["eval", "train"])
 def test_modules(training, block):
     model, x, mask = block

@@ -44,6 +44,7 @@ COLUMNS = [1, 7, 64, 100, 3000, 16384]
 
 
 class TestForeignTypes:
+    @pytest.mark.thorough
     @pytest.mark.parametrize("streamed", [False, True], ids=["kept", "streamed"])
     @pytest.mark.parametrize("columns", COLUMNS)
     def test_a_plain_load_and_store(self, contract, columns, streamed):
@@ -230,6 +231,7 @@ def _first_errors(log, count=3):
     return "\n".join([line for line in log.splitlines() if "error" in line][:count])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("load", "store", "message"), REFUSED.values(), ids=REFUSED)
 def test_a_type_that_is_neither_is_told_on_a_cpu(tmp_path, load, store, message):
     source = tmp_path / "kernel.cpp"

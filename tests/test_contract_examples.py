@@ -130,6 +130,7 @@ extern "C" __global__ void saved(Gradient op, Full x, Saver f, Full dy, Full kep
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("prefetch", ["kPerThread", "kBulk", "kPerLine"])
 def test_a_functor_that_saves_may_do_without_prefetch(prefetch):
     given = {"functor": FUNCTOR, "operator": OPERATOR, "schedule": SCHEDULES["registers"]}
@@ -242,6 +243,7 @@ def test_the_example_as_it_is_has_no_errors(tmp_path):
     assert errors_on_a_host(tmp_path, HOST.format(operator=OPERATOR)) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", LACKING)
 def test_a_missing_member_is_named_on_a_cpu(tmp_path, name):
     errors = errors_on_a_host(tmp_path, HOST.format(operator=lacking(name)))

@@ -158,6 +158,7 @@ def compiled(folder, lines):
     return done.returncode, done.stderr
 
 
+@pytest.mark.thorough
 def test_what_is_right_compiles(tmp_path):
     right = [right for right, _, _ in MISTAKES.values()]
     right.append("softmax_to(store(affine(Absent{}, Absent{}), direct(p, 8)))")
@@ -165,6 +166,7 @@ def test_what_is_right_compiles(tmp_path):
     assert compiled(tmp_path, right) == (0, "")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_has_its_sentence(tmp_path, mistake):
     _, wrong, sentence = MISTAKES[mistake]

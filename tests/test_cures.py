@@ -132,6 +132,7 @@ def test_an_activation_in_a_chain(given, call):
     torch.testing.assert_close(y, function(X.clone()))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", from_torch._ACTIVATIONS)
 def test_each_activation_that_is_named_works(name):
     function = getattr(functional, from_torch._ACTIVATIONS[name])

@@ -64,6 +64,7 @@ def test_kernels_draw_the_documented_mask(dtype, columns, device):
     assert torch.equal(kept(AFTER, torch.zeros_like(x), 11, 0.4), wanted)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("columns", [31, 128, 1001, 4096])
 def test_every_schedule_draws_the_same_mask(dtype, columns, scheduled):
@@ -170,6 +171,7 @@ def calls(op, x, operands):
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", calls(ONE, torch.ones(1), {}))
 def test_an_offset_stays_below_48_bits(how):
     """Refused before the first call of a plan and after it; the last that fits is taken."""

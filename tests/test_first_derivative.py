@@ -97,6 +97,7 @@ def second(call, given, positional, wanted, of):
     return found - 2 * leaves[of].detach()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_refused_or_right(name, device):
     """Of each leaf, where it alone has a gradient, and with one or two others.

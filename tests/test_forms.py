@@ -120,6 +120,7 @@ def forward_told(op, bound, keep, reading, target):
     return info.variant.key, info.variant.words, info.words, info.patches, launch, info.geometry
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arch", ["sm_90", "x86-64-v3"])
 @pytest.mark.parametrize(("kind", "name", "given"), CHAINS, ids=IDS)
 def test_a_form_gives_what_a_forward_call_gives_alone(kind, name, given, arch):

@@ -90,6 +90,7 @@ def test_every_schedule(op, schedule, columns):
     check_all_row_counts(op, dtype, columns, "cuda", schedule, limit=1 << 23)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("columns", [1, 33, 1024, 4097, 16384, 50257, 65537])
 @pytest.mark.parametrize("schedule", ["host", "streaming"])
 @pytest.mark.parametrize("op", OPERATORS)
@@ -177,6 +178,7 @@ def test_stats(op, device):
     verify(chain, randn(3, 5, 77, device=device), {"b": randn(77, device=device)})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("save", [None, "stream"])
 def test_alpha_may_be_an_operand(save, device):
     chain = Chain("rms_norm", (("residual", "r", "a", save),), eps=1e-6)
@@ -209,6 +211,7 @@ def test_every_elementwise_functor_on_either_side(device):
     verify(chain, randn(4, 5, 65, device=device, seed=9), operands)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("chain", [LAYER_NORM, RMS_NORM], ids=lambda chain: chain.op)
 @pytest.mark.parametrize("affine", [("gamma", "beta"), ("gamma", None), (None, "beta")])
 def test_either_half_of_affine(chain, affine, device):

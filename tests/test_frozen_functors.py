@@ -67,6 +67,7 @@ def change(monkeypatch):
     to(2.0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", READS)
 def test_a_change_reaches_neither_the_op_nor_unfused(name, change, device):
     x = randn(3, 5, device=device)
@@ -108,6 +109,7 @@ def without_gradient(x):
     return x * factor
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("function", [lambda x: Tripled.apply(x), without_gradient])
 def test_what_cannot_be_run_from_its_trace_is_refused_once_it_changes(function, change, device):
     op = fo.Softmax(load=[fo.functor(function)()])

@@ -35,6 +35,7 @@ def operands_of(op, shape):
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", OPS)
 def test_they_compile_for_a_gpu(name):
     op, shape = OPS[name], (3, 5, 1024)

@@ -159,6 +159,7 @@ def norm_operands(device, dtype=torch.float32):
 
 
 class TestSaves:
+    @pytest.mark.thorough
     def test_values_and_gradients(self, device):
         report = check(norm(), randn(3, 24, device=device, seed=3), **norm_operands(device))
         assert report.passed
@@ -223,6 +224,7 @@ class TestSaves:
 
 
 class TestDraws:
+    @pytest.mark.thorough
     def test_values_and_gradients(self, device):
         op = fo.LayerNorm(load=[fo.Dropout("q"), Flip("p")])
         x = randn(5, 24, device=device)
@@ -247,6 +249,7 @@ class TestDraws:
         assert told.left_out == op.store
         assert not told.dropouts
 
+    @pytest.mark.thorough
     def test_a_draw_in_memory(self, device):
         """As a captured graph has it: the struct is made of a draw that is read first."""
         op = fo.LayerNorm(store=[fo.Dropout("q"), Flip("p")])
@@ -316,6 +319,7 @@ def allowed(op, x, operands):
     return expected(op.bind(x, operands), {}, {})["y"].error.min().item()
 
 
+@pytest.mark.thorough
 def test_what_rounds_may_fall_on_either_side(device):
     x = randn(10, 24, device=device)
     assert check(fo.Softmax(load=[Grid()]), x).passed

@@ -37,6 +37,7 @@ def applied(function, x):
     return op(torch.zeros_like(x), zero=0.0, v=x)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_what_is_taken_does_as_torch(dtype, device):
     def total(x):

@@ -69,6 +69,7 @@ def buckets(queries, keys, count=32, most=128):
     return late + torch.where(distance < near, distance, far)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "dtype", [torch.float32, *thorough(torch.float64, torch.bfloat16)], ids=str
 )
@@ -104,6 +105,7 @@ def swin_index(window):
     return apart[0] * (2 * window - 1) + apart[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float32, *thorough(torch.float64, torch.float16)], ids=str)
 def test_window_attention_of_swin(dtype, device):
     """49 columns, a shifted window's mask added, and the scale in the same kernel."""
@@ -154,6 +156,7 @@ def looked_up(table, index, shape, dim):
     return table[index, place % table.shape[1]]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", PLACES)
 def test_where_index_and_table_lie(place, device):
     of_index, of_table, dim = PLACES[place]
@@ -179,6 +182,7 @@ def test_where_index_and_table_lie(place, device):
             torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_tables_and_indices_of_any_strides(device):
     """A table that is a view of a larger one, transposed; and both used by two functors."""
     op = fo.Map(load=[fo.Gather("t", "i"), fo.Scale("s"), fo.Gather("t", "j")])
@@ -206,6 +210,7 @@ def test_tables_and_indices_of_any_strides(device):
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("shared", [(4, 1, 300, 1), (300, 1), (1, 3, 1, 1)])
 def test_beside_gradients_of_other_rows(shared, heads, device):
@@ -410,6 +415,7 @@ def test_no_atomics_are_needed():
     assert all(torch.equal(one, results[0]) for one in results)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arch", ["sm_90", *thorough("sm_80", "sm_100", "sm_120")])
 def test_they_compile_for_a_gpu(arch):
     op = fo.Softmax(load=[fo.Scale("s"), fo.Gather("t", "i")])

@@ -43,6 +43,7 @@ class TestProducts:
         yield
         torch.set_num_threads(threads)
 
+    @pytest.mark.thorough
     def test_every_row_is_there(self):
         with torch.no_grad():
             rows = list(gemm.measured(Selection(), "cpu"))
@@ -65,6 +66,7 @@ class TestProducts:
         chosen = [row for row in timed if row.by == "fusedops" and "forward and" not in row.case]
         assert {row.note for row in chosen} == {"by two_kernels"}
 
+    @pytest.mark.thorough
     def test_scores(self, monkeypatch):
         monkeypatch.setattr(scores, "queue_seconds", gemm.queue_seconds)
         monkeypatch.setattr(scores, "sets", gemm.sets)
@@ -89,10 +91,12 @@ class TestProducts:
         with pytest.raises(ValueError, match="wrong in 1 elements"):
             gemm.check(lambda given: result, {}, gemm.vehicle_of_last(), wanted)
 
+    @pytest.mark.thorough
     def test_a_dtype_is_chosen(self):
         rows = list(gemm.measured(Selection(dtypes=("bfloat16", "float32")), "cpu"))
         assert all(", bfloat16, " in row.case for row in rows)
 
+    @pytest.mark.thorough
     def test_what_is_wrong_is_not_timed(self, monkeypatch):
         """Nor what fails: both are told, and the other ways are timed."""
         given = gemm.Stores._given
@@ -110,6 +114,7 @@ class TestProducts:
         assert "wrong in" in notes["a softcap of one's own", "fusedops"]
         assert "MemoryError: no room" in notes["bias", "broken"]
 
+    @pytest.mark.thorough
     def test_quack_is_measured_where_it_is(self, monkeypatch):
         """What fails or is wrong is told; without the package, or on a CPU, there is no row."""
         functions = {name: store.plain for name, store in gemm.STORES.items() if store.again}
@@ -175,6 +180,7 @@ class TestProducts:
                 )
         assert sys.modules.pop("quack_gemm").CAP == stores.CAP
 
+    @pytest.mark.thorough
     def test_a_job_that_fails_is_told(self, monkeypatch):
         monkeypatch.setattr(gemm.Stores, "prepare", lambda self: failing())
         rows = list(gemm.measured(Selection(dtypes=("float16",)), "cpu"))
@@ -209,6 +215,7 @@ def failing(*_arguments):
     raise MemoryError("no room")
 
 
+@pytest.mark.thorough
 def test_errors_of_products(monkeypatch, tmp_path):
     """Two kernels and torch round the product; a float32 chain is rounded at its end alone."""
     monkeypatch.setattr(product_errors, "SIZES", ((8, 24, 16), (64, 24, 16), (8, 16, 40)))

@@ -53,6 +53,7 @@ def test_nothing_under_a_mask_leaks(op, where, poison, device):
             assert same_bits(got[name] + 0.0, gradient + 0.0), name  # -0 is 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("poison", POISONS)
 def test_nothing_under_a_mask_leaks_into_what_rows_share(op, poison, device):
     chain = Chain(op, (("scale", "s"), ("bias", "b"), ("mask", "m")))
@@ -67,6 +68,7 @@ def test_nothing_under_a_mask_leaks_into_what_rows_share(op, poison, device):
         assert same_bits(got[name] + 0.0, gradient + 0.0), name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "step",
     [
@@ -91,6 +93,7 @@ def test_nothing_beyond_an_index_mask_leaks(step, columns, device):
         assert same_bits(got["x"] + 0.0, clean + 0.0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("empty_row", ["zero", "nan"])
 def test_an_empty_row_has_no_gradient_whoever_emptied_it(op, empty_row, device):
     """x, a bias or a mask may put the last -inf."""
@@ -120,6 +123,7 @@ def test_an_element_of_minus_infinity_is_out_without_a_mask(op, poison, device):
     assert got["b"][gone].eq(0).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", [("mask", "m"), ("lengths", "n")], ids=str)
 def test_operands_of_the_store_act_on_masked_elements(step, device):
     """A probability of zero is a number like others to what comes after it."""
@@ -144,6 +148,7 @@ def test_a_logarithm_of_zero_is_a_constant_to_the_store(device):
     assert got["g"].isfinite().all()
 
 
+@pytest.mark.thorough
 def test_a_stream_has_its_own_gradient_under_the_mask(op, device):
     chain = Chain(op, (("scale", "s"), ("residual", "r", 1.0, "stream"), ("mask", "m")))
     x, r, s = (randn(6, 37, device=device, seed=i) for i in range(3))
@@ -169,6 +174,7 @@ def test_a_stream_without_a_gradient_lets_nothing_leak(op, device):
             assert same_bits(got[name] + 0.0, gradient + 0.0), name
 
 
+@pytest.mark.thorough
 def test_nan_that_takes_part_shows(op, device):
     """In its own row, and in no other."""
     x, operands, dy = masked_case(device)

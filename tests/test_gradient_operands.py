@@ -60,6 +60,7 @@ def patterned(names, device, shape=SHAPE, dtype=torch.float32):
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("turn", [0, *thorough(5, 10)])
 def test_several_patterns_at_once(turn, device):
     names = list(PATTERNS) * 2
@@ -112,6 +113,7 @@ def test_one_operand_named_twice(device):
         verify_gradients(chain, x, {"w": randn(*shape, device=device, seed=3), "r": r})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "types",
     [
@@ -141,6 +143,7 @@ UPSTREAM = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("layout", UPSTREAM)
 def test_upstream_of_every_layout(layout, device):
     x, operands = add_norm_case(torch.float32, device)
@@ -175,6 +178,7 @@ def test_what_the_stream_alone_does_not_reach(device):
     assert not got["beta"].any()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("which", ["x", *thorough("b")])
 def test_layouts_of_what_is_read_again(layout, which, device):
@@ -184,6 +188,7 @@ def test_layouts_of_what_is_read_again(layout, which, device):
     verify_gradients(chain, tensors["x"], {"b": tensors["b"]})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dim", [0, *thorough(1, -2)])
 def test_another_dimension(dim, device):
     chain = Chain("softmax", (("scale", "s"), ("mask", "m")))
@@ -208,6 +213,7 @@ def test_another_dimension(dim, device):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("dims", "options"),
     [
@@ -246,6 +252,7 @@ def test_ranks_of_x(rank, device):
     verify_gradients(LAYER_NORM, x, parameters(LAYER_NORM, 40, device=device))
 
 
+@pytest.mark.thorough
 def test_numbers_and_flags_have_none(device):
     """Python numbers, and tensors that do not float."""
     op = fo.Softmax(load=[fo.Scale("s"), fo.Lengths("n"), fo.Mask("m")], store=[fo.Dropout("p")])

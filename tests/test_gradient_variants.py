@@ -113,6 +113,7 @@ def test_every_functor_compiles(number):
     check_compiles(backward_of(op, tensor(2, 3, columns, dtype=dtype), operands, arch, storage))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arch", "flagship", "columns", "dtype"),
     only_on_sm_90(
@@ -240,6 +241,7 @@ def test_a_block_that_is_alone_visits_no_rows_that_share_nothing():
     assert (tile.min_blocks_per_sm, tile.launch.persistent) == (1, False)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("op", "columns", "dtype", "block"),
     [
@@ -264,6 +266,7 @@ def test_rows_that_share_a_block_leave_one_part(op, columns, dtype, block, arch)
     check_compiles(backward)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("operator", ["layer_norm", "rms_norm"])
 @pytest.mark.parametrize("columns", [48, 257, 1024])
 def test_few_rows_leave_no_parts(operator, columns):
@@ -284,6 +287,7 @@ def test_few_rows_leave_no_parts(operator, columns):
     assert backward(3).first[0].key == few.first[0].key
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("columns", "fits"), [(32, True), (203, True), (1001, False)])
 @pytest.mark.parametrize("lead", [(2, 4), (4, 1), (200, 64)])
 def test_sums_over_all_rows_beside_sums_over_some(lead, columns, fits):
@@ -329,6 +333,7 @@ def test_sums_in_registers_find_room_to_be_combined():
         assert alone or combined <= 48 << 10, (columns, tile)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arch", ["sm_90", *thorough("sm_100", "sm_120")])
 def test_rows_that_are_asked_for_by_line(arch):
     op = declare(OPERATORS["layer_norm"])

@@ -211,11 +211,13 @@ def typed(request):
     return request.param
 
 
+@pytest.mark.thorough
 def test_attention_softmax(typed):
     device, dtype = typed
     verify_gradients(ATTENTION, *attention_case(dtype, device), unfused=True)
 
 
+@pytest.mark.thorough
 def test_residual_layer_norm(typed):
     device, dtype = typed
     verify_gradients(ADD_NORM, *add_norm_case(dtype, device), unfused=True)
@@ -278,6 +280,7 @@ def test_every_schedule(op, schedule, columns):
     check_row_counts(op, dtype, columns, "cuda", schedule)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("op", OPERATORS)
 def test_mean_of_ten_thousand_sigma(op, device):
     """What is made anew is as near to the row's result as the forward pass was."""
@@ -314,6 +317,7 @@ def test_few_rows_have_the_bits_of_many(op, columns, device):
             assert ((got.double() - terms.sum(0)).abs() <= bound).all()
 
 
+@pytest.mark.thorough
 def test_many_rows_add_up(device):
     """Sums over so many rows that every level of the summation takes part."""
     rows, columns = (65537, 96) if device == "cuda" else (20011, 96)

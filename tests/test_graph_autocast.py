@@ -107,6 +107,7 @@ def stored(program):
     return dtypes, results
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("program", [attention, batched, a_method, second_factor, linear])
 def test_a_factor_is_stored_in_the_dtype_of_its_product(program, monkeypatch):
     """The same bits as where autocast rounds, forward and backward."""
@@ -120,6 +121,7 @@ def test_a_factor_is_stored_in_the_dtype_of_its_product(program, monkeypatch):
         assert torch.equal(one, other)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "program",
     [

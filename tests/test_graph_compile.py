@@ -88,6 +88,7 @@ def test_inductor_makes_the_rest():
     assert_near(got[1], wanted[1], 2.0**-16)
 
 
+@pytest.mark.thorough
 def test_dropout_follows_the_generator():
     """A seed repeats a step; the next step draws anew; the backward pass has the same mask."""
 

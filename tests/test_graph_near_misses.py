@@ -119,6 +119,7 @@ def a_cumulative_sum_after(x):
     return torch.softmax(x, -1).cumsum(-1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MISSES)
 def test_near_miss(name):
     program, inputs, why, wanted = MISSES[name]

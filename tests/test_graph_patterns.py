@@ -148,6 +148,7 @@ class Modules(nn.Module):
         return self.act(self.norm(self.drop(x) + residual)), self.soft(x * 0.5)
 
 
+@pytest.mark.thorough
 def test_modules_that_are_inlined():
     """In evaluation the dropout is nothing; in training it is the op's, by its contract."""
     model = Modules().double().eval()
@@ -167,6 +168,7 @@ def test_modules_that_are_inlined():
     assert_near([y], [model.act(wanted)])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_each_result_is_rounded_once(dtype):
     """Outputs and the gradient of x are within the package's bound of the truth in double."""

@@ -139,6 +139,7 @@ def stores(found):
     return tuple("" if one.op is None else repr(list(one.op.store))[1:-1] for one in found)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PATTERNS)
 def test_pattern(name):
     """In double: outputs and gradients are eager's, and the STORE is what was written."""
@@ -160,6 +161,7 @@ BOUND = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("program", BOUND, ids=lambda one: one.__name__)
 def test_within_the_bound_of_products(program, dtype):
@@ -196,6 +198,7 @@ class Block(nn.Module):
         return x + self.drop(self.down(self.act(self.up(x))))
 
 
+@pytest.mark.thorough
 def test_modules_and_their_dropout():
     """In evaluation the dropout is nothing; in training it is the op's, by its contract."""
     torch.manual_seed(1)
@@ -250,6 +253,7 @@ def test_any_batch_runs_one_graph(inner):
     assert len(found) <= counter.frame_count < len(batches)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("inner", ["eager", "aot_eager"])
 @pytest.mark.parametrize("within", [False, True], ids=["around", "in the graph"])
 def test_under_autocast(inner, within):

@@ -130,6 +130,7 @@ def an_integer_operand(x, w, b, r):
     return functional.relu(functional.linear(x, w, b)) * (r > 0).long()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MISSES)
 def test_near_miss(name):
     """Results and gradients are eager torch's."""
@@ -154,6 +155,7 @@ def test_other_products_are_not_looked_at(program):
     assert held(program, X, W, B, R, compiled=compiled_products) == []
 
 
+@pytest.mark.thorough
 def test_what_a_norm_takes_is_not_there_any_more():
     """Dropout and residual before a norm stay the norm's."""
 

@@ -38,6 +38,7 @@ HALF = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("program", HALF, ids=lambda one: one.__name__)
 def test_norms_of_models_in_half(program):
     """With their conversions: what they round stays rounded, what they widen costs nothing."""
@@ -118,6 +119,7 @@ SPELLED = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("program", SPELLED, ids=lambda one: one.__name__)
 def test_spelled_out(program):
     (one,) = held(program, X, GAMMA, BETA)

@@ -22,6 +22,7 @@ from fusedops.run import autograd
 from fusedops.run import forward as plan
 
 
+@pytest.mark.thorough
 def test_a_draw_in_memory_gives_the_mask_of_its_numbers(device):
     """Forward and backward; the kernels read seed and offset when they run."""
     for chain, (x, operands) in (
@@ -37,6 +38,7 @@ def test_a_draw_in_memory_gives_the_mask_of_its_numbers(device):
         torch.testing.assert_close(named(y)["y"], got[0])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["attention", "add_norm"])
 def test_kernels_that_read_their_draw_compile_without_spills(name):
     op = declare(ATTENTION if name == "attention" else ADD_NORM)

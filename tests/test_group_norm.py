@@ -103,6 +103,7 @@ def test_instance_norm_as_torch_in_double(name, device):
         assert_close_in_double(found[:1], [wanted], x)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float32, *thorough(torch.float16), torch.bfloat16])
 @pytest.mark.parametrize("name", ["images", "odd sizes", "parts of packs", "one group"])
 def test_is_a_layer_norm_over_views(name, dtype, device):
@@ -126,6 +127,7 @@ def test_is_a_layer_norm_over_views(name, dtype, device):
         assert torch.equal(one, other)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["odd sizes", *thorough(*SHAPES)])
 def test_check(name, device):
     groups, x, gamma, beta = case_of(name, device)
@@ -133,6 +135,7 @@ def test_check(name, device):
     assert report.declaration.startswith("GroupNorm(")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["group", *thorough("instance")])
 def test_with_functors_on_both_sides(kind, device):
     """Operands of every broadcast, a saved stream, dropout, statistics."""
@@ -397,6 +400,7 @@ class TestExplain:
 
 
 class TestTraced:
+    @pytest.mark.thorough
     @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
     def test_compiled(self, layout, device):
         _, call = group_norm(3)
@@ -423,6 +427,7 @@ class TestTraced:
         with pytest.raises(Exception, match=r"GroupNorm: .*gamma.*12 channels"):
             compiled(torch.zeros(3, 12, 5), torch.zeros(5), torch.zeros(12))
 
+    @pytest.mark.thorough
     def test_a_saved_program(self, tmp_path):
         """Runs in a process that has never seen the declaration."""
 
@@ -467,6 +472,7 @@ def test_what_is_built_ahead_is_what_runs(monkeypatch):
 
 
 class TestExported:
+    @pytest.mark.thorough
     @pytest.mark.parametrize("groups", [1, 3])
     def test_a_header(self, groups, tmp_path):
         """Forward and backward, to the bit; any number of samples where there is one group."""

@@ -119,6 +119,7 @@ def test_a_compiler_is_here(name):
     run(compiler(name), "--version")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("macros", [False, *thorough(True)], ids=["alone", "macros"])
 @pytest.mark.parametrize("name", [name for name in HOST_COMPILERS if shutil.which(name)])
 @pytest.mark.parametrize("header", HEADERS)
@@ -171,11 +172,13 @@ class TestWithNvcc:
         # As far as the host's source, which both passes of nvcc's front end have then accepted.
         run(nvcc, *flags, *targets, "-cuda", "-odir", folder, file)
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("macros", [True, *thorough(False)], ids=["macros", "plain"])
     def test_all(self, tmp_path, macros):
         first = with_macros(FOREIGN | LAUNCHING) if macros else ""
         self.compile(tmp_path, first + "".join(f"#include <{header}>\n" for header in HEADERS))
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         "header", [*NVCC_ALONE, *thorough(*[h for h in HEADERS if h not in NVCC_ALONE])]
     )

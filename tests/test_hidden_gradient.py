@@ -149,6 +149,7 @@ def gradients(op, factors, operands, dy, **options):
     return dict(zip(leaves, torch.autograd.grad(y, [*leaves.values()], dy), strict=True))
 
 
+@pytest.mark.thorough
 def test_a_second_derivative_is_refused(device):
     op, factors, operands = case("gelu", torch.float32, device, shape=(2, 3), n=8, h=16, k=8)
     x, w1, w2 = (one.requires_grad_() for one in factors)
@@ -159,6 +160,7 @@ def test_a_second_derivative_is_refused(device):
 
 
 class TestRecorded:
+    @pytest.mark.thorough
     def test_a_run_on_a_cpu_names_the_kernels_of_a_gpu(self, tmp_path, monkeypatch):
         file = tmp_path / "calls.jsonl"
         monkeypatch.setenv("FUSEDOPS_RECORD", str(file))

@@ -64,6 +64,7 @@ def ids(*shape, seed=0, most=1 << 62):
     return torch.randint(-most, most, shape, generator=generator)
 
 
+@pytest.mark.thorough
 def test_arithmetic_is_that_of_int64(device):
     op = fo.Map(load=[fo.functor(integers=["q", "k"])(of_both)("q", "k")])
     x = torch.zeros(6, 40, dtype=torch.float64, device=device)
@@ -83,6 +84,7 @@ def same_segment(x, queries, keys):
     return (queries == keys) & (keys != -1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("functor", [same_id, same_segment])
 def test_large_ids_are_told_apart(functor, device):
     """Neighbours beyond 2^53 are one number in floating point."""
@@ -118,6 +120,7 @@ def places(x):
     return x + (100 * first + 10 * second + last).to(x.dtype) * 0.5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("shape", "dim"), [((3, 4, 5), -1), ((3, 4, 5), 0), ((3, 4, 5), 1), ((1, 1, 5), -1)], ids=str
 )
@@ -163,6 +166,7 @@ def gradients(function, tensors, upstream):
     return torch.autograd.grad(function(*leaves), leaves, upstream.to(leaves[0].dtype))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_a_bias_of_distances_with_parameters(dtype, device):
     op = fo.Softmax(load=[kerple("r1", "r2"), fo.Causal()])
@@ -211,6 +215,7 @@ def prefix_kept(queries, keys, prefix):
     return (key <= query) | (key < prefix)
 
 
+@pytest.mark.thorough
 def test_masks_from_indices_and_integers(device):
     """A prefix of each sequence, then causal; values and gradients, with NaN under the mask."""
     op = fo.Softmax(load=[prefix_lm("prefix"), fo.Scale("scale")])
@@ -315,6 +320,7 @@ BOUNDED = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", BOUNDED)
 def test_the_range_of_a_mask_holds_what_it_keeps(name):
     function, tight = BOUNDED[name]
@@ -344,6 +350,7 @@ def test_the_range_of_a_mask_holds_what_it_keeps(name):
                 assert max(begin, 0) >= min(end, 12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "function",
     [
@@ -457,6 +464,7 @@ def test_what_is_refused():
         fo.GroupNorm(2, store=[places()])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arch", ["sm_90", *thorough("sm_80", "sm_100", "sm_120")])
 def test_they_compile_for_a_gpu(arch):
     op = fo.Softmax(load=[kerple("r1", "r2"), prefix_lm("n"), packed_window("q", "k")])

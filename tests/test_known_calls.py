@@ -84,6 +84,7 @@ def step(function, x, operands, options, upstream):
     return outputs + list(torch.autograd.grad(outputs, list(leaves.values()), incoming))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["aot_eager", *thorough("inductor")])
 @pytest.mark.parametrize("case", CASES)
 def test_known_calls_give_the_bits_of_eager_ones(case, backend, monkeypatch):
@@ -167,6 +168,7 @@ def test_kinds_are_forgotten(monkeypatch):
     assert len(known_calls._forwards) == 1
 
 
+@pytest.mark.thorough
 def test_inductor_calls_no_operator():
     from torch._inductor.utils import run_and_get_code
 

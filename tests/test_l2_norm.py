@@ -31,6 +31,7 @@ def test_schedules(schedule):
     verify_gradients(STATS, x, {}, schedule=schedule)
 
 
+@pytest.mark.thorough
 def test_with_functors(device):
     chain = dataclasses.replace(
         STATS,
@@ -48,6 +49,7 @@ def test_with_functors(device):
     verify_gradients(chain, x, operands, unfused=True)
 
 
+@pytest.mark.thorough
 def test_it_is_that_of_torch(device):
     x = randn(5, 3, 24, device=device)
     dy = randn(5, 3, 24, device=device, seed=1)

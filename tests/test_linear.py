@@ -49,6 +49,7 @@ def by_hand(op, x, w, b, r, kept):
     return {"y": torch.where(kept, act * SCALE, 0) + r, "act": act}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("op", [FULL, SAVING], ids=["tap", "saving"])
 def test_a_layer_by_hand(op, device):
     """In float64, where the only freedom is the order of the sums: outputs and all gradients."""
@@ -179,6 +180,7 @@ def test_ranks_and_nothing(device):
     torch.testing.assert_close(BIAS(x, w, b=operands["b"]), operands["b"].expand(2, 6, 24))
 
 
+@pytest.mark.thorough
 def test_optional_operands(device):
     x, w, operands = case(device=device)
     operands["r"] = None

@@ -99,6 +99,7 @@ def test_registers_do_not_spill_and_products_are_not_serialized(store, tiling, d
     assert all("0 bytes spill stores, 0 bytes spill loads" in line for line in spilled), log
 
 
+@pytest.mark.thorough
 def test_seed_and_offset_in_memory_are_read_once():
     """As in a captured graph: before the tiles, so that no pack waits for them."""
     x, w, operands = case(torch.float16)
@@ -111,6 +112,7 @@ def test_seed_and_offset_in_memory_are_read_once():
     assert "0 bytes spill stores, 0 bytes spill loads" in log
 
 
+@pytest.mark.thorough
 def test_few_integers_are_multiplied_to_64_bits():
     """Beside tensor cores these are dear: a thread's rows share those of draws and addresses."""
     x, w, operands = case(torch.float16, shape=(300,))
@@ -217,6 +219,7 @@ GRADIENT_STORES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("learning", ["all", "x", "w", "operands"])
 @pytest.mark.parametrize("store", GRADIENT_STORES)
@@ -253,6 +256,7 @@ def test_gradients_of_one_kernel_are_those_of_two(store, learning, dtype):
     assert all(same_bits(one, other) for one, other in zip(*results, strict=True))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("store", [*STORES, "gelu, dropout"])
 def test_a_call_that_one_kernel_would_run_trains(store, monkeypatch):
     """From the gate on, with two kernels in place of the one, which a CPU has not."""
@@ -279,6 +283,7 @@ def test_a_call_that_one_kernel_would_run_trains(store, monkeypatch):
     assert kept[0] == kept[1], "as little"
 
 
+@pytest.mark.thorough
 def test_a_second_derivative_is_refused():
     op = fo.Linear(store=[fo.Save("z"), gelu()])
     x, w, _ = case(torch.float32)

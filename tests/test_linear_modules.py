@@ -57,6 +57,7 @@ class GptTail(nn.Module):
         return self.down(functional.gelu(self.up(self.norm(x)), approximate="tanh")) + x
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("block", [BertTail, GptTail])
 def test_a_block_of_a_transformer(block, device):
     """In double, with torch's state: the same outputs and gradients of all parameters."""
@@ -195,6 +196,7 @@ def test_settings(device):
         fo.nn.Linear(8, 4)(torch.zeros(2, 9))
 
 
+@pytest.mark.thorough
 def test_settings_that_change(device):
     """The declaration follows, a bias of a layer that goes included; norms compile beside it."""
     block = fo.nn.MLP(8, 16, activation=gelu(), device=device)

@@ -45,6 +45,7 @@ def leaves_of(device):
     return [one.requires_grad_() for one in (x, w, operands["b"], operands["r"])]
 
 
+@pytest.mark.thorough
 def test_compiled_in_one_graph(device):
     """Eager's bits, dropout included; another batch compiles once more at most."""
     leaves = leaves_of(device)
@@ -52,6 +53,7 @@ def test_compiled_in_one_graph(device):
     assert all(same_bits(*pair) for pair in zip(*both, strict=True))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("store", [[], [fo.Bias("b")], [fo.Bias("b"), fo.Scale("s")]], ids=len)
 def test_arguments_that_eager_code_refuses(store):
     """A misspelled one, an option of row ops alone, a missing operand: torch's product or not."""
@@ -83,6 +85,7 @@ def test_the_graph_is_a_product_and_one_operator(device):
     assert sum("fusedops.forward" in name for name in named) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["block", "scores", "module"])
 def test_others_compile(way, device):
     if way == "block":

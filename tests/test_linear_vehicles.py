@@ -94,6 +94,7 @@ class TestCompiled:
                 assert same_bits(compiled(x, w, b), call(x, w, b))
         assert len(graphs) == 2  # of one batch, and of any
 
+    @pytest.mark.thorough
     def test_inductor_calls_it_at_once(self, device):
         """Compiled code of Inductor's has the results of the eager call."""
         x, w, b = given(device)
@@ -128,6 +129,7 @@ class TestCompiled:
         assert got.dtype is torch.float32
         assert names == ["fusedops.linear"]
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("store", ["gelu", "dropout", "residual", "gelu, dropout"])
     @pytest.mark.parametrize("learning", ["all", "x", "w", "b"])
     def test_training(self, store, learning, device):
@@ -182,6 +184,7 @@ class TestCompiled:
         assert not same_bits(first, second)
         assert 0.3 < (first == 0).float().mean() < 0.7
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("why", ["float32", "stream"])
     def test_two_kernels_are_compiled_as_before(self, why, device):
         x, w, b = given(device, dtype=torch.float32 if why == "float32" else HALF)
@@ -315,6 +318,7 @@ class TestRecorded:
             fo.Linear()(x, w)
         assert lines() == []
 
+    @pytest.mark.thorough
     def test_a_run_on_a_cpu_names_the_kernel_of_a_gpu(self, lines):
         x, w, b = given(rows=ROWS, n=256, k=8)
         with torch.no_grad():
@@ -363,6 +367,7 @@ class TestRecorded:
         (variant,) = self.built([one])
         assert variant.entry == "product"
 
+    @pytest.mark.thorough
     def test_what_no_gpu_runs_in_one_kernel(self, lines):
         x, w, b = given(rows=ROWS, n=256, k=8)
         with torch.no_grad():

@@ -69,6 +69,7 @@ def test_schedules(op, schedule):
     verify_gradients(with_both(op), x, operands, schedule=schedule)
 
 
+@pytest.mark.thorough
 def test_a_row_that_is_read_twice(device):
     x = randn(2, 3, 5, 1100, device=device)
     operands = {"s": randn(3, 1, 1, device=device, seed=43)}
@@ -76,6 +77,7 @@ def test_a_row_that_is_read_twice(device):
     verify_gradients(with_both("softmax"), x, operands, schedule="streaming")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("op", CHAINS)
 @pytest.mark.parametrize("outputs", [("y",), ("lse",)], ids=["y", "lse"])
 def test_the_gradient_of_one_output_alone(op, outputs, device):
@@ -92,6 +94,7 @@ def test_the_gradient_of_one_operand_alone(wanted, device):
     verify_gradients(with_both("log_softmax"), x, operands, wanted=wanted)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{"lse": True}, {"sink": "s"}], ids=["lse", "sink"])
 @pytest.mark.parametrize("op", OPS)
 def test_one_without_the_other(op, options, device):
@@ -107,6 +110,7 @@ def attention(op="softmax", **options):
     return Chain(op, load=load, store=(("dropout", "p"),), **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("op", OPS)
 def test_in_an_attention(op, device):
     """Masks, dropout and an operand with a gradient that rows share, as gpt-oss has it."""
@@ -127,6 +131,7 @@ def test_in_an_attention(op, device):
     torch.testing.assert_close(got["lse"][0, :, 0], operands["s"][:, 0, 0], rtol=1e-6, atol=0)
 
 
+@pytest.mark.thorough
 def test_rows_that_share_a_sink_need_not_be_neighbours(device):
     """Two operands that rows share across each other: the sums are left to torch."""
     x = randn(6, 5, 4, 8, dtype=torch.float64, device=device)
@@ -141,6 +146,7 @@ def test_rows_that_share_a_sink_need_not_be_neighbours(device):
     verify_gradients(chain, x, operands)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rows", [1, 3000])
 def test_many_rows_share_one_sink(rows, device):
     """Slices of the rows leave parts, which a second kernel adds up."""
@@ -151,6 +157,7 @@ def test_many_rows_share_one_sink(rows, device):
     assert same_bits(first["s"], verify_gradients(chain, x, operands)["s"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("op", CHAINS)
 def test_a_sink_of_minus_infinity_is_none(op, device):
     plain, kind = dataclasses.replace(CHAINS[op], lse=True), with_both(op)
@@ -174,6 +181,7 @@ def test_a_sink_of_minus_infinity_is_none(op, device):
     assert torch.equal(gradients["x"][1], torch.zeros(33, device=device))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("empty_row", ["zero", "nan"])
 @pytest.mark.parametrize("op", CHAINS)
 def test_a_row_without_logits(op, empty_row, device):

@@ -92,6 +92,7 @@ def test_scores(device):
     assert not got["x"][y == -torch.inf].any()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("masked", [False, True])
 def test_infinity_is_a_value_with_masks_and_without(masked, device):
     x = randn(3, 40, device=device)
@@ -105,6 +106,7 @@ def test_infinity_is_a_value_with_masks_and_without(masked, device):
         assert torch.equal(got["x"], torch.full_like(x, 6.0))
 
 
+@pytest.mark.thorough
 def test_masks_alone_keep_no_x(device):
     """Their elements are known without it, also where a bias is -inf or a scale infinite."""
     x, b = randn(3, 5, 40, device=device), randn(5, 40, device=device, seed=1)
@@ -132,6 +134,7 @@ def test_masks_alone_keep_no_x(device):
     assert "x" not in [one.name for one in told.kept]
 
 
+@pytest.mark.thorough
 def test_infinity_is_not_taken_for_masked_where_x_is_read(device):
     """As the gradient of a factor reads it."""
     x = randn(3, 40, device=device)
@@ -149,6 +152,7 @@ def test_infinity_is_not_taken_for_masked_where_x_is_read(device):
         assert ds.abs() == torch.inf  # of x[0, 1] alone: that of x[1, 2] is masked
 
 
+@pytest.mark.thorough
 def test_dropout_is_that_of_a_row_kernel(device):
     """Same seed, same slot: the elements that a norm's STORE drops."""
     x = randn(6, 200, dtype=torch.float16, device=device) + 10
@@ -160,6 +164,7 @@ def test_dropout_is_that_of_a_row_kernel(device):
     assert torch.equal((y != 0).cpu(), kept)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("columns", [40, 9001])
 def test_layouts(columns, device):
     """Strided, expanded and turned tensors, every kind of sum, any dimension as the row."""
@@ -187,6 +192,7 @@ def test_layouts(columns, device):
             torch.testing.assert_close(got[key], wanted[key], atol=2e-3, rtol=1e-4, msg=name)
 
 
+@pytest.mark.thorough
 def test_a_copy(device):
     """Without functors, and into memory that is given; nothing beyond it is written."""
     for shape in ((5, 33), (2, 9000), (3, 1)):
@@ -209,6 +215,7 @@ def test_nothing_to_do(device):
         assert torch.equal(got["gamma"], torch.zeros_like(operands["gamma"]))
 
 
+@pytest.mark.thorough
 def test_what_is_saved(device):
     """Neither x nor an operand where no functor's gradient reads it; and no numbers of rows."""
     x, operands = tail_case(4, 64, torch.float32, device)
@@ -230,6 +237,7 @@ def test_what_is_saved(device):
     assert "read twice" not in text
 
 
+@pytest.mark.thorough
 def test_check_and_checkpoints(device):
     x, operands = tail_case(6, 130, torch.bfloat16, device)
     x.requires_grad_()
@@ -248,6 +256,7 @@ def test_check_and_checkpoints(device):
     assert torch.equal(x.grad, leaf.grad)
 
 
+@pytest.mark.thorough
 def test_torch_compile(device):
     x, operands = tail_case(6, 130, torch.float32, device)
     x.requires_grad_()
@@ -283,6 +292,7 @@ def test_an_exported_header():
     assert header.parameters
 
 
+@pytest.mark.thorough
 def test_a_recorded_call_is_built_by_the_command(tmp_path):
     """In its process nothing is imported before it is used, and no class is known by itself."""
     program, calls = tmp_path / "program.py", tmp_path / "calls.jsonl"
@@ -374,6 +384,7 @@ def test_schedules_of_rows_that_are_reduced():
 SIZES = {"one": 1, "odd": 333, "exact": 8192, "long": 200001, "even": 65536}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arch", "size", "dtype", "aligned"),
     only_on_sm_90(covering(2, ARCHS, SIZES, DTYPES, [True, False])),
@@ -416,6 +427,7 @@ def test_chains_are_equal_whatever_their_dropout(device):
     assert torch.equal(got["y"], wanted(x, **operands, training=False))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_gradient_of_a_cap_keeps_its_digits(device, dtype):
     """Both terms of tanh(u) - u / cosh(u)^2 are near u where u is small, and cancel to 2u^3/3."""
@@ -441,6 +453,7 @@ def only_gelu(v):
     return functional.gelu(v, approximate="tanh")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_gelu_keeps_its_digits(device, dtype):
     """Far below zero 1 + tanh(u) is lost; as x / (1 + exp(-2u)) the result has its digits."""

@@ -20,6 +20,7 @@ TAPPED = fo.Map(
 PLAIN = fo.Map(load=[fo.Bias("b"), gelu("b"), fo.Dropout("p"), fo.Residual("r")])
 
 
+@pytest.mark.thorough
 def test_a_value_within_the_chain(device):
     """Neither the chain nor its bits change; what follows a tap reads its input again."""
     x, operands = tail_case(6, 40, torch.float32, device)

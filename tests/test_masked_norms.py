@@ -132,6 +132,7 @@ def test_nothing_leaks(kind, device):
             assert all(same_bits(gradients[name], wanted[name]) for name in wanted)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", CHAINS)
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_what_is_left_shows(kind, bad, device):
@@ -150,6 +151,7 @@ def test_what_is_left_shows(kind, bad, device):
         assert y[~kept].eq(0).all()
 
 
+@pytest.mark.thorough
 def test_any_masks(device):
     """Those made from indices, and tensors; what is left need not be neighbours."""
     x, operands = inputs(40, 70, device)
@@ -160,6 +162,7 @@ def test_any_masks(device):
     verify_rows("layer_norm", x, operands, kept, masks, {"m": mask})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["layer_norm", *thorough("rms_norm", "l2_norm")])
 def test_schedules(kind, scheduled):
     device, schedule = scheduled
@@ -194,6 +197,7 @@ def test_every_case_of_check(device):
     assert testing.check(op, x, **given, n=n, p=0.3).passed
 
 
+@pytest.mark.thorough
 def test_channels(device):
     """Samples of different lengths, one number for each channel in the STORE."""
     op = fo.InstanceNorm(load=[fo.Lengths("n")], store=[fo.Affine("g", "c")])
@@ -209,6 +213,7 @@ def test_channels(device):
         assert y[sample, :, length:].eq(0).all()
 
 
+@pytest.mark.thorough
 def test_it_is_traced_exported_and_kept():
     op = masked_op("layer_norm", fo.Lengths("n", optional=True))
     assert pickle.loads(pickle.dumps(op)) == op == read(op.text)
@@ -231,6 +236,7 @@ def test_it_is_traced_exported_and_kept():
     assert y[1].eq(0).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arch", ["sm_90", *thorough("sm_80", "sm_100", "sm_120")])
 @pytest.mark.parametrize("kind", ["layer_norm", *thorough("rms_norm", "l2_norm")])
 @pytest.mark.parametrize("columns", [1024, *thorough(333, 8192, 65536)])

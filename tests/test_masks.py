@@ -34,6 +34,7 @@ def test_either_polarity(op, word, shape, device):
     verify(Chain(op, ((word, "m"),)), randn(*SHAPE, device=device), {"m": mask})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("columns", [1, 2, 31, 37, 1024, 5000])
 def test_masks_of_every_share(op, columns, device):
     chain = Chain(op, (("mask", "m"),))
@@ -87,6 +88,7 @@ def test_nothing_under_a_mask_leaks(op, poison, columns, device):
         )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("poison", POISONS)
 @pytest.mark.parametrize("index_mask", ["causal", "lengths", "window"])
 def test_nothing_beyond_an_index_mask_leaks(op, index_mask, poison, device):
@@ -158,6 +160,7 @@ def test_window(op, align, shape, device):
             verify(Chain(op, (("window", left, right, align, offset),)), x, {})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("columns", [64, 128, 1024])
 def test_windows_beyond_rows_of_whole_packs(op, columns, device):
     """Nothing outside the row is read, however far away a window lies."""
@@ -199,6 +202,7 @@ def test_a_row_that_no_window_reaches_is_empty(op, empty_row, device):
         assert hollow.all(-1).sum() == len(range(30)[empty])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", [("causal", "bottom-right", 0), ("window", 9, 4, "top-left", 0)])
 def test_queries_are_counted_by_their_dimension_not_by_their_place(step, device):
     """In a transposed x, and under a bias whose sharing changes the order of the rows."""
@@ -281,6 +285,7 @@ def test_windows_on_every_schedule(op, left, right, columns, scheduled):
         verify(chain, x, {}, schedule=schedule)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("level", [-100.0, -1000.0, -1e30])
 @pytest.mark.parametrize("columns", [2048, 16384])
 def test_parts_without_an_element_far_below_zero(op, level, columns, scheduled):
@@ -305,6 +310,7 @@ def test_chunks_without_an_element_far_below_zero(op, columns, device):
         verify(Chain(op, (("window", 40, 0, "top-left", middle),)), x, {})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("columns", [37, 3000])
 def test_a_stream_is_saved_under_the_mask_as_well(op, columns, scheduled):
     device, schedule = scheduled
@@ -315,6 +321,7 @@ def test_a_stream_is_saved_under_the_mask_as_well(op, columns, scheduled):
     verify(Chain(op, steps), x, {"r": r}, schedule=schedule)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dim", [-1, 0])
 @pytest.mark.parametrize(
     "step",
@@ -339,6 +346,7 @@ def test_an_x_of_one_dimension_is_one_query(step, dim, device):
         torch.testing.assert_close(got.lse, row.lse[0])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("op", [fo.Softmax, fo.LogSoftmax])
 def test_an_empty_row_of_nan_has_its_gradients(op, device):
     """Those of the STORE's operands are the unfused chain's: none of a log-softmax's elements."""

@@ -80,6 +80,7 @@ def described(op, x, other, operands, tiling, dtype):
     return fused.describe(bound, x, other.mT, made)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float16, *thorough(torch.bfloat16)], ids=str)
 @pytest.mark.parametrize("tiling", TILINGS)
 @pytest.mark.parametrize("layout", ["keys", *thorough("values")])
@@ -377,6 +378,7 @@ class TestCompiled:
     def call(self, q, k, b, m):
         return self.SCORES(q, k.mT, s=0.5, b=b, m=m)
 
+    @pytest.mark.thorough
     def test_one_operator_serves_any_batch(self, may_be_one, device):
         graphs = []
 
@@ -399,6 +401,7 @@ class TestCompiled:
         assert len(graphs) == 1
         assert "fusedops.linear" in graphs[0]
 
+    @pytest.mark.thorough
     def test_what_trains_and_reads_the_product_saves_it(self, may_be_one, device):
         op = fo.Matmul(store=[fo.Softcap("cap"), fo.Causal()])
 

@@ -67,6 +67,7 @@ def all_same(first, second):
     return all(same_bits(*pair) for pair in zip(first, second, strict=True))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["aot_eager", *thorough("inductor", "eager")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_bits_of_an_eager_call(dtype, backend, device):
@@ -96,6 +97,7 @@ def test_the_hidden_tensor_is_not_kept(device):
     assert len(wide) == 1
 
 
+@pytest.mark.thorough
 def test_one_graph_for_all_rows(device):
     leaves, _ = case(device=device)
     counter = CompileCounterWithBackend("aot_eager")
@@ -112,6 +114,7 @@ def test_no_rows(device):
     assert all_same(*both(PLAIN, leaves))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("frozen", [(), ("x",), ("w1",), ("b1", "b2"), ("x", "w1", "b1"), ("w2",)])
 def test_some_have_no_gradient(frozen, device):
     """What is kept is what eager code keeps: h with a frozen w2, or where no gradient reads z."""
@@ -142,6 +145,7 @@ def test_without_gradients_there_are_two_layers(device):
         assert names_in(PLAIN, x, w1, w2, b1=b1, b2=b2) == ["forward"]
 
 
+@pytest.mark.thorough
 def test_operands_with_one_gradient(device):
     """Two residuals, whose gradients are one tensor in eager code."""
     op = fo.MLP(hidden=[gelu(), fo.Residual("r1"), fo.Residual("r2")], store=[])
@@ -154,6 +158,7 @@ def test_operands_with_one_gradient(device):
     assert all_same(*results)
 
 
+@pytest.mark.thorough
 def test_under_autocast(device):
     """Weights in float32 and their gradients, activations in bfloat16."""
     leaves, _ = case(torch.float32, device)
@@ -180,6 +185,7 @@ def test_in_a_checkpoint(device):
     assert all_same(*results)
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_goes_back_by_the_masks_that_it_drew(device):
     op = fo.MLP(hidden=[gelu(), fo.Dropout("p")])
     x, dy = (randn(6, 16, device=device, seed=seed) for seed in (1, 2))
@@ -195,6 +201,7 @@ def test_a_checkpoint_goes_back_by_the_masks_that_it_drew(device):
         torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_module(device):
     block = fo.nn.MLP(16, 40, activation=gelu(), p=0.5, p_hidden=0.5, device=device)
     x = randn(6, 16, device=device, seed=1).requires_grad_()
@@ -239,6 +246,7 @@ def operator_arguments(device):
     return (h, w2, None, x, w1, [z, b1], ["x", "b1"], [], text)
 
 
+@pytest.mark.thorough
 def test_opcheck(device):
     arguments = operator_arguments(device)
     op = torch.ops.fusedops.linear_of_remade.default
@@ -262,6 +270,7 @@ def test_refusals(device):
         torch.func.vmap(lambda one: torch.ops.fusedops.linear_of_remade(one, w2, *others))(h)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("hidden", ["dropout", *thorough("gelu", "gate", "bare")])
 def test_where_one_kernel_may_run_the_first_layer(hidden, monkeypatch):
     """The graph has the operator of a product that is an output too; the bits are eager's."""

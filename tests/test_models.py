@@ -118,6 +118,7 @@ def differentiate(function, names, tensors, dtype=torch.float32):
     return results | {f"d {name}": each for name, each in zip(names, found, strict=True)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("model", [Gemma2, GptOss])
 def test_a_layer(model, device):
     layer = model(device)

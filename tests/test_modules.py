@@ -223,6 +223,7 @@ def attention(settings, scores, bias=0.0, slopes=None, sink=None):
     return fo.SoftmaxResult(y, lse) if settings.get("lse") else y
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ATTENTION)
 def test_attention(name, device):
     settings, operands = ATTENTION[name]
@@ -318,6 +319,7 @@ def test_a_weight_of_unit_offset_is_zero_at_first(kind):
     assert repr(module).endswith("unit_offset=True)")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_the_eps_of_torch(dtype, device):
     """Of numbers that are small beside it."""
@@ -409,6 +411,7 @@ def test_from_the_meta_device(name):
     assert named(meta(*given))["y"].shape == shape
 
 
+@pytest.mark.thorough
 def test_dtypes(device):
     """Parameters in float32 beside an x in half, and under autocast."""
     for module in (fo.nn.RMSNorm(24, device=device), fo.nn.LayerNorm(24, device=device)):
@@ -436,6 +439,7 @@ def test_settings_that_change():
     assert repr(softmax).endswith("lse=True, probs=True)")
 
 
+@pytest.mark.thorough
 def test_results_have_classes_of_their_own():
     x = randn(2, 24)
     norm = fo.nn.ResidualRMSNorm(24, return_stream=True)

@@ -157,6 +157,7 @@ def test_a_step_of_training(device):
         torch.testing.assert_close(ours, stock)
 
 
+@pytest.mark.thorough
 def test_dropout_of_the_norm(device):
     norm = ResidualLayerNorm(24, p=0.5, return_stream=True, device=device)
     tensors = norm_tensors(norm, "input_bias", device=device)
@@ -198,6 +199,7 @@ def test_setting_p_acts(device):
         torch.testing.assert_close(norm(x, x), functional.layer_norm(x, (24,)))
 
 
+@pytest.mark.thorough
 def test_mixed_precision(device):
     """A half x beside a float stream and float parameters, as under mixed precision."""
     norm = ResidualLayerNorm(24, return_stream=True, device=device)
@@ -217,6 +219,7 @@ def test_mixed_precision(device):
     assert double(x.double(), residual.double()).y.dtype == torch.float64
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
 def test_factory_arguments(dtype, device):
     norm = ResidualLayerNorm(24, device=device, dtype=dtype)
@@ -355,6 +358,7 @@ def test_a_mask_that_is_added(lowest, device):
     )
 
 
+@pytest.mark.thorough
 def test_a_query_without_keys(device):
     scores = torch.full((2, 3, 24), torch.nan, device=device, requires_grad=True)
     mask = torch.zeros(24, dtype=torch.bool, device=device)
@@ -364,6 +368,7 @@ def test_a_query_without_keys(device):
     assert (scores.grad == 0).all()
 
 
+@pytest.mark.thorough
 def test_dropout_of_the_softmax(device):
     softmax = AttentionSoftmax(scale=0.5, p=0.25)
     tensors = softmax_tensors(device, "bias")

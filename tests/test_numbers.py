@@ -176,6 +176,7 @@ def test_a_row_that_diverges_is_nan(op, value, columns, scheduled):
     diverged(op, value, columns, device, schedule)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("columns", [20000, 100001])
 @pytest.mark.parametrize("op", OPERATORS)
 def test_a_long_row_that_diverges_is_nan(op, columns, device):
@@ -183,6 +184,7 @@ def test_a_long_row_that_diverges_is_nan(op, columns, device):
         diverged(op, value, columns, device)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("op", NORMS)
 @pytest.mark.parametrize("value", [-torch.inf, 1e30])
 def test_a_norm_of_squares_beyond_range_is_nan(op, value, columns, device):
@@ -190,6 +192,7 @@ def test_a_norm_of_squares_beyond_range_is_nan(op, value, columns, device):
     diverged(op, value, columns, device)
 
 
+@pytest.mark.thorough
 def test_a_norm_of_halves_has_no_squares_beyond_range(device):
     """65504 squared, 100000 times, is in range; so is a double beyond the largest float."""
     x = torch.full((2, 100000), 65504.0, device=device, dtype=torch.float16)

@@ -289,6 +289,7 @@ def test_special_values_on_a_gpu(name):
         same(mine, theirs, rtol=1e-7, what=what)
 
 
+@pytest.mark.thorough
 def test_every_operation_compiles_for_gpus():
     log = compile_cuda(device_source("float"), "sm_90", ["--ptxas-options=-v"])[1]
     assert "warning" not in log, log[:2000]

@@ -85,6 +85,7 @@ def test_all_are_given(device):
     assert same_bits(ATTENTION(x, **given, p=0.0), without(ATTENTION, ())(x, **given, p=0.0))
 
 
+@pytest.mark.thorough
 def test_half_of_an_affine(device):
     x, one = randn(4, 24, device=device), randn(24, device=device, seed=1)
     op = fo.RMSNorm(store=[fo.Affine("gamma", "beta", optional=True)])
@@ -93,6 +94,7 @@ def test_half_of_an_affine(device):
     both(op, fo.RMSNorm(), x, {}, {"gamma": None, "beta": None})
 
 
+@pytest.mark.thorough
 def test_a_stream_is_saved_without_a_residual(device):
     x = randn(4, 24, device=device)
     y, stream = NORM(x, p=0.0)
@@ -105,6 +107,7 @@ def test_a_stream_is_saved_without_a_residual(device):
     assert op(x.half(), r=x.half()).stream.dtype is torch.float32
 
 
+@pytest.mark.thorough
 def test_an_alpha_that_is_left_out_is_one(device):
     x, r = randn(4, 24, device=device), randn(4, 24, device=device, seed=1)
     op = fo.LayerNorm(load=[fo.Residual("r", alpha="a", optional=True)])
@@ -112,6 +115,7 @@ def test_an_alpha_that_is_left_out_is_one(device):
     both(op, fo.LayerNorm(load=[fo.Residual("r")]), x, {"r": r}, {"a": None})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [fo.GroupNorm, fo.InstanceNorm])
 def test_norms_of_channels(kind, device):
     counts = (2,) if kind is fo.GroupNorm else ()
@@ -122,6 +126,7 @@ def test_norms_of_channels(kind, device):
     assert same_bits(op.unfused(x), kind(*counts).unfused(x))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_under_torch_compile(backend):
     x, given = randn(*SHAPE), operands("cpu")
@@ -158,6 +163,7 @@ def test_a_saved_program(tmp_path):
     assert same_bits(stream, wanted.stream)
 
 
+@pytest.mark.thorough
 def test_explain_check_and_export_take_the_call_as_it_is():
     x = randn(4, 24)
     told = str(NORM.explain(x, p=0.0, gamma=randn(24)))

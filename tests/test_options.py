@@ -79,6 +79,7 @@ class TestWhatIsReduced:
         unfused = declare(chain).unfused(x, **operands, normalized_shape=shape)
         torch.testing.assert_close(unfused, got)
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("dim", [(1, 2), (-1, -2), (0, 2), (0, 1, 2), (1,), (2, 0)])
     def test_dims_of_a_norm(self, dim, device):
         """Neighbours or not: what no single step reaches is copied."""
@@ -146,6 +147,7 @@ class TestScalars:
         x = randn(3, 9, device=device)
         assert torch.equal(declare(chain)(x, s=number), declare(chain)(x, s=float(number)))
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
     def test_a_scalar_may_be_a_tensor(self, dtype, device):
         chain = Chain("softmax", (("scale", "s"),))
@@ -291,6 +293,7 @@ def test_launches_are_counted_by_op(device):
     assert launches == {softmax: 2, biased: 1}
 
 
+@pytest.mark.thorough
 def test_no_op_is_counted_by_the_id_of_one_that_is_gone():
     op = fo.Softmax(load=[fo.Scale("of_the_gone")])
     gone = weakref.ref(op)

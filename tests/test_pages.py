@@ -104,6 +104,7 @@ Status go(const float* x, const float* gamma, float* dgamma) {{
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("wanted", "functors", "said"),
     [
@@ -153,6 +154,7 @@ int main() {
 """
 
 
+@pytest.mark.thorough
 def test_threads_of_a_cpu_in_cuda_code(tmp_path):
     source = tmp_path / "threads.cu"
     source.write_text(THREADS)
@@ -184,6 +186,7 @@ cudaError_t all(const float* x, float* y, Owner owner, cudaStream_t stream) {
 """
 
 
+@pytest.mark.thorough
 def test_what_stands_for_a_stream(tmp_path):
     """What converts to a cudaStream_t, a null pointer or 0; else threads, in braces as well."""
     source = tmp_path / "streams.cu"
@@ -200,6 +203,7 @@ def test_the_host_part_needs_no_cuda(tmp_path):
     run([compiler(), *flags, f"-I{env.include_dir()}", source])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("march", [None, "x86-64-v3", *thorough("x86-64-v4")])
 def test_strict_warnings(tmp_path, march):
     source = tmp_path / "all.cpp"
@@ -248,6 +252,7 @@ int main() {
 """
 
 
+@pytest.mark.thorough
 def test_explicit_instantiation(tmp_path):
     """One source has the kernels; those who call them compile none."""
     having, calling = tmp_path / "having.cpp", tmp_path / "calling.cpp"

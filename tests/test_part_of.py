@@ -44,6 +44,7 @@ def operands(device, where=(slice(None),) * 3):
     return {**NUMBERS, "bias": bias, "slopes": slopes}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("memory", [False, True], ids=["numbers", "memory"])
 def test_a_part_has_the_bits_of_the_whole(part, memory, device):
@@ -73,6 +74,7 @@ def test_a_norm_over_dimensions_that_do_not_merge(device):
     assert torch.equal(got, want[1:3, :, 2:])
 
 
+@pytest.mark.thorough
 def test_the_same_under_torch_compile(device):
     x, where = randn(*SHAPE, device=device), PARTS["the middle"]
     want = ATTENTION(x, **operands(device), generator=DRAW)[where]
@@ -116,6 +118,7 @@ def test_a_group_norm_has_no_parts():
         fo.GroupNorm(2)(randn(2, 4, 3), part_of=((4, 4, 3), (0, 0, 0)))
 
 
+@pytest.mark.thorough
 def test_kernels_of_parts_compile_for_a_gpu():
     op = fo.LayerNorm(
         load=[fo.Dropout("p"), fo.Residual("r")], store=[fo.Affine("gamma", None), fo.Dropout("q")]

@@ -176,6 +176,7 @@ def test_as_a_context_manager():
     assert {place.cls for place in skipped} == {"LayerNorm", "BertOutput"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("make_copy", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
 def test_copies(make_copy):
     model = net().eval()
@@ -492,6 +493,7 @@ def test_a_step_of_training(device):
         torch.testing.assert_close(ours, stock, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.thorough
 def test_under_torch_compile(device):
     """One graph, in training as well, and no question of the stock forward within it."""
     model = net(device)
@@ -508,6 +510,7 @@ def test_under_torch_compile(device):
     assert "layer_norm" not in graph
 
 
+@pytest.mark.thorough
 def test_norms_in_compiled_code(device):
     """A norm alone is the compiler's, unless its rows are long; exported programs have the op."""
 
@@ -616,6 +619,7 @@ def test_kinds():
     assert fo.nn.RMSNorm.op(model.gemma).store[0].zero_centred
 
 
+@pytest.mark.thorough
 def test_an_import_brings_none_of_it(tmp_path):
     code = (
         "import sys, fusedops\n"

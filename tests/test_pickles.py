@@ -168,6 +168,7 @@ def test_a_module_of_then_is_the_module_of_now(name):
     assert repr(pickle.loads(pickle.dumps(module))) == repr(wanted)
 
 
+@pytest.mark.thorough
 def test_old_names_are_not_in_the_way():
     """They are neither imported with the package nor shown, and the new modules are no copies."""
     program = (

@@ -89,6 +89,7 @@ def test_readings_that_have_served_are_tried_first():
     assert hints.of(bound) == served
 
 
+@pytest.mark.thorough
 def test_a_plan_keeps_no_objects_of_its_making():
     op = fo.Softmax()
     op(torch.zeros(2, 20))

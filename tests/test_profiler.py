@@ -36,6 +36,7 @@ def test_calls_are_named_in_inference_the_first_and_the_later_ones():
         assert ranges(lambda: ADD_NORM(torch.zeros(4, 8), **given))[0] == [NAME]
 
 
+@pytest.mark.thorough
 def test_calls_are_named_in_training_the_backward_pass_as_the_gradient_of_its_op():
     names, y = ranges(lambda: ADD_NORM(torch.zeros(4, 8), **operands(requires_grad=True)))
     assert names == [NAME]
@@ -51,6 +52,7 @@ def test_calls_are_named_in_compiled_code():
     assert ranges(lambda: compiled(torch.zeros(4, 8)))[0] == [NAME]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("op", "name"),
     [

@@ -97,6 +97,7 @@ def test_within_the_bound(device):
     assert check(linear, r, w, b=b, scale=2.0).passed
 
 
+@pytest.mark.thorough
 def test_gradients_of_what_is_beside_it(device):
     """Stream and tap have the gradients that they have without it; y and amax have none."""
     load, store = [fo.Residual("r", save="stream")], [fo.Affine("g", None), fo.Tap("t")]
@@ -138,6 +139,7 @@ def test_a_gradient_of_y_is_refused(device):
     assert tapped(x, scale=scale.detach()).t.requires_grad
 
 
+@pytest.mark.thorough
 def test_in_compiled_code(device):
     x = randn(5, 40, device=device)
     op = fo.LayerNorm(

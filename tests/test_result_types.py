@@ -183,6 +183,7 @@ def test_what_is_wrong_is_found(tmp_path):
     assert found == ["6", "7", "8", "9", "10", "11", "12"]
 
 
+@pytest.mark.thorough
 def test_the_program_of_types_runs():
     exec(compile(PROGRAM, "program", "exec"), {"__name__": "program"})
 

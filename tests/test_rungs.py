@@ -120,6 +120,7 @@ def test_lengths_ranks_and_batches_share_few_kernels(case, arch, monkeypatch):
     assert max(counts.values()) <= MOST[arch], counts
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arch", MOST)
 def test_all_lengths_of_a_plain_norm_share_a_hundred_kernels(arch, monkeypatch):
     """Without dropout packs are as wide as the columns divide, and rungs are finer."""
@@ -225,6 +226,7 @@ def rows_of(columns):
 COLUMNS = sorted({*range(1, 700, 3), *(round(2 ** (k / 9)) for k in range(81, 162)), 12289, 50257})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("clusters", [1, 8, 16])
 def test_the_lengths_of_a_rung_agree_on_it(clusters):
     for columns in COLUMNS:
@@ -278,6 +280,7 @@ def test_a_row_has_its_bits_whatever_was_called_before(columns, device):
     assert torch.equal(op(x[None, :, None], g=g, b=b)[0, :, 0], before)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", [attention, add_norm], ids=lambda case: case.__name__)
 def test_samples_stand_for_all_lengths(case, monkeypatch):
     """`fusedops build --lengths` builds what any length up to that needs."""
@@ -291,6 +294,7 @@ def test_samples_stand_for_all_lengths(case, monkeypatch):
     assert process.loaded == before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("clusters", [1, 16])
 def test_samples_stand_for_long_rows(clusters):
     """Rows in chunks, whose rungs end where every chunk has one full pack more."""

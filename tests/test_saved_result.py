@@ -39,6 +39,7 @@ def gradient(y, x, g):
     return torch.autograd.grad(y, x, g)[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("x_dtype", "y_dtype", "of_y"),
     [
@@ -68,6 +69,7 @@ def test_nan_in_empty_rows_says_nothing_of_masks_so_x_is_saved(name, device):
     assert saves(op, x) == (True, False)
 
 
+@pytest.mark.thorough
 def test_sink_and_lse_go_with_a_saved_result(name, device):
     op = type(OPS[name])(sink="s", lse=True)
     # The bound is four times the error of a chain, which is small by chance for some draws, so that
@@ -78,6 +80,7 @@ def test_sink_and_lse_go_with_a_saved_result(name, device):
     testing.check(op, x, s=s)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("columns", [1, 7, 64, 100, 1030, 70000])
 def test_masked_elements_keep_inf_and_nan_that_come_in(name, columns, device):
     x = torch.randn(3, columns, device=device)
@@ -133,6 +136,7 @@ def test_checkpoint_and_graph_twice_give_the_same_bits(name, device):
     assert torch.equal(gradient(copied(x), x, g), wanted)
 
 
+@pytest.mark.thorough
 def test_a_traced_program_saves_y_and_one_of_old_that_saved_x_still_runs(name, device):
     op, x = OPS[name], leaf(device)
     g = torch.randn_like(x)
@@ -177,6 +181,7 @@ def test_a_traced_program_saves_y_and_one_of_old_that_saved_x_still_runs(name, d
     assert "saved y" in str(traced[-1].graph)
 
 
+@pytest.mark.thorough
 def test_a_recorded_backward_call_is_built_from_its_line(name, tmp_path, monkeypatch):
     monkeypatch.setattr("fusedops.prebuild.recording._seen", set())
     monkeypatch.setenv("FUSEDOPS_RECORD", str(tmp_path / "calls"))

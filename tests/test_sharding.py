@@ -122,6 +122,7 @@ def collectives(call):
     return counts, result
 
 
+@pytest.mark.thorough
 def test_what_moves_is_what_the_page_says(mesh):
     """The table of docs/distributed.md: collectives of each way, forward and backward."""
     x = randn(8, 6, 64)

@@ -45,6 +45,7 @@ def test_kernels_draw_the_documented_mask(shared, columns, device):
     assert torch.equal(told.to(device), mask)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("columns", [31, 128, 1001, 4096])
 def test_every_schedule_draws_the_same_mask(dtype, columns, scheduled):
@@ -103,6 +104,7 @@ def test_several_reduced_dimensions_that_are_copied_first(device):
         assert torch.equal(kept(op.unfused, x, dim=(0, 2)), got)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("value", [torch.inf, torch.nan])
 def test_nothing_of_what_is_dropped_shows(value, device):
     """Neither in the result nor in a gradient, be it Inf or NaN."""
@@ -158,6 +160,7 @@ def test_a_captured_graph_draws_anew():
     assert not torch.equal(*masks)
 
 
+@pytest.mark.thorough
 def test_check_compares_it(device):
     op = fo.LayerNorm(
         load=[fo.Dropout("p", shared=(-2,)), fo.Residual("r", save="stream")],

@@ -25,6 +25,7 @@ def call(op, device="cpu", dtype=torch.float32):
     return op(x.requires_grad_(), s=0.7, m=mask, p=0.4, generator=(3, 0)), x, mask
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_probabilities_before_dropout(dtype, device):
     got, x, mask = call(ATTENTION, device, dtype)
@@ -68,6 +69,7 @@ def test_nothing_leaks_from_under_a_mask(device):
     assert (dx[full] == 0).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "op",
     [

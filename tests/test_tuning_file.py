@@ -277,6 +277,7 @@ def every_schedule(arch, gpu):
             yield choose_gradient(row, arch, gpu, family, sums)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arch", GPUS)
 def test_no_configuration_exceeds_a_gpu(arch):
     gpu = GPUS[arch]
@@ -328,6 +329,7 @@ def test_bulk_copies_are_not_clusters():
     assert (long.cluster, long.launch.prefetch) == (1, "never")
 
 
+@pytest.mark.thorough
 def test_the_tile_follows_from_the_cluster_limit_alone():
     """No other fact of a device decides bits."""
     for clusters in (1, 8, 16):

@@ -113,6 +113,7 @@ def asked(monkeypatch):
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_row_is_written_for_what_a_call_asks(block, training, asked, monkeypatch):
@@ -144,6 +145,7 @@ def calls(tmp_path, monkeypatch):
     return file
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_row_is_written_for_what_a_recorded_call_asked(block, asked, calls, monkeypatch):
     op = BLOCKS[block]
@@ -192,6 +194,7 @@ def on_cpu_as_if(monkeypatch):
     return timed
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("block", BLOCKS)
 def test_every_part_runs_and_is_checked(block, on_cpu_as_if):
     op = BLOCKS[block]
@@ -232,6 +235,7 @@ def test_a_gradient_that_is_wrong_is_seen(on_cpu_as_if):
             problem.check(TWO)
 
 
+@pytest.mark.thorough
 def test_what_is_checked_has_fewer_rows(on_cpu_as_if, monkeypatch):
     monkeypatch.setattr(vehicles, "CHECKED", 1)
     op = BLOCKS["gate"]
@@ -422,6 +426,7 @@ class TestCommand:
         _, said = self.tune("--no-forward")
         assert "nothing is faster" in said
 
+    @pytest.mark.thorough
     def test_of_recorded_calls(self, gpu, calls, monkeypatch, tmp_path):
         block = words.import_here("of_blocks").BLOCK
         made = [randn(*size, dtype=HALF) for size in ((4224, 64), (1024, 64), (256, 1024))]

@@ -103,6 +103,7 @@ def test_gradients_in_load_and_store(group, device):
         )
 
 
+@pytest.mark.thorough
 def test_large_arguments_keep_torchs_stable_derivatives(device):
     @fo.functor
     def stable(x):
@@ -122,6 +123,7 @@ def test_large_arguments_keep_torchs_stable_derivatives(device):
     assert (v.grad[0, :3] > 0).all()
 
 
+@pytest.mark.thorough
 def test_only_the_gradients_that_are_wanted(device):
     """Operands that the gradient does not read are not there, whatever is asked for."""
     functor = OPERATIONS["swiglu"].functor
@@ -181,6 +183,7 @@ def test_what_is_local_cannot_be_pickled_but_copied():
         pickle.dumps(local())
 
 
+@pytest.mark.thorough
 def test_constants_of_the_declaration(device):
     x = torch.randn(3, 20, generator=torch.Generator().manual_seed(1)).to(device)
     sharp, smooth = fo.RMSNorm(load=[bent(0.5)]), fo.RMSNorm(load=[bent(0.5, False)])
@@ -192,6 +195,7 @@ def test_constants_of_the_declaration(device):
     assert not bent("cap", sharp=True).operands()[1:]
 
 
+@pytest.mark.thorough
 def test_an_operand_named_twice_is_one(device):
     functor = fo.functor(lambda x, a, b: a * x + b * b)("s", "s")
     assert [operand.name for operand in functor.operands()] == ["s"]
@@ -213,6 +217,7 @@ def test_the_same_text_is_the_same_variant_and_other_text_another():
     )
 
 
+@pytest.mark.thorough
 def test_cpp_may_name_one_operand_twice(device):
     line = fo.cpp_functor(
         "line",
@@ -337,6 +342,7 @@ def test_an_integer_result_is_rounded_or_converted():
     fo.functor(lambda x: counted(x).to(x.dtype) + placed(x).to(x.dtype))()  # the cure
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("function", "cure", "parameter"),
     [
@@ -459,6 +465,7 @@ def test_what_cpp_functor_refuses(options, match):
 # NVRTC, without a GPU.
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arch", ARCHS)
 def test_functors_compile_for_every_architecture(arch):
     activations = [OPERATIONS[name].functor for name in ("gelu", "gelu_tanh", "silu", "powers")]

@@ -113,6 +113,7 @@ def test_every_operator_compiles(arch, operator, storage, size, dtype, aligned):
     check_compiles(info)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("columns", [16384, 32768, 131072, 262144])
 @pytest.mark.parametrize("op", ["softmax", "layer_norm"])
 def test_long_rows_have_the_room_that_was_asked_for(op, columns):
@@ -125,6 +126,7 @@ def test_long_rows_have_the_room_that_was_asked_for(op, columns):
     assert 2 * registers * info.tile.threads_per_block <= 65536, log
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arch", ["sm_90", *thorough("sm_100", "sm_120")])
 @pytest.mark.parametrize(
     ("op", "columns"),
@@ -271,6 +273,7 @@ def test_the_flagships_compile(arch, flagship, storage, size, dtype):
     check_compiles(described(op, *flagship_inputs(op, 3, columns, dtype), arch, storage))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arch", ARCHS)
 def test_statistics_compile(arch):
     x = tensor(2, 3, 1000, dtype=torch.bfloat16)

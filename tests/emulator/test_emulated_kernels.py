@@ -105,6 +105,7 @@ def verify_call(chain, x, operands, storage=None, arch="sm_90", orders=ORDERS):
         assert not differ, f"{differ} depend on the order of threads ({order})"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("op", "columns", "rows", "dtype", "storage"), QUICK)
 def test_ops_and_schedules(op, columns, rows, dtype, storage):
     x = randn(rows, columns, dtype=dtype) * 3
@@ -151,6 +152,7 @@ def operands_of(chain, rows, columns, dtype):
     return {name: known[name] for name in declare(chain).slots}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("columns", [33, *thorough(1, 257, 1023, 1024, 4097)])
 @pytest.mark.parametrize("name", FUNCTORS)
 def test_functors(name, columns):
@@ -160,6 +162,7 @@ def test_functors(name, columns):
     verify_call(chain, x, operands_of(chain, 9, columns, dtype), orders=ORDERS[1:])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("columns", [1, 33, 1024, *thorough(257, 1023, 4097)])
 def test_dropout_draws_what_the_cpu_draws(columns):
     """The same numbers to the bit, before the reduction and after it, and in the gradient."""
@@ -175,6 +178,7 @@ def test_dropout_draws_what_the_cpu_draws(columns):
     assert columns == 1 or 0 < (of_gpu["y"] == 0).sum() < x.numel()
 
 
+@pytest.mark.thorough
 def test_a_gather_and_positions_have_the_values_of_the_cpu():
     """Biases from a table and from distances: their gradients are equal but for roundings."""
     far = fo.functor(lambda x, w: x + w * (fo.position(-2) - fo.position(-1)).abs().to(x.dtype))
@@ -222,6 +226,7 @@ def test_group_norm(images):
         assert (one - other).abs().max() <= 64 * 2.0**-53 * 11 * size
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["misaligned", "strided rows", "strided columns"])
 def test_layouts(kind):
     """What is read and written one element at a time, staged rows included, as what is not."""

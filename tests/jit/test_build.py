@@ -182,6 +182,7 @@ def test_verbose_shows_command_and_log(
     assert "look here" in told
 
 
+@pytest.mark.thorough
 def test_importing_runs_no_compiler_and_loads_no_nvrtc() -> None:
     code = """
 import torch  # which may load NVRTC itself: only what happens from here on is ours
@@ -198,6 +199,7 @@ print("imported")
     assert in_a_new_process(code) == "imported\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("source", "arch"), [(HOST, LEVEL), (CUDA, "sm_90")])
 def test_from_the_cache_is_quick_from_the_first_call(source: str, arch: str) -> None:
     """By what it does, which no busy machine changes; benchmarks/host.py has the times."""

@@ -186,6 +186,7 @@ def test_processes_that_race_compile_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert counting.compilations == 1
 
 
+@pytest.mark.thorough
 def test_a_lock_dies_with_its_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
@@ -201,6 +202,7 @@ def test_a_lock_dies_with_its_owner(
     assert time.monotonic() - started < 45  # the slow compiler takes 60
 
 
+@pytest.mark.thorough
 def test_a_stuck_owner_is_not_waited_for_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:

@@ -145,6 +145,7 @@ def test_a_fork_while_a_thread_builds(
     assert slow.compilations == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("moment", range(12))
 def test_a_fork_at_any_moment_of_a_build(cold: None, moment: int) -> None:
     builder = threading.Thread(target=softmax, args=("any",))

@@ -281,6 +281,7 @@ def swell(folder: Path) -> None:
         file.write(" " * META_LIMIT)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "spoil",
     [

@@ -56,6 +56,7 @@ extern "C" __global__ void __launch_bounds__(256, kBlocks) many(float* x) {{
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("values", "blocks", "said"),
     [

@@ -66,6 +66,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, number: i
     return failed
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [FULL[0], *thorough(*FULL[1:])], ids=errno.errorcode.get)
 @pytest.mark.parametrize(
     ("owner", "name"),
@@ -166,6 +167,7 @@ def test_without_a_cache_the_library_is_loaded_from_memory(
     assert compiler.compilations == 1
 
 
+@pytest.mark.thorough
 def test_libraries_from_memory_are_not_mistaken_for_one_another(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +182,7 @@ def test_libraries_from_memory_are_not_mistaken_for_one_another(
     assert {*Path("/proc/self/fd").iterdir()} == before  # a library does without its descriptor
 
 
+@pytest.mark.thorough
 def test_temporary_files_go_elsewhere_if_tmpdir_is_unusable(tmp_path: Path) -> None:
     code = "from fusedops.jit import scratch\nwith scratch.anywhere() as folder: print(folder)"
     environment = {**os.environ, "TMPDIR": str(tmp_path / "none")}
@@ -256,6 +259,7 @@ def test_an_entry_that_vanishes_between_reading_and_loading(
 NAMES = ["with spaces", "ünï-cödé-日本", os.fsdecode(b"not-utf8-\xff\xfe"), "quote'\"$HOME;"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES, ids=["spaces", "letters", "bytes", "shell"])
 def test_any_path_serves(
     tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch, name: str
@@ -282,6 +286,7 @@ def test_a_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.Mo
     assert env.cache_dir() is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "spoil",
     [

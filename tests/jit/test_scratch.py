@@ -68,6 +68,7 @@ def test_a_folder_is_its_owners_alone_and_goes_at_the_end(tmp_path: Path) -> Non
     assert names(tmp_path) == []
 
 
+@pytest.mark.thorough
 def test_a_folder_in_use_is_left_alone(tmp_path: Path, owner: subprocess.Popen[str]) -> None:
     before = names(tmp_path)
     assert len(before) == 2
@@ -76,6 +77,7 @@ def test_a_folder_in_use_is_left_alone(tmp_path: Path, owner: subprocess.Popen[s
     assert names(tmp_path) == before
 
 
+@pytest.mark.thorough
 def test_a_killed_owners_folder_is_reclaimed_by_the_next(
     tmp_path: Path, owner: subprocess.Popen[str]
 ) -> None:

@@ -125,6 +125,7 @@ def open_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_folder_that_is_only_readable(open_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(open_cache))
@@ -176,6 +177,7 @@ def test_where_the_cache_is(
     assert env.cache_dir() == Path(folder)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("variables", "reason"),
     [

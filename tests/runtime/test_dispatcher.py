@@ -170,6 +170,7 @@ def test_plans_can_be_forgotten(affine, x):
     assert affine.dispatch.misses == 2
 
 
+@pytest.mark.thorough
 def test_a_dispatcher_in_a_cycle_is_collected(library):
     owner = Affine(library)
     owner(torch.ones(2, 2))

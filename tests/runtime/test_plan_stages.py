@@ -55,6 +55,7 @@ def test_scratch_can_be_returned(library, x):
     assert torch.equal(y, expected(x, b, 2.0))
 
 
+@pytest.mark.thorough
 def test_scratch_is_released(library, x):
     chain, b = Chain(library), torch.randn(6)
     chain(x, b=b, s=2.0)
