@@ -30,6 +30,7 @@ from torch.nn import functional
 from training import step
 from turns import Job, in_turns
 
+from fusedops.errors import counted
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.prebuild.build_all import Outcome, build_all, variants
@@ -236,7 +237,7 @@ def compare(result: Tensor, wanted: Tensor) -> None:
     off = (result.float() - wanted.float()).abs() > near * (1 + wanted.float().abs())
     off |= result.isinf() != wanted.isinf()
     if bool(off.any()):
-        raise ValueError(f"wrong in {int(off.sum())} elements")
+        raise ValueError(f"wrong in {counted(int(off.sum()), 'element')}")
 
 
 def has_quack(device: str) -> bool:

@@ -232,7 +232,8 @@ void check_plan(const State& state, const Call& call, const Plan& plan) {
   const int num_out = call.arguments.num_out;
   if (num_out && static_cast<size_t>(num_out) != plan.returned()) {
     throw py::value_error(state.name + ": out must hold " + std::to_string(plan.returned()) +
-                          " tensors, one for each output, got " + std::to_string(num_out));
+                          (plan.returned() == 1 ? " tensor" : " tensors") +
+                          ", one for each output, got " + std::to_string(num_out));
   }
 }
 

@@ -281,6 +281,13 @@ class TestTheCommands:
         assert "0 new calls, 1 in" in result.output
         assert calls.read_text() == f"{line}\n" * 3
 
+    def test_record_counts_one_new_call(self, tmp_path):
+        calls, script = tmp_path / "calls", tmp_path / "adds.py"
+        line = f"{self.SOFTMAX[1]}\n"
+        script.write_text(f"import pathlib; pathlib.Path({str(calls)!r}).write_text({line!r})")
+        result = CliRunner().invoke(app, ["record", "-o", str(calls), str(script)])
+        assert "1 new call, 1 in" in result.output
+
     def test_record_ends_as_the_program_does(self, tmp_path):
         script = tmp_path / "ends.py"
         script.write_text("import sys; sys.exit(int(sys.argv[1]))")

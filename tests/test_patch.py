@@ -301,7 +301,7 @@ def test_what_else_is_left():
         (buffered, "it has buffers"),
         (two, "its parameters are not those of a norm"),
         (nn.BatchNorm1d(4), "it has buffers"),
-        (norm(1), "its rows have 1 columns"),
+        (norm(1), "its rows have 1 column;"),
         (nn.LayerNorm(4, eps=-1.0), "its eps is -1.0"),
         (parametrized, "its weight is parametrized"),
     ):

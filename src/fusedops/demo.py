@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`fusedops demo`: both flagship ops from declaration to result, beside the torch chains.
 
-May import: fusedops, flagship.
+May import: fusedops, errors, flagship.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor
 
 import fusedops as fo
 from fusedops import flagship
+from fusedops.errors import counted
 from fusedops.flagship import Case
 
 __all__ = ["pick_device", "run"]
@@ -39,7 +40,9 @@ def pick_device(name: str | None) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise RuntimeError(f"device must be cpu or cuda, got {name}")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise RuntimeError(f"torch finds {torch.cuda.device_count()} CUDA devices, got {name}")
+        raise RuntimeError(
+            f"torch finds {counted(torch.cuda.device_count(), 'CUDA device')}, got {name}"
+        )
     return device
 
 
@@ -54,7 +57,7 @@ def run(device: torch.device, console: Console) -> None:
         where, dtype = torch.cuda.get_device_name(device), torch.float16
         scores, tokens = (8, 16, 1024, 1024), (49152, 1024)
     else:
-        where, dtype = f"CPU, {torch.get_num_threads()} threads", torch.float32
+        where, dtype = f"CPU, {counted(torch.get_num_threads(), 'thread')}", torch.float32
         scores, tokens = (2, 8, 512, 512), (4096, 1024)
     size: dict[str, Any] = {"p": P, "dtype": dtype, "device": device}
     cases = [flagship.attention(scores, **size), flagship.add_norm(tokens, **size)]

@@ -114,8 +114,15 @@ class CompileError(FusedOpsError, RuntimeError):
         lines = self.log.strip().splitlines()
         shown = lines[:LOG_LINES]
         if len(lines) > len(shown):
-            shown.append(f"... ({len(lines) - len(shown)} more lines in the log attribute)")
+            shown.append(
+                f"... ({counted(len(lines) - len(shown), 'more line')} in the log attribute)"
+            )
         return "\n".join([*told, "source: not kept", "log:", *(shown or ["(empty)"])])
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things in a message: "1 row", "2 rows"."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def shortened(value: Any) -> str:

@@ -256,7 +256,7 @@ def test_out_is_written_and_returned(affine, x):
 
 
 def test_out_must_fit_the_outputs(affine, x):
-    with pytest.raises(ValueError, match="affine: out must hold 1 tensors"):
+    with pytest.raises(ValueError, match="affine: out must hold 1 tensor,"):
         affine(x, out=(torch.empty(4, 6), torch.empty(4, 6)))
 
 

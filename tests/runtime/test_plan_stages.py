@@ -72,7 +72,7 @@ def test_out_counts_what_is_returned(library, x):
             got = chain(x, b=b, s=2.0, out=given)
             assert (got if result is None else got[0]) is out
             assert torch.equal(out, expected(x, b, 2.0))
-        with pytest.raises(ValueError, match="out must hold 1 tensors, one for each output, got 2"):
+        with pytest.raises(ValueError, match="out must hold 1 tensor, one for each output, got 2"):
             chain(x, b=b, s=2.0, out=(out, torch.empty(4, 6)))
     both = Chain(library, 2, result=tuple)
     got = both(x, b=b, s=2.0, out=(None, out))

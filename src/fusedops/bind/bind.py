@@ -33,7 +33,7 @@ from fusedops.bind.whole import Whole, check_part_of
 from fusedops.declare.chains import OPTIONS, names_of
 from fusedops.declare.declaration import Declaration
 from fusedops.declare.hints import for_call
-from fusedops.errors import IN_SYMBOLIC_TRACE, shortened
+from fusedops.errors import IN_SYMBOLIC_TRACE, counted, shortened
 from fusedops.functors import Functor, Role
 
 #: The output with the row statistics, saved for the backward pass. No operand has such a name.
@@ -349,7 +349,7 @@ def _out(bound: Bound, name: str, given: Any) -> dict[str, Tensor]:
     tensors = (given,) if isinstance(given, Tensor) else tuple(given)
     if len(tensors) != len(names):
         raise ValueError(
-            f"{name}: out must hold {len(names)} tensor{'s' * (len(names) > 1)} "
+            f"{name}: out must hold {counted(len(names), 'tensor')} "
             f"({', '.join(names)}), got {len(tensors)}"
         )
     for key, tensor in zip(names, tensors, strict=True):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from fusedops.bind.whole import Whole
 from fusedops.declare.declaration import Declaration
+from fusedops.errors import counted
 
 __all__ = ["check_positions", "read_positions", "row_positions"]
 
@@ -40,8 +41,9 @@ def check_positions(op: Declaration, shape: Sequence[int], part_of: Whole | None
         for dim in functor.positions:
             if not -rank <= dim < rank:
                 raise ValueError(
-                    f"{op.name}: {functor!r} reads position({dim}), but x has {rank} dimensions; "
-                    "give x in as many dimensions as the functor counts on"
+                    f"{op.name}: {functor!r} reads position({dim}), but x has "
+                    f"{counted(rank, 'dimension')}; give x in as many dimensions "
+                    "as the functor counts on"
                 )
             if part_of is not None and part_of.sizes[dim] != shape[dim]:
                 raise ValueError(

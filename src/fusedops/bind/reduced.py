@@ -9,7 +9,7 @@ from typing import Any
 
 from fusedops.bind.scalars import read_ints
 from fusedops.declare.declaration import Declaration
-from fusedops.errors import shortened
+from fusedops.errors import counted, shortened
 
 
 def find_reduced(
@@ -48,7 +48,8 @@ def find_reduced(
     for one in dims:
         if not -len(sizes) <= one < len(sizes):
             raise ValueError(
-                f"{name}: dim must be within x's {len(sizes)} dimensions, got {shortened(dim)}"
+                f"{name}: dim must be within x's {counted(len(sizes), 'dimension')}, "
+                f"got {shortened(dim)}"
             )
     result = tuple(sorted({one % len(sizes) for one in dims}))
     if not result or len(result) != len(dims):

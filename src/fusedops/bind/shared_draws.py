@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fusedops.declare.declaration import Declaration
+from fusedops.errors import counted
 from fusedops.functors import Functor
 
 __all__ = ["check_shared", "drawn_rows", "shared_dims"]
@@ -53,7 +54,8 @@ def check_shared(op: Declaration, rank: int, reduced: tuple[int, ...]) -> None:
             if not -rank <= dim < rank:
                 raise ValueError(
                     f"{op.name}: {functor!r} shares its draw along dimension {dim}, but x has "
-                    f"{rank} dimensions; give x in as many dimensions as the declaration counts on"
+                    f"{counted(rank, 'dimension')}; give x in as many "
+                    "dimensions as the declaration counts on"
                 )
         both = {*shared_dims(functor, rank)} & {*reduced}
         if both and both != {*reduced}:

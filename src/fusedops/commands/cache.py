@@ -16,6 +16,7 @@ import typer
 from rich.filesize import decimal
 
 from fusedops.commands.output import make_console
+from fusedops.errors import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -97,7 +98,9 @@ def show(
         names = [item.folder.name for item in begun or found]
         said = [f"{len(begun)} entries begin with {name!r}, one must:", *names[:_CANDIDATES]]
         if len(names) > _CANDIDATES:
-            said.append(f"and {len(names) - _CANDIDATES} others, see `fusedops cache list`")
+            said.append(
+                f"and {counted(len(names) - _CANDIDATES, 'other')}, see `fusedops cache list`"
+            )
         raise _fail("\n  ".join(said))
     (item,) = begun
     known = {"folder": str(item.folder), "state": str(item.fault or "whole"), **item.meta}

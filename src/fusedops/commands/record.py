@@ -29,6 +29,7 @@ def record(
     import subprocess
     import sys
 
+    from fusedops.errors import counted
     from fusedops.prebuild.signature import Signature
 
     program = [sys.executable, *command] if command[0].endswith(".py") else command
@@ -48,7 +49,7 @@ def record(
     # The file is only ever added to: others may be at it. Lines of two processes may be equal.
     calls = set(file.read_text("utf-8").splitlines())
     new = len(calls - before)
-    typer.echo(f"fusedops: {new} new calls, {len(calls)} in {file}", err=True)
+    typer.echo(f"fusedops: {counted(new, 'new call')}, {len(calls)} in {file}", err=True)
     if calls:
         typer.echo(f"build for them: fusedops build --calls {output} --arch ...", err=True)
     raise typer.Exit(done.returncode if done.returncode >= 0 else 128 - done.returncode)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from fusedops.declare.suggested import FUNCTORS
-from fusedops.errors import shortened
+from fusedops.errors import counted, shortened
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
@@ -73,8 +73,8 @@ def check_declaration(
     if len(arguments) > len(by_place) and not any(one.kind is one.VAR_POSITIONAL for one in takes):
         raise TypeError(
             f"{title}: a declaration takes {', '.join(one.name for one in by_place)} by position, "
-            f"got {len(arguments)} arguments: {shortened(arguments)}; name the others, of "
-            f"{', '.join(known)}"
+            f"got {counted(len(arguments), 'argument')}: {shortened(arguments)}; name the "
+            f"others, of {', '.join(known)}"
         )
 
 

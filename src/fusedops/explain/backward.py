@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.bind import KEPT, Bound
+from fusedops.errors import counted
 from fusedops.explain.report import Kept
 from fusedops.generate.target import Target
 from fusedops.run import placing
@@ -44,7 +45,9 @@ class GradCall:
         own = math.prod(rows) * bound.compute.itemsize
         kept = []
         if bound.op.kept:
-            kept.append(Kept("statistics", f"{rows[-1]} numbers in {compute} a row", own, own))
+            kept.append(
+                Kept("statistics", f"{counted(rows[-1], 'number')} in {compute} a row", own, own)
+            )
         for name, value in {"x": bound.x, **bound.operands}.items():
             read = needed.x if name == "x" else name in needed.operands
             if read and isinstance(value, Tensor):
@@ -70,9 +73,9 @@ class GradCall:
         parts = [f"gradients of {names} by {stages}, {told.kind}"]
         if told.tile is not None:
             tile = told.tile
-            parts.append(f"{tile.threads} threads x {tile.packs} packs x {tile.width} columns")
+            parts.append(tile.extent)
             rows = tile.rows_per_block
-            parts.append(f"{rows} row{'s' * (rows > 1)} a block")
+            parts.append(f"{counted(rows, 'row')} a block")
             parts.append(tile.served)
             if tile.tuned:
                 parts.append(f"launch configuration tuned on this device, from {tile.tuned}")
@@ -112,7 +115,7 @@ def _of_channels(told: Backward, one: Occurrence) -> str:
     (_, output), _ = told.targets.parts_of[one]
     dtype, (rows, pieces) = told.outputs[output]
     return (
-        f"each row leaves {pieces} sum{'s' * (pieces > 1)} over pieces of its columns "
+        f"each row leaves {counted(pieces, 'sum')} over pieces of its columns "
         f"({rows * pieces * dtype.itemsize} bytes in all), added up by the second"
     )
 

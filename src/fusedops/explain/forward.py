@@ -19,6 +19,7 @@ from fusedops._runtime import Reason
 from fusedops.bind.arranged import arranged, order
 from fusedops.bind.bind import Bound, bind
 from fusedops.bind.geometry import SHARED_BYTES
+from fusedops.errors import counted
 from fusedops.explain.backward import GradCall, grad_call
 from fusedops.explain.report import CEILINGS, Cached, Explanation, Place
 from fusedops.functors import Functor
@@ -138,7 +139,7 @@ def _columns_lie(view: View) -> str:
     if repeats > 1:
         return f"one value for each {repeats} neighbouring columns"
     return {0: "one value a row", 1: "contiguous columns"}.get(
-        step, f"strided columns, {step} elements apart"
+        step, f"strided columns, {counted(step, 'element')} apart"
     )
 
 
@@ -172,26 +173,27 @@ def _width(
     if tile is None:
         return None, "vectors of the compiler's choice"
     if view.placed.repeats > 1:
-        shared = f"a pack of {tile.width} columns shares it"
+        shared = f"a pack of {counted(tile.width, 'column')} shares it"
         if view.width < tile.width:
-            shared = f"{view.width} column{'s' * (view.width > 1)} of a pack share it for certain"
+            shared = f"{counted(view.width, 'column')} of a pack share it for certain"
         return 1, f"1 at a time: {shared}"
     if view.placed.column_stride != 1:
         return 1, "1 at a time: " + (
             "the columns are not contiguous" if view.placed.column_stride else "it is one value"
         )
     width = view.width
-    text = f"{width} at a time ({width * size} bytes)"
+    text = f"{width} at a time ({counted(width * size, 'byte')})"
     if width == tile.width:
         return width, f"{text}: the pack"
     if width * size == 16:
         return width, f"{text}: the widest access"
     limits = []
     if tensor is not None and tensor.data_ptr() % (2 * width * size):
-        limits.append(f"its pointer is aligned to {math.gcd(tensor.data_ptr(), 16)} bytes")
+        aligned = math.gcd(tensor.data_ptr(), 16)
+        limits.append(f"its pointer is aligned to {counted(aligned, 'byte')}")
     odd = [step for step in view.placed.row_strides if step % (2 * width)]
     if odd:
-        limits.append(f"a row stride is {odd[-1]} elements")
+        limits.append(f"a row stride is {counted(odd[-1], 'element')}")
     return width, f"{text}: {' and '.join(limits)}"
 
 
@@ -232,10 +234,10 @@ def _why(bound: Bound, info: ForwardInfo | None, target: Target) -> str:
         return f"{forced}rows stay in a buffer (of {most} columns) until they are written"
     rows = tile.rows_per_block
     parts = [
-        f"{forced}{tile.threads} threads x {tile.packs} packs x {tile.width} columns",
-        f"{tile.chunks} chunk{'s' * (tile.chunks > 1)} a row",
-        f"{rows} row{'s' * (rows > 1)} a block of {tile.threads_per_block} threads",
-        f"{tile.packs * tile.width} values a thread for {columns} columns",
+        f"{forced}{tile.extent}",
+        f"{counted(tile.chunks, 'chunk')} a row",
+        f"{counted(rows, 'row')} a block of {tile.threads_per_block} threads",
+        f"{counted(tile.packs * tile.width, 'value')} a thread for {counted(columns, 'column')}",
         tile.served,
         "every pack is full"
         if tile.exact

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
 
+from fusedops.errors import counted
 from fusedops.functors import Functor
 from fusedops.schedule.row_schedule import Schedule
 
@@ -169,7 +170,7 @@ class Explanation:
             ("op", f"{type(self.op).__name__}({constants}) in {compute}"),
             ("STORE", back),
             *(("left out", f"{functor!r}: drops nothing here") for functor in self.left_out),
-            ("rows", f"{self.rows} of {self.columns} columns; {self.visited[1]}"),
+            ("rows", f"{self.rows} of {counted(self.columns, 'column')}; {self.visited[1]}"),
             ("schedule", f"{self.schedule}: {self.why}" if self.schedule else self.why),
             *((name, str(place)) for name, place in self.operands.items()),
             *((name, f"the number {value}, an argument") for name, value in self.numbers.items()),

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fusedops import nn as fused
 from fusedops import ops
+from fusedops.errors import counted
 from fusedops.functors import Bias, Dropout, Functor, Residual
 from fusedops.functors.fields import is_finite
 from fusedops.graph.bytes_moved import LONG
@@ -204,7 +205,7 @@ def _recognise_by_probe(module: nn.Module) -> Norm | str:
     if any(True for _ in module.buffers(recurse=False)):
         return "it has buffers"
     if not 1 < weight.numel() <= _LONGEST:
-        return f"its rows have {weight.numel()} columns; a probe tells up to {_LONGEST}"
+        return f"its rows have {counted(weight.numel(), 'column')}; a probe tells up to {_LONGEST}"
     taken = parameters_of_forward(module)
     if taken is None or len(taken) != 1:
         return "its forward takes more than one tensor"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fusedops.errors import counted
 from fusedops.generate.views import contiguous
 
 if TYPE_CHECKING:
@@ -204,7 +205,9 @@ def read_value(text: Any) -> Any:
         return dtype, torch.Size(shape)
     strides = contiguous(shape) if found[4] is None else _numbers(found[4])
     if len(strides) != len(shape):
-        raise ValueError(f"{text!r} has {len(shape)} sizes and {len(strides)} strides")
+        raise ValueError(
+            f"{text!r} has {counted(len(shape), 'size')} and {counted(len(strides), 'stride')}"
+        )
     behind = int(found[5] or 0) // dtype.itemsize
     end = 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True) if size)
     if any(step < 0 for step in strides):  # which some releases of torch take for a meta tensor

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import torch
 from torch import Tensor
 
+from fusedops.errors import counted
 from fusedops.explain.report import Explanation, Kept
 from fusedops.product.factors import factor_dtype
 
@@ -156,7 +157,7 @@ def explain_product(
     backward = None
     if learns:
         wanted = [key for key, one in zip(op.inputs, factors, strict=True) if one.requires_grad]
-        products = f"{len(wanted)} product{'s' * (len(wanted) > 1)} for {' and '.join(wanted)}"
+        products = f"{counted(len(wanted), 'product')} for {' and '.join(wanted)}"
         through = None if told is None else told.backward
         backward = products if through is None else f"{_of_z(through)}; then {products}"
     elif told is not None and told.backward:

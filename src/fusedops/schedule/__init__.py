@@ -9,7 +9,7 @@ were measured (tuning/, tuning_file.py). A schedule (row_schedule.py) is both, w
 row; forward.py and backward.py choose it for each pass. What is known of GPUs is in
 architectures.py.
 
-May import: bind.
+May import: errors, bind.
 """
 
 from fusedops.schedule.row_schedule import Schedule

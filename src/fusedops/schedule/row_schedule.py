@@ -8,6 +8,7 @@ import dataclasses
 import functools
 from typing import Any
 
+from fusedops.errors import counted
 from fusedops.schedule.features import Features
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.schedule.tiling import Tile, ceil_div, power_of_two_above
@@ -126,6 +127,12 @@ class Schedule:
         return self.chunks > 1 and not self.exact and not self.single
 
     @property
+    def extent(self) -> str:
+        """What the tile holds of a row, in words."""
+        packs, columns = counted(self.packs, "pack"), counted(self.width, "column")
+        return f"{counted(self.threads, 'thread')} x {packs} x {columns}"
+
+    @property
     def served(self) -> str:
         """The rows that the kernel serves, in words."""
         low, top = self.lengths or (0, 0)
@@ -133,7 +140,7 @@ class Schedule:
         if self.pieces:
             kind = f"that packs of {self.width} do not divide"
         if low == top:
-            return f"the kernel serves rows of {top} columns alone"
+            return f"the kernel serves rows of {counted(top, 'column')} alone"
         return f"the kernel serves rows of {low} to {top} columns {kind}"
 
     @functools.cached_property
@@ -223,7 +230,7 @@ def cluster_of(chunks: int, limit: int) -> int:
 def check_cluster(columns: int, chunks: int, cluster: int) -> None:
     """Raise ValueError where a cluster is forced and there is none for this row."""
     if chunks == 1:
-        raise ValueError(f"a row of {columns} columns is one chunk: there is nothing to share")
+        raise ValueError(f"a row of {counted(columns, 'column')} is one chunk: nothing to share")
     if cluster == 1:
         raise ValueError(
             f"no cluster of this device holds the {chunks} chunks of {columns} columns"
