@@ -68,8 +68,8 @@ def test_what_is_refused(tmp_path):
         fo.export(op, x, **{**export, "arch": "sm_35"})
     with pytest.raises(ValueError, match="do not say what to export for: pass arch="):
         fo.export(op, x, **operands)
-    with pytest.raises(ValueError, match=r"must end in \.cuh for sm_90, got .*norm\.h"):
-        fo.export(op, x, path=tmp_path / "norm.h", **export)
+    with pytest.raises(ValueError, match=r"must end in one of \.h, .*, \.cuh, got .*norm\.cpp"):
+        fo.export(op, x, path=tmp_path / "norm.cpp", **export)
     with pytest.raises(ValueError, match="name must be an identifier"):
         fo.export(op, x, name="2norm", **export)
     with pytest.raises(ValueError, match=r"backward must name what has a gradient, x, .*got 'p'"):
@@ -100,6 +100,13 @@ def test_gradients_that_the_caller_would_sum_are_refused():
     forward_only = fo.cpp_functor("squared", forward="v * v")
     with pytest.raises(fo.UnsupportedError, match="pass backward=False"):
         fo.export(fo.Softmax(load=[forward_only()]), meta(4, 8), arch="cpu")
+
+
+@pytest.mark.parametrize("suffix", ["h", "hh", "hpp", "hxx", "cuh"])
+def test_names_of_headers(tmp_path, suffix):
+    path = tmp_path / f"norm.{suffix}"
+    header = fo.export(fo.LayerNorm(), meta(4, 8), arch="cpu", path=path)
+    assert path.read_text() == header.text
 
 
 def command(*words):
@@ -170,7 +177,7 @@ def test_what_the_command_refuses(words, message):
         ("x=half", "must be NAME=DTYPE:SIZES"),
         ("x=float17:8", "a dtype must be one of float16"),
         ("x=float16:8x8", "DTYPE:SIZES, got 'float16:8x8'"),
-        ("x=float16:8,8@8", "2 sizes and 1 strides"),
+        ("x=float16:8,8@8", "2 sizes and 1 stride"),
         ("2=1", "must be NAME=DTYPE:SIZES"),
     ],
 )

@@ -36,6 +36,9 @@ NO_PRODUCT = (
     "(docs/cpp.md)"
 )
 
+#: What C++ people call a header. Compiled for the wrong device, its first lines say so.
+_SUFFIXES = (".h", ".hh", ".hpp", ".hxx", ".cuh")
+
 _OPTIONS = ("name", "path", "arch", "backward", "multiprocessors")
 
 
@@ -69,8 +72,9 @@ def export(
 ) -> Exported:
     """Make a header that does what a call of `op` does, and its backward pass.
 
-    It includes only the headers of this package; a `.cuh` takes nvcc, a `.h` any host compiler. On
-    the same device and under the flags in its head, results equal those of the op to the bit.
+    It includes only the headers of this package; one for a GPU takes nvcc, one for a CPU any host
+    compiler. On the same device and under the flags in its head, results equal those of the op to
+    the bit.
 
     >>> import torch, fusedops as fo
     >>> op = fo.Softmax(load=[fo.Scale("scale")])
@@ -85,7 +89,7 @@ def export(
             needs no memory (device="meta").
         *further: None; operands and options are given by keyword.
         name: What the functions' names begin with; by default the op's own.
-        path: Where to write the header, if anywhere: `.cuh` for a GPU, `.h` for a CPU.
+        path: Where to write the header, if anywhere: a `.h`, `.hh`, `.hpp`, `.hxx` or `.cuh`.
         arch: "sm_90" and the like, "x86-64-v3" and the like, or "cpu" for this machine's; by
             default that of x's device.
         backward: Whether to export the backward pass, for all gradients that there are, or the
@@ -130,10 +134,8 @@ def export(
         raise ValueError(f"export: name must be an identifier of C++ without '__', got {name!r}")
     target = target_of(arch, x.device, multiprocessors)
     gpu = target.gpu is not None
-    if path is not None and Path(path).suffix != (".cuh" if gpu else ".h"):
-        raise ValueError(
-            f"export: path must end in {'.cuh' if gpu else '.h'} for {target.arch}, got {path}"
-        )
+    if path is not None and Path(path).suffix not in _SUFFIXES:
+        raise ValueError(f"export: path must end in one of {', '.join(_SUFFIXES)}, got {path}")
     rows, x, arguments = op.over_rows(x, arguments)
     bound = exported_call(rows, x, arguments)
     gradient = gradient_of(bound, backward)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The functions of an exported `.h`: over all rows on the calling thread, or over a range of them.
+"""A header exported for a CPU: functions over all rows on the calling thread, or a range of them.
 
 Backward, what threads share are slices of the rows; sums that several slices have a part in are
 finished when all have been visited.
