@@ -36,12 +36,32 @@ def test_the_table():
     # the kernel reads x, residual, gamma and beta and writes y and the sum.
     assert report.moved == (2 * 192 + 3 * 192 + 2 * 192 + 64, 4 * 192 + 64)
     text = str(report)
-    assert "explain_graph(Block): 1 graph, 1 row ops fused, 1 left; 1408 -> 832 bytes" in text
+    assert "explain_graph(Block): 1 graph, 1 row op fused, 1 left; 1408 -> 832 bytes" in text
     assert "LayerNorm(load=[Dropout(p='p'), Residual(residual='residual', alpha=1.0, " in text
     assert "from   dropout, total, layer_norm" in text
     assert "dropout by the contract of fusedops" in text
-    assert "beyond matmul: it is not elementwise" in text
+    assert "ends at matmul: not elementwise" in text
     assert "layer_norm: nothing around it can join" in text
+
+
+def test_neighbours_with_one_reason_share_a_line():
+    def program(x, w, table, index):
+        total = x @ w + table[index]
+        y = functional.layer_norm(total, (8,)) * torch.lgamma(x)
+        return y @ w, y.cumsum(-1), functional.relu(y, inplace=True)
+
+    torch._dynamo.reset()
+    index = torch.zeros(4, dtype=torch.long)
+    report = fo.explain_graph(program, randn(4, 8), randn(8, 8), randn(3, 8), index)
+    (found,) = report.fused
+    text = str(report)
+    assert text.count("not elementwise") == 1
+    assert text.count("no functor can hold it") == 1
+    lines = [line.split("ends at ")[1] for line in text.splitlines() if "ends at" in line]
+    assert {name for line in lines for name in line.split(": ")[0].split(", ")} == {*found.why}
+    for line in lines:
+        names, why = line.split(": ")
+        assert {found.why[name] for name in names.split(", ")} == {why}
 
 
 def test_the_picture(tmp_path):

@@ -25,12 +25,12 @@ def miss(*inputs, why, wanted=None):
     return register
 
 
-@miss(X, why="it is not elementwise")
+@miss(X, why="not elementwise")
 def a_transpose_between(x):
     return torch.softmax((x * 3).mT, -1)
 
 
-@miss(X, why="it is not elementwise")
+@miss(X, why="not elementwise")
 def a_reshape_between(x):
     return torch.softmax((x * 3).reshape(3, 16), -1)
 
@@ -61,7 +61,7 @@ def the_argument_is_written_afterwards(x):
     return torch.exp(y), h
 
 
-@miss(X, why="it is not elementwise")
+@miss(X, why="no functor can hold it")
 def an_activation_in_place(x):
     return torch.softmax(functional.relu(x * 3, inplace=True), -1)
 
@@ -114,7 +114,7 @@ def two_dropouts_side_by_side(x, other):
     return torch.softmax(both, -1)
 
 
-@miss(X, why="it is not elementwise")
+@miss(X, why="not elementwise")
 def a_cumulative_sum_after(x):
     return torch.softmax(x, -1).cumsum(-1)
 

@@ -42,12 +42,12 @@ def nothing_after_it(x, w, b, r):
     return functional.linear(x, w, b)
 
 
-@miss("it is not elementwise")
+@miss("not elementwise")
 def a_view_between(x, w, b, r):
     return functional.gelu(functional.linear(x, w, b).view(10, N))
 
 
-@miss("it is not elementwise")
+@miss("not elementwise")
 def a_transpose_between(x, w, b, r):
     return functional.gelu(functional.linear(x, w, b).mT)
 
@@ -81,7 +81,7 @@ def operands_are_written_afterwards(x, w, b, r):
     return y, r, b.add_(1)
 
 
-@miss("it is not elementwise")
+@miss("no functor can hold it")
 def an_activation_in_place(x, w, b, r):
     return functional.relu(functional.linear(x, w, b), inplace=True)
 
@@ -109,7 +109,7 @@ def a_value_that_an_operand_needs_by_another_branch(x, w, b, r):
     return functional.gelu(h) * other.cumsum(-1)
 
 
-@miss("not elementwise", wanted="Bias(bias='bias'), Scale(scale='scale')")
+@miss("no functor can hold it", wanted="Bias(bias='bias'), Scale(scale='scale')")
 def truth_values_at_the_end(x, w, b, r):
     h = functional.linear(x, w, b) * r
     return h, (h > 0).to(h.dtype) * r
@@ -125,7 +125,7 @@ def what_no_functor_can_hold(x, w, b, r):
     return functional.softshrink(functional.relu(functional.linear(x, w, b)), 0.1)
 
 
-@miss("nothing that a functor can hold", wanted="Bias(bias='bias'), relu()")
+@miss("no functor can hold it", wanted="Bias(bias='bias'), relu()")
 def an_integer_operand(x, w, b, r):
     return functional.relu(functional.linear(x, w, b)) * (r > 0).long()
 

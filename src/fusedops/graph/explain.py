@@ -39,7 +39,7 @@ def explain_graph(model: Callable[..., Any], *inputs: Any, **named: Any) -> Grap
     >>> def attention(scores, bias):
     ...     return torch.softmax(scores * 0.125 + bias, -1)
     >>> fo.explain_graph(attention, torch.randn(2, 4, 8), torch.randn(4, 8))
-    fusedops.explain_graph(attention): 1 graph, 1 row ops fused, 0 left; 1664 -> 640 bytes forward
+    fusedops.explain_graph(attention): 1 graph, 1 row op fused, 0 left; 1664 -> 640 bytes forward
       softmax: softmax
         Softmax(load=[Scale(scale='scale'), Bias(bias='bias')], empty_row='nan')
         from   mul, add, softmax

@@ -13,7 +13,7 @@ import torch
 from fusedops.errors import UnsupportedError
 from fusedops.graph.backend import fusedops
 from fusedops.graph.explain import explained
-from fusedops.graph.report import GraphReport, declared_text
+from fusedops.graph.report import GraphReport, declared_text, reasons
 from fusedops.graph.rewrite import Found
 from fusedops.row_op import RowOp
 
@@ -45,12 +45,10 @@ class FusedFunction:
         """
         result = self._compiled(*inputs, **named)
         if not self.ops:
-            reasons = "; ".join(
-                f"{node}: {why}" for one in self.found for node, why in one.why.items()
-            )
+            said = "; ".join(text for one in self.found for text in reasons(one.why))
             raise UnsupportedError(
                 f"fuse: nothing in {self.__name__} is fused: "  # type: ignore[attr-defined]
-                f"{reasons or 'it has no softmax and no norm over rows'}; call the function itself"
+                f"{said or 'it has no softmax and no norm over rows'}; call the function itself"
             )
         return result
 

@@ -11,7 +11,16 @@ from torch import fx
 
 from fusedops.graph.nodes import arguments, example, name_of, number
 
-__all__ = ["CASTS", "FLOATS", "cast_of", "dropout_of", "is_double", "is_pointwise", "widens"]
+__all__ = [
+    "CASTS",
+    "FLOATS",
+    "cast_of",
+    "dropout_of",
+    "is_double",
+    "is_elementwise",
+    "is_pointwise",
+    "widens",
+]
 
 #: The dtypes that x, results and operands of values may have.
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -35,6 +44,9 @@ _NAMES = frozenset(
 #: Conversions by name; what they convert to is read from their results.
 CASTS = frozenset(["to", "float", "half", "bfloat16", "double", "type", "type_as"])
 
+#: Conversions to what no functor computes.
+_OTHER_CASTS = frozenset(["bool", "byte", "char", "int", "long", "short"])
+
 #: Keywords that would change what a node computes, or where.
 _OPTIONS = ("out", "inplace", "rounding_mode", "decimals")
 
@@ -56,6 +68,16 @@ def is_pointwise(node: fx.Node) -> bool:
         elif not isinstance(argument, (bool, int, float, str, type(None))):
             return False
     return True
+
+
+def is_elementwise(node: fx.Node) -> bool:
+    """Whether a node computes each element from the same elements, by a functor or not."""
+    name = name_of(node).rstrip("_")  # in place or not
+    if name in _NAMES | CASTS | _OTHER_CASTS or name == "dropout":
+        return True
+    packet = getattr(torch.ops.aten, name, None) if name else None
+    overloads = [] if packet is None else [getattr(packet, one) for one in packet.overloads()]
+    return any(torch.Tag.pointwise in one.tags for one in overloads)
 
 
 def cast_of(node: fx.Node) -> tuple[fx.Node, torch.dtype] | None:

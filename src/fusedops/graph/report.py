@@ -7,18 +7,19 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from torch import fx
 
-from fusedops.errors import UnsupportedError
+from fusedops.errors import UnsupportedError, counted
 from fusedops.graph.bytes_moved import Moved
 from fusedops.graph.nodes import name_of
 from fusedops.graph.products import FoundProduct
 from fusedops.graph.rewrite import Found
 from fusedops.graph.written import source_of
 
-__all__ = ["GraphReport", "OneGraph", "declared_text", "drawn"]
+__all__ = ["GraphReport", "OneGraph", "declared_text", "drawn", "reasons"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,10 +78,10 @@ class GraphReport:
     def __str__(self) -> str:
         fused, left = self.fused, self.left
         total = f"{self.moved.before} -> {self.moved.after} bytes forward" if fused else "no bytes"
-        graphs = f"{len(self.graphs)} graph{'' if len(self.graphs) == 1 else 's'}"
         lines = [
-            f"fusedops.explain_graph({self.name}): {graphs}, {len(fused)} row ops fused, "
-            f"{len(left)} left; {total}{_counted(self.products)}"
+            f"fusedops.explain_graph({self.name}): {counted(len(self.graphs), 'graph')}, "
+            f"{counted(len(fused), 'row op')} fused, {len(left)} left; "
+            f"{total}{_of_layers(self.products)}"
         ]
         for one in fused:
             assert one.moved is not None
@@ -89,15 +90,12 @@ class GraphReport:
             lines.append(f"    bytes  {one.moved.before} -> {one.moved.after}")
             if one.drops:
                 lines.append("    masks  dropout by the contract of fusedops, not torch's stream")
-            lines += [f"    beyond {node}: {why}" for node, why in one.why.items()]
+            lines += [f"    ends at {one}" for one in reasons(one.why)]
         if left:
             lines.append("  left:")
             width = max(len(one.name) for one in left)
             for one in left:
-                why = "; ".join(
-                    text if node == one.name else f"{node}: {text}"
-                    for node, text in one.why.items()
-                )
+                why = "; ".join(reasons(one.why, one.name))
                 lines.append(f"    {one.name:<{width}}  {one.what}: {why}")
         return "\n".join([*lines, *_told(self.products)])
 
@@ -161,11 +159,21 @@ class GraphReport:
         return self.svg() if shutil.which("dot") else None
 
 
-def _counted(products: list[FoundProduct]) -> str:
+def reasons(why: Mapping[str, str], own: str = "") -> list[str]:
+    """Each reason once, after the names of the nodes that have it; not after a node's own name."""
+    nodes: dict[str, list[str]] = {}
+    for node, reason in why.items():
+        nodes.setdefault(reason, []).append(node)
+    return [
+        reason if names == [own] else f"{', '.join(names)}: {reason}"
+        for reason, names in nodes.items()
+    ]
+
+
+def _of_layers(products: list[FoundProduct]) -> str:
     """The number of linear layers in the heading of a report, if there are any."""
     fused = sum(one.op is not None for one in products)
-    layers = f"linear layer{'' if len(products) == 1 else 's'}"
-    return f"; {fused} of {len(products)} {layers} fused" if products else ""
+    return f"; {fused} of {counted(len(products), 'linear layer')} fused" if products else ""
 
 
 def _told(products: list[FoundProduct]) -> list[str]:
@@ -174,15 +182,12 @@ def _told(products: list[FoundProduct]) -> list[str]:
     left: dict[str, list[str]] = {}
     for one in products:
         if one.op is None:
-            why = "; ".join(
-                text if node == one.name else f"{node}: {text}" for node, text in one.why.items()
-            )
-            left.setdefault(why, []).append(one.name)
+            left.setdefault("; ".join(reasons(one.why, one.name)), []).append(one.name)
             continue
         lines += [f"  {one.name}: linear", f"    {one.op!r}", f"    from   {', '.join(one.nodes)}"]
         if one.drops:
             lines.append("    masks  dropout by the contract of fusedops, not torch's stream")
-        lines += [f"    beyond {node}: {why}" for node, why in one.why.items()]
+        lines += [f"    ends at {one}" for one in reasons(one.why)]
     if left:
         lines.append("  linear layers left:")
         lines += [f"    {', '.join(names)}: {why}" for why, names in left.items()]

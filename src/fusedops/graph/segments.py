@@ -15,7 +15,14 @@ import torch
 from torch import fx
 
 from fusedops.graph.nodes import example, same_shape, tensors_of
-from fusedops.graph.pointwise import cast_of, dropout_of, is_double, is_pointwise, widens
+from fusedops.graph.pointwise import (
+    cast_of,
+    dropout_of,
+    is_double,
+    is_elementwise,
+    is_pointwise,
+    widens,
+)
 
 __all__ = [
     "Place",
@@ -72,7 +79,7 @@ def why_not(node: fx.Node, like: fx.Node, centre: fx.Node, place: Place) -> str:
         return "it is an input"
     known_kind = is_pointwise(node) or cast_of(node) or dropout_of(node)
     if not known_kind:
-        return "it is not elementwise, or nothing that a functor can hold"
+        return "no functor can hold it" if is_elementwise(node) else "not elementwise"
     if not same_shape(made.shape, shape.shape):
         return "its shape is not that of what it would be fused with"
     if place.barriers[node] != place.barriers[centre]:
