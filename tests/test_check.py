@@ -3,7 +3,9 @@
 """`fusedops.testing.check` passes what is right, and says where what is wrong is wrong."""
 
 import dataclasses
+import io
 import math
+import sys
 
 import pytest
 import torch
@@ -111,9 +113,40 @@ def test_what_is_right_passes(device):
         parts = [one.what for one in report.compared if one.case == case]
         alone = {"x alone": ["x"], "operands alone": ["s"]}.get(case, ["x", "s"])
         assert parts == ["y", *(f"gradient of {name}" for name in alone)]
-    text = str(report)
-    assert "Softmax(load=[Scale(scale='s')]" in text
-    assert "all within the bound" in text
+    worst = report.worst
+    assert (
+        str(report)
+        == repr(report)
+        == (
+            f"check of Softmax: {len(report.compared)} comparisons within bounds, "
+            f"worst {worst.share:.2g} of its bound ({worst.what}, {worst.case})"
+        )
+    )
+    lines = report.table().splitlines()
+    assert "Softmax(load=[Scale(scale='s')]" in lines[0]
+    assert len(lines) == len(report.compared) + 3
+    assert lines[-1] == "all within the bound"
+
+
+def test_a_terminal_shows_how_far_it_is(monkeypatch, capsys):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    op, x = fo.Softmax(), randn(2, 4)
+    check(op, x)
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    check(op, x)
+    shown = sys.stderr.getvalue()
+    assert "check Softmax: no rows" in shown
+    assert shown.rstrip().endswith("\x1b[2K")  # the line is erased at the end
+    assert capsys.readouterr().out == ""
+    monkeypatch.setitem(sys.modules, "rich", None)  # not installed
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    check(op, x)
+    assert sys.stderr.getvalue() == ""
 
 
 @pytest.mark.parametrize(
@@ -244,10 +277,14 @@ def test_bad_arguments(device):
 
 
 def test_the_report_is_a_value():
-    report = fo.testing.Report("op", (fo.testing.Compared("c", "y", 1, (0,), 1.0, 1.5, math.inf),))
+    wrong = fo.testing.Compared("c", "y", 1, (0,), 1.0, 1.5, math.inf)
+    right = dataclasses.replace(wrong, case="other", share=0.5)
+    report = fo.testing.Report("op", (right, wrong))
     assert dataclasses.replace(report) == report
     assert "inf OUT" in str(report)
-    assert "1 of 1 are out" in str(report)
+    assert "1 of 2 are out" in str(report)
+    assert "other" not in str(report)
+    assert "other" in report.table()
 
 
 @pytest.mark.thorough

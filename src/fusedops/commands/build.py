@@ -101,7 +101,6 @@ def build(
     import os
 
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Table
 
     import fusedops.map
@@ -113,6 +112,7 @@ def build(
     from fusedops.jit.store import unwritable, writable_store
     from fusedops.prebuild.build_all import build_all, variants
     from fusedops.product import recorded
+    from fusedops.progress import shown
 
     if cache is not None:
         os.environ["FUSEDOPS_CACHE_DIR"] = str(cache.absolute())
@@ -146,10 +146,8 @@ def build(
             "there is nothing to build: these calls run no kernel, x has no elements", err=True
         )
         raise typer.Exit(1)
-    columns = (TextColumn("building"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=len(every))
-        outcomes = build_all(every, jobs or os.cpu_count() or 1, lambda _: progress.advance(task))
+    with shown("building", len(every)) as step:
+        outcomes = build_all(every, jobs or os.cpu_count() or 1, lambda _: step(done=1))
     table = Table()
     for heading in ("arch", "variants", "compiled", "in the cache", "failed", "seconds", "MB"):
         table.add_column(heading, justify="left" if heading == "arch" else "right")

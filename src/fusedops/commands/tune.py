@@ -258,7 +258,7 @@ def _tune_each(
     left: list[str] = []
     for part in parts:
         try:
-            found[part.name] = _tune(part, device, console)
+            found[part.name] = _tune(part, device)
         except UnsupportedError as error:
             if all_of:
                 raise
@@ -270,26 +270,24 @@ def _tune_each(
     return found
 
 
-def _tune(part: Part, device: Any, console: Console) -> Tuned:
+def _tune(part: Part, device: Any) -> Tuned:
     """Tune a part of a call, and show how far it is.
 
     Raises:
         ValueError: It cannot be tuned.
     """
     import torch
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    from fusedops.progress import shown
+
     least = float("inf")
     trials = 0
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task(f"{part.name}: checking", total=None)
+    with shown(f"{part.name}: checking") as step:
 
         def done(tried: Any) -> None:
             nonlocal least, trials
             least, trials = min(least, tried.seconds or least), trials + 1
-            text = f"{part.name}: {trials} tried, at best {least * 1e6:.1f} us ({tried.step})"
-            progress.update(task, description=text)
+            step(f"{part.name}: {trials} tried, at best {least * 1e6:.1f} us ({tried.step})")
 
         try:
             return part.tune(device=device, done=done)

@@ -16,6 +16,7 @@ from fusedops.bind.bind import Bound, floating
 from fusedops.bind.generator import draw
 from fusedops.product.mlp import MLP
 from fusedops.product.single import SingleProduct
+from fusedops.progress import shown
 from fusedops.reference.error_bound import expected
 from fusedops.reference.gradients import gradients_of
 from fusedops.row_op import RowOp
@@ -45,7 +46,8 @@ def check(
     with random upstream gradients for every output that has one, another dropout mask, an x with
     gaps between its columns, upstream gradients that rows share, an odd number of columns, one row,
     one column, no rows; the gradient of x alone, and those of the operands alone; and that a second
-    run gives the same bits. Much of that has to be built first: a check takes seconds on a CPU.
+    run gives the same bits. Much of that has to be built first: a check takes seconds on a CPU, and
+    says on a terminal how far it is.
 
     Of an op with a matrix product the truth is that product, and the chain after it, in double; the
     bound is docs/gemm.md's.
@@ -58,16 +60,20 @@ def check(
             ``out``.
 
     Returns:
-        What was compared, with the worst elements: print it.
+        What was compared: print it for a line, its ``table()`` for the worst element of each
+        comparison.
 
     Raises:
-        AssertionError: Something is out of its bound; the report is the message, and ``args[0]``.
+        AssertionError: Something is out of its bound; the report is the message, a table of what
+            is out, and ``args[0]``.
 
     >>> import torch, fusedops as fo
     >>> from fusedops.testing import check
     >>> report = check(fo.Softmax(load=[fo.Scale("s")]), torch.randn(3, 8), s=torch.tensor(0.5))
     >>> report.passed
     True
+    >>> print(report)  # doctest: +ELLIPSIS
+    check of Softmax: ... comparisons within bounds, worst ... of its bound (...)
     """
     if not isinstance(op, RowOp | SingleProduct | MLP):
         raise TypeError(f"check: op must be a fused op, such as Softmax(), got {op!r}")
@@ -90,9 +96,12 @@ def check(
         "training": arguments.get("training", True),
     }
     compared: list[Compared] = []
-    with torch.enable_grad():
-        for case in _cases(bound):
+    cases = [*_cases(bound)]
+    with torch.enable_grad(), shown(f"check {op.name}", len(cases)) as step:
+        for case in cases:
+            step(f"check {op.name}: {case.name}")
             compared += _compare(op, case, options)
+            step(done=1)
     report = Report(op.declaration, tuple(compared))
     if not report.passed:
         raise AssertionError(report)

@@ -21,6 +21,7 @@ from fusedops.product.hidden_gradient import chosen
 from fusedops.product.linear import Linear
 from fusedops.product.mlp import MLP
 from fusedops.product.remade import W2, Between
+from fusedops.progress import shown
 from fusedops.reference.error_bound import Expected, expected
 from fusedops.reference.gradients import gradients_of
 from fusedops.reference.product_bound import expected_product
@@ -107,7 +108,7 @@ def check_pair(op: MLP, factors: tuple[Any, ...], arguments: dict[str, Any]) -> 
     tensors = {**dict(zip(op.inputs, (x, w1, w2), strict=True)), **operands}
     able = not any(one.epilogue.forward_only for one in layers)
     compared: list[Compared] = []
-    with torch.enable_grad():
+    with torch.enable_grad(), shown(f"check {op.name}: beside its layers"):
         found, upstream = _run(whole, op, tensors, able)
         other, _ = _run(by_layers, op, tensors, able)
     hidden = {"gradient of x", "gradient of w1", *(f"gradient of {name}" for name in given[0])}

@@ -15,6 +15,7 @@ from torch import Tensor
 from fusedops.bind.bind import floating
 from fusedops.bind.generator import draw
 from fusedops.product.single import SingleProduct
+from fusedops.progress import shown
 from fusedops.reference.error_bound import Expected, expected
 from fusedops.reference.gradients import gradients_of
 from fusedops.reference.product_bound import expected_product, gradients_of_factors
@@ -47,12 +48,17 @@ def check_product(op: SingleProduct, factors: tuple[Any, ...], arguments: dict[s
     op.check(first, second)
     options = {"training": training, "dtype": dtype}
     compared: list[Compared] = []
-    with torch.enable_grad():
-        for case in _cases(op, first.detach(), second.detach(), arguments):
-            compared += _compare(op, case, options)
-    # Where no gradient is wanted one kernel may run both (fused.py).
-    alone = ProductComparison(op, (first.detach(), second.detach()), arguments, options)
-    compared += alone.again()
+    pair = first.detach(), second.detach()
+    cases = [*_cases(op, *pair, arguments)]
+    with shown(f"check {op.name}", len(cases) + 1) as step:
+        for case in cases:
+            step(f"check {op.name}: {case.name}")
+            with torch.enable_grad():
+                compared += _compare(op, case, options)
+            step(done=1)
+        # Where no gradient is wanted one kernel may run both (fused.py).
+        step(f"check {op.name}: no gradient")
+        compared += ProductComparison(op, pair, arguments, options).again()
     report = Report(op.declaration, tuple(compared))
     if not report.passed:
         raise AssertionError(report)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusedops.errors import counted
 from fusedops.reference.error_bound import Expected
 
 __all__ = ["SEED", "Compared", "Report", "cut", "same_bits", "worst"]
@@ -44,7 +45,7 @@ class Compared:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What `check` compared; prints as a table with the worst element of each comparison."""
+    """What `check` compared: prints as one line if all is right, else as a table of what is not."""
 
     declaration: str
     compared: tuple[Compared, ...]
@@ -60,9 +61,24 @@ class Report:
         return self.worst.share <= 1
 
     def __str__(self) -> str:
+        if not self.passed:
+            return self._table([one for one in self.compared if one.share > 1])
+        worst, name = self.worst, self.declaration.partition("(")[0]
+        return (
+            f"check of {name}: {counted(len(self.compared), 'comparison')} within bounds, "
+            f"worst {worst.share:.2g} of its bound ({worst.what}, {worst.case})"
+        )
+
+    __repr__ = __str__
+
+    def table(self) -> str:
+        """All comparisons, each with its worst element."""
+        return self._table(self.compared)
+
+    def _table(self, told: Sequence[Compared]) -> str:
         head = ("case", "what", "elements", "worst at", "got", "wanted", "of its bound")
         rows = [head]
-        for one in self.compared:
+        for one in told:
             at = "" if one.at is None else str(list(one.at))
             numbers = ("", "") if one.at is None else (f"{one.got:.9g}", f"{one.wanted:.9g}")
             share = f"{one.share:.3g}" + (" OUT" if one.share > 1 else "")

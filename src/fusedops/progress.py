@@ -1,0 +1,52 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""How far long work is: a line of the terminal, which goes away when the work is done.
+
+May import: nothing of fusedops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from typing import Protocol
+
+__all__ = ["Step", "shown"]
+
+
+class Step(Protocol):
+    """Takes what is done now, and how many of the parts have been done since."""
+
+    def __call__(self, text: str | None = None, done: int = 0) -> None:
+        """Show it."""
+
+
+@contextlib.contextmanager
+def shown(text: str, total: int | None = None) -> Iterator[Step]:
+    """Show a line while the block runs, if stderr is a terminal and rich is installed.
+
+    Args:
+        text: What is done.
+        total: How many parts it has, if that is known.
+    """
+    if not (sys.stderr and sys.stderr.isatty() and importlib.util.find_spec("rich")):
+        yield lambda text=None, done=0: None
+        return
+    from rich import progress
+    from rich.console import Console
+
+    columns = [progress.SpinnerColumn(), progress.TextColumn("{task.description}", markup=False)]
+    if total is not None:
+        columns += [progress.BarColumn(), progress.MofNCompleteColumn()]
+    columns.append(progress.TimeElapsedColumn())
+    with progress.Progress(
+        *columns,
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=False,  # what the work prints stays where it is printed
+        redirect_stderr=False,
+    ) as line:
+        task = line.add_task(text, total=total)
+        yield lambda text=None, done=0: line.update(task, description=text, advance=done)
