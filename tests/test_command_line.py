@@ -43,6 +43,37 @@ def without_torch(tmp_path):
     return {"PYTHONPATH": str(tmp_path)}
 
 
+FLAGSHIP = ["fusedops.flagship:ATTENTION", "--arch", "cpu", "--operand", "p=0.1"]
+SIZES = ["x=float16:1,2,8,64", "scale=0.125", "pair_bias=float16:2,8,64", "padding=bool:1,1,1,64"]
+FLAGSHIP += [word for size in SIZES for word in ("--operand", size)]
+
+
+@pytest.fixture
+def without_numpy(tmp_path):
+    """A folder that, first on the path, has a numpy that is not there."""
+    (tmp_path / "numpy").mkdir()
+    missing = "raise ModuleNotFoundError(\"No module named 'numpy'\", name='numpy')\n"
+    (tmp_path / "numpy" / "__init__.py").write_text(missing)
+    return {"PYTHONPATH": str(tmp_path)}
+
+
+@pytest.mark.parametrize(
+    ("command", "first"),
+    [
+        (["export", *FLAGSHIP], "// attention: made by fusedops"),
+        pytest.param(["build", *FLAGSHIP], "┏━", marks=pytest.mark.thorough),
+        pytest.param(["demo", "--device", "cpu"], "fusedops ", marks=pytest.mark.thorough),
+    ],
+    ids=["export", "build", "demo"],
+)
+def test_torch_says_nothing_of_a_numpy_that_nobody_needs(command, first, without_numpy, tmp_path):
+    """Nor do the processes that build."""
+    done = run("-m", "fusedops", *command, **without_numpy, FUSEDOPS_CACHE_DIR=f"{tmp_path}/cache")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout.startswith(first)
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["--include"], ["cache", "--help"]])
 def test_what_needs_no_torch_does_not_import_it(arguments):
     done = run("-c", SCRIPT, *arguments)

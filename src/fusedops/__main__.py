@@ -9,6 +9,9 @@ May import: cli.
 
 from __future__ import annotations
 
+import sys
+import warnings
+
 
 def main() -> None:
     """The entry point of the command `fusedops`."""
@@ -19,6 +22,9 @@ def main() -> None:
         raise SystemExit(
             f"fusedops: the command line needs rich and typer ({error}): pip install rich typer"
         ) from None
+    # torch works without numpy, which nothing here needs, and warns of that when it is imported.
+    warnings.filterwarnings("ignore", "Failed to initialize NumPy: No module named", UserWarning)
+    sys.warnoptions.append("ignore:Failed to initialize NumPy:UserWarning")  # processes that build
     from fusedops.cli import main as run
 
     run()
