@@ -8,10 +8,8 @@ from NCCL (`wire`), and beside that what `explain` says or what arithmetic gives
 
 import contextlib
 import datetime
-import os
 import queue
 import re
-import socket
 import statistics
 import sys
 import time
@@ -67,11 +65,10 @@ def measured(sizes: Measured = LARGE, device: str = "cuda", ranks: int = 2) -> I
     if device == "cuda" and torch.cuda.device_count() < ranks:
         yield Result("sharded", "all", "fusedops", note=f"not measured: needs {ranks} GPUs")
         return
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    # Here, where its port is chosen: nobody else can take it before a rank does.
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     found = multiprocessing.get_context("spawn").Queue()
-    given = ranks, port, device, sizes, found
+    given = ranks, store.port, device, sizes, found
     running = multiprocessing.spawn(_work, given, nprocs=ranks, join=False)
     ended = False
     try:
@@ -88,7 +85,6 @@ def measured(sizes: Measured = LARGE, device: str = "cuda", ranks: int = 2) -> I
 
 def _work(rank: int, ranks: int, port: int, device: str, sizes: Measured, found: Any) -> None:
     """What each rank does; the first hands out the rows."""
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     if device == "cuda":
         torch.cuda.set_device(rank)
     else:
@@ -96,7 +92,8 @@ def _work(rank: int, ranks: int, port: int, device: str, sizes: Measured, found:
     # A rank that waits in vain shall not keep the GPUs for long.
     limit = datetime.timedelta(seconds=100)
     backend = "nccl" if device == "cuda" else "gloo"
-    dist.init_process_group(backend, rank=rank, world_size=ranks, timeout=limit)
+    store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=limit)
     here = Ranks(ranks, torch.device(device, rank) if device == "cuda" else torch.device(device))
     for part in (bandwidths, columns, steps):
         try:

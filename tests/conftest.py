@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every test shares: the devices, and a cache of built variants that outlives a run."""
 
+import contextlib
 import os
 
 import hypothesis
@@ -49,9 +50,8 @@ def four_ranks():
 def _started(backend, world):
     from ranks import Ranks
 
-    group = Ranks(world, backend)
-    yield group
-    group.stop()
+    with contextlib.closing(Ranks(world, backend)) as group:
+        yield group
 
 
 @pytest.hookimpl(trylast=True)  # after -m, so that only what would have run is counted

@@ -6,9 +6,9 @@ A rank that fails, dies or hangs fails the test, which then says what each rank 
 started anew for the next test.
 """
 
+import contextlib
 import functools
 import os
-import socket
 import time
 import traceback
 
@@ -65,14 +65,15 @@ class Ranks:
 
     def __init__(self, world, backend="gloo"):
         self.world, self.backend = world, backend
-        self._processes, self._pipes = [], []
+        self._processes, self._pipes, self._store = [], [], None
 
     def run(self, function, *arguments, environment=None):
         """Run `function(*arguments)` on every rank; `environment` is a dict for each rank."""
         if not self._processes:
             self._start()
         for rank, pipe in enumerate(self._pipes):
-            pipe.send((function, arguments, (environment or {}).get(rank, {})))
+            with contextlib.suppress(BrokenPipeError):  # it has ended; what it said is read below
+                pipe.send((function, arguments, (environment or {}).get(rank, {})))
         failed, waiting = {}, set(range(self.world))
         until = time.monotonic() + LIMIT
         while waiting and time.monotonic() < until:
@@ -85,51 +86,56 @@ class Ranks:
                         until = min(until, time.monotonic() + 20)
         failed |= dict.fromkeys(waiting, "has not answered")
         if failed:
-            self.stop()
+            self.close()
             pytest.fail("\n".join(f"rank {rank}: {text}" for rank, text in failed.items()))
 
     def _answer(self, rank):
         try:
             return self._pipes[rank].recv()
-        except EOFError:
+        except (EOFError, ConnectionResetError):  # the latter where it has not read all
+            self._processes[rank].join(1)
             return f"ended with status {self._processes[rank].exitcode}"
 
     def _start(self):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        context = multiprocessing.get_context("spawn")
+        # The store is here, where its port is chosen: one that is found and let go for a rank to
+        # take is taken by another process now and then.
+        self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        # Forked from a process that has imported what takes seconds, and has used no GPU.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch.distributed.tensor", "fusedops"])
         for rank in range(self.world):
             here, there = context.Pipe()
             process = context.Process(
-                target=_serve, args=(there, rank, self.world, port, self.backend), daemon=True
+                target=_serve,
+                args=(there, rank, self.world, self._store.port, self.backend, {**os.environ}),
+                daemon=True,
             )
             process.start()
             there.close()
             self._processes.append(process)
             self._pipes.append(here)
 
-    def stop(self):
+    def close(self):
         """End the processes."""
         for process in self._processes:
             process.terminate()
             process.join(10)
-        self._processes, self._pipes = [], []
+        self._processes, self._pipes, self._store = [], [], None
 
 
-def _serve(pipe, rank, world, port, backend):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    if backend == "nccl":
-        torch.cuda.set_device(rank)
-    dist.init_process_group(backend, rank=rank, world_size=world)
-    while True:
-        function, arguments, environment = pipe.recv()
-        try:
+def _serve(pipe, rank, world, port, backend, environment):
+    os.environ.update(environment)  # the server's is that of when it was started
+    try:
+        torch.set_num_threads(1)
+        if backend == "nccl":
+            torch.cuda.set_device(rank)
+        store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world)
+        while True:
+            function, arguments, environment = pipe.recv()
             os.environ.update(environment)
             function(*arguments)
             dist.barrier()
             pipe.send(None)
-        except BaseException:  # a failed assertion or a skip is an answer, too
-            pipe.send(traceback.format_exc())
-            return
+    except BaseException:  # a failed assertion or a skip is an answer, and so is a failed start
+        pipe.send(traceback.format_exc())

@@ -36,9 +36,9 @@ def trains(scale):
 
 def everywhere(ranks, function, *arguments, of):
     """Run with the variables of the environment `of` each rank, by its number."""
-    ranks.stop()  # a process that has loaded a kernel needs no cache
+    ranks.close()  # a process that has loaded a kernel needs no cache
     ranks.run(function, *arguments, environment=of)
-    ranks.stop()
+    ranks.close()
 
 
 def test_one_process_of_a_machine_compiles(four_ranks, tmp_path):
