@@ -20,7 +20,7 @@ from fusedops.functors.fields import is_finite
 from fusedops.graph.bytes_moved import LONG
 from fusedops.integrations.probe import agree, parameters_of_forward, quiet, random, twin_of
 from fusedops.integrations.swap import Swapped, ask_ahead, result_dtype
-from fusedops.nn.declares import declared
+from fusedops.nn.declares import acts, declared
 from fusedops.nn.norms import affine
 
 __all__ = ["FusedGroupNorm", "FusedLayerNorm", "FusedRMSNorm", "Norm", "recognise"]
@@ -136,9 +136,10 @@ class FusedLayerNorm(_SwappedNorm, fused.LayerNorm):
         arguments["residual"] = residual
         if input_bias is not None:
             arguments["input_bias"] = input_bias
-        if p > 0:
+        dropout = acts(p)
+        if dropout:
             arguments["p"] = p
-        y: Tensor = self._add_norm(input_bias is not None, p > 0)(x, **arguments)
+        y: Tensor = self._add_norm(input_bias is not None, dropout)(x, **arguments)
         return y
 
 

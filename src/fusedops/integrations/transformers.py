@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from fusedops import ops
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Bias, Causal, Dropout, Functor, Mask, Scale, Softcap
+from fusedops.nn.declares import acts
 
 try:
     from transformers import AttentionInterface, AttentionMaskInterface
@@ -151,12 +152,13 @@ def attention(
     elif (getattr(module, "is_causal", True) if is_causal is None else is_causal) and queries > 1:
         given.append("causal")
     p = dropout if module.training else 0.0
-    if p > 0:
+    drops = acts(p)
+    if drops:
         operands["p"] = p
     sink = getattr(module, "sinks", None) if s_aux is None else s_aux
     if sink is not None:
         operands["sink"] = sink.reshape(-1, 1, 1)
-    op = _ops[frozenset(given), p > 0, sink is not None]
+    op = _ops[frozenset(given), drops, sink is not None]
     weights = op(scores, **operands)
     result = torch.matmul(weights.view(*rows.shape[:3], keys), value)
     result = result.view(batch, heads, queries, value.shape[-1]).transpose(1, 2).contiguous()

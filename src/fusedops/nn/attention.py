@@ -27,6 +27,7 @@ from fusedops.functors import (
 )
 from fusedops.nn.declares import (
     Declares,
+    acts,
     check_finite,
     check_flag,
     check_probability,
@@ -278,7 +279,7 @@ class AttentionSoftmax(Declares, Generic[ResultT]):
             window = (window.left, window.right, window.align, window.offset)
         own = (
             self.scale is not None,
-            self.p > 0,
+            acts(self.p),
             causal,
             window,
             self.softcap is not None,
@@ -290,7 +291,7 @@ class AttentionSoftmax(Declares, Generic[ResultT]):
         if op is None:
             load = self._load(mask, bias, slopes)
             store: list[Functor] = [Tap("probs")] if self.probs else []
-            if self.p > 0:
+            if acts(self.p):
                 store.append(Dropout("p"))
             op = ops.Softmax(load, store, lse=self.lse, sink="sink" if sink else None)
             declared[settings] = op
@@ -366,7 +367,7 @@ class AttentionSoftmax(Declares, Generic[ResultT]):
             arguments["slopes"] = _of_heads("slopes", slopes)
         if sink is not None:
             arguments["sink"] = _of_heads("sink", sink)
-        if self.p > 0:
+        if acts(self.p):
             arguments.update(p=self.p, training=self.training)
         return op, arguments
 

@@ -15,6 +15,7 @@ from fusedops.functors.fields import is_finite
 
 __all__ = [
     "Declares",
+    "acts",
     "check_dtype",
     "check_finite",
     "check_flag",
@@ -70,6 +71,17 @@ class Declares(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._settle()
+
+
+def acts(p: float) -> bool:
+    """Whether a dropout with this probability may drop an element.
+
+    Dynamo may trace p as a symbolic number. Then ``p > 0`` is symbolic as well, which older
+    releases of torch cannot hash: it must not be part of the key of a dictionary.
+    """
+    if p > 0:  # noqa: SIM103 (the outcome is not symbolic, the condition may be)
+        return True
+    return False
 
 
 def check_dtype(module: str, dtype: torch.dtype | None) -> None:

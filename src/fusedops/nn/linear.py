@@ -13,7 +13,7 @@ from fusedops import product
 from fusedops.errors import shortened
 from fusedops.functors import Bias, Dropout, Functor, Residual
 from fusedops.functors.from_torch import made_into_functor
-from fusedops.nn.declares import Declares, check_dtype, check_flag, check_probability, shared
+from fusedops.nn.declares import Declares, acts, check_dtype, check_flag, check_probability, shared
 from fusedops.product.factors import factor_dtype
 
 __all__ = ["Linear", "check_activation", "dtype_of_sum", "tail"]
@@ -158,7 +158,7 @@ class Linear(Declares, nn.Linear):
 
     def _declare(self) -> None:
         bias = None if self.bias is None else "bias"
-        p = "p" if self.p > 0 else None
+        p = "p" if acts(self.p) else None
         self._ops: dict[bool, product.Linear] = {}
         for residual in (False, True):
             store = tuple(tail(bias, self.activation, p, "residual" if residual else None))
@@ -170,7 +170,7 @@ class Linear(Declares, nn.Linear):
         arguments: dict[str, Any] = {}
         if self.bias is not None:
             arguments["bias"] = self.bias
-        if self.p > 0:
+        if acts(self.p):
             arguments.update(p=self.p, training=self.training)
         if residual is not None:
             arguments.update(residual=residual, **dtype_of_sum(x, residual))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fusedops import product
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Functor
-from fusedops.nn.declares import Declares, check_dtype, check_flag, check_probability, shared
+from fusedops.nn.declares import Declares, acts, check_dtype, check_flag, check_probability, shared
 from fusedops.nn.linear import check_activation, dtype_of_sum, tail
 
 __all__ = ["MLP"]
@@ -148,7 +148,7 @@ class MLP(Declares):
     def _declare(self) -> None:
         self._biased = self.linear1.bias is not None, self.linear2.bias is not None
         names = [name if there else None for name, there in zip(_BIASES, self._biased, strict=True)]
-        p_hidden, p = "p_hidden" if self.p_hidden > 0 else None, "p" if self.p > 0 else None
+        p_hidden, p = "p_hidden" if acts(self.p_hidden) else None, "p" if acts(self.p) else None
         hidden = tuple(tail(names[0], self.activation, p_hidden, None))
         self._ops: dict[bool, product.MLP] = {}
         for residual in (False, True):
@@ -161,12 +161,12 @@ class MLP(Declares):
         given = {
             "bias1": self.linear1.bias,
             "bias2": self.linear2.bias,
-            "p": self.p if self.p > 0 else None,
-            "p_hidden": self.p_hidden if self.p_hidden > 0 else None,
+            "p": self.p if acts(self.p) else None,
+            "p_hidden": self.p_hidden if acts(self.p_hidden) else None,
             "residual": residual,
         }
         arguments: dict[str, Any] = {key: one for key, one in given.items() if one is not None}
-        if self.p > 0 or self.p_hidden > 0:
+        if acts(self.p) or acts(self.p_hidden):
             arguments["training"] = self.training
         if residual is not None:
             arguments.update(dtype_of_sum(x, residual))

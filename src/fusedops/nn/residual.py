@@ -15,6 +15,7 @@ from fusedops.declare.results import ResultT, StreamResult
 from fusedops.functors import Bias, Dropout, Functor, Residual
 from fusedops.nn.declares import (
     Declares,
+    acts,
     check_dtype,
     check_finite,
     check_flag,
@@ -86,7 +87,7 @@ class _Residual(Declares, Generic[ResultT]):
         load: list[Functor] = []
         if input_bias:
             load.append(Bias("input_bias"))
-        if self.p > 0:
+        if acts(self.p):
             load.append(Dropout("p"))
         save = "stream" if self.return_stream else None
         return [*load, Residual("residual", alpha=self.alpha, save=save)]
@@ -103,7 +104,7 @@ class _Residual(Declares, Generic[ResultT]):
         arguments["residual"] = residual
         if input_bias is not None:
             arguments["input_bias"] = input_bias
-        if self.p > 0:
+        if acts(self.p):
             arguments.update(p=self.p, training=self.training)
         return arguments
 
@@ -232,7 +233,7 @@ class ResidualLayerNorm(_Residual[ResultT], nn.LayerNorm):  # type: ignore[misc]
         settings = (
             "ResidualLayerNorm",
             input_bias,
-            self.p > 0,
+            acts(self.p),
             self.alpha,
             self.return_stream,
             self.weight is not None,
@@ -367,7 +368,7 @@ class ResidualRMSNorm(UnitOffset, _Residual[ResultT], nn.RMSNorm):  # type: igno
         settings = (
             "ResidualRMSNorm",
             input_bias,
-            self.p > 0,
+            acts(self.p),
             self.alpha,
             self.return_stream,
             self.weight is not None,
