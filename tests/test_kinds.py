@@ -2,9 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors that are not what they seem, and modes that watch: right, or refused by name."""
 
+import importlib
+
 import pytest
 import torch
-from cases import ADD_NORM, ATTENTION, MAP, OPERATORS, declare, named, parameters, randn, same_bits
+from cases import (
+    ADD_NORM,
+    ATTENTION,
+    MAP,
+    OPERATORS,
+    declare,
+    named,
+    parameters,
+    raises,
+    randn,
+    same_bits,
+)
 from test_forward import add_norm_case, attention_case
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -187,6 +200,51 @@ def dual(f, x):
 def test_a_transform_names_the_cure(name, device):
     with pytest.raises(fo.UnsupportedError, match=r"op\.unfused"):
         TRANSFORMS[name](fo.Softmax(), randn(3, 4, device=device))
+
+
+def of_an_op():
+    op = fo.LayerNorm()
+    return op, "op.unfused", lambda: op.unfused
+
+
+def of_a_module():
+    module = fo.nn.LayerNorm(4, elementwise_affine=False)
+    return module, "op.unfused, which a module of fusedops.nn has", lambda: module.unfused
+
+
+def of_a_patched_model():
+    model = torch.nn.Sequential(torch.nn.LayerNorm(4, elementwise_affine=False))
+    fo.patch(model)
+    return model, "fusedops.unpatch(model)", lambda: fo.unpatch(model)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("make", [of_an_op, of_a_module, of_a_patched_model])
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_the_cure_works_where_one_stands(name, make):
+    function, cure, cured = make()
+    x = randn(3, 4)
+    with raises(fo.UnsupportedError, cure):
+        TRANSFORMS[name](function, x)
+    TRANSFORMS[name](cured(), x)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_attention_by_name_goes_back_under_a_transform():
+    transformers = pytest.importorskip("transformers")
+    importlib.import_module("fusedops.integrations.transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"vocab_size": 9, "intermediate_size": 8, "attn_implementation": "fusedops"}
+    model = transformers.BertModel(transformers.BertConfig(**sizes)).eval()
+    x = randn(2, 3, 8)
+
+    def gradient():
+        return torch.func.grad(lambda x: model(inputs_embeds=x).last_hidden_state.sum())(x)
+
+    with raises(fo.UnsupportedError, "model.set_attn_implementation('eager')"):
+        gradient()
+    model.set_attn_implementation("eager")
+    gradient()
 
 
 @pytest.mark.parametrize("key", ["forward", "draw"])

@@ -19,6 +19,7 @@ from typing import Any
 __all__ = [
     "IN_COMPILED_CODE",
     "IN_SYMBOLIC_TRACE",
+    "UNFUSED",
     "CompileError",
     "CompilerNotFound",
     "FusedOpsError",
@@ -39,6 +40,14 @@ IN_COMPILED_CODE = (
 IN_SYMBOLIC_TRACE = (
     "torch.fx.symbolic_trace knows neither shapes nor dtypes: trace with torch.export.export, or "
     "have torch.fx.wrap leave the function that calls the op as it is"
+)
+
+#: What to use where no kernel can run: an op has it, and so has a module; a model that was patched,
+#: or asks for the fused attention by name, goes back to torch's code.
+UNFUSED = (
+    "op.unfused, which a module of fusedops.nn has too; a model goes back by "
+    "fusedops.unpatch(model), or from attn_implementation='fusedops' by "
+    "model.set_attn_implementation('eager')"
 )
 
 LOG = "log.txt"  # beside the source that was kept

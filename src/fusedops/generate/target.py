@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from fusedops import _runtime
-from fusedops.errors import UnsupportedError
+from fusedops.errors import UNFUSED, UnsupportedError
 from fusedops.jit.levels import LEVELS, cpu_level
 from fusedops.schedule.architectures import GPUS, OLDEST, PORTABLE_CLUSTER, Gpu, number
 from fusedops.schedule.lookup import use_tuned
@@ -122,8 +122,7 @@ def _check_age(arch: str, device: str = "") -> None:
     if number(arch) < number(OLDEST):
         raise UnsupportedError(
             f"kernels need a GPU of {OLDEST} or newer (compute capability 8.0, Ampere), got "
-            f"{arch}{device}; use a newer GPU, tensors on the CPU, or op.unfused, which runs on "
-            "any device"
+            f"{arch}{device}; use a newer GPU, tensors on the CPU, or {UNFUSED}"
         )
 
 

@@ -26,7 +26,7 @@ from torch import Tensor, library
 
 from fusedops.bind.bind import bind
 from fusedops.declare.text import read
-from fusedops.errors import UnsupportedError
+from fusedops.errors import UNFUSED, UnsupportedError
 from fusedops.generate.target import Target
 from fusedops.product.factors import (
     HALVES,
@@ -344,7 +344,7 @@ library.register_fake("fusedops::linear", _fake, lib=_namespace)
 library.register_autograd("fusedops::linear", _differentiate, setup_context=_set_up, lib=_namespace)
 library.register_vmap(
     "fusedops::linear",
-    _refuse("torch.func.vmap does not see into a fused kernel;", "use op.unfused under it"),
+    _refuse("torch.func.vmap does not see into a fused kernel;", f"under it use {UNFUSED}"),
     lib=_namespace,
 )
 

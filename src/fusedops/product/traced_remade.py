@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, library
 
 from fusedops.declare.text import read
-from fusedops.errors import UnsupportedError
+from fusedops.errors import UNFUSED, UnsupportedError
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import linear
 from fusedops.product.hidden_gradient import HiddenGradient
@@ -188,7 +188,7 @@ library.register_autograd(
 
 def _refuse_vmap(*arguments: Any) -> Any:
     raise UnsupportedError(
-        f"{_NAME}: torch.func.vmap does not see into a fused kernel; use op.unfused under it"
+        f"{_NAME}: torch.func.vmap does not see into a fused kernel; under it use {UNFUSED}"
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from fusedops.errors import UnsupportedError
+from fusedops.errors import UNFUSED, UnsupportedError
 
 __all__ = ["only_once", "refuse_second"]
 
@@ -37,8 +37,8 @@ def only_once(name: str, results: Sequence[Any], of: Sequence[Tensor | None]) ->
 def refuse_second(ctx: Any, *incoming: Any) -> NoReturn:
     """Raise UnsupportedError for a second derivative."""
     raise UnsupportedError(
-        f"{ctx.name}: a fused op has a first derivative only, and a second was asked for; use "
-        "op.unfused, which torch differentiates as often as you like"
+        f"{ctx.name}: a fused op has a first derivative only, and a second was asked for; "
+        f"for it use {UNFUSED}"
     )
 
 

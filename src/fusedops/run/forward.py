@@ -17,7 +17,7 @@ import torch
 from fusedops import _runtime
 from fusedops.bind.bind import KEPT, Bound
 from fusedops.bind.operands import FLOATING
-from fusedops.errors import UnsupportedError
+from fusedops.errors import UNFUSED, UnsupportedError
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import Number, View, kept_view
@@ -284,8 +284,8 @@ def check_columns(name: str, columns: int) -> None:
     """Raise UnsupportedError for rows of more columns than a GPU kernel counts in 32 bits."""
     if columns > MOST_COLUMNS:
         raise UnsupportedError(
-            f"{name}: rows of {columns} columns, a GPU kernel holds at most {MOST_COLUMNS}; use "
-            "op.unfused, or compute on the CPU"
+            f"{name}: rows of {columns} columns, a GPU kernel holds at most {MOST_COLUMNS}; "
+            f"compute on the CPU, or use {UNFUSED}"
         )
 
 

@@ -24,7 +24,7 @@ from fusedops.bind.reduced import find_reduced
 from fusedops.bind.scalars import read_number
 from fusedops.bind.tables import check_table
 from fusedops.bind.whole import check_part_of
-from fusedops.errors import UnsupportedError
+from fusedops.errors import UNFUSED, UnsupportedError
 from fusedops.functors import Role
 from fusedops.generate.target import Target
 from fusedops.generate.views import contiguous
@@ -115,12 +115,12 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
             raise UnsupportedError(
                 f"{self.op.name}: a vectorized backward pass (is_grads_batched=True, or "
                 "vectorize=True) does not see into a fused kernel; leave that away, or use "
-                "op.unfused"
+                f"{UNFUSED}"
             )
         raise UnsupportedError(
             f"{self.op.name}: the gradient of its result, or a tensor kept for it, cannot be used "
             f"by a fused kernel ({reason.value}): it must be a plain dense torch.Tensor on the "
-            f"device of x, got {type(dy).__name__} with layout {dy.layout}; use op.unfused"
+            f"device of x, got {type(dy).__name__} with layout {dy.layout}; use {UNFUSED}"
         )
 
     def _plan(self, dy: Tensor, given: dict[str, Any], options: dict[str, Any]) -> Any:

@@ -17,7 +17,7 @@ from fusedops.bind.geometry import Geometry, Placed, place
 from fusedops.bind.positions import row_positions
 from fusedops.bind.shared_draws import drawn_rows
 from fusedops.bind.whole import first_query as number_of_first
-from fusedops.errors import UnsupportedError
+from fusedops.errors import UNFUSED, UnsupportedError
 from fusedops.generate.arguments import RowMaps
 from fusedops.generate.views import Blank, Number, Part, View, filled, views_of, widened
 from fusedops.run.contiguous import dense_cure
@@ -148,7 +148,7 @@ def placed(
         cure = dense_cure(bound, parts_of(bound)[0], parts, operands, sizes)
         raise UnsupportedError(
             f"{bound.op.name}: x of shape {tuple(shape)} and its operands broadcast in too many "
-            f"ways: {error}; {cure}, or use op.unfused"
+            f"ways: {error}; {cure}, or use {UNFUSED}"
         ) from None
 
 

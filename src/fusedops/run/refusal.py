@@ -13,7 +13,7 @@ from torch import Tensor
 from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound, bind
 from fusedops.bind.layouts import check_layouts, described
-from fusedops.errors import UnsupportedError
+from fusedops.errors import UNFUSED, UnsupportedError
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
@@ -24,23 +24,23 @@ _DISPATCHED = (Reason.MODE, Reason.SUBCLASS, Reason.STORAGE)
 #: What is wrong and how to mend it, where the arguments themselves are all right.
 _MEANING = {
     Reason.SUBCLASS: "{classes} must be plain, a torch.Tensor or Parameter; pass the plain tensor "
-    "in it, say {plain}, or use op.unfused",
+    f"in it, say {{plain}}, or use {UNFUSED}",
     Reason.NEG: "{negative} must not have its negative bit set, for its memory holds other "
     "numbers; use .resolve_neg()",
     Reason.CONJ: "{conjugate} must not have its conjugate bit set, for its memory holds other "
     "numbers; use .resolve_conj()",
     Reason.MODE: "a torch dispatch or function mode is active, which a fused kernel would bypass; "
-    "use op.unfused under it",
-    Reason.FUNCTORCH: "torch.func transforms (vmap, grad, jvp) do not see into a fused kernel; use "
-    "op.unfused under them",
+    f"under it use {UNFUSED}",
+    Reason.FUNCTORCH: "torch.func transforms (vmap, grad, jvp) do not see into a fused kernel; "
+    f"under them use {UNFUSED}",
     Reason.TRACING: "torch.jit.trace does not see into a fused kernel; use torch.compile or "
-    "torch.export, or op.unfused",
-    Reason.LAYOUT: "tensors must be dense and strided, got {layouts}; use op.unfused",
+    f"torch.export, or {UNFUSED}",
+    Reason.LAYOUT: f"tensors must be dense and strided, got {{layouts}}; use {UNFUSED}",
     Reason.GRAD: "{grads} requires grad, which this call has no gradients for; call it under "
-    "torch.no_grad(), detach() what needs no gradient, or use op.unfused, which differentiates",
-    Reason.DUAL: "forward-mode derivatives do not reach into a fused kernel; use op.unfused",
+    f"torch.no_grad(), detach() what needs no gradient, or use {UNFUSED}",
+    Reason.DUAL: f"forward-mode derivatives do not reach into a fused kernel; use {UNFUSED}",
     Reason.STORAGE: "{without} has no memory of its own (fake, meta, zero or functional tensors); "
-    "pass plain tensors, or use op.unfused",
+    f"pass plain tensors, or use {UNFUSED}",
 }
 
 
@@ -80,8 +80,8 @@ def refuse(
             )
         if reason is Reason.DEVICE:
             raise UnsupportedError(
-                f"{name}: x must be on the CPU or a CUDA device, got {bound.x.device}; op.unfused "
-                "runs on any device"
+                f"{name}: x must be on the CPU or a CUDA device, got {bound.x.device}; on "
+                f"other devices use {UNFUSED}"
             )
         return
     outs = options.get("out")
@@ -141,7 +141,7 @@ def refuse_classes(op: Declaration, named: Mapping[str, Any], error: Exception) 
     raise UnsupportedError(
         f"{op.name}: {_classes(classes) or 'a mode'} cannot be computed with here ({said}); give "
         f"the op plain tensors, say {next(iter(classes), 'x')}.to_local() of a DTensor, or use "
-        "op.unfused"
+        f"{UNFUSED}"
     ) from error
 
 

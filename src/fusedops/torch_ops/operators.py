@@ -37,7 +37,7 @@ from torch import Tensor, library
 
 from fusedops.bind.bind import KEPT, Bound, bind
 from fusedops.declare.text import read
-from fusedops.errors import UnsupportedError
+from fusedops.errors import UNFUSED, UnsupportedError
 from fusedops.reference.unfused import run
 from fusedops.run.autograd import Recipe, run_backward, what_is_kept
 from fusedops.run.first_derivative import refuse_second
@@ -320,8 +320,8 @@ def _refuse_vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
     texts = [one for one in arguments if isinstance(one, str)]
     name = read(texts[0]).name if texts else "dropout"
     raise UnsupportedError(
-        f"{name}: torch.func.vmap does not see into a fused kernel; use op.unfused under it, or "
-        "give the op one more dimension: all before the reduced one are rows"
+        f"{name}: torch.func.vmap does not see into a fused kernel; give the op one more "
+        f"dimension, since all before the reduced one are rows, or under it use {UNFUSED}"
     )
 
 

@@ -21,7 +21,7 @@ from fusedops.bind.bind import check_names, check_number
 from fusedops.bind.reduced import find_reduced
 from fusedops.bind.scalars import check_offset, check_pair
 from fusedops.declare.text import lacking_text
-from fusedops.errors import UnsupportedError
+from fusedops.errors import UNFUSED, UnsupportedError
 from fusedops.torch_ops.distributed import (
     check_order,
     is_distributed,
@@ -51,7 +51,7 @@ def call_operator(
     if _is_transformed() or forward_ad._current_level >= 0:
         raise UnsupportedError(
             f"{name}: torch.func transforms (vmap, grad, jvp) and forward-mode derivatives do not "
-            "see into a fused kernel; use op.unfused under them"
+            f"see into a fused kernel; under them use {UNFUSED}"
         )
     if not isinstance(x, Tensor):
         raise TypeError(f"{name}: x must be a torch.Tensor, got {type(x).__name__}")
