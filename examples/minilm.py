@@ -115,4 +115,4 @@ def embed(model: nn.Module, tokens: dict[str, Tensor], see_padding: bool = False
     inputs = tokens | {"attention_mask": mask.new_ones(mask.shape)} if see_padding else tokens
     hidden = model(**inputs).last_hidden_state
     weights = mask[:, :, None].to(hidden.dtype)
-    return functional.normalize((hidden * weights).sum(1) / weights.sum(1), dim=-1)
+    return functional.normalize((hidden * weights).sum(1) / weights.sum(1).clamp(min=1), dim=-1)

@@ -47,7 +47,7 @@ class Softcap(Functor):
 
     Args:
         cap: The name of an operand: a number, as a rule, or a floating tensor of any dtype that
-            broadcasts against x. It is not 0. Both x and a tensor have gradients.
+            broadcasts against x. It is finite and not 0. Both x and a tensor have gradients.
         optional: Whether a call may leave the cap out or give None for it; it then runs without the
             functor.
 
