@@ -3,6 +3,7 @@
 """The fused attention of transformers' models, and whole models patched, beside stock ones."""
 
 import importlib.util
+import warnings
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 from transformers_models import (
     CAUSAL,
     MODELS,
+    SIZES,
     asks_the_registry,
     differentiate,
     double_of,
@@ -68,6 +70,43 @@ def sizes_beside(found, name):
     """
     block = name.rsplit(".", 2)[0]
     return max(each.abs().max() for other, each in found.items() if other.startswith(block))
+
+
+ONE_LAYER = {**SIZES, "num_hidden_layers": 1}
+
+
+@pytest.mark.parametrize(
+    ("cls", "named"),
+    [
+        ("MambaForCausalLM", "MambaModel has no attention"),
+        ("DebertaV2ForMaskedLM", "DebertaV2Attention does not ask"),
+        ("LlamaForCausalLM", None),
+    ],
+)
+def test_a_model_that_does_not_ask_for_its_attention_is_told_once(cls, named):
+    """By the class's name: transformers takes any name that is registered."""
+    ours = importlib.import_module("fusedops.integrations.transformers")
+    cls = getattr(importlib.import_module("transformers"), cls)
+    ours._warn_once.cache_clear()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            cls(cls.config_class(**ONE_LAYER, attn_implementation="fusedops"))
+    told = [str(one.message) for one in said if "changes nothing" in str(one.message)]
+    assert len(told) == (named is not None)
+    assert all(named in one for one in told)
+
+    ours._warn_once.cache_clear()
+    model = cls(cls.config_class(**ONE_LAYER, attn_implementation="eager"))
+    with warnings.catch_warnings(record=True) as said:
+        model.set_attn_implementation("fusedops")
+    told = [str(one.message) for one in said]
+    # Some releases refuse this, in words of their own.
+    refused = model.config._attn_implementation != "fusedops"
+    assert told == [] if named is None or refused else named in told[0]
+    model.set_attn_implementation("eager")
+    reasons = [place.reason for place in fo.patch(model).left]
+    assert reasons == [] if named is None else named in reasons[0]
 
 
 @pytest.mark.parametrize("name", names())

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["attend", "attend_as_before"]
+__all__ = ["attend", "attend_as_before", "why_not_asked"]
 
 #: The attribute of a model that says which attention it had.
 _BEFORE = "_fusedops_attention_before"
@@ -31,19 +31,19 @@ def _models(model: nn.Module) -> Iterator[tuple[str, Any]]:
             yield name, module
 
 
-def _without_registry(model: nn.Module) -> str | None:
-    """The class of an attention that does not ask transformers' registry, if the model has one.
+def why_not_asked(model: nn.Module) -> str | None:
+    """Why an attention of a model does not ask transformers' registry; None if all of them do.
 
     What asks it imports it where it is defined. Elsewhere, as in BERT of transformers 4, the name
     of an attention would be ignored, or half of it: the mask would be ours, the attention not.
     """
-    for module in model.modules():
-        cls = type(module)
-        if "Attention" in cls.__name__:
-            home = sys.modules.get(cls.__module__)
-            if not hasattr(home, "ALL_ATTENTION_FUNCTIONS"):
-                return cls.__name__
-    return None
+    kinds = dict.fromkeys(type(module) for module in model.modules())
+    found = [cls for cls in kinds if "Attention" in cls.__name__]
+    for cls in found:
+        if not hasattr(sys.modules.get(cls.__module__), "ALL_ATTENTION_FUNCTIONS"):
+            return f"{cls.__name__} does not ask transformers' registry of attentions"
+    base = getattr(model, "base_model", model)  # of a model with a head
+    return None if found else f"{type(base).__name__} has no attention"
 
 
 def attend(model: nn.Module, wanted: bool | None) -> Iterator[tuple[str, Any, str]]:
@@ -71,8 +71,8 @@ def attend(model: nn.Module, wanted: bool | None) -> Iterator[tuple[str, Any, st
         if before == _NAME:
             yield name, each, "its attention is fused already"
         elif wanted or before == "eager":
-            if fixed := _without_registry(each):
-                yield name, each, f"{fixed} does not ask transformers' registry of attentions"
+            if why := why_not_asked(each):
+                yield name, each, why
                 continue
             importlib.import_module("fusedops.integrations.transformers")
             each.set_attn_implementation(_NAME)

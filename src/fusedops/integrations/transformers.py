@@ -21,7 +21,10 @@ are.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,10 +33,11 @@ from torch import Tensor, nn
 from fusedops import ops
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Bias, Causal, Dropout, Functor, Mask, Scale, Softcap
+from fusedops.integrations.attention import why_not_asked
 from fusedops.nn.declares import acts
 
 try:
-    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
     from transformers.masking_utils import sdpa_mask
 except ImportError as error:
     raise ImportError(
@@ -164,6 +168,34 @@ def attention(
     result = result.view(batch, heads, queries, value.shape[-1]).transpose(1, 2).contiguous()
     return result, weights
 
+
+@functools.cache
+def _warn_once(why: str) -> None:
+    warnings.warn(
+        f"attn_implementation={NAME!r} changes nothing there: {why}; it keeps its own code, which "
+        "attn_implementation='eager' names",
+        stacklevel=4,
+    )
+
+
+def _and_warn(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of all models after which their attention is settled, and then a warning if due.
+
+    transformers takes any name that is registered, also for a model that never looks it up.
+    """
+
+    @functools.wraps(method)
+    def with_warning(model: PreTrainedModel, *arguments: Any, **named: Any) -> Any:
+        result = method(model, *arguments, **named)
+        if model.config._attn_implementation == NAME and (why := why_not_asked(model)):
+            _warn_once(why)
+        return result
+
+    return with_warning
+
+
+for _name in ("post_init", "set_attn_implementation"):  # the end of __init__, and later changes
+    setattr(PreTrainedModel, _name, _and_warn(getattr(PreTrainedModel, _name)))
 
 AttentionInterface.register(NAME, attention)
 # The masks of sdpa: bool, and None where causality or nothing is all there is.
