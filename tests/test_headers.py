@@ -119,17 +119,25 @@ def test_a_compiler_is_here(name):
     run(compiler(name), "--version")
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("macros", [False, *thorough(True)], ids=["alone", "macros"])
-@pytest.mark.parametrize("name", [name for name in HOST_COMPILERS if shutil.which(name)])
-@pytest.mark.parametrize("header", HEADERS)
-def test_on_a_host(tmp_path, header, name, macros):
-    source = tmp_path / "alone.cpp"
-    standard = [name for name in FOREIGN | LAUNCHING if not name.startswith("cuda")]
-    first = with_macros(standard) if macros else ""
-    source.write_text(f"{first}#include <{header}>\n")
+def check_on_a_host(folder, name, text):
+    source = folder / "some.cpp"
+    source.write_text(text)
     warnings = ("-Wall", "-Wextra", "-Werror")
     run(compiler(name), "-std=c++17", *warnings, "-fsyntax-only", f"-I{env.include_dir()}", source)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", [name for name in HOST_COMPILERS if shutil.which(name)])
+@pytest.mark.parametrize("header", HEADERS)
+def test_on_a_host(tmp_path, header, name):
+    check_on_a_host(tmp_path, name, f"#include <{header}>\n")
+
+
+@pytest.mark.parametrize("name", [name for name in HOST_COMPILERS if shutil.which(name)])
+def test_all_on_a_host_beside_others_macros(tmp_path, name):
+    standard = [name for name in FOREIGN | LAUNCHING if not name.startswith("cuda")]
+    every = "".join(f"#include <{header}>\n" for header in HEADERS)
+    check_on_a_host(tmp_path, name, with_macros(standard) + every)
 
 
 @pytest.fixture(scope="module")
@@ -179,9 +187,7 @@ class TestWithNvcc:
         self.compile(tmp_path, first + "".join(f"#include <{header}>\n" for header in HEADERS))
 
     @pytest.mark.thorough
-    @pytest.mark.parametrize(
-        "header", [*NVCC_ALONE, *thorough(*[h for h in HEADERS if h not in NVCC_ALONE])]
-    )
+    @pytest.mark.parametrize("header", NVCC_ALONE)
     def test_alone(self, tmp_path, header):
         """Both passes, and the host's compiler on what nvcc makes of the header."""
         file = tmp_path / "alone.cu"
