@@ -12,6 +12,7 @@ from torch.nn import functional
 
 import fusedops as fo
 from fusedops import functors
+from fusedops.declare import elsewhere
 from fusedops.functors import from_torch
 
 LAYER = fo.Linear(store=[fo.Bias("b")])
@@ -138,6 +139,82 @@ def test_each_activation_that_is_named_works(name):
     function = getattr(functional, from_torch._ACTIVATIONS[name])
     y = fo.Map(load=[fo.functor(lambda v: function(v))()]).unfused(X)
     torch.testing.assert_close(y, function(X))
+
+
+@pytest.mark.parametrize("name", sorted({n for one in elsewhere.ELSEWHERE for n in one.names}))
+def test_a_name_that_the_library_has_not(name):
+    """Each expression that is suggested runs, of tensors that it names."""
+    for module in (fo, fo.nn):
+        assert name not in module.__all__
+        with pytest.raises(AttributeError, match=f"has no attribute '{name}'; ") as raised:
+            getattr(module, name)
+        (one,) = {one for one in elsewhere.ELSEWHERE if name in one.names}
+        assert str(raised.value).endswith(one.code or one.sentence)
+    q, k, v = randn(3, 2, 4, 8)
+    space = {"torch": torch, "fusedops": fo, "q": q, "k": k, "v": v, "x": randn(4, 8)}
+    space |= {"cos": randn(4, 8), "sin": randn(4, 8), "model": nn.Identity(), "w": randn(9, 8)}
+    space |= {"logits": randn(4, 9), "target": torch.arange(4), "images": randn(2, 8, 5, 5)}
+    if one.code:
+        eval(one.code, space)
+
+
+def test_names_stand_for_one_thing():
+    names = [name for one in elsewhere.ELSEWHERE for name in {*map(elsewhere._plain, one.names)}]
+    assert len(names) == len({*names})
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "said"),
+    [
+        (fo, "AttentionSoftmax", "fusedops.nn.AttentionSoftmax is there"),
+        (fo.nn, "Softmax", "fusedops.Softmax is there"),
+        (fo, "SiLU", "def silu(v): return torch.nn.functional.silu(v)"),
+        (fo.nn, "GELU", "def gelu(v): return torch.nn.functional.gelu(v)"),
+        (fo.nn, "layernorm", "did you mean 'LayerNorm'?"),
+        (fo, "InstanceNorm2d", "did you mean 'InstanceNorm'?"),
+    ],
+)
+def test_a_name_that_is_another(module, name, said):
+    with pytest.raises(AttributeError, match=f"'{name}'; .*{re.escape(said)}"):
+        getattr(module, name)
+
+
+@pytest.mark.parametrize(
+    ("call", "parts", "cure"),
+    [
+        (
+            lambda: fo.RMSNorm(unit_offset=True),
+            ("'unit_offset'", "RMSNorm(store=[Affine('weight', None, zero_centred=True)])"),
+            lambda: fo.RMSNorm(store=[fo.Affine("weight", None, zero_centred=True)]),
+        ),
+        (lambda: fo.Softmax(stats=True), ("say Softmax(lse=True)",), lambda: fo.Softmax(lse=True)),
+        (
+            lambda: fo.nn.AttentionSoftmax(window=(2, 0)),
+            ("AttentionSoftmax: window", "fusedops.Window(left, right)", "(2, 0)"),
+            lambda: fo.nn.AttentionSoftmax(window=fo.Window(2, 0)),
+        ),
+        (lambda: fo.Window((2, 0)), ("write Window(left, right)",), lambda: fo.Window(2, 0)),
+        (lambda: fo.Window(-1, 0), ("None is no limit",), lambda: fo.Window(None, 0)),
+        (
+            lambda: fo.explain_graph(nn.LayerNorm(4)),
+            ("explain_graph: ", "'input'", "explain_graph(model, input)"),
+            lambda: fo.explain_graph(nn.LayerNorm(4), X),
+        ),
+        (
+            lambda: fo.explain_graph(functional.softmax, X, axis=-1),
+            ("explain_graph: ", "'axis'"),
+            lambda: fo.explain_graph(functional.softmax, X, -1),
+        ),
+    ],
+)
+def test_what_is_said_in_the_words_of_others(call, parts, cure):
+    with raises((TypeError, ValueError), *parts):
+        call()
+    cure()
+
+
+def test_a_model_without_norms_is_told_why_nothing_is_replaced():
+    assert "No module in it is a norm" in str(fo.patch(nn.Linear(2, 2)))
 
 
 class Doubled(nn.Module):

@@ -149,13 +149,10 @@ def __getattr__(name: str) -> Any:
         said = f"module {__name__!r} has no attribute {name!r}"
         if name.startswith("_"):  # asked for by Python and its tools, not by people
             raise AttributeError(said)
-        from fusedops.declare.hints import nearest
-        from fusedops.functors.from_torch import activation_of, made_into_functor
+        from fusedops.declare.elsewhere import missing
 
-        near = nearest(name, known)
-        if not near and activation_of(name):
-            near = f"; an activation is a functor of your own: {made_into_functor(name)}"
-        raise AttributeError(f"{said}{near}")
+        modules = importlib.import_module("fusedops.nn").__all__
+        raise AttributeError(f"{said}{missing(name, known, 'fusedops.nn', modules)}")
     if name == "nn":
         return importlib.import_module("fusedops.nn")
     homes = "errors functors ops map group_norm product row_op declare.results exporting"

@@ -23,10 +23,17 @@ _MASKS = ("Mask", "Causal", "Window", "Lengths")
 _SCORES = "Alibi"
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A suggestion of the most similar known name, ``; did you mean 'this'?``, or an empty text."""
+#: The argument of another op that has the same purpose.
+_ARGUMENTS = {"stats": "lse", "return_lse": "lse", "logsumexp": "lse"}
+
+
+def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
+    """A suggestion of the most similar known name, ``; did you mean 'this'?``, or an empty text.
+
+    `likeness` is near 1 where there are many names, of which one is always a little alike.
+    """
     lower = {one.lower(): one for one in known}
-    found = difflib.get_close_matches(name.lower(), lower, 1, 0.6)
+    found = difflib.get_close_matches(name.lower(), lower, 1, likeness)
     return f"; did you mean {lower[found[0]]!r}?" if found else ""
 
 
@@ -85,6 +92,8 @@ def _for_declaration(kind: type, name: str, known: list[str], options: Collectio
     option = _OPTIONS.get(name, name)
     if option in options:
         return f"; {option} is an option of the call: {title}(...)(x, {option}=...)"
+    if _ARGUMENTS.get(name) in known:
+        return f"; say {title}({_ARGUMENTS[name]}=True)"
     functor = FUNCTORS.get(name, "")
     stands = masks if functor.startswith(_MASKS) else scores or not functor.startswith(_SCORES)
     if functor and stands:

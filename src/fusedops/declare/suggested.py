@@ -31,6 +31,11 @@ FUNCTORS = {
     "beta": "Affine('gamma', 'beta')",
     "weight": "Affine('weight', 'bias')",
     "elementwise_affine": "Affine('weight', 'bias')",
+    "unit_offset": "Affine('weight', None, zero_centred=True)",
+    "add_unit_offset": "Affine('weight', None, zero_centred=True)",
+    "zero_centred": "Affine('weight', None, zero_centred=True)",
+    "zero_centered": "Affine('weight', None, zero_centred=True)",
+    "zero_centered_gamma": "Affine('weight', None, zero_centred=True)",
 }
 
 

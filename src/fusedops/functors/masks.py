@@ -157,13 +157,14 @@ class Window(_Masking, Positioned):
                 continue
             if not isinstance(size, int) or isinstance(size, bool):
                 raise TypeError(
-                    f"Window: {field} must be an int >= 0 or None (no limit), got {shortened(size)}"
+                    f"Window: {field} must be an int >= 0 or None (no limit), got "
+                    f"{shortened(size)}; write Window(left, right)"
                 )
             if not 0 <= size <= FAR:
                 raise ValueError(
                     f"Window: {field} must be an int >= 0 or None (no limit), got "
                     f"{shortened(size)}; "
-                    + ("use None" if size > 0 else "offset= moves the window")
+                    + ("use None" if size > 0 else "None is no limit, and offset= moves the window")
                 )
         if self.left is None and self.right is None:
             raise ValueError(

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ def explain_graph(model: Callable[..., Any], *inputs: Any, **named: Any) -> Grap
         A `GraphReport`: print it for a table; ``svg()`` and ``dot()`` give a picture.
 
     Raises:
-        TypeError: model cannot be called.
+        TypeError: model cannot be called, or not with these inputs.
 
     >>> import torch, fusedops as fo
     >>> def attention(scores, bias):
@@ -47,6 +48,7 @@ def explain_graph(model: Callable[..., Any], *inputs: Any, **named: Any) -> Grap
     """
     if not callable(model):
         raise TypeError(f"explain_graph: model must be a module or a function, got {model!r}")
+    check_inputs("explain_graph", model, inputs, named)
     return explained(model, inputs, named)
 
 
@@ -69,6 +71,25 @@ def explained(
     torch.compile(model, backend=backend)(*inputs, **named)
     named_by = type(model) if isinstance(model, nn.Module) else model
     return GraphReport(str(getattr(named_by, "__name__", repr(model))), tuple(graphs))
+
+
+def check_inputs(
+    name: str, model: Callable[..., Any], inputs: Sequence[Any], named: Mapping[str, Any]
+) -> None:
+    """Raise TypeError if the model cannot be called with these inputs."""
+    function = model.forward if isinstance(model, nn.Module) else model
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of something built in
+        return
+    try:
+        signature.bind(*inputs, **named)
+    except TypeError as error:
+        takes = ", ".join(signature.parameters)
+        raise TypeError(
+            f"{name}: the model is called once and takes ({takes}): {error}; give what it is "
+            f"called with after the model, {name}(model, {takes})"
+        ) from None
 
 
 def copied(graph_module: fx.GraphModule) -> fx.GraphModule:

@@ -94,6 +94,11 @@ class Patch:
             if chosen:
                 lines.append(f"  {title}:")
                 lines += [f"    {what:<{wide}}  {why} ({where})" for what, why, where in chosen]
+        if not self.places:
+            lines.append(
+                "  No module in it is a norm of torch's, has 'norm' in its class's name, or is a "
+                "model of transformers."
+            )
         return "\n".join(lines)
 
     __repr__ = __str__

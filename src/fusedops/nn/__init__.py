@@ -11,6 +11,9 @@ called.
 May import: errors, functors, declare, bind, ops, group_norm, product.
 """
 
+import sys
+from typing import NoReturn
+
 from fusedops.nn.attention import AttentionSoftmax
 from fusedops.nn.group_norm import GroupNorm
 from fusedops.nn.linear import Linear
@@ -28,3 +31,14 @@ __all__ = [
     "ResidualLayerNorm",
     "ResidualRMSNorm",
 ]
+
+
+def __getattr__(name: str) -> NoReturn:
+    """Say what there is for a name that is not here."""
+    said = f"module {__name__!r} has no attribute {name!r}"
+    if name.startswith("_"):  # asked for by Python and its tools, not by people
+        raise AttributeError(said)
+    from fusedops.declare.elsewhere import missing
+
+    ops = sys.modules["fusedops"].__all__
+    raise AttributeError(f"{said}{missing(name, __all__, 'fusedops', ops)}")

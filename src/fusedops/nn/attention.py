@@ -181,7 +181,8 @@ class AttentionSoftmax(Declares, Generic[ResultT]):
             )
         if isinstance(window, bool) or not isinstance(window, (int, Window, type(None))):
             got = shortened(window)
-            raise TypeError(f"{name}: window must be an int, None or a fusedops.Window, got {got}")
+            wanted = "an int, None or a fusedops.Window(left, right), None for no limit on a side"
+            raise TypeError(f"{name}: window must be {wanted}; got {got}")
         if isinstance(window, int) and window < 0:
             raise ValueError(
                 f"{name}: window must be at least 0, the number of keys before a query's own, got "
