@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 import torch
-from cases import randn, thorough
+from cases import raises, randn, thorough
 from references import check
 from test_gradient_variants import backward_of
 from test_gradient_variants import check_compiles as check_gradient_compiles
@@ -112,6 +112,35 @@ def test_every_dtype_of_integers(dtype, device):
     want = torch.softmax(x.double().masked_fill(keys != 1, -torch.inf), -1)
     near = torch.softmax(x.masked_fill(keys != 1, -torch.inf), -1)
     check(op(x, q=torch.ones(2, 1, dtype=torch.int64, device=device), k=keys), want, near)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool])
+@pytest.mark.parametrize("call", ["__call__", "unfused", "explain", "compiled"])
+def test_integers_for_a_parameter_that_was_not_declared_so(dtype, call):
+    """The cure is another declaration, since a float does not tell large integers apart."""
+
+    def even(x, a, ids, b):
+        return torch.where(ids == 1, a + x, b * x)
+
+    op = fo.Map(load=[fo.functor(even)("one", "many", "one")])
+    function = torch.compile(op, backend="eager") if call == "compiled" else getattr(op, call)
+    x, many = randn(2, 4), torch.ones(4, dtype=dtype)
+    cure = "'@fusedops.functor(integers=['ids'])'"
+    with raises(
+        (TypeError, RuntimeError), "'many' must be", f"got {dtype}", "many.to(x.dtype)", cure
+    ):
+        function(x, one=2.0, many=many)
+    again = fo.functor(integers=["ids"])(even)  # the cure
+    got = fo.Map(load=[again("one", "many", "one")]).unfused(x, one=2.0, many=many)
+    torch.testing.assert_close(got, x + 2.0)
+
+
+def test_nothing_of_integers_is_said_where_they_cannot_be():
+    whole = torch.ones(4, dtype=torch.int64)
+    plus = fo.cpp_functor("plus", forward="v + a", operands=["a"])
+    for functor in (fo.Bias("a"), plus("a")):
+        with pytest.raises(TypeError, match=r"for example with a\.to\(x\.dtype\)$"):
+            fo.Map(load=[functor])(randn(2, 4), a=whole)
 
 
 @fo.functor

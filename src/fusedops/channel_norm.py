@@ -277,7 +277,7 @@ class _ChannelNorm(LayerNorm):
                 if value.shape[0] != x.shape[1]:
                     self._refuse_per_channel(x, operand.name, value)
                 value = value.view((-1, *[1] * (x.dim() - 2)))
-            check_tensor(name, operand.name, operand.role, value, x, ())
+            check_tensor(name, operand, value, x, ())
         out = options.get("out")
         outs = out if isinstance(out, (tuple, list)) else (out,)
         for key, tensor in zip(self.outputs[: self._of_x], outs, strict=False):

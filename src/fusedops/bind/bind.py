@@ -208,7 +208,7 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
         key, role = operand.name, operand.role
         value = operands[key]
         if isinstance(value, Tensor):
-            check_tensor(name, key, role, value, x, reduced)
+            check_tensor(name, operand, value, x, reduced)
         elif role is Role.TABLE:
             raise TypeError(
                 f"{name}: operand {key!r} must be {role.value}, got {type(value).__name__}; make a "

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fusedops.bind import places
 from fusedops.bind.geometry import mismatch
-from fusedops.functors import Role
+from fusedops.functors import Operand, Role
 
 __all__ = ["FLOATING", "check_device", "check_shape", "check_tensor", "dtype_names", "parts_of"]
 
@@ -42,9 +42,10 @@ _SINGLE = {
 
 
 def check_tensor(
-    name: str, key: str, role: Role, value: Tensor, x: Tensor, reduced: tuple[int, ...]
+    name: str, operand: Operand, value: Tensor, x: Tensor, reduced: tuple[int, ...]
 ) -> None:
     """Raise TypeError or ValueError for a tensor operand that does not fit its role or x."""
+    key, role = operand.name, operand.role
     if role is Role.PROBABILITY:
         raise TypeError(
             f"{name}: operand {key!r} must be {role.value}, got a tensor; use {key}.item()"
@@ -65,6 +66,8 @@ def check_tensor(
         if value.is_complex() and role is not Role.FLAGS:
             whole = f"convert it with {key}.real.long()"
             cure = parts_of(key) if _DTYPES[role] is FLOATING else whole
+        if operand.declare and value.dtype in _DTYPES[Role.INTEGER]:
+            cure += f"; or, if it holds integers or truth values, {operand.declare}"
         raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {value.dtype}; {cure}")
     if role is Role.TABLE:
         return  # its shape is `check_table`'s to check

@@ -51,10 +51,13 @@ class Operand:
     Attributes:
         name: The keyword under which the call gives the value.
         role: The kind of value.
+        declare: How another declaration takes other values, for the error that refuses these; or
+            empty.
     """
 
     name: str
     role: Role
+    declare: str = dataclasses.field(default="", compare=False)
 
 
 class Reads(NamedTuple):

@@ -72,9 +72,19 @@ class UserFunctor(Functor):
 
     def operands(self) -> tuple[Operand, ...]:
         return tuple(
-            Operand(name, Role.INTEGER if whole else Role.VALUE)
+            Operand(
+                name, Role.INTEGER if whole else Role.VALUE, "" if whole else self._as_whole(name)
+            )
             for name, whole in zip(self._names(), self._whole(), strict=True)
         )
+
+    def _as_whole(self, operand: str) -> str:
+        """How to declare an operand that holds integers, for errors; C++ expressions have none."""
+        if not self._takes_numbers():
+            return ""
+        own = zip(self.parameters.parameters, self.arguments, strict=True)
+        wanted = sorted(self.integers | {name for name, argument in own if argument == operand})
+        return f"declare it so, '@fusedops.functor(integers={wanted})'"
 
     @property
     def masks(self) -> bool:  # type: ignore[override]
