@@ -2,10 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole modules under what models are wrapped in: checkpoints, offloading, functional calls."""
 
+import functools
+
 import pytest
 import torch
 from cases import randn, same_bits
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+from torch._functorch import config as functorch
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 import fusedops as fo
 
@@ -109,3 +116,111 @@ def test_functional_call(block):
             parameter.copy_(other[name])
     torch.manual_seed(3)
     assert same_bits(got, model(x).detach())
+
+
+# ------------------------------------------------------------------------------- in compiled code
+
+DROP = fo.Map(load=[fo.Dropout("p")])
+
+
+def two_masks(x):
+    """Two draws, and much between them that is worth computing again."""
+    h = torch.relu(x @ x.detach().mT)
+    return DROP(h, p=0.5) * h, DROP(h + 1, p=0.5) * torch.sin(h)
+
+
+def given_masks(x, first, second):
+    """The same in torch, with what the two outputs show of their masks."""
+    h = torch.relu(x @ x.detach().mT)
+    return 2 * h * first * h, 2 * (h + 1) * second * torch.sin(h)
+
+
+def always(policy):
+    return functools.partial(create_selective_checkpoint_contexts, lambda *_, **__: policy)
+
+
+def keeping(*operators):
+    return functools.partial(create_selective_checkpoint_contexts, [*operators])
+
+
+#: What may be said of a checkpoint's parts.
+CONTEXTS = {
+    "all again": keeping(),
+    "the product kept": keeping(torch.ops.aten.mm.default),
+    "the op kept": keeping(torch.ops.fusedops.forward.default),
+    "all kept, preferably": always(CheckpointPolicy.PREFER_SAVE),
+    "all kept": always(CheckpointPolicy.MUST_SAVE),
+    "all again, by force": always(CheckpointPolicy.MUST_RECOMPUTE),
+}
+
+
+def checkpointed(**options):
+    return lambda x: checkpoint(two_masks, x, use_reentrant=False, **options)
+
+
+def region(budget):
+    def call(x):
+        with torch.autograd.graph.region_activation_memory_budget(budget):
+            return two_masks(x)
+
+    return call
+
+
+REGIONS = hasattr(torch.autograd.graph, "region_activation_memory_budget")
+RECOMPUTED = {
+    "no checkpoint": two_masks,
+    "checkpoint": checkpointed(),
+    "checkpoint without the state": checkpointed(preserve_rng_state=False),
+    **{name: checkpointed(context_fn=context) for name, context in CONTEXTS.items()},
+    **({f"a region's budget {b}": region(b) for b in (0.5, 0.0)} if REGIONS else {}),
+}
+BUDGETS = {
+    "budget 0.5": {"activation_memory_budget": 0.5},
+    "budget 0": {"activation_memory_budget": 0.0},
+    "aggressive": {"aggressive_recomputation": True},
+    "budget 1": {},
+}
+
+
+def check_masks(call, backend, device):
+    """Twice, two gradients that belong to the masks which the outputs show."""
+    torch._dynamo.reset()
+    compiled = torch.compile(call, backend=backend, fullgraph=True)
+    shown = []
+    for _ in range(2):
+        x = (randn(16, 16, device=device, seed=1) + 0.1).requires_grad_()
+        outputs = compiled(x)
+        masks = [y.detach() != 0 for y in outputs]
+        (got,) = torch.autograd.grad(outputs, x, [torch.ones_like(y) for y in outputs])
+        wanted = given_masks(x, *masks)
+        torch.testing.assert_close([*outputs], [*wanted], rtol=1e-4, atol=1e-4)
+        (gradient,) = torch.autograd.grad(wanted, x, [torch.ones_like(y) for y in wanted])
+        torch.testing.assert_close(got, gradient, rtol=1e-4, atol=1e-4)
+        shown += masks
+    assert not any(torch.equal(a, b) for k, a in enumerate(shown) for b in shown[:k])
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("name", RECOMPUTED)
+def test_what_is_computed_again_has_the_mask(name, budget, device):
+    with functorch.patch(**BUDGETS[budget]):
+        check_masks(RECOMPUTED[name], "aot_eager_decomp_partition", device)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_what_inductor_computes_again_has_the_mask(budget, device):
+    with functorch.patch(**BUDGETS[budget]):
+        check_masks(two_masks, "inductor", device)
+
+
+@pytest.mark.parametrize("budget", ["budget 0.5", "budget 0"])
+def test_modules_within_a_memory_budget(budget, block):
+    """As called eagerly, with its masks, but for roundings."""
+    model, x = block
+    torch._dynamo.reset()
+    with functorch.patch(**BUDGETS[budget]):
+        compiled = torch.compile(model, backend="aot_eager_decomp_partition", fullgraph=True)
+        got, want = step(compiled, model, x), step(model, model, x)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)

@@ -226,10 +226,7 @@ def test_a_draw_that_is_given(device):
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_a_checkpoint_draws_the_same_mask_again(backend, device):
-    """What is run again for the backward pass has the first time's mask; the next call has not.
-
-    On a GPU a compiled checkpoint draws from a generator of its own, so its masks are not eager's.
-    """
+    """What is run again for the backward pass has the first time's mask; the next call has not."""
     op = fo.Softmax(store=[fo.Dropout("p")])
 
     def saved(x):

@@ -48,6 +48,7 @@ from fusedops.schedule import override
 from fusedops.schedule.launch import VEHICLES
 from fusedops.schedule.lookup import product_vehicles
 from fusedops.torch_ops.distributed import is_distributed
+from fusedops.torch_ops.kept_draws import keep_draws
 from fusedops.torch_ops.lowering import enter, lower
 from fusedops.torch_ops.operators import drawn_for, gradients, note_saved
 from fusedops.torch_ops.stand_ins import stand_in
@@ -341,6 +342,7 @@ def _refuse(name: str, cure: str) -> Callable[..., Any]:
 
 _namespace.impl("linear", _run, "CompositeExplicitAutograd")
 library.register_fake("fusedops::linear", _fake, lib=_namespace)
+keep_draws(_namespace, "linear")
 library.register_autograd("fusedops::linear", _differentiate, setup_context=_set_up, lib=_namespace)
 library.register_vmap(
     "fusedops::linear",

@@ -19,8 +19,9 @@
 
 All are functional: nothing is written, no output is an input. The declaration is a string
 (`declare.text`), so an exported program holds all that it takes to run it. Random numbers come
-from ``draw`` alone, which torch knows to be random: a checkpoint repeats it from the same state.
-Whoever runs forward again with the same draw gets the same mask.
+from ``draw`` alone, which torch knows to be random: an eager checkpoint repeats it from the same
+state, and a graph keeps its two numbers for the backward pass (`kept_draws`). Whoever runs forward
+again with the same draw gets the same mask.
 
 Under autocast they keep the dtypes that they are given. vmap, second and forward-mode derivatives
 raise `UnsupportedError`; ``op.unfused`` has them.
@@ -52,6 +53,7 @@ from fusedops.torch_ops.calls import (
     pair_of,
 )
 from fusedops.torch_ops.fakes import fake_backward, fake_draw, fake_forward
+from fusedops.torch_ops.kept_draws import keep_draws
 from fusedops.torch_ops.known_calls import (
     draw_at_once,
     remember_backward,
@@ -205,6 +207,7 @@ for _name, _fake in (
     ("draw", fake_draw),
 ):
     library.register_fake(f"fusedops::{_name}", _fake, lib=_namespace)
+keep_draws(_namespace, "forward")
 
 
 # --------------------------------------------------------------------------------------- gradients
