@@ -4,7 +4,7 @@
 
 import pytest
 import torch
-from cases import declare, forced, randn, thorough, verify
+from cases import declare, forced, raises, randn, thorough, verify
 from references import Chain
 
 import fusedops as fo
@@ -321,8 +321,6 @@ def test_a_stream_is_saved_under_the_mask_as_well(op, columns, scheduled):
     verify(Chain(op, steps), x, {"r": r}, schedule=schedule)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("dim", [-1, 0])
 @pytest.mark.parametrize(
     "step",
     [
@@ -333,17 +331,27 @@ def test_a_stream_is_saved_under_the_mask_as_well(op, columns, scheduled):
     ],
     ids=repr,
 )
-def test_an_x_of_one_dimension_is_one_query(step, dim, device):
-    """In `unfused` as well, whose results have x's shape and not that of a matrix."""
+def test_an_x_without_queries_is_refused(step, device):
+    """It would be taken for the first query; x[None], the cure, is a single query by its shape."""
     op = fo.Softmax(load=[step], lse=True)
     x = randn(9, device=device)
     given = {"slopes": 0.5} if isinstance(step, fo.Alibi) else {}
-    row = op.unfused(x[None], **given)
-    for call in (op, op.unfused):
-        got = call(x, dim=dim, **given)
-        assert (got.y.shape, got.lse.shape) == ((9,), ())
-        torch.testing.assert_close(got.y, row.y[0])
-        torch.testing.assert_close(got.lse, row.lse[0])
+    compiled = torch.compile(op, backend="eager", dynamic=False)
+    for call in (op, op.unfused, op.explain, compiled):
+        with raises((ValueError, RuntimeError), "Softmax: ", repr(step), "(9,)", "x[None]"):
+            call(x, **given)
+    torch.testing.assert_close(op(x[None], **given), op.unfused(x[None], **given))
+    compiled(x[None], **given)
+
+
+def test_what_compares_no_queries_takes_one_row(device):
+    """Nor does a row of several dimensions have queries."""
+    x, ids = randn(4, device=device), torch.tensor([1, 1, 0, 2], device=device)
+    op = fo.Softmax(load=[fo.Segments("one", "ids"), fo.Alibi("slopes", optional=True)])
+    got = op(x, one=ids[:1], ids=ids)
+    torch.testing.assert_close(got, torch.cat([torch.softmax(x[:2], 0), torch.zeros_like(x[2:])]))
+    with raises(ValueError, "LayerNorm: ", "(3, 4)"):
+        fo.LayerNorm(load=[fo.Causal()])(randn(3, 4, device=device), dim=(0, 1))
 
 
 @pytest.mark.thorough

@@ -219,7 +219,7 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
         values[key] = value
     check_shared(op, x.dim(), reduced)
     whole = check_part_of(name, x.shape, reduced, options.get("part_of"))
-    check_positions(op, x.shape, whole)
+    check_positions(op, x.shape, reduced, whole)
     for key, one in op.tables.items():
         check_table(name, one, values[key], x, reduced)
     bound = bound_call(op, x, reduced, dtype, values, training, generator, whole)

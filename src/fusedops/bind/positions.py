@@ -31,12 +31,22 @@ def row_positions(
     return {dim: [int(dim == one) for one in range(len(shape))] for dim in dims}
 
 
-def check_positions(op: Declaration, shape: Sequence[int], part_of: Whole | None) -> None:
+def check_positions(
+    op: Declaration, shape: Sequence[int], reduced: Sequence[int], part_of: Whole | None
+) -> None:
     """Raise ValueError for positions along dimensions that x lacks, or in which it is not whole.
 
     ``part_of`` says of which tensor x is a part, and has been checked.
     """
     rank = len(shape)
+    if op.causal and len(reduced) == rank:
+        functor = next(one for one in op.load if one.needs_query)
+        raise ValueError(
+            f"{op.name}: {functor!r} compares the number of a query with that of a key, but x of "
+            f"shape {tuple(shape)} has no dimension of queries, all are reduced; "
+            "give it one: x[None] is a single query, which stands at the first key, or with "
+            "align='bottom-right' at the last"
+        )
     for functor in (*op.load, *op.store):
         for dim in functor.positions:
             if not -rank <= dim < rank:

@@ -21,7 +21,8 @@ FAR = 1 << 60
 class Positioned(Functor):
     """A functor that compares the number of a query, moved to ``q'``, with that of a key.
 
-    Queries are x's last dimension that is not reduced, keys the columns.
+    Queries are x's last dimension that is not reduced, keys the columns. A call whose x has no such
+    dimension is refused.
 
     Attributes:
         align: With "top-left" the first query stands at the first key, ``q' = q + offset``; with

@@ -77,10 +77,8 @@ class Chain:
         return torch.arange(self.columns, device=self._bound.x.device)
 
     def query(self) -> Tensor:
-        """The number of each row's query, as a column; of an x that is one row, as one number."""
+        """The number of each row's query, as a column."""
         x, first = self._bound.x, first_query(self._bound.whole, self._rows)
-        if not self._rows:
-            return torch.full((1,), first, device=x.device)
         return torch.arange(first, first + x.shape[self._rows[-1]], device=x.device)[:, None]
 
     def position(self, dim: int) -> Tensor:

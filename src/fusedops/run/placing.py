@@ -159,10 +159,7 @@ def rows_of(bound: Bound) -> list[int]:
 
 def queries(bound: Bound) -> int:
     """The number of queries, for masks that are made from indices; 1 where there are none."""
-    if not bound.op.causal:
-        return 1
-    rows = rows_of(bound)
-    return bound.counted[rows[-1]] if rows else 1
+    return bound.counted[rows_of(bound)[-1]] if bound.op.causal else 1
 
 
 def first_query(bound: Bound) -> int:
