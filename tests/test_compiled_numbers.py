@@ -124,8 +124,7 @@ def test_a_small_model(name, replaced):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("replaced", ["norms and attention", "attention"])
 @pytest.mark.parametrize("name", [*MODELS, *MORE])
-def test_models(name, replaced):
+def test_models(name):
     pytest.importorskip("transformers")
-    check_model(name, {**MODELS, **MORE}, replaced)
+    check_model(name, {**MODELS, **MORE}, "norms and attention")
