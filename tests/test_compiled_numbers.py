@@ -7,7 +7,7 @@ import importlib
 import pytest
 import torch
 from cases import named, randn, thorough
-from more_transformers import MORE
+from more_transformers import MORE, OF_IMAGES
 from test_linear import gelu
 from transformers_models import MODELS, inputs_of, make
 
@@ -104,7 +104,7 @@ def check_model(name, models, replaced, **settings):
         fo.patch(model, attention=False)
     if "attention" in replaced:
         model.set_attn_implementation("fusedops")
-    inputs, _ = inputs_of(name)
+    inputs, _ = inputs_of("vit" if name in OF_IMAGES else name)
     compiled = torch.compile(model, dynamic=True, backend="eager")
     for p in (0.2, 0.4):
         for module in model.modules():
