@@ -55,7 +55,8 @@ def calls(op, seed, count):
     """Random calls of an op, and a way to read each."""
     draw = random.Random(seed)
     for _ in range(count):
-        rows = [draw.choice(SIZES) for _ in range(draw.randint(0, 3))]
+        least = int(op.causal)  # queries are counted along a dimension of rows
+        rows = [draw.choice(SIZES) for _ in range(draw.randint(least, 3))]
         shape = (*rows, draw.choice(LENGTHS))
         dtype = draw.choice((torch.float16, torch.float32, torch.float64))
         x = torch.empty(shape, dtype=dtype, device="meta")
