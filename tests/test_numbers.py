@@ -192,6 +192,26 @@ def test_a_norm_of_squares_beyond_range_is_nan(op, value, columns, device):
     diverged(op, value, columns, device)
 
 
+def test_a_saved_stream_of_halves_is_infinite_and_one_of_floats_is_not(device):
+    """As the pages say of save=: the chain goes on with what was saved."""
+    x = torch.full((2, 8), 60000.0, dtype=torch.float16, device=device)
+    x[:, ::2] *= -1
+    for dtype, finite in ((None, False), (torch.float32, True)):
+        op = fo.LayerNorm(load=[fo.Residual("r", save="stream", dtype=dtype)])
+        for call in (op, op.unfused):
+            y, stream = call(x, r=x)
+            assert [bool(one.isfinite().all()) for one in (y, stream)] == [finite, finite]
+
+
+def test_the_default_eps_of_an_rms_norm_is_larger_than_torchs(device):
+    """As the tables say."""
+    x = 1e-3 * randn(3, 64, device=device)
+    for op, eps in ((fo.RMSNorm(), 1e-6), (fo.RMSNorm(eps=torch.finfo(torch.float32).eps), None)):
+        torch.testing.assert_close(op(x), torch.nn.functional.rms_norm(x, (64,), None, eps))
+    assert fo.nn.RMSNorm(64).op().constants["eps"] == torch.finfo(torch.float32).eps
+    assert fo.LayerNorm().constants["eps"] == torch.nn.LayerNorm(1).eps
+
+
 @pytest.mark.thorough
 def test_a_norm_of_halves_has_no_squares_beyond_range(device):
     """65504 squared, 100000 times, is in range; so is a double beyond the largest float."""

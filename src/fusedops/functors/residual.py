@@ -48,7 +48,8 @@ class Residual(Functor, Generic[SaveT]):
             residual. Tensors have gradients.
         save: The name under which the op also returns the sum, of x's shape and rounded to the
             residual's dtype (to x's where the residual is a number); in a LOAD alone. The chain
-            goes on with the rounded value, so that the result is exactly the norm of the stream.
+            goes on with the rounded value, so that the result is exactly the norm of the stream. In
+            float16 a sum beyond 65504 is infinite there; `dtype` torch.float32 keeps it.
         dtype: The dtype of the saved sum, torch.float32 for a residual stream that is kept in it,
             say; None for the residual's. The chain goes on with the value rounded to it.
         optional: Whether a call may leave the residual out or give None for it. It then runs
