@@ -207,7 +207,7 @@ def check_masks(call, backend, device):
 def test_what_is_computed_again_has_the_mask(name, budget, device):
     kept = name in ("the op kept", "all kept") and budget == "budget 0.5"
     if kept and TorchVersion(torch.__version__) < (2, 14):
-        pytest.skip("torch 2.10 raises where a policy saves an operator that gives a list")
+        pytest.skip("torch before 2.14 raises where a policy saves an operator that gives a list")
     with functorch.patch(**BUDGETS[budget]):
         check_masks(RECOMPUTED[name], "aot_eager_decomp_partition", device)
 
@@ -223,6 +223,8 @@ def test_what_inductor_computes_again_has_the_mask(budget, device):
 def test_modules_within_a_memory_budget(budget, block):
     """As called eagerly, with its masks, but for roundings."""
     model, x = block
+    if x.is_cuda and budget == "budget 0":
+        pytest.skip("on a GPU torch draws from a generator of its own there")
     torch._dynamo.reset()
     with functorch.patch(**BUDGETS[budget]):
         compiled = torch.compile(model, backend="aot_eager_decomp_partition", fullgraph=True)
