@@ -172,6 +172,7 @@ def test_a_bias_that_may_be_missing(device):
     assert same_bits(op(x, w), fo.Linear(store=[gelu()])(x, w))
 
 
+@pytest.mark.thorough
 def test_in_a_block(device):
     """Both layers; the second one's bias is torch's where that is all."""
     x, w, b = cancelling(torch.float16, device)

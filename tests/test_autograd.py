@@ -64,6 +64,7 @@ def test_two_runs_and_whatever_memory_held(flagship):
     equal(poisoned, wanted)
 
 
+@pytest.mark.thorough
 def test_nothing_that_came_is_written(flagship):
     chain, x, operands, upstream = flagship
     given = {"x": x, **operands, **{f"d {name}": dy for name, dy in upstream.items()}}
@@ -88,6 +89,7 @@ def test_a_row_knows_nothing_of_its_neighbours(op, device):
     assert same_bits(got["x"][4], wanted["x"][4])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "wanted",
     [["x"], ["gamma", "bias"], pytest.param(["residual"], marks=pytest.mark.gpu), ["beta"]],
@@ -311,6 +313,7 @@ def test_gradients_accumulate_in_parameters(device):
     assert x.grad is None
 
 
+@pytest.mark.thorough
 def test_a_training_flag_that_is_off(flagship):
     chain, x, operands, upstream = flagship
     op = declare(chain)

@@ -73,6 +73,7 @@ def test_strides(chain, columns, device):
     assert_same_bits(expanded, wanted[2].expand(5, columns))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("columns", COLUMNS)
 def test_two_runs(chain, columns, device):
     x = randn(199, columns, device=device)

@@ -41,6 +41,7 @@ class TestTheCommands:
 
     SOFTMAX = ("--call", '{"op": "Softmax()", "x": "float32:2,8", "values": {}}')
 
+    @pytest.mark.thorough
     def test_a_declaration_is_built_for_every_arch_and_dtype(self, tmp_path):
         result = self.build(*self.FLAGSHIP, "--arch", "sm_80,sm_90", "--dtype", "float16,bfloat16")
         assert result.exit_code == 0, result.output
@@ -52,6 +53,7 @@ class TestTheCommands:
         again = self.build(*self.FLAGSHIP, "--arch", "sm_90", "--dtype", "float16")
         assert re.search(r"sm_90 +│ +(\d+) +│ +0 +│ +\1 ", again.output)
 
+    @pytest.mark.thorough
     def test_every_length_is_built_for(self):
         call = (
             "fusedops.flagship:ATTENTION",
@@ -71,6 +73,7 @@ class TestTheCommands:
         assert refused.exit_code == 2
         assert "rows in the last dimension" in refused.output
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         ("arch", "dtype"),
         [(f"cpu, cpu,{Target.named('cpu').arch}", "float16"), ("cpu", "float16, float16")],

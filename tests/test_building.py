@@ -408,6 +408,7 @@ def test_an_evaluation_is_enough_to_build_for_training():
     assert len(variants([of_one], Target.named("sm_90"), backward=False)) == 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arch", [arch for arch in ARCHS if arch.startswith("sm_")])
 def test_a_gpu_is_built_for_from_here(arch):
     """Every architecture that can be named; no GPU, and a recording of a CPU's run serves."""

@@ -92,6 +92,7 @@ def test_beside_operands_of_every_other_kind(name, device):
     check(MIXED, x, dim=DIMS, **operands_of(MIXED.slots, shape, device))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("op", [fo.RMSNorm(store=[fo.Affine("gamma")]), AFFINE])
 @pytest.mark.parametrize("name", ["odd", "whole packs", "long"])
 def test_every_storage(op, name, scheduled):

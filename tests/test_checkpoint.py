@@ -53,6 +53,7 @@ def assert_same(model, x, call):
     assert all(same_bits(*pair) for pair in zip(got, want, strict=True))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("reentrant", [False, True], ids=["plain", "reentrant"])
 def test_a_checkpoint(reentrant, block):
     model, x = block

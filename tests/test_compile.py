@@ -390,6 +390,7 @@ def test_a_seed_of_64_bits():
     assert same_bits(torch.compile(op, backend="aot_eager")(x, p=0.5, generator=draw), want)
 
 
+@pytest.mark.thorough
 def test_a_setting_that_changes_later():
     model, x = fo.nn.ResidualLayerNorm(8, p=0.0), randn(2, 8)
     model.p, model.alpha = 0.25, 0.7

@@ -54,6 +54,7 @@ class TestForeignTypes:
         torch.testing.assert_close(y, x.softmax(-1))
         assert (visits == (2 if streamed else 1)).all()
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("streamed", [False, True], ids=["kept", "streamed"])
     def test_revisit_serves_the_second_visit(self, contract, streamed):
         x = normal(3, 1000)

@@ -196,6 +196,7 @@ def test_an_operator_of_another_module(total, dtype, squared_relu, device):
     assert "SquaredReLU" in str(op.explain(x, **operands))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("columns", [1, 5000, pytest.param(20000, marks=pytest.mark.thorough)])
 def test_it_has_the_schedules_of_the_others(columns, squared_relu, device):
     op = squared_relu.SquaredReLU(rest="rest", total=True)

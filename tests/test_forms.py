@@ -88,6 +88,7 @@ def told(gradient, bound, reading, split, target):
 IDS = [f"{kind.__name__} {name}" for kind, name, _ in CHAINS]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arch", ["sm_90", "x86-64-v3"])
 @pytest.mark.parametrize(("kind", "name", "given"), CHAINS, ids=IDS)
 def test_a_form_gives_what_the_call_gives_alone(kind, name, given, arch):

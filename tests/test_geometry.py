@@ -76,6 +76,7 @@ def calls(draw):
     return shape, reduced, operands, [draw(st.sampled_from([1, 2, 8, 1 << 20])) for _ in operands]
 
 
+@pytest.mark.thorough
 @given(calls())
 def test_every_operand_is_addressed_right(call):
     shape, reduced, operands, element_bytes = call

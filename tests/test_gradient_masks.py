@@ -190,6 +190,7 @@ def test_nan_that_takes_part_shows(op, device):
     assert same_bits(got["x"][others], clean["x"][others])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("columns", [33, 1000, 4096])
 def test_masks_on_every_schedule(columns, scheduled):
     device, schedule = scheduled

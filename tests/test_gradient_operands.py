@@ -78,6 +78,7 @@ def test_each_pattern(op, side, pattern):
         verify_gradients(chain, x, {"a": operands["a"]})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pattern", ["column", "a head", "scalar", "shared over heads"])
 def test_over_many_rows(pattern, device):
     """So many that the rows are cut into slices, whose sums are added up at last."""

@@ -289,6 +289,7 @@ def test_mean_of_ten_thousand_sigma(op, device):
     verify_gradients(chain, x, parameters(chain, 1000, device=device))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("columns", [32, 100, 257, 1024])
 @pytest.mark.parametrize("op", ["layer_norm", "rms_norm"])
 def test_few_rows_have_the_bits_of_many(op, columns, device):

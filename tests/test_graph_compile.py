@@ -38,6 +38,7 @@ def inputs(batch, length, dtype=torch.float32, columns=16):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("inner", ["aot_eager", *thorough("inductor")])
 def test_dynamic_shapes_compile_no_more_often(inner):
     """Batch and length vary: as many graphs as the inner backend alone makes."""

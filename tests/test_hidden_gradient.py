@@ -68,6 +68,7 @@ def described(hidden, tiling="Together", dtype=torch.float16, wanted=None, **siz
     return hidden_gradient.describe(epilogue.bind(z, own), frozenset(wanted), dy, w2, made)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float16, *thorough(torch.bfloat16)], ids=str)
 @pytest.mark.parametrize("tiling", TILINGS)
 @pytest.mark.parametrize("hidden", ["gelu", *thorough("dropout", "gate", "bare")])

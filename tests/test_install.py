@@ -215,6 +215,7 @@ call()
 """
 
 
+@pytest.mark.thorough
 def test_an_edited_header_of_a_checkout_makes_a_new_entry(tmp_path):
     """As `pip install -e` leaves it: modules and headers in the checkout."""
     checkout = tmp_path / "checkout"

@@ -229,6 +229,7 @@ def test_the_cure_works_where_one_stands(name, make):
     TRANSFORMS[name](cured(), x)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
 def test_attention_by_name_goes_back_under_a_transform():
     transformers = pytest.importorskip("transformers")

@@ -121,6 +121,7 @@ def test_dropout_and_residual(kind, device):
     assert "Dropout(p='p')" not in repr(module.op())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("autocast", [False, *thorough(True)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("kind", ["linear", "mlp"])

@@ -198,6 +198,7 @@ def test_a_call_that_keeps_its_product_has_a_vehicle_of_its_own(monkeypatch):
     assert scaled.vehicle(x, other, {"s": 0.5}).tiling is not None, "it keeps nothing"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("learning", ["both", "x", "other"])
 @pytest.mark.parametrize("shape", ["plain", "heads share keys", "a batch of keys"])
 def test_gradients_of_one_kernel_are_those_of_two(shape, learning):

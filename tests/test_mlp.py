@@ -45,6 +45,7 @@ def by_layers(x, w1, w2, *, b1, b2, p, r, **options):
     return LAYERS[1](LAYERS[0](x, w1, b1=b1, p=p, **options), w2, b2=b2, p=p, r=r, **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float32, *thorough(torch.bfloat16)], ids=str)
 def test_the_bits_of_its_layers(dtype, device):
     """Whether the hidden tensor is kept or made again; drawn from torch's generator, in order."""

@@ -367,6 +367,7 @@ def test_copies(name):
         assert all(map(torch.equal, got.values(), want.values()))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", EACH)
 def test_compiled(name):
     """One graph, with eager's results and gradients; masks are drawn by the same generator."""

@@ -167,6 +167,7 @@ def diverged(op, value, columns, device, schedule=None):
             assert gradients["gamma"].isnan().all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("columns", [3, 16, 257, 1024, 4096])
 @pytest.mark.parametrize("op", OPERATORS)
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])

@@ -151,6 +151,7 @@ def same(got, want, *, rtol, what):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_special_values(library, name):
     """Torch's own convention at kinks, NaN, infinities and zeros, of value and gradients."""

@@ -63,6 +63,7 @@ def both(op, other, x, given, left_out, **options):
         assert same_bits(a.detach(), b.detach())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "names", [("s",), ("b", "m"), ("slopes", "n"), ("s", "b", "slopes", "m", "n")]
 )

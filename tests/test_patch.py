@@ -370,6 +370,7 @@ def both(module, *inputs):
     return twin(*inputs), stock, twin
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lower", [None, torch.bfloat16, *thorough(torch.float16)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 def test_dtypes_are_those_of_the_stock_module(dtype, lower, device):

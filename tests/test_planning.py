@@ -56,6 +56,7 @@ def plan(make, columns, profile, gradients):
         gradient.describe(*backward_call, target)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("make", [attention, add_norm], ids=MOST_CALLS)
 def test_a_new_length_is_planned_in_few_calls(make):
     gradients = {}

@@ -76,6 +76,7 @@ def test_the_result(op, load, device):
             assert not wrong, f"{wrong} of {columns} columns of {name}"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("value", [1.0, 3.0, 1e4])
 @pytest.mark.parametrize("columns", COLUMNS)
 def test_a_constant_row_has_no_deviations(value, columns, device):

@@ -107,6 +107,7 @@ class Process:
         return told
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arch", MOST)
 @pytest.mark.parametrize("case", [attention, add_norm], ids=lambda case: case.__name__)
 def test_lengths_ranks_and_batches_share_few_kernels(case, arch, monkeypatch):

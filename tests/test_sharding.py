@@ -50,6 +50,7 @@ def shard(tensor, mesh, *placements):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dims", [(0, 1), (2, 0), (2, 2), (0, 0)])
 def test_a_shard_has_the_bits_of_the_whole(mesh, dims):
     x, dy, bias = randn(*SHAPE), randn(*SHAPE, seed=1), randn(5, 16, seed=2)

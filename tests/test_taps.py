@@ -42,6 +42,7 @@ def test_probabilities_before_dropout(dtype, device):
     assert same_bits(got.lse.detach(), other.lse.detach())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("names", [("probs",), ("y", "probs"), ("probs", "lse"), ("y",)])
 def test_gradients_join(names, device):
     """Against float64 by hand: dv = p * (g - sum(g * p)), where both outputs are made from p."""

@@ -109,6 +109,7 @@ def test_a_model_that_does_not_ask_for_its_attention_is_told_once(cls, named):
     assert reasons == [] if named is None else named in reasons[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", names())
 def test_models(name, device):
     """Outputs and all gradients are as near to the float64 model as those of the stock model."""
@@ -183,6 +184,7 @@ CALLS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "call", [*list(CALLS.values())[:2], *thorough(*list(CALLS.values())[2:])], ids=str
 )

@@ -193,6 +193,7 @@ def features_of(monkeypatch):
     return seen
 
 
+@pytest.mark.thorough
 def test_every_row_decides_something_somewhere(monkeypatch):
     """No row is overruled wherever it matches: by one row above (refused), or by several."""
     found = lookup.builtin("sm_90")

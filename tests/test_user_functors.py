@@ -68,6 +68,7 @@ def given(dtype, device, columns=100):
     return x, operands
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float64, *thorough(torch.float16)], ids=str)
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_operation_in_load_and_store(group, dtype, device):

@@ -131,6 +131,7 @@ def test_a_fork_builds_and_calls(cold: None) -> None:
     assert in_a_fork(lambda: softmax("in_a_fork"))
 
 
+@pytest.mark.thorough
 def test_a_fork_while_a_thread_builds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cold: None
 ) -> None:
