@@ -27,12 +27,9 @@ from pathlib import Path
 
 import pybind11
 
-import fusedops
 from fusedops import _runtime
-from fusedops.jit.env import include_dir
 
-TESTS = Path(__file__).resolve().parent
-PACKAGE = Path(fusedops.__file__).resolve().parent
+ROOT = Path(__file__).resolve().parent.parent
 
 #: Which tests each run has, by their marks; the first one that notices is named.
 RUNS = {"default": "not thorough and not gpu", "thorough": "thorough and not gpu"}
@@ -754,13 +751,11 @@ MUTATIONS = [
 
 def make_copy(folder: Path) -> None:
     """Put the package, its headers and the tests into an empty folder."""
-    leave = shutil.ignore_patterns("__pycache__", "include", "*.so")
-    shutil.copytree(PACKAGE, folder / "src" / "fusedops", ignore=leave)
+    leave = shutil.ignore_patterns("__pycache__", "*.so")
+    for part in ("src", "include", "csrc", "tests"):
+        shutil.copytree(ROOT / part, folder / part, ignore=leave)
     shutil.copy(str(_runtime.__file__), folder / "src" / "fusedops")
-    shutil.copytree(include_dir(), folder / "include")
-    shutil.copytree(TESTS.parent / "csrc", folder / "csrc")
-    shutil.copytree(TESTS, folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(TESTS.parent / "pyproject.toml", folder)
+    shutil.copy(ROOT / "pyproject.toml", folder)
     (folder / "copy_first.py").write_text(PLUGIN.format(folder=str(folder / "src")))
 
 

@@ -3,18 +3,10 @@
 """The mutations fit the code as it is; `python tests/mutations.py` tries them."""
 
 import pytest
-from mutations import MUTATIONS, PACKAGE, TESTS, broken
-
-from fusedops.jit.env import include_dir
-
-ROOTS = {
-    "src": PACKAGE.parents[1],
-    "include": include_dir().parent,
-    "csrc": TESTS.parent,
-}
+from mutations import MUTATIONS, ROOT, broken
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_it_applies(mutation):
-    text = (ROOTS[mutation.file.partition("/")[0]] / mutation.file).read_text()
+    text = (ROOT / mutation.file).read_text(encoding="utf-8")
     assert broken(mutation, text) != text
