@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, library
-from torch._functorch import config
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, get_proxy_slot
 from torch.utils.checkpoint import CheckpointPolicy
 
@@ -61,5 +60,7 @@ def _policy(node: fx.Node) -> CheckpointPolicy:
     A memory budget of 0 saves the inputs of the graph alone, however nodes are marked. A draw that
     is marked as to be computed again is then repeated from the generator's state.
     """
+    from torch._functorch import config  # a fifth of what an import of fusedops costs
+
     budget = node.meta.get("custom", {}).get(_REGION, config.activation_memory_budget)
     return CheckpointPolicy.MUST_SAVE if budget > 0 else CheckpointPolicy.MUST_RECOMPUTE
