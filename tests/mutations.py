@@ -239,14 +239,6 @@ MUTATIONS = [
         "test_forward.py::test_every_size[cpu-layer_norm-torch.float32-1000]",
     ),
     Mutation(
-        "an empty part of a row that is not let off",
-        "include/fusedops/op/softmax.cuh",
-        "return {base, bounded_exponential(part.max - base) * factor};",
-        "return {base, bounded_exponential(finite(part.max) - base) * factor};",
-        "test_masks.py::test_parts_without_an_element_far_below_zero"
-        "[softmax-cpu-host-2048--1000.0]",
-    ),
-    Mutation(
         "a mask that adds",
         "include/fusedops/functor/mask.cuh",
         "v[i] = (flag[i] != 0) == kKeep ? v[i] : -infinity<Compute>();",
@@ -447,7 +439,7 @@ MUTATIONS = [
         "include/fusedops/host/gradient.cuh",
         "part = op.merge(part, op.reduce(Lanes<1>{}, values[at], gradients[at]));",
         "part = op.reduce(Lanes<1>{}, values[at], gradients[at]);",
-        "test_gradients.py::test_sizes_on_the_cpu[softmax-50257]",
+        "test_gradients.py::test_sizes_on_the_cpu[layer_norm-50257]",
     ),
     Mutation(
         "a dropped tail on the way back",
