@@ -60,7 +60,7 @@ def _policy(node: fx.Node) -> CheckpointPolicy:
     A memory budget of 0 saves the inputs of the graph alone, however nodes are marked. A draw that
     is marked as to be computed again is then repeated from the generator's state.
     """
-    from torch._functorch import config  # a fifth of what an import of fusedops costs
+    from torch._functorch import config  # a sixth of what an import of fusedops costs
 
     budget = node.meta.get("custom", {}).get(_REGION, config.activation_memory_budget)
     return CheckpointPolicy.MUST_SAVE if budget > 0 else CheckpointPolicy.MUST_RECOMPUTE
