@@ -40,7 +40,8 @@ ELSEWHERE = (
     ),
     Elsewhere(
         ("LinearCrossEntropy", "LinearCrossEntropyLoss", "FusedLinearCrossEntropy"),
-        "Liger-Kernel and cut-cross-entropy have it without all logits in memory; torch's chain is",
+        "newer releases of torch (functional.linear_cross_entropy), Liger-Kernel and "
+        "cut-cross-entropy have it without all logits in memory; the chain of all releases is",
         "torch.nn.functional.cross_entropy(torch.nn.functional.linear(x, w), target)",
     ),
     Elsewhere(
