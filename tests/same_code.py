@@ -1,41 +1,58 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Compare the generated code of two versions of the package: what a pure refactoring must not move.
+"""Compare the plans of two versions of the package: what a pure refactoring must not move.
 
-    python tests/same_code.py write before.json             # at the one commit
-    python tests/same_code.py compare before.json           # at the other
-    python tests/same_code.py write before.json --cubins 20  # compiles some of the variants as well
+    python tests/same_code.py write before.json                  # at the one commit
+    python tests/same_code.py compare before.json                # at the other
+    python tests/same_code.py show "Softmax causal fp16 sm_90"   # one case in words, for a diff
+    python tests/same_code.py write before.json --cubins 20      # compiles some variants as well
 
-A case is a declaration, a dtype, a row length, an architecture and a pass: forward, gradient, or
-second stage of a gradient. For each the C++ text, the words of the kernel's argument and the launch
-are reduced to a digest. Nothing is compiled without --cubins: some thousand cases take seconds.
+A case is a declaration, a dtype, an architecture and a pass. Its calls are planned one after
+another on one op, since the second call of a pattern makes a form of its argument, the third one
+fills it in, and a call with few rows may be served by a kernel of many. Of each plan every field is
+reduced to a digest, with the C++ text of every kernel in the place of the kernel. Tensors have no
+memory, and nothing is compiled without --cubins.
 """
 
 import argparse
+import contextlib
+import functools
 import hashlib
 import itertools
 import json
+import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
 
 import torch
 
 import fusedops as fo
-from fusedops.bind.bind import bind
+from fusedops import _runtime
+from fusedops._runtime import Reason
+from fusedops.bind.bind import floating
+from fusedops.declare.chains import parted
+from fusedops.generate.product import TILINGS
 from fusedops.generate.target import Target
+from fusedops.generate.variant import Variant
 from fusedops.jit import nvrtc
-from fusedops.run.backward import Backward
-from fusedops.run.forward import describe
-from fusedops.run.gradient import Gradient, described
+from fusedops.product.fused import OneKernel
+from fusedops.product.hidden_gradient import HiddenGradient
+from fusedops.run.gradient import described, gradient_of
+from fusedops.schedule.launch import ProductConfig
+from fusedops.testing import force_launch
 
 ARCHS = ("x86-64-v3", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 COLUMNS = (1, 8, 33, 257, 1023, 1024, 4096, 5120, 12289, 16384, 30522, 65536, 151936)
 FEW_COLUMNS = (33, 1024, 12289)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 IMAGES = ((64, 64), (14, 14), (7, 7))  # of group norms: whole packs a channel, parts, odd
-ROWS = (3, 2, 40)  # in three dimensions, so that operands can be broadcast over some of them
+#: In three dimensions, so that operands can be broadcast over some of them. The second call of a
+#: row length makes a form, the third is filled in, the last ones may be read as if they were more.
+ROWS = ((3, 2, 40), (5, 2, 40), (4, 2, 8), (1, 2, 1), (1, 1, 1))
 
 
 @fo.functor
@@ -43,7 +60,12 @@ def softcap(x, cap):
     return cap * torch.tanh(x / cap)
 
 
-#: What may stand around a softmax, and around a norm.
+@fo.functor
+def gelu(x):
+    return torch.nn.functional.gelu(x, approximate="tanh")
+
+
+#: What may stand around a softmax, around a norm, in a map, and after a product.
 MASKING = {
     "plain": {},
     "number": {"load": [fo.Scale("s")]},
@@ -56,6 +78,16 @@ MASKING = {
     "alibi": {"load": [fo.Alibi("slopes")], "store": [fo.Cast(torch.bfloat16)]},
     "residual": {"load": [fo.Residual("full", save="z"), fo.Bias("column")]},
     "own": {"load": [softcap("s"), softcap("row")]},
+    "gather": {"load": [fo.Gather("table", "index")]},
+    "tap": {"store": [fo.Tap("probs"), fo.Dropout("p")]},
+    "eight bits": {"store": [fo.Quantize("s", torch.float8_e4m3fn, amax="amax")]},
+    "optional": {"load": [fo.Mask("mask", optional=True), fo.Bias("missing", optional=True)]},
+    "shared draw": {"store": [fo.Dropout("p", shared=(-3,))]},
+}
+SOFTMAX = {
+    **MASKING,
+    "sink": {"load": [fo.Causal()], "lse": True, "sink": "slopes"},
+    "lse": {"lse": True},
 }
 NORMING = {
     "plain": {},
@@ -69,141 +101,472 @@ NORMING = {
     },
     "shared": {"load": [fo.Bias("pair")], "store": [fo.Bias("column"), fo.Scale("column")]},
     "two dropouts": {"load": [fo.Dropout("p")], "store": [fo.Dropout("p"), softcap(2.5)]},
+    "masked": {"load": [fo.Lengths("n")], "store": [fo.Affine("gamma", "beta")]},
+    "gather": {"load": [fo.Gather("table", "index")], "store": [fo.Affine("gamma", None)]},
+    "tap": {"store": [fo.Tap("normed"), fo.Affine("gamma", "beta")]},
+    "eight bits": {"store": [fo.Affine("gamma", None), fo.Quantize("s", torch.float8_e5m2)]},
+}
+MAPPING = {
+    "copy": {},
+    "bias": {"load": [fo.Bias("column"), gelu()]},
+    "residual": {"load": [fo.Bias("column"), fo.Dropout("p"), fo.Residual("full", save="z")]},
+    "gate": {"load": [fo.Gate("full", "silu")]},
+    "masked": {"load": [fo.Scale("s"), fo.Causal(), fo.Mask("mask")]},
+    "gather": {"load": [fo.Gather("table", "index")]},
+    "tap": {"load": [fo.Bias("column")], "store": [fo.Tap("t"), softcap("row")]},
+    "eight bits": {"store": [fo.Quantize("s", torch.float8_e4m3fn, amax="amax")]},
+}
+PRODUCTS = {
+    "gelu": [fo.Bias("column"), gelu()],
+    "dropout": [fo.Bias("column"), fo.Dropout("p")],
+    "saving": [fo.Bias("column"), fo.Dropout("p"), fo.Residual("full", 0.5, save="stream")],
+    "tap": [fo.Scale("row"), gelu(), fo.Tap("act"), fo.Residual("full")],
+    "scaled": [fo.Scale("s"), fo.Bias("pair"), fo.Mask("mask")],
 }
 OPS = (
-    (fo.Softmax, MASKING),
-    (fo.LogSoftmax, MASKING),
+    (fo.Softmax, SOFTMAX),
+    (fo.LogSoftmax, SOFTMAX),
     (fo.LayerNorm, NORMING),
     (fo.RMSNorm, NORMING),
+    (fo.L2Norm, NORMING),
+    (fo.Map, MAPPING),
 )
 
 
-def operands(names, columns, dtype):
-    """A value for each of these names; tensors have no memory."""
+class Case(NamedTuple):
+    """Calls that are planned in turn, each by what it is called; made anew for each architecture."""
 
-    def tensor(*shape, dtype=dtype):
-        return torch.empty(shape, dtype=dtype, device="meta")
-
-    known = {
-        "s": 0.5,
-        "p": 0.25,
-        "row": tensor(*ROWS, 1),
-        "full": tensor(*ROWS, columns),
-        "pair": tensor(1, *ROWS[1:], columns),
-        "mask": tensor(ROWS[0], 1, 1, columns, dtype=torch.bool),
-        "n": tensor(ROWS[0], 1, 1, 1, dtype=torch.int64),
-        "slopes": tensor(ROWS[1], 1, 1),
-        "column": tensor(columns),
-        "gamma": tensor(columns),
-        "beta": tensor(columns),
-    }
-    return {name: known[name] for name in names}
+    name: str
+    plans: Callable[[], Iterator[tuple[str, Callable[[], object]]]]
+    archs: tuple[str, ...] = ARCHS
 
 
-def calls() -> Iterator[tuple[str, object]]:
-    """Every call by name, checked."""
-    for (kind, chains), dtype in itertools.product(OPS, DTYPES):
-        for name, arguments in chains.items():
-            op = kind(**arguments)
-            for columns in COLUMNS if dtype is torch.float16 else FEW_COLUMNS:
-                x = torch.empty((*ROWS, columns), dtype=dtype, device="meta")
-                bound = bind(op, x, operands(op.slots, columns, dtype), {})
-                yield f"{kind.__name__} {name} {dtype} {columns}", bound
-    op = fo.GroupNorm(4, store=[fo.Affine("gamma", "beta")])
-    for image, dtype in itertools.product(IMAGES, DTYPES):
-        x = torch.empty((3, 20, *image), dtype=dtype, device="meta")
-        v = torch.empty(20, dtype=dtype, device="meta")
-        yield f"GroupNorm {image} {dtype}", op.bind(x, {"gamma": v, "beta": v})
+class Stand:
+    """In the place of a kernel."""
+
+    def __init__(self, variant) -> None:
+        self.variant = variant
 
 
-def launch_of(tile) -> tuple[object, ...]:
-    """All of a schedule that a launch depends on."""
-    grids = (tile.grid(5), tile.grid(10**9))
-    blocks = (tile.threads_per_block, tile.min_blocks_per_sm, tile.cluster, tile.rows_per_block)
-    return (tile.cpp, *blocks, tile.shared_bytes, *grids)
+def operands(names, shape, dtype):
+    """A value for each of these names, for an x of this shape; tensors have no memory."""
+    *rows, columns = shape
+
+    def tensor(*sizes, dtype=dtype):
+        return torch.empty(sizes, dtype=dtype, device="meta")
+
+    def known(name):
+        match name:
+            case "s":
+                return 0.5
+            case "p":
+                return 0.25
+            case "missing":
+                return None
+            case "row":
+                return tensor(*rows, 1)
+            case "full":
+                return tensor(*shape)
+            case "pair":
+                return tensor(1, *shape[1:])
+            case "mask":
+                return tensor(rows[0], *[1] * len(rows[1:]), columns, dtype=torch.bool)
+            case "n":
+                return tensor(rows[0], *[1] * len(rows), dtype=torch.int64)
+            case "slopes":
+                return tensor(rows[-2], 1, 1)
+            case "table":
+                return tensor(32, rows[-2])
+            case "index":
+                return tensor(rows[-1], columns, dtype=torch.int64)
+        return tensor(columns)  # column, gamma, beta
+
+    return {name: known(name) for name in names}
 
 
-def passes(bound, arch) -> Iterator[tuple[str, object, str]]:
-    """What a call runs on an architecture: the pass, its variant, and what else a plan holds."""
-    target = Target.named(arch)
+def meta(shape, dtype):
+    """A tensor without memory."""
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+# ------------------------------------------------------------------------------------- the passes
+
+
+def forward(op, x, arguments, keep):
+    """The plan of a forward call, of one that keeps row statistics for the backward pass."""
+    slow = op._slow_trained if keep else op._slow
+    return slow(Reason.MISS, x, *parted(arguments))
+
+
+def backward(bound, gradients, wanted, joining):
+    """The plan of the gradients of the names in `wanted`, in which gradients of `joining` join."""
+    key = frozenset(wanted), frozenset(joining)
+    if key not in gradients:
+        gradients[key] = gradient_of(bound, *key)
+        gradients[key].observer = bound.op.observer
+    dy, given, options = described(bound, gradients[key])
+    if isinstance(bound.generator, torch.Tensor):
+        options["generator"] = bound.generator
+    if bound.whole is not None:
+        options["part_of"] = tuple(bound.whole)
+    return gradients[key]._plan(dy, given, options)
+
+
+def product(op, x, w, arguments):
+    """The plan of a product and its STORE as one kernel; None where two are better."""
+    return OneKernel(op)._plan(x, w, arguments)
+
+
+def product_backward(gradient, dy, w, z, arguments):
+    """The plan of the product's gradient and the functors before it, as one kernel, or None."""
+    values, options = parted(arguments)
+    return gradient._slow(Reason.MISS, dy, {"x": z, "w": w, **values}, options)
+
+
+# -------------------------------------------------------------------------------------- the cases
+
+
+def row_calls(op, shapes, dtype, options=None):
+    """The calls of a row op, on an x of each of these shapes: name, x and arguments."""
+    for shape in shapes:
+        x = meta(shape, dtype)
+        values = {k: v for k, v in operands(op.slots, shape, dtype).items() if v is not None}
+        yield "x".join(map(str, shape)), x, values | (options or {})
+
+
+def row_passes(name, make, calls, archs=ARCHS) -> Iterator[Case]:
+    """A case for each pass of the calls of an op; `calls` are those of `row_calls`, of the op."""
+
+    def planned(plan):
+        def plans():
+            op = make()
+            memory = {}
+            for called, x, arguments in calls(op):
+                yield called, functools.partial(plan, op, memory, x, arguments)
+
+        return plans
+
     for keep in (False, True):
-        info = describe(bound._replace(keep=keep), target)
-        launch = info.tile and launch_of(info.tile)
-        facts = f"{info.words.hex()} {info.patches} {launch} {tuple(info.geometry)} {info.draws}"
-        yield "forward" + " kept" * keep, info.variant, facts
-    floating = [k for k, v in bound.operands.items() if getattr(v, "is_floating_point", bool)()]
-    for wanted in ({"x"}, {"x", *floating}):
-        gradient = Gradient(bound.op, frozenset(wanted), frozenset(bound.op.saves))
-        told: Backward = gradient.describe(*described(bound, gradient), target)
-        if told.apart:
-            continue
-        for stage, one in (("gradient", told.first), ("sums", told.second)):
-            if one is not None:
-                slices = tuple(told.slices)
-                sums = told.targets.shared_sums
-                facts = f"{one[1].hex()} {one[2:]} {slices} {told.outputs} {sums}"
-                yield f"{stage} of {len(wanted)}", one[0], facts
+        plan = functools.partial(_forward, keep)
+        yield Case(f"{name} forward{' kept' * keep}", planned(plan), archs)
+    for which in ("x", "all", "joined"):
+        yield Case(f"{name} gradient of {which}", planned(functools.partial(_back, which)), archs)
 
 
-def every() -> Iterator[tuple[str, object, str]]:
-    """All cases: name, variant, facts."""
-    for name, bound in calls():
-        for arch in ARCHS:
-            try:
-                for part, variant, facts in passes(bound, arch):
-                    yield f"{name} {arch} {part}", variant, facts
-            except fo.UnsupportedError as error:
-                yield f"{name} {arch}", None, str(error)
+def _forward(keep, op, memory, x, arguments):
+    return forward(op, x, arguments, keep)
 
 
-def digest(variant, facts: str) -> str:
-    """What must be equal: text, cache name, words and launch."""
-    if variant is not None:
-        source, *order = variant.order
-        source = re.sub(r"^static_assert\(.*?\);\n", "", source, flags=re.M)  # makes no code
-        facts = f"{source}\n{order}\n{facts}"
-    facts = facts.replace(", repeats=1)", ")")  # its default, which older versions do not know
-    return hashlib.sha256(facts.encode()).hexdigest()[:20]
+def _back(which, op, memory, x, arguments):
+    bound = op.bind(x, arguments)
+    wanted = {"x"} if which == "x" else {"x", *floating(bound.operands)}
+    joining = bound.op.joining if which == "joined" else ()
+    wanted -= bound.op.undifferentiated
+    return backward(bound, memory, wanted, joining) if x.numel() else None
 
 
-def cubin(variant) -> str:
-    """A digest of the machine code; NVRTC names nothing by the time or the folder."""
-    return hashlib.sha256(nvrtc.compile_cuda(variant.source, variant.arch)[0]).hexdigest()[:20]
+def row_cases() -> Iterator[Case]:
+    """The row ops with every chain, and further ways to call them."""
+    for (kind, chains), dtype in itertools.product(OPS, DTYPES):
+        lengths = COLUMNS if dtype is torch.float16 else FEW_COLUMNS
+        for chain, given in chains.items():
+            name = f"{kind.__name__} {chain} {short(dtype)}"
+            shapes = [(*rows, n) for n in lengths for rows in ROWS]
+            calls = functools.partial(row_calls, shapes=shapes, dtype=dtype)
+            yield from row_passes(name, functools.partial(kind, **given), calls)
+    flagship = functools.partial(fo.LayerNorm, **NORMING["flagship"])
+    attention = functools.partial(fo.Softmax, **MASKING["causal"])
+    drawn = torch.empty(2, dtype=torch.int64, device="meta")
+    ways = {
+        "part_of": {"part_of": ((6, 4, 40, 1024), (3, 2, 0, 0))},
+        "evaluation": {"training": False},
+        "drawn in memory": {"generator": drawn},
+        "float32 out": {"dtype": torch.float32},
+    }
+    for (word, make), (way, options) in itertools.product(
+        {"LayerNorm": flagship, "Softmax": attention}.items(), ways.items()
+    ):
+        shapes = [(3, 2, 40, 1024)] * 3
+        calls = functools.partial(row_calls, shapes=shapes, dtype=torch.float16, options=options)
+        yield from row_passes(f"{word} {way}", make, calls)
+    yield from row_passes("LayerNorm several dims", fo.LayerNorm, _several)
+    yield from row_passes("Softmax first dim", fo.Softmax, _first_dim)
+    yield from row_passes("Softmax strided", fo.Softmax, _strided)
+    yield from row_passes("Softmax nothing", fo.Softmax, _nothing)
+    norms = {
+        "GroupNorm": functools.partial(fo.GroupNorm, 4, store=[fo.Affine("gamma", "beta")]),
+        "InstanceNorm": functools.partial(fo.InstanceNorm, store=[fo.Affine("gamma", None)]),
+    }
+    for (word, make), dtype in itertools.product(norms.items(), DTYPES):
+        calls = functools.partial(_images, dtype=dtype)
+        yield from row_passes(f"{word} {short(dtype)}", make, calls)
 
 
-def collect(cubins: int) -> dict[str, str]:
-    """The digest of each case, and of the machine code of some."""
-    found, on_gpu = {}, []
-    for name, variant, facts in every():
-        found[name] = digest(variant, facts)
-        if variant is not None and variant.tile is not None:
-            on_gpu.append((name, variant))
-    if cubins:
-        for name, variant in on_gpu[:: max(1, len(on_gpu) // cubins)][:cubins]:
-            found[f"cubin of {name}"] = cubin(variant)
-    return found
+def _several(op):
+    for rows in (3, 5, 9):
+        yield f"{rows}", meta((rows, 16, 64), torch.float16), {"dim": (1, 2)}
+        yield f"{rows} first", meta((16, 64, rows), torch.float16), {"dim": (0, 1)}
+
+
+def _first_dim(op):
+    for rows in (3, 5, 9):
+        yield f"{rows}", meta((128, rows, 7), torch.float32), {"dim": 0}
+
+
+def _strided(op):
+    for rows in (3, 5, 9):
+        yield f"{rows}", meta((rows, 8, 200), torch.float16)[:, :, 1:101], {}
+        yield f"{rows} turned", meta((rows, 8, 200), torch.float16).transpose(0, 1), {}
+        yield f"{rows} expanded", meta((1, 8, 200), torch.float16).expand(rows, 8, 200), {}
+
+
+def _nothing(op):
+    yield "no rows", meta((0, 8), torch.float16), {}
+    yield "no columns", meta((8, 0), torch.float16), {}
+
+
+def _images(op, dtype):
+    for image, samples in itertools.product(IMAGES, (3, 5, 2)):
+        x, v = meta((samples, 20, *image), dtype), meta((20,), dtype)
+        yield f"{samples} of {image}", x, {name: v for name in op.slots}
+
+
+def product_cases() -> Iterator[Case]:
+    """Linear and Matmul as one kernel, as they are chosen and forced; and what runs after two."""
+    kinds = ((fo.Linear, False), (fo.Matmul, True))
+    for (kind, many), (chain, store) in itertools.product(kinds, PRODUCTS.items()):
+        for dtype in DTYPES[:2]:
+            name = f"{kind.__name__} {chain} {short(dtype)}"
+            for config in (None, *TILINGS):
+                plans = functools.partial(_products, kind, many, store, dtype, config)
+                yield Case(f"{name} {config or 'as chosen'}", plans, ("sm_90",))
+        for dtype in DTYPES[1:3]:
+            calls = functools.partial(_after, dtype=dtype)
+            name = f"{kind.__name__} {chain} {short(dtype)} after torch's"
+            make = functools.partial(_epilogue, kind, store)
+            yield from row_passes(name, make, calls, ("x86-64-v3", "sm_80", "sm_90", "sm_100"))
+    hidden = {
+        "gelu": [fo.Bias("column"), gelu()],
+        "dropout": [fo.Bias("column"), gelu(), fo.Dropout("p")],
+        "gate": [fo.Gate("full", "silu")],
+    }
+    for (chain, store), dtype, config in itertools.product(
+        hidden.items(), DTYPES[:2], (None, *TILINGS)
+    ):
+        plans = functools.partial(_hidden, store, dtype, config)
+        yield Case(f"MLP {chain} {short(dtype)} {config or 'as chosen'}", plans, ("sm_90",))
+
+
+def _epilogue(kind, store):
+    return kind(store=store).epilogue
+
+
+def _after(epilogue, dtype):
+    return row_calls(epilogue, [(*rows, 1024) for rows in ROWS], dtype)
+
+
+def _factors(many, rows, n, k, dtype):
+    if not many:
+        return meta((2, rows // 2, k), dtype), meta((n, k), dtype)
+    batch = (4, -(-rows // 1024))
+    return meta((*batch, 256, k), dtype), meta((*batch, n, k), dtype)
+
+
+#: Rows, columns and depth: large, of one tile, few rows, odd.
+SIZES = ((8192, 4096, 1024), (16384, 1024, 1024), (512, 512, 64), (64, 256, 256), (1024, 260, 36))
+
+
+def _products(kind, many, store, dtype, config):
+    declared = kind(store=store)
+    for rows, n, k in SIZES:
+        x, w = _factors(many, rows, n, k, dtype)
+        shape = (*x.shape[:-1], n)
+        values = operands(declared.slots, shape, dtype)
+        op = declared.that_adds(w, values)
+        for way, second in (("", w), (" turned", w.mT.contiguous().mT)):
+            for training in (True, False):
+                call = functools.partial(product, op, x, second, {**values, "training": training})
+                yield f"{rows} {n} {k}{way} {training}", _forced(config, call)
+
+
+def _hidden(store, dtype, config):
+    op = fo.MLP(hidden=store)
+    epilogue = op.layers[0].epilogue
+    for wanted in ((), tuple(name for name in ("column", "full") if name in epilogue.slots)):
+        gradient = HiddenGradient(epilogue, frozenset(wanted))
+        for rows, n, k in SIZES:
+            dy, w = meta((2, rows // 2, k), dtype), meta((k, n), dtype)
+            z = meta((2, rows // 2, n), dtype)
+            values = operands(epilogue.slots, tuple(z.shape), dtype)
+            values["generator"] = (1, 2)
+            call = functools.partial(product_backward, gradient, dy, w, z, values)
+            yield f"{rows} {n} {k} of {wanted}", _forced(config, call)
+
+
+def _forced(config, call):
+    def plan():
+        if config is None:
+            return call()
+        with force_launch(product=ProductConfig(config)):
+            return call()
+
+    return plan
+
+
+# ----------------------------------------------------------------------------------------- digests
+
+
+def short(dtype) -> str:
+    """A dtype in few letters: fp16."""
+    letters = re.sub(r"torch\.(b?)float(\d+)", r"\1fp\2", str(dtype))
+    return letters.replace("bfp", "bf")
+
+
+@contextlib.contextmanager
+def planning(arch):
+    """Plans are dictionaries, kernels `Stand`s, and every device is one of this architecture."""
+    loaded = {}
+
+    def kernel(variant):
+        return loaded.setdefault(variant.key, Stand(variant))
+
+    def plan(**fields):
+        return fields
+
+    with contextlib.ExitStack() as stack:
+        for where, name, new in (
+            (Target, "of", lambda device: Target.named(arch)),
+            (Variant, "kernel", kernel),
+            (Variant, "loaded", property(lambda one: loaded.get(one.key))),
+            (_runtime, "Plan", plan),
+        ):
+            stack.enter_context(mock.patch.object(where, name, new))
+        stack.enter_context(mock.patch.dict(os.environ, FUSEDOPS_BACKGROUND="0"))
+        yield
+
+
+def text_of(variant) -> str:
+    """All that a kernel is built from."""
+    source, *order = variant.order
+    source = re.sub(r"^static_assert\(.*?\);\n", "", source, flags=re.M)  # makes no code
+    return f"{source}\n{order}"
+
+
+#: The digest of a kernel by its key.
+_kernels: dict[object, str] = {}
+
+
+def kernel_digest(stand) -> str:
+    """A digest of what a kernel is built from."""
+    if stand is None:
+        return "None"
+    variant = stand.variant
+    key = (variant.key, variant.name, variant.declaration)
+    if key not in _kernels:
+        _kernels[key] = hash_of(text_of(variant))
+    return _kernels[key]
+
+
+def hash_of(text: str) -> str:
+    """A short digest."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+#: The defaults of a plan's fields.
+DEFAULTS = {"then": (), "returned": None, "cleared": (), "calls": 0}
+
+
+def facts_of(plan, kernel) -> str:
+    """All fields of a plan as text, `kernel` giving the word for a kernel."""
+    if not isinstance(plan, dict):
+        return repr(type(plan)) if not isinstance(plan, tuple) else str([type(one) for one in plan])
+    fields = {**DEFAULTS, **plan}
+    fields["kernel"] = kernel(fields["kernel"])
+    fields["words"] = fields["words"].hex()
+    fields["outputs"] = [(*one[:2], tuple(one[2])) for one in fields["outputs"]]
+    fields["cleared"] = [*fields["cleared"]]
+    fields["then"] = [(kernel(one), words.hex(), *rest) for one, words, *rest in fields["then"]]
+    return "\n".join(f"{name} {fields[name]}" for name in sorted(fields))
+
+
+def cases() -> Iterator[Case]:
+    """All cases."""
+    yield from row_cases()
+    yield from product_cases()
+
+
+def collect(kernel=kernel_digest, wanted=None) -> Iterator[tuple[str, str, str]]:
+    """Of every call: its case and architecture, its name, and the facts of its plan."""
+    for case in cases():
+        for arch in case.archs:
+            name = f"{case.name} {arch}"
+            if wanted is not None and wanted not in name:
+                continue
+            with planning(arch):
+                for called, plan in case.plans():
+                    try:
+                        facts = facts_of(plan(), kernel)
+                    except fo.UnsupportedError as error:
+                        facts = str(error)
+                    yield name, called, facts
+
+
+def cubins(count: int) -> dict[str, list[str]]:
+    """Digests of the machine code of so many kernels; NVRTC names nothing by time or folder."""
+    found = {}
+
+    def note(stand):
+        if stand is not None and stand.variant.tile is not None:
+            found[kernel_digest(stand)] = stand.variant
+        return kernel_digest(stand)
+
+    for _ in collect(note):
+        pass
+    chosen = sorted(found)[:: max(1, len(found) // max(count, 1))][:count]
+    return {
+        f"cubin {name}": [
+            hashlib.sha256(
+                nvrtc.compile_cuda(found[name].source, found[name].arch)[0]
+            ).hexdigest()[:12]
+        ]
+        for name in chosen
+    }
+
+
+def digests(count: int) -> dict[str, list[str]]:
+    """The digest of each call of each case."""
+    found: dict[str, list[str]] = {}
+    for name, called, facts in collect():
+        found.setdefault(name, []).append(hash_of(f"{called}\n{facts}"))
+    return found | (cubins(count) if count else {})
 
 
 def main() -> int:
     """Write the digests, or compare with those that were written; 1 if any differs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("action", choices=("write", "compare"))
-    parser.add_argument("file", type=Path)
+    parser.add_argument("action", choices=("write", "compare", "show"))
+    parser.add_argument("file", help="the file; what names of cases contain, to show them")
     parser.add_argument("--cubins", type=int, default=0, help="compile so many of the variants")
     given = parser.parse_args()
-    found = collect(given.cubins)
-    if given.action == "write":
-        given.file.write_text(json.dumps(found, indent=0))
-        print(f"{len(found)} cases written")
+    if given.action == "show":
+        spell = lambda stand: "None" if stand is None else text_of(stand.variant)  # noqa: E731
+        for name, called, facts in collect(spell, given.file):
+            print(f"==== {name}: {called}\n{facts}")
         return 0
-    wanted = json.loads(given.file.read_text())
-    differ = [name for name in wanted if name in found and found[name] != wanted[name]]
-    lost = wanted.keys() - found.keys()
+    found, file = digests(given.cubins), Path(given.file)
+    plans = sum(map(len, found.values()))
+    if given.action == "write":
+        file.write_text(json.dumps(found, indent=0))
+        print(f"{len(found)} cases, {plans} plans written")
+        return 0
+    wanted = json.loads(file.read_text())
     if not given.cubins:
-        lost = {name for name in lost if not name.startswith("cubin of ")}
-    for name in (*differ[:20], *sorted(lost)[:20]):
-        print("differs:" if name in differ else "is gone:", name)
-    print(f"{len(found)} cases, {len(differ)} differ, {len(lost)} gone")
+        wanted = {name: one for name, one in wanted.items() if not name.startswith("cubin ")}
+    differ = [name for name in wanted if name in found and found[name] != wanted[name]]
+    lost = [name for name in wanted if name not in found]
+    for name in (*differ[:20], *lost[:20]):
+        print("differs:" if name in found else "is gone:", name)
+    print(f"{len(found)} cases, {plans} plans: {len(differ)} differ, {len(lost)} gone")
     return 1 if differ or lost else 0
 
 
