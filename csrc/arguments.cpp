@@ -105,10 +105,11 @@ bool read_draw_in_memory(const Torch& torch, PyObject* object, Arguments* argume
   return draw.offset < Draw::kOffsets;
 }
 
-// The member of `arguments` for a keyword; null if the name is unknown. Names are interned, so they
-// are compared by address.
-PyObject** find(const std::vector<Slot>& slots, PyObject* name, Arguments* arguments) {
-  for (size_t i = 0; i < slots.size(); ++i) {
+// The member of `arguments` for a keyword, an option or one of the first `named` slots; null if the
+// name is unknown. Names are interned, so they are compared by address.
+PyObject** find(const std::vector<Slot>& slots, size_t named, PyObject* name,
+                Arguments* arguments) {
+  for (size_t i = 0; i < named; ++i) {
     if (slots[i].name.ptr() == name) return &arguments->slots[i + 1];
   }
   PyObject* const* names = option_names();
@@ -130,24 +131,27 @@ PyObject* const* option_names() {
   return names;
 }
 
-bool match(const std::vector<Slot>& slots, PyObject* x, PyObject* const* values, PyObject* keywords,
-           Arguments* arguments) {
+bool match(const std::vector<Slot>& slots, size_t inputs, PyObject* const* values,
+           PyObject* keywords, Arguments* arguments) {
+  const size_t named = slots.size() - (inputs - 1);
   std::fill_n(arguments->slots, slots.size() + 1, nullptr);
   std::fill_n(arguments->options, Arguments::kOptions, nullptr);
-  arguments->slots[0] = x;
+  arguments->slots[0] = values[0];
+  std::copy_n(values + 1, inputs - 1, arguments->slots + named + 1);
+  values += inputs;
   const Py_ssize_t count = keywords ? PyTuple_GET_SIZE(keywords) : 0;
   for (Py_ssize_t i = 0; i < count; ++i) {
     PyObject* name = PyTuple_GET_ITEM(keywords, i);
     // Operands usually come in the order of the declaration.
     const auto guess = static_cast<size_t>(i);
-    PyObject** place = guess < slots.size() && slots[guess].name.ptr() == name
+    PyObject** place = guess < named && slots[guess].name.ptr() == name
                            ? &arguments->slots[guess + 1]
-                           : find(slots, name, arguments);
+                           : find(slots, named, name, arguments);
     if (!place) {
       // Names in code are interned; those of a dictionary, as in op(x, **names), may not be.
       PyObject* interned = Py_NewRef(name);
       PyUnicode_InternInPlace(&interned);
-      place = find(slots, interned, arguments);
+      place = find(slots, named, interned, arguments);
       Py_DECREF(interned);
       if (!place) return false;
     }

@@ -37,9 +37,10 @@ struct Arguments {
 /// The names of the options, interned, in the order of Arguments::Option.
 PyObject* const* option_names();
 
-/// Assigns the keywords to the members of `arguments`; false if one is unknown.
-bool match(const std::vector<Slot>& slots, PyObject* x, PyObject* const* values, PyObject* keywords,
-           Arguments* arguments);
+/// Assigns the arguments of a vectorcall to the members of `arguments`: x, then the last
+/// `inputs - 1` slots by position, and the others by keyword; false if a keyword is unknown.
+bool match(const std::vector<Slot>& slots, size_t inputs, PyObject* const* values,
+           PyObject* keywords, Arguments* arguments);
 
 /// Reads the options and adds them to the key; false if one has an unexpected type or value.
 bool read_options(const Torch& torch, Arguments* arguments, Key* key);

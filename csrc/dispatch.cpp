@@ -25,6 +25,8 @@ struct Call {
   Value values[Arguments::kMaxSlots];
   Value out[Arguments::kMaxOut];
   Key key;
+  bool grad_mode = true;
+  bool grad_in_key = false;  // whether a tensor that requires grad is no reason to stop
 };
 
 // The word of the key for a slot that is not a tensor. Of a probability only its class is part of
@@ -38,10 +40,19 @@ enum KeyKind : int64_t {
   kKeyDescribed = 6,
 };
 
-Reason read_tensor(Call* call, PyObject* object, bool grad_mode, Value* value) {
-  const Reason reason = check_tensor(call->torch, object, grad_mode, &value->view);
-  if (reason) return reason;
+// Checks a tensor, and adds to the key whether it requires grad where that is a part of it.
+Reason read_view(Call* call, PyObject* object, Value* value) {
+  const bool stops = call->grad_mode && !call->grad_in_key;
+  if (const Reason reason = check_tensor(call->torch, object, stops, &value->view)) return reason;
   value->kind = Value::kTensor;
+  if (call->grad_in_key) {
+    call->key.add(call->grad_mode && requires_grad(call->torch, object));
+  }
+  return kNone;
+}
+
+Reason read_tensor(Call* call, PyObject* object, Value* value) {
+  if (const Reason reason = read_view(call, object, value)) return reason;
   const dlpack::Device& wanted = call->values[0].view.device;
   const dlpack::Device& device = value->view.device;
   if (device.type != wanted.type || device.index != wanted.index) return kDevice;
@@ -49,7 +60,7 @@ Reason read_tensor(Call* call, PyObject* object, bool grad_mode, Value* value) {
   return kNone;
 }
 
-Reason read_operand(Call* call, const Slot& slot, PyObject* object, bool grad_mode, Value* value) {
+Reason read_operand(Call* call, const Slot& slot, PyObject* object, Value* value) {
   if (!object) {
     value->kind = Value::kAbsent;
     call->key.add(kKeyAbsent);
@@ -70,10 +81,10 @@ Reason read_operand(Call* call, const Slot& slot, PyObject* object, bool grad_mo
     return read_description(call->torch, object, &call->key) ? kNone : kArguments;
   }
   if (!(slot.flags & Slot::kTensor)) return kArguments;
-  return read_tensor(call, object, grad_mode, value);
+  return read_tensor(call, object, value);
 }
 
-Reason read_out(Call* call, size_t num_slots, bool grad_mode) {
+Reason read_out(Call* call, size_t num_slots) {
   const Arguments& arguments = call->arguments;
   for (int i = 0; i < arguments.num_out; ++i) {
     Value& value = call->out[i];
@@ -82,7 +93,7 @@ Reason read_out(Call* call, size_t num_slots, bool grad_mode) {
       call->key.add(kKeyAbsent);
       continue;
     }
-    if (const Reason reason = read_tensor(call, arguments.out[i], grad_mode, &value)) return reason;
+    if (const Reason reason = read_tensor(call, arguments.out[i], &value)) return reason;
     if (const Reason reason = check_self_overlap(value.view)) return reason;
     for (size_t s = 0; s <= num_slots; ++s) {
       if (call->values[s].kind != Value::kTensor) continue;
@@ -97,30 +108,32 @@ Reason read_out(Call* call, size_t num_slots, bool grad_mode) {
 }
 
 // The gate and the key in one pass; returns the reason why Python must take over, or kNone.
-Reason read(const State& state, PyObject* x, PyObject* const* keyword_values, PyObject* keywords,
-            Call* call) {
-  bool grad_mode = true;
-  if (const Reason reason = check_state(call->torch, &grad_mode)) return reason;
+Reason read(const State& state, PyObject* const* values, PyObject* keywords, Call* call) {
+  if (const Reason reason = check_state(call->torch, &call->grad_mode)) return reason;
   Arguments& arguments = call->arguments;
-  if (!match(state.slots, x, keyword_values, keywords, &arguments)) return kArguments;
+  if (!match(state.slots, state.inputs, values, keywords, &arguments)) return kArguments;
+  call->grad_in_key = state.delegates;
   call->key.add(salt);
   if (!read_options(call->torch, &arguments, &call->key)) return kArguments;
   Value& first = call->values[0];
-  if (const Reason reason = check_tensor(call->torch, x, grad_mode, &first.view)) return reason;
-  first.kind = Value::kTensor;
+  if (const Reason reason = read_view(call, values[0], &first)) return reason;
   if (arguments.draw.memory) {
     const dlpack::Device& draw = arguments.draw_in.device;
     const dlpack::Device& wanted = first.view.device;
     if (draw.type != wanted.type || draw.index != wanted.index) return kDevice;
   }
   call->key.add(static_cast<int64_t>(first.view.device.type) << 32 | first.view.device.index);
+  if (state.delegates) {
+    PyObject* dtype = autocast_dtype(call->torch, first.view.device.type);
+    call->key.add(static_cast<int64_t>(reinterpret_cast<intptr_t>(dtype)));
+  }
   call->key.add_tensor(first.view);
   for (size_t i = 0; i < state.slots.size(); ++i) {
     const Reason reason =
-        read_operand(call, state.slots[i], arguments.slots[i + 1], grad_mode, &call->values[i + 1]);
+        read_operand(call, state.slots[i], arguments.slots[i + 1], &call->values[i + 1]);
     if (reason) return reason;
   }
-  return read_out(call, state.slots.size(), grad_mode);
+  return read_out(call, state.slots.size());
 }
 
 // Under torch.compile an op is a graph break, after which Dynamo's hook would compile the Python
@@ -150,12 +163,26 @@ class WithoutDynamo {
   PyObject* before_ = nullptr;
 };
 
-py::object call_slow(const State& state, Reason reason, PyObject* x,
-                     PyObject* const* keyword_values, PyObject* keywords) {
+// The tensors that a call gives by position: x, or a tuple where there are several.
+py::object inputs_of(const State& state, PyObject* const* values) {
+  if (state.inputs == 1) return py::reinterpret_borrow<py::object>(values[0]);
+  py::tuple inputs(state.inputs);
+  for (size_t i = 0; i < state.inputs; ++i) inputs[i] = py::handle(values[i]);
+  return inputs;
+}
+
+py::object call_slow(const State& state, Reason reason, PyObject* const* values,
+                     PyObject* keywords) {
   py::dict operands, options;
-  collect(keyword_values, keywords, &operands, &options);
+  collect(values + state.inputs, keywords, &operands, &options);
   const WithoutDynamo eager(Torch::get());
-  return state.slow(member_of(reason), py::handle(x), operands, options);
+  return state.slow(member_of(reason), inputs_of(state, values), operands, options);
+}
+
+PyObject* call_delegate(const State& state, PyObject* function, PyObject* const* values,
+                        PyObject* keywords) {
+  const WithoutDynamo eager(Torch::get());
+  return PyObject_Vectorcall(function, values, state.inputs, keywords);
 }
 
 // Passes on the result of match(), without dicts that the callee would have to unpack again.
@@ -248,18 +275,16 @@ void count_writes(const Call& call) {
 }
 
 PyObject* run(Dispatcher* self, const Call& call, py::object plan_object, Plan* plan,
-              PyObject* const* keyword_values, PyObject* keywords) {
+              PyObject* const* values, PyObject* keywords) {
   const State& state = *self->state;
   const Arguments& arguments = call.arguments;
   Draw draw = arguments.draw;
   if (plan->draws() && arguments.drawn &&
       draw.offset > Draw::kOffsets - static_cast<uint64_t>(plan->draws())) {
-    PyObject* x = arguments.slots[0];
-    return call_slow(state, kArguments, x, keyword_values, keywords).release().ptr();
+    return call_slow(state, kArguments, values, keywords).release().ptr();
   }
   if (plan->draws() && !arguments.drawn && !call_draw(state, call, plan->draws(), &draw)) {
-    PyObject* x = arguments.slots[0];
-    return call_slow(state, kCapture, x, keyword_values, keywords).release().ptr();
+    return call_slow(state, kCapture, values, keywords).release().ptr();
   }
   PyObject* tensors[Plan::kMaxOutputs];
   if (arguments.num_out) count_writes(call);
@@ -272,31 +297,53 @@ PyObject* run(Dispatcher* self, const Call& call, py::object plan_object, Plan* 
   return pack(state, tensors, plan->returned());
 }
 
-PyObject* dispatch(Dispatcher* self, PyObject* x, PyObject* const* keyword_values,
-                   PyObject* keywords) {
+PyObject* dispatch(Dispatcher* self, PyObject* const* values, PyObject* keywords) {
   const State& state = *self->state;
   Call call;
-  if (const Reason reason = read(state, x, keyword_values, keywords, &call)) {
+  if (const Reason reason = read(state, values, keywords, &call)) {
     // The gate checks names and options before tensors, so both are valid here.
     if (state.grad && reason == kGrad) return call_grad(state, call.arguments);
-    return call_slow(state, reason, x, keyword_values, keywords).release().ptr();
+    return call_slow(state, reason, values, keywords).release().ptr();
   }
-  const ProfilerRange named(call.torch, state.label);
   const uint64_t hash = call.key.hash();
   Plan* plan = nullptr;
   PyObject* known = self->state->plans.find(call.key, hash, &plan);
+  if (known && !plan) {
+    ++self->hits;
+    const py::object function = py::reinterpret_borrow<py::object>(known);
+    return call_delegate(state, function.ptr(), values, keywords);
+  }
   if (known && !plan->outdated()) {
     ++self->hits;
-    return run(self, call, py::reinterpret_borrow<py::object>(known), plan, keyword_values,
-               keywords);
+    const ProfilerRange named(call.torch, state.label);
+    return run(self, call, py::reinterpret_borrow<py::object>(known), plan, values, keywords);
   }
   ++self->misses;
-  py::object answer = call_slow(state, kMiss, x, keyword_values, keywords);
+  py::object answer = call_slow(state, kMiss, values, keywords);
+  if (py::isinstance<Delegate>(answer)) {
+    const py::object function = answer.cast<const Delegate&>().function;
+    self->state->plans.insert(call.key, hash, function, nullptr);
+    return call_delegate(state, function.ptr(), values, keywords);
+  }
   if (!py::isinstance<Plan>(answer)) return answer.release().ptr();
   plan = answer.cast<Plan*>();
   check_plan(state, call, *plan);
   self->state->plans.insert(call.key, hash, answer, plan);
-  return run(self, call, std::move(answer), plan, keyword_values, keywords);
+  const ProfilerRange named(call.torch, state.label);
+  return run(self, call, std::move(answer), plan, values, keywords);
+}
+
+// A call with another number of positional arguments, of an op that takes several: the class's own
+// __call__ says in Python what is wrong with it.
+PyObject* call_in_python(PyObject* object, PyObject* const* args, Py_ssize_t count,
+                         PyObject* keywords) {
+  const auto type =
+      py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(Py_TYPE(object)));
+  const py::object function = type.attr("__call__");
+  std::vector<PyObject*> all{object};
+  const Py_ssize_t size = count + (keywords ? PyTuple_GET_SIZE(keywords) : 0);
+  all.insert(all.end(), args, args + size);
+  return PyObject_Vectorcall(function.ptr(), all.data(), static_cast<size_t>(count) + 1, keywords);
 }
 
 }  // namespace
@@ -349,7 +396,8 @@ PyObject* vectorcall(PyObject* object, PyObject* const* args, size_t nargsf, PyO
     PyErr_SetString(PyExc_RuntimeError, "Dispatcher: __init__ was not called");
     return nullptr;
   }
-  if (count != 1) {
+  const bool fits = static_cast<size_t>(count) == self->state->inputs;
+  if (!fits && self->state->inputs == 1) {
     PyErr_Format(PyExc_TypeError,
                  "%s takes one positional argument, the tensor x, got %zd; "
                  "operands and options are given by keyword",
@@ -357,7 +405,8 @@ PyObject* vectorcall(PyObject* object, PyObject* const* args, size_t nargsf, PyO
     return nullptr;
   }
   try {
-    return dispatch(self, args[0], args + 1, keywords);
+    if (!fits) return call_in_python(object, args, count, keywords);
+    return dispatch(self, args, keywords);
   } catch (py::error_already_set& error) {
     error.restore();
   } catch (const py::builtin_exception& error) {

@@ -25,7 +25,15 @@ struct State {
   py::object result;  // tuple, a namedtuple type, or null
   py::object grad;    // or null
   py::object label;   // the str that names a call in a profiler's trace, or null
+  size_t inputs = 1;  // the tensors that a call gives by position
+  bool delegates = false;
   PlanTable plans;
+};
+
+/// The answer to a miss where no kernel runs a call: a Python function that is called with the
+/// arguments of each call that has the key, as they are given.
+struct Delegate {
+  py::object function;
 };
 
 struct Dispatcher {

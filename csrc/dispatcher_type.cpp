@@ -42,7 +42,7 @@ py::object null_if_none(const py::handle object) {
 
 void fill(State* state, const char* name, const py::handle slots, const py::handle slow,
           const py::handle draw, const py::handle result, const py::handle grad,
-          const py::handle label) {
+          const py::handle label, int inputs, bool delegates) {
   std::vector<Slot> read;
   for (const py::handle item : slots) {
     const auto [slot, flags] = item.cast<std::pair<py::str, int>>();
@@ -64,6 +64,10 @@ void fill(State* state, const char* name, const py::handle slots, const py::hand
   if (!grad.is_none() && !PyCallable_Check(grad.ptr())) {
     throw py::type_error("Dispatcher: grad must be callable or None");
   }
+  if (inputs < 1 || static_cast<size_t>(inputs) > read.size() + 1) {
+    throw py::value_error(std::string(name) + ": inputs must be 1 to " +
+                          std::to_string(read.size() + 1) + ", got " + std::to_string(inputs));
+  }
   Torch::get();
   state->name = name;
   state->slots = std::move(read);
@@ -72,21 +76,25 @@ void fill(State* state, const char* name, const py::handle slots, const py::hand
   state->grad = null_if_none(grad);
   state->label = null_if_none(label);
   state->slow = py::reinterpret_borrow<py::object>(slow);
+  state->inputs = static_cast<size_t>(inputs);
+  state->delegates = delegates;
   state->plans.clear();
 }
 
 int init(PyObject* object, PyObject* args, PyObject* keywords) {
-  static const char* names[] = {"name",   "slots", "slow",  "draw",
-                                "result", "grad",  "label", nullptr};
+  static const char* names[] = {"name", "slots", "slow",   "draw",      "result",
+                                "grad", "label", "inputs", "delegates", nullptr};
   const char* name = nullptr;
   PyObject *slots = nullptr, *slow = nullptr, *draw = nullptr;
   PyObject *result = Py_None, *grad = Py_None, *label = Py_None;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "sOOO|OOO:Dispatcher", const_cast<char**>(names),
-                                   &name, &slots, &slow, &draw, &result, &grad, &label)) {
+  int inputs = 1, delegates = 0;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "sOOO|OOO$ip:Dispatcher",
+                                   const_cast<char**>(names), &name, &slots, &slow, &draw, &result,
+                                   &grad, &label, &inputs, &delegates)) {
     return -1;
   }
   try {
-    fill(cast(object)->state, name, slots, slow, draw, result, grad, label);
+    fill(cast(object)->state, name, slots, slow, draw, result, grad, label, inputs, delegates);
     return 0;
   } catch (py::error_already_set& error) {
     error.restore();

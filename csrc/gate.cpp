@@ -104,9 +104,24 @@ Reason check_tensor(const Torch& torch, PyObject* tensor, bool grad_mode, View* 
   if (view->device.type != dlpack::kCPU && view->device.type != dlpack::kCUDA) return kDevice;
   if (call(torch.is_neg, tensor)) return kNeg;
   if (view->dtype.code == dlpack::kComplex && call(torch.is_conj, tensor)) return kConj;
-  if (grad_mode && get(torch.requires_grad, tensor)) return kGrad;
+  if (grad_mode && requires_grad(torch, tensor)) return kGrad;
   if (!view->data && elements(*view) != 0) return kStorage;
   return kNone;
+}
+
+bool requires_grad(const Torch& torch, PyObject* tensor) {
+  return get(torch.requires_grad, tensor);
+}
+
+PyObject* autocast_dtype(const Torch& torch, int32_t device_type) {
+  static PyObject* const cpu = PyUnicode_InternFromString("cpu");
+  static PyObject* const cuda = PyUnicode_InternFromString("cuda");
+  PyObject* name = device_type == dlpack::kCPU ? cpu : cuda;
+  if (!call(torch.autocast_enabled, name)) return nullptr;
+  PyObject* dtype = PyObject_CallOneArg(torch.autocast_dtype, name);
+  if (!dtype) throw py::error_already_set();
+  Py_DECREF(dtype);  // dtypes are never freed
+  return dtype;
 }
 
 Reason check_overlap(const View& out, const View& other) {

@@ -43,6 +43,12 @@ Reason check_state(const Torch& torch, bool* grad_mode);
 /// Checks one tensor. Fills `view`.
 Reason check_tensor(const Torch& torch, PyObject* tensor, bool grad_mode, View* view);
 
+/// Whether a tensor requires a gradient.
+bool requires_grad(const Torch& torch, PyObject* tensor);
+
+/// The dtype to which autocast casts on a device's type, or null where it is off.
+PyObject* autocast_dtype(const Torch& torch, int32_t device_type);
+
 /// Decided by strides alone: interleaved columns of one buffer count as overlapping.
 Reason check_overlap(const View& out, const View& other);
 Reason check_self_overlap(const View& out);

@@ -39,11 +39,12 @@ class Key {
 /// The plans of one dispatcher. They hold Python objects, so all members need the GIL.
 class PlanTable {
  public:
-  /// Returns the Python object of the plan and sets `plan`; null where there is none.
+  /// Returns the Python object of the plan and sets `plan`, to null where the object is a function
+  /// that is called in its place; returns null where there is none.
   PyObject* find(const Key& key, uint64_t hash, Plan** plan) const;
 
-  /// Keeps a reference to `object`, the Python object of the plan, in place of the one that the key
-  /// has, if any.
+  /// Keeps a reference to `object`, the Python object of the plan, or a function where `plan` is
+  /// null, in place of the one that the key has, if any.
   void insert(const Key& key, uint64_t hash, py::object object, Plan* plan);
 
   void clear();

@@ -114,6 +114,9 @@ PYBIND11_MODULE(_runtime, module) {
            py::arg("calls") = 0)
       .def_readonly("info", &runtime::Plan::info);
 
+  py::class_<runtime::Delegate>(module, "Delegate")
+      .def(py::init<py::object>(), py::arg("function"));
+
   module.attr("Reason") = runtime::make_reason_type(module);
   module.attr("Dispatcher") = runtime::make_dispatcher_type(module);
   module.def("call_at_once", &runtime::call_at_once, py::arg("type"));

@@ -59,6 +59,8 @@ Torch look_up() {
   found.is_neg = keep(tensor.attr("is_neg"));
   found.is_conj = keep(tensor.attr("is_conj"));
   found.requires_grad = keep(tensor.attr("requires_grad"));
+  found.autocast_enabled = keep(torch.attr("is_autocast_enabled"));
+  found.autocast_dtype = keep(torch.attr("get_autocast_dtype"));
   found.grad_enabled = keep(torch.attr("is_grad_enabled"));
   found.dispatch_modes = keep(c.attr("_len_torch_dispatch_stack"));
   found.function_mode = keep(c.attr("_is_torch_function_mode_enabled"));

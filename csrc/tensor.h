@@ -28,6 +28,9 @@ struct Torch {
   PyObject* is_conj;
   PyObject* requires_grad;  // getset descriptor
 
+  PyObject* autocast_enabled;  // functions of a device's type, such as "cuda"
+  PyObject* autocast_dtype;
+
   PyObject* grad_enabled;  // functions without arguments
   PyObject* dispatch_modes;
   PyObject* function_mode;

@@ -39,7 +39,6 @@ from fusedops.generate.product import TILINGS
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.jit import nvrtc
-from fusedops.product.fused import OneKernel
 from fusedops.product.hidden_gradient import HiddenGradient
 from fusedops.run.gradient import described, gradient_of
 from fusedops.schedule.launch import ProductConfig
@@ -134,7 +133,7 @@ OPS = (
 
 
 class Case(NamedTuple):
-    """Calls that are planned in turn, each by what it is called; made anew for each architecture."""
+    """Calls that are planned in turn, each with its name; made anew for each architecture."""
 
     name: str
     plans: Callable[[], Iterator[tuple[str, Callable[[], object]]]]
@@ -194,8 +193,10 @@ def meta(shape, dtype):
 
 def forward(op, x, arguments, keep):
     """The plan of a forward call, of one that keeps row statistics for the backward pass."""
-    slow = op._slow_trained if keep else op._slow
-    return slow(Reason.MISS, x, *parted(arguments))
+    if keep:
+        op, x, arguments = op.over_rows(x, arguments)
+        return op._slow_trained(Reason.MISS, x, *parted(arguments))
+    return op._slow(Reason.MISS, x, *parted(arguments))
 
 
 def backward(bound, gradients, wanted, joining):
@@ -214,7 +215,7 @@ def backward(bound, gradients, wanted, joining):
 
 def product(op, x, w, arguments):
     """The plan of a product and its STORE as one kernel; None where two are better."""
-    return OneKernel(op)._plan(x, w, arguments)
+    return op._plan(x, w, arguments)
 
 
 def product_backward(gradient, dy, w, z, arguments):
@@ -328,7 +329,7 @@ def _nothing(op):
 def _images(op, dtype):
     for image, samples in itertools.product(IMAGES, (3, 5, 2)):
         x, v = meta((samples, 20, *image), dtype), meta((20,), dtype)
-        yield f"{samples} of {image}", x, {name: v for name in op.slots}
+        yield f"{samples} of {image}", x, dict.fromkeys(op.slots, v)
 
 
 def product_cases() -> Iterator[Case]:
@@ -525,9 +526,9 @@ def cubins(count: int) -> dict[str, list[str]]:
     chosen = sorted(found)[:: max(1, len(found) // max(count, 1))][:count]
     return {
         f"cubin {name}": [
-            hashlib.sha256(
-                nvrtc.compile_cuda(found[name].source, found[name].arch)[0]
-            ).hexdigest()[:12]
+            hashlib.sha256(nvrtc.compile_cuda(found[name].source, found[name].arch)[0]).hexdigest()[
+                :12
+            ]
         ]
         for name in chosen
     }

@@ -19,8 +19,8 @@ from fusedops.commands import words
 from fusedops.generate import tuned
 from fusedops.generate.target import Target
 from fusedops.product import fused, hidden_gradient, traced_remade
-from fusedops.product.fusible import FusibleProduct
 from fusedops.product.hidden_gradient import HiddenGradient
+from fusedops.product.single import SingleProduct
 from fusedops.schedule import lookup, override
 from fusedops.schedule.launch import VEHICLES, ProductConfig
 from fusedops.testing import last_schedule
@@ -108,7 +108,10 @@ def asked(monkeypatch):
     def of_gradient(self, dy, w, z, arguments):
         found.append(hidden_gradient.features_of(self._epilogue, dy, w, arguments, TARGET))
 
-    monkeypatch.setattr(FusibleProduct, "_fuses", of_layer)
+    monkeypatch.setattr(SingleProduct, "fuses", of_layer)
+    for op in BLOCKS.values():  # what runs a call is chosen once
+        for one in (op, *op.layers):
+            one.clear()
     monkeypatch.setattr(HiddenGradient, "__call__", of_gradient)
     return found
 

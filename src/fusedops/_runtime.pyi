@@ -125,6 +125,15 @@ class Plan:
     @property
     def info(self) -> Any: ...
 
+class Delegate:
+    """A function that runs calls in the place of a plan.
+
+    Args:
+        function: It is called with the arguments of each call that has the key, as they are given.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None: ...
+
 class Dispatcher:
     """Calls the plan that fits the arguments: ``dispatcher(x, **operands_and_options)``.
 
@@ -132,8 +141,9 @@ class Dispatcher:
         name: What errors call the op.
         slots: ``(operand name, flags)``, at most 95; the flags are those of ``SLOT_...``. A
             description is part of the key, and no patch can use it.
-        slow: ``slow(reason, x, operands, options)``. `Reason.MISS` may answer with a Plan, which is
-            kept and run; any other answer to any reason is the call's result.
+        slow: ``slow(reason, x, operands, options)``. `Reason.MISS` may answer with a Plan or a
+            Delegate, which is kept and run; any other answer to any reason is the call's result.
+            With several `inputs`, a tuple of them takes the place of x.
         draw: ``draw(device_type, device_index, generator, count) -> (seed, offset)``, or None where
             numbers can only be drawn on the device: `slow` is then asked, with `Reason.CAPTURE`.
         result: A namedtuple type with a field for each output that is returned, ``tuple`` for a
@@ -143,7 +153,12 @@ class Dispatcher:
             given, or is None if none were; `values` are the operands in the order of the slots,
             None where not given, and nobody has looked at those after the tensor that requires
             grad. Its answer is the call's result.
-        label: What a profiler of torch calls the range of a call; None for no range.
+        label: What a profiler of torch calls the range of a plan; None for no range.
+        inputs: How many tensors a call gives by position: x, then the last slots. With any other
+            number of positional arguments the class's ``__call__`` is called.
+        delegates: Whether the dtype to which autocast casts, and which tensors require grad in grad
+            mode, are parts of the key. `slow` then chooses what runs such calls; no plan may run a
+            call that needs gradients.
 
     A call's ``generator=`` may also be the draw itself, ``(seed, offset)``, two ints of 64 bits, or
     a tensor of two int64 on x's device, which kernels read when they run: no `draw` is called then.
@@ -158,8 +173,11 @@ class Dispatcher:
         result: type[tuple[Any, ...]] | None = None,
         grad: Callable[..., Any] | None = None,
         label: str | None = None,
+        *,
+        inputs: int = 1,
+        delegates: bool = False,
     ) -> None: ...
-    def __call__(self, x: torch.Tensor, /, **keywords: Any) -> Any: ...
+    def __call__(self, x: torch.Tensor, /, *further: Any, **keywords: Any) -> Any: ...
     def of_lists(self, names: tuple[str, ...], x: torch.Tensor, /, *values: Sequence[Any]) -> Any:
         """The call whose keywords have these names; the values are those of the lists, in order.
 

@@ -180,7 +180,7 @@ def _signatures(
     from fusedops.commands import words
     from fusedops.prebuild.signature import of_call, of_product
     from fusedops.product import Linear, Matmul
-    from fusedops.product.fusible import FusibleProduct
+    from fusedops.product.single import SingleProduct
 
     found = words.recorded(calls, call)
     if op is None:
@@ -193,7 +193,7 @@ def _signatures(
             raise ValueError("say what to build: MODULE:ATTRIBUTE with --operand, or --calls")
         return found
     declared = words.declaration(op, Linear, Matmul, cure=RECORD_IT)
-    if isinstance(declared, FusibleProduct) and lengths is not None:
+    if isinstance(declared, SingleProduct) and lengths is not None:
         name = declared.name
         raise ValueError(f"--lengths is for rows that are reduced, and a {name} has none")
     given = any("=T:" in word for word in operand)
@@ -203,7 +203,7 @@ def _signatures(
         if given:
             words.read_dtype(name)
         values = words.values_of(operand, name)
-        if isinstance(declared, FusibleProduct):
+        if isinstance(declared, SingleProduct):
             found.append(of_product(*words.product(declared, values, dim, result)[:2]))
             continue
         for one in [values] if lengths is None else _lengths(values, lengths, dim):

@@ -189,14 +189,14 @@ def _parts(
 
     from fusedops.commands import words
     from fusedops.product import MLP
-    from fusedops.product.fusible import FusibleProduct
+    from fusedops.product.single import SingleProduct
     from fusedops.tuning import mlp, tuner
 
     if isinstance(op, MLP):
         factors, arguments = words.pair(op, values, dim, result, training=training)
         forward, backward = "forward" in kinds, "backward" in kinds
         return mlp.parts(op, factors, arguments, forward=forward, backward=backward)
-    if isinstance(op, FusibleProduct):
+    if isinstance(op, SingleProduct):
         of_store, pair, options = words.product(op, values, dim, result, training=training)
         if "forward" not in kinds:
             raise ValueError(

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from fusedops.bind.bind import Bound
     from fusedops.product.declaration import ProductOp
-    from fusedops.product.fusible import FusibleProduct
     from fusedops.product.mlp import MLP
+    from fusedops.product.single import SingleProduct
     from fusedops.row_op import RowOp
 
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in STORAGE}
@@ -151,7 +151,7 @@ def bound(
 
 
 def product(
-    op: FusibleProduct,
+    op: SingleProduct,
     values: Mapping[str, Any],
     dim: str | None,
     result: str | None,
@@ -202,7 +202,7 @@ def pair(
     return factors, {**operands, **options, **_options(op, dim, result)}
 
 
-def _factors(op: FusibleProduct | MLP, values: Mapping[str, Any]) -> tuple[Tensor, ...]:
+def _factors(op: SingleProduct | MLP, values: Mapping[str, Any]) -> tuple[Tensor, ...]:
     """The factors that the values give, checked."""
     sizes = {"w": "N,K", "other": "BATCH,K,N", "w1": "H,K", "w2": "N,H"}
     for name in op.inputs:

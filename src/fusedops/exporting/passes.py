@@ -148,7 +148,7 @@ def backward_pass(bound: Bound, gradient: Gradient, target: Target) -> Pass:
         )
     ]
     if told.second is not None:
-        sums, words, of_sums, count, grid = told.second
+        sums, words, of_sums, count, _, grid, block, _ = told.second
         shares = [
             _share(told, total, parts, number)
             for (_, number), parts in told.targets.parts_of.values()
@@ -161,7 +161,7 @@ def backward_pass(bound: Bound, gradient: Gradient, target: Target) -> Pass:
                 (*parameters.writes(of_sums), *parts_of),
                 str(count),
                 str(grid),
-                1 if sums.tile is None else sums.tile.threads_per_block,
+                block,
                 0,
             )
         )

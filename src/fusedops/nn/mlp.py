@@ -18,13 +18,13 @@ from fusedops.nn.linear import check_activation, dtype_of_sum, tail
 __all__ = ["MLP"]
 
 _BIASES = ("bias1", "bias2")
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def _check_layer(name: str, layer: nn.Module) -> None:
     """Raise UnsupportedError for a layer that does more than hold parameters."""
     own = type(layer).forward is not nn.Linear.forward or "forward" in layer.__dict__
-    if own or any(getattr(layer, hooks) for hooks in _HOOKS):
+    forward_hooks = layer._forward_hooks or layer._forward_pre_hooks
+    if own or forward_hooks or layer._backward_hooks or layer._backward_pre_hooks:
         what = f"the forward of this {type(layer).__name__}" if own else "hooks of it"
         raise UnsupportedError(
             f"MLP: {name} holds parameters and is not called, so {what} would not run; use two "
@@ -158,18 +158,17 @@ class MLP(Declares):
             shared[settings] = self._ops[residual]
 
     def _arguments(self, x: Tensor, residual: Tensor | None) -> dict[str, Any]:
-        given = {
-            "bias1": self.linear1.bias,
-            "bias2": self.linear2.bias,
-            "p": self.p if acts(self.p) else None,
-            "p_hidden": self.p_hidden if acts(self.p_hidden) else None,
-            "residual": residual,
-        }
-        arguments: dict[str, Any] = {key: one for key, one in given.items() if one is not None}
-        if acts(self.p) or acts(self.p_hidden):
-            arguments["training"] = self.training
+        arguments: dict[str, Any] = {}
+        if self.linear1.bias is not None:
+            arguments["bias1"] = self.linear1.bias
+        if self.linear2.bias is not None:
+            arguments["bias2"] = self.linear2.bias
+        if acts(self.p):
+            arguments.update(p=self.p, training=self.training)
+        if acts(self.p_hidden):
+            arguments.update(p_hidden=self.p_hidden, training=self.training)
         if residual is not None:
-            arguments.update(dtype_of_sum(x, residual))
+            arguments.update(residual=residual, **dtype_of_sum(x, residual))
         return arguments
 
     def extra_repr(self) -> str:

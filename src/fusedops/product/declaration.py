@@ -11,7 +11,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from fusedops import _runtime
+from fusedops._runtime import Reason
 from fusedops.bind import places
+from fusedops.bind.generator import draw, draw_in_memory
 from fusedops.bind.geometry import mismatch
 from fusedops.declare.assignment import check_assignment
 from fusedops.declare.chains import OPTIONS, functors_of
@@ -28,8 +31,11 @@ TAKEN = ("dtype", "out", "training", "generator")
 _FOREIGN = {*OPTIONS} - {*TAKEN}
 
 
-class ProductOp(metaclass=ShownToUsers):
+class ProductOp(_runtime.Dispatcher, metaclass=ShownToUsers):
     """A declaration of chains of functors, each of which follows a matrix product.
+
+    The C++ runtime implements the call (csrc/dispatch.cpp), as of a `RowOp`. What runs a call is
+    chosen where it looks the plan up, once for each kind of call (`implementation`).
 
     Attributes:
         chains: The functors of each chain, in order, by the name of the declaration's argument.
@@ -64,7 +70,8 @@ class ProductOp(metaclass=ShownToUsers):
                 f"{shortened(arguments)}; the module of that name is {module}"
             )
         check_declaration(cls, arguments, named, OPTIONS)
-        return super().__new__(cls)
+        made: ProductOp = super().__new__(cls)
+        return made
 
     def __setattr__(self, name: str, value: Any) -> None:
         check_assignment(self, type(self).__name__, name, OPTIONS)
@@ -109,6 +116,61 @@ class ProductOp(metaclass=ShownToUsers):
         self.causal = any(each.causal for each in self.epilogues)
 
     __signature__ = CallSignature(("x",), TAKEN)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        _runtime.call_at_once(cls)
+
+    def dispatch(
+        self,
+        kinds: Iterable[tuple[str, int]],
+        result: type[tuple[Any, ...]] | None,
+        label: str | None,
+    ) -> None:
+        """Take calls of operands of these kinds; result and label as `_runtime.Dispatcher` says."""
+        further = [(name, _runtime.SLOT_TENSOR) for name in self.inputs[1:]]
+        _runtime.Dispatcher.__init__(
+            self,
+            self.name,
+            [*kinds, *further],
+            self._slow,
+            functools.partial(draw, op=self.name),
+            result,
+            None,
+            label,
+            inputs=len(self.inputs),
+            delegates=True,
+        )
+
+    def check(self, *factors: Any) -> None:
+        """Raise TypeError or ValueError for factors that do not fit."""
+        raise NotImplementedError
+
+    def implementation(self, *factors_and_arguments: Any) -> _runtime.Plan | _runtime.Delegate:
+        """What runs all calls like this one: of checked factors, and operands and options."""
+        raise NotImplementedError
+
+    def run(self, *factors_and_arguments: Any) -> Any:
+        """Run a call of checked factors where torch compiles, or a mode or a class takes part."""
+        raise NotImplementedError
+
+    def _slow(
+        self,
+        reason: Reason,
+        factors: tuple[Any, ...],
+        operands: dict[str, Any],
+        options: dict[str, Any],
+    ) -> Any:
+        """Handle a call that the C++ path cannot: return what runs it, or its result, or raise."""
+        arguments = {**operands, **options}
+        if reason is Reason.CAPTURE:
+            count, generator = self.dropouts, options.get("generator")
+            arguments["generator"] = draw_in_memory(factors[0].device, count, generator, self.name)
+            return self(*factors, **arguments)
+        factors = self.given(factors, arguments)
+        self.check(*factors)
+        how = self.implementation if reason is Reason.MISS else self.run
+        return how(*factors, arguments)
 
     @property
     def name(self) -> str:
@@ -164,7 +226,7 @@ class ProductOp(metaclass=ShownToUsers):
         except FusedOpsError:
             raise
         except (TypeError, ValueError):
-            self._check_broadcast(epilogue, z, arguments)
+            self.check_broadcast(epilogue, z, arguments)
             raise
 
     def check_arguments(self, arguments: Mapping[str, Any]) -> None:
@@ -223,7 +285,7 @@ class ProductOp(metaclass=ShownToUsers):
             f"options are given by keyword{operands}"
         )
 
-    def _check_broadcast(self, epilogue: Epilogue, z: Tensor, arguments: Mapping[str, Any]) -> None:
+    def check_broadcast(self, epilogue: Epilogue, z: Tensor, arguments: Mapping[str, Any]) -> None:
         """Raise the error of an operand that does not fit, in words that know no x."""
         shape = tuple(z.shape)
         for key in epilogue.slots:

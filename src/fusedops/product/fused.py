@@ -5,18 +5,14 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fusedops import _runtime
-from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound
-from fusedops.bind.generator import draw, draw_in_memory
 from fusedops.generate.product import THREADS
 from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
@@ -30,11 +26,8 @@ from fusedops.product.factors import (
     torch_copies,
     wants_gradient,
 )
-from fusedops.product.product_kernel import describe, kernel_of
-from fusedops.product.single import SingleProduct
-from fusedops.product.trained import train
-from fusedops.run.autograd import recipe_of
-from fusedops.run.forward import DLPACK
+from fusedops.product.product_kernel import describe
+from fusedops.run.planned import Launch, Planned
 from fusedops.run.saved_tensors import needed
 from fusedops.schedule import override
 from fusedops.schedule.features import ProductFeatures
@@ -43,7 +36,6 @@ from fusedops.schedule.lookup import remembered
 
 __all__ = [
     "HALVES_ALONE",
-    "OneKernel",
     "ProductCall",
     "able",
     "as_if_cast",
@@ -55,6 +47,7 @@ __all__ = [
     "features_of",
     "features_of_call",
     "gradient_reads_product",
+    "plan_product",
     "product_call",
     "reads_product",
     "why_never",
@@ -262,112 +255,26 @@ def bind_store(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]
     return epilogue.bind(z, dict(arguments))
 
 
-class OneKernel:
-    """Runs the calls of an op that one kernel serves; the others as two kernels.
-
-    The second factor is called w here, of shape (..., N, K), whichever way the op is given it.
-
-    Args:
-        op: The op.
-
-    Attributes:
-        able: Whether kernels can be had: False once one was missing and there was no compiler.
-    """
-
-    def __init__(self, op: SingleProduct) -> None:
-        self._op = op
-        self.able = True
-        epilogue = op.epilogue
-        kinds = [*epilogue.kinds, ("w", _runtime.SLOT_TENSOR)]
-        self._call = _runtime.Dispatcher(
-            op.name,
-            kinds,
-            self._slow,
-            functools.partial(draw, op=op.name),
-            epilogue.result_type if len(epilogue.outputs) > 1 else None,
-            self._differentiate,
-            epilogue.label,
-        )
-
-    def __call__(self, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Any:
-        """Run a call with checked factors."""
-        if self._op.has_added is not None:
-            added = arguments[self._op.has_added]
-            # Its gradient has its own dtype: where there is one, the call comes here once more.
-            if added.dtype is not x.dtype and not wants_gradient((x, w, *arguments.values())):
-                arguments = {**arguments, self._op.has_added: as_factor(added.detach(), x.dtype)}
-        return self._call(x, w=w, **arguments)
-
-    def _slow(
-        self, reason: Reason, x: Any, operands: dict[str, Any], options: dict[str, Any]
-    ) -> Any:
-        """Return the plan of a call that has none yet, or its result by two kernels."""
-        w = operands.pop("w")
-        arguments = {**operands, **options}
-        if reason is Reason.CAPTURE:
-            op, count = self._op.name, self._op.dropouts
-            generator = draw_in_memory(x.device, count, arguments.get("generator"), op)
-            return self(x, w, {**arguments, "generator": generator})
-        if reason is Reason.MISS:
-            plan = self._plan(x, w, arguments)
-            if plan is not None:
-                return plan
-        return self._apart(x, w, arguments)
-
-    def _differentiate(self, options: dict[str, Any] | None, x: Tensor, *values: Any) -> Any:
-        *others, w = values
-        op, epilogue = self._op, self._op.epilogue
-        named = zip(epilogue.slots, others, strict=True)
-        given = {name: value for name, value in named if value is not None}
-        arguments = {**given, **(options or {})}
-        if arguments.get("out") is not None:
-            return self._apart(x, w, arguments)  # where it is refused
-        epilogue.check_differentiable()
-        learns = [isinstance(one, Tensor) and one.requires_grad for one in (x, w, *others)]
-        if recipe_of(epilogue, (False, False, learns[0] or learns[1], *learns[2:])).x:
-            return op.run_keeping(x, op.turned(w), arguments)[1]
-        shape = product_sizes(x, w)[0]
-        outputs = train(epilogue, self._outputs, shape, options, x, w, others)
-        return outputs[0] if len(outputs) == 1 else epilogue.result_type._make(outputs)
-
-    def _outputs(self, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Sequence[Tensor]:
-        found = self(x, w, arguments)
-        return (found,) if isinstance(found, Tensor) else found
-
-    def _apart(self, x: Tensor, w: Tensor, arguments: dict[str, Any]) -> Any:
-        """Run a call by torch's product and a kernel after it."""
-        op = self._op
-        return op.run_apart(x, op.turned(w), arguments, op.product)
-
-    def _plan(self, x: Tensor, w: Tensor, arguments: dict[str, Any]) -> Any:
-        op, epilogue = self._op, self._op.epilogue
-        tiling = chosen(epilogue, x, w, arguments).tiling
-        if tiling is None or epilogue.lacking(arguments):
-            return None
-        bound = bind_store(epilogue, x, w, arguments)
-        target = Target.of(x.device)
-        told = describe(bound, x, w, tiling)
-        if told is None:
-            return None
-        variant, write = told
-        kernel = kernel_of(variant, op.declaration)
-        if kernel is None:
-            self.able = False
-            return None
-        shape, batches, rows = product_sizes(x, w)
-        outputs = [
-            (*DLPACK[bound.output_dtype(name)], bound.output_shape(name)) for name in bound.outputs
-        ]
-        return _runtime.Plan(
-            kernel=kernel,
-            words=write.pack(),
-            patches=write.patches,
-            outputs=outputs,
-            rows=batches * rows,
-            grain=1,
-            grid=tiling.grid(rows, shape[-1], target.multiprocessors, batches),
-            block=THREADS,
-            shared=tiling.shared_bytes,
-            draws=epilogue.dropouts if bound.dropout_slots else 0,
-            info=tiling.name,
-        )
+def plan_product(epilogue: Map, x: Tensor, w: Tensor, arguments: dict[str, Any]) -> Planned | None:
+    """A call as one kernel, which `chosen` has found to be faster; None where it cannot run it."""
+    tiling = chosen(epilogue, x, w, arguments).tiling
+    if tiling is None:
+        return None
+    bound = bind_store(epilogue, x, w, arguments)
+    told = describe(bound, x, w, tiling)
+    if told is None:
+        return None
+    variant, write = told
+    shape, batches, rows = product_sizes(x, w)
+    launch = Launch(
+        variant,
+        write.pack(),
+        write.patches,
+        batches * rows,
+        grid=tiling.grid(rows, shape[-1], Target.of(x.device).multiprocessors, batches),
+        block=THREADS,
+        shared=tiling.shared_bytes,
+    )
+    outputs = [(bound.output_dtype(name), bound.output_shape(name)) for name in bound.outputs]
+    draws = epilogue.dropouts if bound.dropout_slots else 0
+    return Planned((launch,), outputs, draws, tiling.name)

@@ -40,13 +40,13 @@ from fusedops.product.fused import (
     features_of_call,
     product_call,
 )
-from fusedops.product.product_kernel import ARCH, WIDTH, factors_of, in_order, kernel_of
+from fusedops.product.product_kernel import ARCH, WIDTH, build_or_warn, factors_of, in_order
 from fusedops.run.backward_schedule import sums_schedule
-from fusedops.run.forward import DLPACK
 from fusedops.run.operand_gradients import Occurrence, acting_place, gradient_like, occurrences
 from fusedops.run.outline import is_shared
+from fusedops.run.planned import Launch, Planned
 from fusedops.run.reading import USUAL
-from fusedops.run.second_stage import SecondStage, argument_of, second_stage
+from fusedops.run.second_stage import argument_of, second_stage
 from fusedops.schedule.features import ProductFeatures
 
 __all__ = [
@@ -67,15 +67,13 @@ class Described(NamedTuple):
         variant, write: The kernel that multiplies, and its argument.
         outputs: Dtype and shape of what the call allocates: dz, h, the gradients of operands, and
             then workspaces.
-        stage: What adds up the sums of tiles, or None.
-        sums: Its variant, or None.
+        sums: The launch of the kernel that adds up the sums of tiles, or None.
     """
 
     variant: Variant
     write: ArgumentWriter
     outputs: list[tuple[torch.dtype, tuple[int, ...]]]
-    stage: SecondStage | None
-    sums: Variant | None
+    sums: Launch | None
 
 
 def may_fuse(epilogue: Map) -> bool:
@@ -188,34 +186,26 @@ class HiddenGradient:
         told = describe(bound, self._wanted, dy, w, tiling)
         if told is None:
             return None
-        kernel = kernel_of(told.variant, epilogue.name)
-        if kernel is None:
-            self.able = False
-            return None
-        target = Target.of(dy.device)
         rows, columns = math.prod(dy.shape[:-1]), w.shape[1]
-        then = []
-        if told.stage is not None and told.sums is not None:
-            stage = told.stage
-            argument = (stage.words, stage.argument.patches)
-            then.append(
-                (told.sums.kernel(), *argument, stage.rows, 1, stage.blocks, stage.block, 0)
+        launches = [
+            Launch(
+                told.variant,
+                told.write.pack(),
+                told.write.patches,
+                rows,
+                grid=tiling.grid(rows, columns, Target.of(dy.device).multiprocessors),
+                block=THREADS,
+                shared=tiling.shared_bytes,
             )
-        return _runtime.Plan(
-            kernel=kernel,
-            words=told.write.pack(),
-            patches=told.write.patches,
-            outputs=[(*DLPACK[dtype], shape) for dtype, shape in told.outputs],
-            rows=rows,
-            grain=1,
-            grid=tiling.grid(rows, columns, target.multiprocessors),
-            block=THREADS,
-            shared=tiling.shared_bytes,
-            draws=epilogue.dropouts if bound.dropout_slots else 0,
-            info=f"{tiling.name}, gradient",
-            then=then,
-            returned=2 + len(self.names),
-        )
+        ]
+        if told.sums is not None:
+            launches.append(told.sums)
+        draws = epilogue.dropouts if bound.dropout_slots else 0
+        info = f"{tiling.name}, gradient"
+        planned = Planned(tuple(launches), told.outputs, draws, info, 2 + len(self.names))
+        plan = build_or_warn(planned, epilogue.name)
+        self.able = plan is not None
+        return plan
 
 
 def describe(
@@ -290,7 +280,7 @@ def describe(
         members.append(Member(cpp, f"of_load{place}_{one.number}", "target", "load", place))
     variant = placing.variant("product_gradient", write, members, factors, tiling, dy.dtype)
     if not parts_of:
-        return Described(variant, write, outputs, None, None)
+        return Described(variant, write, outputs, None)
     argument = argument_of(views, parts_of, {}, "float")
     stage = second_stage(argument, geometry, shares, views, parts_of, {})
     sums = variant._replace(
@@ -302,7 +292,10 @@ def describe(
         op=op.kernels,
         entry="sums",
     )
-    return Described(variant, write, outputs, stage, sums)
+    launch = Launch(
+        sums, stage.words, argument.patches, stage.rows, grid=stage.blocks, block=stage.block
+    )
+    return Described(variant, write, outputs, launch)
 
 
 def gradient_variants(
@@ -317,7 +310,7 @@ def gradient_variants(
     tiling = chosen(bound.op, dy, w, arguments, target).tiling  # type: ignore[arg-type]
     told = None if tiling is None else describe(bound, wanted, dy, w, tiling)
     if told is not None:
-        yield from [told.variant] if told.sums is None else [told.variant, told.sums]
+        yield from [told.variant] if told.sums is None else [told.variant, told.sums.variant]
 
 
 def explained(

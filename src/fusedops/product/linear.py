@@ -14,13 +14,13 @@ from fusedops.functors import AddedBias, Functor
 from fusedops.product.declaration import TAKEN
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import check_factors, linear, wrong_shape, wrong_weight
-from fusedops.product.fusible import FusibleProduct
+from fusedops.product.single import SingleProduct
 from fusedops.product.traced import made_by
 
 __all__ = ["Linear"]
 
 
-class Linear(FusibleProduct):
+class Linear(SingleProduct):
     """``y = store(x @ w.T)``: a linear layer with all that follows it elementwise.
 
     A call is ``op(x, w, **operands, **options)``: x of shape (..., K), and w of shape (N, K) as the
@@ -62,12 +62,15 @@ class Linear(FusibleProduct):
     inputs: ClassVar[tuple[str, ...]] = ("x", "w")
     module: ClassVar[str] = "fusedops.nn.Linear"
     formula: ClassVar[str] = "x @ w.T"
+    product = staticmethod(linear)
     __signature__ = CallSignature(inputs, TAKEN)
 
     def __init__(self, store: Iterable[Functor] = ()) -> None:
-        super().__init__(store)
         #: The operand that the product adds where it can, and the layer that runs such a call.
-        self._bias, self._that_adds = _leading_bias(self.store), None
+        self._bias: str | None = None
+        self._that_adds: Linear | None = None
+        super().__init__(store)
+        self._bias = _leading_bias(self.store)
         if self._bias is not None:
             # Here, not in a call, which compiled code may make.
             self._that_adds = Linear([AddedBias(self._bias), *self.store[1:]])
@@ -85,10 +88,6 @@ class Linear(FusibleProduct):
         """The shape of the product of checked factors."""
         return (*first.shape[:-1], second.shape[0])
 
-    def product(self, first: Tensor, second: Tensor, operand: Tensor | None = None) -> Tensor:
-        """The product, by torch; plus a bias, in the same call."""
-        return linear(first, second, operand)
-
     def that_adds(self, second: Tensor, arguments: dict[str, Any]) -> Linear:
         """The layer that runs a call: this one, or that whose product adds the bias.
 
@@ -103,8 +102,8 @@ class Linear(FusibleProduct):
         return self._that_adds if same else self
 
     def called(self, epilogue: Epilogue) -> None:
-        """Have the name of the op that an epilogue is of in errors and profilers."""
-        self.epilogue = epilogue
+        """Run calls by this epilogue, whose op's name errors and profilers give."""
+        super().called(epilogue)
         if self._that_adds is not None:
             self._that_adds.called(epilogue.of((), self._that_adds.store))
 

@@ -12,13 +12,13 @@ from torch import Tensor
 from fusedops.declare.interactive import CallSignature
 from fusedops.product.declaration import TAKEN
 from fusedops.product.factors import check_factors, wrong_shape
-from fusedops.product.fusible import FusibleProduct
+from fusedops.product.single import SingleProduct
 from fusedops.product.traced import made_by
 
 __all__ = ["Matmul"]
 
 
-class Matmul(FusibleProduct):
+class Matmul(SingleProduct):
     """``y = store(x @ other)``: batches of matrix products with all that follows elementwise.
 
     A call is ``op(x, other, **operands, **options)``: x of shape (..., M, K) and other of shape
@@ -85,7 +85,7 @@ class Matmul(FusibleProduct):
         batch = torch.broadcast_shapes(first.shape[:-2], second.shape[:-2])  # type: ignore[no-untyped-call]
         return (*batch, first.shape[-2], second.shape[-1])
 
-    def product(self, first: Tensor, second: Tensor, operand: Tensor | None = None) -> Tensor:
+    def product(self, first: Tensor, second: Tensor, operand: Tensor | None = None, /) -> Tensor:
         """The product, by torch."""
         return torch.matmul(first, second)
 

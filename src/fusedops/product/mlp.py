@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from fusedops._runtime import Delegate
 from fusedops.bind.bind import drops
 from fusedops.bind.generator import draw, draw_in_memory
 from fusedops.declare.interactive import CallSignature
@@ -103,6 +104,8 @@ class MLP(ProductOp):
         self.layers = Linear(self.hidden), Linear(self.store)
         for layer, epilogue in zip(self.layers, self.epilogues, strict=True):
             layer.called(epilogue)
+        kinds = dict(kind for each in self.epilogues for kind in each.kinds)
+        self.dispatch(kinds.items(), None, None)
 
     def __call__(
         self,
@@ -119,33 +122,126 @@ class MLP(ProductOp):
             TypeError, ValueError: An argument does not fit.
             UnsupportedError: The tensors or an active mode do not go with a fused kernel.
         """
+        # Dynamo traces this method. Python itself calls the C++ runtime directly instead.
         x, w1, w2 = self.given((x, w1, w2), arguments, further)
         self.check(x, w1, w2)
+        return self.run(x, w1, w2, arguments)
+
+    def implementation(
+        self, x: Tensor, w1: Tensor, w2: Tensor, arguments: dict[str, Any]
+    ) -> Delegate:
+        """What runs all calls like this one, whose factors have been checked."""
         first, second = self.shared(arguments)
         if not self._remakes(x, w1, w2, first):
-            return self.layers[1].run(self.layers[0].run(x, w1, first), w2, second)
+            return Delegate(self._run_layers)
+        return Delegate(self._remade(x, w1, w2, first, second))
+
+    def _remade(
+        self,
+        x: Tensor,
+        w1: Tensor,
+        w2: Tensor,
+        first: dict[str, Any],
+        second: dict[str, Any],
+    ) -> Callable[..., Any]:
+        """`_run_remade` of calls like this one, of the operands and options of both layers."""
         layer = self.layers[0].that_adds(w1, first)
+        then = self.layers[1].that_adds(w2, second)
+        dtype = factor_dtype(x)
+        casts = any(one.dtype is not dtype for one in (x, w1))
+        by_one = layer.keeps_by_one_kernel(x, w1, first)
+        h = x.new_empty(0, dtype=dtype)
+        alone = then.alone(h, second)
+        if alone:
+            then.check_unread(h.expand(*x.shape[:-1], 0), w2[:, :0], second)
+        how = (layer, then, casts, by_one, alone)
+        return functools.partial(self._run_remade, *how)
+
+    def run(self, x: Tensor, w1: Tensor, w2: Tensor, arguments: dict[str, Any]) -> Any:
+        """Run a call whose factors have been checked, in code that torch compiles, or in a mode."""
+        first, second = self.shared(arguments)
+        if self._remakes(x, w1, w2, first):
+            if torch.compiler.is_compiling():
+                return self._remade_in_graph(x, w1, w2, first, second)
+            return self._remade(x, w1, w2, first, second)(x, w1, w2, **arguments)
+        return self.layers[1].run(self.layers[0].run(x, w1, first), w2, second)
+
+    def _run_layers(self, x: Tensor, w1: Tensor, w2: Tensor, /, **arguments: Any) -> Any:
+        """Run a call as two layers."""
+        first, second = self._split(arguments)
+        return self.layers[1](self.layers[0](x, w1, **first), w2, **second)
+
+    def _run_remade(
+        self,
+        layer: Linear,
+        then: Linear,
+        casts: bool,
+        by_one: bool,
+        alone: bool,
+        x: Tensor,
+        w1: Tensor,
+        w2: Tensor,
+        /,
+        **arguments: Any,
+    ) -> Any:
+        """Run a call whose hidden tensor is made again in the backward pass.
+
+        Args:
+            layer: The first layer that runs it (`Linear.that_adds`).
+            then: The second one.
+            casts: Whether autocast casts x or w1.
+            by_one: Whether one kernel makes the product and the hidden tensor.
+            alone: Whether no kernel follows the second product.
+            x: The factor of shape (..., K).
+            w1: The weight of shape (H, K).
+            w2: The weight of shape (N, H).
+            arguments: Operands and options.
+        """
+        first, second = self._split(arguments)
         epilogue = layer.epilogue
-        compiles = torch.compiler.is_compiling()
-        if drops(epilogue, first):
-            draws = draw_for if compiles else _drawn
-            first["generator"] = draws(epilogue, x, first, first.get("generator"))
-        factors = as_multiplied(x, w1)
+        if epilogue.dropouts and drops(epilogue, first):
+            first["generator"] = _drawn(epilogue, x, first, first.get("generator"))
+        factors = as_multiplied(x, w1) if casts else (x, w1)
         with torch.no_grad():
-            z, h = layer.run_keeping(*factors, first)
-        made_of = {"x": z}
+            z, h = layer.run_keeping(*factors, first, by_one)
+        made_of: dict[str, Tensor] = {"x": z}
         others: dict[str, Any] = {}
         for key, one in first.items():
             (made_of if isinstance(one, Tensor) else others)[key] = one
-        if compiles:
-            numbers = [others[key] for key in epilogue.slots if key in others]
-            product = functools.partial(linear_in_graph, epilogue, factors, made_of, numbers)
-        else:
-            gradient = functools.partial(self._hidden_gradient, epilogue)
-            between = functools.partial(between_products, epilogue, gradient, others)
-            product = functools.partial(linear_of_remade, self.name, between, factors, made_of)
+        gradient = functools.partial(self._hidden_gradient, epilogue)
+        between = functools.partial(between_products, epilogue, gradient, others)
+        product = functools.partial(linear_of_remade, "MLP", between, factors, made_of)
+        if alone:
+            return product(h, w2, None if then.has_added is None else second[then.has_added])
+        return then.run_store(then.epilogue, then.multiplied(h, w2, second, product), second)
+
+    def _remade_in_graph(
+        self,
+        x: Tensor,
+        w1: Tensor,
+        w2: Tensor,
+        first: dict[str, Any],
+        second: dict[str, Any],
+    ) -> Any:
+        """Trace such a call, of the operands and options of both layers. Dynamo traces this."""
+        layer = self.layers[0].that_adds(w1, first)
+        epilogue = layer.epilogue
+        if drops(epilogue, first):
+            first["generator"] = draw_for(epilogue, x, first, first.get("generator"))
+        factors = as_multiplied(x, w1)
+        with torch.no_grad():
+            z, h = layer.run_keeping(*factors, first)
+        made_of: dict[str, Tensor] = {"x": z}
+        others: dict[str, Any] = {}
+        for key, one in first.items():
+            (made_of if isinstance(one, Tensor) else others)[key] = one
+        numbers = [others[key] for key in epilogue.slots if key in others]
+        product = functools.partial(linear_in_graph, epilogue, factors, made_of, numbers)
         then = self.layers[1].that_adds(w2, second)
-        return then.run_apart(h, w2, second, product)
+        if then.alone(h, second):
+            then.check_unread(h, w2, second)
+            return product(h, w2, None if then.has_added is None else second[then.has_added])
+        return then.run_store(then.epilogue, then.multiplied(h, w2, second, product), second)
 
     def unfused(
         self,
@@ -219,12 +315,18 @@ class MLP(ProductOp):
             TypeError: One is unknown, or an operand is missing.
         """
         self.check_names(arguments)
+        return self._split(arguments)
+
+    def _split(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The operands and options of both layers, of those of a checked call."""
         first, second = self.epilogues
-        own = {key: value for key, value in arguments.items() if key in first.slots}
-        rest = {key: value for key, value in arguments.items() if key in second.slots}
-        rest |= {key: value for key, value in arguments.items() if key in TAKEN}
-        if "training" in arguments:
-            own["training"] = arguments["training"]
+        own: dict[str, Any] = {}
+        rest: dict[str, Any] = {}
+        for key, value in arguments.items():  # a loop, which makes no frame
+            if key in first.slots or key == "training":
+                own[key] = value
+            if key in second.slots or key in TAKEN:
+                rest[key] = value
         generator = arguments.get("generator")
         if generator is not None and first.dropouts:
             own["generator"] = generator

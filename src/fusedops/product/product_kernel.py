@@ -33,9 +33,10 @@ from fusedops.run.placing import (
     row_maps,
     row_numbers,
 )
+from fusedops.run.planned import Planned
 from fusedops.run.reading import padded, rank_of
 
-__all__ = ["ARCH", "WIDTH", "InOrder", "describe", "factors_of", "in_order", "kernel_of"]
+__all__ = ["ARCH", "WIDTH", "InOrder", "build_or_warn", "describe", "factors_of", "in_order"]
 
 #: Columns of a pack, `kPack` in gemm/epilogue.cuh.
 WIDTH = 8
@@ -205,10 +206,13 @@ def _begins(bound: Bound, operands: Mapping[str, View | Number], dtype: torch.dt
     return isinstance(bias, View) and (bias.storage, bias.width) == (STORAGE[dtype], WIDTH)
 
 
-def kernel_of(variant: Variant, declaration: str) -> _runtime.Kernel | None:
-    """The kernel that multiplies, or None after a warning: what two kernels need may be there."""
+def build_or_warn(planned: Planned, declaration: str) -> _runtime.Plan | None:
+    """Build one kernel for a product and its functors; None, after a warning, if it cannot be had.
+
+    What two kernels need may be there.
+    """
     try:
-        return variant.kernel()
+        return planned.build()
     except (MissingVariantError, CompilerNotFound, UnknownArchError) as error:
         warnings.warn(
             f"{declaration}: a product and the functors beside it run as two kernels, for one "

@@ -9,6 +9,7 @@ follows of it, and may run both by one kernel (`hidden_gradient`).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -55,8 +56,10 @@ def linear_of_remade(
         w2: The weight, of shape (N, H).
         bias: Of shape (N,), or None.
     """
-    w2 = as_factor(w2, h.dtype)
-    bias = None if bias is None else as_factor(bias, h.dtype)
+    if w2.dtype is not h.dtype:
+        w2 = as_factor(w2, h.dtype)
+    if bias is not None and bias.dtype is not h.dtype:
+        bias = as_factor(bias, h.dtype)
     apply: Any = _OfRemade.apply
     result: Tensor
     result, _ = apply((name, between, [*made_of]), h, w2, bias, *factors, *made_of.values())
@@ -120,7 +123,7 @@ class _OfRemade(torch.autograd.Function):
         name, between, names = ctx.noted
         of_w2, of_bias, of_x, of_w1, _, *of_tensors = ctx.needs_input_grad[2:]
         wanted = [W2] * of_w2 + ["x"] * (of_x or of_w1)
-        wanted += [key for key, need in zip(names[1:], of_tensors, strict=True) if need]
+        wanted += itertools.compress(names[1:], of_tensors)
         with torch.no_grad():
             made = between(dy, w2, dict(zip(names, tensors, strict=True)), wanted) if wanted else ()
             found = dict(zip(wanted, made, strict=True))
@@ -130,8 +133,10 @@ class _OfRemade(torch.autograd.Function):
             if dz is not None:
                 given = x if of_w1 else None, w1 if of_x else None
                 dx, dw1 = factor_gradients(dz, *given, ctx.shapes)
-        results = [dw2, dbias, dx, dw1, None, *[found.get(key) for key in names[1:]]]
-        return (None, None, *only_once(name, results, (*saved, dy)))
+        results: Sequence[Any] = [dw2, dbias, dx, dw1, None, *map(found.get, names[1:])]
+        if torch.is_grad_enabled():
+            results = only_once(name, results, (*saved, dy))
+        return (None, None, *results)
 
 
 def between_products(
@@ -155,27 +160,35 @@ def between_products(
         tensors: z, as "x", and all other tensors by name.
         wanted: The names of what is wanted: `W2`, "x", operands.
     """
-    z = tensors["x"]
-    arguments = {**{key: one for key, one in tensors.items() if key != "x"}, **others}
+    arguments = {**tensors, **others}
+    z = arguments.pop("x")
     operands = frozenset(wanted) - {W2, "x"}
     by_one = gradient(operands)
     if env.record_file() is not None:
         record_gradient(epilogue, operands, dy, w2, z, arguments)
-    if (found := by_one(dy, w2, z, arguments)) is not None:
+    found = by_one(dy, w2, z, arguments)
+    if found is not None:
         dz, h, *values = found
         of_names = {"x": dz, **dict(zip(by_one.names, values, strict=True))}
-        return [_of_weight(dy, h) if key == W2 else of_names[key] for key in wanted]
+        if W2 in wanted:
+            of_names[W2] = _of_weight(dy, h)
+        return [of_names[key] for key in wanted]
+    of_names = {}
     with torch.enable_grad():
-        leaves = {key: tensors[key].detach().requires_grad_() for key in wanted if key != W2}
-        source = leaves.get("x", z)
-        h = epilogue(source, **{**arguments, **{k: v for k, v in leaves.items() if k != "x"}})
+        leaves: dict[str, Tensor] = {}
+        for key in wanted:
+            if key != W2:
+                leaves[key] = tensors[key].detach().requires_grad_()
+        given = {"x": z, **arguments, **leaves}
+        h = epilogue(given.pop("x"), **given)
     edge = get_gradient_edge(h) if leaves else None
-    of_weight = [_of_weight(dy, h.detach())] if W2 in wanted else []
+    if W2 in wanted:
+        of_names[W2] = _of_weight(dy, h.detach())
     del h  # before its gradient is made
-    if edge is None:
-        return of_weight
-    made = iter(torch.autograd.grad(edge, [*leaves.values()], dy @ w2))
-    return [of_weight[0] if key == W2 else next(made) for key in wanted]
+    if edge is not None:
+        made = torch.autograd.grad(edge, [*leaves.values()], dy @ w2)
+        of_names.update(zip(leaves, made, strict=True))
+    return [*map(of_names.__getitem__, wanted)]
 
 
 def _of_weight(dy: Tensor, x: Tensor) -> Tensor:

@@ -63,8 +63,8 @@ def differentiate(op: Runnable, options: dict[str, Any] | None, x: Tensor, *valu
             f"{op.name}: out= does not go with gradients; leave it away, or call the op under "
             "torch.no_grad()"
         )
-    op.check_differentiable()
     if x.numel() == 0:  # there is nothing to fuse
+        op.check_differentiable()
         return op.wrap(run(bind(op, x, _named(op, values), options or {})))
     if options and reduces_several(op, options) and not known_to_merge(op, options, x, values):
         bound = bind(op, x, _named(op, values), options)
@@ -330,9 +330,14 @@ def _options(op: Runnable, options: Mapping[str, Any], x: Tensor) -> Iterator[tu
 
 
 def recipe_of(op: Runnable, needs: tuple[bool, ...]) -> Recipe:
-    """`what_is_kept`, once for each of what autograd needs of op, options, x and operands."""
+    """`what_is_kept`, once for each of what autograd needs of op, options, x and operands.
+
+    Raises:
+        UnsupportedError: A functor has no derivative.
+    """
     found: Recipe | None = op.recipes.get(needs)
     if found is None:
+        op.check_differentiable()
         found = op.recipes[needs] = what_is_kept(op, needs[2:])
     return found
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fusedops import _runtime
 from fusedops.bind.bind import KEPT, Bound
 from fusedops.bind.whole import first_rows
 from fusedops.generate.arguments import ArgumentWriter
@@ -31,6 +30,7 @@ from fusedops.run.backward_schedule import backward_schedule, sums_schedule
 from fusedops.run.gradient_targets import BlockNumbers, GradientTargets
 from fusedops.run.kernel_members import declared, scheduled
 from fusedops.run.outline import Outline, outline_of
+from fusedops.run.planned import Launch, Planned
 from fusedops.run.reading import USUAL, Reading, as_read, padded, rank_of
 from fusedops.run.saved_tensors import RESULT, joining_name, saved_name
 from fusedops.run.second_stage import argument_of, second_stage
@@ -170,35 +170,27 @@ class Backward:
     @property
     def variants(self) -> tuple[Variant, ...]:
         """The variants of the kernels, one or two, in the order in which they run."""
-        return (self.first[0],) if self.second is None else (self.first[0], self.second[0])
+        first = self.first[0]
+        return (first,) if self.second is None else (first, self.second.variant)
 
-    def plan(self) -> Any:
-        """Build the kernels and return the runtime's plan, which launches them in order."""
-        geometry, tile = self.geometry, self.tile
-        first, words, patches = self.first
-        second = self.second
-        total = self.slices.total
-        then = []
-        if second is not None:
-            variant, sum_words, sum_patches, rows, blocks = second
-            stage = (variant.kernel(), sum_words, sum_patches, rows, 1)
-            threads = 1 if variant.tile is None else variant.tile.threads_per_block
-            then.append((*stage, blocks, threads, 0))
+    def planned(self) -> Planned:
+        """The launches of the kernels, in order, and their outputs."""
+        geometry, tile, total = self.geometry, self.tile, self.slices.total
         shared_sums = self.targets.shared_sums
-        return _runtime.Plan(
-            kernel=first.kernel(),
-            words=words,
-            patches=patches,
-            outputs=[(*forward.DLPACK[dtype], tuple(shape)) for dtype, shape in self.outputs],
-            rows=total,
-            grain=total if geometry.rows * geometry.columns <= forward.HOST_INLINE else 1,
-            grid=1 if tile is None else -(-total // tile.rows_per_block) * tile.blocks_per_row,
-            block=1 if tile is None else tile.threads_per_block,
-            shared=shared_sums * self.bound.compute.itemsize,
-            draws=self.op.dropouts if self.bound.dropout_slots else 0,
-            info="shared" if shared_sums and self.kind == "register" else self.kind,
-            then=then,
-            returned=self.returned,
+        grain = total if geometry.rows * geometry.columns <= forward.HOST_INLINE else 1
+        launch: tuple[int, ...] = ()
+        if tile is not None:
+            grid = -(-total // tile.rows_per_block) * tile.blocks_per_row
+            launch = (grid, tile.threads_per_block, shared_sums * self.bound.compute.itemsize)
+        launches = [Launch(*self.first, total, grain, *launch)]
+        if self.second is not None:
+            launches.append(self.second)
+        return Planned(
+            tuple(launches),
+            self.outputs,
+            self.op.dropouts if self.bound.dropout_slots else 0,
+            "shared" if shared_sums and self.kind == "register" else self.kind,
+            self.returned,
         )
 
     def members(self) -> tuple[Members, ArgumentWriter]:
@@ -288,7 +280,7 @@ class Backward:
         )
         return made
 
-    def _sums(self, form: Form | None) -> Any:
+    def _sums(self, form: Form | None) -> Launch | None:
         """Generate the second kernel, which adds up partial sums; None if there are none."""
         targets = self.targets
         if not targets.parts_of:
@@ -305,4 +297,7 @@ class Backward:
             kind, tile = "register", sums_schedule(stage.block, stage.wide)
         known = {} if form is None else form.variants
         variant = self._variant("sums", kind, tile, argument.members, argument.words, known)
-        return variant, stage.words, argument.patches, stage.rows, stage.blocks
+        threads = 1 if tile is None else tile.threads_per_block
+        return Launch(
+            variant, stage.words, argument.patches, stage.rows, grid=stage.blocks, block=threads
+        )

@@ -12,11 +12,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from fusedops import _runtime
 from fusedops.bind.bind import KEPT, Bound
-from fusedops.bind.operands import FLOATING
 from fusedops.errors import UNFUSED, UnsupportedError
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
@@ -35,6 +31,7 @@ from fusedops.run.placing import (
     placed_views,
     row_numbers,
 )
+from fusedops.run.planned import Planned
 from fusedops.run.reading import USUAL, Hints, Reading, padded, rank_of, readings
 from fusedops.run.runnable import Runnable
 from fusedops.schedule import Schedule, override
@@ -45,7 +42,6 @@ if TYPE_CHECKING:
     from fusedops.run.observer import Observer
 
 __all__ = [
-    "DLPACK",
     "ForwardInfo",
     "Variant",
     "check_columns",
@@ -64,10 +60,6 @@ HOST_GRAIN = 4096
 #: The most columns of a row in a GPU kernel, which counts them in 32 bits.
 MOST_COLUMNS = 2**31 - 1
 
-#: DLPack's type code and bits of each dtype that a kernel writes.
-DLPACK = {dtype: (4 if dtype is torch.bfloat16 else 2, dtype.itemsize * 8) for dtype in FLOATING}
-DLPACK |= {torch.float8_e4m3fn: (10, 8), torch.float8_e5m2: (12, 8)}
-
 
 def make_plan(op: Runnable, bound: Bound, shape: Sequence[int] | None = None) -> Any:
     """Return the plan of a call that the C++ path has not seen, or, if none fits, the result.
@@ -79,61 +71,32 @@ def make_plan(op: Runnable, bound: Bound, shape: Sequence[int] | None = None) ->
         own = tuple(bound.x.shape)
         shapes = [tuple(shape) if one == own else one for one in shapes]
     outputs = [
-        (*DLPACK[bound.output_dtype(name)], one)
-        for name, one in zip(bound.outputs, shapes, strict=True)
+        (bound.output_dtype(name), one) for name, one in zip(bound.outputs, shapes, strict=True)
     ]
     cleared = [place for place, name in enumerate(bound.outputs) if name in op.maxima]
     if bound.x.numel() == 0:
         if bound.columns == 0 and any(name in op.statistics for name in op.outputs):
             return op.wrap(run(bound))  # rows without columns have statistics
-        return _runtime.Plan(
-            kernel=None,
-            words=b"",
-            patches=[],
-            outputs=outputs,
-            rows=0,
-            grain=1,
-            grid=1,
-            block=1,
-            shared=0,
-            draws=_draws(bound),
-            info=None,
-            cleared=cleared,
-        )
+        return Planned((), outputs, _draws(bound), None, cleared=cleared).build()
     if len(bound.reduced) > 1 and columns_apart(bound):
         assert not bound.keep, "who trains makes the copies, since a backward pass reads them"
         return run_on_copies(op, bound)
     observer = op.observer
-    info, kernel, calls = serve(
+    info, calls = serve(
         bound.x.device,
         functools.partial(_built, bound, op.hints, observer),
         functools.partial(observer.of_call, bound),
     )
-    rows = info.geometry.rows
-    tile = info.tile
-    return _runtime.Plan(
-        kernel=kernel,
-        words=info.words,
-        patches=info.patches,
-        outputs=outputs,
-        rows=rows,
-        grain=_grain(rows, info.geometry.columns),
-        grid=1 if tile is None else tile.grid(rows),
-        block=1 if tile is None else tile.threads_per_block,
-        shared=0 if tile is None else tile.shared_bytes,
-        draws=info.draws,
-        info=info.schedule,
-        cleared=cleared,
-        calls=calls,
-    )
+    launches = (info.launch(_grain(info.geometry.rows, info.geometry.columns)),)
+    return Planned(launches, outputs, info.draws, info.schedule, cleared=cleared).build(calls)
 
 
 def _built(
     bound: Bound, hints: Hints, observer: Observer, target: Target
-) -> tuple[ForwardInfo, _runtime.Kernel, int]:
-    """Notify the observer of a call; return what the call runs, and its kernel, which is built.
+) -> tuple[ForwardInfo, int]:
+    """Notify the observer of a call, build its kernel, and return what the call runs.
 
-    The third element says after how many calls to make the plan again (`single_length`).
+    The second element says after how many calls to make the plan again (`single_length`).
     """
     observer.notify(
         functools.partial(observer.of_call, bound),
@@ -141,8 +104,8 @@ def _built(
         target,
     )
     info = resolve(bound, target, hints)
-    kernel = info.variant.kernel()
-    return info, kernel, single_length.calls_until_next(info, _single(bound, target, info))
+    info.variant.kernel()
+    return info, single_length.calls_until_next(info, _single(bound, target, info))
 
 
 def _grain(rows: int, columns: int) -> int:

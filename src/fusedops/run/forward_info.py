@@ -10,6 +10,7 @@ from typing import NamedTuple
 from fusedops.bind.geometry import Geometry
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import Number, View
+from fusedops.run.planned import Launch
 from fusedops.run.reading import Reading
 from fusedops.schedule import Schedule
 
@@ -35,3 +36,11 @@ class ForwardInfo(NamedTuple):
     patches: list[tuple[int, int, int]]
     draws: int
     reading: Reading
+
+    def launch(self, grain: int) -> Launch:
+        """The launch of the kernel; on a CPU a thread takes `grain` rows at a time."""
+        rows, tile = self.geometry.rows, self.tile
+        argument = (self.variant, self.words, self.patches, rows, grain)
+        if tile is None:
+            return Launch(*argument)
+        return Launch(*argument, tile.grid(rows), tile.threads_per_block, tile.shared_bytes)

@@ -140,7 +140,7 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
                 lambda other: self.describe(dy, given, options, other).variants,
                 target,
             )
-            return described.plan()
+            return described.planned().build()
 
         try:
             plan = serve(dy.device, planned, call)

@@ -15,7 +15,7 @@ from fusedops.bind.bind import Bound
 from fusedops.generate.target import Target
 from fusedops.product.choice import Choice
 from fusedops.product.fused import able, features_of
-from fusedops.product.fusible import FusibleProduct
+from fusedops.product.single import SingleProduct
 from fusedops.testing.products import ProductComparison
 from fusedops.tuning import clock
 from fusedops.tuning.inputs import fewer_rows, fewer_rows_of_factor
@@ -43,7 +43,7 @@ class ProductProblem(VehicleProblem):
 
     def __init__(
         self,
-        op: FusibleProduct,
+        op: SingleProduct,
         bound: Bound,
         factors: Mapping[str, Tensor],
         device: torch.device,
@@ -96,7 +96,7 @@ class ProductProblem(VehicleProblem):
         return (given["x"], self.op.turned(given["w"])), {**operands, **self._options}
 
 
-def _keeping(op: FusibleProduct, first: Tensor, second: Tensor, /, **arguments: Any) -> Any:
+def _keeping(op: SingleProduct, first: Tensor, second: Tensor, /, **arguments: Any) -> Any:
     """A call that keeps the product, with the outputs of the layer that has it as a stream."""
     z, made = op.run_keeping(first, second, arguments)
     y, *others = (made,) if isinstance(made, Tensor) else made

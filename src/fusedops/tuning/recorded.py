@@ -11,7 +11,7 @@ from fusedops.declare.text import read
 from fusedops.prebuild.signature import Signature
 from fusedops.product import MLP, Linear, Matmul
 from fusedops.product.epilogue import Epilogue
-from fusedops.product.fusible import FusibleProduct
+from fusedops.product.single import SingleProduct
 from fusedops.tuning.tuner import Part, tune_gradient, tune_product
 
 __all__ = ["parts"]
@@ -63,7 +63,7 @@ def _part(one: Signature, number: int, training: bool) -> Part:
     return Part(f"call {number}, product", product)
 
 
-def _that_keeps_nothing(op: FusibleProduct) -> FusibleProduct | None:
+def _that_keeps_nothing(op: SingleProduct) -> SingleProduct | None:
     """The layer that was run as one that keeps its product, if this is such a one."""
     at = int(op.has_added is not None)
     if not any(one.saves for one in op.store[at : at + 1]):

@@ -17,7 +17,7 @@ from fusedops.generate.target import Target
 from fusedops.jit.entry import Identity
 from fusedops.jit.store import only_builder, shared_store
 from fusedops.product.epilogue import Epilogue
-from fusedops.product.fusible import FusibleProduct
+from fusedops.product.single import SingleProduct
 from fusedops.row_op import RowOp
 from fusedops.schedule.features import Features, ProductFeatures
 from fusedops.tuning import rows
@@ -113,7 +113,7 @@ def tune(
 
 
 def tune_product(
-    op: FusibleProduct,
+    op: SingleProduct,
     bound: Bound,
     factors: Mapping[str, Tensor],
     device: torch.device,
