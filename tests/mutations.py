@@ -107,8 +107,8 @@ MUTATIONS = [
     Mutation(
         "a hidden tensor made again without its dropout",
         "src/fusedops/product/remade.py",
-        'for k, v in leaves.items() if k != "x"}})',
-        'for k, v in leaves.items() if k != "x"}, "training": False})',
+        'given = {"x": z, **arguments, **leaves}',
+        'given = {"x": z, **arguments, **leaves, "training": False}',
         "test_mlp.py::test_the_bits_of_its_layers[cpu-torch.float32]",
     ),
     Mutation(

@@ -65,7 +65,7 @@ def described(hidden, tiling="Together", dtype=torch.float16, wanted=None, **siz
     z = x.new_empty(*x.shape[:-1], w2.shape[1])
     dy = x.new_empty(*x.shape[:-1], w2.shape[0])
     made = dataclasses.replace(TILINGS[tiling], dtype=STORAGE[dtype], mn_major=True)
-    return hidden_gradient.describe(epilogue.bind(z, own), frozenset(wanted), dy, w2, made)
+    return hidden_gradient.describe(epilogue.bind(z, own), frozenset(wanted), dy, w2, made, HOPPER)
 
 
 @pytest.mark.thorough
@@ -73,7 +73,7 @@ def described(hidden, tiling="Together", dtype=torch.float16, wanted=None, **siz
 @pytest.mark.parametrize("tiling", TILINGS)
 @pytest.mark.parametrize("hidden", ["gelu", *thorough("dropout", "gate", "bare")])
 def test_registers_do_not_spill_and_products_are_not_serialized(hidden, tiling, dtype):
-    variant = described(hidden, tiling, dtype).variant
+    variant = described(hidden, tiling, dtype).variants[0]
     _, log = nvrtc.compile_cuda(variant.source, variant.arch, [nvrtc.RESOURCES])
     assert "registers" in log, "no report, so that nothing would be found"
     assert "C75" not in log, log
@@ -93,11 +93,12 @@ def test_what_it_writes():
         (half, product),
         (single, (16, 264)),
     ]
-    assert "gemm::OfTile<0, 0, View<float, 1, Column::kContiguous, 4>>" in made.variant.source
-    assert "targets(a.of_load0_0, a.of_load1_0)" in made.variant.source
-    assert made.sums is not None
+    first, sums = made.variants
+    assert "gemm::OfTile<0, 0, View<float, 1, Column::kContiguous, 4>>" in first.source
+    assert "targets(a.of_load0_0, a.of_load1_0)" in first.source
+    assert sums.entry == "sums"
     frozen = described("gate", wanted=["g"])
-    assert frozen.sums is None
+    assert len(frozen.launches) == 1
     assert len(frozen.outputs) == 3
 
 
@@ -107,16 +108,16 @@ def test_what_a_tile_cannot_add_up_is_left_to_two_kernels():
     made = dataclasses.replace(TILINGS["Together"], mn_major=True)
     for s, able in ((z[0], True), (z, True), (z[:, :1], False), (z[0, 0], False)):
         bound = op.epilogues[0].bind(z, {"s": s.float()})
-        told = hidden_gradient.describe(bound, frozenset({"s"}), dy, w, made)
+        told = hidden_gradient.describe(bound, frozenset({"s"}), dy, w, made, HOPPER)
         assert (told is not None) is able
-        assert hidden_gradient.describe(bound, frozenset(), dy, w, made) is not None
+        assert hidden_gradient.describe(bound, frozenset(), dy, w, made, HOPPER) is not None
     bound = op.epilogues[0].bind(z, {"s": 2.0})
-    assert hidden_gradient.describe(bound, frozenset(), dy, w, made) is not None
+    assert hidden_gradient.describe(bound, frozenset(), dy, w, made, HOPPER) is not None
     for left, right in ((dy[:, 1:], w[1:]), (dy, w.new_empty(264, 200).mT)):
-        assert hidden_gradient.describe(bound, frozenset(), left, right, made) is None
+        assert hidden_gradient.describe(bound, frozenset(), left, right, made, HOPPER) is None
     twice = fo.MLP(hidden=[fo.Bias("b"), gelu(), fo.Bias("b")])
     bound = twice.epilogues[0].bind(z, {"b": z[0]})
-    assert hidden_gradient.describe(bound, frozenset({"b"}), dy, w, made) is None
+    assert hidden_gradient.describe(bound, frozenset({"b"}), dy, w, made, HOPPER) is None
 
 
 def test_where_it_is_chosen():

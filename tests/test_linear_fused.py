@@ -88,9 +88,10 @@ def test_registers_do_not_spill_and_products_are_not_serialized(store, tiling, d
     z = torch.empty(op.shape(x, w), dtype=dtype)
     bound = op.epilogue.bind(z, of(op, operands))
     made = dataclasses.replace(TILINGS[tiling], dtype=STORAGE[dtype])
-    variant, write = fused.describe(bound, x, w, made)
+    (launch,) = fused.describe(bound, x, w, made, HOPPER).launches
+    variant = launch.variant
     assert variant.arch == "sm_90a"
-    assert len(write.words) == variant.words
+    assert len(launch.words) == 8 * variant.words
     _, log = nvrtc.compile_cuda(variant.source, variant.arch, [nvrtc.RESOURCES])
     assert "registers" in log, "no report, so that nothing would be found"
     assert "C75" not in log, log  # wgmma that waits for one another, or for what ptxas adds
@@ -106,7 +107,7 @@ def test_seed_and_offset_in_memory_are_read_once():
     op = fo.Linear(store=STORES["saving"]).that_adds(w, operands)
     given = {**of(op, operands), "generator": torch.tensor([SEED, OFFSET])}
     bound = op.epilogue.bind(torch.empty(op.shape(x, w), dtype=x.dtype), given)
-    variant, _ = fused.describe(bound, x, w, TILINGS["Together"])
+    (variant,) = fused.describe(bound, x, w, TILINGS["Together"], HOPPER).variants
     assert variant.source.count(".drawn()") == 1
     _, log = nvrtc.compile_cuda(variant.source, variant.arch, [nvrtc.RESOURCES])
     assert "0 bytes spill stores, 0 bytes spill loads" in log
@@ -118,7 +119,7 @@ def test_few_integers_are_multiplied_to_64_bits():
     x, w, operands = case(torch.float16, shape=(300,))
     op = fo.Linear(store=STORES["saving"]).that_adds(w, operands)
     bound = op.epilogue.bind(torch.empty(op.shape(x, w), dtype=x.dtype), of(op, operands))
-    variant, _ = fused.describe(bound, x, w, TILINGS["Together"])
+    (variant,) = fused.describe(bound, x, w, TILINGS["Together"], HOPPER).variants
     _, ptx, _ = nvrtc._compile(variant.source, variant.arch, [])
     packs = 4  # that share a column; two such sets are written out
     draws = 2 * (4 + packs * 16)
@@ -132,12 +133,13 @@ def test_rows_stay_in_the_order_of_the_product():
     x, w, operands = case(torch.float16, shape=(5, 999), n=1000, k=8)
     z = torch.empty(op.shape(x, w), dtype=x.dtype)
     bound = op.epilogue.bind(z, of(op, operands))
-    variant, write = fused.describe(bound, x, w, TILINGS["Together"])
-    assert "RowSpace<2>" in variant.source
+    (launch,) = fused.describe(bound, x, w, TILINGS["Together"], HOPPER).launches
+    assert "RowSpace<2>" in launch.variant.source
     order = op.epilogue.explain(z, **of(op, operands)).visited[0]
     assert order == (1, 0), "or this shape shows nothing"
-    rows = write.words.index(5 * 999)
-    assert write.words[rows + 1] & 0xFFFFFFFF == 999, "rows of the inner dimension come after it"
+    words = torch.frombuffer(bytearray(launch.words), dtype=torch.int64).tolist()
+    rows = words.index(5 * 999)
+    assert words[rows + 1] & 0xFFFFFFFF == 999, "rows of the inner dimension come after it"
 
 
 def test_what_bulk_copies_cannot_read_is_left_to_two_kernels():
@@ -145,15 +147,15 @@ def test_what_bulk_copies_cannot_read_is_left_to_two_kernels():
     op = fo.Linear(store=STORES["gelu"])
     made = TILINGS["Together"]
     bound = op.epilogue.bind(torch.empty(op.shape(x, w), dtype=x.dtype), of(op, operands))
-    assert fused.describe(bound, x, w, made) is not None
+    assert fused.describe(bound, x, w, made, HOPPER) is not None
     apart = x.new_empty(3, 100, 400)[..., ::2]
     odd = x.new_empty(3, 100, 201)[..., :200]
     uneven = x.new_empty(3, 104, 200)[:, :100]
     shifted = x.new_empty(300 * 200 + 1)[1:].view(3, 100, 200)
     for given in (apart, odd, uneven, shifted):
-        assert fused.describe(bound, given, w, made) is None
+        assert fused.describe(bound, given, w, made, HOPPER) is None
     double = op.epilogue.bind(torch.empty(3, 100, 264, dtype=torch.float64), {"b": operands["b"]})
-    assert fused.describe(double, x, w, made) is None
+    assert fused.describe(double, x, w, made, HOPPER) is None
 
 
 def test_operands_whose_rows_lie_far_apart_are_left_to_two_kernels():
@@ -163,7 +165,7 @@ def test_operands_whose_rows_lie_far_apart_are_left_to_two_kernels():
     z = torch.empty(op.shape(x, w), **kind)
     for apart, is_one in ((264, True), ((1 << 29) - 8, True), (1 << 29, False)):
         r = torch.empty_strided((300, 264), (apart, 1), **kind)
-        told = fused.describe(op.epilogue.bind(z, {"r": r}), x, w, TILINGS["Together"])
+        told = fused.describe(op.epilogue.bind(z, {"r": r}), x, w, TILINGS["Together"], HOPPER)
         assert (told is not None) is is_one
 
 

@@ -330,12 +330,13 @@ class TestRecorded:
         assert str(Signature.parse(str(one))) == str(one)
         (variant,) = self.built([one])
         epilogue = LAYER.that_adds(w, {"b": b}).epilogue
-        want, _ = fused.describe(
+        (want,) = fused.describe(
             epilogue.bind(x.new_empty(ROWS, 256), {"b": b}),
             x,
             w,
             fused.chosen(epilogue, x, w, {"b": b}, HOPPER).tiling,
-        )
+            HOPPER,
+        ).variants
         assert (variant.arch, variant.key, variant.source) == ("sm_90a", want.key, want.source)
         for other in ("sm_80", "sm_100", "x86-64-v3"):
             assert not self.built([one], HOPPER.named(other))

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.bind import Bound
-from fusedops.generate.product import THREADS
 from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
 from fusedops.map import Map
@@ -27,7 +26,7 @@ from fusedops.product.factors import (
     wants_gradient,
 )
 from fusedops.product.product_kernel import describe
-from fusedops.run.planned import Launch, Planned
+from fusedops.run.planned import Planned
 from fusedops.run.saved_tensors import needed
 from fusedops.schedule import override
 from fusedops.schedule.features import ProductFeatures
@@ -223,7 +222,8 @@ def explained(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any])
     dtype = factor_dtype(x)
     x, w = (t if t.dtype is dtype else torch.empty_like(t, dtype=dtype) for t in (x, w))
     arguments = as_if_cast(epilogue, arguments, dtype)
-    if describe(bind_store(epilogue, x, w, arguments), x, w, choice.tiling) is None:
+    bound = bind_store(epilogue, x, w, arguments)
+    if describe(bound, x, w, choice.tiling, Target.of(x.device)) is None:
         return Choice(
             None,
             "one kernel for both reads x and w by bulk copies, from rows that begin at multiples "
@@ -261,20 +261,4 @@ def plan_product(epilogue: Map, x: Tensor, w: Tensor, arguments: dict[str, Any])
     if tiling is None:
         return None
     bound = bind_store(epilogue, x, w, arguments)
-    told = describe(bound, x, w, tiling)
-    if told is None:
-        return None
-    variant, write = told
-    shape, batches, rows = product_sizes(x, w)
-    launch = Launch(
-        variant,
-        write.pack(),
-        write.patches,
-        batches * rows,
-        grid=tiling.grid(rows, shape[-1], Target.of(x.device).multiprocessors, batches),
-        block=THREADS,
-        shared=tiling.shared_bytes,
-    )
-    outputs = [(bound.output_dtype(name), bound.output_shape(name)) for name in bound.outputs]
-    draws = epilogue.dropouts if bound.dropout_slots else 0
-    return Planned((launch,), outputs, draws, tiling.name)
+    return describe(bound, x, w, tiling, Target.of(x.device))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,9 +22,8 @@ from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound
 from fusedops.bind.generator import draw
 from fusedops.bind.geometry import Placed, Sharing, shares_of
-from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member
-from fusedops.generate.product import THREADS, ProductTiling
+from fusedops.generate.product import ProductTiling
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import STORAGE, Number, Part, View, contiguous, part_of, views_of
@@ -40,7 +39,14 @@ from fusedops.product.fused import (
     features_of_call,
     product_call,
 )
-from fusedops.product.product_kernel import ARCH, WIDTH, build_or_warn, factors_of, in_order
+from fusedops.product.product_kernel import (
+    ARCH,
+    WIDTH,
+    build_or_warn,
+    factors_of,
+    in_order,
+    launch_of,
+)
 from fusedops.run.backward_schedule import sums_schedule
 from fusedops.run.operand_gradients import Occurrence, acting_place, gradient_like, occurrences
 from fusedops.run.outline import is_shared
@@ -58,22 +64,6 @@ __all__ = [
     "gradient_variants",
     "may_fuse",
 ]
-
-
-class Described(NamedTuple):
-    """The kernels of one call.
-
-    Attributes:
-        variant, write: The kernel that multiplies, and its argument.
-        outputs: Dtype and shape of what the call allocates: dz, h, the gradients of operands, and
-            then workspaces.
-        sums: The launch of the kernel that adds up the sums of tiles, or None.
-    """
-
-    variant: Variant
-    write: ArgumentWriter
-    outputs: list[tuple[torch.dtype, tuple[int, ...]]]
-    sums: Launch | None
 
 
 def may_fuse(epilogue: Map) -> bool:
@@ -183,35 +173,25 @@ class HiddenGradient:
         if tiling is None or epilogue.lacking(operands):
             return None
         bound = epilogue.bind(z, {**operands, **options})
-        told = describe(bound, self._wanted, dy, w, tiling)
-        if told is None:
+        planned = describe(bound, self._wanted, dy, w, tiling, Target.of(dy.device))
+        if planned is None:
             return None
-        rows, columns = math.prod(dy.shape[:-1]), w.shape[1]
-        launches = [
-            Launch(
-                told.variant,
-                told.write.pack(),
-                told.write.patches,
-                rows,
-                grid=tiling.grid(rows, columns, Target.of(dy.device).multiprocessors),
-                block=THREADS,
-                shared=tiling.shared_bytes,
-            )
-        ]
-        if told.sums is not None:
-            launches.append(told.sums)
-        draws = epilogue.dropouts if bound.dropout_slots else 0
-        info = f"{tiling.name}, gradient"
-        planned = Planned(tuple(launches), told.outputs, draws, info, 2 + len(self.names))
         plan = build_or_warn(planned, epilogue.name)
         self.able = plan is not None
         return plan
 
 
 def describe(
-    bound: Bound, wanted: frozenset[str], dy: Tensor, w: Tensor, tiling: ProductTiling
-) -> Described | None:
-    """The kernels of a call, or None where one kernel cannot run it.
+    bound: Bound,
+    wanted: frozenset[str],
+    dy: Tensor,
+    w: Tensor,
+    tiling: ProductTiling,
+    target: Target,
+) -> Planned | None:
+    """The launches of a call, or None where one kernel cannot run it.
+
+    It allocates dz, h, the gradients of operands, and then workspaces.
 
     Args:
         bound: The call of the epilogue on z.
@@ -219,6 +199,7 @@ def describe(
         dy: The gradient of y, of shape (..., N).
         w: The weight, of shape (N, H).
         tiling: The form of the kernel, for an MN-major w.
+        target: The GPU that the grid is for.
     """
     op = bound.op
     uses = occurrences(op, wanted)
@@ -279,8 +260,13 @@ def describe(
         cpp = f"{kind}<{place}, {one.number}, {write.view(view)}>"
         members.append(Member(cpp, f"of_load{place}_{one.number}", "target", "load", place))
     variant = placing.variant("product_gradient", write, members, factors, tiling, dy.dtype)
+    rows = math.prod(dy.shape[:-1])
+    grid = tiling.grid(rows, columns, target.multiprocessors)
+    launches: list[Launch] = [launch_of(variant, write, rows, grid)]
+    draws = op.dropouts if bound.dropout_slots else 0
+    info = f"{tiling.name}, gradient"
     if not parts_of:
-        return Described(variant, write, outputs, None)
+        return Planned(tuple(launches), outputs, draws, info, 2 + len(uses))
     argument = argument_of(views, parts_of, {}, "float")
     stage = second_stage(argument, geometry, shares, views, parts_of, {})
     sums = variant._replace(
@@ -292,10 +278,9 @@ def describe(
         op=op.kernels,
         entry="sums",
     )
-    launch = Launch(
-        sums, stage.words, argument.patches, stage.rows, grid=stage.blocks, block=stage.block
-    )
-    return Described(variant, write, outputs, launch)
+    argument_words = (sums, stage.words, argument.patches, stage.rows)
+    launches.append(Launch(*argument_words, grid=stage.blocks, block=stage.block))
+    return Planned(tuple(launches), outputs, draws, info, 2 + len(uses))
 
 
 def gradient_variants(
@@ -308,9 +293,9 @@ def gradient_variants(
 ) -> Iterator[Variant]:
     """The kernels of a call on a target, if one multiplies there; as `describe` and `chosen`."""
     tiling = chosen(bound.op, dy, w, arguments, target).tiling  # type: ignore[arg-type]
-    told = None if tiling is None else describe(bound, wanted, dy, w, tiling)
-    if told is not None:
-        yield from [told.variant] if told.sums is None else [told.variant, told.sums.variant]
+    planned = None if tiling is None else describe(bound, wanted, dy, w, tiling, target)
+    if planned is not None:
+        yield from planned.variants
 
 
 def explained(
@@ -327,7 +312,8 @@ def explained(
         return choice
     if epilogue.lacking(dict(arguments)):
         return Choice(None, "one kernel for both leaves out no operand")
-    if describe(epilogue.bind(z, dict(arguments)), wanted, dy, w, choice.tiling) is None:
+    bound = epilogue.bind(z, dict(arguments))
+    if describe(bound, wanted, dy, w, choice.tiling, Target.of(dy.device)) is None:
         return Choice(
             None,
             "one kernel for both reads w by bulk copies, from rows that begin at multiples of 16 "

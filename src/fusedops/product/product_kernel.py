@@ -18,10 +18,11 @@ from fusedops.bind.geometry import Geometry, Placed
 from fusedops.errors import CompilerNotFound, MissingVariantError, UnknownArchError
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member
-from fusedops.generate.product import Factor, ProductTiling, write_factors
+from fusedops.generate.product import THREADS, Factor, ProductTiling, write_factors
+from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import STORAGE, Number, Part, View
-from fusedops.product.factors import matrices_of, matrix_of
+from fusedops.product.factors import matrices_of, matrix_of, product_sizes
 from fusedops.run.kernel_members import declared
 from fusedops.run.outline import outline_of
 from fusedops.run.placing import (
@@ -33,7 +34,7 @@ from fusedops.run.placing import (
     row_maps,
     row_numbers,
 )
-from fusedops.run.planned import Planned
+from fusedops.run.planned import Launch, Planned
 from fusedops.run.reading import padded, rank_of
 
 __all__ = ["ARCH", "WIDTH", "InOrder", "build_or_warn", "describe", "factors_of", "in_order"]
@@ -164,16 +165,18 @@ def in_order(bound: Bound, parts: Sequence[Part]) -> InOrder | None:
 
 
 def describe(
-    bound: Bound, x: Tensor, w: Tensor, tiling: ProductTiling
-) -> tuple[Variant, ArgumentWriter] | None:
-    """The variant and the argument of a call, or None where a kernel of this kind cannot run it.
+    bound: Bound, x: Tensor, w: Tensor, tiling: ProductTiling, target: Target
+) -> Planned | None:
+    """The launch of a call, or None where a kernel of this kind cannot run it.
 
     Args:
         bound: The call of the STORE, on a product that need not be there.
         x: The factor of shape (..., M, K).
         w: The factor of shape (N, K), or (..., N, K) of many products; either may be contiguous.
         tiling: The form of the kernel, but for which of them is.
+        target: The GPU that the grid is for.
     """
+    shape, batches, rows = product_sizes(x, w)
     slots = bound.op.slots
     if w.stride(-1) != 1 and w.stride(-2) == 1:
         w, tiling = w.mT, dataclasses.replace(tiling, mn_major=True)
@@ -194,7 +197,20 @@ def describe(
     write, members = placing.argument(maps, operands, views, slots)
     members.append(Member(write.output("y"), "y"))
     entry = "batched_product" if factors[0].batch else "product"
-    return placing.variant(entry, write, members, factors, tiling, x.dtype), write
+    variant = placing.variant(entry, write, members, factors, tiling, x.dtype)
+    grid = tiling.grid(rows, shape[-1], target.multiprocessors, batches)
+    launch = launch_of(variant, write, batches * rows, grid)
+    written = [(bound.output_dtype(name), bound.output_shape(name)) for name in bound.outputs]
+    draws = bound.op.dropouts if bound.dropout_slots else 0
+    return Planned((launch,), written, draws, tiling.name)
+
+
+def launch_of(variant: Variant, write: ArgumentWriter, rows: int, grid: int) -> Launch:
+    """The launch of a kernel that multiplies."""
+    tiling = variant.tile
+    assert isinstance(tiling, ProductTiling)
+    argument = (variant, write.pack(), write.patches, rows)
+    return Launch(*argument, grid=grid, block=THREADS, shared=tiling.shared_bytes)
 
 
 def _begins(bound: Bound, operands: Mapping[str, View | Number], dtype: torch.dtype) -> bool:

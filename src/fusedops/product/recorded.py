@@ -107,9 +107,9 @@ def _variants(
         yield from gradient_variants(bound, wanted, x, w, arguments, target)
         return
     tiling = chosen(bound.op, x, w, arguments, target).tiling  # type: ignore[arg-type]
-    told = None if tiling is None else describe(bound, x, w, tiling)
-    if told is not None:
-        yield told[0]
+    planned = None if tiling is None else describe(bound, x, w, tiling, target)
+    if planned is not None:
+        yield from planned.variants
 
 
 def variants(signatures: Iterable[Signature], target: Target) -> list[Variant]:

@@ -79,6 +79,7 @@ class Backward:
         self.target = target
         self.slots = gradient.numbers
         self.parts_at: Sequence[int] = ()
+        self.generated = False
         self.outline: Outline = outline_of(bound) if like is None else like.outline
         outline = self.outline
         if like is None:
@@ -127,6 +128,11 @@ class Backward:
         blocks = [0 if tile is None else tile.rows_per_block for tile in tiles]
         return self.slices == other.slices and blocks[0] == blocks[1]
 
+    @property
+    def loaded(self) -> bool:
+        """Whether the first kernel, which is generated for that, is loaded in this process."""
+        return bool(self.generate().first[0].loaded)
+
     def _cut(self) -> None:
         """Cut the rows into slices, and choose where the gradients of operands are summed."""
         gradient, geometry, reading = self.gradient, self.geometry, self.reading
@@ -157,7 +163,8 @@ class Backward:
 
     def generate(self) -> Backward:
         """Generate the kernel, and a second one if slices of the rows share a gradient."""
-        if not self.apart:
+        if not self.apart and not self.generated:
+            self.generated = True
             self.first, form = first_kernel(self)
             self.second = self._sums(form)
         return self

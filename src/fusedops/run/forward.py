@@ -9,7 +9,7 @@ argument's members, so a new shape of a known pattern finds that kernel and buil
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fusedops.bind.bind import KEPT, Bound
@@ -32,7 +32,7 @@ from fusedops.run.placing import (
     row_numbers,
 )
 from fusedops.run.planned import Planned
-from fusedops.run.reading import USUAL, Hints, Reading, padded, rank_of, readings
+from fusedops.run.reading import USUAL, Hints, Reading, as_loaded, padded, rank_of
 from fusedops.run.runnable import Runnable
 from fusedops.schedule import Schedule, override
 from fusedops.schedule import forward as schedule
@@ -114,38 +114,14 @@ def _grain(rows: int, columns: int) -> int:
 
 
 def resolve(bound: Bound, target: Target, hints: Hints | None = None) -> ForwardInfo:
-    """Return what a call runs: its own variant, or that of another reading that is loaded.
-
-    A last batch of size one has a row dimension less, and must not build a variant for that.
-    """
-    info = _read(bound, target, hints)
+    """Return what a call runs: its own variant, or that of another reading that is loaded."""
+    info = as_loaded(bound, hints, functools.partial(describe, bound, target))
     return single_length.replaced(info, _single(bound, target, info))
 
 
 def _single(bound: Bound, target: Target, info: ForwardInfo) -> Callable[[], ForwardInfo]:
     """Describes the call with a kernel for its row length alone."""
     return functools.partial(describe, bound, target, info.reading, single=True)
-
-
-def _read(bound: Bound, target: Target, hints: Hints | None) -> ForwardInfo:
-    """The call by its own kernel, or by that of another reading that is loaded."""
-    if hint := hints and hints.of(bound):
-        other = describe(bound, target, hint)
-        if other.variant.loaded:
-            return other
-    own = describe(bound, target)
-    if own.variant.loaded:
-        if hints is not None:
-            hints.note_usual(own.geometry)
-        return own
-    others: Iterable[Reading] = readings(bound, own.geometry)
-    for reading in others if hints is None else hints.first(others):
-        other = describe(bound, target, reading)
-        if other.variant.loaded:
-            if hints is not None:
-                hints.note(bound, reading)
-            return other
-    return own
 
 
 def describe(

@@ -37,6 +37,21 @@ class ForwardInfo(NamedTuple):
     draws: int
     reading: Reading
 
+    @property
+    def apart(self) -> bool:
+        """Whether no kernel can be made: copies have been made before (`run.contiguous`)."""
+        return False
+
+    @property
+    def adds_nothing(self) -> bool:
+        """Whether no sum over rows is part of the result."""
+        return True
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the kernel is loaded in this process."""
+        return bool(self.variant.loaded)
+
     def launch(self, grain: int) -> Launch:
         """The launch of the kernel; on a CPU a thread takes `grain` rows at a time."""
         rows, tile = self.geometry.rows, self.tile

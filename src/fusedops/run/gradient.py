@@ -30,7 +30,7 @@ from fusedops.generate.target import Target
 from fusedops.generate.views import contiguous
 from fusedops.run.backward import Backward
 from fusedops.run.fallback_arch import serve
-from fusedops.run.reading import USUAL, Hints, Reading, readings
+from fusedops.run.reading import USUAL, Hints, Reading, as_loaded
 from fusedops.run.saved_tensors import (
     RESULT,
     is_exact,
@@ -166,27 +166,13 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         placed: Backward | None = None
 
         def read(reading: Reading) -> Backward:
-            return Backward(self, bound, dy, given, target, reading=reading, like=placed)
+            nonlocal placed
+            made = Backward(self, bound, dy, given, target, reading=reading, like=placed)
+            placed = placed or made
+            return made
 
-        hint = self._hints.of(bound)
-        hinted = placed = None if hint is None else read(hint)
-        if hinted is not None and hinted.adds_nothing and hinted.generate().variants[0].loaded:
-            return hinted
-        own = placed = read(USUAL)
-        if own.apart:
-            return own
-        as_own = hinted is not None and not hinted.adds_nothing and hinted.adds_as(own)
-        if hinted is not None and as_own and hinted.generate().variants[0].loaded:
-            return hinted
-        if own.generate().variants[0].loaded:
-            self._hints.note_usual(own.geometry)
-            return own
-        for reading in self._hints.first(readings(bound, own.geometry, backward=True)):
-            other = read(reading)
-            if other.adds_as(own) and other.generate().variants[0].loaded:
-                self._hints.note(bound, reading)
-                return other
-        return own
+        own = as_loaded(bound, self._hints, read, Backward.adds_as)
+        return own.generate()
 
     def copies(self, dy: Tensor, given: Mapping[str, Any]) -> tuple[Tensor, dict[str, Any]]:
         """Contiguous copies of the tensors of a backward call whose strides fit no kernel."""
