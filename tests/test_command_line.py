@@ -112,7 +112,7 @@ def test_the_doctor_works_without_torch(without_torch):
     assert checks["torch"]["verdict"] == "problem"
     assert "libtorch.so is gone" in checks["torch"]["found"]
     assert "pip install" in checks["torch"]["cure"]
-    assert checks["runtime"]["verdict"] == "ok"
+    assert checks["fusedops"]["verdict"] == "ok"
 
 
 def test_the_version_is_printed():

@@ -167,17 +167,17 @@ op.unfused(x, gamma=gamma, beta=beta, bias=bias.detach()).square().sum().backwar
 assert torch.allclose(got, x.grad, atol=1e-4)
 print(env.include_dir())
 print(env.cmake_dir())
-from fusedops.doctor.machine import check_headers, check_runtime
-print(check_headers())
-print(check_runtime())
+from fusedops.doctor import check_package
+print(check_package())
 """
 
 
 @pytest.mark.thorough
 def test_the_wheel_works_wherever_it_lies(installed, tmp_path):
     cache = tmp_path / AWKWARD
-    include, cmake, *checks = run(installed, CALL, cache=cache).splitlines()
-    assert all("Verdict.OK" in check and "für Kerne" in check for check in checks), checks
+    include, cmake, check = run(installed, CALL, cache=cache).splitlines()
+    assert "verdict='ok'" in check, check
+    assert "für Kerne" in check
     assert Path(include) == installed / "fusedops" / "include"
     assert files(Path(include)) == files(ROOT / "include")
     assert (Path(cmake) / "fusedops-config.cmake").is_file()

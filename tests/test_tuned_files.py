@@ -165,8 +165,7 @@ class TestTunedFiles:
         kept(result(CALLS["norm"], "forward", other_config(CALLS["norm"], "forward")))
         said = CliRunner().invoke(app, ["cache", "list"])
         assert said.exit_code == 0
-        assert "tuning" in said.output
-        assert CliRunner().invoke(app, ["cache", "verify"]).exit_code == 0
+        assert f"launch configurations tuned on {HERE.name}" in said.output
         assert CliRunner().invoke(app, ["cache", "clear", "--all", "--yes"]).exit_code == 0
         forget()
         assert tuned.find("sm_90", HERE.name) is None

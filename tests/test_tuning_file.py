@@ -251,12 +251,6 @@ def test_the_vehicles_of_a_product_are_its_tilings():
     assert ("two_kernels", *TILINGS) == VEHICLES
 
 
-def test_a_file_tuned_before_products_were():
-    old = content()
-    del old["product"]
-    assert read(json.dumps(old), "my.json", total=False).rules["product"] == ()
-
-
 def test_which_file_serves_an_architecture():
     assert {arch: lookup.builtin(arch).arch for arch in GPUS} == dict.fromkeys(GPUS, "sm_90")
     known = ["sm_90", "sm_120", "sm_100"]

@@ -9,7 +9,7 @@ Declare what happens before and after a row reduction; get one kernel that moves
 >>> attention_softmax(torch.zeros(1, 2), scale=0.125, padding=torch.tensor([False, True]))
 tensor([[1., 0.]])
 
-May import: version, renamed, errors, functors, declare, row_op, ops, map, group_norm, exporting,
+May import: version, errors, functors, declare, row_op, ops, map, group_norm, exporting,
 nn, integrations, graph.
 """
 
@@ -18,7 +18,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fusedops import renamed
 from fusedops.version import __version__ as __version__
 
 #: The public names beside those of the functors, which `fusedops.functors.shipped` lists.
@@ -82,8 +81,6 @@ if TYPE_CHECKING:  # imported by __getattr__
     from fusedops.graph.fuse import fuse as fuse
     from fusedops.integrations.patch import patch as patch
     from fusedops.integrations.patch import unpatch as unpatch
-
-renamed.install()
 
 # Elsewhere at once: saved programs of torch need the operators that this registers.
 if TYPE_CHECKING or not _is_command():

@@ -49,9 +49,9 @@ OK(cuLaunchKernelEx) OK(cuTensorMapEncodeTiled)
 ASK = """
 import json, sys
 sys.argv = ["fusedops"]  # which imports no torch
-from fusedops.doctor import machine
-one = machine.check_gpus()
-print(json.dumps([one.verdict.value, one.found, one.cure]))
+from fusedops.doctor import check_gpus
+one = check_gpus()
+print(json.dumps([one.verdict, one.found, one.cure]))
 """
 
 

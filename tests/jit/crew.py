@@ -31,7 +31,7 @@ from samples import Compiler
 import fusedops as fo
 from fusedops.flagship import ADD_NORM, ATTENTION
 from fusedops.jit import lock, scratch
-from fusedops.jit.cache import Store
+from fusedops.jit.cache import TEMPORARY, Store
 from fusedops.jit.entry import Entry
 
 PATIENCE = 120.0  # seconds after which a worker hangs
@@ -120,8 +120,8 @@ def wait(children: list[int], kills: list[tuple[float, int]]) -> dict[str, int]:
 
 
 def abandoned(store: Store) -> int:
-    temporary = Path(tempfile.gettempdir())
-    return len(store.abandoned()) + len([*scratch.abandoned(temporary, scratch.PREFIX)])
+    places = {store.root: TEMPORARY, Path(tempfile.gettempdir()): scratch.PREFIX}
+    return sum(len([*scratch.abandoned(*place)]) for place in places.items())
 
 
 def locked(store: Store) -> int:

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import fusedops
 from fusedops.cli import app
-from fusedops.doctor.folder import check_cache
+from fusedops.doctor import check_cache
 from fusedops.errors import MissingVariantError
 from fusedops.jit import build, env, host
 from fusedops.jit import cache as cache_module

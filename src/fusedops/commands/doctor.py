@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Annotated
 
@@ -31,10 +32,7 @@ def doctor(
 
     from fusedops.doctor import examine
 
-    checks = [
-        {"name": one.name, "found": one.found, "verdict": one.verdict.value, "cure": one.cure}
-        for one in examine()
-    ]
+    checks = [dataclasses.asdict(one) for one in examine()]
     worst = max((one["verdict"] for one in checks), key=[*SAID].index)
     if as_json:
         typer.echo(json.dumps({"verdict": worst, "checks": checks}, indent=1))

@@ -25,9 +25,9 @@ from typing import Any
 
 from fusedops.jit import lock
 from fusedops.jit.entry import META, Damaged, Entry, Identity, read_entry, record
-from fusedops.jit.scratch import abandoned, scratch
+from fusedops.jit.scratch import scratch
 
-__all__ = ["DAMAGED", "FAILED", "LOCKS", "TEMPORARY", "Entry", "Identity", "Store", "make_folder"]
+__all__ = ["DAMAGED", "FAILED", "TEMPORARY", "Entry", "Identity", "Store", "make_folder"]
 
 LOCK_SECONDS = 60.0  # many times the slowest build: whoever holds it longer is stuck
 DAMAGED_KEPT = 8
@@ -122,14 +122,11 @@ class Store:
         """The damaged entries that are kept, oldest first."""
         return sorted(path for path in self._all() if path.name.startswith(DAMAGED))
 
-    def abandoned(self) -> list[Path]:
-        """Temporary folders of killed processes; the next entry that is written reclaims them."""
-        return list(abandoned(self.root, TEMPORARY))
-
     def clear(self, folders: Iterable[Path]) -> int:
-        """Remove `folders` of this store; gives how many were there.
+        """Remove `folders` of this store and their locks; gives how many were there.
 
-        Each vanishes in one step: no reader sees half an entry.
+        Each vanishes in one step: no reader sees half an entry, and a program that has loaded a
+        binary keeps it. Who builds one meanwhile publishes it all the same.
 
         Raises:
             OSError: They cannot be removed.
@@ -140,6 +137,8 @@ class Store:
                 if folder.parent != self.root:
                     raise ValueError(f"folders must be those of {self.root}, got {folder}")
                 removed += _renamed(folder, bin_folder / str(number))
+                with contextlib.suppress(OSError):
+                    (self.root / LOCKS / f"{folder.name}.lock").unlink()
         return removed
 
     def _all(self) -> list[Path]:

@@ -26,9 +26,8 @@ __all__ = [
     "Damaged",
     "Entry",
     "Identity",
-    "Refused",
-    "read_damaged",
     "read_entry",
+    "read_record",
     "record",
 ]
 
@@ -39,10 +38,6 @@ FILE_LIMIT = 256 << 20
 
 class Damaged(Exception):  # noqa: N818 (what is caught is the state of an entry)
     """An entry that is not used; says why."""
-
-
-class Refused(Damaged):
-    """An entry that may be whole, but that is not this user's to read or to trust."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +102,7 @@ def read_entry(folder: Path, request: str | None = None, build: str | None = Non
         build: The build digest likewise.
 
     Raises:
-        Damaged: It is not there, not whole, or another one.
-        Refused: It is not to be trusted, or may not be read.
+        Damaged: It is not there, not whole, another one, or not to be trusted.
     """
     descriptor = _open(folder, os.O_DIRECTORY, None)
     try:
@@ -125,8 +119,8 @@ def read_entry(folder: Path, request: str | None = None, build: str | None = Non
     return Entry(folder, folder / meta["binary"], meta, contents)
 
 
-def read_damaged(folder: Path) -> Mapping[str, Any]:
-    """What can be read of a damaged entry's record, for people: it may be of any form."""
+def read_record(folder: Path) -> Mapping[str, Any]:
+    """An entry's record, for people: not verified, of any form, and empty if it cannot be read."""
     try:
         descriptor = _open(folder, os.O_DIRECTORY, None)
         try:
@@ -180,13 +174,12 @@ def _open(path: Path | str, flags: int, folder: int | None) -> int:
         return os.open(path, flags, dir_fd=folder)
     except OSError as error:
         what = path if folder is not None else "its folder"
-        kind = Refused if isinstance(error, PermissionError) else Damaged
-        raise kind(f"{what} cannot be opened: {error.strerror}") from None
+        raise Damaged(f"{what} cannot be opened: {error.strerror}") from None
 
 
 def _check_trust(status: os.stat_result, what: str) -> None:
     if reason := trust.distrust(status):
-        raise Refused(f"{what} is not to be trusted: {reason}")
+        raise Damaged(f"{what} is not to be trusted: {reason}")
 
 
 def _ending(request: str, build: str) -> str:

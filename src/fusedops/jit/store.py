@@ -24,13 +24,29 @@ _unkept: dict[str, Entry] = {}  # what this process keeps for itself, by the nam
 _said: dict[str, str] = {}  # the latest reason to work around the cache
 
 
+def usable() -> Store | str:
+    """The store in the user's cache folder, made if need be; or why it cannot be used."""
+    root = env.cache_dir()
+    if root is None:
+        return env.no_cache_dir()
+    try:
+        if not root.exists():
+            make_folder(root)
+        if not root.is_dir():
+            return f"the cache folder {root} is not used: it is no folder"
+        reason = trust.distrust_cache(root)
+    except OSError as error:
+        return f"the cache folder {root} cannot be made: {error.strerror or error}"
+    return f"the cache folder {root} is not used: {reason}" if reason else Store(root)
+
+
 def shared_store() -> Store | None:
     """The store in the user's cache folder, made if need be; None, said once, if it cannot be used.
 
     The folder holds code that will be loaded: it must be the user's own (or root's), and nobody
     else may write to it, nor put another in its place.
     """
-    found = _shared()
+    found = usable()
     if isinstance(found, str):
         say_once(found)
         return None
@@ -47,7 +63,7 @@ def writable_store() -> Store | None:
 
 def unwritable() -> str | None:
     """Why nothing can be kept in the user's cache folder, made if need be; None if it can."""
-    found = _shared()
+    found = usable()
     if isinstance(found, str):
         return found
     if not os.access(found.root, os.W_OK | os.X_OK):
@@ -98,22 +114,6 @@ def only_builder(shared: Store | None, identity: Identity) -> AbstractContextMan
     if shared is None:
         return lock.among_threads(identity.folder, LOCK_SECONDS)
     return shared.lock(identity)
-
-
-def _shared() -> Store | str:
-    """The store in the user's cache folder, made if need be; or why it cannot be used."""
-    root = env.cache_dir()
-    if root is None:
-        return env.no_cache_dir()
-    try:
-        if not root.exists():
-            make_folder(root)
-        if not root.is_dir():
-            return f"the cache folder {root} is not used: it is no folder"
-        reason = trust.distrust_cache(root)
-    except OSError as error:
-        return f"the cache folder {root} cannot be made: {error.strerror or error}"
-    return f"the cache folder {root} is not used: {reason}" if reason else Store(root)
 
 
 def say_once(reason: str) -> None:

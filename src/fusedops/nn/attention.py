@@ -81,12 +81,6 @@ class AttentionSoftmax(Declares, Generic[ResultT]):
 
     _settings = frozenset({"scale", "p", "causal", "window", "softcap", "lse", "probs"})
 
-    # What a module that was pickled by version 0.1 does not have.
-    window: int | Window | None = None
-    softcap: float | None = None
-    lse: bool = False
-    probs: bool = False
-
     if TYPE_CHECKING:
 
         @overload

@@ -54,10 +54,6 @@ class Signature:
     joining: tuple[str, ...] = ()
     factors: Mapping[str, str] = field(default_factory=dict)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Read the state that pickle found; one of a release without factors has none."""
-        vars(self).update({"factors": {}} | state)
-
     @classmethod
     def parse(cls, line: str) -> Signature:
         """Read the line of text that `str` made of a signature.

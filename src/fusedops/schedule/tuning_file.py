@@ -20,7 +20,7 @@ may decide one field and leave the others to the rows below it. Two fields can b
 unit: `threads_per_block` in place of `rows_per_block`, and `prefetch_bytes` in place of
 `prefetch_distance`, in bytes on a device with `l2_bytes`. `percent` has what was measured in
 percent of the ceiling, `why` the reason or what the alternatives gave, `measured` on what and when;
-none of these is used. A file of a machine may be older than the rows of products, and lack them.
+none of these is used.
 """
 
 from __future__ import annotations
@@ -174,10 +174,10 @@ def read(text: str | bytes, where: str, *, total: bool) -> TuningFile:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         found = content.get("format") if isinstance(content, dict) else content
         raise TuningFileError(f"{where}: format must be {FORMAT}, got {found!r}")
-    _check_names(where, content, names, names if total else names - {"product"})
+    _check_names(where, content, names, names)
     if not isinstance(content["arch"], str):
         raise TuningFileError(f"{where}: arch must be text, got {content['arch']!r}")
-    rules = {kind: _rules(f"{where}, {kind}", kind, content.get(kind, []), total) for kind in KINDS}
+    rules = {kind: _rules(f"{where}, {kind}", kind, content[kind], total) for kind in KINDS}
     return TuningFile(where, content["arch"], _device(where, content["device"]), rules)
 
 
