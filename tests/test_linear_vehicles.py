@@ -675,6 +675,7 @@ class TestOnAGpu:
         monkeypatch.setenv("FUSEDOPS_RECORD", str(tmp_path / "calls.jsonl"))
         monkeypatch.setattr(recorded, "_noted", set())
         monkeypatch.setattr("fusedops.prebuild.recording._seen", set())
+        LAYER.clear()  # a call is recorded where it is planned
         with torch.no_grad():
             call(*given("cuda", ROWS, 256, 64))
         assert last_schedule() == "Together"

@@ -319,7 +319,8 @@ class SingleProduct(ProductOp):
 
         The gradient of what the product adds is that of the STORE.
         """
-        product = product or self.product
+        if product is None:
+            product = self.product
         if self.has_added is None:
             return product(first, second)
         added = arguments[self.has_added].detach()
