@@ -9,8 +9,8 @@ Declare what happens before and after a row reduction; get one kernel that moves
 >>> attention_softmax(torch.zeros(1, 2), scale=0.125, padding=torch.tensor([False, True]))
 tensor([[1., 0.]])
 
-May import: version, errors, functors, declare, row_op, ops, map, group_norm, exporting,
-nn, integrations, graph.
+May import: version, errors, functors, declare, row_op, ops, map, group_norm, product,
+exporting, nn, integrations, graph.
 """
 
 import importlib
@@ -81,6 +81,9 @@ if TYPE_CHECKING:  # imported by __getattr__
     from fusedops.graph.fuse import fuse as fuse
     from fusedops.integrations.patch import patch as patch
     from fusedops.integrations.patch import unpatch as unpatch
+    from fusedops.product import MLP as MLP
+    from fusedops.product import Linear as Linear
+    from fusedops.product import Matmul as Matmul
 
 # Elsewhere at once: saved programs of torch need the operators that this registers.
 if TYPE_CHECKING or not _is_command():
@@ -99,29 +102,15 @@ if TYPE_CHECKING or not _is_command():
     from fusedops.functors import position as position
     from fusedops.functors import shipped as _shipped
     from fusedops.functors.shipped import *
+    from fusedops.group_norm import GroupNorm as GroupNorm
+    from fusedops.group_norm import InstanceNorm as InstanceNorm
+    from fusedops.map import Map as Map
+    from fusedops.ops import L2Norm as L2Norm
+    from fusedops.ops import LayerNorm as LayerNorm
+    from fusedops.ops import LogSoftmax as LogSoftmax
+    from fusedops.ops import RMSNorm as RMSNorm
+    from fusedops.ops import Softmax as Softmax
     from fusedops.row_op import RowOp as RowOp
-
-    if TYPE_CHECKING:  # what calls return, as these classes themselves cannot say
-        from fusedops._typed_ops import MLP as MLP
-        from fusedops._typed_ops import GroupNorm as GroupNorm
-        from fusedops._typed_ops import InstanceNorm as InstanceNorm
-        from fusedops._typed_ops import L2Norm as L2Norm
-        from fusedops._typed_ops import LayerNorm as LayerNorm
-        from fusedops._typed_ops import Linear as Linear
-        from fusedops._typed_ops import LogSoftmax as LogSoftmax
-        from fusedops._typed_ops import Map as Map
-        from fusedops._typed_ops import Matmul as Matmul
-        from fusedops._typed_ops import RMSNorm as RMSNorm
-        from fusedops._typed_ops import Softmax as Softmax
-    else:
-        from fusedops.group_norm import GroupNorm as GroupNorm
-        from fusedops.group_norm import InstanceNorm as InstanceNorm
-        from fusedops.map import Map as Map
-        from fusedops.ops import L2Norm as L2Norm
-        from fusedops.ops import LayerNorm as LayerNorm
-        from fusedops.ops import LogSoftmax as LogSoftmax
-        from fusedops.ops import RMSNorm as RMSNorm
-        from fusedops.ops import Softmax as Softmax
 
     if not TYPE_CHECKING:  # type checkers follow the imports, but cannot compute a list
         __all__ = [*_NAMES, *_shipped.__all__]

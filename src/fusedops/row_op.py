@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -48,6 +48,11 @@ from fusedops.run.refusal import (
 from fusedops.run.runnable import Runnable
 from fusedops.torch_ops.distributed import is_distributed
 from fusedops.torch_ops.tracing import call_operator
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from fusedops.declare.results import Result
 
 __all__ = ["RowOp", "declared"]
 
@@ -90,13 +95,13 @@ class RowOp(Runnable, metaclass=ShownToUsers):
 
     observer = recording
 
-    def __new__(cls, *arguments: Any, **named: Any) -> RowOp:
+    def __new__(cls, *arguments: Any, **named: Any) -> Self:
         """Check the names of the declaration's arguments; `__init__` reads their values."""
         if torch.compiler.is_dynamo_compiling():
             raise UnsupportedError(f"{cls.__name__}: {IN_COMPILED_CODE}")
         if len(arguments) > 2 or not named.keys() <= {"load", "store"}:
             check_declaration(cls, arguments, named, OPTIONS)
-        made: RowOp = super().__new__(cls)
+        made: Self = super().__new__(cls)
         return made
 
     def __init__(
@@ -121,16 +126,12 @@ class RowOp(Runnable, metaclass=ShownToUsers):
 
     __signature__ = CallSignature()
 
-    def __class_getitem__(cls, result: Any) -> type[RowOp]:
-        """The class itself: annotations name what the calls of an op return, Softmax[Tensor]."""
-        return cls
-
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if cls.__call__ is RowOp.__call__:
             _runtime.call_at_once(cls)
 
-    def __call__(self, x: Tensor, /, **arguments: Any) -> Any:
+    def __call__(self, x: Tensor, /, **arguments: Any) -> Result:
         """Run the fused op on x, on the CPU or a CUDA device; return y or a named tuple.
 
         A call is ``op(x, **operands, **options)``. x, the input, is given by position: a float16,
@@ -183,8 +184,11 @@ class RowOp(Runnable, metaclass=ShownToUsers):
         """
         # Dynamo traces this method. Python itself calls the C++ runtime directly instead.
         if not torch.compiler.is_compiling():
-            return _runtime.Dispatcher.__call__(self, x, **arguments)  # super() of a class's own
-        return self._traced(x, *parted(arguments))
+            # Not super(), which is a class's own.
+            result: Result = _runtime.Dispatcher.__call__(self, x, **arguments)
+        else:
+            result = self._traced(x, *parted(arguments))
+        return result
 
     def _traced(self, x: Any, operands: dict[str, Any], options: dict[str, Any]) -> Any:
         """Run a call as an operator of torch, where torch traces or a mode takes part."""
@@ -212,7 +216,7 @@ class RowOp(Runnable, metaclass=ShownToUsers):
         op, given = self.given(operands)
         return op, x, arguments if op is self else {**given, **options}
 
-    def unfused(self, x: Tensor, /, **arguments: Any) -> Any:
+    def unfused(self, x: Tensor, /, **arguments: Any) -> Result:
         """Compute a call as a chain of torch operations instead of one fused kernel.
 
         It takes the same arguments, returns outputs of the same names, shapes and dtypes, and drops
@@ -221,7 +225,8 @@ class RowOp(Runnable, metaclass=ShownToUsers):
         Raises:
             TypeError, ValueError: An argument does not fit, as in a fused call.
         """
-        return self.wrap(run(self.bind(x, arguments)))
+        result: Result = self.wrap(run(self.bind(x, arguments)))
+        return result
 
     def explain(self, x: Tensor, /, **arguments: Any) -> Any:
         """Say what a call with these arguments would run and why, without running it.

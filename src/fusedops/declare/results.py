@@ -14,14 +14,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor
 from torch.utils import _pytree
 
-if TYPE_CHECKING:  # at run time typing's own, which does not know defaults before Python 3.13
-    from typing_extensions import TypeVar
-else:
-    from typing import TypeVar as _TypeVar
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
-    def TypeVar(name: str, *, covariant: bool, default: Any) -> Any:  # noqa: N802
-        """A type variable without its default, which only type checkers read."""
-        return _TypeVar(name, covariant=covariant)
+    class Result(Tensor, Any):  # type: ignore[misc]
+        """What a call returns, as type checkers see it: a tensor, or a named tuple of tensors.
+
+        The arguments of a declaration decide which of the two it is. So this is a tensor whose
+        further attributes and whose elements are tensors, and Any among its bases makes it fit
+        where one of the named tuples is asked for.
+        """
+
+        mean: Any  # names of outputs that are methods of a tensor
+        norm: Any
+
+        def __iter__(self) -> Iterator[Tensor]: ...
+        def __getattr__(self, name: str) -> Tensor: ...
 
 
 __all__ = [
@@ -29,15 +37,11 @@ __all__ = [
     "NormResult",
     "ProbsLseResult",
     "ProbsResult",
-    "ResultT",
     "SoftmaxResult",
     "StreamResult",
     "known_results",
     "register",
 ]
-
-#: What a call of a module returns: a tensor, unless more was asked for.
-ResultT = TypeVar("ResultT", covariant=True, default=Tensor)
 
 
 class SoftmaxResult(NamedTuple):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
-from typing import TYPE_CHECKING, ClassVar, Generic, overload
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,16 +16,7 @@ from fusedops.functors.base import Functor, Operand, Reads, Role
 from fusedops.functors.fields import check_name, check_stream, shown
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
     from fusedops.functors.protocols import Chain, Writer
-
-    #: str where the maximum is returned, None where it is not: an op's result depends on it.
-    AmaxT = TypeVar("AmaxT", bound=str | None, covariant=True, default=str | None)
-else:
-    from typing import TypeVar
-
-    AmaxT = TypeVar("AmaxT", covariant=True)
 
 __all__ = ["Quantize"]
 
@@ -33,7 +24,7 @@ _EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 @dataclasses.dataclass(frozen=True)
-class Quantize(Functor, Generic[AmaxT]):
+class Quantize(Functor):
     """``round(v * scale)`` in 8 bits: y's dtype is float8_e4m3fn or float8_e5m2.
 
     The last functor of a STORE. The product is rounded once, to nearest even, from the compute
@@ -69,18 +60,6 @@ class Quantize(Functor, Generic[AmaxT]):
     amax: str | None = None
     header: ClassVar[str] = "quantize.cuh"
     differentiable: ClassVar[bool] = False
-
-    if TYPE_CHECKING:
-
-        @overload
-        def __init__(
-            self: Quantize[None], scale: str, dtype: torch.dtype, amax: None = ...
-        ) -> None: ...
-        @overload
-        def __init__(self: Quantize[str], scale: str, dtype: torch.dtype, amax: str) -> None: ...
-        @overload
-        def __init__(self, scale: str, dtype: torch.dtype, amax: str | None = ...) -> None: ...
-        def __init__(self, scale: str, dtype: torch.dtype, amax: str | None = None) -> None: ...
 
     def __post_init__(self) -> None:
         check_name(self, "scale", self.scale)

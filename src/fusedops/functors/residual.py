@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
-from typing import TYPE_CHECKING, ClassVar, Generic, overload
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,22 +24,13 @@ from fusedops.functors.fields import (
 )
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
     from fusedops.functors.protocols import Chain, Writer
-
-    #: str where the stream is saved, None where it is not: an op's result depends on it.
-    SaveT = TypeVar("SaveT", bound=str | None, covariant=True, default=str | None)
-else:
-    from typing import TypeVar
-
-    SaveT = TypeVar("SaveT", covariant=True)
 
 __all__ = ["Residual", "Save", "Tap"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Residual(Functor, Generic[SaveT]):
+class Residual(Functor):
     """The residual connection: ``x + alpha * residual``.
 
     Args:
@@ -74,58 +65,6 @@ class Residual(Functor, Generic[SaveT]):
     dtype: torch.dtype | None = dataclasses.field(default=None, kw_only=True)
     optional: bool = dataclasses.field(default=False, kw_only=True)
     header: ClassVar[str] = "residual.cuh"
-
-    if TYPE_CHECKING:
-
-        @overload
-        def __init__(
-            self: Residual[None],
-            residual: str,
-            alpha: float | str = ...,
-            save: None = ...,
-            *,
-            dtype: None = ...,
-            optional: bool = ...,
-        ) -> None: ...
-        @overload
-        def __init__(
-            self: Residual[str],
-            residual: str,
-            alpha: float | str = ...,
-            *,
-            save: str,
-            dtype: torch.dtype | None = ...,
-            optional: bool = ...,
-        ) -> None: ...
-        @overload
-        def __init__(
-            self: Residual[str],
-            residual: str,
-            alpha: float | str,
-            save: str,
-            *,
-            dtype: torch.dtype | None = ...,
-            optional: bool = ...,
-        ) -> None: ...
-        @overload
-        def __init__(
-            self,
-            residual: str,
-            alpha: float | str = ...,
-            save: str | None = ...,
-            *,
-            dtype: torch.dtype | None = ...,
-            optional: bool = ...,
-        ) -> None: ...
-        def __init__(
-            self,
-            residual: str,
-            alpha: float | str = 1.0,
-            save: str | None = None,
-            *,
-            dtype: torch.dtype | None = None,
-            optional: bool = False,
-        ) -> None: ...
 
     def __post_init__(self) -> None:
         check_name(self, "residual", self.residual)

@@ -5,13 +5,12 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Generic, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from fusedops import ops
-from fusedops.declare.results import ProbsLseResult, ProbsResult, ResultT, SoftmaxResult
 from fusedops.errors import shortened
 from fusedops.functors import (
     Alibi,
@@ -34,10 +33,13 @@ from fusedops.nn.declares import (
     declared,
 )
 
+if TYPE_CHECKING:
+    from fusedops.declare.results import Result
+
 __all__ = ["AttentionSoftmax"]
 
 
-class AttentionSoftmax(Declares, Generic[ResultT]):
+class AttentionSoftmax(Declares):
     r"""``dropout(softmax(softcap(scores * scale) + bias))`` over the keys, masked, in one kernel.
 
     For where attention weights are wanted for themselves, or modified by what a fused attention
@@ -80,81 +82,6 @@ class AttentionSoftmax(Declares, Generic[ResultT]):
     """
 
     _settings = frozenset({"scale", "p", "causal", "window", "softcap", "lse", "probs"})
-
-    if TYPE_CHECKING:
-
-        @overload
-        def __init__(
-            self: AttentionSoftmax[Tensor],
-            *,
-            scale: float | None = ...,
-            p: float = ...,
-            causal: bool | Causal = ...,
-            window: int | Window | None = ...,
-            softcap: float | None = ...,
-            lse: Literal[False] = ...,
-            probs: Literal[False] = ...,
-        ) -> None: ...
-        @overload
-        def __init__(
-            self: AttentionSoftmax[SoftmaxResult],
-            *,
-            scale: float | None = ...,
-            p: float = ...,
-            causal: bool | Causal = ...,
-            window: int | Window | None = ...,
-            softcap: float | None = ...,
-            lse: Literal[True],
-            probs: Literal[False] = ...,
-        ) -> None: ...
-        @overload
-        def __init__(
-            self: AttentionSoftmax[ProbsResult],
-            *,
-            scale: float | None = ...,
-            p: float = ...,
-            causal: bool | Causal = ...,
-            window: int | Window | None = ...,
-            softcap: float | None = ...,
-            lse: Literal[False] = ...,
-            probs: Literal[True],
-        ) -> None: ...
-        @overload
-        def __init__(
-            self: AttentionSoftmax[ProbsLseResult],
-            *,
-            scale: float | None = ...,
-            p: float = ...,
-            causal: bool | Causal = ...,
-            window: int | Window | None = ...,
-            softcap: float | None = ...,
-            lse: Literal[True],
-            probs: Literal[True],
-        ) -> None: ...
-        @overload
-        def __init__(
-            self: AttentionSoftmax[Tensor | SoftmaxResult],
-            *,
-            scale: float | None = ...,
-            p: float = ...,
-            causal: bool | Causal = ...,
-            window: int | Window | None = ...,
-            softcap: float | None = ...,
-            lse: bool,
-            probs: Literal[False] = ...,
-        ) -> None: ...
-        @overload
-        def __init__(
-            self: AttentionSoftmax[Tensor | SoftmaxResult | ProbsResult | ProbsLseResult],
-            *,
-            scale: float | None = ...,
-            p: float = ...,
-            causal: bool | Causal = ...,
-            window: int | Window | None = ...,
-            softcap: float | None = ...,
-            lse: bool = ...,
-            probs: bool,
-        ) -> None: ...
 
     def __init__(
         self,
@@ -203,7 +130,7 @@ class AttentionSoftmax(Declares, Generic[ResultT]):
             bias: Tensor | None = None,
             slopes: Tensor | None = None,
             sink: Tensor | None = None,
-        ) -> ResultT:
+        ) -> Result:
             """As `forward`."""
 
     def forward(
@@ -214,7 +141,7 @@ class AttentionSoftmax(Declares, Generic[ResultT]):
         bias: Tensor | None = None,
         slopes: Tensor | None = None,
         sink: Tensor | None = None,
-    ) -> ResultT:
+    ) -> Result:
         """Turn scores into weights.
 
         Args:
@@ -239,8 +166,7 @@ class AttentionSoftmax(Declares, Generic[ResultT]):
             TypeError, ValueError: A tensor does not fit; the message says how to mend it.
         """
         op, arguments = self._call(mask, bias, slopes, sink)
-        result: ResultT = op(scores, **arguments)
-        return result
+        return op(scores, **arguments)
 
     def unfused(
         self,
@@ -250,11 +176,10 @@ class AttentionSoftmax(Declares, Generic[ResultT]):
         bias: Tensor | None = None,
         slopes: Tensor | None = None,
         sink: Tensor | None = None,
-    ) -> ResultT:
+    ) -> Result:
         """The same as a chain of torch calls: same arguments, same results, same dropout mask."""
         op, arguments = self._call(mask, bias, slopes, sink)
-        result: ResultT = op.unfused(scores, **arguments)
-        return result
+        return op.unfused(scores, **arguments)
 
     def op(
         self, *, mask: bool = False, bias: bool = False, slopes: bool = False, sink: bool = False

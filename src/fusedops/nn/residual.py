@@ -5,13 +5,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from fusedops import ops
-from fusedops.declare.results import ResultT, StreamResult
 from fusedops.functors import Bias, Dropout, Functor, Residual
 from fusedops.nn.declares import (
     Declares,
@@ -24,10 +23,13 @@ from fusedops.nn.declares import (
 )
 from fusedops.nn.norms import UnitOffset, affine, arguments_of, default_eps
 
+if TYPE_CHECKING:
+    from fusedops.declare.results import Result
+
 __all__ = ["ResidualLayerNorm", "ResidualRMSNorm"]
 
 
-class _Residual(Declares, Generic[ResultT]):
+class _Residual(Declares):
     """What a norm of a residual sum is, whichever the norm."""
 
     p: float
@@ -43,12 +45,12 @@ class _Residual(Declares, Generic[ResultT]):
 
         def __call__(
             self, x: Tensor, residual: Tensor, *, input_bias: Tensor | None = None
-        ) -> ResultT:
+        ) -> Result:
             """As `forward`."""
 
     def forward(
         self, x: Tensor, residual: Tensor | None = None, *, input_bias: Tensor | None = None
-    ) -> ResultT:
+    ) -> Result:
         """Normalise the sum.
 
         Args:
@@ -64,16 +66,14 @@ class _Residual(Declares, Generic[ResultT]):
             TypeError, ValueError: A tensor does not fit; the message says how to mend it.
         """
         op = self._op_of(x, input_bias)
-        result: ResultT = op(x, **self._call(x, residual, input_bias))
-        return result
+        return op(x, **self._call(x, residual, input_bias))
 
     def unfused(
         self, x: Tensor, residual: Tensor | None = None, *, input_bias: Tensor | None = None
-    ) -> ResultT:
+    ) -> Result:
         """The same as a chain of torch calls: same arguments, same results, same dropout mask."""
         op = self._op_of(x, input_bias)
-        result: ResultT = op.unfused(x, **self._call(x, residual, input_bias))
-        return result
+        return op.unfused(x, **self._call(x, residual, input_bias))
 
     def _op_of(self, x: Tensor, input_bias: Tensor | None) -> ops.LayerNorm:
         """The declaration that a call with these arguments runs."""
@@ -116,7 +116,7 @@ class _Residual(Declares, Generic[ResultT]):
         )
 
 
-class ResidualLayerNorm(_Residual[ResultT], nn.LayerNorm):  # type: ignore[misc]
+class ResidualLayerNorm(_Residual, nn.LayerNorm):
     r"""``LayerNorm(dropout(x + input_bias) + alpha * residual) * weight + bias`` in one kernel.
 
     The parameters are those of `torch.nn.LayerNorm` by name, shape and initial value: either loads
@@ -159,51 +159,6 @@ class ResidualLayerNorm(_Residual[ResultT], nn.LayerNorm):  # type: ignore[misc]
     """
 
     _settings = frozenset({"p", "alpha", "eps", "weight", "bias", "return_stream"})
-
-    if TYPE_CHECKING:
-
-        @overload
-        def __init__(
-            self: ResidualLayerNorm[Tensor],
-            normalized_shape: int | Sequence[int],
-            eps: float = ...,
-            elementwise_affine: bool = ...,
-            bias: bool = ...,
-            device: Any = ...,
-            dtype: torch.dtype | None = ...,
-            *,
-            p: float = ...,
-            alpha: float = ...,
-            return_stream: Literal[False] = ...,
-        ) -> None: ...
-        @overload
-        def __init__(
-            self: ResidualLayerNorm[StreamResult],
-            normalized_shape: int | Sequence[int],
-            eps: float = ...,
-            elementwise_affine: bool = ...,
-            bias: bool = ...,
-            device: Any = ...,
-            dtype: torch.dtype | None = ...,
-            *,
-            p: float = ...,
-            alpha: float = ...,
-            return_stream: Literal[True],
-        ) -> None: ...
-        @overload
-        def __init__(
-            self: ResidualLayerNorm[Tensor | StreamResult],
-            normalized_shape: int | Sequence[int],
-            eps: float = ...,
-            elementwise_affine: bool = ...,
-            bias: bool = ...,
-            device: Any = ...,
-            dtype: torch.dtype | None = ...,
-            *,
-            p: float = ...,
-            alpha: float = ...,
-            return_stream: bool,
-        ) -> None: ...
 
     def __init__(
         self,
@@ -258,7 +213,7 @@ class ResidualLayerNorm(_Residual[ResultT], nn.LayerNorm):  # type: ignore[misc]
         return arguments_of(x, self.normalized_shape, self.weight, self.bias)
 
 
-class ResidualRMSNorm(UnitOffset, _Residual[ResultT], nn.RMSNorm):  # type: ignore[misc]
+class ResidualRMSNorm(UnitOffset, _Residual, nn.RMSNorm):
     r"""``RMSNorm(dropout(x + input_bias) + alpha * residual) * weight`` in one kernel.
 
     The weight is that of `torch.nn.RMSNorm` by name, shape and initial value, or with
@@ -291,51 +246,6 @@ class ResidualRMSNorm(UnitOffset, _Residual[ResultT], nn.RMSNorm):  # type: igno
     """
 
     _settings = frozenset({"p", "alpha", "eps", "weight", "unit_offset", "return_stream"})
-
-    if TYPE_CHECKING:
-
-        @overload
-        def __init__(
-            self: ResidualRMSNorm[Tensor],
-            normalized_shape: int | Sequence[int],
-            eps: float | None = ...,
-            elementwise_affine: bool = ...,
-            device: Any = ...,
-            dtype: torch.dtype | None = ...,
-            *,
-            unit_offset: bool = ...,
-            p: float = ...,
-            alpha: float = ...,
-            return_stream: Literal[False] = ...,
-        ) -> None: ...
-        @overload
-        def __init__(
-            self: ResidualRMSNorm[StreamResult],
-            normalized_shape: int | Sequence[int],
-            eps: float | None = ...,
-            elementwise_affine: bool = ...,
-            device: Any = ...,
-            dtype: torch.dtype | None = ...,
-            *,
-            unit_offset: bool = ...,
-            p: float = ...,
-            alpha: float = ...,
-            return_stream: Literal[True],
-        ) -> None: ...
-        @overload
-        def __init__(
-            self: ResidualRMSNorm[Tensor | StreamResult],
-            normalized_shape: int | Sequence[int],
-            eps: float | None = ...,
-            elementwise_affine: bool = ...,
-            device: Any = ...,
-            dtype: torch.dtype | None = ...,
-            *,
-            unit_offset: bool = ...,
-            p: float = ...,
-            alpha: float = ...,
-            return_stream: bool,
-        ) -> None: ...
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,9 @@ from fusedops.functors import Functor
 from fusedops.product.epilogue import Epilogue
 
 __all__ = ["TAKEN", "ProductOp"]
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 #: The options of a call that an op with a product takes, and those that it refuses.
 TAKEN = ("dtype", "out", "training", "generator")
@@ -54,7 +57,7 @@ class ProductOp(_runtime.Dispatcher, metaclass=ShownToUsers):
     #: The module that holds weights of its own for such an op; empty for none.
     module: ClassVar[str] = ""
 
-    def __new__(cls, *arguments: Any, **named: Any) -> ProductOp:
+    def __new__(cls, *arguments: Any, **named: Any) -> Self:
         """Check the names of the declaration's arguments; `__init__` reads their values."""
         if torch.compiler.is_dynamo_compiling():
             raise UnsupportedError(f"{cls.__name__}: {IN_COMPILED_CODE}")
@@ -70,7 +73,7 @@ class ProductOp(_runtime.Dispatcher, metaclass=ShownToUsers):
                 f"{shortened(arguments)}; the module of that name is {module}"
             )
         check_declaration(cls, arguments, named, OPTIONS)
-        made: ProductOp = super().__new__(cls)
+        made: Self = super().__new__(cls)
         return made
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -324,10 +327,6 @@ class ProductOp(_runtime.Dispatcher, metaclass=ShownToUsers):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.chains)
-
-    def __class_getitem__(cls, result: Any) -> type[ProductOp]:
-        """The class itself: annotations name what the calls of an op return, Linear[Tensor]."""
-        return cls
 
 
 def _rebuild(kind: Any, chains: dict[str, tuple[Functor, ...]]) -> Any:

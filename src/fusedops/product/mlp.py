@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -38,6 +38,9 @@ from fusedops.product.traced_operands import (
 )
 from fusedops.product.traced_remade import linear_in_graph
 from fusedops.torch_ops.tracing import draw_for
+
+if TYPE_CHECKING:
+    from fusedops.declare.results import Result
 
 __all__ = ["MLP"]
 
@@ -115,7 +118,7 @@ class MLP(ProductOp):
         /,
         *further: Any,
         **arguments: Any,
-    ) -> Any:
+    ) -> Result:
         """Run the op: as the class says.
 
         Raises:
@@ -125,7 +128,8 @@ class MLP(ProductOp):
         # Dynamo traces this method. Python itself calls the C++ runtime directly instead.
         x, w1, w2 = self.given((x, w1, w2), arguments, further)
         self.check(x, w1, w2)
-        return self.run(x, w1, w2, arguments)
+        result: Result = self.run(x, w1, w2, arguments)
+        return result
 
     def implementation(
         self, x: Tensor, w1: Tensor, w2: Tensor, arguments: dict[str, Any]
@@ -250,7 +254,7 @@ class MLP(ProductOp):
         w2: Tensor | None = None,
         /,
         **arguments: Any,
-    ) -> Any:
+    ) -> Result:
         """Compute a call as a chain of torch operations: products, and each functor.
 
         It takes the same arguments, returns the same outputs and drops the same elements.
@@ -258,7 +262,9 @@ class MLP(ProductOp):
         x, w1, w2 = self.given((x, w1, w2), arguments)
         self.check(x, w1, w2)
         first, second = self.shared(arguments)
-        return self.layers[1].run_unfused(self.layers[0].run_unfused(x, w1, first), w2, second)
+        hidden = self.layers[0].run_unfused(x, w1, first)
+        result: Result = self.layers[1].run_unfused(hidden, w2, second)
+        return result
 
     def explain(
         self,

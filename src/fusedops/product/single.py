@@ -41,6 +41,8 @@ from fusedops.product.trained import train
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from fusedops.declare.results import Result
+
 __all__ = ["SingleProduct"]
 
 
@@ -84,7 +86,7 @@ class SingleProduct(ProductOp):
         /,
         *further: Any,
         **arguments: Any,
-    ) -> Any:
+    ) -> Result:
         """Run the op: as the class says.
 
         Raises:
@@ -94,11 +96,12 @@ class SingleProduct(ProductOp):
         # Dynamo traces this method. Python itself calls the C++ runtime directly instead.
         first, second = self.given((first, second), arguments, further)
         self.check(first, second)
-        return self.run(first, second, arguments)
+        result: Result = self.run(first, second, arguments)
+        return result
 
     def unfused(
         self, first: Tensor | None = None, second: Tensor | None = None, /, **arguments: Any
-    ) -> Any:
+    ) -> Result:
         """Compute a call as a chain of torch operations: the product, then each functor.
 
         It takes the same arguments, returns the same outputs and drops the same elements; torch
@@ -106,7 +109,8 @@ class SingleProduct(ProductOp):
         """
         first, second = self.given((first, second), arguments)
         self.check(first, second)
-        return self.run_unfused(first, second, arguments)
+        result: Result = self.run_unfused(first, second, arguments)
+        return result
 
     def explain(
         self, first: Tensor | None = None, second: Tensor | None = None, /, **arguments: Any
