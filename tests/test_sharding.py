@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import fusedops as fo
-from fusedops.torch_ops import exchange
+from fusedops.distributed import exchange
 
 fake_pg = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
 

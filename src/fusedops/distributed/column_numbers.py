@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fusedops.torch_ops.column_parts import SCALE, SHIFT
+from fusedops.distributed.column_parts import SCALE, SHIFT
 
 __all__ = ["of_part", "of_whole"]
 

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from fusedops.torch_ops.column_numbers import of_part, of_whole
-from fusedops.torch_ops.column_parts import SCALE, SHIFT, ColumnParts, column_parts
-from fusedops.torch_ops.distributed import first_index
-from fusedops.torch_ops.exchange import Agreement, agreement, beside
+from fusedops.distributed.column_numbers import of_part, of_whole
+from fusedops.distributed.column_parts import SCALE, SHIFT, ColumnParts, column_parts
+from fusedops.distributed.exchange import Agreement, agreement, beside
+from fusedops.distributed.shards import first_index
+from fusedops.torch_ops.calls import ForwardCall
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
@@ -182,22 +183,11 @@ def _called(
     trains = [name for name, one in named.items() if keep and one.requires_grad]
     if not tensors:  # as in every other call
         names, tensors = ["x"], [x]
-    outputs = torch.ops.fusedops.forward(
-        x,
-        tensors,
-        names,
-        numbers,
-        counts or None,
-        None,
-        op.text,
-        (x.dim() - 1,),
-        dtype,
-        keep,
-        None,
-        agreed.words,
-        trains or None,
-        agreed.sizes,
+    last = (x.dim() - 1,)
+    call = ForwardCall(
+        x, tensors, names, numbers, counts or None, None, op.text, last, dtype, keep, None
     )
+    outputs = torch.ops.fusedops.forward_agreed(*call, agreed.words, trains or None, agreed.sizes)
     if keep:
         outputs = outputs[:-1]
     return outputs[0] if len(outputs) == 1 else outputs

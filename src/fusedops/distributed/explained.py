@@ -13,13 +13,13 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from fusedops.bind.reduced import find_reduced
 from fusedops.declare.chains import parted
+from fusedops.distributed.column_parts import column_parts
+from fusedops.distributed.columns import compute_type, sharded_columns
+from fusedops.distributed.exchange import beside
+from fusedops.distributed.local_calls import Move, call_of_rows, calls_of_columns
+from fusedops.distributed.shards import check_order
 from fusedops.explain.forward import explain
 from fusedops.explain.report import Explanation
-from fusedops.torch_ops.column_parts import column_parts
-from fusedops.torch_ops.columns import compute_type, sharded_columns
-from fusedops.torch_ops.distributed import check_order
-from fusedops.torch_ops.exchange import beside
-from fusedops.torch_ops.local_calls import Move, call_of_rows, calls_of_columns
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
