@@ -55,16 +55,15 @@ def _of_columns(
     over: int,
 ) -> Explanation:
     """The first of the kernels of a call on sharded columns, and what is gathered between."""
-    parts = column_parts(op.text)
+    parts, rows = column_parts(op.text), op.row_parts
     assert parts is not None
+    assert rows is not None
     here = x.to_local()
     ranks = x.device_mesh.size(over)
     size = compute_type(x.dtype, options.get("dtype")).itemsize
     count = here.shape[:-1].numel() * (ranks - 1) * size * parts.numbers
-    of_norm = " and ".join(("mean", "variance")[: parts.numbers]) if parts.numbers > 1 else "size"
-    alone = "the logarithm of each row's sum" if "Softmax" in op.name else f"each row's {of_norm}"
     said = (
-        f"columns stay sharded over dimension {over} of the mesh: {alone} alone is gathered, "
+        f"columns stay sharded over dimension {over} of the mesh: {rows.said} alone is gathered, "
         f"{count} bytes to each rank, and {parts.whole!r} follows"
     )
     moves = [
