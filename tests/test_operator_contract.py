@@ -72,6 +72,12 @@ struct Forward : fusedops::RmsNorm<nonsense> {};
         return f"broken::Forward<{compute}>"
 
 
+def test_a_class_that_computes_something_else_says_anew_how_ranks_share_a_row():
+    assert Elsewhere().row_parts == fo.RMSNorm().row_parts
+    assert Broken().row_parts is None
+    assert fo.LogSoftmax(load=[fo.Mask("m")]).row_parts is None
+
+
 def test_a_compilers_error_names_the_operator(tmp_path, monkeypatch):
     monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path / "cache"))
     right = fo.cpp_functor("right", forward="v * a", operands=["a"])

@@ -22,7 +22,7 @@ from torch.distributed.tensor import (
 )
 
 import fusedops as fo
-from fusedops.torch_ops.columns import sharded_columns
+from fusedops.distributed.columns import sharded_columns
 
 pytestmark = [
     pytest.mark.thorough,

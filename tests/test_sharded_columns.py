@@ -10,6 +10,7 @@ from test_sharded import WHOLE, along, named, run
 from torch.distributed.tensor import Shard, distribute_tensor
 
 import fusedops as fo
+from fusedops.declare.operator import RowParts, WholeRow
 
 pytestmark = [
     pytest.mark.thorough,
@@ -89,6 +90,84 @@ def norm_columns():
             check_columns(op, x, {k: given[k] for k in op.slots}, mesh, placements)
 
 
+@fo.functor(integers=["kind"])
+def softened(v, a, kind):
+    return torch.where(kind == 1, a * torch.tanh(v / a), v)
+
+
+@fo.functor(integers=["kind"])
+def masked(v, kind):
+    return kind != 2
+
+
+class Sized(fo.RowOp):
+    """An operator that is not the library's: a norm without a mean, of C++ that is there."""
+
+    header = "op/norm.cuh"
+    gradient_header = "op/norm_gradient.cuh"
+    kept = 1
+    numbers = ("eps",)
+    row_parts = RowParts(1, "each row's mean square")
+
+    def __init__(self, load=(), store=(), *, eps=1e-5):
+        super().__init__(load, store, eps=eps)
+
+    def part_numbers(self, value):
+        return value.square().mean(-1, keepdim=True)
+
+    def of_parts(self, here, parts, columns):
+        shares = [count / sum(columns) for count in columns]
+        square = sum(one * share for one, share in zip(parts.unbind(-2), shares, strict=True))
+        return WholeRow(scale=torch.rsqrt(square + self.constants["eps"]))
+
+    def reference(self, value):
+        square = value.square().mean(-1, keepdim=True)
+        return value * torch.rsqrt(square + self.constants["eps"]), {}
+
+    def cpp(self, compute):
+        return f"RmsNorm<{compute}>"
+
+    def gradient_cpp(self, compute):
+        return f"RmsNormGradient<{compute}>"
+
+
+def own_columns():
+    """Functors and an operator of one's own, which say what ranks have to know of them."""
+    mesh = columns_mesh()
+    x = randn(4, 6, 33, seed=1)
+    gate, gamma = randn(33, seed=2).abs() + 1, randn(33, seed=3)
+    for op, given in [
+        (
+            fo.Softmax(load=[softened("a", "k"), masked("m")], store=[fo.Scale("g")], lse=True),
+            {"a": gate, "k": 1, "m": randn(6, 33, seed=4).long(), "g": gamma},
+        ),
+        (
+            fo.LayerNorm(load=[fo.Save("kept"), softened("a", "k")], store=[softened(0.5, "k")]),
+            {"a": gate, "k": torch.arange(33).to(x.device) % 2},
+        ),
+        (
+            Sized(load=[softened(2.0, "k")], store=[fo.Affine("gamma", None)]),
+            {"gamma": gamma, "k": 1},
+        ),
+    ]:
+        for placements in sharded_on(mesh):
+            check_columns(op, x, {k: given[k] for k in op.slots}, mesh, placements)
+
+
+def channels():
+    """A GroupNorm of channels alone is a LayerNorm of columns, under a name of its own."""
+    mesh = columns_mesh()
+    x, gamma = randn(6, 33, seed=1), randn(33, seed=2)
+    op = fo.GroupNorm(1, store=[fo.Affine("gamma", None)])
+    sharded = WHOLE, Shard(1)
+    got = op(
+        distribute_tensor(x, mesh, sharded),
+        gamma=distribute_tensor(gamma, mesh, (WHOLE, Shard(0))),
+    )
+    assert got.placements == sharded  # nothing was gathered
+    torch.testing.assert_close(got.full_tensor(), op(x, gamma=gamma))
+
+
 def check_columns(op, x, given, mesh, placements, call=None):
     """Against float64, with as much slack as the fused op of one process has, and twice that."""
     wide = {
@@ -142,6 +221,7 @@ def compiled_columns():
         (fo.Softmax(load=[fo.Scale("s")], lse=True), {"s": 0.5}),
         (fo.Softmax(load=[fo.Lengths("n"), fo.Window(4, 2), fo.Scale("s")]), {"n": 30, "s": 0.5}),
         (fo.LayerNorm(store=[fo.Affine("gamma", None)]), {"gamma": gamma}),
+        (Sized(load=[softened("s", "k")]), {"s": 2.0, "k": 1}),
     ]:
         compiled = torch.compile(op, fullgraph=True, backend="aot_eager")
         check_columns(op, x, given, mesh, MESHES[0], call=compiled)
@@ -153,6 +233,8 @@ def compiled_columns():
         softmax_columns,
         index_columns,
         norm_columns,
+        own_columns,
+        channels,
         pytest.param(compiled_columns, marks=compiles_shards),
     ],
 )

@@ -16,11 +16,34 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import fusedops as fo
-from fusedops.torch_ops import exchange
+from fusedops.distributed import exchange
 
 fake_pg = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
 
 SHAPE = (6, 4, 5, 16)
+
+
+@fo.functor
+def softened(v, a):
+    return a * torch.tanh(v / a)
+
+
+@fo.functor
+def by_column(v):
+    return v + fo.position(-1).to(v.dtype)
+
+
+class Elsewhere(fo.RMSNorm):
+    """An operator of somebody else's module, which computes what its base does."""
+
+
+class Twice(fo.RMSNorm):
+    """One whose calls do something else."""
+
+    def __call__(self, x, /, **arguments):
+        return super().__call__(x, **arguments) * 2
+
+
 ATTENTION = fo.Softmax(
     load=[fo.Bias("bias"), fo.Causal()], store=[fo.Dropout("p"), fo.Dropout("q", shared=-1)]
 )
@@ -173,6 +196,27 @@ def test_numbers_of_double_are_counted_as_such(mesh):
     assert "stay sharded" in softmax.explain(half).redistributed[0]
     # A result in double has its numbers in double: 8 bytes of each row, as four columns of half.
     assert "stay sharded" not in softmax.explain(half, dtype=torch.float64).redistributed[0]
+
+
+def test_classes_of_ones_own_say_whether_columns_stay_sharded(mesh):
+    """What their traits say decides, not whose they are."""
+    x = shard(randn(8, 6, 64), mesh, Shard(0), Shard(2))
+    cubed = fo.cpp_functor("cubed", forward="v * v * v", derivative="Compute(3) * v * v * g")
+    for op, given in [
+        (fo.Softmax(load=[softened("a")], store=[cubed()]), {"a": 2.0}),
+        (fo.LayerNorm(load=[cubed(), fo.Save("kept"), fo.Cast(torch.float16)]), {}),
+        (Elsewhere(store=[softened("a")]), {"a": 2.0}),
+    ]:
+        (told,) = op.explain(x, **given).redistributed
+        assert told.startswith("columns stay sharded"), op
+    for op in (
+        fo.Softmax(load=[by_column()]),
+        fo.LayerNorm(store=[by_column()]),
+        fo.Softmax(store=[fo.Tap("kept")]),
+        Twice(),
+    ):
+        (told,) = op.explain(x).redistributed
+        assert told.startswith("x from"), op
 
 
 def test_explain_tells_which_operands_of_sharded_columns_move(mesh):

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fusedops.declare.operator import Statistic
+from fusedops.declare.operator import RowParts, Statistic, WholeRow
 from fusedops.errors import shortened
 from fusedops.functors import Functor, check_name, is_finite
 from fusedops.masked_rows import PresentRows
@@ -38,6 +38,21 @@ def _eps(op: RowOp, value: float) -> float:
         kind = type(op).__name__
         raise ValueError(f"{kind}: eps must be a finite number >= 0, got {shortened(value)}")
     return float(value)
+
+
+def _weighted(parts: Iterable[tuple[Tensor, float]]) -> Tensor:
+    """The sum of values by their weights, in order."""
+    first, *others = [one * weight for one, weight in parts]
+    for one in others:
+        first = first + one
+    return first
+
+
+def _with_weights(parts: Tensor, columns: Sequence[int]) -> list[tuple[Tensor, float]]:
+    """The numbers of each rank that has columns, and its share of all columns."""
+    total = sum(columns)
+    pairs = zip(parts.unbind(-2), columns, strict=True)
+    return [(one, count / total) for one, count in pairs if count]
 
 
 class Softmax(RowOp):
@@ -138,6 +153,26 @@ class Softmax(RowOp):
             else 0.0
         )
         return result.masked_fill(empty, filler)[..., :columns], statistics
+
+    @property
+    def row_parts(self) -> RowParts | None:
+        if self.logarithmic and self.masked:
+            return None  # an empty part would be -inf less -inf
+        own = {**self.constants, "lse": True, "empty_row": "zero"}
+        log = self.logarithmic
+        return RowParts(1, "the logarithm of each row's sum", shift=log, scale=not log, own=own)
+
+    def of_parts(self, here: Tensor, parts: Tensor, columns: Sequence[int]) -> WholeRow:
+        # A softmax of part of a row is that of the whole but for a factor.
+        total = torch.logsumexp(parts, -2)
+        known = {"lse": total[..., 0]}
+        if self.logarithmic:
+            return WholeRow(shift=here - total, statistics=known)
+        empty = total == -torch.inf
+        factor = torch.where(empty, 0.0, here - torch.where(empty, 0.0, total)).exp()
+        if self.constants["empty_row"] == "nan":
+            factor = torch.where(empty, torch.nan, factor)
+        return WholeRow(scale=factor, statistics=known)
 
     def reference_of_nothing(self, value: Tensor, *operands: Tensor) -> dict[str, Tensor]:
         rows = value.shape[:-1]
@@ -270,6 +305,27 @@ class LayerNorm(_Norm):
         result, mean, rstd = torch.native_layer_norm(value, value.shape[-1:], None, None, eps)
         return result, {"mean": mean[..., 0], "rstd": rstd[..., 0]}
 
+    @property
+    def row_parts(self) -> RowParts | None:
+        return RowParts(2, "each row's mean and variance", shift=True)
+
+    def part_numbers(self, value: Tensor) -> Tensor:
+        variance, mean = torch.var_mean(value, -1, correction=0, keepdim=True)
+        return torch.cat([mean, variance], -1)
+
+    def of_parts(self, here: Tensor, parts: Tensor, columns: Sequence[int]) -> WholeRow:
+        # The formula of Chan, Golub and LeVeque (1983) for several parts adds up no large squares.
+        weighted = _with_weights(parts, columns)
+        means = [(one[..., :1], weight) for one, weight in weighted]
+        # Differences from the first mean are small where all are large and close.
+        first = means[0][0]
+        mean = first + _weighted([(one - first, weight) for one, weight in means])
+        spread = [
+            (one[..., 1:] + (one[..., :1] - mean).square(), weight) for one, weight in weighted
+        ]
+        scale = torch.rsqrt(_weighted(spread) + float(self.constants["eps"]))
+        return WholeRow(-mean, scale, {"mean": mean[..., 0], "rstd": scale[..., 0]})
+
     def gradient_sizes(
         self, value: Tensor, result: Tensor, upstream: Tensor, statistics: Mapping[str, Tensor]
     ) -> Tensor | None:
@@ -320,6 +376,19 @@ class RMSNorm(LayerNorm):
         of_rows = rstd[..., 0]
         return value * rstd, {"mean": torch.zeros_like(of_rows), "rstd": of_rows}
 
+    @property
+    def row_parts(self) -> RowParts | None:
+        return RowParts(1, "each row's size")
+
+    def part_numbers(self, value: Tensor) -> Tensor:
+        return value.square().mean(-1, keepdim=True)
+
+    def of_parts(self, here: Tensor, parts: Tensor, columns: Sequence[int]) -> WholeRow:
+        mean_square = _weighted(_with_weights(parts, columns))
+        scale = torch.rsqrt(mean_square + float(self.constants["eps"]))
+        known = {"mean": torch.zeros_like(scale[..., 0]), "rstd": scale[..., 0]}
+        return WholeRow(scale=scale, statistics=known)
+
 
 class L2Norm(_Norm):
     """``y = v / max(sqrt(sum(v * v)), eps)`` over each row of ``v = load(x)``.
@@ -367,6 +436,21 @@ class L2Norm(_Norm):
         norm = norm + (norm - norm).detach()  # NaN where it is infinite
         result = rows.value / norm.clamp_min(self.constants["eps"])
         return rows.within(result), {"norm": norm[..., 0]}
+
+    @property
+    def row_parts(self) -> RowParts | None:
+        return RowParts(1, "each row's size")
+
+    def part_numbers(self, value: Tensor) -> Tensor:
+        length: Tensor = torch.linalg.vector_norm(value, dim=-1, keepdim=True)
+        return length
+
+    def of_parts(self, here: Tensor, parts: Tensor, columns: Sequence[int]) -> WholeRow:
+        lengths = torch.cat([one for one, _ in _with_weights(parts, columns)], -1)
+        length = torch.linalg.vector_norm(lengths, dim=-1, keepdim=True)
+        length = length + (length - length).detach()  # NaN where it is infinite
+        scale = length.clamp_min(float(self.constants["eps"])).reciprocal()
+        return WholeRow(scale=scale, statistics={"norm": length[..., 0]})
 
     def gradient_sizes(
         self, value: Tensor, result: Tensor, upstream: Tensor, statistics: Mapping[str, Tensor]

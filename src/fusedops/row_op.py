@@ -5,7 +5,8 @@
 The declaration is data (`declare`), finding and launching a kernel is the C++ runtime's business.
 This class ties the two together: it says what is done where the runtime has no plan for a call.
 
-May import: errors, _runtime, functors, declare, bind, reference, run, prebuild, explain, torch_ops.
+May import: errors, _runtime, functors, declare, bind, reference, run, prebuild, explain, torch_ops,
+distributed.
 """
 
 from __future__ import annotations
@@ -46,8 +47,7 @@ from fusedops.run.refusal import (
     stands_for_an_operator,
 )
 from fusedops.run.runnable import Runnable
-from fusedops.torch_ops.distributed import is_distributed
-from fusedops.torch_ops.tracing import call_operator
+from fusedops.torch_ops.tracing import call_operator, is_distributed
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -192,6 +192,8 @@ class RowOp(Runnable, metaclass=ShownToUsers):
 
     def _traced(self, x: Any, operands: dict[str, Any], options: dict[str, Any]) -> Any:
         """Run a call as an operator of torch, where torch traces or a mode takes part."""
+        if is_distributed(x):
+            from fusedops import distributed  # noqa: F401 (the operator's call needs it)
         return call_operator(self, x, operands, options)
 
     def _differentiate(self, options: dict[str, Any] | None, x: Tensor, *values: Any) -> Any:
@@ -241,7 +243,7 @@ class RowOp(Runnable, metaclass=ShownToUsers):
             UnsupportedError: No kernel can be made for the tensors' device or layout.
         """
         if is_distributed(x):
-            from fusedops.torch_ops.explained import explain_sharded
+            from fusedops.distributed.explained import explain_sharded
 
             return explain_sharded(self, cast(Any, x), arguments)
         from fusedops.explain.forward import explain

@@ -35,6 +35,45 @@ class Statistic(NamedTuple):
     differentiable: bool = False
 
 
+class RowParts(NamedTuple):
+    """How ranks that have some columns of each row compute an operator together.
+
+    Each reduces its own columns to a few numbers of each row, `Operator.part_numbers`. From those
+    of all ranks follows what makes a part that of the whole row, `Operator.of_parts`: the results
+    on a rank's own columns are ``(part + shift) * scale``, where part is what the LOAD makes of
+    them. Then comes the STORE.
+
+    Attributes:
+        numbers: How many numbers of each row a rank hands to the others.
+        said: What these are, as `explain` says it: "each row's mean", say.
+        shift: Whether something is added.
+        scale: Whether something multiplies.
+        own: The constants of a declaration of the operator that a rank calls on its own columns:
+            its y is then the part, and its one statistic the number. None: the part is what the
+            LOAD makes, and `Operator.part_numbers` computes the numbers.
+    """
+
+    numbers: int
+    said: str
+    shift: bool = False
+    scale: bool = True
+    own: Mapping[str, Any] | None = None
+
+
+class WholeRow(NamedTuple):
+    """What is known of rows once all ranks' numbers are.
+
+    Attributes:
+        shift: What is added to a rank's part, of size 1 in the last dimension; None if nothing is.
+        scale: What it is then multiplied by.
+        statistics: The operator's statistics by name, of the rows' shape, if it has any.
+    """
+
+    shift: Tensor | None = None
+    scale: Tensor | None = None
+    statistics: Mapping[str, Tensor] | None = None
+
+
 class Operator:
     """What an operator says of itself. Derive from `RowOp`, not from this class, to write one.
 
@@ -90,6 +129,41 @@ class Operator:
         if "cpp" in vars(cls) and "zeroes_masked" not in vars(cls) and cls.zeroes_masked:
             # A C++ struct of its own, derived from a norm's, need not know masks.
             cls.masks = cls.zeroes_masked = False
+        changed = {"__call__", "cpp", "definition", "header", "reference"} & {*vars(cls)}
+        if changed and not ours and "row_parts" not in vars(cls):  # it computes something else
+            setattr(cls, "row_parts", None)  # noqa: B010 (a type checker knows a property)
+
+    @property
+    def row_parts(self) -> RowParts | None:
+        """How ranks that have some columns of each row compute it together; None: they gather it.
+
+        A class that is derived from another operator, and has C++, a reference or a `__call__` of
+        its own, says it anew.
+        """
+        return None
+
+    def part_numbers(self, value: Tensor) -> Tensor:
+        """What a rank hands to the others of its columns, by torch, which differentiates it.
+
+        Args:
+            value: What the LOAD makes of a rank's columns; at least one.
+
+        Returns:
+            The numbers of each row, in a last dimension of their own.
+        """
+        raise NotImplementedError(f"{type(self).__name__}: part_numbers(value)")
+
+    def of_parts(self, here: Tensor, parts: Tensor, columns: Sequence[int]) -> WholeRow:
+        """What makes a rank's part of a row that of the whole; torch differentiates it, too.
+
+        Args:
+            here: The rank's own numbers, in a last dimension of their own.
+            parts: Those of all ranks, in their order in the last dimension but one. To have the
+                same bits on all ranks, they are put together in this order.
+            columns: How many columns each rank has. Numbers of none are zeros, or with `own` what
+                the operator returns of rows without columns.
+        """
+        raise NotImplementedError(f"{type(self).__name__}: of_parts(here, parts, columns)")
 
     @property
     def from_result(self) -> bool:

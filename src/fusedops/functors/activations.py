@@ -63,6 +63,7 @@ class Softcap(Functor):
     cap: str
     optional: bool = dataclasses.field(default=False, kw_only=True)
     header: ClassVar[str] = "softcap.cuh"
+    elementwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_name(self, "cap", self.cap)
@@ -111,6 +112,7 @@ class Gate(Functor):
     of: str = "gate"
     optional: bool = dataclasses.field(default=False, kw_only=True)
     header: ClassVar[str] = "gate.cuh"
+    elementwise: ClassVar[bool] = True
     cancels: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

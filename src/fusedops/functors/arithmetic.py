@@ -42,6 +42,7 @@ class Scale(Functor):
     scale: str
     optional: bool = dataclasses.field(default=False, kw_only=True)
     header: ClassVar[str] = "scale.cuh"
+    elementwise: ClassVar[bool] = True
     is_affine: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -84,6 +85,7 @@ class Bias(Functor):
     bias: str
     optional: bool = dataclasses.field(default=False, kw_only=True)
     header: ClassVar[str] = "bias.cuh"
+    elementwise: ClassVar[bool] = True
     is_affine: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -139,6 +141,7 @@ class Affine(Functor):
     zero_centred: bool = dataclasses.field(default=False, kw_only=True)
     optional: bool = dataclasses.field(default=False, kw_only=True)
     header: ClassVar[str] = "affine.cuh"
+    elementwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.gamma is None and self.beta is None:
@@ -214,6 +217,7 @@ class Cast(Functor):
 
     dtype: torch.dtype
     header: ClassVar[str] = "cast.cuh"
+    elementwise: ClassVar[bool] = True
     is_affine: ClassVar[bool] = True
     rounds: ClassVar[bool] = True
 

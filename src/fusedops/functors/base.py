@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Functor",
     "Operand",
+    "Place",
     "Reads",
     "Role",
     "Stream",
@@ -87,6 +88,21 @@ class Stream(NamedTuple):
     dtype: torch.dtype | None = None
 
 
+class Place(NamedTuple):
+    """Where a part of x lies that a rank has, and of how much.
+
+    Attributes:
+        query: The number of its first query, in x's last dimension that is not reduced.
+        column: The number of its first column.
+        queries, columns: How many of both x has.
+    """
+
+    query: int
+    column: int
+    queries: int
+    columns: int
+
+
 class Functor:
     """Base of all functors: derive from it to write one of your own (docs/functors.md).
 
@@ -113,6 +129,11 @@ class Functor:
             saved: so that with numbers for operands it is hardly worth a kernel.
         differentiable: Whether the C++ struct has a `backward`. An op with a functor that has none
             runs forward only.
+        elementwise: Whether what the functor does to an element follows from the value and the
+            operands there alone, wherever in x that is: its C++ reads neither row nor column. Ranks
+            that have some columns of each row run it on theirs; for any other functor they gather
+            the row first, unless it says what to run instead (`on_columns`). True of functors of a
+            Python function that reads no position, and of C++ expressions.
         optional: Whether a call may leave the functor's operands out, or give None for them: a
             field of the classes whose declarations choose.
     """
@@ -125,6 +146,7 @@ class Functor:
     cancels: ClassVar[bool] = False
     is_affine: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True
+    elementwise: ClassVar[bool] = False
     optional: bool = False
 
     def __init_subclass__(cls) -> None:
@@ -222,6 +244,14 @@ class Functor:
         ``writer.position(dim)``. Negative ones are counted from the end.
         """
         return ()
+
+    def on_columns(self, place: Place) -> Functor | None:
+        """The functor that does to a rank's part of x what this one does to x; None: there is none.
+
+        Its numbers of queries and columns are those of the part. An operand of `Role.COUNT` counts
+        from the part's first column on there.
+        """
+        return self if self.elementwise else None
 
     @property
     def tables(self) -> tuple[TableOf, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from torch import Tensor
 
 from fusedops.errors import shortened
-from fusedops.functors.base import Functor, Operand, Reads, Role
+from fusedops.functors.base import Functor, Operand, Place, Reads, Role
 from fusedops.functors.fields import check_flag, check_name, shown
 from fusedops.functors.position import FAR, Positioned
 
@@ -58,6 +58,7 @@ class Mask(_Masking):
     keep: bool = False
     optional: bool = dataclasses.field(default=False, kw_only=True)
     header: ClassVar[str] = "mask.cuh"
+    elementwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_name(self, "mask", self.mask)
@@ -222,6 +223,9 @@ class Lengths(_Masking):
     def operands(self) -> tuple[Operand, ...]:
         return (Operand(self.lengths, Role.COUNT),)
 
+    def on_columns(self, place: Place) -> Functor:
+        return self  # its operand counts
+
     def masked(self, chain: Chain) -> Tensor:
         lengths: Tensor | int = chain.tensor(self.lengths)
         return chain.column() >= lengths
@@ -264,6 +268,7 @@ class Segments(_Masking):
     keys: str
     optional: bool = dataclasses.field(default=False, kw_only=True)
     header: ClassVar[str] = "segments.cuh"
+    elementwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_name(self, "queries", self.queries)

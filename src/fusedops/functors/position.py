@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+import dataclasses
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
 from fusedops.errors import shortened
-from fusedops.functors.base import Functor
+from fusedops.functors.base import Functor, Place
 
 if TYPE_CHECKING:
     from fusedops.functors.protocols import Chain
@@ -49,6 +50,12 @@ class Positioned(Functor):
     def shift(self, queries: int, columns: int) -> int:
         """The number that is added to a query's number to get its position among the keys."""
         return self.offset + (columns - queries if self.align == "bottom-right" else 0)
+
+    def on_columns(self, place: Place) -> Functor:
+        positioned: Any = self  # a dataclass, as all functors are
+        offset = self.shift(place.queries, place.columns) + place.query - place.column
+        moved: Functor = dataclasses.replace(positioned, align="top-left", offset=offset)
+        return moved
 
     def ahead(self, chain: Chain) -> Tensor:
         """The distance ``k - q'`` from each query to each key, of shape (queries, columns)."""

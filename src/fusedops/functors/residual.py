@@ -65,6 +65,7 @@ class Residual(Functor):
     dtype: torch.dtype | None = dataclasses.field(default=None, kw_only=True)
     optional: bool = dataclasses.field(default=False, kw_only=True)
     header: ClassVar[str] = "residual.cuh"
+    elementwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_name(self, "residual", self.residual)
@@ -149,6 +150,7 @@ class Save(Functor):
     name: str
     dtype: torch.dtype | None = None
     header: ClassVar[str] = "save.cuh"
+    elementwise: ClassVar[bool] = True
     is_affine: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -100,6 +100,10 @@ class UserFunctor(Functor):
         return any((columns[one.column] % rank,) == tuple(reduced) for one in program.bounds)
 
     @property
+    def elementwise(self) -> bool:  # type: ignore[override]
+        return not self.positions
+
+    @property
     def positions(self) -> tuple[int, ...]:
         return self._traced.positions
 

@@ -47,12 +47,11 @@ from fusedops.run.autograd import what_is_kept
 from fusedops.schedule import override
 from fusedops.schedule.launch import VEHICLES
 from fusedops.schedule.lookup import product_vehicles
-from fusedops.torch_ops.distributed import is_distributed
 from fusedops.torch_ops.kept_draws import keep_draws
 from fusedops.torch_ops.lowering import enter, lower
 from fusedops.torch_ops.operators import drawn_for, gradients, note_saved
 from fusedops.torch_ops.stand_ins import stand_in
-from fusedops.torch_ops.tracing import draw_for
+from fusedops.torch_ops.tracing import draw_for, is_distributed
 
 if TYPE_CHECKING:
     from typing import Protocol

@@ -42,9 +42,27 @@ class ForwardCall(NamedTuple):
     dtype: torch.dtype
     keep: bool
     part_of: Sequence[int] | None = None
-    agreement: Sequence[str] | None = None
-    trains: Sequence[str] | None = None
-    sizes: Sequence[int] | None = None
+
+    @classmethod
+    def of(cls, arguments: Sequence[Any]) -> ForwardCall:
+        """Those among the arguments of an operator that has further ones after them."""
+        return cls(*arguments[: len(cls._fields)])
+
+    def placed(self, x: Any, draw: Any, part_of: Sequence[int] | None) -> ForwardCall:
+        """The same call of another x, draw and part. Dynamo traces it, so names are listed."""
+        return ForwardCall(
+            x,
+            self.tensors,
+            self.names,
+            self.numbers,
+            self.counts,
+            draw,
+            self.op,
+            self.dim,
+            self.dtype,
+            self.keep,
+            part_of,
+        )
 
     @property
     def called(self) -> Runnable:

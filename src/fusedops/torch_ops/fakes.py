@@ -24,7 +24,7 @@ __all__ = ["fake_backward", "fake_draw", "fake_forward"]
 def fake_forward(*arguments: Any) -> list[Tensor]:
     """The outputs of a forward call, and its statistics."""
     lower()  # Inductor has been imported by now, if it is to compile this
-    call = ForwardCall(*arguments)
+    call = ForwardCall.of(arguments)
     called, x = call.called, call.x
     for name, tensor in zip(call.names, call.tensors, strict=True):
         check_device(called.name, name, tensor, x)

@@ -88,16 +88,8 @@ def run_forward_at_once(
     dtype: torch.dtype,
     keep: bool,
     part_of: Sequence[int] | None = None,
-    agreement: Sequence[str] | None = None,
-    trains: Sequence[str] | None = None,
-    sizes: Sequence[int] | None = None,
 ) -> Sequence[Tensor] | None:
-    """The outputs of a call of a kind that is known, or None; the arguments are the operator's.
-
-    Ranks that agree on their kernels go the long way: what one of them knows, another may not.
-    """
-    if agreement:
-        return None
+    """The outputs of a call of a kind that is known, or None; the arguments are the operator's."""
     known = _forwards.get(_forward_kind(names, draw, op, dim, dtype, keep, part_of))
     if known is None or x.numel() == 0:
         return None

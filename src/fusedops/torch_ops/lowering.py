@@ -27,6 +27,8 @@ _lowered = False
 
 def enter(name: str, entry: Callable[..., Any]) -> None:
     """Have Inductor's code call `entry` in place of the operator of this name in fusedops."""
+    global _lowered
+    _lowered = False  # Inductor has been told of earlier ones alone
     ENTRIES[name] = entry
     setattr(torch.ops.fusedops, _PREFIX + name, entry)
 

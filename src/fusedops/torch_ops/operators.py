@@ -8,10 +8,6 @@
 - ``fusedops::backward(...)`` gives the wanted gradients.
 - ``part_of`` of both is None, or holds the sizes of the tensor of which x is a part and then the
   index of x's first element in it.
-- ``agreement`` of a forward call says what kind of call it is, and then names the process groups
-  whose ranks agree, the first time that they make such a call, that all have its kernels (`ready`).
-  ``trains`` names the tensors that have a gradient, ``sizes`` are those of its tensors over all
-  ranks.
 - ``fusedops::draw(room, count)`` gives the seed and offset that dropouts start from, two int64 on
   the device of ``room``. That is a ``torch.empty`` of the caller's and says which draw this is: to
   AOTAutograd two calls with equal arguments are one, whatever their tags, but no two empty tensors
@@ -30,7 +26,7 @@ raise `UnsupportedError`; ``op.unfused`` has them.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -65,18 +61,25 @@ from fusedops.torch_ops.known_calls import (
 if TYPE_CHECKING:
     from fusedops.run.runnable import Runnable
 
-__all__ = ["drawn_for", "gradients", "note_saved"]
+__all__ = [
+    "arguments_of",
+    "define_forward",
+    "drawn_for",
+    "gradients",
+    "note_saved",
+    "run_forward",
+]
 
 _namespace: Any = library.Library("fusedops", "DEF")  # type: ignore[no-untyped-call]
 # flexible_layout: strides of any kind are read as they are, so that no compiler need copy.
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
 
-_namespace.define(
-    "forward(Tensor x, Tensor[] tensors, str[] names, float[] numbers, SymInt[]? counts, "
-    "Tensor? draw, str op, int[] dim, ScalarType dtype, bool keep, SymInt[]? part_of=None, "
-    "str[]? agreement=None, str[]? trains=None, SymInt[]? sizes=None) -> Tensor[]",
-    tags=_TAGS,
+#: The arguments of ``forward``, which `ForwardCall` names.
+_FORWARD = (
+    "Tensor x, Tensor[] tensors, str[] names, float[] numbers, SymInt[]? counts, Tensor? draw, "
+    "str op, int[] dim, ScalarType dtype, bool keep, SymInt[]? part_of=None"
 )
+
 _namespace.define(
     "backward(Tensor[] upstream, str[] outputs, Tensor kept, Tensor[] tensors, str[] names, "
     "SymInt[] sizes, str[] described, float[] numbers, SymInt[] counts, Tensor? draw, str op, "
@@ -89,35 +92,46 @@ _namespace.define(
 )
 
 for _key in ("AutocastCPU", "AutocastCUDA"):
-    for _name in ("forward", "backward", "draw"):
+    for _name in ("backward", "draw"):
         _namespace.impl(_name, library.fallthrough_kernel, _key)
 
 
 # ------------------------------------------------------------------------------------------- run
 
 
-def _forward(*arguments: Any) -> list[Tensor]:
+def run_forward(*arguments: Any) -> list[Tensor]:
+    """Run ``forward`` on tensors with memory."""
     at_once = run_forward_at_once(*arguments)
     if at_once is not None:
         return [*at_once]
     call = ForwardCall(*arguments)
-    called, draw = call.called, call.draw
-    x, *tensors = _memory((call.x, *call.tensors), call.dim)
-    operands = operands_of(called, tensors, call.names, call.numbers, call.counts or ())
-    options: dict[str, Any] = {"dim": tuple(call.dim), "dtype": call.dtype}
-    options["part_of"] = pair_of(call.part_of)
-    if call.agreement:
-        from fusedops.torch_ops.ready import make_operator_ready
-
-        make_operator_ready(called, call, x, operands, {**options, "generator": drawn_for(draw)})
+    called = call.called
+    x, operands, options = arguments_of(called, call)
     with torch.no_grad():
         if x.numel() == 0:
+            del options["training"], options["generator"]
             return _nothing(bind(called, x, operands, options)._replace(keep=call.keep))
         dispatcher = called.trained if call.keep else called.direct
-        options.update(training=draw is not None, generator=drawn_for(draw))
         outputs = [*dispatcher(x, **operands, **options)]
     remember_forward(call, called, options)
     return outputs
+
+
+def arguments_of(op: Runnable, call: ForwardCall) -> tuple[Tensor, dict[str, Any], dict[str, Any]]:
+    """The arguments of the op in a call of the operator: x, operands, options."""
+    x, *tensors = _memory((call.x, *call.tensors), call.dim)
+    operands = operands_of(op, tensors, call.names, call.numbers, call.counts or ())
+    return (
+        x,
+        operands,
+        {
+            "dim": tuple(call.dim),
+            "dtype": call.dtype,
+            "part_of": pair_of(call.part_of),
+            "training": call.draw is not None,
+            "generator": drawn_for(call.draw),
+        },
+    )
 
 
 def _backward(*arguments: Any) -> list[Tensor]:
@@ -148,7 +162,6 @@ def _backward(*arguments: Any) -> list[Tensor]:
     return [by_name[name].contiguous() for name in call.wanted]
 
 
-_namespace.impl("forward", _forward, "CompositeExplicitAutograd")
 _namespace.impl("backward", _backward, "CompositeExplicitAutograd")
 _namespace.impl("draw", draw_at_once, "CompositeExplicitAutograd")
 
@@ -201,20 +214,15 @@ def _nothing(bound: Bound) -> list[Tensor]:
 # torch looks up which module this file is, for its messages. That goes through all modules there
 # are, 16000 calls, unless inspect knows the answer, which it keeps here.
 inspect.modulesbyfile.setdefault(__file__, __name__)
-for _name, _fake in (
-    ("forward", fake_forward),
-    ("backward", fake_backward),
-    ("draw", fake_draw),
-):
+for _name, _fake in (("backward", fake_backward), ("draw", fake_draw)):
     library.register_fake(f"fusedops::{_name}", _fake, lib=_namespace)
-keep_draws(_namespace, "forward")
 
 
 # --------------------------------------------------------------------------------------- gradients
 
 
 def _set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    call = ForwardCall(*inputs)
+    call = ForwardCall.of(inputs)
     ctx.set_materialize_grads(False)
     op: Runnable = read(call.op)
     # Tensors are saved apart, or not kept at all.
@@ -332,13 +340,31 @@ def _set_up_once(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> Non
     ctx.name = read(BackwardCall(*inputs).op).name
 
 
-library.register_autograd(
-    "fusedops::forward", _differentiate, setup_context=_set_up, lib=_namespace
-)
+def define_forward(
+    namespace: Any, name: str, run: Callable[..., list[Tensor]], *, more: str = ""
+) -> None:
+    """Define an operator with the arguments, results and gradients of ``forward``.
+
+    Args:
+        namespace: The library of torch's that it is defined in.
+        name: Its name.
+        run: What it runs on tensors with memory.
+        more: Further arguments after those of ``forward``, which have defaults.
+    """
+    namespace.define(f"{name}({_FORWARD}{more}) -> Tensor[]", tags=_TAGS)
+    for key in ("AutocastCPU", "AutocastCUDA"):
+        namespace.impl(name, library.fallthrough_kernel, key)
+    namespace.impl(name, run, "CompositeExplicitAutograd")
+    known = f"fusedops::{name}"
+    library.register_fake(known, fake_forward, lib=namespace)
+    keep_draws(namespace, name)
+    library.register_autograd(known, _differentiate, setup_context=_set_up, lib=namespace)
+    library.register_vmap(known, _refuse_vmap, lib=namespace)
+
+
+define_forward(_namespace, "forward", run_forward)
 library.register_autograd(
     "fusedops::backward", refuse_second, setup_context=_set_up_once, lib=_namespace
 )
-
-
-for _name in ("forward", "backward", "draw"):
+for _name in ("backward", "draw"):
     library.register_vmap(f"fusedops::{_name}", _refuse_vmap, lib=_namespace)

@@ -8,7 +8,7 @@ sizes. What depends on sizes is checked where the operator runs, on tensors real
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,18 +22,40 @@ from fusedops.bind.reduced import find_reduced
 from fusedops.bind.scalars import check_offset, check_pair
 from fusedops.declare.text import lacking_text
 from fusedops.errors import UNFUSED, UnsupportedError
-from fusedops.torch_ops.distributed import (
-    check_order,
-    is_distributed,
-    located,
-    register,
-    shared_draw,
-)
+from fusedops.torch_ops.calls import ForwardCall
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from fusedops.run.runnable import Runnable
 
+    class OnRanks(Protocol):
+        """Runs a call whose x is a DTensor, once its arguments have been checked."""
+
+        def __call__(
+            self,
+            op: Runnable,
+            text: str,
+            x: Any,
+            operands: Mapping[str, Any],
+            options: Mapping[str, Any],
+            reduced: tuple[int, ...],
+            dtype: torch.dtype,
+        ) -> Any: ...
+
+
+__all__ = ["call_operator", "draw_for", "forward_call", "is_distributed", "result_of"]
+
 _NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
+
+#: What runs calls on distributed tensors (DTensor): `fusedops.distributed` puts it here when it is
+#: imported, which whoever calls an op with such a tensor has done.
+on_ranks: OnRanks | None = None
+
+
+def is_distributed(value: Any) -> bool:
+    """Whether this is a distributed tensor. Its module is not imported to find out."""
+    return type(value).__name__ == "DTensor"
 
 
 def call_operator(
@@ -66,25 +88,38 @@ def call_operator(
             "tensors of other classes); leave it away, or use op.unfused"
         )
     reduced = find_reduced(op, name, x.shape, options)
-    names: list[str] = []
-    tensors: list[Tensor] = []
-    numbers: list[float] = []
-    counts: list[int] = []
     lacking = op.lacking(operands)
     if lacking:
         op.check_partners(operands, lacking)
     text = lacking_text(op.text, lacking) if lacking else op.text
     if is_distributed(x):
-        from fusedops.torch_ops import columns
+        assert on_ranks is not None, "fusedops.distributed has not been imported"
+        return on_ranks(op, text, x, operands, options, reduced, dtype)
+    call = forward_call(op, text, x, operands, options, reduced, dtype)
+    return result_of(op, call, reduced, torch.ops.fusedops.forward(*call))
 
-        if not torch.compiler.is_compiling():
-            check_order(name, {"x": x, **operands})
-            _make_ready(op, x, operands, options, reduced)
-        spread: Any = x
-        over = columns.sharded_columns(text, spread, operands, reduced, dtype)
-        if over is not None:
-            outputs: Any = columns.merged_columns(op, text, spread, operands, dtype, over)
-            return outputs[0] if len(op.outputs) == 1 else op.result_type(*outputs)
+
+def forward_call(
+    op: Runnable,
+    text: str,
+    x: Tensor,
+    operands: Mapping[str, Any],
+    options: Mapping[str, Any],
+    reduced: tuple[int, ...],
+    dtype: torch.dtype,
+) -> ForwardCall:
+    """The arguments of ``fusedops::forward`` for a call of the op of this text.
+
+    Raises:
+        TypeError, ValueError: An operand or the generator is of the wrong kind.
+        UnsupportedError: As `call_operator` says.
+    """
+    name = op.name
+    names: list[str] = []
+    tensors: list[Tensor] = []
+    numbers: list[float] = []
+    counts: list[int] = []
+    lacking = op.lacking(operands)
     for key in op.slots:
         if key in lacking:
             continue
@@ -99,18 +134,10 @@ def call_operator(
             counts.append(value)
         else:
             numbers.append(value)
-    draw = draw_for(op, x, operands, options.get("generator")) if training else None
+    draw = None
+    if options.get("training", True):
+        draw = draw_for(op, x, operands, options.get("generator"))
     keep = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *tensors))
-    agreement = trains = sizes = None
-    if is_distributed(x) and torch.compiler.is_compiling():
-        from fusedops.torch_ops import exchange
-
-        here: Any = x
-        drawn = draw is not None and options.get("generator") is None
-        if exchange.is_exchanged(op, here, operands, reduced, drawn):
-            agreement, sizes = exchange.agreement(text, here, operands)
-            given = zip(("x", *names), (x, *tensors), strict=True)
-            trains = [name for name, one in given if keep and one.requires_grad] or None
     if keep:
         op.check_differentiable()
     dim = reduced
@@ -131,63 +158,26 @@ def call_operator(
         x = arranged(x, x.shape, reduced)
         dim = tuple(range(x.dim() - len(reduced), x.dim()))
     part_of = _flat(options.get("part_of"), order(x.dim(), reduced) if len(reduced) > 1 else None)
-    if is_distributed(x):
-        register()
-        if op.maxima and any(one.is_shard() for one in x.placements):
-            amax = op.maxima[0]
-            raise UnsupportedError(
-                f"{name}: {amax!r} of a sharded x would be that of each shard; give the op "
-                f"x.to_local(), and join the results with torch.distributed.all_reduce({amax}, "
-                "op=ReduceOp.MAX)"
-            )
-        if part_of:
-            raise UnsupportedError(
-                f"{name}: part_of= is for plain tensors; a DTensor says itself where its shards "
-                "lie, so leave it away"
-            )
-        x, part_of = located(op, x, dim, draw is not None)
-        if draw is not None and not is_distributed(draw):
-            draw = shared_draw(draw, x, options.get("generator") is None)
     # AOTInductor runs no operator whose list of tensors is empty, and that of torch 2.14 makes None
     # of an empty list of SymInts, so counts may be None. DTensor would redistribute an x that is
     # given twice.
     if not tensors and not is_distributed(x):
         names, tensors = ["x"], [x]
-    outputs = torch.ops.fusedops.forward(
-        x,
-        tensors,
-        names,
-        numbers,
-        counts or None,
-        draw,
-        text,
-        dim,
-        dtype,
-        keep,
-        part_of or None,
-        agreement,
-        trains,
-        sizes,
+    return ForwardCall(
+        x, tensors, names, numbers, counts or None, draw, text, dim, dtype, keep, part_of or None
     )
-    if keep:
+
+
+def result_of(
+    op: Runnable, call: ForwardCall, reduced: Sequence[int], outputs: Sequence[Any]
+) -> Any:
+    """The result of an op's call, of what the operator has returned for it."""
+    if call.keep:
         outputs = outputs[:-1]
     if len(reduced) > 1:
-        outputs = [restored(y, reduced).contiguous() if y.dim() == x.dim() else y for y in outputs]
+        rank = call.x.dim()
+        outputs = [restored(y, reduced).contiguous() if y.dim() == rank else y for y in outputs]
     return outputs[0] if len(op.outputs) == 1 else op.result_type(*outputs)
-
-
-def _make_ready(
-    op: Runnable, x: Any, operands: Mapping[str, Any], options: Mapping[str, Any], reduced: Any
-) -> None:
-    """Build the kernels of an eager call on distributed tensors on all ranks, before any waits."""
-    from fusedops.torch_ops.ready import make_ready
-
-    training = options.get("training", True)
-    draws = training and any(operands[p] > 0 for p in op.probabilities)
-    called, given = op.given({k: v for k, v in operands.items() if v is not None})
-    values = [one for one in given.values() if isinstance(one, Tensor)]
-    if all(map(is_distributed, values)):  # else the call is refused
-        make_ready(called, x, given, options, reduced, draws)
 
 
 def _flat(part_of: Any, dims: list[int] | None) -> list[int]:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Distributed tensors (DTensor) in a call: which part of x a rank has, and draws that ranks share.
+"""Which part of x a rank has in a call, where it must know that, and draws that ranks share.
 
 Dynamo reads this module's Python. How the operators are computed on shards, `sharding` says.
 """
@@ -11,31 +11,26 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
+from fusedops.bind.positions import read_positions
 from fusedops.errors import UnsupportedError
-from fusedops.torch_ops.counted import dims_that_count, never_sharded
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.tensor import DTensor
 
     from fusedops.declare.declaration import Declaration
 
 __all__ = [
     "check_order",
+    "dims_that_count",
     "first_index",
-    "is_distributed",
     "local_shape",
     "located",
     "located_placements",
-    "register",
+    "never_sharded",
     "shared_draw",
 ]
-
-
-def is_distributed(value: Any) -> bool:
-    """Whether this is a distributed tensor. Its module is not imported to find out."""
-    return type(value).__name__ == "DTensor"
 
 
 def check_order(name: str, tensors: Mapping[str, Any]) -> None:
@@ -44,9 +39,9 @@ def check_order(name: str, tensors: Mapping[str, Any]) -> None:
     Recent releases of torch can say so. Where a shard lies would be taken to be another place.
     """
     for key, one in tensors.items():
-        if not is_distributed(one):
+        if not isinstance(one, DTensor):
             continue
-        spec = one._spec
+        spec: Any = one._spec
         order = getattr(spec, "shard_order", None)
         if order is None or any(type(p).__name__ == "_StridedShard" for p in one.placements):
             continue
@@ -59,17 +54,26 @@ def check_order(name: str, tensors: Mapping[str, Any]) -> None:
             )
 
 
-def register() -> bool:
-    """Register the strategies for shards with DTensor, once."""
-    from fusedops.torch_ops import sharding
+def dims_that_count(op: Declaration, rank: int, reduced: Sequence[int], draws: bool) -> set[int]:
+    """The dimensions of rows in which a shard must know where it lies.
 
-    sharding.register()
-    return True
+    That are the queries of a causal mask, say, and for a dropout all along which draws differ.
+    """
+    rows = [dim for dim in range(rank) if dim not in reduced]
+    counted = {rows[-1]} if rows and op.causal else set()
+    for functor in (*op.load, *op.store) if draws else ():
+        if functor.draws is not None:
+            counted |= {*rows} - {dim % rank for dim in functor.shares}
+    return counted
 
 
-# Dynamo runs it as it traces, as `torch.compiler.assume_constant_result` says: were it traced, the
-# strategies would be there only once the graph has been made.
-register._dynamo_marked_constant = True  # type: ignore[attr-defined]
+def never_sharded(op: Declaration, rank: int) -> set[int]:
+    """The dimensions of x that stay whole, whatever a call says of its part.
+
+    That are those whose coordinates a functor reads, and those along which a table has its numbers.
+    """
+    tables = {one.dim % rank for one in op.tables.values() if one.dim is not None}
+    return {*read_positions(op, rank)} | tables
 
 
 def located(
@@ -92,8 +96,6 @@ def located_placements(
     op: Declaration, x: DTensor, reduced: Sequence[int], draws: bool
 ) -> list[Any] | None:
     """How x is placed where a shard must know where it lies; None where it need not."""
-    from torch.distributed.tensor import Replicate, Shard
-
     counted = dims_that_count(op, x.dim(), reduced, draws)
     whole = {*reduced} | never_sharded(op, x.dim())
     placements = [
@@ -119,8 +121,6 @@ def _shard(
 
     Each dimension of the mesh cuts what the ones before it have left, as torch.chunk does.
     """
-    from torch.distributed.tensor import Shard
-
     first, sizes = [0] * len(shape), list(shape)
     place = mesh.get_coordinate()
     if place is None:
@@ -142,8 +142,6 @@ def shared_draw(draw: Tensor, x: DTensor, drawn_here: bool) -> DTensor:
     What each rank has drawn from a generator of its own is replaced by what the first has drawn, so
     that replicas cannot differ. Numbers that the caller gave are those of all ranks.
     """
-    from torch.distributed.tensor import DTensor, Partial, Replicate
-
     mesh = x.device_mesh
     if not drawn_here:
         return DTensor.from_local(draw, mesh, [Replicate()] * mesh.ndim, run_check=False)

@@ -40,8 +40,8 @@ from torch.distributed.tensor._ops.utils import generate_redistribute_costs
 
 from fusedops.bind.bind import KEPT
 from fusedops.declare.text import read
+from fusedops.distributed.shards import dims_that_count, never_sharded
 from fusedops.torch_ops.calls import BackwardCall, ForwardCall, Shapes
-from fusedops.torch_ops.counted import dims_that_count, never_sharded
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -60,6 +60,7 @@ def register() -> None:
     propagator: Any = DTensor._op_dispatcher.sharding_propagator
     for name, strategy, first in (
         ("forward", _forward_strategy, 2),
+        ("forward_agreed", _forward_strategy, 2),
         ("backward", _backward_strategy, 1),
         ("draw", _draw_strategy, 1),
     ):
@@ -110,7 +111,7 @@ def _of_rows(layout: Layout, reduced: Sequence[int]) -> list[Placement]:
 
 
 def _forward_strategy(schema: OpSchema) -> OpStrategy:
-    call = ForwardCall(*schema.args_schema)  # type: ignore[arg-type]
+    call = ForwardCall.of(schema.args_schema)
     op: Declaration = read(call.op)
     specs = _specs((call.x, call.tensors))
     x, *_ = specs

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from fusedops.torch_ops.counted import never_sharded
+from fusedops.distributed.shards import never_sharded
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration

@@ -1,11 +1,12 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Softmax, log-softmax and norms of rows whose columns are sharded: each rank has its own columns.
+"""Reductions of rows whose columns are sharded: each rank has its own columns, and keeps them.
 
 A softmax of part of a row is that of the whole row but for a factor, exp(lse_here - lse), of which
 a row needs the logarithms of the sums of all ranks, one number each. A norm needs mean and variance
-of all parts, or the mean of their squares. These numbers are gathered instead of the columns; the
-ops of `column_parts` do the rest. Dynamo reads this module's Python.
+of all parts, or the mean of their squares. What an operator needs it says (`Operator.row_parts`).
+These numbers are gathered instead of the columns; the ops of `column_parts` do the rest. Dynamo
+reads this module's Python.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from fusedops.torch_ops.column_numbers import of_part, of_whole
-from fusedops.torch_ops.column_parts import SCALE, SHIFT, ColumnParts, column_parts
-from fusedops.torch_ops.distributed import first_index
-from fusedops.torch_ops.exchange import Agreement, agreement, beside
+from fusedops.distributed.column_parts import SCALE, SHIFT, ColumnParts, column_parts
+from fusedops.distributed.exchange import Agreement, agreement, beside
+from fusedops.distributed.shards import first_index
+from fusedops.torch_ops.calls import ForwardCall
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
@@ -98,23 +99,21 @@ def merged_columns(
     agreed = agreement(f"part of {text}", x, operands) if compiling else None
     local = {k: local_part(one, x) for k, one in operands.items() if one is not None}
     local.update((name, _shortened(local[name], first)) for name in parts.lengths if name in local)
-    here, streams = x.to_local(), []
-    norm = op.name not in ("Softmax", "LogSoftmax")
+    here = x.to_local()
+    made: list[Tensor] = []
     if parts.part is not None:
-        found = _called(
-            parts.part,
-            here,
-            {k: local[k] for k in parts.part.slots},
-            compute,
-            agreed,
-            parts.lengths,
-        )
+        given = {k: local[k] for k in parts.part.slots}
+        found = _called(parts.part, here, given, compute, agreed, parts.counted)
         made = [found] if isinstance(found, Tensor) else [*found]
-        y, streams = made[0], made[1 : 1 + parts.streams]
-        numbers = of_part(op.name, y, parts.numbers) if norm else made[-1].unsqueeze(-1)
+        y = made[0]
     else:
         y = here.to(compute)
-        numbers = of_part(op.name, y, parts.numbers)
+    if parts.returned:
+        numbers = made[-1].unsqueeze(-1)
+    elif y.shape[-1] == 0:  # made of it, since all ranks must have the same graph
+        numbers = y.sum(-1, keepdim=True).expand(*y.shape[:-1], parts.numbers)
+    else:
+        numbers = op.part_numbers(y)
     mesh, rows = x.device_mesh, list(x.placements)
     shape = torch.Size((*x.shape[:-1], mesh.size(over) * parts.numbers))
     apart = DTensor.from_local(
@@ -124,28 +123,25 @@ def merged_columns(
     # Each rank has the gradient of its own columns; that of all is their sum.
     back: list[Any] = [Partial() if at == over else one for at, one in enumerate(rows)]
     gathered = apart.redistribute(placements=together)
-    all_numbers = gathered.to_local(grad_placements=back)
-    known: dict[str, Tensor] = {}
-    if norm:
-        columns = _columns_of_ranks(x.shape[-1], mesh.size(over))
-        each = list(torch.split(all_numbers, parts.numbers, -1))
-        words, known = of_whole(op.name, each, columns, float(op.constants["eps"]))
-        local.update(words)
-        known = {name: one.detach() for name, one in known.items()}
-    else:
-        name, shift = _shift(op, numbers, torch.logsumexp(all_numbers, -1, keepdim=True))
-        local[name] = shift
-        if "lse" in op.outputs:
-            # Its gradient is that of the row, which every rank has whole.
-            all_sums = gathered.to_local(grad_placements=together)
-            known["lse"] = torch.logsumexp(all_sums, -1)
+    columns = _columns_of_ranks(x.shape[-1], mesh.size(over))
+    each = (mesh.size(over), parts.numbers)
+    of_ranks = torch.unflatten(gathered.to_local(grad_placements=back), -1, each)
+    row = op.of_parts(numbers, of_ranks, columns)
+    local[SHIFT], local[SCALE] = row.shift, row.scale
+    known = {name: one.detach() for name, one in (row.statistics or {}).items()}
+    if any(name in op.joining for name in known):
+        # The gradient of a statistic is that of the row, which every rank has whole.
+        of_ranks = torch.unflatten(gathered.to_local(grad_placements=together), -1, each)
+        again = op.of_parts(numbers, of_ranks, columns).statistics or {}
+        known.update((name, again[name]) for name in known if name in op.joining)
     agreed = agreement(f"whole of {text}", x, operands) if compiling else None
-    y = _called(parts.whole, y, {k: local[k] for k in parts.whole.slots}, dtype, agreed)
+    given = {k: local[k] for k in parts.whole.slots}
+    y = _called(parts.whole, y, given, dtype, agreed, parts.counted)
     results = [
         DTensor.from_local(
             one, mesh, rows, run_check=False, shape=x.shape, stride=_strides(x.shape)
         )
-        for one in (y, *streams)
+        for one in (y, *made[1 : 1 + parts.streams])
     ]
     size = x.shape[:-1]
     results += [
@@ -163,7 +159,7 @@ def _called(
     operands: dict[str, Any],
     dtype: torch.dtype,
     agreed: Agreement | None,
-    counted: Sequence[str] = (),
+    counted: Sequence[str],
 ) -> Any:
     """The op called on plain tensors; where Dynamo traces, ranks agree as it runs.
 
@@ -182,22 +178,11 @@ def _called(
     trains = [name for name, one in named.items() if keep and one.requires_grad]
     if not tensors:  # as in every other call
         names, tensors = ["x"], [x]
-    outputs = torch.ops.fusedops.forward(
-        x,
-        tensors,
-        names,
-        numbers,
-        counts or None,
-        None,
-        op.text,
-        (x.dim() - 1,),
-        dtype,
-        keep,
-        None,
-        agreed.words,
-        trains or None,
-        agreed.sizes,
+    last = (x.dim() - 1,)
+    call = ForwardCall(
+        x, tensors, names, numbers, counts or None, None, op.text, last, dtype, keep, None
     )
+    outputs = torch.ops.fusedops.forward_agreed(*call, agreed.words, trains or None, agreed.sizes)
     if keep:
         outputs = outputs[:-1]
     return outputs[0] if len(outputs) == 1 else outputs
@@ -208,17 +193,6 @@ def _shortened(lengths: Any, first: int) -> Any:
     if isinstance(lengths, Tensor):
         return (lengths - first).clamp_min(0)
     return max(lengths - first, 0)
-
-
-def _shift(op: Declaration, here: Tensor, total: Tensor) -> tuple[str, Tensor]:
-    """The operand that makes part of a softmax that of the whole, from the logarithms of sums."""
-    if op.logarithmic:
-        return SHIFT, here - total
-    empty = total == -torch.inf
-    factor = torch.where(empty, 0.0, here - torch.where(empty, 0.0, total)).exp()
-    if op.constants["empty_row"] == "nan":
-        factor = torch.where(empty, torch.nan, factor)
-    return SCALE, factor
 
 
 def _columns_of_ranks(columns: int, ranks: int) -> list[int]:

@@ -16,9 +16,9 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
 from fusedops.bind.bind import Bound, bind
-from fusedops.torch_ops.columns import compute_type, parts_here
-from fusedops.torch_ops.distributed import first_index, local_shape, located_placements
-from fusedops.torch_ops.sharding import chosen, sums_of_operands
+from fusedops.distributed.columns import compute_type, parts_here
+from fusedops.distributed.sharding import chosen, sums_of_operands
+from fusedops.distributed.shards import first_index, local_shape, located_placements
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration

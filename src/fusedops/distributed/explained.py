@@ -13,13 +13,13 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from fusedops.bind.reduced import find_reduced
 from fusedops.declare.chains import parted
+from fusedops.distributed.column_parts import column_parts
+from fusedops.distributed.columns import compute_type, sharded_columns
+from fusedops.distributed.exchange import beside
+from fusedops.distributed.local_calls import Move, call_of_rows, calls_of_columns
+from fusedops.distributed.shards import check_order
 from fusedops.explain.forward import explain
 from fusedops.explain.report import Explanation
-from fusedops.torch_ops.column_parts import column_parts
-from fusedops.torch_ops.columns import compute_type, sharded_columns
-from fusedops.torch_ops.distributed import check_order
-from fusedops.torch_ops.exchange import beside
-from fusedops.torch_ops.local_calls import Move, call_of_rows, calls_of_columns
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
@@ -55,16 +55,15 @@ def _of_columns(
     over: int,
 ) -> Explanation:
     """The first of the kernels of a call on sharded columns, and what is gathered between."""
-    parts = column_parts(op.text)
+    parts, rows = column_parts(op.text), op.row_parts
     assert parts is not None
+    assert rows is not None
     here = x.to_local()
     ranks = x.device_mesh.size(over)
     size = compute_type(x.dtype, options.get("dtype")).itemsize
     count = here.shape[:-1].numel() * (ranks - 1) * size * parts.numbers
-    of_norm = " and ".join(("mean", "variance")[: parts.numbers]) if parts.numbers > 1 else "size"
-    alone = "the logarithm of each row's sum" if "Softmax" in op.name else f"each row's {of_norm}"
     said = (
-        f"columns stay sharded over dimension {over} of the mesh: {alone} alone is gathered, "
+        f"columns stay sharded over dimension {over} of the mesh: {rows.said} alone is gathered, "
         f"{count} bytes to each rank, and {parts.whole!r} follows"
     )
     moves = [

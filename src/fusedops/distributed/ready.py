@@ -6,7 +6,8 @@ The first call of each kind on a mesh in which ranks exchange anything builds al
 forward and backward; then the ranks agree, by the largest of one number from each, that all have
 them. Otherwise every rank raises, and none is left waiting in a collective. Whether ranks agree
 follows from what is the same on all of them, never from what a cache holds. A compiled call does
-the same where its operator first runs, after what moves before that and ahead of all else.
+the same where its operator first runs (`agreed`), after what moves before that and ahead of all
+else.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from torch.distributed import distributed_c10d
 from torch.distributed.tensor import DTensor
 
 from fusedops.bind.bind import bind
+from fusedops.distributed.columns import sharded_columns
+from fusedops.distributed.local_calls import call_of_rows, calls_of_columns
 from fusedops.errors import FusedOpsError
 from fusedops.run.prepare import build_kernels
-from fusedops.torch_ops.columns import sharded_columns
-from fusedops.torch_ops.local_calls import call_of_rows, calls_of_columns
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -97,16 +98,21 @@ def make_operator_ready(
     x: Tensor,
     operands: Mapping[str, Any],
     options: Mapping[str, Any],
+    agreement: Sequence[str] | None,
+    trains: Sequence[str] | None,
+    sizes: Sequence[int] | None,
 ) -> None:
     """The same for an operator that runs in a graph, on this rank's part of the tensors.
+
+    The last three arguments are those of ``fusedops::forward_agreed``.
 
     Raises:
         FusedOpsError: Some rank could not build; on that rank its own error.
     """
-    said, *names = call.agreement or ("",)
+    said, *names = agreement or ("",)
     kinds = _ready.setdefault(tuple(names), set())
     dtypes = tuple(one.dtype for one in (x, *operands.values()) if isinstance(one, Tensor))
-    lists = (call.names, call.dim, call.trains or (), call.sizes or ())
+    lists = (call.names, call.dim, trains or (), sizes or ())
     drawn, part = call.draw is not None, call.part_of is not None
     kind = said, call.dtype, call.keep, drawn, part, dtypes, *map(tuple, lists)
     if kind in kinds:
@@ -115,11 +121,11 @@ def make_operator_ready(
     try:
         named = {
             # Whether a gradient is wanted is all that is looked at.
-            name: one.detach().requires_grad_() if name in (call.trains or ()) else one
+            name: one.detach().requires_grad_() if name in (trains or ()) else one
             for name, one in {"x": x, **operands}.items()
         }
         with torch.set_grad_enabled(call.keep):
-            bound = bind(op, named.pop("x"), named, {**options, "training": drawn})
+            bound = bind(op, named.pop("x"), named, options)
             build_kernels(op, bound)
     except Exception as caught:  # whatever it is, the others wait to hear of it
         error = caught

@@ -1,0 +1,94 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""A call of an op on distributed tensors (DTensor): on sharded columns, or on shards of whole rows.
+
+Dynamo reads this module's Python. In eager calls ranks agree here that all have the kernels; in
+compiled code the operator of `agreed` does that where it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+import fusedops.distributed.agreed  # noqa: F401 (defines the operator)
+from fusedops.distributed.columns import merged_columns, sharded_columns
+from fusedops.distributed.exchange import agreement, is_exchanged
+from fusedops.distributed.ready import make_ready
+from fusedops.distributed.shards import check_order, located, shared_draw
+from fusedops.errors import UnsupportedError
+from fusedops.torch_ops.tracing import forward_call, result_of
+
+if TYPE_CHECKING:
+    from fusedops.run.runnable import Runnable
+
+__all__ = ["call_on_ranks"]
+
+
+def call_on_ranks(
+    op: Runnable,
+    text: str,
+    x: Any,
+    operands: Mapping[str, Any],
+    options: Mapping[str, Any],
+    reduced: tuple[int, ...],
+    dtype: torch.dtype,
+) -> Any:
+    """Run a call whose x is a DTensor; what it takes and raises is what `call_operator` does."""
+    name = op.name
+    compiling = torch.compiler.is_compiling()
+    if not compiling:
+        check_order(name, {"x": x, **operands})
+        _make_ready(op, x, operands, options, reduced)
+    over = sharded_columns(text, x, operands, reduced, dtype)
+    if over is not None:
+        outputs: Any = merged_columns(op, text, x, operands, dtype, over)
+        return outputs[0] if len(op.outputs) == 1 else op.result_type(*outputs)
+    call = forward_call(op, text, x, operands, options, reduced, dtype)
+    draw: Any = call.draw
+    drawn_here = draw is not None and options.get("generator") is None
+    agreed = None
+    if compiling and is_exchanged(op, x, operands, reduced, drawn_here):
+        agreed = agreement(text, x, operands)
+    if op.maxima and any(one.is_shard() for one in x.placements):
+        amax = op.maxima[0]
+        raise UnsupportedError(
+            f"{name}: {amax!r} of a sharded x would be that of each shard; give the op "
+            f"x.to_local(), and join the results with torch.distributed.all_reduce({amax}, "
+            "op=ReduceOp.MAX)"
+        )
+    if call.part_of:
+        raise UnsupportedError(
+            f"{name}: part_of= is for plain tensors; a DTensor says itself where its shards "
+            "lie, so leave it away"
+        )
+    arranged: Any = call.x
+    placed, part_of = located(op, arranged, call.dim, draw is not None)
+    if draw is not None and not isinstance(draw, DTensor):
+        draw = shared_draw(draw, placed, drawn_here)
+    call = call.placed(placed, draw, part_of or None)
+    if agreed is None:
+        found = torch.ops.fusedops.forward(*call)
+    else:
+        trains = None
+        if call.keep:
+            given = zip(("x", *call.names), (x, *call.tensors), strict=True)
+            trains = [key for key, one in given if one.requires_grad] or None
+        found = torch.ops.fusedops.forward_agreed(*call, agreed.words, trains, agreed.sizes)
+    return result_of(op, call, reduced, found)
+
+
+def _make_ready(
+    op: Runnable, x: Any, operands: Mapping[str, Any], options: Mapping[str, Any], reduced: Any
+) -> None:
+    """Build the kernels of an eager call on all ranks, before any waits."""
+    training = options.get("training", True)
+    draws = training and any(operands[p] > 0 for p in op.probabilities)
+    called, given = op.given({k: v for k, v in operands.items() if v is not None})
+    values = [one for one in given.values() if isinstance(one, Tensor)]
+    if all(isinstance(one, DTensor) for one in values):  # else the call is refused
+        make_ready(called, x, given, options, reduced, draws)
