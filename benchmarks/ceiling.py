@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The ceiling itself as a part of the benchmark (`fusedops.tuning.ceiling`)."""
+"""The ceiling itself as a part of the benchmark (`fusedops.tuning.clock`)."""
 
 from collections.abc import Iterator
 
 from points import MAIN, ROWS
 from results import Result
 
-from fusedops.tuning.ceiling import bandwidth, of_bytes, seconds
+from fusedops.tuning.clock import bandwidth, of_bytes, seconds
 
 __all__ = ["bandwidth", "measured", "of_bytes", "seconds"]
 

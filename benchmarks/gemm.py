@@ -36,7 +36,7 @@ from fusedops.generate.variant import Variant
 from fusedops.prebuild.build_all import Outcome, build_all, variants
 from fusedops.prebuild.signature import Signature, of_product
 from fusedops.product import recorded
-from fusedops.product.fused import bind_store
+from fusedops.product.choice import bind_store
 from fusedops.schedule.launch import VEHICLES, ProductConfig
 from fusedops.testing import force_launch, last_schedule
 

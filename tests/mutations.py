@@ -71,7 +71,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a shared draw that counts all rows",
-        "src/fusedops/bind/shared_draws.py",
+        "src/fusedops/bind/shard_offset.py",
         "if dim not in reduced and dim not in shared:",
         "if dim not in reduced:",
         "test_shared_dropout.py::test_kernels_draw_the_documented_mask[cpu-24-shared1]",
@@ -106,7 +106,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a hidden tensor made again without its dropout",
-        "src/fusedops/product/remade.py",
+        "src/fusedops/product/autograd.py",
         'given = {"x": z, **arguments, **leaves}',
         'given = {"x": z, **arguments, **leaves, "training": False}',
         "test_mlp.py::test_the_bits_of_its_layers[cpu-torch.float32]",

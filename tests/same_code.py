@@ -39,7 +39,7 @@ from fusedops.generate.product import TILINGS
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.jit import nvrtc
-from fusedops.product.hidden_gradient import HiddenGradient
+from fusedops.product.product_backward import HiddenGradient
 from fusedops.run.gradient import described, gradient_of
 from fusedops.schedule.launch import ProductConfig
 from fusedops.testing import force_launch

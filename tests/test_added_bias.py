@@ -16,7 +16,7 @@ from fusedops.functors import AddedBias
 from fusedops.generate.product import TILINGS
 from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
-from fusedops.product import fused
+from fusedops.product import choice as choices
 from fusedops.schedule.launch import VEHICLES, ProductConfig
 from fusedops.testing import check, force_launch, last_schedule
 
@@ -228,9 +228,9 @@ def test_it_is_explained():
 def test_the_kernel_reads_it_where_sums_begin(tiling):
     x, w, b = cancelling(torch.float16)
     op = LAYER.that_adds(w, {"b": b})
-    bound = fused.bind_store(op.epilogue, x, w, {"b": b})
+    bound = choices.bind_store(op.epilogue, x, w, {"b": b})
     made = dataclasses.replace(TILINGS[tiling], dtype=STORAGE[torch.float16])
-    (variant,) = fused.describe(bound, x, w, made, Target.named("sm_90")).variants
+    (variant,) = choices.describe(bound, x, w, made, Target.named("sm_90")).variants
     assert "AddedBias<View<half, 0, Column::kContiguous, 8>>" in variant.source
 
 

@@ -11,7 +11,7 @@ from test_linear_fused import needs_hopper
 from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
 from torch.nn import functional
 
-from fusedops.product import traced
+from fusedops.product import torch_op
 from fusedops.testing import last_schedule
 
 #: The fewest rows of which each cluster of an H200 has a tile, where there are 256 columns.
@@ -28,7 +28,7 @@ class TestAsOneOperator:
 
     @pytest.fixture
     def may_be_one(self, monkeypatch):
-        monkeypatch.setattr(traced, "_may_be_one", lambda *call: True)
+        monkeypatch.setattr(torch_op, "_may_be_one", lambda *call: True)
 
     def run(self, program, train, dtype=torch.float16):
         """What the forward graph calls of this package, outputs and gradients."""
@@ -59,7 +59,7 @@ class TestAsOneOperator:
         assert "fusedops.linear.default" in names
         assert not any("fusedops.forward" in name for name in names)
         torch._dynamo.reset()
-        monkeypatch.setattr(traced, "_may_be_one", lambda *call: False)
+        monkeypatch.setattr(torch_op, "_may_be_one", lambda *call: False)
         names, two = self.run(program, train)
         assert "fusedops.linear.default" not in names
         assert any("fusedops.forward" in name for name in names)

@@ -16,7 +16,7 @@ from fusedops.generate.views import STORAGE
 from fusedops.jit import nvrtc
 from fusedops.prebuild.build_all import variants
 from fusedops.prebuild.signature import Signature
-from fusedops.product import hidden_gradient, recorded
+from fusedops.product import product_backward, recorded
 from fusedops.testing import check, last_schedule
 
 
@@ -65,7 +65,7 @@ def described(hidden, tiling="Together", dtype=torch.float16, wanted=None, **siz
     z = x.new_empty(*x.shape[:-1], w2.shape[1])
     dy = x.new_empty(*x.shape[:-1], w2.shape[0])
     made = dataclasses.replace(TILINGS[tiling], dtype=STORAGE[dtype], mn_major=True)
-    return hidden_gradient.describe(epilogue.bind(z, own), frozenset(wanted), dy, w2, made, HOPPER)
+    return product_backward.describe(epilogue.bind(z, own), frozenset(wanted), dy, w2, made, HOPPER)
 
 
 @pytest.mark.thorough
@@ -108,22 +108,22 @@ def test_what_a_tile_cannot_add_up_is_left_to_two_kernels():
     made = dataclasses.replace(TILINGS["Together"], mn_major=True)
     for s, able in ((z[0], True), (z, True), (z[:, :1], False), (z[0, 0], False)):
         bound = op.epilogues[0].bind(z, {"s": s.float()})
-        told = hidden_gradient.describe(bound, frozenset({"s"}), dy, w, made, HOPPER)
+        told = product_backward.describe(bound, frozenset({"s"}), dy, w, made, HOPPER)
         assert (told is not None) is able
-        assert hidden_gradient.describe(bound, frozenset(), dy, w, made, HOPPER) is not None
+        assert product_backward.describe(bound, frozenset(), dy, w, made, HOPPER) is not None
     bound = op.epilogues[0].bind(z, {"s": 2.0})
-    assert hidden_gradient.describe(bound, frozenset(), dy, w, made, HOPPER) is not None
+    assert product_backward.describe(bound, frozenset(), dy, w, made, HOPPER) is not None
     for left, right in ((dy[:, 1:], w[1:]), (dy, w.new_empty(264, 200).mT)):
-        assert hidden_gradient.describe(bound, frozenset(), left, right, made, HOPPER) is None
+        assert product_backward.describe(bound, frozenset(), left, right, made, HOPPER) is None
     twice = fo.MLP(hidden=[fo.Bias("b"), gelu(), fo.Bias("b")])
     bound = twice.epilogues[0].bind(z, {"b": z[0]})
-    assert hidden_gradient.describe(bound, frozenset({"b"}), dy, w, made, HOPPER) is None
+    assert product_backward.describe(bound, frozenset({"b"}), dy, w, made, HOPPER) is None
 
 
 def test_where_it_is_chosen():
     def vehicle(op, rows=16384, n=1024, h=4096, dtype=torch.float16, **own):
         dy, w = torch.empty(rows, n, dtype=dtype), torch.empty(n, h, dtype=dtype)
-        return hidden_gradient.chosen(op.epilogues[0], dy, w, own, HOPPER).tiling
+        return product_backward.chosen(op.epilogues[0], dy, w, own, HOPPER).tiling
 
     op = fo.MLP(hidden=HIDDEN["gelu"])
     b1 = torch.empty(4096, dtype=torch.float16)

@@ -18,8 +18,8 @@ from fusedops.generate.product import TILINGS
 from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
 from fusedops.jit import nvrtc
-from fusedops.product import fused
-from fusedops.product.trained import train
+from fusedops.product import choice as choices
+from fusedops.product.autograd import train
 from fusedops.schedule.launch import ProductConfig
 from fusedops.testing import force_launch, last_schedule
 
@@ -88,7 +88,7 @@ def test_registers_do_not_spill_and_products_are_not_serialized(store, tiling, d
     z = torch.empty(op.shape(x, w), dtype=dtype)
     bound = op.epilogue.bind(z, of(op, operands))
     made = dataclasses.replace(TILINGS[tiling], dtype=STORAGE[dtype])
-    (launch,) = fused.describe(bound, x, w, made, HOPPER).launches
+    (launch,) = choices.describe(bound, x, w, made, HOPPER).launches
     variant = launch.variant
     assert variant.arch == "sm_90a"
     assert len(launch.words) == 8 * variant.words
@@ -107,7 +107,7 @@ def test_seed_and_offset_in_memory_are_read_once():
     op = fo.Linear(store=STORES["saving"]).that_adds(w, operands)
     given = {**of(op, operands), "generator": torch.tensor([SEED, OFFSET])}
     bound = op.epilogue.bind(torch.empty(op.shape(x, w), dtype=x.dtype), given)
-    (variant,) = fused.describe(bound, x, w, TILINGS["Together"], HOPPER).variants
+    (variant,) = choices.describe(bound, x, w, TILINGS["Together"], HOPPER).variants
     assert variant.source.count(".drawn()") == 1
     _, log = nvrtc.compile_cuda(variant.source, variant.arch, [nvrtc.RESOURCES])
     assert "0 bytes spill stores, 0 bytes spill loads" in log
@@ -119,7 +119,7 @@ def test_few_integers_are_multiplied_to_64_bits():
     x, w, operands = case(torch.float16, shape=(300,))
     op = fo.Linear(store=STORES["saving"]).that_adds(w, operands)
     bound = op.epilogue.bind(torch.empty(op.shape(x, w), dtype=x.dtype), of(op, operands))
-    (variant,) = fused.describe(bound, x, w, TILINGS["Together"], HOPPER).variants
+    (variant,) = choices.describe(bound, x, w, TILINGS["Together"], HOPPER).variants
     _, ptx, _ = nvrtc._compile(variant.source, variant.arch, [])
     packs = 4  # that share a column; two such sets are written out
     draws = 2 * (4 + packs * 16)
@@ -133,7 +133,7 @@ def test_rows_stay_in_the_order_of_the_product():
     x, w, operands = case(torch.float16, shape=(5, 999), n=1000, k=8)
     z = torch.empty(op.shape(x, w), dtype=x.dtype)
     bound = op.epilogue.bind(z, of(op, operands))
-    (launch,) = fused.describe(bound, x, w, TILINGS["Together"], HOPPER).launches
+    (launch,) = choices.describe(bound, x, w, TILINGS["Together"], HOPPER).launches
     assert "RowSpace<2>" in launch.variant.source
     order = op.epilogue.explain(z, **of(op, operands)).visited[0]
     assert order == (1, 0), "or this shape shows nothing"
@@ -147,15 +147,15 @@ def test_what_bulk_copies_cannot_read_is_left_to_two_kernels():
     op = fo.Linear(store=STORES["gelu"])
     made = TILINGS["Together"]
     bound = op.epilogue.bind(torch.empty(op.shape(x, w), dtype=x.dtype), of(op, operands))
-    assert fused.describe(bound, x, w, made, HOPPER) is not None
+    assert choices.describe(bound, x, w, made, HOPPER) is not None
     apart = x.new_empty(3, 100, 400)[..., ::2]
     odd = x.new_empty(3, 100, 201)[..., :200]
     uneven = x.new_empty(3, 104, 200)[:, :100]
     shifted = x.new_empty(300 * 200 + 1)[1:].view(3, 100, 200)
     for given in (apart, odd, uneven, shifted):
-        assert fused.describe(bound, given, w, made, HOPPER) is None
+        assert choices.describe(bound, given, w, made, HOPPER) is None
     double = op.epilogue.bind(torch.empty(3, 100, 264, dtype=torch.float64), {"b": operands["b"]})
-    assert fused.describe(double, x, w, made, HOPPER) is None
+    assert choices.describe(double, x, w, made, HOPPER) is None
 
 
 def test_operands_whose_rows_lie_far_apart_are_left_to_two_kernels():
@@ -165,14 +165,14 @@ def test_operands_whose_rows_lie_far_apart_are_left_to_two_kernels():
     z = torch.empty(op.shape(x, w), **kind)
     for apart, is_one in ((264, True), ((1 << 29) - 8, True), (1 << 29, False)):
         r = torch.empty_strided((300, 264), (apart, 1), **kind)
-        told = fused.describe(op.epilogue.bind(z, {"r": r}), x, w, TILINGS["Together"], HOPPER)
+        told = choices.describe(op.epilogue.bind(z, {"r": r}), x, w, TILINGS["Together"], HOPPER)
         assert (told is not None) is is_one
 
 
 def test_what_is_left_to_two_kernels():
     for store in (STORES["saving"], [fo.Mask("m"), fo.Bias("b")]):
-        assert fused.able(fo.Linear(store=store).epilogue)
-    assert not fused.able(fo.Linear(store=[fo.Quantize("s", torch.float8_e4m3fn)]).epilogue)
+        assert choices.able(fo.Linear(store=store).epilogue)
+    assert not choices.able(fo.Linear(store=[fo.Quantize("s", torch.float8_e4m3fn)]).epilogue)
 
 
 def forced(vehicle):
@@ -190,7 +190,7 @@ def chosen(op, m, n, k, target=HOPPER, dtype=torch.float16, **operands):
         name: torch.empty(one, dtype=dtype, device="meta") if isinstance(one, tuple) else one
         for name, one in operands.items()
     }
-    choice = fused.chosen(op.epilogue, x, w, given, target)
+    choice = choices.chosen(op.epilogue, x, w, given, target)
     return choice.tiling and choice.tiling.name, choice.why
 
 
@@ -314,7 +314,7 @@ def test_why_there_are_two_kernels():
 
 def told(monkeypatch, op, x, w, **operands):
     """The vehicle that `explain` names, of tensors that need not be on such a GPU."""
-    monkeypatch.setattr(fused.Target, "of", classmethod(lambda cls, device: HOPPER))
+    monkeypatch.setattr(choices.Target, "of", classmethod(lambda cls, device: HOPPER))
     return op.vehicle(x, w, operands)
 
 

@@ -19,7 +19,8 @@ import fusedops as fo
 from fusedops.cli import app
 from fusedops.generate import tuned
 from fusedops.prebuild.signature import Signature
-from fusedops.product import fused, recorded, traced
+from fusedops.product import choice as choices
+from fusedops.product import recorded, torch_op
 from fusedops.schedule import lookup
 from fusedops.schedule.launch import VEHICLES, ProductConfig
 from fusedops.testing import force_launch, last_schedule
@@ -57,7 +58,7 @@ class TestCompiled:
             return writes == 0
 
         asked._dynamo_marked_constant = True
-        monkeypatch.setattr(traced, "_may_be_one", asked)
+        monkeypatch.setattr(torch_op, "_may_be_one", asked)
         torch._dynamo.reset()
 
     def nodes(self, function, *arguments):
@@ -263,19 +264,19 @@ class TestCompiled:
 
 def test_where_one_kernel_may_be_compiled(monkeypatch):
     """By what is known as code is compiled; a file that was tuned counts."""
-    monkeypatch.setattr(traced.Target, "of", classmethod(lambda cls, device: HOPPER))
+    monkeypatch.setattr(torch_op.Target, "of", classmethod(lambda cls, device: HOPPER))
     device = torch.device("cuda", 0)
     known = (LAYER.epilogue.text, HALF, device)
-    assert traced._may_be_one(*known, 0, 0, False)
-    assert traced._may_be_one(*known, 1, 0, True), "of several dimensions, and perhaps no larger"
-    assert traced._may_be_one(*known, 0, 0, False, 1024, 4096)
+    assert torch_op._may_be_one(*known, 0, 0, False)
+    assert torch_op._may_be_one(*known, 1, 0, True), "of several dimensions, and perhaps no larger"
+    assert torch_op._may_be_one(*known, 0, 0, False, 1024, 4096)
     for n, k in ((1024, 8192), (1024, 1004), (1004, 1024)):
-        assert not traced._may_be_one(*known, 0, 0, False, n, k)
-    assert not traced._may_be_one(*known[:2], torch.device("cpu"), 0, 0, False)
+        assert not torch_op._may_be_one(*known, 0, 0, False, n, k)
+    assert not torch_op._may_be_one(*known[:2], torch.device("cpu"), 0, 0, False)
     with force_launch(product=ProductConfig("two_kernels")):
-        assert not traced._may_be_one(*known, 0, 0, False)
-    monkeypatch.setattr(traced.Target, "of", classmethod(lambda cls, d: HOPPER.named("sm_100")))
-    assert not traced._may_be_one(*known, 0, 0, False)
+        assert not torch_op._may_be_one(*known, 0, 0, False)
+    monkeypatch.setattr(torch_op.Target, "of", classmethod(lambda cls, d: HOPPER.named("sm_100")))
+    assert not torch_op._may_be_one(*known, 0, 0, False)
 
 
 @pytest.mark.parametrize("x_dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -285,7 +286,7 @@ def test_factors_under_autocast(x_dtype, device):
     x = x.to(x_dtype)
     for learns in (False, True):
         with torch.autocast(device, torch.bfloat16), torch.set_grad_enabled(learns):
-            factors = fused.as_multiplied(x, w)
+            factors = choices.as_multiplied(x, w)
             want = functional.linear(x, w)
         assert [one.dtype for one in factors] == [torch.bfloat16] * 2
         assert same_bits(functional.linear(*factors), want)
@@ -330,11 +331,11 @@ class TestRecorded:
         assert str(Signature.parse(str(one))) == str(one)
         (variant,) = self.built([one])
         epilogue = LAYER.that_adds(w, {"b": b}).epilogue
-        (want,) = fused.describe(
+        (want,) = choices.describe(
             epilogue.bind(x.new_empty(ROWS, 256), {"b": b}),
             x,
             w,
-            fused.chosen(epilogue, x, w, {"b": b}, HOPPER).tiling,
+            choices.chosen(epilogue, x, w, {"b": b}, HOPPER).tiling,
             HOPPER,
         ).variants
         assert (variant.arch, variant.key, variant.source) == ("sm_90a", want.key, want.source)
@@ -355,7 +356,7 @@ class TestRecorded:
             return True
 
         asked._dynamo_marked_constant = True
-        monkeypatch.setattr(traced, "_may_be_one", asked)
+        monkeypatch.setattr(torch_op, "_may_be_one", asked)
         torch._dynamo.reset()
         with torch.no_grad():
             torch.compile(call, backend="aot_eager")(*given(rows=ROWS, n=256, k=8))
@@ -476,7 +477,7 @@ class TestTuned:
         class Fake(product.ProductProblem):
             def __init__(self, op, bound, factors, device, options, keeps):
                 arguments = {**bound.operands, **options}
-                found = fused.features_of(op.epilogue, *factors.values(), arguments, TARGET)
+                found = choices.features_of(op.epilogue, *factors.values(), arguments, TARGET)
                 self.name, (self.features, self._target) = op.name, found
                 self.checked = []
 
@@ -531,10 +532,10 @@ class TestTuned:
         lookup.forget()
         op = fo.Matmul(store=[fo.Scale("s"), fo.Causal()])
         x, w = (torch.empty(4, 8, 512, 64, dtype=HALF, device="meta") for _ in "xw")
-        choice = fused.chosen(op.epilogue, x, w, {"s": 0.5}, TARGET)
+        choice = choices.chosen(op.epilogue, x, w, {"s": 0.5}, TARGET)
         assert choice.tiling is None
         assert "tuned on this device" in choice.why
-        assert fused.chosen(op.epilogue, x[1:], w[1:], {"s": 0.5}, TARGET).tiling is not None
+        assert choices.chosen(op.epilogue, x[1:], w[1:], {"s": 0.5}, TARGET).tiling is not None
 
     def test_one_kernel_may_lose(self, declared, gpu):
         gpu.update(two_kernels=1e-4)
@@ -570,7 +571,7 @@ class TestTuned:
         operands = {k: torch.empty(of[k], dtype=HALF, device="meta") for k in op.slots if k in of}
         operands |= {"p": 0.1} if "p" in op.slots else {}
         device = torch.device("cuda", torch.cuda.current_device())
-        bound = fused.bind_store(op.epilogue, *factors.values(), operands)
+        bound = choices.bind_store(op.epilogue, *factors.values(), operands)
         problem = product.ProductProblem(op, bound, factors, device, {})
         for vehicle in VEHICLES:
             problem.check(ProductConfig(vehicle))
@@ -655,7 +656,7 @@ class TestOnAGpu:
         _, w, _ = given("cuda", dtype=torch.float32)
         x = torch.zeros(8, 16, dtype=torch.bfloat16, device="cuda")
         with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
-            first, second = (fused.as_multiplied(x, w)[1] for _ in range(2))
+            first, second = (choices.as_multiplied(x, w)[1] for _ in range(2))
         assert first.data_ptr() == second.data_ptr()
 
     def test_gradients_under_autocast(self):

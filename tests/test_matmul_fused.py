@@ -15,9 +15,10 @@ from fusedops.generate.product import TILINGS
 from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
 from fusedops.jit import nvrtc
-from fusedops.product import batched, fused, traced
+from fusedops.product import choice as choices
+from fusedops.product import factors, torch_op
+from fusedops.product.autograd import train
 from fusedops.product.factors import matrices_of, product_sizes, torch_copies
-from fusedops.product.trained import train
 from fusedops.schedule.launch import VEHICLES, ProductConfig
 from fusedops.testing import force_launch, last_schedule
 from fusedops.tuning.product import ProductProblem
@@ -76,8 +77,8 @@ def of(op, operands):
 
 def described(op, x, other, operands, tiling, dtype):
     made = dataclasses.replace(TILINGS[tiling], dtype=STORAGE[dtype])
-    bound = fused.bind_store(op.epilogue, x, other.mT, of(op, operands))
-    return fused.describe(bound, x, other.mT, made, HOPPER)
+    bound = choices.bind_store(op.epilogue, x, other.mT, of(op, operands))
+    return choices.describe(bound, x, other.mT, made, HOPPER)
 
 
 @pytest.mark.thorough
@@ -171,7 +172,7 @@ def test_what_torch_copies():
 def test_what_is_chosen_and_why(monkeypatch):
     op = fo.Matmul(store=STORES["scores"])
     x, other, operands = case("plain", torch.float16)
-    monkeypatch.setattr(fused.Target, "of", classmethod(lambda cls, device: HOPPER))
+    monkeypatch.setattr(choices.Target, "of", classmethod(lambda cls, device: HOPPER))
     with forced("Together"):
         choice = op.vehicle(x, other, of(op, operands))
         assert choice.tiling.name == "Together"
@@ -180,7 +181,7 @@ def test_what_is_chosen_and_why(monkeypatch):
         assert "tiles of 128 x 256" in few.why
         none = op.vehicle(x[:0], other[:0], {"scale": 0.5})
         assert none.tiling is None
-    told = fused.features_of(op.epilogue, x, other.mT, of(op, operands))[0]
+    told = choices.features_of(op.epilogue, x, other.mT, of(op, operands))[0]
     assert (told.rows, told.columns, told.depth, told.batches) == (256, 256, 64, 4)
     assert told.wave_percent == 6
     with forced("two_kernels"):
@@ -189,7 +190,7 @@ def test_what_is_chosen_and_why(monkeypatch):
 
 def test_a_call_that_keeps_its_product_has_a_vehicle_of_its_own(monkeypatch):
     """Of many products of little depth two kernels, which write the product in any case."""
-    monkeypatch.setattr(fused.Target, "of", classmethod(lambda cls, device: HOPPER))
+    monkeypatch.setattr(choices.Target, "of", classmethod(lambda cls, device: HOPPER))
     op = fo.Matmul(store=[fo.Softcap("c")])
     x = torch.empty(4, 8, 1024, 64, dtype=torch.float16, device="meta")
     other = x.mT.contiguous()
@@ -366,7 +367,7 @@ class TestCompiled:
             return True
 
         asked._dynamo_marked_constant = True
-        monkeypatch.setattr(traced, "_may_be_one", asked)
+        monkeypatch.setattr(torch_op, "_may_be_one", asked)
         torch._dynamo.reset()
 
     def given(self, heads=3, rows=9, device="cpu", dtype=torch.float16):
@@ -447,7 +448,7 @@ def test_every_vehicle_is_checked_and_timed(shape):
     op = fo.Matmul(store=STORES["scores"])
     x, other, operands = case(shape, torch.float16)
     given = of(op, operands)
-    bound = fused.bind_store(op.epilogue, x, other.mT, given)
+    bound = choices.bind_store(op.epilogue, x, other.mT, given)
     device = torch.device("cuda", torch.cuda.current_device())
     factors = {"x": x, "w": other.mT}
     problem = ProductProblem(op, bound, factors, device, {})
@@ -468,10 +469,10 @@ class TestProductsOfHeadsWithinRows:
 
     @pytest.mark.parametrize("dim", [0, 1])
     def test_in_turns(self, dim, monkeypatch):
-        monkeypatch.setattr(batched, "_along", lambda *factors: dim)
+        monkeypatch.setattr(factors, "_along", lambda *factors: dim)
         dz, keys = self.factors(4, 3)
         want = torch.matmul(dz, keys)
-        made = batched.multiply(dz, keys)
+        made = factors.multiply(dz, keys)
         torch.testing.assert_close(made, want, rtol=1e-14, atol=1e-14)
         assert made.is_contiguous()
 
@@ -481,7 +482,7 @@ class TestProductsOfHeadsWithinRows:
         for batch, heads, products in ((20, 3, 3), (2, 40, 2), (40, 9, 1), (1, 3, 1)):
             dz, keys = self.factors(batch, heads, torch.float16, "cuda")
             with Seen() as seen:
-                made = batched.multiply(dz, keys)
+                made = factors.multiply(dz, keys)
             ran = [name.removeprefix("aten::").split(".")[0] for name in seen.names]
             assert ran.count("bmm") == products
             assert ("clone" in ran) == ((batch, heads) == (40, 9))
@@ -490,8 +491,8 @@ class TestProductsOfHeadsWithinRows:
         dz, keys = self.factors(20, 3, torch.float16, "cuda")
         cases = (dz, keys.contiguous()), (dz[:, 0], keys[:, 0]), (dz, keys[:1])
         for first, second in cases:
-            assert batched._along(first, second) is None
+            assert factors._along(first, second) is None
         with torch.enable_grad():
-            assert batched._along(dz, keys) is None
+            assert factors._along(dz, keys) is None
         with torch.autocast("cuda", torch.bfloat16):
-            assert batched._along(dz, keys) is None
+            assert factors._along(dz, keys) is None

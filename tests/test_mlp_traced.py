@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import fusedops as fo
-from fusedops.product import traced
+from fusedops.product import torch_op
 from fusedops.testing import last_schedule
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -274,7 +274,7 @@ def test_refusals(device):
 @pytest.mark.parametrize("hidden", ["dropout", *thorough("gelu", "gate", "bare")])
 def test_where_one_kernel_may_run_the_first_layer(hidden, monkeypatch):
     """The graph has the operator of a product that is an output too; the bits are eager's."""
-    monkeypatch.setattr(traced, "_may_be_one", lambda *call: True)
+    monkeypatch.setattr(torch_op, "_may_be_one", lambda *call: True)
     sizes = {"shape": (3, 10), "n": 24, "h": 40, "k": 16}
     op, factors, operands = sized_case(hidden, torch.bfloat16, **sizes)
     dy = randn(3, 10, 24, dtype=torch.bfloat16, seed=9)

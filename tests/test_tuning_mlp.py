@@ -18,8 +18,9 @@ from fusedops.cli import app
 from fusedops.commands import words
 from fusedops.generate import tuned
 from fusedops.generate.target import Target
-from fusedops.product import fused, hidden_gradient, traced_remade
-from fusedops.product.hidden_gradient import HiddenGradient
+from fusedops.product import choice as choices
+from fusedops.product import product_backward, torch_op_mlp
+from fusedops.product.product_backward import HiddenGradient
 from fusedops.product.single import SingleProduct
 from fusedops.schedule import lookup, override
 from fusedops.schedule.launch import VEHICLES, ProductConfig
@@ -102,11 +103,11 @@ def asked(monkeypatch):
     found = []
 
     def of_layer(self, x, w, arguments):
-        found.append(fused.features_of(self.epilogue, x, w, arguments, TARGET)[0])
+        found.append(choices.features_of(self.epilogue, x, w, arguments, TARGET)[0])
         return False
 
     def of_gradient(self, dy, w, z, arguments):
-        found.append(hidden_gradient.features_of(self._epilogue, dy, w, arguments, TARGET))
+        found.append(product_backward.features_of(self._epilogue, dy, w, arguments, TARGET))
 
     monkeypatch.setattr(SingleProduct, "fuses", of_layer)
     for op in BLOCKS.values():  # what runs a call is chosen once
@@ -366,10 +367,10 @@ class TestCommand:
         layer, then = op.layers[0].that_adds(w1, first), op.layers[1].that_adds(w2, second)
         wanted = frozenset({"b1"})
         return {
-            "first layer": fused.chosen(layer.epilogue, x, w1, first),
-            "second layer": fused.chosen(then.epilogue, h, w2, second),
-            KEEPING: fused.chosen(layer.that_keeps().epilogue, x, w1, first),
-            GRADIENT: hidden_gradient.explained(layer.epilogue, wanted, dy, w2, h, first),
+            "first layer": choices.chosen(layer.epilogue, x, w1, first),
+            "second layer": choices.chosen(then.epilogue, h, w2, second),
+            KEEPING: choices.chosen(layer.that_keeps().epilogue, x, w1, first),
+            GRADIENT: product_backward.explained(layer.epilogue, wanted, dy, w2, h, first),
         }
 
     def test_what_is_faster_is_kept_and_used(self, cache, gpu):
@@ -490,11 +491,11 @@ class TestOnAGpu:
         monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path / "cache"))
         monkeypatch.setenv("COLUMNS", "200")
         torch._dynamo.reset()
-        traced_remade._by_one.cache_clear()
+        torch_op_mlp._by_one.cache_clear()
         tuned.find.cache_clear()
         lookup.forget()
         yield
-        traced_remade._by_one.cache_clear()
+        torch_op_mlp._by_one.cache_clear()
         tuned.find.cache_clear()
         lookup.forget()
 

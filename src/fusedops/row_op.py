@@ -26,7 +26,7 @@ from fusedops.bind.generator import draw, draw_in_memory
 from fusedops.bind.layouts import check_layouts
 from fusedops.bind.reduced import find_reduced
 from fusedops.bind.scalars import check_offset, check_pair, check_probability, read_int, read_ints
-from fusedops.bind.shared_draws import check_shared, shared_dims
+from fusedops.bind.shard_offset import check_shared, shared_dims
 from fusedops.declare.chains import OPTIONS, parted
 from fusedops.declare.declaration import Declaration
 from fusedops.declare.hints import check_declaration

@@ -27,9 +27,8 @@ from fusedops.bind.scalars import (
     offset_of,
     read_number,
 )
-from fusedops.bind.shared_draws import check_shared
+from fusedops.bind.shard_offset import Whole, check_part_of, check_shared
 from fusedops.bind.tables import SeenTable, check_table, seen
-from fusedops.bind.whole import Whole, check_part_of
 from fusedops.declare.chains import OPTIONS, names_of
 from fusedops.declare.declaration import Declaration
 from fusedops.declare.hints import for_call

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fusedops.bind import places
+from fusedops.bind import broadcast_hints
 from fusedops.bind.geometry import mismatch
 from fusedops.functors import Operand, Role
 
@@ -88,9 +88,9 @@ def _check_single(
     check_shape(name, key, value, x, single)
     absent = x.dim() - value.dim()
     if any(dim >= absent and value.shape[dim - absent] != 1 for dim in single):
-        cure = places.cure(key, x.shape, value.shape, single)
+        cure = broadcast_hints.cure(key, x.shape, value.shape, single)
         if not cure:
-            wanted = places.wanted(x.shape, single)
+            wanted = broadcast_hints.wanted(x.shape, single)
             cure = f"give it a shape that broadcasts against {wanted}"
         raise ValueError(
             f"{name}: operand {key!r} {what}, so it must have size 1 {where}, "
@@ -113,9 +113,11 @@ def check_shape(name: str, key: str, value: Tensor, x: Tensor, single: Sequence[
             if wrong.wanted is None
             else f"size {wrong.got} in dimension {wrong.dim} where x has {wrong.wanted}"
         )
-        cure = places.cure(key, shape, own, single)
+        cure = broadcast_hints.cure(key, shape, own, single)
         if not cure:
-            cure = f"give it a shape that broadcasts against {places.wanted(shape, single)}"
+            cure = (
+                f"give it a shape that broadcasts against {broadcast_hints.wanted(shape, single)}"
+            )
         raise ValueError(
             f"{name}: operand {key!r} of shape {tuple(own)} does not broadcast against x "
             f"of shape {tuple(shape)}: {detail}; {cure}"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fusedops.bind.whole import Whole
+from fusedops.bind.shard_offset import Whole
 from fusedops.declare.declaration import Declaration
 from fusedops.errors import counted
 

@@ -170,7 +170,7 @@ def product(
     Raises:
         TypeError, ValueError: The call does not fit.
     """
-    from fusedops.product.fused import bind_store
+    from fusedops.product.choice import bind_store
 
     first, second = _factors(op, values)
     options |= _options(op, dim, result)

@@ -15,7 +15,6 @@ from typing import Any
 
 from torch import Tensor
 
-from fusedops.declare.assignment import check_assignment
 from fusedops.declare.chains import (
     OPTIONS,
     check_chain,
@@ -24,6 +23,7 @@ from fusedops.declare.chains import (
     optional_of,
     partners_of,
 )
+from fusedops.declare.interactive import check_assignment
 from fusedops.declare.operator import Operator, own_operators
 from fusedops.declare.results import known_results, register
 from fusedops.errors import UnsupportedError

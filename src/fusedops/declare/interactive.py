@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -25,6 +25,28 @@ if TYPE_CHECKING:
 
         slots: dict[str, int]
         optional: tuple[str, ...]
+
+
+__all__ = ["CallSignature", "ShownToUsers", "check_assignment", "for_users"]
+
+
+def check_assignment(op: object, title: str, name: str, options: Collection[str]) -> None:
+    """Refuse an assignment to a declaration that would have no effect: it stays what it was.
+
+    Raises:
+        AttributeError: `name` is an option or an operand of its calls, or a chain that it has.
+    """
+    has = vars(op)
+    if name in options or name in has.get("slots", ()):
+        raise AttributeError(
+            f"{title}: {name} cannot be assigned to a declaration; it is given to each call: "
+            f"op(..., {name}=...)"
+        )
+    if name in ("load", "store", "hidden", "constants") and name in has:
+        raise AttributeError(
+            f"{title}: a declaration does not change, and {name} was given when it was made; "
+            f"make another: {type(op).__name__}({name}=...)"
+        )
 
 
 #: The names of an op that are for its users.

@@ -13,8 +13,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from fusedops.bind.reduced import find_reduced
 from fusedops.declare.chains import parted
-from fusedops.distributed.column_parts import column_parts
-from fusedops.distributed.columns import compute_type, sharded_columns
+from fusedops.distributed.columns import column_parts, compute_type, sharded_columns
 from fusedops.distributed.exchange import beside
 from fusedops.distributed.local_calls import Move, call_of_rows, calls_of_columns
 from fusedops.distributed.shards import check_order

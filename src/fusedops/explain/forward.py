@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from fusedops._runtime import Reason
-from fusedops.bind.arranged import arranged, order
 from fusedops.bind.bind import Bound, bind
 from fusedops.bind.geometry import SHARED_BYTES
+from fusedops.bind.reduced import arranged, order
 from fusedops.errors import counted
 from fusedops.explain.backward import GradCall, grad_call
 from fusedops.explain.report import CEILINGS, Cached, Explanation, Place

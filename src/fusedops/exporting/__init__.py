@@ -19,9 +19,9 @@ from torch import Tensor
 
 from fusedops.errors import shortened
 from fusedops.exporting import cuda, host, text
-from fusedops.exporting.call import exported_call, gradient_of
 from fusedops.exporting.passes import Pass, backward_pass, forward_pass
 from fusedops.exporting.target import command, target_of
+from fusedops.exporting.text import exported_call, gradient_of
 from fusedops.generate.target import Target
 from fusedops.product import ProductOp
 from fusedops.row_op import RowOp

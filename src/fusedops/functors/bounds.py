@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fusedops.functors import whole
-from fusedops.functors.contents import Memory, Tree, is_whole
 from fusedops.functors.definition import Bounds, names
+from fusedops.functors.integers import Memory, Tree, is_whole
 
 #: Larger than every coordinate.
 _POSITION = 1 << 40

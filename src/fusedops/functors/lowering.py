@@ -17,9 +17,19 @@ from torch import Tensor, fx
 
 from fusedops.errors import UnsupportedError
 from fusedops.functors import whole
-from fusedops.functors.contents import Memory, Tree, is_divisor, is_whole
 from fusedops.functors.definition import COMPUTE, TRUTH, Step
-from fusedops.functors.integers import CONSTANT, EXACT, SMALL, Range, is_integer, range_of
+from fusedops.functors.integers import (
+    CONSTANT,
+    EXACT,
+    SMALL,
+    Memory,
+    Range,
+    Tree,
+    is_divisor,
+    is_integer,
+    is_whole,
+    range_of,
+)
 from fusedops.functors.pointwise import (
     COPIES,
     EMPTY,

@@ -34,14 +34,14 @@ from fusedops.graph.reductions import Refused
 from fusedops.graph.rewrite import check_tensors, put_in_place
 from fusedops.graph.segments import Place
 from fusedops.product import Linear
-from fusedops.product.fused import (
+from fusedops.product.choice import (
     able,
     chosen_for,
     gradient_reads_product,
     product_call,
     why_never,
 )
-from fusedops.product.traced import call_in_graph
+from fusedops.product.torch_op import call_in_graph
 
 __all__ = ["PRODUCTS", "FoundProduct", "check_option", "rewrite_products"]
 

@@ -15,8 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fusedops.integrations.norms import FusedLayerNorm, Norm, recognise
-from fusedops.integrations.probe import agree, parameters_of_forward, quiet, random, twin_of
+from fusedops.integrations.norms import (
+    FusedLayerNorm,
+    Norm,
+    agree,
+    parameters_of_forward,
+    quiet,
+    random,
+    recognise,
+    twin_of,
+)
 from fusedops.integrations.swap import Swapped
 
 __all__ = ["FusedOutput", "is_output"]

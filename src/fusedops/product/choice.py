@@ -1,22 +1,61 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whether one kernel runs a product and its STORE, which tiles it has, and why.
-
-Which is faster is data: the rows for products of a tuning file (schedule/tuning_file.py), the
-package's or what `fusedops tune` found on this machine. Both give results within one bound.
-"""
+"""Products whose STORE is part of their kernel, where that is faster (`choice`)."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import dataclasses
+import math
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
+
+from fusedops.bind.bind import Bound
 from fusedops.generate.product import CLUSTER, TILINGS, ProductTiling
+from fusedops.generate.target import Target
+from fusedops.generate.views import STORAGE
+from fusedops.map import Map
+from fusedops.product.factors import (
+    HALVES,
+    as_factor,
+    factor_dtype,
+    product_sizes,
+    torch_copies,
+    wants_gradient,
+)
+from fusedops.product.product_kernel import describe
+from fusedops.run.planned import Planned
+from fusedops.run.saved_tensors import needed
+from fusedops.schedule import override
 from fusedops.schedule.architectures import Gpu
 from fusedops.schedule.features import ProductFeatures
 from fusedops.schedule.launch import ProductConfig
-from fusedops.schedule.lookup import product_config
+from fusedops.schedule.lookup import product_config, remembered
 
-__all__ = ["Choice", "choose", "filled_percent", "wave_percent"]
+__all__ = [
+    "HALVES_ALONE",
+    "Choice",
+    "ProductCall",
+    "able",
+    "as_if_cast",
+    "as_multiplied",
+    "bind_store",
+    "choose",
+    "chosen",
+    "chosen_for",
+    "explained",
+    "features_of",
+    "features_of_call",
+    "filled_percent",
+    "gradient_reads_product",
+    "plan_product",
+    "product_call",
+    "reads_product",
+    "wave_percent",
+    "why_never",
+]
 
 #: Rows of all products are numbers of 32 bits, those of one tile more among them.
 MOST_ROWS = 2**31 - 256
@@ -91,3 +130,214 @@ def choose(
             "multiples of 8 columns and rows",
         )
     return Choice(tiling, f"which is {faster}")
+
+
+def chosen(
+    epilogue: Map,
+    x: Tensor,
+    w: Tensor,
+    arguments: Mapping[str, Any],
+    target: Target | None = None,
+) -> Choice:
+    """How a call is run, as far as shapes and types decide it; of the rest, `explained` tells.
+
+    The arguments are those of `features_of`.
+    """
+    call = _call_of(epilogue, x, w, arguments)
+    if isinstance(call, Choice):
+        return call
+    return chosen_for(call, target or Target.of(x.device))
+
+
+def features_of(
+    epilogue: Map,
+    x: Tensor,
+    w: Tensor,
+    arguments: Mapping[str, Any],
+    target: Target | None = None,
+) -> tuple[ProductFeatures, Target] | Choice:
+    """The features of a call and what runs it; or two kernels, whatever the features.
+
+    Args:
+        epilogue: The STORE, which is `able`.
+        x: The left factor, which has been checked; under autocast it is yet to be cast.
+        w: The right one, of shape (N, K), or (..., N, K) of many products, likewise.
+        arguments: Operands and options.
+        target: What runs it, by default x's device.
+    """
+    call = _call_of(epilogue, x, w, arguments)
+    if isinstance(call, Choice):
+        return call
+    target = target or Target.of(x.device)
+    return features_of_call(call, target), target
+
+
+HALVES_ALONE = "one kernel for both multiplies float16 and bfloat16 alone"
+
+#: Text of the epilogue; rows, columns, depth, batches; copies, masked; reads, writes, draws; dtype.
+ProductCall = tuple[str, int, int, int, int, bool, bool, int, int, bool, torch.dtype]
+
+
+def chosen_for(call: ProductCall, target: Target) -> Choice:
+    """How a product with these features is run."""
+    return _chosen(call, target, override.current().product)
+
+
+def _call_of(
+    epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]
+) -> ProductCall | Choice:
+    """What the features follow from; it is found out at each call."""
+    dtype = factor_dtype(x)
+    if dtype not in HALVES or factor_dtype(w) is not dtype:
+        return Choice(None, HALVES_ALONE)
+    n, k = w.shape[-2:]
+    copies = False
+    if w.dim() == 2:  # as in each call of a layer
+        batches, rows = 1, math.prod(x.shape[:-1])
+    else:
+        _, batches, rows = product_sizes(x, w)
+        copies = torch_copies(x, w)
+    if not type(rows) is type(batches) is type(n) is type(k) is int:
+        return Choice(None, "the sizes are those of a tracer")
+    sizes, writes = (rows, n, k, batches), len(epilogue.outputs) - 1
+    return product_call(epilogue, epilogue.text, sizes, dtype, arguments, 0, writes, copies)
+
+
+def product_call(
+    epilogue: Map,
+    text: str,
+    sizes: tuple[int, int, int, int],
+    dtype: torch.dtype,
+    arguments: Mapping[str, Any],
+    reads: int,
+    writes: int,
+    copies: bool = False,
+) -> ProductCall:
+    """What the features of a product with the functors of an epilogue follow from.
+
+    Args:
+        epilogue: The functors.
+        text: What runs after the product, as text.
+        sizes: The rows, columns and depth of a product, and how many there are.
+        dtype: That of the factors.
+        arguments: Operands and options of the epilogue.
+        reads: The tensors of the product's size that are read beside operands.
+        writes: The outputs beside the first one.
+        copies: Whether torch's product would copy a factor.
+    """
+    slots, columns = epilogue.slots, sizes[1]
+    for key, value in arguments.items():
+        if key in slots and isinstance(value, Tensor) and value.numel() > columns:
+            reads += 1
+    draws = epilogue.dropouts > 0 and arguments.get("training") is not False
+    return (text, *sizes, copies, epilogue.masked, reads, writes, draws, dtype)
+
+
+def features_of_call(call: ProductCall, target: Target) -> ProductFeatures:
+    """The features of such a call on what runs it."""
+    store, rows, columns, depth, batches, copies, masked, reads, writes, draws, dtype = call
+    return ProductFeatures(
+        rows=rows,
+        columns=columns,
+        depth=depth,
+        batches=batches,
+        wave_percent=wave_percent(rows, columns, target.multiprocessors, batches),
+        filled_percent=filled_percent(rows, columns),
+        copies=copies,
+        masked=masked,
+        reads=reads,
+        writes=writes,
+        draws=draws,
+        dtype=str(dtype).removeprefix("torch."),
+        store=store,
+    )
+
+
+def why_never(dtype: torch.dtype, target: Target) -> str:
+    """Why one kernel runs no product of a dtype on a target; empty if it runs some."""
+    if target.arch != "sm_90" or target.gpu is None:
+        return f"one kernel for both needs sm_90, and this is {target.arch}"
+    return "" if dtype in HALVES else HALVES_ALONE
+
+
+@remembered
+def _chosen(call: ProductCall, target: Target, forced: ProductConfig | None) -> Choice:
+    never = why_never(call[-1], target)
+    if never or target.gpu is None:
+        return Choice(None, never)
+    choice = choose(features_of_call(call, target), target.arch, target.gpu, forced)
+    if choice.tiling is None:
+        return choice
+    return choice._replace(tiling=dataclasses.replace(choice.tiling, dtype=STORAGE[call[-1]]))
+
+
+def able(epilogue: Map) -> bool:
+    """Whether a tile of a product can run the functors, each element by itself."""
+    return epilogue.quantized is None and not epilogue.maxima
+
+
+def reads_product(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> bool:
+    """Whether the gradient of a call reads the product."""
+    wanted = {name for name in epilogue.slots if wants_gradient((arguments.get(name),))}
+    if wants_gradient((x, w)):
+        wanted.add("x")
+    return gradient_reads_product(epilogue, wanted)
+
+
+def gradient_reads_product(epilogue: Map, wanted: Collection[str]) -> bool:
+    """Whether the gradients of these names, "x" for the product, read the product."""
+    return bool(wanted) and needed(epilogue, wanted).x
+
+
+def explained(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Choice:
+    """How a call is run, and why, strides and alignment included; nothing is built."""
+    if not able(epilogue):
+        return Choice(None, "its functors do more than one kernel for both can do in a tile")
+    choice = chosen(epilogue, x, w, arguments)
+    if choice.tiling is None:
+        return choice
+    if epilogue.lacking(dict(arguments)):
+        return Choice(None, "one kernel for both leaves out no operand")
+    dtype = factor_dtype(x)
+    x, w = (t if t.dtype is dtype else torch.empty_like(t, dtype=dtype) for t in (x, w))
+    arguments = as_if_cast(epilogue, arguments, dtype)
+    bound = bind_store(epilogue, x, w, arguments)
+    if describe(bound, x, w, choice.tiling, Target.of(x.device)) is None:
+        return Choice(
+            None,
+            "one kernel for both reads x and w by bulk copies, from rows that begin at multiples "
+            "of 16 bytes, a bias that its sums begin with in the same way, and operands whose rows "
+            "are less than 2^29 elements apart, which these do not allow",
+        )
+    return choice
+
+
+def as_if_cast(
+    epilogue: Map, arguments: Mapping[str, Any], dtype: torch.dtype
+) -> Mapping[str, Any]:
+    """The arguments with what the product adds in its dtype, without contents if it has another."""
+    added = epilogue.load[0].has_added if epilogue.load else None
+    if added is None or arguments[added].dtype is dtype:
+        return arguments
+    return {**arguments, added: torch.empty_like(arguments[added], dtype=dtype)}
+
+
+def as_multiplied(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """The factors in the dtype of the product, to which autocast casts them."""
+    dtype = factor_dtype(x)
+    return x.to(dtype), as_factor(w, dtype)
+
+
+def bind_store(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Bound:
+    """The call of the STORE on a product, which is there for its shape alone."""
+    z = torch.empty(product_sizes(x, w)[0], dtype=factor_dtype(x), device=x.device)
+    return epilogue.bind(z, dict(arguments))
+
+
+def plan_product(epilogue: Map, x: Tensor, w: Tensor, arguments: dict[str, Any]) -> Planned | None:
+    """A call as one kernel, which `chosen` has found to be faster; None where it cannot run it."""
+    tiling = chosen(epilogue, x, w, arguments).tiling
+    if tiling is None:
+        return None
+    bound = bind_store(epilogue, x, w, arguments)
+    return describe(bound, x, w, tiling, Target.of(x.device))

@@ -15,7 +15,7 @@ from fusedops.product.declaration import TAKEN
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import check_factors, linear, wrong_shape, wrong_weight
 from fusedops.product.single import SingleProduct
-from fusedops.product.traced import made_by
+from fusedops.product.torch_op import made_by
 
 __all__ = ["Linear"]
 

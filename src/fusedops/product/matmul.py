@@ -13,7 +13,7 @@ from fusedops.declare.interactive import CallSignature
 from fusedops.product.declaration import TAKEN
 from fusedops.product.factors import check_factors, wrong_shape
 from fusedops.product.single import SingleProduct
-from fusedops.product.traced import made_by
+from fusedops.product.torch_op import made_by
 
 __all__ = ["Matmul"]
 

@@ -16,6 +16,8 @@ from fusedops.bind.bind import drops
 from fusedops.bind.generator import draw, draw_in_memory
 from fusedops.declare.interactive import CallSignature
 from fusedops.functors import Functor
+from fusedops.product.autograd import between_products, linear_of_remade, why_kept
+from fusedops.product.choice import as_multiplied
 from fusedops.product.declaration import TAKEN, ProductOp
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import (
@@ -25,18 +27,15 @@ from fusedops.product.factors import (
     wrong_shape,
     wrong_weight,
 )
-from fusedops.product.fused import as_multiplied
-from fusedops.product.hidden_gradient import HiddenGradient, explained
 from fusedops.product.linear import Linear
-from fusedops.product.pair import PairExplanation, explain_pair
-from fusedops.product.remade import between_products, linear_of_remade, why_kept
-from fusedops.product.report import explain_product
-from fusedops.product.traced_operands import (
+from fusedops.product.product_backward import HiddenGradient, explained
+from fusedops.product.report import PairExplanation, explain_pair, explain_product
+from fusedops.product.torch_op_arguments import (
     are_plain,
     exports,
     operands_listed,
 )
-from fusedops.product.traced_remade import linear_in_graph
+from fusedops.product.torch_op_mlp import linear_in_graph
 from fusedops.torch_ops.tracing import draw_for
 
 if TYPE_CHECKING:

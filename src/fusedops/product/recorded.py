@@ -15,9 +15,9 @@ from fusedops.bind.bind import Bound
 from fusedops.declare.text import read
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
+from fusedops.product.choice import able, as_if_cast, bind_store, chosen, reads_product
 from fusedops.product.factors import factor_dtype
-from fusedops.product.fused import able, as_if_cast, bind_store, chosen, reads_product
-from fusedops.product.hidden_gradient import gradient_variants, may_fuse
+from fusedops.product.product_backward import gradient_variants, may_fuse
 from fusedops.product.product_kernel import describe
 
 if TYPE_CHECKING:

@@ -14,7 +14,16 @@ from fusedops._runtime import Delegate, Plan
 from fusedops.errors import FusedOpsError
 from fusedops.functors import Functor, Save
 from fusedops.jit import env
-from fusedops.product.choice import Choice
+from fusedops.product.autograd import train
+from fusedops.product.choice import (
+    Choice,
+    able,
+    as_multiplied,
+    chosen,
+    explained,
+    plan_product,
+    reads_product,
+)
 from fusedops.product.declaration import ProductOp
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import (
@@ -24,19 +33,10 @@ from fusedops.product.factors import (
     product_sizes,
     wants_gradient,
 )
-from fusedops.product.fused import (
-    able,
-    as_multiplied,
-    chosen,
-    explained,
-    plan_product,
-    reads_product,
-)
 from fusedops.product.product_kernel import build_or_warn
 from fusedops.product.recorded import record
 from fusedops.product.report import ProductExplanation, explain_product
-from fusedops.product.traced import call_operator, remember
-from fusedops.product.trained import train
+from fusedops.product.torch_op import call_operator, remember
 
 if TYPE_CHECKING:
     from typing_extensions import Self

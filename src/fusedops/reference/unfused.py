@@ -19,11 +19,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from fusedops.bind.arranged import arranged, restored
 from fusedops.bind.bind import Bound
 from fusedops.bind.generator import draw
-from fusedops.bind.shared_draws import drawn_rows, shared_dims
-from fusedops.bind.whole import first_query, first_rows
+from fusedops.bind.reduced import arranged, restored
+from fusedops.bind.shard_offset import drawn_rows, first_query, first_rows, shared_dims
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Functor, TableOf
 from fusedops.reference.dropout_mask import keep_mask, keep_scale

@@ -22,9 +22,8 @@ from fusedops.bind.scalars import check_pair, read_ints
 from fusedops.errors import UnsupportedError
 from fusedops.jit.lock import guard
 from fusedops.reference.unfused import run
-from fusedops.run.contiguous import run_on_copies
+from fusedops.run.contiguous import known_to_merge, note_that_merges, reduces_several, run_on_copies
 from fusedops.run.first_derivative import only_once
-from fusedops.run.merging import known_to_merge, note_that_merges, reduces_several
 from fusedops.run.placing import columns_apart
 from fusedops.run.saved_tensors import (
     RESULT,

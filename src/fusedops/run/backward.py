@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.bind import KEPT, Bound
-from fusedops.bind.whole import first_rows
+from fusedops.bind.shard_offset import first_rows
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member, Members
 from fusedops.generate.target import Target

@@ -23,10 +23,10 @@ from fusedops.generate.recipe import Recipe, known
 from fusedops.generate.views import View
 from fusedops.run.backward_cut import Cut
 from fusedops.run.gradient_targets import GradientTargets
-from fusedops.run.opened import Opening, form_of, types_of
 from fusedops.run.operand_gradients import Occurrence
 from fusedops.run.placing import DrawnRows
 from fusedops.run.second_stage import Argument, argument_of
+from fusedops.run.symbolic import Opening, form_of, types_of
 from fusedops.schedule import Schedule
 from fusedops.schedule.row_partition import Slices
 

@@ -22,7 +22,6 @@ from fusedops.run import single_length
 from fusedops.run.contiguous import run_on_copies
 from fusedops.run.fallback_arch import serve
 from fusedops.run.forward_form import Call, written
-from fusedops.run.forward_info import ForwardInfo
 from fusedops.run.outline import outline_of
 from fusedops.run.placing import (
     columns_apart,
@@ -31,7 +30,7 @@ from fusedops.run.placing import (
     placed_views,
     row_numbers,
 )
-from fusedops.run.planned import Planned
+from fusedops.run.planned import ForwardInfo, Planned
 from fusedops.run.reading import USUAL, Hints, Reading, as_loaded, padded, rank_of
 from fusedops.run.runnable import Runnable
 from fusedops.schedule import Schedule, override

@@ -22,8 +22,8 @@ from fusedops.bind.generator import draw
 from fusedops.bind.operands import check_shape
 from fusedops.bind.reduced import find_reduced
 from fusedops.bind.scalars import read_number
+from fusedops.bind.shard_offset import check_part_of
 from fusedops.bind.tables import check_table
-from fusedops.bind.whole import check_part_of
 from fusedops.errors import UNFUSED, UnsupportedError
 from fusedops.functors import Role
 from fusedops.generate.target import Target

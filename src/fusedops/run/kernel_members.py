@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from fusedops.bind.bind import KEPT, Bound
 from fusedops.bind.geometry import Geometry
-from fusedops.bind.shared_draws import shared_dims
+from fusedops.bind.shard_offset import shared_dims
 from fusedops.functors import rounded
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member, Purpose

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fusedops import _runtime
 from fusedops.bind.positions import read_positions
-from fusedops.bind.shared_draws import shared_dims
+from fusedops.bind.shard_offset import shared_dims
 from fusedops.schedule.traffic import Traffic, traffic_of, without_rows
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from fusedops import _runtime
 from fusedops.bind.bind import KEPT, Bound
 from fusedops.bind.geometry import Geometry, Placed, place
 from fusedops.bind.positions import row_positions
-from fusedops.bind.shared_draws import drawn_rows
-from fusedops.bind.whole import first_query as number_of_first
+from fusedops.bind.shard_offset import drawn_rows
+from fusedops.bind.shard_offset import first_query as number_of_first
 from fusedops.errors import UNFUSED, UnsupportedError
 from fusedops.generate.arguments import RowMaps
 from fusedops.generate.views import Blank, Number, Part, View, filled, views_of, widened

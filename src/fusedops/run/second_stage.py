@@ -17,8 +17,8 @@ from fusedops.generate.arguments import ArgumentWriter, RowMaps
 from fusedops.generate.members import Member
 from fusedops.generate.recipe import Recipe
 from fusedops.generate.views import View
-from fusedops.run.opened import Opening
 from fusedops.run.operand_gradients import Occurrence
+from fusedops.run.symbolic import Opening
 
 #: Columns and threads of a thread block where sums are over pieces of neighbouring columns as well:
 #: each of its warps has a column.

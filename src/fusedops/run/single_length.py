@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from fusedops.jit import env
-from fusedops.run.forward_info import ForwardInfo
+from fusedops.run.planned import ForwardInfo
 
 __all__ = ["CALLS", "calls_until_next", "forget", "replaced", "settle"]
 

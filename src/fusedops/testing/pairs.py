@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.bind import floating
+from fusedops.product.autograd import W2, Between
 from fusedops.product.epilogue import Epilogue
-from fusedops.product.hidden_gradient import chosen
 from fusedops.product.linear import Linear
 from fusedops.product.mlp import MLP
-from fusedops.product.remade import W2, Between
+from fusedops.product.product_backward import chosen
 from fusedops.progress import shown
 from fusedops.reference.error_bound import Expected, expected
 from fusedops.reference.gradients import gradients_of

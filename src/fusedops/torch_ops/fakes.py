@@ -14,11 +14,35 @@ from torch import Tensor
 
 from fusedops.bind.bind import KEPT, bind
 from fusedops.bind.operands import check_device
+from fusedops.functors import TableOf
 from fusedops.torch_ops.calls import BackwardCall, ForwardCall, Shapes, like, operands_of
 from fusedops.torch_ops.lowering import lower
-from fusedops.torch_ops.stand_ins import stand_in, table_stand_in
 
-__all__ = ["fake_backward", "fake_draw", "fake_forward"]
+__all__ = ["fake_backward", "fake_draw", "fake_forward", "stand_in", "table_stand_in"]
+
+
+def stand_in(tensor: Tensor, x: Tensor) -> Tensor:
+    """A tensor to check a call by: sizes not known yet are taken to fit, and guard nothing.
+
+    A batch may then be of any size, one included, in code that is compiled once.
+    """
+    extra = x.dim() - tensor.dim()
+    shape = []
+    for at, size in enumerate(tensor.shape):
+        of_x = x.shape[at + extra] if at + extra >= 0 else size
+        known = type(size) is int and (type(of_x) is int or size == 1)
+        shape.append(size if known else of_x if type(of_x) is int else 2)
+    return torch.empty(shape, dtype=tensor.dtype, device="meta")
+
+
+def table_stand_in(table: Tensor, one: TableOf, x: Tensor) -> Tensor:
+    """The same of a table, whose sizes are not those of x."""
+    shape = [size if type(size) is int else 2 for size in table.shape]
+    if one.dim is not None and len(shape) == 2:
+        of_x = x.shape[one.dim]
+        known = type(table.shape[1]) is int and (type(of_x) is int or shape[1] == 1)
+        shape[1] = shape[1] if known else of_x if type(of_x) is int else 2
+    return torch.empty(shape, dtype=table.dtype, device="meta")
 
 
 def fake_forward(*arguments: Any) -> list[Tensor]:

@@ -16,9 +16,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import fusedops.torch_ops.operators  # noqa: F401 (registers them)
-from fusedops.bind.arranged import arranged, order, restored
 from fusedops.bind.bind import check_names, check_number
-from fusedops.bind.reduced import find_reduced
+from fusedops.bind.reduced import arranged, find_reduced, order, restored
 from fusedops.bind.scalars import check_offset, check_pair
 from fusedops.declare.text import lacking_text
 from fusedops.errors import UNFUSED, UnsupportedError

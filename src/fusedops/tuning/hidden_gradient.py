@@ -13,10 +13,10 @@ from torch import Tensor
 
 from fusedops.bind.bind import Bound
 from fusedops.generate.target import Target
+from fusedops.product.autograd import W2, between_products, why_kept
 from fusedops.product.choice import Choice
 from fusedops.product.epilogue import Epilogue
-from fusedops.product.hidden_gradient import HiddenGradient, explained, features_of
-from fusedops.product.remade import W2, between_products, why_kept
+from fusedops.product.product_backward import HiddenGradient, explained, features_of
 from fusedops.testing.pairs import GradientComparison
 from fusedops.tuning import clock
 from fusedops.tuning.inputs import fewer_rows, fewer_rows_of_factor, filled

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.bind import Bound, floating
+from fusedops.product.choice import bind_store, gradient_reads_product
 from fusedops.product.factors import factor_dtype
-from fusedops.product.fused import bind_store, gradient_reads_product
 from fusedops.product.linear import Linear
 from fusedops.product.mlp import MLP
 from fusedops.tuning.tuner import Part, tune_gradient, tune_product

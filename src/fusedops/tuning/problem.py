@@ -22,7 +22,7 @@ from fusedops.run.gradient import Gradient, described, gradient_of
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.testing import force_launch
 from fusedops.testing.comparison import Comparison
-from fusedops.tuning import ceiling, clock
+from fusedops.tuning import clock
 from fusedops.tuning.candidates import Kernel
 from fusedops.tuning.inputs import fewer_rows, filled
 
@@ -117,7 +117,7 @@ class Problem:
         """Seconds of the fastest plain kernel for the bytes that a call must move."""
         size = self._shapes[0].numel() * self._shapes[0].element_size()
         reads = 1 if self.kind == "forward" else 2
-        return self.bytes / (size * (reads + 1)) * ceiling.of_bytes(size, reads)
+        return self.bytes / (size * (reads + 1)) * clock.of_bytes(size, reads)
 
     def percent(self, seconds: float) -> float:
         """A call's speed in percent of the ceiling."""

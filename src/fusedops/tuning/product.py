@@ -13,8 +13,7 @@ from torch import Tensor
 
 from fusedops.bind.bind import Bound
 from fusedops.generate.target import Target
-from fusedops.product.choice import Choice
-from fusedops.product.fused import able, features_of
+from fusedops.product.choice import Choice, able, features_of
 from fusedops.product.single import SingleProduct
 from fusedops.testing.products import ProductComparison
 from fusedops.tuning import clock

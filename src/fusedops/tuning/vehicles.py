@@ -17,8 +17,7 @@ import torch
 from fusedops.bind.bind import Bound
 from fusedops.errors import FusedOpsError, UnsupportedError
 from fusedops.generate.target import Target
-from fusedops.product.choice import Choice, choose
-from fusedops.product.fused import why_never
+from fusedops.product.choice import Choice, choose, why_never
 from fusedops.schedule.features import ProductFeatures
 from fusedops.schedule.launch import VEHICLES, ProductConfig
 from fusedops.testing import Compared, force_launch, last_schedule

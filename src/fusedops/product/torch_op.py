@@ -28,6 +28,7 @@ from fusedops.bind.bind import bind
 from fusedops.declare.text import read
 from fusedops.errors import UNFUSED, UnsupportedError
 from fusedops.generate.target import Target
+from fusedops.product.autograd import factor_gradients
 from fusedops.product.factors import (
     HALVES,
     factor_dtype,
@@ -35,22 +36,21 @@ from fusedops.product.factors import (
     wants_gradient,
     without_memory,
 )
-from fusedops.product.traced_operands import (
+from fusedops.product.torch_op_arguments import (
     are_plain,
     exports,
     operands_by_name,
     operands_listed,
     read_by_gradient,
 )
-from fusedops.product.trained import factor_gradients
 from fusedops.run.autograd import what_is_kept
 from fusedops.schedule import override
 from fusedops.schedule.launch import VEHICLES
 from fusedops.schedule.lookup import product_vehicles
+from fusedops.torch_ops.fakes import stand_in
 from fusedops.torch_ops.kept_draws import keep_draws
 from fusedops.torch_ops.lowering import enter, lower
 from fusedops.torch_ops.operators import drawn_for, gradients, note_saved
-from fusedops.torch_ops.stand_ins import stand_in
 from fusedops.torch_ops.tracing import draw_for, is_distributed
 
 if TYPE_CHECKING:

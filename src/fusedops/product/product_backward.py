@@ -28,17 +28,17 @@ from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import STORAGE, Number, Part, View, contiguous, part_of, views_of
 from fusedops.map import Map
-from fusedops.product.choice import Choice
-from fusedops.product.epilogue import Epilogue
-from fusedops.product.factors import HALVES
-from fusedops.product.fused import (
+from fusedops.product.choice import (
     HALVES_ALONE,
+    Choice,
     ProductCall,
     able,
     chosen_for,
     features_of_call,
     product_call,
 )
+from fusedops.product.epilogue import Epilogue
+from fusedops.product.factors import HALVES
 from fusedops.product.product_kernel import (
     ARCH,
     WIDTH,

@@ -27,11 +27,11 @@ from torch import Tensor, library
 
 from fusedops.declare.text import read
 from fusedops.errors import UNFUSED, UnsupportedError
+from fusedops.product.autograd import W2, between_products, linear_of_remade
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import linear
-from fusedops.product.hidden_gradient import HiddenGradient
-from fusedops.product.remade import W2, between_products, linear_of_remade
-from fusedops.product.traced_operands import operands_by_name
+from fusedops.product.product_backward import HiddenGradient
+from fusedops.product.torch_op_arguments import operands_by_name
 from fusedops.run.first_derivative import refuse_second
 from fusedops.torch_ops.lowering import enter, lower
 from fusedops.torch_ops.operators import drawn_for
