@@ -321,8 +321,8 @@ class Timed:
 
 
 def free(device: torch.device) -> None:
-    """Give back what a model held, so that the next one's peak is its own."""
-    gc.collect()
+    """Give back what a model held on a GPU, so that the next one's peak is its own."""
     if device.type == "cuda":
+        gc.collect()
         with contextlib.suppress(RuntimeError):
             torch.cuda.empty_cache()

@@ -108,17 +108,23 @@ def verify_words(op, load, store, device):
 
 
 def _alone():
-    """Every functor alone: each op's turn comes round, and a LOAD and a STORE share a kernel."""
     stores = itertools.cycle(STORE)
     ops = itertools.cycle(LOAD)
     for word in LOAD["softmax"]:
-        op = next(op for op in ops if word in LOAD[op])
-        # log-softmax has softmax's LOAD and LayerNorm RMSNorm's: half of them do for a quick run.
-        marks = pytest.mark.thorough if op in ("log_softmax", "rms_norm") else ()
-        yield pytest.param(op, word, next(stores), id=f"{op}-{word}", marks=marks)
+        yield next(op for op in ops if word in LOAD[op]), word, next(stores)
 
 
-@pytest.mark.parametrize(("op", "load", "store"), list(_alone()))
+#: Every functor alone: each op's turn comes round, and a LOAD and a STORE share a kernel.
+TURNS = [*_alone()]
+
+
+def _quickly(op, load, store):
+    # log-softmax has softmax's LOAD and LayerNorm RMSNorm's: half of them do for a quick run.
+    marks = pytest.mark.thorough if op in ("log_softmax", "rms_norm") else ()
+    return pytest.param(op, load, store, id=f"{op}-{load}", marks=marks)
+
+
+@pytest.mark.parametrize(("op", "load", "store"), [_quickly(*one) for one in TURNS])
 def test_each_functor_alone(op, load, store, device):
     verify_words(op, (load,), (store,), device)
 

@@ -6,8 +6,9 @@ import dataclasses
 
 import pytest
 import torch
-from cases import raises, randn, same_bits, thorough
+from cases import raises, randn, same_bits
 from test_linear_fused import forced, gelu
+from test_variants import covering
 
 import fusedops as fo
 from fusedops.generate.product import TILINGS
@@ -69,9 +70,10 @@ def described(hidden, tiling="Together", dtype=torch.float16, wanted=None, **siz
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("dtype", [torch.float16, *thorough(torch.bfloat16)], ids=str)
-@pytest.mark.parametrize("tiling", TILINGS)
-@pytest.mark.parametrize("hidden", ["gelu", *thorough("dropout", "gate", "bare")])
+@pytest.mark.parametrize(
+    ("hidden", "tiling", "dtype"),
+    covering(2, ["gelu", "dropout", "gate", "bare"], TILINGS, [torch.float16, torch.bfloat16]),
+)
 def test_registers_do_not_spill_and_products_are_not_serialized(hidden, tiling, dtype):
     variant = described(hidden, tiling, dtype).variants[0]
     _, log = nvrtc.compile_cuda(variant.source, variant.arch, [nvrtc.RESOURCES])

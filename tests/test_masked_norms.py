@@ -24,7 +24,7 @@ from cases import (
 )
 from gradients import Gradient, check_gradient, differentiate
 from test_gradient_variants import backward_of, check_compiles
-from test_variants import tensor
+from test_variants import ARCHS, covering, tensor
 
 import fusedops as fo
 from fusedops import testing
@@ -237,9 +237,9 @@ def test_it_is_traced_exported_and_kept():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("arch", ["sm_90", *thorough("sm_80", "sm_100", "sm_120")])
-@pytest.mark.parametrize("kind", ["layer_norm", *thorough("rms_norm", "l2_norm")])
-@pytest.mark.parametrize("columns", [1024, *thorough(333, 8192, 65536)])
+@pytest.mark.parametrize(
+    ("arch", "kind", "columns"), covering(2, ARCHS, CHAINS, [333, 1024, 8192, 65536])
+)
 def test_both_passes_compile_without_spills(arch, kind, columns):
     op = masked_op(kind, fo.Lengths("n"))
     shape = (64, columns)

@@ -7,7 +7,8 @@ import math
 
 import pytest
 import torch
-from cases import Seen, randn, same_bits, thorough
+from cases import Seen, randn, same_bits
+from test_variants import covering
 from torch._dynamo.backends.debugging import aot_eager
 
 import fusedops as fo
@@ -82,11 +83,15 @@ def described(op, x, other, operands, tiling, dtype):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("dtype", [torch.float16, *thorough(torch.bfloat16)], ids=str)
-@pytest.mark.parametrize("tiling", TILINGS)
-@pytest.mark.parametrize("layout", ["keys", *thorough("values")])
 @pytest.mark.parametrize(
-    "store", ["scores", "dropout", *thorough("window", "lengths", "saving", "tap")]
+    ("store", "layout", "tiling", "dtype"),
+    covering(
+        2,
+        ["scores", "dropout", "window", "lengths", "saving", "tap"],
+        ["keys", "values"],
+        TILINGS,
+        [torch.float16, torch.bfloat16],
+    ),
 )
 def test_registers_do_not_spill_and_products_are_not_serialized(store, layout, tiling, dtype):
     op = fo.Matmul(store=STORES[store])

@@ -90,26 +90,36 @@ def exchanges(way, compiled):
 WAYS = ("columns", "gathered", "partial", "rows")
 
 
-def all_ways(compiled):
-    for way in WAYS:
+def all_ways(ways, compiled):
+    for way in ways:
         exchanges(way, compiled)
 
 
 in_both_ways = pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 
+#: Four ranks trace a compiled call for seconds, so each of the two tests has half of the ways.
+WAITED_FOR, REFUSED = {False: WAYS, True: WAYS[:2]}, {False: WAYS, True: WAYS[2:]}
+
+
+@pytest.fixture(scope="module")
+def warm(four_ranks, tmp_path_factory):
+    """The environment of a rank whose cache has the kernels; a compiled call has the same ones."""
+    of_warm = {"FUSEDOPS_CACHE_DIR": str(tmp_path_factory.mktemp("warm"))}
+    everywhere(four_ranks, all_ways, WAYS, False, of=dict.fromkeys(range(4), of_warm))
+    return of_warm
+
 
 @in_both_ways
-def test_a_cold_rank_keeps_none_waiting(four_ranks, tmp_path, compiled):
+def test_a_cold_rank_keeps_none_waiting(four_ranks, warm, tmp_path, compiled):
     """Whatever is exchanged: the others wait for its build, and results are the same."""
-    warm = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "cache")}
     cold = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "empty")}
-    everywhere(four_ranks, all_ways, compiled, of=dict.fromkeys(range(4), warm))
-    everywhere(four_ranks, all_ways, compiled, of={0: warm, 1: warm, 2: warm, 3: cold})
+    of = {0: warm, 1: warm, 2: warm, 3: cold}
+    everywhere(four_ranks, all_ways, WAITED_FOR[compiled], compiled, of=of)
 
 
-def all_raise(compiled):
+def all_raise(ways, compiled):
     """Every rank raises where one cannot build, at the call, and the group is usable after that."""
-    for way in WAYS:
+    for way in ways:
         with pytest.raises(fo.FusedOpsError) as caught:
             exchanges(way, compiled)
         said = str(caught.value)
@@ -122,8 +132,7 @@ def all_raise(compiled):
 
 
 @in_both_ways
-def test_all_ranks_raise_where_one_cannot_build(four_ranks, tmp_path, compiled):
-    warm = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "cache")}
+def test_all_ranks_raise_where_one_cannot_build(four_ranks, warm, tmp_path, compiled):
     bad = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "empty"), "CXX": "/bin/false"}
-    everywhere(four_ranks, all_ways, compiled, of=dict.fromkeys(range(4), warm))
-    everywhere(four_ranks, all_raise, compiled, of={0: warm, 1: warm, 2: warm, 3: bad})
+    of = {0: warm, 1: warm, 2: warm, 3: bad}
+    everywhere(four_ranks, all_raise, REFUSED[compiled], compiled, of=of)

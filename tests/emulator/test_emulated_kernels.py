@@ -31,6 +31,7 @@ from cases import (
 )
 from emulate import ORDERS, emulated, machine
 from references import Chain
+from test_variants import covering
 
 import fusedops as fo
 from fusedops import testing
@@ -60,13 +61,11 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def _matrix():
-    """Every op with every length, and with every storage; dtypes and numbers of rows take turns."""
-    turns = itertools.cycle(itertools.product(DTYPES, (3, 8, 67)))
-    for op, columns, storage in itertools.product(CHAINS, COLUMNS, STORAGES):
-        if op == "map" and storage in ("register", "shared", "streaming"):
-            continue  # there is nothing to keep
-        dtype, rows = next(turns)
-        yield op, columns, rows, dtype, storage
+    """Each pair of an op, a length, a storage and a dtype occurs; numbers of rows take turns."""
+    turns = itertools.cycle((3, 8, 67))
+    for op, columns, storage, dtype in covering(2, CHAINS, COLUMNS, STORAGES, DTYPES):
+        # A map has nothing to keep.
+        yield op, columns, next(turns), dtype, None if op == "map" else storage
 
 
 def stored_as(storage):
