@@ -39,7 +39,7 @@ from fusedops.generate.product import TILINGS
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.jit import nvrtc
-from fusedops.product.product_backward import HiddenGradient
+from fusedops.product.product_backward import ProductBackward
 from fusedops.run.gradient import described, gradient_of
 from fusedops.schedule.launch import ProductConfig
 from fusedops.testing import force_launch
@@ -394,7 +394,7 @@ def _hidden(store, dtype, config):
     op = fo.MLP(hidden=store)
     epilogue = op.layers[0].epilogue
     for wanted in ((), tuple(name for name in ("column", "full") if name in epilogue.slots)):
-        gradient = HiddenGradient(epilogue, frozenset(wanted))
+        gradient = ProductBackward(epilogue, frozenset(wanted))
         for rows, n, k in SIZES:
             dy, w = meta((2, rows // 2, k), dtype), meta((k, n), dtype)
             z = meta((2, rows // 2, n), dtype)

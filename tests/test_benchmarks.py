@@ -759,7 +759,7 @@ class TestTune:
         for of_shape in Selection(dtypes=("float16",), columns=(256, 50257)).sweep():
             for point in of_shape:
                 kernel = kernel_of(tune.call(point), point.direction, Target.named("sm_90"))
-                # The longest rows of its rung, which serves rows of so many columns.
+                # The longest rows of its bucket, which serves rows of so many columns.
                 most = {256: 256, 50257: 51200}[point.columns]
                 assert point.columns <= kernel.features.columns <= most
                 assert kernel.kind == point.direction

@@ -208,7 +208,7 @@ class TestOnAGpu:
             (1024, "rows of 1024 columns alone"),
         ],
     )
-    def test_the_rung(self, columns, served):
+    def test_the_bucket(self, columns, served):
         x = torch.zeros(64, columns, dtype=torch.float16, requires_grad=True)
         told = on_gpu(fo.Softmax(), x)
         assert f"the kernel serves {served};" in told.why

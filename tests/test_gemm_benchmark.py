@@ -189,7 +189,7 @@ class TestProducts:
         ]
 
     def test_kernels_are_built_ahead(self, monkeypatch):
-        """Those of every vehicle on a GPU, each once: in one list, since rungs share them."""
+        """Those of every vehicle on a GPU, each once: in one list, since buckets share them."""
         built = []
 
         def build_all(wanted, processes, done):

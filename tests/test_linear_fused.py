@@ -465,7 +465,7 @@ def test_no_memory_for_a_product_that_is_not_there(tiling):
 def test_a_layer_of_two_products():
     """Values and gradients of MLP with one kernel for its first product, beside two.
 
-    Gradients by one kernel have bits of their own: test_hidden_gradient.py.
+    Gradients by one kernel have bits of their own: test_product_backward.py.
     """
     needs_hopper()
     op = fo.MLP(hidden=[fo.Bias("b"), gelu(), fo.Dropout("p")], store=[fo.Bias("b2")])

@@ -109,7 +109,7 @@ def test_the_hidden_tensor_is_not_kept(device):
     assert [*map(len, wide)] == [1, 2]
     told = BLOCK.explain(x, w1, w2, b1=b1, b2=b2, p=P, r=r)
     assert [one.name for one in told.kept] == ["x", "w1", "z", "b1", "w2"]
-    assert told.remade
+    assert told.recomputed
     assert "made again from z in the backward pass" in str(told)
     assert "its input is made again" in told.second.vehicle, "so it is never one kernel"
 
@@ -152,14 +152,14 @@ def test_it_is_kept_where_that_costs_nothing(device):
     leaves, _ = case(torch.float32, device)
     x, w1, w2, b1, b2 = leaves.values()
     linear = fo.MLP(hidden=[fo.Bias("b1"), fo.Dropout("p")])
-    assert not linear.explain(x, w1, w2, b1=b1, p=P).remade
-    assert not PLAIN.explain(x, w1, w2.detach(), b1=b1, b2=b2).remade
+    assert not linear.explain(x, w1, w2, b1=b1, p=P).recomputed
+    assert not PLAIN.explain(x, w1, w2.detach(), b1=b1, b2=b2).recomputed
     with torch.no_grad():
         told = PLAIN.explain(x, w1, w2, b1=b1, b2=b2)
-    assert not told.remade
+    assert not told.recomputed
     assert told.kept == ()
     alone = fo.MLP(hidden=[fo.Bias("b1")])
-    assert not alone.explain(x, w1, w2, b1=b1).remade
+    assert not alone.explain(x, w1, w2, b1=b1).recomputed
     y = alone(x, w1, w2, b1=b1)
     assert same_bits(y, functional.linear(functional.linear(x, w1, b1), w2))
 
@@ -169,15 +169,15 @@ def test_it_is_kept_beside_operands_as_large(device):
     leaves, _ = case(torch.float32, device)
     x, w1, w2, *_ = leaves.values()
     op = fo.MLP(hidden=[gelu(), fo.Residual("r")])
-    for shape, remade in (((2, 3, 40), False), ((40,), True)):
+    for shape, recomputed in (((2, 3, 40), False), ((40,), True)):
         r = randn(*shape, device=device)
         kept, _ = saved(lambda r=r: op(x, w1, w2, r=r))
         told = op.explain(x, w1, w2, r=r)
-        assert told.remade == remade
-        names = ["x", "w1", "z", "r", "w2"] if remade else ["x", "w1", "z", "h", "w2"]
+        assert told.recomputed == recomputed
+        names = ["x", "w1", "z", "r", "w2"] if recomputed else ["x", "w1", "z", "h", "w2"]
         assert [one.name for one in told.kept] == names
-        assert (r.data_ptr() in kept) == remade
-        assert sum(math.prod(shape) == 2 * 3 * 40 for shape in kept.values()) == 2 - remade
+        assert (r.data_ptr() in kept) == recomputed
+        assert sum(math.prod(shape) == 2 * 3 * 40 for shape in kept.values()) == 2 - recomputed
 
 
 @pytest.mark.gpu

@@ -7,11 +7,11 @@ import math
 import pytest
 import torch
 from cases import raises, randn, same_bits, thorough
-from test_hidden_gradient import case as sized_case
-from test_hidden_gradient import gradients
 from test_linear import P, gelu, saved
 from test_linear_fused import forced, needs_hopper
 from test_mlp import BLOCK, PLAIN, by_hand, case, run
+from test_product_backward import case as sized_case
+from test_product_backward import gradients
 from torch import library
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional
@@ -133,9 +133,9 @@ def test_some_have_no_gradient(frozen, device):
     x, w1, w2, b1, b2 = leaves.values()
     torch._dynamo.reset()
     names = names_in(PLAIN, x, w1, w2, b1=b1, b2=b2)
-    remade = PLAIN.explain(x, w1, w2, b1=b1, b2=b2).remade
-    assert ("linear_of_remade" in names) is remade
-    assert remade is (frozen not in (("w2",), ("x", "w1", "b1")))
+    recomputed = PLAIN.explain(x, w1, w2, b1=b1, b2=b2).recomputed
+    assert ("linear_recomputed" in names) is recomputed
+    assert recomputed is (frozen not in (("w2",), ("x", "w1", "b1")))
 
 
 def test_without_gradients_there_are_two_layers(device):
@@ -235,7 +235,7 @@ def test_tensors_of_a_class_have_two_layers(device):
     w2.requires_grad_()
     w1.requires_grad_()
     names = names_in(PLAIN, x.as_subclass(Own), w1, w2, b1=b1, b2=b2)
-    assert "linear_of_remade" not in names
+    assert "linear_recomputed" not in names
 
 
 def operator_arguments(device):
@@ -249,25 +249,25 @@ def operator_arguments(device):
 @pytest.mark.thorough
 def test_opcheck(device):
     arguments = operator_arguments(device)
-    op = torch.ops.fusedops.linear_of_remade.default
+    op = torch.ops.fusedops.linear_recomputed.default
     assert {*library.opcheck(op, arguments).values()} == {"SUCCESS"}
     _, w2, _, _, _, (z, b1), names, numbers, text = arguments
     dy = randn(2, 3, 16, device=device)
     given = (dy, w2.detach(), [z, b1.detach()], names, numbers, text, ["w2", "x", "b1"])
-    op = torch.ops.fusedops.hidden_gradient.default
+    op = torch.ops.fusedops.product_backward.default
     assert {*library.opcheck(op, given).values()} == {"SUCCESS"}
 
 
 def test_refusals(device):
     """A second derivative, and vmap."""
     arguments = operator_arguments(device)
-    y = torch.ops.fusedops.linear_of_remade(*arguments)
+    y = torch.ops.fusedops.linear_recomputed(*arguments)
     (dw1,) = torch.autograd.grad(y.square().sum(), [arguments[4]], create_graph=True)
     with raises(fo.UnsupportedError, "first derivative only"):
         dw1.sum().backward()
     h, w2, *others = arguments
     with raises(fo.UnsupportedError, "MLP: torch.func.vmap"):
-        torch.func.vmap(lambda one: torch.ops.fusedops.linear_of_remade(one, w2, *others))(h)
+        torch.func.vmap(lambda one: torch.ops.fusedops.linear_recomputed(one, w2, *others))(h)
 
 
 @pytest.mark.thorough
@@ -280,7 +280,7 @@ def test_where_one_kernel_may_run_the_first_layer(hidden, monkeypatch):
     dy = randn(3, 10, 24, dtype=torch.bfloat16, seed=9)
     leaves = [one.clone().requires_grad_() for one in factors]
     names = names_in(op, *leaves, **operands)
-    assert [one for one in names if one != "draw"] == ["linear", "linear_of_remade"]
+    assert [one for one in names if one != "draw"] == ["linear", "linear_recomputed"]
     torch._dynamo.reset()
     call = compiled(op)
     call.inputs = op.inputs

@@ -60,7 +60,7 @@ def kernels(tmp_path, text):
 def test_kernels_of_one_dispatch(tmp_path):
     whole = kernels(tmp_path, PLAIN.format(type="int64_t"))
     assert 20 <= whole < 40
-    # One rung each: exact, not exact, and for operands that lie otherwise.
+    # One bucket each: exact, not exact, and for operands that lie otherwise.
     assert kernels(tmp_path, PLAIN.format(type="cols<1000, 1024>")) == 3
     assert kernels(tmp_path, PLAIN.format(type="cols<1024, 1024>")) == 2
     assert kernels(tmp_path, PLAIN.format(type="cols<1, 1024>")) < whole // 2

@@ -27,22 +27,22 @@ def described(columns, single, op=fo.LogSoftmax(), dtype=torch.float16):  # noqa
 
 @pytest.mark.parametrize("op", [fo.LogSoftmax(), fo.LayerNorm()], ids=lambda op: op.name)
 @pytest.mark.parametrize("columns", LONG)
-def test_it_has_the_tile_of_its_rung(columns, op):
-    rung, own = (described(columns, single, op).tile for single in (False, True))
-    assert own.tile == rung.tile
-    assert own.cluster == rung.cluster
-    assert rung.even
+def test_it_has_the_tile_of_its_bucket(columns, op):
+    bucket, own = (described(columns, single, op).tile for single in (False, True))
+    assert own.tile == bucket.tile
+    assert own.cluster == bucket.cluster
+    assert bucket.even
     assert not own.even
     assert own.lengths == (columns, columns)
     # Every thread has so many full packs in the last chunk of the row, which is the shortest.
     blocks = max(own.cluster, own.chunks)
     of_last = columns - (blocks - 1) * own.chunk
     assert own.full * own.threads * own.width <= max(of_last, 0)
-    assert own.full >= rung.full
+    assert own.full >= bucket.full
 
 
 @pytest.mark.parametrize("columns", [257, 1023, 4096, 12288])
-def test_rows_in_one_piece_keep_the_kernel_of_their_rung(columns):
+def test_rows_in_one_piece_keep_the_kernel_of_their_bucket(columns):
     assert described(columns, True).variant.key == described(columns, False).variant.key
 
 
@@ -60,7 +60,7 @@ class Built:
     def __init__(self, fails=False):
         self.fails = fails
         self.built = self.loaded = 0
-        variant = SimpleNamespace(key="rung")
+        variant = SimpleNamespace(key="bucket")
         tile = SimpleNamespace(even=True, storage="cluster")
         self.info = SimpleNamespace(variant=variant, tile=tile, geometry=SimpleNamespace(columns=7))
         self.own = SimpleNamespace(variant=SimpleNamespace(build=self.build, kernel=self.kernel))
@@ -87,7 +87,7 @@ def nothing_known():
     single_length.forget()
 
 
-def wait(key=("rung", 7)):
+def wait(key=("bucket", 7)):
     single_length._states[key].exception()
 
 

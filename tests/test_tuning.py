@@ -247,7 +247,7 @@ def on_cpu_as_if(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
     monkeypatch.setattr(problems.clock, "sets", lambda size: 2)
     monkeypatch.setattr(problems, "CHECKED", 1 << 12)
-    monkeypatch.setattr(problems.ceiling, "of_bytes", lambda size, reads: size * (reads + 1) / 1e12)
+    monkeypatch.setattr(problems.clock, "of_bytes", lambda size, reads: size * (reads + 1) / 1e12)
     monkeypatch.setattr(problems, "explain", lambda bound: explain(bound, TARGET))
     timed = []
 

@@ -14,10 +14,10 @@ from fusedops.generate.product import TILINGS
 from fusedops.schedule import backward, forward, lookup
 from fusedops.schedule.architectures import GPUS, Gpu
 from fusedops.schedule.backward import choose_gradient, resident_rows
-from fusedops.schedule.backward_tile import GRADIENT_VALUES, gradient_rung
+from fusedops.schedule.backward_tile import GRADIENT_VALUES, gradient_bucket
 from fusedops.schedule.features import ProductFeatures
 from fusedops.schedule.forward import choose
-from fusedops.schedule.forward_tile import Row, row_rung
+from fusedops.schedule.forward_tile import Row, row_bucket
 from fusedops.schedule.launch import VEHICLES, LaunchConfig
 from fusedops.schedule.tuning_file import TuningFileError, read, text_of
 
@@ -337,10 +337,10 @@ def test_the_tile_follows_from_the_cluster_limit_alone():
             for streams in ("none", "columns", "many"):
                 row = Row(columns, element_bytes, compute_bytes, streams=streams)
                 tiles = {choose(row, "sm_90", gpu).tile for gpu in facts}
-                assert tiles == {row_rung(row, clusters).tile}
+                assert tiles == {row_bucket(row, clusters).tile}
             row = Row(columns, element_bytes, compute_bytes)
             tiles = {choose_gradient(row, "sm_90", gpu, "norm", (1,)).tile for gpu in facts}
-            assert tiles == {gradient_rung(row, clusters, "norm").rung.tile}
+            assert tiles == {gradient_bucket(row, clusters, "norm").bucket.tile}
 
 
 def test_the_file_that_is_measured_has_figures():

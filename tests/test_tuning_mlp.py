@@ -20,15 +20,15 @@ from fusedops.generate import tuned
 from fusedops.generate.target import Target
 from fusedops.product import choice as choices
 from fusedops.product import product_backward, torch_op_mlp
-from fusedops.product.product_backward import HiddenGradient
+from fusedops.product.product_backward import ProductBackward
 from fusedops.product.single import SingleProduct
 from fusedops.schedule import lookup, override
 from fusedops.schedule.launch import VEHICLES, ProductConfig
 from fusedops.testing import last_schedule
 from fusedops.tuning import clock, mlp, product, recorded, tuner, vehicles
-from fusedops.tuning import hidden_gradient as gradients
-from fusedops.tuning.hidden_gradient import GradientProblem
+from fusedops.tuning import product_backward as gradients
 from fusedops.tuning.product import ProductProblem
+from fusedops.tuning.product_backward import GradientProblem
 from fusedops.tuning.search import Outcome
 
 HALF = torch.float16
@@ -113,7 +113,7 @@ def asked(monkeypatch):
     for op in BLOCKS.values():  # what runs a call is chosen once
         for one in (op, *op.layers):
             one.clear()
-    monkeypatch.setattr(HiddenGradient, "__call__", of_gradient)
+    monkeypatch.setattr(ProductBackward, "__call__", of_gradient)
     return found
 
 

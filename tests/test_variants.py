@@ -21,7 +21,7 @@ from fusedops.jit import compile_cuda
 from fusedops.run import forward as plan
 from fusedops.schedule import forward as schedule
 from fusedops.schedule.architectures import GPUS
-from fusedops.schedule.rungs import longest
+from fusedops.schedule.buckets import longest
 
 #: Shared memory that a block can opt in to, by architecture: A100, H100 and H200, B200, RTX 5090.
 ARCHS = {"sm_80": 166912, "sm_90": 232448, "sm_100": 232448, "sm_120": 101376}
@@ -356,7 +356,7 @@ def test_the_tiles_of_a_row_cover_it(element_bytes, compute_bytes, declared, clu
         assert tile.packs * tile.width * compute_bytes <= 4 * MOST_REGISTERS, at
         assert tile.shared_bytes <= ARCHS["sm_90"], at
         # Some threads hold nothing where a power of two is called for; fewer than half of them in
-        # the longest rows of a rung.
+        # the longest rows of a bucket.
         most = longest(columns, row.width, row.cut, row.dropout)
         assert tile.threads < 2 * -(-most // tile.width), at
 

@@ -356,7 +356,7 @@ using Where = cudaStream_t;
 using Where = fusedops::Threads;
 #endif
 
-// One rung, wide and narrow: a LOAD or a STORE compiles for all or for none.
+// One bucket, wide and narrow: a LOAD or a STORE compiles for all or for none.
 using One = fusedops::cols<1024, 1024>;
 
 template <class LOAD, class STORE>

@@ -15,7 +15,7 @@ namespace fusedops {
 namespace detail {
 
 /// The gradient of a declaration: back through its STORE, its operator and its LOAD. Ladder: the
-/// GPU schedules to choose from (dispatch/rungs.cuh). kept: reads Op::kKept numbers of a row.
+/// GPU schedules to choose from (dispatch/buckets.cuh). kept: reads Op::kKept numbers of a row.
 template <class Ladder, class Where, class Op, class LoadT, class StoreT, class Kept, class Dy,
           class Dx, class Wanted, class Cols>
 StatusOf<Where> dispatch_gradient(const Where& where, const Op& op, const LoadT& given_load,
@@ -73,14 +73,15 @@ template <class Compute, class Wanted>
   using Range = detail::RangeOf<int64_t>;
   const detail::Demand all = detail::demanded(wanted);
   const detail::MeasureGradient<Compute, Wanted> measure{wanted, cols, bytes};
-  cudaError_t status = detail::on_rung<Compute, Range, detail::SoftmaxGradientLadder>(
+  cudaError_t status = detail::on_bucket<Compute, Range, detail::SoftmaxGradientLadder>(
       wanted, measure, all, rows, cols);
   if (status != cudaSuccess) return status;
-  status =
-      detail::on_rung<Compute, Range, detail::NormGradientLadder>(wanted, measure, all, rows, cols);
+  status = detail::on_bucket<Compute, Range, detail::NormGradientLadder>(wanted, measure, all, rows,
+                                                                         cols);
   if (status != cudaSuccess) return status;
   using Few = detail::RangeOf<few_cols<>>;
-  return detail::on_rung<Compute, Few, detail::FewGradientLadder>(wanted, measure, all, rows, cols);
+  return detail::on_bucket<Compute, Few, detail::FewGradientLadder>(wanted, measure, all, rows,
+                                                                    cols);
 }
 
 #endif

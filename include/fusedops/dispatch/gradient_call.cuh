@@ -188,15 +188,15 @@ constexpr SumCount count_sums(const List<Items...>*) {
 template <class Wanted>
 inline constexpr SumCount kSumsOf = count_sums(static_cast<const Wanted*>(nullptr));
 
-/// Where a rung keeps its sums over rows, by columns, and whether that may have to be another place
+/// Where a bucket keeps its sums over rows, by columns, and whether that may have to be another place
 /// on a device with little shared memory. One H200: docs/measured-facts.md, section 10.
-template <class Wanted, class Compute, class Rung>
+template <class Wanted, class Compute, class Bucket>
 struct SumsOf {
   static constexpr int64_t kRegisterSums = 512;    // columns
   static constexpr int64_t kAnywhere = 96 * 1024;  // bytes of shared memory that every device has
-  static constexpr int64_t kCapacity = Rung::template kCapacity<Compute>;
+  static constexpr int64_t kCapacity = Bucket::template kCapacity<Compute>;
   static constexpr int64_t kBytes =
-      kSumsOf<Wanted>.by_column * Rung::kRows * kCapacity * int64_t(sizeof(Compute));
+      kSumsOf<Wanted>.by_column * Bucket::kRows * kCapacity * int64_t(sizeof(Compute));
   static constexpr Sums value = kCapacity <= kRegisterSums ? Sums::kRegisters : Sums::kShared;
   static constexpr bool kMayLack = value == Sums::kShared && kBytes > kAnywhere;
   static constexpr bool kPersistent = kSumsOf<Wanted>.any || kCapacity > 8192;

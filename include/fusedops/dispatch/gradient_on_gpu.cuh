@@ -55,9 +55,9 @@ cudaError_t launch_sums(cudaStream_t stream, const Parts& parts) {
   }
 }
 
-/// The row partition on the current device for a rung whose sums take so many bytes of shared
+/// The row partition on the current device for a bucket whose sums take so many bytes of shared
 /// memory. kPersistent: blocks process several rows each; otherwise a slice is one row.
-template <class Rung, bool kPersistent>
+template <class Bucket, bool kPersistent>
 cudaError_t cut_on_device(const Demand& demand, int64_t rows, int64_t bytes, Slicing* cut) {
   int multiprocessors = 0;
   int64_t shared = 0;
@@ -67,49 +67,49 @@ cudaError_t cut_on_device(const Demand& demand, int64_t rows, int64_t bytes, Sli
   if (status != cudaSuccess) return status;
   // Sums over small groups of rows end soon, so slices are short: there the most blocks at a time
   // are best.
-  constexpr int kMany = 4096 / Rung::kBlock;
+  constexpr int kMany = 4096 / Bucket::kBlock;
   const int64_t blocks =
-      demand.group > 1 && Rung::kPersistentBlocks < kMany ? kMany : Rung::kPersistentBlocks;
-  const int64_t most = kPersistent ? multiprocessors * blocks * Rung::kRows : rows;
-  *cut = {cut_rows(rows, most, demand.group, Rung::kRows), Rung::kRows, bytes > shared};
+      demand.group > 1 && Bucket::kPersistentBlocks < kMany ? kMany : Bucket::kPersistentBlocks;
+  const int64_t most = kPersistent ? multiprocessors * blocks * Bucket::kRows : rows;
+  *cut = {cut_rows(rows, most, demand.group, Bucket::kRows), Bucket::kRows, bytes > shared};
   return cudaSuccess;
 }
 
-/// The callbacks of climb() for a gradient: partitions the rows for the rung, chooses where sums
-/// over rows are kept, and returns f.with<Rung, Storage, kExact, kSums, kPersistent>(cut).
+/// The callbacks of climb() for a gradient: partitions the rows for the bucket, chooses where sums
+/// over rows are kept, and returns f.with<Bucket, Storage, kExact, kSums, kPersistent>(cut).
 template <class Compute, class Wanted, class F>
-struct OnRung {
+struct OnBucket {
   const F& f;
   Demand all;
   int64_t rows;
 
-  template <class Rung, bool kExact>
+  template <class Bucket, bool kExact>
   cudaError_t resident() const {
-    using Where = SumsOf<Wanted, Compute, Rung>;
+    using Where = SumsOf<Wanted, Compute, Bucket>;
     constexpr bool kPersistent = Where::kPersistent;
     Slicing cut{};
-    const cudaError_t status = cut_on_device<Rung, kPersistent>(all, rows, Where::kBytes, &cut);
+    const cudaError_t status = cut_on_device<Bucket, kPersistent>(all, rows, Where::kBytes, &cut);
     if (status != cudaSuccess) return status;
     if constexpr (Where::kMayLack) {
       if (cut.in_memory) {
-        return f.template with<Rung, InRegisters, kExact, Sums::kMemory, kPersistent>(cut);
+        return f.template with<Bucket, InRegisters, kExact, Sums::kMemory, kPersistent>(cut);
       }
     }
-    return f.template with<Rung, InRegisters, kExact, Where::value, kPersistent>(cut);
+    return f.template with<Bucket, InRegisters, kExact, Where::value, kPersistent>(cut);
   }
-  template <class Rung>
+  template <class Bucket>
   cudaError_t chunked() const {
     Slicing cut{};
-    const cudaError_t status = cut_on_device<Rung, kSumsOf<Wanted>.any>(all, rows, 0, &cut);
+    const cudaError_t status = cut_on_device<Bucket, kSumsOf<Wanted>.any>(all, rows, 0, &cut);
     if (status != cudaSuccess) return status;
-    return f.template with<Rung, Streamed, false, Sums::kMemory, false>(cut);
+    return f.template with<Bucket, Streamed, false, Sums::kMemory, false>(cut);
   }
   cudaError_t outside() const { return cudaErrorInvalidValue; }
 };
 
 template <class Compute, class Range, class Ladder, class Wanted, class F>
-cudaError_t on_rung(const Wanted&, const F& f, const Demand& all, int64_t rows, int64_t cols) {
-  const OnRung<Compute, Wanted, F> callbacks{f, all, rows};
+cudaError_t on_bucket(const Wanted&, const F& f, const Demand& all, int64_t rows, int64_t cols) {
+  const OnBucket<Compute, Wanted, F> callbacks{f, all, rows};
   using Chunk = LadderOf<Range, GradientChunk, FewGradientChunk>;
   return climb<Compute, Range, Chunk, 0>(Ladder{}, cols, callbacks);
 }
@@ -121,7 +121,7 @@ struct MeasureGradient {
   int64_t cols;
   size_t* bytes;
 
-  template <class Rung, class Storage, bool kExact, Sums kSums, bool kPersistent>
+  template <class Bucket, class Storage, bool kExact, Sums kSums, bool kPersistent>
   cudaError_t with(const Slicing& cut) const {
     Placer<Compute, kSums> placer{cut, cols, 0, {nullptr, 0}};
     (void)mapped(wanted, placer);
@@ -137,26 +137,26 @@ struct LaunchGradient {
   cudaStream_t stream;
   const Call& call;
 
-  template <class Rung, class Storage, bool kExact, Sums kSums, bool kPersistent>
+  template <class Bucket, class Storage, bool kExact, Sums kSums, bool kPersistent>
   cudaError_t with(const Slicing& cut) const {
     constexpr bool kWide = kAccess == Access::kWide;
-    using Schedule = typename Rung::template Of<Storage, Compute, kWidth, kExact && kWide>;
+    using Schedule = typename Bucket::template Of<Storage, Compute, kWidth, kExact && kWide>;
     // All persistent blocks must fit on the device at a time: one that did not would start when the
     // others have ended.
-    constexpr int kBlocks = !kWide ? 0 : kPersistent ? Rung::kPersistentBlocks : Rung::kBlocks;
+    constexpr int kBlocks = !kWide ? 0 : kPersistent ? Bucket::kPersistentBlocks : Bucket::kBlocks;
     Placer<Compute, kSums> placer{cut,
                                   call.cols,
-                                  int64_t(Rung::kBlock) * Schedule::kPacks * kWidth,
+                                  int64_t(Bucket::kBlock) * Schedule::kPacks * kWidth,
                                   {static_cast<char*>(call.workspace), 0}};
     const auto places = mapped(call.wanted, placer);
     if (!call.has(placer.workspace.used)) return cudaErrorInvalidValue;
-    const int64_t blocks = cut.slices.per_span / Rung::kRows;
+    const int64_t blocks = cut.slices.per_span / Bucket::kRows;
     if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
     const auto arguments = call.template arguments<kAccess>(places, cut.slices);
     using Arguments = typename Plain<decltype(arguments)>::type;
     const cudaError_t status =
         launch(gradient_rows_kernel<Schedule, kPersistent, kBlocks, Arguments>, blocks,
-               Rung::kBlock, placer.offset * int64_t(sizeof(Compute)), stream, arguments);
+               Bucket::kBlock, placer.offset * int64_t(sizeof(Compute)), stream, arguments);
     if (status != cudaSuccess) return status;
     return launch_sums(stream, all_parts<Compute, kSums>(call.wanted, places, cut, call.cols));
   }
@@ -170,8 +170,8 @@ cudaError_t run_gradient(cudaStream_t stream, const Call& call) {
   if (call.rows == 0) return launch_sums(stream, call.no_parts());
   constexpr int kWidth = smaller(Form<decltype(call.load)>::kWidth, int(32 / sizeof(Compute)));
   const auto go = [&](const auto& launcher) {
-    using Rungs = LadderOf<Range, Ladder, FewGradientLadder>;
-    return on_rung<Compute, Range, Rungs>(call.wanted, launcher, all, call.rows, call.cols);
+    using Buckets = LadderOf<Range, Ladder, FewGradientLadder>;
+    return on_bucket<Compute, Range, Buckets>(call.wanted, launcher, all, call.rows, call.cols);
   };
   if (call.wide()) return go(LaunchGradient<Call, kWidth, Access::kWide>{stream, call});
   return go(LaunchGradient<Call, kWidth, Access::kNarrow>{stream, call});

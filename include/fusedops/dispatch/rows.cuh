@@ -5,8 +5,8 @@
 // schedule, launch. Nothing allocates or synchronizes, so a CUDA graph can capture the launch.
 #pragma once
 
+#include <fusedops/dispatch/buckets.cuh>
 #include <fusedops/dispatch/on_device.cuh>
-#include <fusedops/dispatch/rungs.cuh>
 #include <fusedops/dispatch/threads.cuh>
 #include <fusedops/host/call.cuh>
 #include <fusedops/host/rows.cuh>
@@ -94,25 +94,25 @@ cudaError_t launch(void (*kernel)(const Arguments), int64_t blocks, int threads,
                           1, exported::kAllShared);
 }
 
-/// Launches the forward kernel of a rung: the callbacks of climb().
+/// Launches the forward kernel of a bucket: the callbacks of climb().
 template <class Range, class Arguments, int kWidth>
 struct LaunchRows {
   using Compute = typename Arguments::Compute;
   cudaStream_t stream;
   const Arguments& arguments;
 
-  template <class Rung, bool kExact>
+  template <class Bucket, bool kExact>
   cudaError_t resident() const {
     // Kernels for narrow accesses are bound by their loads: there one kernel less to compile is
     // worth more than a constant row length.
     constexpr bool kConstant = kExact && Arguments::kWide;
-    using Resident = typename Rung::template Of<InRegisters, Compute, kWidth, kConstant>;
-    return with<Resident, Arguments::kWide ? Rung::kBlocks : 0>(0);
+    using Resident = typename Bucket::template Of<InRegisters, Compute, kWidth, kConstant>;
+    return with<Resident, Arguments::kWide ? Bucket::kBlocks : 0>(0);
   }
 
-  template <class Rung>
+  template <class Bucket>
   cudaError_t chunked() const {
-    using Shared = typename Rung::template Of<InShared, Compute, kWidth, false>;
+    using Shared = typename Bucket::template Of<InShared, Compute, kWidth, false>;
     int64_t most = 0;
     const cudaError_t status = shared_limit(&most);
     if (status != cudaSuccess) return status;
@@ -123,7 +123,7 @@ struct LaunchRows {
       constexpr int kParts = Parts<Shared, decltype(arguments.op)>::kShared;
       if (bytes + kParts <= most) return with<Shared, 0>(bytes);
     }
-    return with<typename Rung::template Of<Streamed, Compute, kWidth, false>, 0>(0);
+    return with<typename Bucket::template Of<Streamed, Compute, kWidth, false>, 0>(0);
   }
 
   cudaError_t outside() const { return cudaErrorInvalidValue; }
@@ -143,8 +143,8 @@ cudaError_t launch_rows(cudaStream_t stream, const Op& op, const LoadT& load, co
   using Arguments = RowsArguments<kAccess, Op, LoadT, StoreT>;
   const Arguments arguments{op, load, store, keep, {rows}, cols};
   const LaunchRows<Range, Arguments, kWidth> launch{stream, arguments};
-  using Rungs = LadderOf<Range, ForwardLadder, FewForwardLadder>;
-  return climb<typename Op::Compute, Range, ForwardChunk, 0>(Rungs{}, cols, launch);
+  using Buckets = LadderOf<Range, ForwardLadder, FewForwardLadder>;
+  return climb<typename Op::Compute, Range, ForwardChunk, 0>(Buckets{}, cols, launch);
 }
 
 template <class Range, int kWidth, class Op, class LoadT, class StoreT>

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from fusedops.declare.hints import for_functor
+from fusedops.declare.suggested import for_functor
 from fusedops.errors import shortened
 from fusedops.functors import Functor, Operand, Role, TableOf, check_stream
 

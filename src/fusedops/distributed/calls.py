@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-import fusedops.distributed.exchange  # noqa: F401 (defines the operator)
+import fusedops.distributed.agreed  # noqa: F401 (defines the operator)
 from fusedops.distributed.columns import merged_columns, sharded_columns
 from fusedops.distributed.exchange import agreement, is_exchanged
 from fusedops.distributed.ready import make_ready

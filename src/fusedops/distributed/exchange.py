@@ -12,40 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor, library
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from fusedops.distributed.ready import make_operator_ready
 from fusedops.distributed.shards import never_sharded
-from fusedops.torch_ops.calls import ForwardCall
-from fusedops.torch_ops.lowering import enter
-from fusedops.torch_ops.operators import arguments_of, define_forward, run_forward
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
 
 __all__ = ["Agreement", "agreement", "beside", "is_exchanged"]
-
-_namespace: Any = library.Library("fusedops", "FRAGMENT")  # type: ignore[no-untyped-call]
-
-
-def _run(*arguments: Any) -> list[Tensor]:
-    call = ForwardCall.of(arguments)
-    # torch leaves out last arguments that have their default.
-    agreement, trains, sizes, *_ = *arguments[len(call) :], None, None, None
-    called = call.called
-    make_operator_ready(called, call, *arguments_of(called, call), agreement, trains, sizes)
-    return run_forward(*call)
-
-
-define_forward(
-    _namespace,
-    "forward_agreed",
-    _run,
-    more=", str[]? agreement=None, str[]? trains=None, SymInt[]? sizes=None",
-)
-# Ranks have to agree in any case, so there is no way around torch's dispatcher.
-enter("forward_agreed", torch.ops.fusedops.forward_agreed.default)
 
 
 class Agreement(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fusedops.schedule.rungs import samples
+from fusedops.schedule.buckets import samples
 
 __all__ = ["of_lengths"]
 

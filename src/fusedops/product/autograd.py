@@ -4,7 +4,7 @@
 
 Of ``z = x @ w1.T``, ``h = epilogue(z)`` and ``y = h @ w2.T`` autograd sees one function, y of all
 that is given, which keeps z. So its backward pass has the product ``dh = dy @ w2`` and all that
-follows of it, and may run both by one kernel (`hidden_gradient`).
+follows of it, and may run both by one kernel (`product_backward`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.autograd.graph import get_gradient_edge
 from fusedops.jit import env
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import as_factor, linear, multiply, rows_of, without_memory
-from fusedops.product.product_backward import HiddenGradient
+from fusedops.product.product_backward import ProductBackward
 from fusedops.product.recorded import record_gradient
 from fusedops.product.torch_op_arguments import read_by_gradient
 from fusedops.run.autograd import gradients_once, note_arguments, recipe_of, save
@@ -35,7 +35,7 @@ __all__ = [
     "Run",
     "between_products",
     "factor_gradients",
-    "linear_of_remade",
+    "linear_recomputed",
     "train",
     "why_kept",
 ]
@@ -136,7 +136,7 @@ Between: TypeAlias = "Callable[[Tensor, Tensor, dict[str, Tensor], list[str]], S
 W2 = "w2"
 
 
-def linear_of_remade(
+def linear_recomputed(
     name: str,
     between: Between,
     factors: tuple[Tensor, Tensor],
@@ -160,7 +160,7 @@ def linear_of_remade(
         w2 = as_factor(w2, h.dtype)
     if bias is not None and bias.dtype is not h.dtype:
         bias = as_factor(bias, h.dtype)
-    apply: Any = _OfRemade.apply
+    apply: Any = _LinearRecomputed.apply
     result: Tensor
     result, _ = apply((name, between, [*made_of]), h, w2, bias, *factors, *made_of.values())
     return result
@@ -192,7 +192,7 @@ def why_kept(
     return None
 
 
-class _OfRemade(torch.autograd.Function):
+class _LinearRecomputed(torch.autograd.Function):
     """The layer as a function of w2, the bias, and all that made h."""
 
     @staticmethod
@@ -241,7 +241,7 @@ class _OfRemade(torch.autograd.Function):
 
 def between_products(
     epilogue: Epilogue,
-    gradient: Callable[[frozenset[str]], HiddenGradient],
+    gradient: Callable[[frozenset[str]], ProductBackward],
     others: Mapping[str, Any],
     dy: Tensor,
     w2: Tensor,

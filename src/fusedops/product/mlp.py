@@ -16,7 +16,7 @@ from fusedops.bind.bind import drops
 from fusedops.bind.generator import draw, draw_in_memory
 from fusedops.declare.interactive import CallSignature
 from fusedops.functors import Functor
-from fusedops.product.autograd import between_products, linear_of_remade, why_kept
+from fusedops.product.autograd import between_products, linear_recomputed, why_kept
 from fusedops.product.choice import as_multiplied
 from fusedops.product.declaration import TAKEN, ProductOp
 from fusedops.product.epilogue import Epilogue
@@ -28,7 +28,7 @@ from fusedops.product.factors import (
     wrong_weight,
 )
 from fusedops.product.linear import Linear
-from fusedops.product.product_backward import HiddenGradient, explained
+from fusedops.product.product_backward import ProductBackward, explained
 from fusedops.product.report import PairExplanation, explain_pair, explain_product
 from fusedops.product.torch_op_arguments import (
     are_plain,
@@ -102,7 +102,7 @@ class MLP(ProductOp):
                 f"{self.name}: hidden cannot return outputs, got {list(first.outputs[1:])}: it may "
                 "be run again in the backward pass; call two Linear, the first of which does"
             )
-        self._gradients: dict[tuple[str, frozenset[str]], HiddenGradient] = {}
+        self._gradients: dict[tuple[str, frozenset[str]], ProductBackward] = {}
         self.layers = Linear(self.hidden), Linear(self.store)
         for layer, epilogue in zip(self.layers, self.epilogues, strict=True):
             layer.called(epilogue)
@@ -135,11 +135,11 @@ class MLP(ProductOp):
     ) -> Delegate:
         """What runs all calls like this one, whose factors have been checked."""
         first, second = self.shared(arguments)
-        if not self._remakes(x, w1, w2, first):
+        if not self._recomputes(x, w1, w2, first):
             return Delegate(self._run_layers)
-        return Delegate(self._remade(x, w1, w2, first, second))
+        return Delegate(self._recomputed(x, w1, w2, first, second))
 
-    def _remade(
+    def _recomputed(
         self,
         x: Tensor,
         w1: Tensor,
@@ -147,7 +147,7 @@ class MLP(ProductOp):
         first: dict[str, Any],
         second: dict[str, Any],
     ) -> Callable[..., Any]:
-        """`_run_remade` of calls like this one, of the operands and options of both layers."""
+        """`_run_recomputed` of calls like this one, of the operands and options of both layers."""
         layer = self.layers[0].that_adds(w1, first)
         then = self.layers[1].that_adds(w2, second)
         dtype = factor_dtype(x)
@@ -158,15 +158,15 @@ class MLP(ProductOp):
         if alone:
             then.check_unread(h.expand(*x.shape[:-1], 0), w2[:, :0], second)
         how = (layer, then, casts, by_one, alone)
-        return functools.partial(self._run_remade, *how)
+        return functools.partial(self._run_recomputed, *how)
 
     def run(self, x: Tensor, w1: Tensor, w2: Tensor, arguments: dict[str, Any]) -> Any:
         """Run a call whose factors have been checked, in code that torch compiles, or in a mode."""
         first, second = self.shared(arguments)
-        if self._remakes(x, w1, w2, first):
+        if self._recomputes(x, w1, w2, first):
             if torch.compiler.is_compiling():
-                return self._remade_in_graph(x, w1, w2, first, second)
-            return self._remade(x, w1, w2, first, second)(x, w1, w2, **arguments)
+                return self._recomputed_in_graph(x, w1, w2, first, second)
+            return self._recomputed(x, w1, w2, first, second)(x, w1, w2, **arguments)
         return self.layers[1].run(self.layers[0].run(x, w1, first), w2, second)
 
     def _run_layers(self, x: Tensor, w1: Tensor, w2: Tensor, /, **arguments: Any) -> Any:
@@ -174,7 +174,7 @@ class MLP(ProductOp):
         first, second = self._split(arguments)
         return self.layers[1](self.layers[0](x, w1, **first), w2, **second)
 
-    def _run_remade(
+    def _run_recomputed(
         self,
         layer: Linear,
         then: Linear,
@@ -211,14 +211,14 @@ class MLP(ProductOp):
         others: dict[str, Any] = {}
         for key, one in first.items():
             (made_of if isinstance(one, Tensor) else others)[key] = one
-        gradient = functools.partial(self._hidden_gradient, epilogue)
+        gradient = functools.partial(self._product_backward, epilogue)
         between = functools.partial(between_products, epilogue, gradient, others)
-        product = functools.partial(linear_of_remade, "MLP", between, factors, made_of)
+        product = functools.partial(linear_recomputed, "MLP", between, factors, made_of)
         if alone:
             return product(h, w2, None if then.has_added is None else second[then.has_added])
         return then.run_store(then.epilogue, then.multiplied(h, w2, second, product), second)
 
-    def _remade_in_graph(
+    def _recomputed_in_graph(
         self,
         x: Tensor,
         w1: Tensor,
@@ -287,7 +287,7 @@ class MLP(ProductOp):
         shape = self.layers[0].shape(x, w1)
         h = torch.empty(shape, dtype=factor_dtype(x), device=x.device)  # not touched
         h.requires_grad_(self._learns(x, w1, first))
-        remakes = self._remakes(x, w1, w2, first)
+        remakes = self._recomputes(x, w1, w2, first)
         reports = (
             explain_product(self.layers[0], x, w1, first),
             explain_product(self.layers[1], h, w2, second, _APART if remakes else None),
@@ -338,12 +338,12 @@ class MLP(ProductOp):
             rest["generator"] = _later(generator, first.dropouts)
         return own, rest
 
-    def _hidden_gradient(self, epilogue: Epilogue, wanted: frozenset[str]) -> HiddenGradient:
+    def _product_backward(self, epilogue: Epilogue, wanted: frozenset[str]) -> ProductBackward:
         """The gradients of z and of these operands of `hidden`, as a call runs it, made once."""
         key = epilogue.text, wanted
         found = self._gradients.get(key)
         if found is None:
-            made = HiddenGradient(epilogue, wanted)
+            made = ProductBackward(epilogue, wanted)
             found = self._gradients.setdefault(key, made)  # another thread's, if it was first
         return found
 
@@ -351,7 +351,7 @@ class MLP(ProductOp):
         """Whether a gradient goes back through the hidden tensor."""
         return wants_gradient((x, w1, *first.values()))
 
-    def _remakes(self, x: Tensor, w1: Tensor, w2: Tensor, first: dict[str, Any]) -> bool:
+    def _recomputes(self, x: Tensor, w1: Tensor, w2: Tensor, first: dict[str, Any]) -> bool:
         """Whether what `hidden` makes is not kept for the gradient of w2, but made again.
 
         That takes one tensor less where the gradient of `hidden` reads the product: it is kept in

@@ -56,7 +56,7 @@ from fusedops.run.second_stage import argument_of, second_stage
 from fusedops.schedule.features import ProductFeatures
 
 __all__ = [
-    "HiddenGradient",
+    "ProductBackward",
     "chosen",
     "describe",
     "explained",
@@ -122,7 +122,7 @@ def _call_of(
     return product_call(epilogue, text, sizes, dy.dtype, arguments, reads=1, writes=1)
 
 
-class HiddenGradient:
+class ProductBackward:
     """The gradients of z and of operands by one kernel, where it can be had and is faster.
 
     Args:

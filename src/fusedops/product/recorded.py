@@ -58,7 +58,7 @@ def record_gradient(
     z: Tensor,
     arguments: Mapping[str, Any],
 ) -> None:
-    """Record a call of a `HiddenGradient`, likewise; the arguments are those of its call."""
+    """Record a call of a `ProductBackward`, likewise; the arguments are those of its call."""
     if may_fuse(epilogue) and not _is_odd(epilogue, (dy, w, z), arguments):
         bound = epilogue.bind(z, dict(arguments))
         _note(epilogue, bound, {"x": dy.contiguous(), "w": w}, wanted | {"x"})

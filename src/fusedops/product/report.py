@@ -73,7 +73,7 @@ class PairExplanation:
     backward: Choice | None
 
     @property
-    def remade(self) -> bool:
+    def recomputed(self) -> bool:
         """Whether h is made again in the backward pass, in place of being kept."""
         return self.backward is not None
 

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A linear layer whose input is made again, and the gradient before it, where torch compiles.
 
-- ``fusedops::linear_of_remade(h, w2, bias, x, w1, tensors, names, numbers, op)`` is the layer of
-  `remade`: autograd sees y as a function of all but h. ``tensors`` are z, by the name "x",
+- ``fusedops::linear_recomputed(h, w2, bias, x, w1, tensors, names, numbers, op)`` is the layer of
+  `recomputed`: autograd sees y as a function of all but h. ``tensors`` are z, by the name "x",
   operands, and what dropouts start from, by the name "generator"; ``op`` is the text of what made
   h of z.
-- ``fusedops::hidden_gradient(dy, w2, tensors, names, numbers, op, wanted)`` gives the gradients
+- ``fusedops::product_backward(dy, w2, tensors, names, numbers, op, wanted)`` gives the gradients
   between the products: those named in ``wanted``, "w2" and "x" (for z) among them.
 
 The first is there for autograd alone, and AOTAutograd sees what is in it: torch's product, and in
@@ -27,10 +27,10 @@ from torch import Tensor, library
 
 from fusedops.declare.text import read
 from fusedops.errors import UNFUSED, UnsupportedError
-from fusedops.product.autograd import W2, between_products, linear_of_remade
+from fusedops.product.autograd import W2, between_products, linear_recomputed
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import linear
-from fusedops.product.product_backward import HiddenGradient
+from fusedops.product.product_backward import ProductBackward
 from fusedops.product.torch_op_arguments import operands_by_name
 from fusedops.run.first_derivative import refuse_second
 from fusedops.torch_ops.lowering import enter, lower
@@ -44,17 +44,17 @@ _RECORDS = torch._C.DispatchKey.AutogradFunctionality
 _namespace: Any = library.Library("fusedops", "FRAGMENT")  # type: ignore[no-untyped-call]
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
 _namespace.define(
-    "linear_of_remade(Tensor h, Tensor w2, Tensor? bias, Tensor x, Tensor w1, Tensor[] tensors, "
+    "linear_recomputed(Tensor h, Tensor w2, Tensor? bias, Tensor x, Tensor w1, Tensor[] tensors, "
     "str[] names, float[] numbers, str op) -> Tensor",
     tags=_TAGS,
 )
 _namespace.define(
-    "hidden_gradient(Tensor dy, Tensor w2, Tensor[] tensors, str[] names, float[] numbers, str op, "
-    "str[] wanted) -> Tensor[]",
+    "product_backward(Tensor dy, Tensor w2, Tensor[] tensors, str[] names, float[] numbers, "
+    "str op, str[] wanted) -> Tensor[]",
     tags=_TAGS,
 )
 for _key in ("AutocastCPU", "AutocastCUDA"):
-    for _name in ("linear_of_remade", "hidden_gradient"):
+    for _name in ("linear_recomputed", "product_backward"):
         _namespace.impl(_name, library.fallthrough_kernel, _key)
 
 
@@ -67,11 +67,11 @@ def linear_in_graph(
     w2: Tensor,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """`linear_of_remade` as an operator: of the same arguments, and the operands that are numbers.
+    """`linear_recomputed` as an operator: of the same arguments, and the operands that are numbers.
 
     Dynamo traces this.
     """
-    y: Tensor = torch.ops.fusedops.linear_of_remade(
+    y: Tensor = torch.ops.fusedops.linear_recomputed(
         h,
         w2.to(h.dtype),
         None if bias is None else bias.to(h.dtype),
@@ -106,18 +106,18 @@ def _differentiable(
     def between(
         dy: Tensor, w2: Tensor, tensors: dict[str, Tensor], wanted: list[str]
     ) -> Sequence[Tensor]:
-        results: Sequence[Tensor] = torch.ops.fusedops.hidden_gradient(
+        results: Sequence[Tensor] = torch.ops.fusedops.product_backward(
             dy, w2, [*tensors.values()], [*tensors], numbers, op, wanted
         )
         return results
 
     made_of = dict(zip(names, tensors, strict=True))
-    return linear_of_remade(_NAME, between, (x, w1), made_of, h, w2, bias)
+    return linear_recomputed(_NAME, between, (x, w1), made_of, h, w2, bias)
 
 
-_namespace.impl("linear_of_remade", _layer, "CompositeExplicitAutograd")
-_namespace.impl("linear_of_remade", _differentiable, "Autograd")
-library.register_fake("fusedops::linear_of_remade", _layer, lib=_namespace)
+_namespace.impl("linear_recomputed", _layer, "CompositeExplicitAutograd")
+_namespace.impl("linear_recomputed", _differentiable, "Autograd")
+library.register_fake("fusedops::linear_recomputed", _layer, lib=_namespace)
 
 
 # ------------------------------------------------------------------------------------- the gradient
@@ -130,8 +130,8 @@ def _epilogue(op: str) -> Epilogue:
 
 
 @functools.cache
-def _by_one(op: str, wanted: frozenset[str]) -> HiddenGradient:
-    return HiddenGradient(_epilogue(op), wanted)
+def _by_one(op: str, wanted: frozenset[str]) -> ProductBackward:
+    return ProductBackward(_epilogue(op), wanted)
 
 
 def _run(
@@ -179,10 +179,10 @@ def _note_name(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     ctx.name = _NAME
 
 
-_namespace.impl("hidden_gradient", _run, "CompositeExplicitAutograd")
-library.register_fake("fusedops::hidden_gradient", _fake, lib=_namespace)
+_namespace.impl("product_backward", _run, "CompositeExplicitAutograd")
+library.register_fake("fusedops::product_backward", _fake, lib=_namespace)
 library.register_autograd(
-    "fusedops::hidden_gradient", refuse_second, setup_context=_note_name, lib=_namespace
+    "fusedops::product_backward", refuse_second, setup_context=_note_name, lib=_namespace
 )
 
 
@@ -192,15 +192,15 @@ def _refuse_vmap(*arguments: Any) -> Any:
     )
 
 
-for _name in ("linear_of_remade", "hidden_gradient"):
+for _name in ("linear_recomputed", "product_backward"):
     library.register_vmap(f"fusedops::{_name}", _refuse_vmap, lib=_namespace)
 
 
 def _entry(*arguments: Any) -> Any:
     """What Inductor's code calls: without torch's dispatcher, unless a mode of torch's is on."""
     if torch._C._len_torch_dispatch_stack():  # as where new code runs for the first time
-        return torch.ops.fusedops.hidden_gradient.default(*arguments)
+        return torch.ops.fusedops.product_backward.default(*arguments)
     return _run(*arguments)
 
 
-enter("hidden_gradient", _entry)
+enter("product_backward", _entry)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels for a single row length, built in the background where a length recurs.
 
-The kernel of a rung (schedule/rungs.py) serves many lengths, so the length of the chunks into
+The kernel of a bucket (schedule/buckets.py) serves many lengths, so the length of the chunks into
 which it cuts a long row is a word of its argument. In a kernel for one length that is a constant,
 and most bounds checks go, which is up to 4 percent of the ceiling in a forward pass. The tile is
 the same, and so is every bit.
@@ -24,15 +24,15 @@ from fusedops.run.planned import ForwardInfo
 
 __all__ = ["CALLS", "calls_until_next", "forget", "replaced", "settle"]
 
-#: The calls that the kernel of the rung serves before one for their length is built, and before it
-#: is looked again whether that is there.
+#: The calls that the kernel of the bucket serves before one for their length is built, and before
+#: it is looked again whether that is there.
 CALLS = 64
 
-#: The most lengths that are kept in mind; those that come later keep the kernels of their rungs.
+#: The most lengths that are kept in mind; those that come later keep the kernels of their buckets.
 MOST = 4096
 
-#: By the key of the rung's variant and the columns: None for a length that has been met, the result
-#: to come while its kernel is built, and True when that is loaded.
+#: By the key of the bucket's variant and the columns: None for a length that has been met, the
+#: result to come while its kernel is built, and True when that is loaded.
 _states: dict[tuple[object, int], Future[Any] | bool | None] = {}
 
 #: One thread, of the process that imported the package: a forked child builds nothing on its own.
@@ -44,7 +44,7 @@ def replaced(info: ForwardInfo, single: Callable[[], ForwardInfo]) -> ForwardInf
     """What a call runs: what `single` returns, if the kernel for its length is loaded, else `info`.
 
     Args:
-        info: The call with the kernel of its rung.
+        info: The call with the kernel of its bucket.
         single: Describes the call with the kernel for its length alone.
     """
     if not _states:  # on every plan's way
@@ -74,7 +74,7 @@ def calls_until_next(info: ForwardInfo, single: Callable[[], ForwardInfo]) -> in
     if isinstance(state, Future) and (not state.done() or torch.cuda.is_current_stream_capturing()):
         return CALLS
     if isinstance(state, Future):
-        if state.exception() is not None:  # the kernel of the rung goes on serving
+        if state.exception() is not None:  # the kernel of the bucket goes on serving
             return 0
         single().variant.kernel()
         _states[key] = True

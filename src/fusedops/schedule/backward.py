@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 
 from fusedops.schedule.architectures import Gpu
-from fusedops.schedule.backward_tile import GradientRung, gradient_rung
+from fusedops.schedule.backward_tile import GradientBucket, gradient_bucket
 from fusedops.schedule.features import BackwardFeatures
 from fusedops.schedule.forward_tile import Row
 from fusedops.schedule.launch import LaunchConfig
@@ -77,9 +77,9 @@ def _chosen(
     launch: LaunchConfig | None,
 ) -> Schedule:
     check_reduces(storage)
-    found = gradient_rung(row, gpu.cluster_limit, family)
-    rung, columns = found.rung, row.columns
-    tile = rung.tile
+    found = gradient_bucket(row, gpu.cluster_limit, family)
+    bucket, columns = found.bucket, row.columns
+    tile = bucket.tile
     if storage in ("register", "shared") and tile.chunks > 1:
         raise ValueError(f"a row of {columns} columns does not fit the registers of a block")
     cluster = cluster_of(tile.chunks, gpu.cluster_limit)
@@ -103,29 +103,29 @@ def _chosen(
         kind,
         tile,
         config._replace(sum_storage=where),
-        exact=rung.exact,
+        exact=bucket.exact,
         compute_bytes=row.compute_bytes,
-        full=rung.full if cluster <= tile.chunks else 0,
+        full=bucket.full if cluster <= tile.chunks else 0,
         pieces=columns % tile.width > 0,
         cluster=cluster,
         features=features,
         tuned=looked_up.where,
-        lengths=(rung.low, rung.top),
+        lengths=(bucket.low, bucket.top),
     )
 
 
 def _features(
     row: Row,
-    cut: GradientRung,
+    cut: GradientBucket,
     cluster: int,
     read_once: bool,
     family: str,
     sums: tuple[int, ...],
 ) -> BackwardFeatures:
-    rung, tile = cut.rung, cut.rung.tile
+    bucket, tile = cut.bucket, cut.bucket.tile
     return BackwardFeatures(
-        columns=rung.top,
-        row_bytes=rung.top * row.element_bytes,
+        columns=bucket.top,
+        row_bytes=bucket.top * row.element_bytes,
         element_bytes=row.element_bytes,
         compute_bytes=row.compute_bytes,
         pack_columns=tile.width,
@@ -134,7 +134,7 @@ def _features(
         threads=tile.threads,
         chunks=tile.chunks,
         cluster=cluster,
-        exact=rung.exact,
+        exact=bucket.exact,
         read_once=read_once,
         family=family,
         sums=len(sums),

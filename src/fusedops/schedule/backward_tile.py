@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fusedops.schedule.buckets import Bucket, bucket_of
 from fusedops.schedule.forward_tile import Row
-from fusedops.schedule.rungs import Rung, rung_of
 from fusedops.schedule.tiling import Table, Tile, at_most, tile_of
 
-__all__ = ["GRADIENT_VALUES", "GradientRung", "gradient_rung", "values_of"]
+__all__ = ["GRADIENT_VALUES", "GradientBucket", "gradient_bucket", "values_of"]
 
 #: Columns that one thread block holds, beyond which a row is cut into chunks: 16384 columns in one
 #: block of 1024 threads reach 94 percent, in two of 256 threads 99.
@@ -72,15 +72,15 @@ WIDE_VALUES = ((2048, 8), (65536, 16), (None, 32))
 WIDE_ODD_VALUES = ((512, 16), (4096, 8), (65536, 16), (None, 32))
 
 
-class GradientRung(NamedTuple):
-    """The rung of a row in a backward pass.
+class GradientBucket(NamedTuple):
+    """The bucket of a row in a backward pass.
 
     Attributes:
-        rung: The rung, with the row's tile.
+        bucket: The bucket, with the row's tile.
         values: Largest number of 4-byte values per thread that its tile was cut by.
     """
 
-    rung: Rung
+    bucket: Bucket
     values: int
 
 
@@ -96,8 +96,8 @@ def values_of(normalizes: bool, beside: int) -> str:
     return "softmax" if not normalizes else "norm" if beside <= 2 else "long norm"
 
 
-def gradient_rung(row: Row, cluster_limit: int, family: str) -> GradientRung:
-    """The rung of a row in the backward pass, with the row's tile.
+def gradient_bucket(row: Row, cluster_limit: int, family: str) -> GradientBucket:
+    """The bucket of a row in the backward pass, with the row's tile.
 
     Args:
         row: The facts from which the tile follows.
@@ -108,12 +108,12 @@ def gradient_rung(row: Row, cluster_limit: int, family: str) -> GradientRung:
     def tile_at(columns: int, fills: bool) -> Tile:
         return _tile(row, columns, fills, cluster_limit, family)[0]
 
-    rung = rung_of(row.columns, row.width, row.cut, tile_at, padded=row.dropout)
-    return GradientRung(rung, _tile(row, rung.top, rung.exact, cluster_limit, family)[1])
+    bucket = bucket_of(row.columns, row.width, row.cut, tile_at, padded=row.dropout)
+    return GradientBucket(bucket, _tile(row, bucket.top, bucket.exact, cluster_limit, family)[1])
 
 
 def _tile(row: Row, columns: int, fills: bool, cluster_limit: int, family: str) -> tuple[Tile, int]:
-    """The tile of a rung, and the largest number of values per thread that it was cut by.
+    """The tile of a bucket, and the largest number of values per thread that it was cut by.
 
     The arguments are as in forward_tile.py.
     """

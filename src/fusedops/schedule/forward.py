@@ -12,8 +12,9 @@ from __future__ import annotations
 import dataclasses
 
 from fusedops.schedule.architectures import Gpu
+from fusedops.schedule.buckets import Bucket
 from fusedops.schedule.features import ForwardFeatures
-from fusedops.schedule.forward_tile import WIDE_ACCESS, Row, is_staged_tile, row_rung
+from fusedops.schedule.forward_tile import WIDE_ACCESS, Row, is_staged_tile, row_bucket
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.schedule.lookup import Found, launch_config, remembered
 from fusedops.schedule.row_schedule import (
@@ -24,7 +25,6 @@ from fusedops.schedule.row_schedule import (
     cluster_of,
     reserved_shared,
 )
-from fusedops.schedule.rungs import Rung
 
 __all__ = ["HOST_BUFFERED", "Row", "choose", "choose_host", "host_columns", "staged"]
 
@@ -67,29 +67,29 @@ def _chosen(
     row: Row, arch: str, gpu: Gpu, storage: str | None, launch: LaunchConfig | None
 ) -> Schedule:
     columns, compute_bytes = row.columns, row.compute_bytes
-    rung = row_rung(row, gpu.cluster_limit)
-    tile = rung.tile
+    bucket = row_bucket(row, gpu.cluster_limit)
+    tile = bucket.tile
     cluster = cluster_of(tile.chunks, gpu.cluster_limit)
 
     def made(kind: str) -> Schedule:
         blocks = cluster if kind == "cluster" else 1
         read_once = kind == "register" or (kind == "cluster" and tile.chunks <= blocks)
-        features = _features(row, rung, blocks, read_once, gpu)
+        features = _features(row, bucket, blocks, read_once, gpu)
         found = launch_config(features, arch, gpu) if launch is None else Found(launch)
         return Schedule(
             kind,
             tile,
             found.config,
-            exact=rung.exact,
+            exact=bucket.exact,
             compute_bytes=compute_bytes,
-            full=0 if kind == "cluster" and blocks != tile.chunks else rung.full,
+            full=0 if kind == "cluster" and blocks != tile.chunks else bucket.full,
             pieces=columns % tile.width > 0,
             cluster=blocks,
             staged_bytes=row.element_bytes if found.config.smem_staged and read_once else 0,
             features=features,
             tuned=found.where,
-            lengths=(rung.low, rung.top),
-            single=row.single and tile.chunks > 1 and not rung.exact,
+            lengths=(bucket.low, bucket.top),
+            single=row.single and tile.chunks > 1 and not bucket.exact,
         )
 
     if storage == "host":
@@ -112,11 +112,11 @@ def _chosen(
     return made(kind)
 
 
-def _features(row: Row, rung: Rung, cluster: int, read_once: bool, gpu: Gpu) -> ForwardFeatures:
-    tile = rung.tile
+def _features(row: Row, bucket: Bucket, cluster: int, read_once: bool, gpu: Gpu) -> ForwardFeatures:
+    tile = bucket.tile
     return ForwardFeatures(
-        columns=rung.top,
-        row_bytes=rung.top * row.element_bytes,
+        columns=bucket.top,
+        row_bytes=bucket.top * row.element_bytes,
         element_bytes=row.element_bytes,
         compute_bytes=row.compute_bytes,
         pack_columns=row.width,
@@ -125,11 +125,11 @@ def _features(row: Row, rung: Rung, cluster: int, read_once: bool, gpu: Gpu) -> 
         threads=tile.threads,
         chunks=tile.chunks,
         cluster=cluster,
-        exact=rung.exact,
+        exact=bucket.exact,
         read_once=read_once,
         traffic=row.streams,
         centred=row.centred,
-        staged_tile=is_staged_tile(row, rung.top, gpu.cluster_limit),
+        staged_tile=is_staged_tile(row, bucket.top, gpu.cluster_limit),
     )
 
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
-from fusedops.schedule.rungs import Rung, longest, rung_of, single_length
+from fusedops.schedule.buckets import Bucket, bucket_of, longest, single_length
 from fusedops.schedule.tiling import Table, Tile, at_most, pack_width, tile_of
 
-__all__ = ["WIDE_ACCESS", "Row", "is_staged_tile", "row_rung"]
+__all__ = ["WIDE_ACCESS", "Row", "is_staged_tile", "row_bucket"]
 
 #: Elements per thread, by the row's columns, and what that was worth on one H200 (fp16, 49152 rows,
 #: percent of the ceiling, softmax and LayerNorm with gamma and beta). Fewer values per thread take
@@ -112,7 +112,7 @@ class Row(NamedTuple):
         streams: The row's traffic beside x and y, as `Traffic.streams`: "none", "columns" (vectors
             of the STORE that all rows share), or "many".
         centred: Whether the operator subtracts a mean.
-        single: Whether a row in chunks is to have a kernel for its length alone, with its rung's
+        single: Whether a row in chunks is to have a kernel for its length alone, with its bucket's
             tile.
     """
 
@@ -138,9 +138,9 @@ class Row(NamedTuple):
     def stand_in(self) -> Row:
         """A row whose schedule is this one's too, if that has one chunk; itself if there is none.
 
-        It is the longest row of its step of the ladder (rungs.py) that fills no tile, and has packs
-        of the same width, which the end of the row cuts or does not. So few schedules are computed
-        and kept where lengths vary.
+        It is the longest row of its step of the ladder (buckets.py) that fills no tile, and has
+        packs of the same width, which the end of the row cuts or does not. So few schedules are
+        computed and kept where lengths vary.
         """
         columns = _stand_in_of(self.columns, self.element_bytes, self.dropout)
         return self if columns == self.columns else Row(columns, *self[1:])
@@ -192,8 +192,8 @@ def is_staged_tile(row: Row, columns: int, cluster_limit: int) -> bool:
     return row.narrow and long and row.streams != "many" and cluster_limit > 1
 
 
-def row_rung(row: Row, cluster_limit: int) -> Rung:
-    """The rung of a row in the forward pass, with the row's tile.
+def row_bucket(row: Row, cluster_limit: int) -> Bucket:
+    """The bucket of a row in the forward pass, with the row's tile.
 
     `cluster_limit` is the largest number of thread blocks in a cluster, 1 without clusters.
     """
@@ -201,15 +201,15 @@ def row_rung(row: Row, cluster_limit: int) -> Rung:
     def tile_at(columns: int, fills: bool) -> Tile:
         return _tile(row, columns, fills, cluster_limit)
 
-    rung = rung_of(row.columns, row.width, row.cut, tile_at, padded=row.dropout)
-    return single_length(rung, row.columns) if row.single else rung
+    bucket = bucket_of(row.columns, row.width, row.cut, tile_at, padded=row.dropout)
+    return single_length(bucket, row.columns) if row.single else bucket
 
 
 def _tile(row: Row, columns: int, fills: bool, cluster_limit: int) -> Tile:
-    """The tile of a rung whose longest rows have so many columns.
+    """The tile of a bucket whose longest rows have so many columns.
 
     `fills` says whether all of its rows have so many, and fill the tile if any does; of `row` only
-    what all rows of the rung have in common counts.
+    what all rows of the bucket have in common counts.
     """
     compute_bytes = row.compute_bytes
     staged = is_staged_tile(row, columns, cluster_limit)

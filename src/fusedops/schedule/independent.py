@@ -5,16 +5,16 @@
 Each chunk has a thread block of its own, whatever the length of the row and the architecture. No
 tile changes a bit of a result or of the gradient of x, so the tile follows from speed alone. A sum
 over rows depends on the number of blocks, as it does for every operator. Lengths share kernels as
-those of other operators do (rungs.py).
+those of other operators do (buckets.py).
 """
 
 from __future__ import annotations
 
 from fusedops.schedule.architectures import Gpu
+from fusedops.schedule.buckets import Bucket, bucket_of
 from fusedops.schedule.forward_tile import Row
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.schedule.row_schedule import Schedule
-from fusedops.schedule.rungs import Rung, rung_of
 from fusedops.schedule.tiling import Table, Tile, at_most, ceil_div, power_of_two_above
 
 __all__ = ["choose_map", "choose_map_gradient"]
@@ -58,9 +58,9 @@ def choose_map(
         ValueError: The storage is one of a row that is reduced.
     """
     _check(storage)
-    rung = _rung(row, FORWARD)
-    occupancy = at_most(OCCUPANCY, rung.tile.registers(row.compute_bytes))
-    return _made(row, rung, gpu, occupancy, launch)
+    bucket = _bucket(row, FORWARD)
+    occupancy = at_most(OCCUPANCY, bucket.tile.registers(row.compute_bytes))
+    return _made(row, bucket, gpu, occupancy, launch)
 
 
 def choose_map_gradient(
@@ -88,13 +88,13 @@ def choose_map_gradient(
         ValueError: The storage is one of a row that is reduced.
     """
     _check(storage)
-    rung = _rung(row, BACKWARD)
-    occupancy = at_most(OCCUPANCY, rung.tile.registers(row.compute_bytes))
+    bucket = _bucket(row, BACKWARD)
+    occupancy = at_most(OCCUPANCY, bucket.tile.registers(row.compute_bytes))
     persistent = PERSISTENT_OF_MORE if more else PERSISTENT
     if sums or across:
         occupancy = persistent
-    streams = across and rung.tile.chunks > 1
-    return _made(row, rung, gpu, occupancy, launch, persistent, summed=sums > 0, streams=streams)
+    streams = across and bucket.tile.chunks > 1
+    return _made(row, bucket, gpu, occupancy, launch, persistent, summed=sums > 0, streams=streams)
 
 
 def _check(storage: str | None) -> None:
@@ -105,19 +105,19 @@ def _check(storage: str | None) -> None:
         )
 
 
-def _rung(row: Row, values: tuple[int, int]) -> Rung:
-    """The rung of a row, with the row's tile."""
+def _bucket(row: Row, values: tuple[int, int]) -> Bucket:
+    """The bucket of a row, with the row's tile."""
 
     def tile_at(columns: int, fills: bool) -> Tile:
         return _tile(row, columns, values)
 
-    return rung_of(row.columns, row.width, row.cut, tile_at, shared=False, padded=row.dropout)
+    return bucket_of(row.columns, row.width, row.cut, tile_at, shared=False, padded=row.dropout)
 
 
 def _tile(row: Row, columns: int, values: tuple[int, int]) -> Tile:
     """Cut rows of up to so many columns into chunks of at most THREADS threads.
 
-    Of `row` only what all rows of a rung have in common counts.
+    Of `row` only what all rows of a bucket have in common counts.
     """
     size, most = values
     width = row.width
@@ -135,7 +135,7 @@ def _tile(row: Row, columns: int, values: tuple[int, int]) -> Tile:
 
 def _made(
     row: Row,
-    rung: Rung,
+    bucket: Bucket,
     gpu: Gpu,
     occupancy: int,
     launch: LaunchConfig | None,
@@ -144,7 +144,7 @@ def _made(
     summed: bool = False,
     streams: bool = False,
 ) -> Schedule:
-    tile = rung.tile
+    tile = bucket.tile
     if launch is None:
         rows = max(1, THREADS // tile.threads) if tile.chunks == 1 and tile.threads <= 32 else 1
         launch = LaunchConfig(
@@ -160,9 +160,9 @@ def _made(
         "streaming" if streams else "chunks",
         tile,
         launch,
-        exact=rung.exact,
+        exact=bucket.exact,
         compute_bytes=row.compute_bytes,
-        full=rung.full,
+        full=bucket.full,
         pieces=row.columns % tile.width > 0,
-        lengths=(rung.low, rung.top),
+        lengths=(bucket.low, bucket.top),
     )

@@ -21,9 +21,9 @@ from fusedops.product.single import SingleProduct
 from fusedops.row_op import RowOp
 from fusedops.schedule.features import Features, ProductFeatures
 from fusedops.tuning import rows
-from fusedops.tuning.hidden_gradient import GradientProblem
 from fusedops.tuning.problem import Problem
 from fusedops.tuning.product import ProductProblem
+from fusedops.tuning.product_backward import GradientProblem
 from fusedops.tuning.search import Outcome, Tried, search
 from fusedops.tuning.vehicles import VehicleProblem
 from fusedops.version import __version__

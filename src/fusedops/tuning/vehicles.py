@@ -3,7 +3,7 @@
 """What runs a product and the functors beside it, one kernel or two: which is right and fastest.
 
 Each is checked before it is timed. What a call is, a problem says: product.py for a product and its
-STORE, hidden_gradient.py for the gradient between two products.
+STORE, product_backward.py for the gradient between two products.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from fusedops.generate.target import Target
 from fusedops.product.autograd import W2, between_products, why_kept
 from fusedops.product.choice import Choice
 from fusedops.product.epilogue import Epilogue
-from fusedops.product.product_backward import HiddenGradient, explained, features_of
+from fusedops.product.product_backward import ProductBackward, explained, features_of
 from fusedops.testing.pairs import GradientComparison
 from fusedops.tuning import clock
 from fusedops.tuning.inputs import fewer_rows, fewer_rows_of_factor, filled
@@ -65,7 +65,7 @@ class GradientProblem(VehicleProblem):
         self._epilogue, self._wanted = epilogue, sorted(names)
         numbers = {k: v for k, v in arguments.items() if not isinstance(v, Tensor)}
         self._others = {**numbers, **({"generator": DRAWN} if bound.dropout_slots else {})}
-        self._gradient = HiddenGradient(epilogue, frozenset(wanted))
+        self._gradient = ProductBackward(epilogue, frozenset(wanted))
         self._between = functools.partial(
             between_products, epilogue, lambda _: self._gradient, self._others
         )

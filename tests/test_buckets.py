@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""A new length, rank or batch size builds nothing: kernels are made for rungs, not for columns.
+"""A new length, rank or batch size builds nothing: kernels are made for buckets, not for columns.
 
 Nothing is compiled here: variants are counted as a process with these calls would build them.
 """
@@ -22,10 +22,10 @@ from fusedops.run.forward import resolve
 from fusedops.run.gradient import Gradient, described
 from fusedops.schedule import forward as schedule
 from fusedops.schedule.architectures import GPUS
-from fusedops.schedule.backward_tile import GRADIENT_VALUES, gradient_rung
-from fusedops.schedule.forward_tile import row_rung
+from fusedops.schedule.backward_tile import GRADIENT_VALUES, gradient_bucket
+from fusedops.schedule.buckets import samples
+from fusedops.schedule.forward_tile import row_bucket
 from fusedops.schedule.row_partition import cut_few
-from fusedops.schedule.rungs import samples
 
 #: The most kernels of an op and a pass: on a GPU four alignments of a row, ten of each; on a CPU
 #: one for each of HOST_COLUMNS, and one for rows that are read twice.
@@ -124,7 +124,7 @@ def test_lengths_ranks_and_batches_share_few_kernels(case, arch, monkeypatch):
 @pytest.mark.thorough
 @pytest.mark.parametrize("arch", MOST)
 def test_all_lengths_of_a_plain_norm_share_a_hundred_kernels(arch, monkeypatch):
-    """Without dropout packs are as wide as the columns divide, and rungs are finer."""
+    """Without dropout packs are as wide as the columns divide, and buckets are finer."""
     process = Process(monkeypatch, arch)
     op = fo.LayerNorm(store=[fo.Affine("g", "b")])
     for columns in range(1, LONGEST + 1, 1 if arch == "sm_90" else 7):
@@ -229,32 +229,34 @@ COLUMNS = sorted({*range(1, 700, 3), *(round(2 ** (k / 9)) for k in range(81, 16
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("clusters", [1, 8, 16])
-def test_the_lengths_of_a_rung_agree_on_it(clusters):
+def test_the_lengths_of_a_bucket_agree_on_it(clusters):
     for columns in COLUMNS:
         for row in rows_of(columns):
-            for rung_of in (
-                lambda row: row_rung(row, clusters),
+            for bucket_of in (
+                lambda row: row_bucket(row, clusters),
                 *(
-                    lambda row, family=family: gradient_rung(row, clusters, family).rung
+                    lambda row, family=family: gradient_bucket(row, clusters, family).bucket
                     for family in GRADIENT_VALUES
                 ),
             ):
-                rung = rung_of(row)
-                at = f"{row}: {rung}"
-                assert rung.low <= columns <= rung.top, at
-                assert not rung.exact or rung.low == rung.top == columns, at
+                bucket = bucket_of(row)
+                at = f"{row}: {bucket}"
+                assert bucket.low <= columns <= bucket.top, at
+                assert not bucket.exact or bucket.low == bucket.top == columns, at
                 # A neighbour of the same alignment that does not fill the tile.
                 other = row._replace(columns=columns - 16)
-                if other.columns >= rung.low and row.cut == other.cut:
-                    same = rung_of(other)
-                    if not rung.exact and not same.exact:
-                        assert (rung.low, rung.top, rung.full) == (same.low, same.top, same.full), (
-                            at
-                        )
-                        assert rung.tile[:3] == same.tile[:3], at
+                if other.columns >= bucket.low and row.cut == other.cut:
+                    same = bucket_of(other)
+                    if not bucket.exact and not same.exact:
+                        assert (bucket.low, bucket.top, bucket.full) == (
+                            same.low,
+                            same.top,
+                            same.full,
+                        ), at
+                        assert bucket.tile[:3] == same.tile[:3], at
 
 
-def test_columns_of_one_rung_are_words_of_one_kernel():
+def test_columns_of_one_bucket_are_words_of_one_kernel():
     gpu = GPUS["sm_90"]
     one, other = (
         schedule.choose(schedule.Row(columns, 2, 4, streams="none"), "sm_90", gpu)
@@ -266,7 +268,7 @@ def test_columns_of_one_rung_are_words_of_one_kernel():
 
 @pytest.mark.parametrize("columns", [(257, 300), (999, 1001), (4097, 4099)])
 def test_a_row_has_its_bits_whatever_was_called_before(columns, device):
-    """One length is one tree: other lengths of its rung, and other ranks, change nothing."""
+    """One length is one tree: other lengths of its bucket, and other ranks, change nothing."""
     op = fo.LayerNorm(store=[fo.Affine("g", "b")])
     first, second = columns
     x, g, b = randn(6, first, device=device), *(randn(first, device=device) for _ in "gb")
@@ -298,16 +300,18 @@ def test_samples_stand_for_all_lengths(case, monkeypatch):
 @pytest.mark.thorough
 @pytest.mark.parametrize("clusters", [1, 16])
 def test_samples_stand_for_long_rows(clusters):
-    """Rows in chunks, whose rungs end where every chunk has one full pack more."""
+    """Rows in chunks, whose buckets end where every chunk has one full pack more."""
     most = 40000
 
     def needed(lengths):
         for columns in lengths:
             for kind, row in enumerate(rows_of(columns)):
-                found = [row_rung(row, clusters)]
-                found += [gradient_rung(row, clusters, family).rung for family in GRADIENT_VALUES]
-                for at, rung in enumerate(found):
-                    yield kind, at, math.gcd(columns, 16), rung.low, rung.top
+                found = [row_bucket(row, clusters)]
+                found += [
+                    gradient_bucket(row, clusters, family).bucket for family in GRADIENT_VALUES
+                ]
+                for at, bucket in enumerate(found):
+                    yield kind, at, math.gcd(columns, 16), bucket.low, bucket.top
 
     draw = random.Random(0)
     some = [draw.randint(4097, most) for _ in range(1500)]

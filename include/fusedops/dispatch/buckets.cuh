@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The row schedules that a C++ dispatch chooses from by the number of columns (a dispatch table),
-// and ranges of columns known at compile time, which shorten it. A rung is a number of threads per
-// row and of values per thread; the first rung with enough registers for the row is taken, so the
+// and ranges of columns known at compile time, which shorten it. A bucket is a number of threads per
+// row and of values per thread; the first bucket with enough registers for the row is taken, so the
 // reduction tree follows from columns and types. Longer rows are processed in chunks.
 #pragma once
 
@@ -54,7 +54,7 @@ struct RangeOf<few_cols<kLow_, kHigh_>> : RangeOf<cols<kLow_, kHigh_>> {
 /// block holds several rows.
 template <int kThreads_, int kValues_, int kPersistentThreads = 1024, int kOccupancy = 0,
           int kBlock_ = 64>
-struct Rung {
+struct Bucket {
   static constexpr int kThreads = kThreads_, kValues = kValues_;
   static constexpr int kRows = kThreads <= 32 ? kBlock_ / kThreads : 1;
   static constexpr int kBlock = kThreads * kRows;
@@ -69,29 +69,29 @@ struct Rung {
                       kExact>;
 };
 
-template <class... Rungs>
+template <class... Buckets>
 struct Ladder {};
 
 using ForwardLadder =
-    Ladder<Rung<4, 16>, Rung<16, 16>, Rung<32, 16>, Rung<32, 32, 0, 768>, Rung<64, 32, 0, 768>,
-           Rung<128, 32, 0, 768>, Rung<128, 64>, Rung<256, 64>>;
-using ForwardChunk = Rung<512, 16>;
+    Ladder<Bucket<4, 16>, Bucket<16, 16>, Bucket<32, 16>, Bucket<32, 32, 0, 768>,
+           Bucket<64, 32, 0, 768>, Bucket<128, 32, 0, 768>, Bucket<128, 64>, Bucket<256, 64>>;
+using ForwardChunk = Bucket<512, 16>;
 
 /// All rows of a norm usually share its parameters, and so their gradients; those of a softmax do
 /// not.
-using NormGradientLadder = Ladder<Rung<8, 8, 1024, 0, 128>, Rung<32, 8, 1024, 0, 128>, Rung<64, 8>,
-                                  Rung<32, 32, 448, 0, 128>, Rung<128, 16, 768>, Rung<256, 16, 768>,
-                                  Rung<256, 32, 512>, Rung<1024, 16>>;
+using NormGradientLadder = Ladder<Bucket<8, 8, 1024, 0, 128>, Bucket<32, 8, 1024, 0, 128>,
+                                  Bucket<64, 8>, Bucket<32, 32, 448, 0, 128>, Bucket<128, 16, 768>,
+                                  Bucket<256, 16, 768>, Bucket<256, 32, 512>, Bucket<1024, 16>>;
 using SoftmaxGradientLadder =
-    Ladder<Rung<8, 8>, Rung<32, 8>, Rung<64, 8>, Rung<64, 16, 512>, Rung<128, 16, 768>,
-           Rung<256, 16, 768>, Rung<256, 32, 512, 768>, Rung<1024, 16>>;
-using GradientChunk = Rung<512, 16, 512>;
+    Ladder<Bucket<8, 8>, Bucket<32, 8>, Bucket<64, 8>, Bucket<64, 16, 512>, Bucket<128, 16, 768>,
+           Bucket<256, 16, 768>, Bucket<256, 32, 512, 768>, Bucket<1024, 16>>;
+using GradientChunk = Bucket<512, 16, 512>;
 
 /// Those of few_cols. What costs a compiler is how many values a thread has, in a gradient above
 /// all: there 8 take half the time of 32.
-using FewForwardLadder = Ladder<Rung<32, 32, 0, 768>, Rung<256, 64>>;
-using FewGradientLadder = Ladder<Rung<64, 8>, Rung<512, 8>>;
-using FewGradientChunk = Rung<512, 8>;
+using FewForwardLadder = Ladder<Bucket<32, 32, 0, 768>, Bucket<256, 64>>;
+using FewGradientLadder = Ladder<Bucket<64, 8>, Bucket<512, 8>>;
+using FewGradientChunk = Bucket<512, 8>;
 
 template <bool kFew, class Many, class Few>
 struct Either {
@@ -105,7 +105,7 @@ struct Either<true, Many, Few> {
 template <class Range, class Many, class Few>
 using LadderOf = typename Either<Range::kFew, Many, Few>::type;
 
-/// Calls f.resident<Rung, kExact>() for the first rung that holds the columns (kExact: all of its
+/// Calls f.resident<Bucket, kExact>() for the first bucket that holds the columns (kExact: all of its
 /// registers), f.chunked<Chunk>() if none does. Only what the range allows is instantiated.
 template <class Compute, class Range, class Chunk, int64_t kBelow, class F>
 auto climb(Ladder<>, int64_t cols, const F& f) {

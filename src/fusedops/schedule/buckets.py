@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Rungs: the ranges of row lengths that share a kernel.
+"""Buckets: the ranges of row lengths that share a kernel.
 
-A kernel is made for a rung, and the number of columns is a word of its argument. So a job whose row
-lengths vary builds a few kernels, whatever lengths it meets. The tile of a rung is that of its
-longest rows; it follows from the columns alone, and with it every bit of the results. A row length
-that fills its tile to the last element has a kernel of its own, in which nothing is checked.
+A kernel is made for a bucket, and the number of columns is a word of its argument. So a job whose
+row lengths vary builds a few kernels, whatever lengths it meets. The tile of a bucket is that of
+its longest rows; it follows from the columns alone, and with it every bit of the results. A row
+length that fills its tile to the last element has a kernel of its own, in which nothing is checked.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from fusedops.schedule.tiling import CHUNK_PACKS, Tile, evened, power_of_two_above
 
-__all__ = ["Rung", "longest", "rung_of", "samples", "single_length"]
+__all__ = ["Bucket", "bucket_of", "longest", "samples", "single_length"]
 
-#: Longest rows of the shortest rung; where the end of a row may cut a pack, of which there are
-#: three kinds (columns divisible by 4, by 2 and by neither), that is one rung for all short rows.
+#: Longest rows of the shortest bucket; where the end of a row may cut a pack, of which there are
+#: three kinds (columns divisible by 4, by 2 and by neither), that is one bucket for all short rows.
 SHORTEST = 8
 SHORTEST_CUT = 32
 
@@ -29,12 +29,13 @@ SHORTEST_CUT = 32
 SHORTEST_PADDED = 32
 SHORTEST_PADDED_CUT = 64
 
-#: Rungs in each doubling of the columns, as first-match table of (largest number of columns, rungs
-#: where packs have more than NARROW columns, where they have fewer, and where the end of a row may
-#: cut a pack). What a rung has beyond the end of its shortest rows costs instructions: many packs
-#: of one column each cost more of them than few wide ones. Rungs whose tile is the same are one, so
-#: where steps are fine, tiles decide: a backward pass of 200000 columns of 4 bytes in 16 blocks
-#: needs 448 threads a block, of which two fit on an SM, and not the 480 that 212992 columns need.
+#: Buckets in each doubling of the columns, as first-match table of (largest number of columns,
+#: buckets where packs have more than NARROW columns, where they have fewer, and where the end of a
+#: row may cut a pack). What a bucket has beyond the end of its shortest rows costs instructions:
+#: many packs of one column each cost more of them than few wide ones. Buckets whose tile is the
+#: same are one, so where steps are fine, tiles decide: a backward pass of 200000 columns of 4 bytes
+#: in 16 blocks needs 448 threads a block, of which two fit on an SM, and not the 480 that 212992
+#: columns need.
 NARROW = 2
 STEPS: tuple[tuple[int | None, tuple[int, int, int]], ...] = (
     (128, (1, 1, 1)),
@@ -48,15 +49,15 @@ STEPS: tuple[tuple[int | None, tuple[int, int, int]], ...] = (
 CHUNKED = 4096
 
 
-class Rung(NamedTuple):
+class Bucket(NamedTuple):
     """A range of row lengths that one kernel serves.
 
     Attributes:
         low, top: The shortest and the longest rows.
         tile: The tile of a row of the given number of columns: threads, packs and width are those
-            of all rows of the rung, the length of a chunk is the row's own.
-        exact: Whether the rung has a single length, which fills every tile.
-        full: Packs that are full in every thread and every row of the rung.
+            of all rows of the bucket, the length of a chunk is the row's own.
+        exact: Whether the bucket has a single length, which fills every tile.
+        full: Packs that are full in every thread and every row of the bucket.
     """
 
     low: int
@@ -66,15 +67,15 @@ class Rung(NamedTuple):
     full: int
 
 
-def rung_of(
+def bucket_of(
     columns: int,
     width: int,
     pieces: bool,
     tile_at: Callable[[int, bool], Tile],
     shared: bool = True,
     padded: bool = False,
-) -> Rung:
-    """The rung of a row.
+) -> Bucket:
+    """The bucket of a row.
 
     Args:
         columns: Row length in elements.
@@ -84,16 +85,16 @@ def rung_of(
         shared: Whether the blocks of a cluster may share the chunks of a row, so that their number
             is a power of two.
         padded: Whether packs are wider than the columns and accesses ask for, as with dropout;
-            short rows then have fewer rungs.
+            short rows then have fewer buckets.
     """
     top = longest(columns, width, pieces, padded)
     if columns == top and not (padded and columns <= SHORTEST_PADDED_CUT):
         for tile in (tile_at(top, True), tile_at(top, False)):
             if top == tile.capacity * _chunks(tile, shared):
-                return Rung(top, top, tile, True, tile.packs)
+                return Bucket(top, top, tile, True, tile.packs)
     tile = tile_at(top, False)
     low = _step_below(top, width, pieces, padded)
-    # Neighbours with the same tile are the same rung, within one doubling of the columns.
+    # Neighbours with the same tile are the same bucket, within one doubling of the columns.
     while low & (low - 1) and _same(tile, tile_at(low, False)):
         low = _step_below(low, width, pieces, padded)
     while top & (top - 1):
@@ -110,25 +111,25 @@ def rung_of(
         top = min(top, _fewest(full + 1, tile, chunks) - 1)
     else:
         full = _full(low, tile, chunks)
-    return Rung(low, top, evened(tile, columns, chunks), False, full)
+    return Bucket(low, top, evened(tile, columns, chunks), False, full)
 
 
-def single_length(rung: Rung, columns: int) -> Rung:
-    """One length of a rung whose rows are cut into chunks, by itself; other rungs as they are.
+def single_length(bucket: Bucket, columns: int) -> Bucket:
+    """One length of a bucket whose rows are cut into chunks, by itself; other buckets as they are.
 
     The tile is the same, and so is every bit. Known are the length of the chunks and the number of
     packs that are full in all of them.
     """
-    tile = rung.tile
-    if tile.chunks == 1 or rung.exact:
-        return rung
+    tile = bucket.tile
+    if tile.chunks == 1 or bucket.exact:
+        return bucket
     of_last = columns - (power_of_two_above(tile.chunks) - 1) * tile.chunk
     full = max(0, of_last) // (tile.threads * tile.width)
-    return Rung(columns, columns, tile, False, full)
+    return Bucket(columns, columns, tile, False, full)
 
 
 def longest(columns: int, width: int, pieces: bool, padded: bool = False) -> int:
-    """The longest rows of the rung that has rows of so many columns."""
+    """The longest rows of the bucket that has rows of so many columns."""
     shortest = _shortest(pieces, padded)
     if columns <= shortest:
         return shortest
@@ -138,7 +139,7 @@ def longest(columns: int, width: int, pieces: bool, padded: bool = False) -> int
 
 
 def samples(most: int) -> list[int]:
-    """Row lengths that stand for all up to `most`: those of some alignment in some rung.
+    """Row lengths that stand for all up to `most`: those of some alignment in some bucket.
 
     >>> samples(9)
     [1, 2, 3, 4, 5, 6, 7, 8, 9]
@@ -146,12 +147,12 @@ def samples(most: int) -> list[int]:
     found = {most, *range(1, min(most, 16) + 1)}
     below = 16
     while below < most:
-        # Rows in chunks have rungs within a step: where every chunk has one full pack more.
+        # Rows in chunks have buckets within a step: where every chunk has one full pack more.
         step = below // max(16 if below < CHUNKED else 64, *_steps(2 * below))
         for first in range(below, min(2 * below, most), step):
             last = min(first + step, most)
             found.add(last)
-            # Of two neighbours with the same divisor, the longest rows of a rung are one at most.
+            # Of two neighbours with the same divisor, the longest rows of a bucket are one at most.
             for width in (1, 2, 4, 8, 16):
                 inside = range(first + 1, last)
                 alike = [n for n in inside if math.gcd(n, 16) == width]
@@ -161,14 +162,14 @@ def samples(most: int) -> list[int]:
 
 
 def _shortest(pieces: bool, padded: bool) -> int:
-    """The longest rows of the shortest rung."""
+    """The longest rows of the shortest bucket."""
     if padded:
         return SHORTEST_PADDED_CUT if pieces else SHORTEST_PADDED
     return SHORTEST_CUT if pieces else SHORTEST
 
 
 def _step_below(top: int, width: int, pieces: bool, padded: bool) -> int:
-    """The longest rows of the next shorter rung; 0 if there is none."""
+    """The longest rows of the next shorter bucket; 0 if there is none."""
     if top <= _shortest(pieces, padded):
         return 0
     below = 1 << (top - 1).bit_length() - 1
@@ -177,7 +178,7 @@ def _step_below(top: int, width: int, pieces: bool, padded: bool) -> int:
 
 @functools.cache  # of powers of two
 def _steps(columns: int) -> tuple[int, int, int]:
-    """Rungs in the doubling that ends with so many columns, of each kind."""
+    """Buckets in the doubling that ends with so many columns, of each kind."""
     return next(steps for most, steps in STEPS if most is None or columns <= most)
 
 
