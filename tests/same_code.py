@@ -35,13 +35,13 @@ from fusedops import _runtime
 from fusedops._runtime import Reason
 from fusedops.bind.bind import floating
 from fusedops.declare.chains import parted
-from fusedops.generate.product import TILINGS
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.jit import nvrtc
 from fusedops.product.product_backward import ProductBackward
 from fusedops.run.gradient import described, gradient_of
 from fusedops.schedule.launch import ProductConfig
+from fusedops.schedule.product_kernels import TILINGS
 from fusedops.testing import force_launch
 
 ARCHS = ("x86-64-v3", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")

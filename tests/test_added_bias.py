@@ -13,11 +13,11 @@ from torch.nn import functional
 import fusedops as fo
 from fusedops.declare.text import read
 from fusedops.functors import AddedBias
-from fusedops.generate.product import TILINGS
 from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
 from fusedops.product import choice as choices
 from fusedops.schedule.launch import VEHICLES, ProductConfig
+from fusedops.schedule.product_kernels import TILINGS
 from fusedops.testing import check, force_launch, last_schedule
 
 

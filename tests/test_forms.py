@@ -30,7 +30,8 @@ CHAINS = [
     (kind, name, given)
     for kind, chains in OPS
     for name, given in chains.items()
-    if name not in ("gather", "eight bits", "optional")  # by position, without gradient, not given
+    # By position; without a gradient; not given; of three dimensions alone.
+    if name not in ("gather", "eight bits", "optional", "shared draw")
 ]
 CHAINS += [
     (fo.Softmax, "rows share a draw", {"store": [fo.Dropout("p", shared=(-2,))]}),

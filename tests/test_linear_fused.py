@@ -14,13 +14,13 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import fusedops as fo
-from fusedops.generate.product import TILINGS
 from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
 from fusedops.jit import nvrtc
 from fusedops.product import choice as choices
 from fusedops.product.autograd import train
 from fusedops.schedule.launch import ProductConfig
+from fusedops.schedule.product_kernels import TILINGS
 from fusedops.testing import force_launch, last_schedule
 
 

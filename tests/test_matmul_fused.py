@@ -12,7 +12,6 @@ from test_variants import covering
 from torch._dynamo.backends.debugging import aot_eager
 
 import fusedops as fo
-from fusedops.generate.product import TILINGS
 from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
 from fusedops.jit import nvrtc
@@ -21,6 +20,7 @@ from fusedops.product import factors, torch_op
 from fusedops.product.autograd import train
 from fusedops.product.factors import matrices_of, product_sizes, torch_copies
 from fusedops.schedule.launch import VEHICLES, ProductConfig
+from fusedops.schedule.product_kernels import TILINGS
 from fusedops.testing import force_launch, last_schedule
 from fusedops.tuning.product import ProductProblem
 

@@ -11,13 +11,13 @@ from test_linear_fused import forced, gelu
 from test_variants import covering
 
 import fusedops as fo
-from fusedops.generate.product import TILINGS
 from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
 from fusedops.jit import nvrtc
 from fusedops.prebuild.build_all import variants
 from fusedops.prebuild.signature import Signature
 from fusedops.product import product_backward, recorded
+from fusedops.schedule.product_kernels import TILINGS
 from fusedops.testing import check, last_schedule
 
 

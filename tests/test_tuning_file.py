@@ -10,7 +10,6 @@ import re
 import pytest
 from cases import raises
 
-from fusedops.generate.product import TILINGS
 from fusedops.schedule import backward, forward, lookup
 from fusedops.schedule.architectures import GPUS, Gpu
 from fusedops.schedule.backward import choose_gradient, resident_rows
@@ -19,6 +18,7 @@ from fusedops.schedule.features import ProductFeatures
 from fusedops.schedule.forward import choose
 from fusedops.schedule.forward_tile import Row, row_bucket
 from fusedops.schedule.launch import VEHICLES, LaunchConfig
+from fusedops.schedule.product_kernels import PRODUCT_KERNELS
 from fusedops.schedule.tuning_file import TuningFileError, read, text_of
 
 FILES = sorted(lookup.FOLDER.glob("*.json"))
@@ -247,8 +247,10 @@ def test_one_kernel_for_a_product_where_it_was_measured_to_be_faster():
     assert lookup.product_vehicles("sm_90", gpu, depth=8192) == {"two_kernels"}
 
 
-def test_the_vehicles_of_a_product_are_its_tilings():
-    assert ("two_kernels", *TILINGS) == VEHICLES
+def test_the_tilings_of_architectures_have_names_of_their_own():
+    named = [name for kernel in PRODUCT_KERNELS.values() for name in kernel.tilings]
+    assert sorted(named) == sorted({*named})
+    assert ("two_kernels", *named) == VEHICLES
 
 
 def test_which_file_serves_an_architecture():

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,99 +11,20 @@ from typing import NamedTuple
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member, Members, of_side
 from fusedops.generate.source import CUDA_LINKAGE, Text, generated
+from fusedops.schedule.product_kernels import ProductTiling
 
 __all__ = [
     "BATCH_DIMS",
-    "CLUSTER",
-    "THREADS",
-    "TILINGS",
     "Factor",
-    "ProductTiling",
     "product_source",
     "write_factors",
 ]
-
-#: Threads of a block, a warpgroup that produces, two that multiply, one that runs the STORE; and
-#: blocks of a cluster.
-THREADS, CLUSTER = 512, 2
 
 #: Packs that an epilogue warp works on at a time, where registers do not spill.
 PACKS = 4
 
 #: 64-bit words of a tensor map; batch dimensions of a factor in one, `OneOfMany` in batch.cuh.
 TENSOR_MAP_WORDS, BATCH_DIMS = 16, 3
-
-#: Columns of a factor in one stage of the ring, `kStageK` in pipeline.cuh.
-STAGE_COLUMNS = 64
-
-
-@dataclasses.dataclass(frozen=True)
-class ProductTiling:
-    """A tile of the product, and the form of the kernel.
-
-    Attributes:
-        name: The C++ template in gemm/kernel.cuh.
-        dtype: The C++ type of the factors.
-        rows, cols: The size of a tile.
-        stages: The stages of the ring.
-        group: Pairs of tiles of a column that clusters work on before the next column.
-        in_turns: Whether warpgroups multiply in turns.
-        mn_major: Whether w has shape (K, N), as in x @ w, in place of (N, K), as in x @ w.T.
-    """
-
-    name: str
-    dtype: str
-    rows: int
-    cols: int
-    stages: int
-    group: int = 8
-    in_turns: bool = False
-    mn_major: bool = False
-
-    @property
-    def cpp(self) -> str:
-        """The C++ type; kPacks is a constant of the source."""
-        major = ", gemm::Major::kMN" if self.mn_major else ""
-        return f"gemm::{self.name}<{self.dtype}, kPacks{major}>"
-
-    @property
-    def source_options(self) -> tuple[object, ...]:
-        """What else the source depends on: nothing."""
-        return ()
-
-    @property
-    def storage(self) -> str:
-        """A word for the name of the kernel's folder in the cache."""
-        return f"{self.rows}x{self.cols}"
-
-    @property
-    def shared_bytes(self) -> int:
-        """Bytes of dynamic shared memory, `Ring::kShared` in pipeline.cuh."""
-        stage = (self.rows + self.cols) * STAGE_COLUMNS * 2
-        if not self.in_turns:
-            stage += self.cols * 2  # a bias
-        return 1024 + self.stages * stage + (8 * 8192 + 128) + 2 * self.stages * 8
-
-    @property
-    def boxes(self) -> tuple[int, int]:
-        """The rows of x and of w that one copy takes; its columns are `STAGE_COLUMNS`."""
-        return self.rows, STAGE_COLUMNS if self.mn_major else self.cols // CLUSTER
-
-    def parts(self, rows: int) -> int:
-        """How many sums over rows of a tile there are for a column: four warps have each tile."""
-        return 4 * CLUSTER * -(-rows // (CLUSTER * self.rows))
-
-    def grid(self, rows: int, cols: int, multiprocessors: int, batches: int = 1) -> int:
-        """Blocks of a launch, which stay until all tiles of all products are done."""
-        pairs = batches * -(-rows // (2 * self.rows))
-        return CLUSTER * min(pairs * -(-cols // self.cols), multiprocessors // CLUSTER)
-
-
-#: By name: those of gemm/kernel.cuh.
-TILINGS = {
-    "Together": ProductTiling("Together", "half", 128, 256, 3),
-    "InTurns": ProductTiling("InTurns", "half", 128, 128, 5, in_turns=True),
-}
 
 
 class Factor(NamedTuple):
@@ -194,7 +114,7 @@ def product_source(
     return generated(
         members,
         words,
-        [*headers, header, "gemm/kernel.cuh", "core/dependency.cuh"],
+        [*headers, header, tiling.header, "core/dependency.cuh"],
         definitions,
         f"""\
 #if defined(FUSEDOPS_PACKS)
@@ -202,14 +122,14 @@ inline constexpr int kPacks = FUSEDOPS_PACKS;
 #else
 inline constexpr int kPacks = {PACKS};
 #endif
-{CUDA_LINKAGE} __global__ void __launch_bounds__({THREADS}, 1) \
-__cluster_dims__({CLUSTER}, 1, 1)
+{CUDA_LINKAGE} __global__ void __launch_bounds__({tiling.threads}, 1) \
+__cluster_dims__({tiling.cluster}, 1, 1)
 fusedops_kernel(const __grid_constant__ Arguments a) {{
   begin_after_previous();
   gemm::{"batched_" * batched}product_kernel<{tiling.cpp}>(
       a.x_map, a.w_map, {epilogue}, a.rows, a.cols, a.depth, a.group{", a.batch" * batched});
 }}
 static_assert({tiling.cpp}::Ring::kShared == {tiling.shared_bytes},
-              "product.py and gemm/pipeline.cuh disagree");
+              "product_kernels.py and gemm/pipeline.cuh disagree");
 """,
     )

@@ -17,9 +17,10 @@ from fusedops import _runtime, jit
 from fusedops.errors import CompileError, FusedOpsError
 from fusedops.functors import Functor
 from fusedops.generate.members import Member
-from fusedops.generate.product import ProductTiling, product_source
+from fusedops.generate.product import product_source
 from fusedops.generate.source import Text, cuda_source, host_source
 from fusedops.jit.lock import guard
+from fusedops.schedule.product_kernels import ProductTiling
 from fusedops.schedule.row_schedule import Schedule
 
 __all__ = ["Variant"]

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.bind import Bound
-from fusedops.generate.product import CLUSTER, TILINGS, ProductTiling
 from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
 from fusedops.map import Map
@@ -33,6 +32,7 @@ from fusedops.schedule.architectures import Gpu
 from fusedops.schedule.features import ProductFeatures
 from fusedops.schedule.launch import ProductConfig
 from fusedops.schedule.lookup import product_config, remembered
+from fusedops.schedule.product_kernels import PRODUCT_KERNELS, TILINGS, ProductTiling
 
 __all__ = [
     "HALVES_ALONE",
@@ -60,9 +60,6 @@ __all__ = [
 #: Rows of all products are numbers of 32 bits, those of one tile more among them.
 MOST_ROWS = 2**31 - 256
 
-#: The tiling by which `ProductFeatures.wave_percent` counts.
-_LARGE = TILINGS["Together"]
-
 
 class Choice(NamedTuple):
     """How a call is run.
@@ -76,27 +73,39 @@ class Choice(NamedTuple):
     why: str
 
 
-def wave_percent(rows: int, columns: int, multiprocessors: int, batches: int = 1) -> int:
+def wave_percent(
+    rows: int, columns: int, multiprocessors: int, batches: int = 1, arch: str = ""
+) -> int:
     """The waves of so many products in large tiles on a GPU, in percent.
 
     >>> wave_percent(16384, 1024, 132)
     387
     """
-    return 100 * batches * _pairs(rows, columns) // max(1, multiprocessors // CLUSTER)
+    clusters = max(1, multiprocessors // _counted(arch).cluster)
+    return 100 * batches * _pairs(rows, columns, arch) // clusters
 
 
-def filled_percent(rows: int, columns: int) -> int:
-    """The elements of a product in percent of those in the pairs of large tiles that cover it.
+def filled_percent(rows: int, columns: int, arch: str = "") -> int:
+    """Tile utilisation: the elements of a product in percent of those of its clusters' tiles.
 
     >>> filled_percent(384, 384)
     56
     """
-    covered = _pairs(rows, columns) * CLUSTER * _LARGE.rows * _LARGE.cols
+    tile = _counted(arch)
+    covered = _pairs(rows, columns, arch) * tile.cluster * tile.rows * tile.cols
     return 100 * rows * columns // max(1, covered)
 
 
-def _pairs(rows: int, columns: int) -> int:
-    return -(-rows // (CLUSTER * _LARGE.rows)) * -(-columns // _LARGE.cols)
+def _pairs(rows: int, columns: int, arch: str) -> int:
+    """The clusters' tiles that cover a product."""
+    tile = _counted(arch)
+    return -(-rows // (tile.cluster * tile.rows)) * -(-columns // tile.cols)
+
+
+def _counted(arch: str) -> ProductTiling:
+    """The tiling by which features are counted, of the first kernel where there is none."""
+    kernels = PRODUCT_KERNELS
+    return (kernels.get(arch) or next(iter(kernels.values()))).counted
 
 
 def choose(
@@ -241,8 +250,8 @@ def features_of_call(call: ProductCall, target: Target) -> ProductFeatures:
         columns=columns,
         depth=depth,
         batches=batches,
-        wave_percent=wave_percent(rows, columns, target.multiprocessors, batches),
-        filled_percent=filled_percent(rows, columns),
+        wave_percent=wave_percent(rows, columns, target.multiprocessors, batches, target.arch),
+        filled_percent=filled_percent(rows, columns, target.arch),
         copies=copies,
         masked=masked,
         reads=reads,
@@ -255,9 +264,12 @@ def features_of_call(call: ProductCall, target: Target) -> ProductFeatures:
 
 def why_never(dtype: torch.dtype, target: Target) -> str:
     """Why one kernel runs no product of a dtype on a target; empty if it runs some."""
-    if target.arch != "sm_90" or target.gpu is None:
-        return f"one kernel for both needs sm_90, and this is {target.arch}"
-    return "" if dtype in HALVES else HALVES_ALONE
+    kernel = PRODUCT_KERNELS.get(target.arch)
+    if kernel is None or target.gpu is None:
+        return (
+            f"one kernel for both needs {' or '.join(PRODUCT_KERNELS)}, and this is {target.arch}"
+        )
+    return "" if dtype in kernel.dtypes else HALVES_ALONE
 
 
 @remembered

@@ -23,7 +23,6 @@ from fusedops.bind.bind import Bound
 from fusedops.bind.generator import draw
 from fusedops.bind.geometry import Placed, Sharing, shares_of
 from fusedops.generate.members import Member
-from fusedops.generate.product import ProductTiling
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import STORAGE, Number, Part, View, contiguous, part_of, views_of
@@ -40,7 +39,6 @@ from fusedops.product.choice import (
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import HALVES
 from fusedops.product.product_kernel import (
-    ARCH,
     WIDTH,
     build_or_warn,
     factors_of,
@@ -54,6 +52,7 @@ from fusedops.run.planned import Launch, Planned
 from fusedops.run.reading import USUAL
 from fusedops.run.second_stage import argument_of, second_stage
 from fusedops.schedule.features import ProductFeatures
+from fusedops.schedule.product_kernels import ProductTiling
 
 __all__ = [
     "ProductBackward",
@@ -270,7 +269,7 @@ def describe(
     argument = argument_of(views, parts_of, {}, "float")
     stage = second_stage(argument, geometry, shares, views, parts_of, {})
     sums = variant._replace(
-        arch=ARCH.removesuffix("a"),
+        arch=target.arch,
         schedule="register",
         tile=sums_schedule(stage.block, stage.wide),
         members=stage.argument.members,

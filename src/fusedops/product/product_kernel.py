@@ -18,7 +18,7 @@ from fusedops.bind.geometry import Geometry, Placed
 from fusedops.errors import CompilerNotFound, MissingVariantError, UnknownArchError
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.members import Member
-from fusedops.generate.product import THREADS, Factor, ProductTiling, write_factors
+from fusedops.generate.product import Factor, write_factors
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import STORAGE, Number, Part, View
@@ -36,16 +36,15 @@ from fusedops.run.placing import (
 )
 from fusedops.run.planned import Launch, Planned
 from fusedops.run.reading import padded, rank_of
+from fusedops.schedule.product_kernels import ProductTiling
 
-__all__ = ["ARCH", "WIDTH", "InOrder", "build_or_warn", "describe", "factors_of", "in_order"]
+__all__ = ["WIDTH", "InOrder", "build_or_warn", "describe", "factors_of", "in_order"]
 
 #: Columns of a pack, `kPack` in gemm/epilogue.cuh.
 WIDTH = 8
 #: Less than this is the distance of neighbouring rows: it is multiplied in 32 bits by up to 7
 #: (`NearRow` in row/index.cuh).
 MOST_APART = 1 << 29
-#: The architecture, whose wgmma is in no other's code.
-ARCH = "sm_90a"
 
 
 def factors_of(
@@ -137,7 +136,7 @@ class InOrder(NamedTuple):
         x, w = factors
         members += write_factors(write, _runtime.TENSOR_MAP, x, w, tiling)
         return Variant(
-            arch=ARCH,
+            arch=tiling.compiled_for,
             schedule=tiling.storage,
             tile=tiling,
             members=tuple(members),
@@ -210,7 +209,7 @@ def launch_of(variant: Variant, write: ArgumentWriter, rows: int, grid: int) -> 
     tiling = variant.tile
     assert isinstance(tiling, ProductTiling)
     argument = (variant, write.pack(), write.patches, rows)
-    return Launch(*argument, grid=grid, block=THREADS, shared=tiling.shared_bytes)
+    return Launch(*argument, grid=grid, block=tiling.threads, shared=tiling.shared_bytes)
 
 
 def _begins(bound: Bound, operands: Mapping[str, View | Number], dtype: torch.dtype) -> bool:

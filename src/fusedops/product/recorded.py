@@ -19,6 +19,7 @@ from fusedops.product.choice import able, as_if_cast, bind_store, chosen, reads_
 from fusedops.product.factors import factor_dtype
 from fusedops.product.product_backward import gradient_variants, may_fuse
 from fusedops.product.product_kernel import describe
+from fusedops.schedule.product_kernels import PRODUCT_KERNELS
 
 if TYPE_CHECKING:
     from fusedops.map import Map
@@ -84,7 +85,7 @@ def _note(
         return [*_variants(bound, factors, target, wanted)]
 
     own = Target.of(bound.x.device)
-    if needed(own) or needed(Target.named("sm_90")):
+    if needed(own) or any(needed(Target.named(arch)) for arch in PRODUCT_KERNELS):
         epilogue.observer.notify(call, needed, own)
 
 

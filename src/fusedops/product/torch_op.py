@@ -47,6 +47,7 @@ from fusedops.run.autograd import what_is_kept
 from fusedops.schedule import override
 from fusedops.schedule.launch import VEHICLES
 from fusedops.schedule.lookup import product_vehicles
+from fusedops.schedule.product_kernels import PRODUCT_KERNELS
 from fusedops.torch_ops.fakes import stand_in
 from fusedops.torch_ops.kept_draws import keep_draws
 from fusedops.torch_ops.lowering import enter, lower
@@ -223,7 +224,7 @@ def _may_be_one(
     if device.type != "cuda":
         return False
     target = Target.of(device)
-    if target.arch != "sm_90" or target.gpu is None:
+    if target.arch not in PRODUCT_KERNELS or target.gpu is None:
         return False
     forced = override.current().product
     if forced is not None:

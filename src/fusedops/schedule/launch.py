@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fusedops.schedule.product_kernels import TILINGS
+
 __all__ = ["PREFETCHES", "SUM_STORAGES", "VEHICLES", "LaunchConfig", "ProductConfig"]
 
 #: How a later row is prefetched into the L2 cache: not at all; each thread its own packs; one bulk
@@ -21,8 +23,8 @@ PREFETCHES = ("never", "per_thread", "bulk", "per_line", "across_rows")
 SUM_STORAGES = ("registers", "shared", "memory")
 
 #: What runs a matrix product and the functors after it: torch's product and a kernel, or one
-#: kernel, named by its C++ template in gemm/kernel.cuh (`generate.product.TILINGS`).
-VEHICLES = ("two_kernels", "Together", "InTurns")
+#: kernel, named by its C++ template.
+VEHICLES = ("two_kernels", *TILINGS)
 
 
 class LaunchConfig(NamedTuple):

@@ -15,6 +15,7 @@ from fusedops.bind.bind import Bound
 from fusedops.generate.target import Target
 from fusedops.product.choice import Choice, able, features_of
 from fusedops.product.single import SingleProduct
+from fusedops.schedule.product_kernels import PRODUCT_KERNELS
 from fusedops.testing.products import ProductComparison
 from fusedops.tuning import clock
 from fusedops.tuning.inputs import fewer_rows, fewer_rows_of_factor
@@ -36,8 +37,8 @@ class ProductProblem(VehicleProblem):
     """
 
     cure: ClassVar[str] = (
-        "one kernel is for functors after a product of float16 or bfloat16 on an sm_90 GPU, and "
-        "what two run needs no tuning"
+        "one kernel is for functors after a product of float16 or bfloat16 on an "
+        f"{' or '.join(PRODUCT_KERNELS)} GPU, and what two run needs no tuning"
     )
 
     def __init__(
