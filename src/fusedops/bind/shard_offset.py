@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The tensor of which a call's x is a part: what counts rows then counts those of the whole.
+"""Global shape and offset of a shard, and which rows share a dropout draw: how rows are numbered.
 
-That are the draws of a dropout and the queries of masks made from indices. A shard of a tensor has
-so the mask that the same elements have in the whole tensor (docs/dropout.md).
+Draws of a dropout and queries of masks made from indices count the rows of the whole tensor of
+which a call's x is a part. So a shard has the mask that the same elements have in the whole tensor
+(docs/dropout.md).
 """
 
 from __future__ import annotations

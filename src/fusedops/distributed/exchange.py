@@ -38,7 +38,7 @@ class Agreement(NamedTuple):
 
 
 def agreement(text: str, x: DTensor, operands: Mapping[str, Any]) -> Agreement:
-    """That of the ranks of x's mesh, for a call of the op of this text with these operands."""
+    """Build the cross-rank agreement key of a call of the op of this text with these operands."""
     mesh, said = x.device_mesh, text
     tensors = [one for one in operands.values() if isinstance(one, DTensor)]
     for one in (x, *tensors):

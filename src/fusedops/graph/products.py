@@ -170,7 +170,7 @@ def _why_it_does_not_pay(region: ProductRegion, declared: DeclaredProduct, targe
         return "no more than a bias, numbers and a dtype follow it"
     epilogue = declared.op.epilogue
     if not able(epilogue):
-        return "its functors do more than one kernel for both can do in a tile"
+        return "amax and 8-bit outputs are not supported in the epilogue of a GEMM"
     if gradient_reads_product(epilogue, _wanted(region, declared)):
         return "its gradient reads the product, which one kernel would have to write as well"
     product = region.product

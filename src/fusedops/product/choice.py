@@ -304,7 +304,7 @@ def gradient_reads_product(epilogue: Map, wanted: Collection[str]) -> bool:
 def explained(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Choice:
     """How a call is run, and why, strides and alignment included; nothing is built."""
     if not able(epilogue):
-        return Choice(None, "its functors do more than one kernel for both can do in a tile")
+        return Choice(None, "amax and 8-bit outputs are not supported in the epilogue of a GEMM")
     choice = chosen(epilogue, x, w, arguments)
     if choice.tiling is None:
         return choice

@@ -89,7 +89,7 @@ class Linear(SingleProduct):
         return (*first.shape[:-1], second.shape[0])
 
     def that_adds(self, second: Tensor, arguments: dict[str, Any]) -> Linear:
-        """The layer that runs a call: this one, or that whose product adds the bias.
+        """The variant that runs a call: with `AddedBias` if the GEMM adds the leading bias.
 
         The latter of a bias of shape (N,) and w's dtype with which the STORE begins.
         """

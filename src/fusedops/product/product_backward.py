@@ -111,7 +111,9 @@ def _call_of(
     epilogue: Map, dy: Tensor, w: Tensor, arguments: Mapping[str, Any]
 ) -> ProductCall | Choice:
     if not may_fuse(epilogue):
-        return Choice(None, "its functors do more than a tile can go back through")
+        return Choice(
+            None, "its functors mask, save or tap, which no GEMM epilogue goes back through"
+        )
     if dy.dtype is not w.dtype or dy.dtype not in HALVES:
         return Choice(None, HALVES_ALONE)
     depth, columns = w.shape

@@ -66,7 +66,7 @@ def record_gradient(
 
 
 def _is_odd(epilogue: Map, factors: Iterable[Tensor], arguments: Mapping[str, Any]) -> bool:
-    """Whether one kernel takes no such call: of a tracer's tensors, which have no memory, say."""
+    """True if a fused GEMM cannot record this call: traced, of mixed dtypes, or with no operand."""
     tensors = [*factors, *(one for one in arguments.values() if isinstance(one, Tensor))]
     if any(type(one) not in (Tensor, torch.nn.Parameter) for one in tensors):
         return True

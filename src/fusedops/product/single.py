@@ -141,7 +141,7 @@ class SingleProduct(ProductOp):
         raise NotImplementedError
 
     def that_adds(self, second: Tensor, arguments: dict[str, Any]) -> Self:
-        """The op that runs a call: this one, or that whose product adds what this STORE would."""
+        """The variant that runs a call: with `AddedBias` if the GEMM adds the leading bias."""
         return self
 
     @staticmethod

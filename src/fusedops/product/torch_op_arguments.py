@@ -62,7 +62,7 @@ def operands_by_name(
 
 
 def are_plain(tensors: Iterable[Tensor]) -> bool:
-    """Whether these are torch's own tensors, none of a class that sees the calls it is in."""
+    """True if no tensor is a subclass of torch.Tensor other than Parameter."""
     for one in tensors:
         if type(one) is not Tensor and type(one) is not torch.nn.Parameter:
             return False

@@ -100,7 +100,7 @@ def first_kernel(call: Call) -> tuple[First, Form | None]:
 
     And its form, if it has one.
     """
-    told, form = _told(call), None
+    told, form = _form_key(call), None
     if told is not None:
         form = form_of(call.gradient.forms, told[0], lambda: _form(call))
     if told is None or form is None:
@@ -117,10 +117,10 @@ def first_kernel(call: Call) -> tuple[First, Form | None]:
     return (variant, form.recipe.fill(numbers), form.patches), form
 
 
-def _told(call: Call) -> tuple[tuple[object, ...], list[int]] | None:
-    """All that the kernel of a call depends on but numbers, or None if it depends on those too.
+def _form_key(call: Call) -> tuple[tuple[object, ...], list[int]] | None:
+    """The key of a call's form, and its strides; None if the kernel's source needs a size.
 
-    And the strides, which are most of the numbers.
+    The key is everything that the source depends on, which excludes sizes and strides.
     """
     bound, geometry, op = call.bound, call.geometry, call.op
     if call.cut.told is None or geometry.rows >= MANY_ROWS or bound.op is not op:

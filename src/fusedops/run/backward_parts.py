@@ -70,7 +70,7 @@ def read_otherwise(
     given: Mapping[str, Any],
     shared: frozenset[str],
 ) -> Parts:
-    """The tensors of the same call in a reading in which others are shared: they lie as before."""
+    """The same tensors under another reading of their broadcasts; strides are unchanged."""
     return parts._replace(parts=_filled(gradient, bound, dy, given, shared))
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The argument of a forward kernel whatever the sizes of a call, as `backward_form` has it."""
+"""Argument templates of forward kernels: generated once for a pattern, filled in for each call."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ Written = tuple[tuple["Member", ...], int, bytes, list[tuple[int, int, int]]]
 def written(call: Call) -> Written:
     """The argument of a call's kernel."""
     views = call.views
-    told, form = _told(call, views), None
+    told, form = _form_key(call, views), None
     if told is not None:
         form = form_of(call.bound.op.forms, told[0], lambda: _form(call))
     if told is None or form is None:
@@ -85,10 +85,10 @@ def written(call: Call) -> Written:
     return form.members, form.words, words, form.patches
 
 
-def _told(call: Call, views: Sequence[View]) -> tuple[tuple[object, ...], list[int]] | None:
-    """All that the argument depends on but numbers, or None if it depends on those too.
+def _form_key(call: Call, views: Sequence[View]) -> tuple[tuple[object, ...], list[int]] | None:
+    """The key of a call's form, and its strides; None if the kernel's source needs a size.
 
-    And the strides, which are most of the numbers.
+    The key is everything that the source depends on, which excludes sizes and strides.
     """
     bound, tile, op = call.bound, call.tile, call.bound.op
     if (tile is not None and tile.chunks > 1) or call.geometry.rows >= MANY_ROWS:

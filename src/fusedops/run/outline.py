@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""How the operands of a call lie against x, whatever its sizes: found once, and looked up after.
+"""The cached facts of a broadcast pattern: how operands lie against x, whatever the sizes.
 
 Which operands rows share, what is read beside x and which gradients are sums follows from the
 declaration, the functors that act, and the dimensions of each tensor that have size 1. A call with
@@ -63,7 +63,7 @@ class Outline:
 
 
 def outline_of(bound: Bound) -> Outline:
-    """The outline of a call, made where its declaration has not met the like."""
+    """The cached facts of a call's broadcast pattern, computed at its first use."""
     known: dict[_Key, Outline] = bound.op.outlines
     key = (
         _runtime.ones([bound.x, *bound.seen.values()]),

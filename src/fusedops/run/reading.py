@@ -83,7 +83,7 @@ class Hints:
         self._ranks.add(len(geometry.sizes))
 
     def first(self, all_readings: Iterable[Reading]) -> list[Reading]:
-        """The same readings, first those that have served a call, then those like one that has."""
+        """The candidate readings, ordered by how likely a loaded kernel serves them."""
         served = list(self._served)
         ranks = self._ranks.union([one.rank for one in served])
         kinds = {(one.vectors, one.broadcast) for one in served}

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Symbols in the place of the numbers of a call, and the forms that are made with them."""
+"""Symbolic sizes and strides of a call, and the argument templates that are built with them."""
 
 from __future__ import annotations
 

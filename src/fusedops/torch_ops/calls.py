@@ -139,7 +139,7 @@ def pair_of(part_of: Sequence[int] | None) -> tuple[tuple[int, ...], tuple[int, 
 def like(
     wanted: Sequence[str], known: Mapping[str, Tensor], shapes: Mapping[str, tuple[Any, Any]]
 ) -> list[tuple[torch.dtype, Any]]:
-    """Dtypes and shapes of gradients: those of what they belong to."""
+    """The dtype and shape of each gradient, which are those of its forward tensor."""
     return [
         (known[name].dtype, known[name].shape) if name in known else shapes[name] for name in wanted
     ]

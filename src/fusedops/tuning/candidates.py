@@ -78,7 +78,7 @@ class Kernel(NamedTuple):
         return not combined or own <= STATIC_SHARED
 
     def distinct(self, config: LaunchConfig) -> tuple[object, ...]:
-        """What is the same for configurations that give the same kernel and launch."""
+        """The deduplication key: equal for configurations that give the same kernel and launch."""
         threads = self.schedule.tile.threads * config.rows_per_block
         return (
             *config._replace(min_threads_per_sm=0, persistent_threads_per_sm=1),
