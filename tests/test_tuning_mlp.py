@@ -256,7 +256,7 @@ def test_what_is_checked_has_fewer_rows(on_cpu_as_if, monkeypatch):
     ("hidden", "dtype", "part"),
     [
         ([fo.Bias("b1"), gelu()], torch.float32, "float16 and bfloat16 alone"),
-        ([fo.Mask("m"), gelu()], HALF, "more than a tile can go back through"),
+        ([fo.Mask("m"), gelu()], HALF, "mask, save or tap"),
         ([fo.Bias("b1")], HALF, "does not read the product, so h is kept"),
         ([], HALF, "does not read the product, so h is kept"),
         ([gelu(), fo.Residual("g")], HALF, "h follows from 'g', which no gradient reads"),
