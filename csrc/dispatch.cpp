@@ -11,6 +11,7 @@
 #include "gate.h"
 #include "key.h"
 #include "profiler_range.h"
+#include "without_dynamo.h"
 
 namespace fusedops::runtime {
 namespace {
@@ -135,33 +136,6 @@ Reason read(const State& state, PyObject* const* values, PyObject* keywords, Cal
   }
   return read_out(call, state.slots.size());
 }
-
-// Under torch.compile an op is a graph break, after which Dynamo's hook would compile the Python
-// code that is called from here: code about shapes, specialized to the shapes of one call.
-class WithoutDynamo {
- public:
-  explicit WithoutDynamo(const Torch& torch) : set_(torch.set_eval_frame) {
-    if (set_) before_ = PyObject_CallOneArg(set_, Py_None);
-    if (set_ && !before_) throw py::error_already_set();
-  }
-  ~WithoutDynamo() {
-    if (!before_) return;
-    if (before_ != Py_None) restore();
-    Py_DECREF(before_);
-  }
-  WithoutDynamo(const WithoutDynamo&) = delete;
-  WithoutDynamo& operator=(const WithoutDynamo&) = delete;
-
- private:
-  void restore() {
-    const py::error_scope raised;  // keeps an exception that is set
-    Py_XDECREF(PyObject_CallOneArg(set_, before_));
-    if (PyErr_Occurred()) PyErr_WriteUnraisable(set_);
-  }
-
-  PyObject* set_;
-  PyObject* before_ = nullptr;
-};
 
 // The tensors that a call gives by position: x, or a tuple where there are several.
 py::object inputs_of(const State& state, PyObject* const* values) {
