@@ -1,32 +1,37 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which points of a grid of tests are in the default run: a pytest plugin of `conftest.py`.
+"""Which points of a grid of tests run when: a pytest plugin of `conftest.py`.
 
-A test with several parameters is run at every combination of their values. The default run keeps as
-many of these as it takes for every value of every parameter to occur; the others are marked
-`thorough`. So a value that is added to a grid is in the default run without a word.
+A test with several parameters is collected at every combination of their values. The default run
+keeps as many of these as it takes for every value of every parameter to occur; the others are
+marked `thorough`. CI keeps as many as it takes for every pair of values to occur (pairwise
+testing); the others are marked `exhaustive` too. So a value that is added to a grid is in both
+without a word. A test that needs a GPU has neither mark from here: there all points run.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 
 import pytest
 
 
-def values(item: pytest.Function) -> set[tuple[str, int]]:
-    """Each parameter with its value, which is the same object at all points of a grid."""
-    return {(name, id(value)) for name, value in item.callspec.params.items()}
+def combinations(item: pytest.Function, strength: int) -> set[tuple[tuple[str, int], ...]]:
+    """The combinations of values at a point; a value is the same object at all points of a grid."""
+    values = sorted((name, id(value)) for name, value in item.callspec.params.items())
+    return {*itertools.combinations(values, min(strength, len(values)))}
 
 
-def covering(items: list[pytest.Function]) -> list[pytest.Function]:
-    """Few of the items, chosen greedily, in which every value of every parameter occurs."""
-    chosen = []
-    left = set().union(*map(values, items))
+def covering(items: list[pytest.Function], strength: int) -> set[pytest.Function]:
+    """Few of the items, chosen greedily, in which all combinations of so many values occur."""
+    found = {item: combinations(item, strength) for item in items}
+    chosen = set()
+    left = set().union(*found.values())
     while left:
-        best = max(items, key=lambda item: len(left & values(item)))
-        chosen.append(best)
-        left -= values(best)
+        best = max(items, key=lambda item: len(left & found[item]))
+        chosen.add(best)
+        left -= found[best]
     return chosen
 
 
@@ -34,11 +39,15 @@ def covering(items: list[pytest.Function]) -> list[pytest.Function]:
 def pytest_collection_modifyitems(items):
     grids = defaultdict(list)
     for item in items:
-        marked = item.get_closest_marker("gpu") or item.get_closest_marker("thorough")
-        if hasattr(item, "callspec") and not marked:
+        if hasattr(item, "callspec") and not item.get_closest_marker("gpu"):
             grids[item.parent, item.originalname].append(item)
     for grid in grids.values():
-        kept = {*covering(grid)}
+        pairs = covering(grid, 2)
+        quick = [item for item in grid if not item.get_closest_marker("thorough")]
+        values = covering(quick, 1) if quick else set()
         for item in grid:
-            if item not in kept:
-                item.add_marker(pytest.mark.thorough)
+            if item in values:
+                continue
+            item.add_marker(pytest.mark.thorough)
+            if item not in pairs:
+                item.add_marker(pytest.mark.exhaustive)

@@ -32,7 +32,10 @@ from fusedops import _runtime
 ROOT = Path(__file__).resolve().parent.parent
 
 #: Which tests each run has, by their marks; the first one that notices is named.
-RUNS = {"default": "not thorough and not gpu", "thorough": "thorough and not gpu"}
+RUNS = {
+    "default": "not thorough and not gpu",
+    "thorough": "thorough and not exhaustive and not gpu",
+}
 SURVIVED = "SURVIVED"
 
 #: Put before a copy's tests: the copy is what `import fusedops` finds, installed or not.
