@@ -16,6 +16,7 @@ import argparse
 import dataclasses
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -37,6 +38,7 @@ RUNS = {
     "thorough": "thorough and not exhaustive and not gpu",
 }
 SURVIVED = "SURVIVED"
+FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 
 #: Put before a copy's tests: the copy is what `import fusedops` finds, installed or not.
 PLUGIN = """
@@ -788,11 +790,11 @@ def run(folder: Path, tests: list[str], marks: str) -> subprocess.CompletedProce
 
 
 def caught(result: subprocess.CompletedProcess[str]) -> bool:
-    """Whether a test ran and did not like what it saw."""
+    """Whether a test failed by an assertion, or a mistake ended the process by a fault."""
     # pytest shortens an AssertionError to the assertion itself where it rewrote it.
     said = any(word in result.stdout for word in ("AssertionError", "\nE   assert "))
-    # A mistake that writes outside of its memory may also end the process, later, by a signal.
-    return (result.returncode == 1 or result.returncode < 0) and said
+    # Without a mutation all of these tests pass, so one that reaches outside of memory did it.
+    return (result.returncode == 1 and said) or -result.returncode in FAULTS
 
 
 def attempt(mutation: Mutation, folder: Path) -> str:
