@@ -280,7 +280,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a causal in the wrong corner",
-        "src/fusedops/functors/position.py",
+        "src/fusedops/functors/masks.py",
         '(columns - queries if self.align == "bottom-right" else 0)',
         '(queries - columns if self.align == "bottom-right" else 0)',
         "test_masks.py::test_causal[softmax-cpu-shape1-bottom-right]",

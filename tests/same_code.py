@@ -40,8 +40,8 @@ from fusedops.generate.variant import Variant
 from fusedops.jit import nvrtc
 from fusedops.product.product_backward import ProductBackward
 from fusedops.run.gradient import described, gradient_of
+from fusedops.schedule.architectures import TILINGS
 from fusedops.schedule.launch import ProductConfig
-from fusedops.schedule.product_kernels import TILINGS
 from fusedops.testing import force_launch
 
 ARCHS = ("x86-64-v3", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")

@@ -38,8 +38,8 @@ from fusedops.bind.bind import bind
 from fusedops.flagship import ADD_NORM, ATTENTION
 from fusedops.row_op import RowOp
 from fusedops.run import forward
+from fusedops.schedule.architectures import TILINGS
 from fusedops.schedule.launch import LaunchConfig, ProductConfig
-from fusedops.schedule.product_kernels import TILINGS
 from fusedops.schedule.row_schedule import STORAGES
 
 # Part of a warp, a warp, several warps with an odd end, several chunks, more than a cluster has

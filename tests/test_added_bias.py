@@ -16,8 +16,8 @@ from fusedops.functors import AddedBias
 from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
 from fusedops.product import choice as choices
+from fusedops.schedule.architectures import TILINGS
 from fusedops.schedule.launch import VEHICLES, ProductConfig
-from fusedops.schedule.product_kernels import TILINGS
 from fusedops.testing import check, force_launch, last_schedule
 
 

@@ -22,10 +22,10 @@ from fusedops.run.forward import resolve
 from fusedops.run.gradient import Gradient, described
 from fusedops.schedule import forward as schedule
 from fusedops.schedule.architectures import GPUS
-from fusedops.schedule.backward_tile import GRADIENT_VALUES, gradient_bucket
-from fusedops.schedule.buckets import samples
+from fusedops.schedule.backward import GRADIENT_VALUES, gradient_bucket
 from fusedops.schedule.forward_tile import row_bucket
 from fusedops.schedule.row_partition import cut_few
+from fusedops.schedule.tiling import samples
 
 #: The most kernels of an op and a pass: on a GPU four alignments of a row, ten of each; on a CPU
 #: one for each of HOST_COLUMNS, and one for rows that are read twice.

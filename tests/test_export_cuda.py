@@ -24,8 +24,8 @@ from exported import (
 )
 
 import fusedops as fo
+from fusedops.exporting import target_of
 from fusedops.exporting.passes import backward_pass, forward_pass
-from fusedops.exporting.target import target_of
 from fusedops.exporting.text import exported_call, gradient_of
 from fusedops.jit import env, nvrtc
 

@@ -10,8 +10,8 @@ from cases import randn, thorough
 from torch.nn import functional
 
 import fusedops as fo
+from fusedops.schedule.architectures import TILINGS
 from fusedops.schedule.launch import ProductConfig
-from fusedops.schedule.product_kernels import TILINGS
 from fusedops.testing import force_launch, last_schedule
 
 

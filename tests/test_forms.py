@@ -16,7 +16,7 @@ from same_code import OPS
 import fusedops as fo
 from fusedops.bind.bind import bind
 from fusedops.functors import Functor, Role
-from fusedops.generate.recipe import Recipe, Symbol
+from fusedops.generate.arguments import Recipe, Symbol
 from fusedops.generate.target import Target
 from fusedops.run import backward_form, forward_form
 from fusedops.run.forward import describe

@@ -35,7 +35,6 @@ from fusedops.jit import compile_cuda
 from fusedops.run.gradient import Gradient
 from fusedops.run.saved_tensors import joining_name, saved_name
 from fusedops.schedule import backward as gradient_schedule
-from fusedops.schedule import backward_tile as gradient_tile
 from fusedops.schedule import forward as schedule
 from fusedops.schedule.architectures import GPUS
 
@@ -152,7 +151,7 @@ def test_sums_of_any_targets_compile(arch, dtype, rows):
 
 @pytest.mark.parametrize("clusters", [16, *thorough(1)])
 @pytest.mark.parametrize("dropout", [False, True], ids=["plain", "dropout"])
-@pytest.mark.parametrize("declared", gradient_tile.GRADIENT_VALUES)
+@pytest.mark.parametrize("declared", gradient_schedule.GRADIENT_VALUES)
 @pytest.mark.parametrize("sums", [(), (1,), (1, 1, 1), (4096,)], ids=str)
 @pytest.mark.parametrize(("element_bytes", "compute_bytes"), [(2, 4), (4, 4), (8, 8), (2, 8)])
 def test_the_tiles_of_a_row_cover_it(
@@ -318,7 +317,7 @@ def test_few_rows_keep_a_launch_configuration_that_is_forced():
 
 def test_sums_in_registers_find_room_to_be_combined():
     """Over the rows of a block, in static shared memory; also where a schedule is forced."""
-    declared, numbers = gradient_tile.GRADIENT_VALUES, ((1,), (1, 1), (1, 1, 1))
+    declared, numbers = gradient_schedule.GRADIENT_VALUES, ((1,), (1, 1), (1, 1, 1))
     for columns, (element_bytes, compute_bytes), of, sums, forced in itertools.product(
         (*range(1, 1025, 7), 511, 1000, 1023, 1024),
         ((2, 4), (4, 4), (8, 8)),

@@ -19,8 +19,8 @@ from fusedops.generate.views import STORAGE
 from fusedops.jit import nvrtc
 from fusedops.product import choice as choices
 from fusedops.product.autograd import train
+from fusedops.schedule.architectures import TILINGS
 from fusedops.schedule.launch import ProductConfig
-from fusedops.schedule.product_kernels import TILINGS
 from fusedops.testing import force_launch, last_schedule
 
 

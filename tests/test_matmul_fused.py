@@ -19,8 +19,8 @@ from fusedops.product import choice as choices
 from fusedops.product import factors, torch_op
 from fusedops.product.autograd import train
 from fusedops.product.factors import matrices_of, product_sizes, torch_copies
+from fusedops.schedule.architectures import TILINGS
 from fusedops.schedule.launch import VEHICLES, ProductConfig
-from fusedops.schedule.product_kernels import TILINGS
 from fusedops.testing import force_launch, last_schedule
 from fusedops.tuning.product import ProductProblem
 

@@ -17,7 +17,7 @@ from fusedops.jit import nvrtc
 from fusedops.prebuild.build_all import variants
 from fusedops.prebuild.signature import Signature
 from fusedops.product import product_backward, recorded
-from fusedops.schedule.product_kernels import TILINGS
+from fusedops.schedule.architectures import TILINGS
 from fusedops.testing import check, last_schedule
 
 

@@ -14,10 +14,10 @@ import torch
 from test_tuning import CALLS, HERE, KINDS, TARGET, Fake, candidates, softmax, tensor
 from typer.testing import CliRunner
 
+from fusedops import exporting as exported
 from fusedops.bind.bind import bind
 from fusedops.cli import app
 from fusedops.explain.forward import explain
-from fusedops.exporting import target as exported
 from fusedops.flagship import ATTENTION
 from fusedops.generate import tuned
 from fusedops.generate.target import Target

@@ -11,14 +11,17 @@ import pytest
 from cases import raises
 
 from fusedops.schedule import backward, forward, lookup
-from fusedops.schedule.architectures import GPUS, Gpu
-from fusedops.schedule.backward import choose_gradient, resident_rows
-from fusedops.schedule.backward_tile import GRADIENT_VALUES, gradient_bucket
+from fusedops.schedule.architectures import GPUS, PRODUCT_KERNELS, Gpu
+from fusedops.schedule.backward import (
+    GRADIENT_VALUES,
+    choose_gradient,
+    gradient_bucket,
+    resident_rows,
+)
 from fusedops.schedule.features import ProductFeatures
 from fusedops.schedule.forward import choose
 from fusedops.schedule.forward_tile import Row, row_bucket
 from fusedops.schedule.launch import VEHICLES, LaunchConfig
-from fusedops.schedule.product_kernels import PRODUCT_KERNELS
 from fusedops.schedule.tuning_file import TuningFileError, read, text_of
 
 FILES = sorted(lookup.FOLDER.glob("*.json"))

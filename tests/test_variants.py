@@ -21,7 +21,7 @@ from fusedops.jit import compile_cuda
 from fusedops.run import forward as plan
 from fusedops.schedule import forward as schedule
 from fusedops.schedule.architectures import GPUS
-from fusedops.schedule.buckets import longest
+from fusedops.schedule.tiling import longest
 
 #: Shared memory that a block can opt in to, by architecture: A100, H100 and H200, B200, RTX 5090.
 ARCHS = {"sm_80": 166912, "sm_90": 232448, "sm_100": 232448, "sm_120": 101376}

@@ -77,8 +77,8 @@ if TYPE_CHECKING:  # imported by __getattr__
     from fusedops.exporting import export as export
     from fusedops.functors import cpp_functor as cpp_functor
     from fusedops.functors import functor as functor
+    from fusedops.graph.backend import fuse as fuse
     from fusedops.graph.explain import explain_graph as explain_graph
-    from fusedops.graph.fuse import fuse as fuse
     from fusedops.integrations.patch import patch as patch
     from fusedops.integrations.patch import unpatch as unpatch
     from fusedops.product import MLP as MLP
@@ -135,14 +135,14 @@ def __getattr__(name: str) -> Any:
         said = f"module {__name__!r} has no attribute {name!r}"
         if name.startswith("_"):  # asked for by Python and its tools, not by people
             raise AttributeError(said)
-        from fusedops.declare.elsewhere import missing
+        from fusedops.declare.hints import missing
 
         modules = importlib.import_module("fusedops.nn").__all__
         raise AttributeError(f"{said}{missing(name, known, 'fusedops.nn', modules)}")
     if name == "nn":
         return importlib.import_module("fusedops.nn")
     homes = "errors functors ops map group_norm product row_op declare.results exporting"
-    homes += " integrations.patch graph.explain graph.fuse"
+    homes += " integrations.patch graph.explain graph.backend"
     for home in homes.split():
         module = importlib.import_module(f"fusedops.{home}")
         if hasattr(module, name):

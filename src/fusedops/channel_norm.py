@@ -19,8 +19,7 @@ from torch import Tensor
 
 from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound, bind, check_names
-from fusedops.bind.layouts import check_layouts
-from fusedops.bind.operands import check_tensor
+from fusedops.bind.operands import check_layouts, check_tensor
 from fusedops.bind.scalars import read_ints
 from fusedops.declare.chains import parted
 from fusedops.declare.text import spell

@@ -22,9 +22,9 @@ from torch import Tensor
 from fusedops import _runtime
 from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound, bind
+from fusedops.bind.dimensions import find_reduced
 from fusedops.bind.generator import draw, draw_in_memory
-from fusedops.bind.layouts import check_layouts
-from fusedops.bind.reduced import find_reduced
+from fusedops.bind.operands import check_layouts
 from fusedops.bind.scalars import check_offset, check_pair, check_probability, read_int, read_ints
 from fusedops.bind.shard_offset import check_shared, shared_dims
 from fusedops.declare.chains import OPTIONS, parted

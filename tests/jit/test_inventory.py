@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fusedops.cli import app
-from fusedops.jit import inventory
+from fusedops.jit import cache as cache_module
 from fusedops.jit.cache import Identity, Store
 from fusedops.jit.entry import META_LIMIT
 from fusedops.jit.scratch import scratch
@@ -62,12 +62,15 @@ class TestList:
         status, said = run("list")
         assert status == 0
         first, second = (line for line in said.splitlines() if "Softmax(" in line)
-        kilobytes = sum(map(inventory.size, folders[:2])) / 1000
+        kilobytes = sum(map(cache_module.folder_size, folders[:2])) / 1000
         for text in ("Softmax(load=[Scale('one')])", " 2 ", "sm_90, x86-64-v3", f"{kilobytes:.1f}"):
             assert text in first
         assert time.strftime("%Y-%m-%d") in first
         assert "Softmax(load=[Scale('two')])" in second
-        assert f"3 kernels of {sum(map(inventory.size, folders)) / 1000:.1f} kB in {cache}" in said
+        assert (
+            f"3 kernels of {sum(map(cache_module.folder_size, folders)) / 1000:.1f} kB in {cache}"
+            in said
+        )
 
     def test_json_has_each_record(self, cache: Path) -> None:
         one, two = make(cache, "one"), make(cache, "two")
@@ -77,7 +80,7 @@ class TestList:
         assert told["folder"] == str(one)
         assert told["declaration"] == "Softmax(load=[Scale('one')])"
         assert {*told["files"]} == {"kernel.cpp", "kernel.so"}
-        assert damaged == {"folder": str(two), "bytes": inventory.size(two)}
+        assert damaged == {"folder": str(two), "bytes": cache_module.folder_size(two)}
 
     @pytest.mark.parametrize("command", [["list"], ["clear", "--all"]])
     def test_that_the_folder_is_not_used_is_said(self, cache: Path, command: list[str]) -> None:
@@ -92,7 +95,7 @@ class TestList:
         (cache / "mine").mkdir()
         (cache / "notes-0123456789abcdef-01234567").write_text("a file")
         (cache / "link-0123456789abcdef-01234567").symlink_to(cache)
-        assert [item.folder.name[:4] for item in inventory.items(cache)] == ["one-"]
+        assert [item.folder.name[:4] for item in cache_module.list_items(cache)] == ["one-"]
 
 
 def pipe(folder: Path) -> None:
@@ -118,8 +121,8 @@ def test_the_record_of_a_damaged_entry_is_read_with_care(
     folder = make(cache, "one")
     spoil(folder)
     code = (
-        "import sys; from pathlib import Path; from fusedops.jit import inventory\n"
-        "(item,) = inventory.items(Path(sys.argv[1]))\n"
+        "import sys; from pathlib import Path; from fusedops.jit import cache as cache_module\n"
+        "(item,) = cache_module.list_items(Path(sys.argv[1]))\n"
         "assert not item.meta, item\n"
     )
     # A process of its own, which can be ended where it waits for a pipe's writer.

@@ -22,7 +22,7 @@ from samples import Compiler
 import fusedops as fo
 from fusedops import _runtime
 from fusedops.generate import variant
-from fusedops.jit import Artifact, env, loading, scratch
+from fusedops.jit import Artifact, builder, env, scratch
 from fusedops.jit import cache as cache_module
 from fusedops.jit.cache import Store
 
@@ -174,7 +174,7 @@ def test_libraries_from_memory_are_not_mistaken_for_one_another(
     def no_file(built: Artifact) -> int:
         raise FileNotFoundError("not from its file")
 
-    monkeypatch.setattr(loading, "_file", no_file)
+    monkeypatch.setattr(builder, "_file", no_file)
     x = torch.arange(24.0).reshape(3, 8)
     before = {*Path("/proc/self/fd").iterdir()}
     for op in (fo.Softmax(), fo.RMSNorm(), fo.LogSoftmax()):

@@ -15,11 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fusedops.bind.dimensions import check_positions, find_reduced
 from fusedops.bind.generator import check_generator
-from fusedops.bind.layouts import check_layouts
-from fusedops.bind.operands import FLOATING, check_tensor, dtype_names, parts_of
-from fusedops.bind.positions import check_positions
-from fusedops.bind.reduced import find_reduced
+from fusedops.bind.operands import FLOATING, check_layouts, check_tensor, dtype_names, parts_of
 from fusedops.bind.scalars import (
     check_draw,
     check_offset,

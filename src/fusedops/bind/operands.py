@@ -1,19 +1,141 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Check the tensors that a call gives for operands: dtypes, shapes and devices."""
+"""Check the tensors of a call (dtype, shape, layout, device) and say how to make one fit."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fusedops.bind import broadcast_hints
 from fusedops.bind.geometry import mismatch
+from fusedops.errors import UnsupportedError
 from fusedops.functors import Operand, Role
 
-__all__ = ["FLOATING", "check_device", "check_shape", "check_tensor", "dtype_names", "parts_of"]
+__all__ = [
+    "FLOATING",
+    "broadcast_cure",
+    "broadcast_shape",
+    "broadcasts",
+    "check_device",
+    "check_layouts",
+    "check_shape",
+    "check_tensor",
+    "described",
+    "dtype_names",
+    "parts_of",
+]
+
+#: The most ways to write a tensor that an error names.
+_MOST = 3
+
+
+def broadcasts(shape: Sequence[int], own: Sequence[int], single: Collection[int]) -> bool:
+    """Whether sizes `own` broadcast against `shape`, with size 1 in the dimensions `single`."""
+    if mismatch(shape, own) is not None:
+        return False
+    absent = len(shape) - len(own)
+    return all(own[dim - absent] == 1 for dim in single if dim >= absent)
+
+
+def broadcast_shape(shape: Sequence[int], single: Collection[int]) -> tuple[int, ...]:
+    """The largest sizes that fit."""
+    return tuple(1 if dim in single else size for dim, size in enumerate(shape))
+
+
+def broadcast_cure(
+    key: str, shape: Sequence[int], own: Sequence[int], single: Collection[int]
+) -> str:
+    """How to write an operand of sizes `own` so that it fits, by new dimensions or a transpose.
+
+    >>> broadcast_cure("n", (2, 4, 8, 8), (2,), (3,))
+    'use n[:, None, None, None]'
+    >>> broadcast_cure("n", (2, 2, 8, 8), (2,), (3,))
+    'use n[:, None, None, None] for dimension 0 of x or n[:, None, None] for dimension 1'
+
+    Args:
+        key: The name of the operand.
+        shape: The sizes of x.
+        own: The sizes of the operand.
+        single: The dimensions of x in which it must have size 1.
+
+    Returns:
+        The cure, or an empty text where there is none.
+    """
+    found: list[tuple[str, tuple[int, ...]]] = []
+    for places in itertools.combinations(range(len(shape)), len(own)) if own else ():
+        moved = [1] * (len(shape) - places[0])
+        for place, size in zip(places, own, strict=True):
+            moved[place - places[0]] = size
+        if list(own) != moved and broadcasts(shape, moved, single):
+            index = [":" if dim in places else "None" for dim in range(places[0], len(shape))]
+            while index[-1] == ":":
+                index.pop()
+            found.append((f"{key}[{', '.join(index)}]", places))
+    if len(own) > 1 and not found and broadcasts(shape, [*own[:-2], own[-1], own[-2]], single):
+        return f"use {key}.transpose(-2, -1)"
+    if len(found) == 1:
+        return f"use {found[0][0]}"
+    told = [f"{text} for {_dims(places)}" for text, places in found[:_MOST]]
+    return f"use {' or '.join(told)}".replace(" or ", " of x or ", 1) if told else ""
+
+
+def _dims(places: Sequence[int]) -> str:
+    which = ", ".join(map(str, places))
+    return f"dimension{'s' * (len(places) > 1)} {which}"
+
+
+def check_layouts(name: str, values: Mapping[str, Any]) -> None:
+    """Raise UnsupportedError for a tensor that is nested, quantized, sparse or masked.
+
+    Args:
+        name: The name of the op in the error's message.
+        values: The arguments of a call by name; those that are no tensors are ignored.
+
+    Raises:
+        UnsupportedError: A tensor is none that is dense and strided; the message says how to make
+            it so.
+    """
+    for key, value in values.items():
+        if isinstance(value, Tensor):
+            cure = _cure(key, value)
+            if cure is not None and key.startswith("out"):
+                cure = f"{cure.partition(';')[0]}; pass a plain tensor's memory"
+            if cure is not None:
+                raise UnsupportedError(
+                    f"{name}: {described(key)} must be a dense, strided tensor, got {cure}"
+                )
+
+
+def described(key: str) -> str:
+    """The way in which an error's message names an argument of a call."""
+    return key if key in ("x", "out") else f"operand {key!r}"
+
+
+def _cure(key: str, value: Tensor) -> str | None:
+    """The kind of a tensor and how to make a dense one of it; None if it is dense and strided."""
+    if value.is_nested:
+        padded = f"pad it with torch.nested.to_padded_tensor({key}, 0.0), and"
+        jagged = (
+            f", or give the op {key}.values() where no row is cut"
+            if value.layout is torch.jagged
+            else ""
+        )
+        return f"a nested one; {padded} let a softmax leave out the padding by Lengths{jagged}"
+    if value.is_quantized:
+        return f"a quantized one ({value.dtype}); use {key}.dequantize()"
+    if value.layout is not torch.strided:
+        return f"one of layout {value.layout}; use {key}.to_dense()"
+    if type(value).__name__ == "MaskedTensor":
+        return (
+            f"a MaskedTensor; give the op {key}.get_data(), and its mask, where it belongs to x, "
+            f"to Mask('mask', keep=True): mask={key}.get_mask()"
+        )
+    return None
+
 
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _FLAGS = (torch.bool,)
@@ -88,9 +210,9 @@ def _check_single(
     check_shape(name, key, value, x, single)
     absent = x.dim() - value.dim()
     if any(dim >= absent and value.shape[dim - absent] != 1 for dim in single):
-        cure = broadcast_hints.cure(key, x.shape, value.shape, single)
+        cure = broadcast_cure(key, x.shape, value.shape, single)
         if not cure:
-            wanted = broadcast_hints.wanted(x.shape, single)
+            wanted = broadcast_shape(x.shape, single)
             cure = f"give it a shape that broadcasts against {wanted}"
         raise ValueError(
             f"{name}: operand {key!r} {what}, so it must have size 1 {where}, "
@@ -113,11 +235,9 @@ def check_shape(name: str, key: str, value: Tensor, x: Tensor, single: Sequence[
             if wrong.wanted is None
             else f"size {wrong.got} in dimension {wrong.dim} where x has {wrong.wanted}"
         )
-        cure = broadcast_hints.cure(key, shape, own, single)
+        cure = broadcast_cure(key, shape, own, single)
         if not cure:
-            cure = (
-                f"give it a shape that broadcasts against {broadcast_hints.wanted(shape, single)}"
-            )
+            cure = f"give it a shape that broadcasts against {broadcast_shape(shape, single)}"
         raise ValueError(
             f"{name}: operand {key!r} of shape {tuple(own)} does not broadcast against x "
             f"of shape {tuple(shape)}: {detail}; {cure}"

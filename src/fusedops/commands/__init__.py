@@ -5,6 +5,6 @@
 A command reads its arguments and prints; what it does lives elsewhere in the package. It imports
 what it needs when it runs: none may keep another from starting, and torch takes seconds.
 
-May import: errors, progress, jit, bind, generate, prebuild, row_op, ops, map, product, exporting,
+May import: errors, terminal, jit, bind, generate, prebuild, row_op, ops, map, product, exporting,
 demo, doctor, tuning.
 """

@@ -112,7 +112,7 @@ def build(
     from fusedops.jit.store import unwritable, writable_store
     from fusedops.prebuild.build_all import build_all, variants
     from fusedops.product import recorded
-    from fusedops.progress import shown
+    from fusedops.terminal import shown
 
     if cache is not None:
         os.environ["FUSEDOPS_CACHE_DIR"] = str(cache.absolute())

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.filesize import decimal
 
-from fusedops.commands.output import make_console
 from fusedops.errors import counted
+from fusedops.terminal import make_console
 
 if TYPE_CHECKING:
-    from fusedops.jit.inventory import Item
+    from fusedops.jit.cache import Item
 
 __all__ = ["app"]
 
@@ -66,8 +66,7 @@ def clear(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Does not ask.")] = False,
 ) -> None:
     """Deletes kernels: those that all options name. Nothing else in the folder is touched."""
-    from fusedops.jit import inventory
-    from fusedops.jit.cache import Store
+    from fusedops.jit.cache import Store, folder_size, leftovers
 
     if not (everything or older_than or arch):
         raise _fail("say what to delete: --all, or one or both of --older-than, --arch")
@@ -76,7 +75,7 @@ def clear(
     chosen = [one for one in found if one.built < limit and arch in (None, one.meta.get("arch"))]
     sizes = {item.folder: item.size for item in chosen}
     if not older_than and not arch:
-        sizes |= {path: inventory.size(path) for path in inventory.leftovers(root)}
+        sizes |= {path: folder_size(path) for path in leftovers(root)}
     if not sizes:
         typer.echo(f"nothing to delete in {root}")
         return
@@ -92,13 +91,14 @@ def clear(
 
 def _items() -> tuple[Path, list[Item]]:
     """The folder of the cache and its entries, or an exit that says why there is none."""
-    from fusedops.jit import env, inventory, trust
+    from fusedops.jit import env, trust
+    from fusedops.jit.cache import list_items
 
     root = env.cache_dir()
     if root is None:
         raise _fail(f"{env.no_cache_dir()}: set FUSEDOPS_CACHE_DIR to one of your own")
     try:
-        found = [*inventory.items(root)]
+        found = [*list_items(root)]
         reason = trust.distrust_cache(root)
     except FileNotFoundError:
         raise _fail(f"there is no cache yet at {root}", code=0) from None

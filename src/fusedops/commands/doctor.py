@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from fusedops.commands.output import make_console
+from fusedops.terminal import make_console
 
 __all__ = ["doctor"]
 

@@ -278,7 +278,7 @@ def _tune(part: Part, device: Any) -> Tuned:
     """
     import torch
 
-    from fusedops.progress import shown
+    from fusedops.terminal import shown
 
     least = float("inf")
     trials = 0

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from fusedops.declare.suggested import for_functor
 from fusedops.errors import shortened
 from fusedops.functors import Functor, Operand, Role, TableOf, check_stream
+from fusedops.functors.suggestions import for_functor
 
 if TYPE_CHECKING:
     from typing import Protocol

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from fusedops.bind.reduced import find_reduced
+from fusedops.bind.dimensions import find_reduced
 from fusedops.declare.chains import parted
 from fusedops.distributed.columns import column_parts, compute_type, sharded_columns
 from fusedops.distributed.exchange import beside

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from fusedops.bind.positions import read_positions
+from fusedops.bind.dimensions import read_positions
 from fusedops.errors import UnsupportedError
 
 if TYPE_CHECKING:

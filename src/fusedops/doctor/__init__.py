@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from fusedops.errors import CompilerNotFound
 from fusedops.jit import env, host, nvrtc, store
 from fusedops.jit.key import Request
-from fusedops.jit.toolkit import find_toolkit
+from fusedops.jit.nvrtc import find_toolkit
 from fusedops.version import __version__
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound, bind
+from fusedops.bind.dimensions import arranged, order
 from fusedops.bind.geometry import SHARED_BYTES
-from fusedops.bind.reduced import arranged, order
 from fusedops.errors import counted
 from fusedops.explain.backward import GradCall, grad_call
 from fusedops.explain.report import CEILINGS, Cached, Explanation, Place

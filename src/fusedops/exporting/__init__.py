@@ -15,14 +15,24 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from fusedops.errors import shortened
-from fusedops.exporting import cuda, host, text
+from fusedops.exporting import text
+from fusedops.exporting.functions import (
+    ALIGNMENT,
+    CUDA_HEAD,
+    CUDA_KERNEL,
+    HOST_HEAD,
+    HOST_KERNEL,
+    cuda_functions,
+    host_functions,
+)
 from fusedops.exporting.passes import Pass, backward_pass, forward_pass
-from fusedops.exporting.target import command, target_of
 from fusedops.exporting.text import exported_call, gradient_of
-from fusedops.generate.target import Target
+from fusedops.generate.target import ARCHS, Target
+from fusedops.jit import host, nvrtc
 from fusedops.product import ProductOp
 from fusedops.row_op import RowOp
 from fusedops.version import __version__
@@ -38,6 +48,9 @@ NO_PRODUCT = (
 
 #: What C++ people call a header. Compiled for the wrong device, its first lines say so.
 _SUFFIXES = (".h", ".hh", ".hpp", ".hxx", ".cuh")
+
+#: What makes a library of it decides no bit of its results.
+_LIBRARY = frozenset({"-fPIC", "-shared", "-fvisibility=hidden"})
 
 _OPTIONS = ("name", "path", "arch", "backward", "multiprocessors")
 
@@ -142,18 +155,61 @@ def export(
     passes = [forward_pass(bound._replace(keep=gradient is not None), target)]
     if gradient is not None:
         passes.append(backward_pass(bound, gradient, target))
-    kind = cuda if gpu else host
+    head, kernel = (CUDA_HEAD, CUDA_KERNEL) if gpu else (HOST_HEAD, HOST_KERNEL)
+    functions = cuda_functions if gpu else host_functions
     sections = [
         _head(own, op, target, passes),
-        f"#pragma once\n\n{kind.HEAD}{text.parts(passes)}\n",
-        *(text.kernels(own, one, *kind.linkage) for one in passes),
+        f"#pragma once\n\n{head}{text.parts(passes)}\n",
+        *(text.kernels(own, one, *kernel) for one in passes),
         *(_workspace(own, one) for one in passes if one.kind == "backward"),
-        *(kind.functions(own, one) for one in passes),
+        *(functions(own, one) for one in passes),
     ]
     result = Exported(own, "\n".join(sections), command(target), _parameters(own, passes, gpu))
     if path is not None:
         Path(path).write_text(result.text, encoding="utf-8")
     return result
+
+
+def target_of(arch: str | None, device: torch.device, multiprocessors: int | None) -> Target:
+    """The target of this name; by default the device's own.
+
+    Args:
+        arch: "sm_90" and the like, a level of CPU features, or "cpu" for this machine's.
+        device: Of the example tensors.
+        multiprocessors: In place of the usual number.
+
+    Raises:
+        ValueError: There is no such architecture, or none is given where the device has none.
+    """
+    if multiprocessors is not None and multiprocessors < 1:
+        raise ValueError(f"export: multiprocessors must be positive, got {multiprocessors}")
+    if arch is None and device.type not in ("cpu", "cuda"):
+        raise ValueError(
+            f"export: tensors on {device} do not say what to export for: pass arch=, one of "
+            f"{', '.join(ARCHS)}, or cpu for this machine's"
+        )
+    if arch is not None:
+        try:
+            return Target.named(arch, multiprocessors)
+        except ValueError as error:
+            raise ValueError(f"export: {error}") from None
+    target = Target.of(device)
+    if target.gpu is not None:  # the text shall not depend on what has been tuned on this machine
+        target = target._replace(gpu=target.gpu._replace(name=""))
+    if multiprocessors is None or target.gpu is None:
+        return target
+    return target._replace(gpu=target.gpu._replace(multiprocessors=multiprocessors))
+
+
+def command(target: Target) -> tuple[str, ...]:
+    """The compiler and the flags under which the bits are those of the op, without include path."""
+    if target.gpu is None:
+        kept = [flag for flag in host.flags(target.arch) if flag not in _LIBRARY]
+        return ("g++", *kept, *host.GCC)
+    # NVRTC's other flags say what nvcc does anyway; it builds for the one architecture alone.
+    standard = next(flag for flag in nvrtc.flags(target.arch) if flag.startswith("-std"))
+    virtual = target.arch.replace("sm_", "compute_")
+    return ("nvcc", standard, "-gencode", f"arch={virtual},code={target.arch}")
 
 
 def _parameters(name: str, passes: list[Pass], gpu: bool) -> dict[str, tuple[str, ...]]:
@@ -215,7 +271,7 @@ def _head(name: str, op: RowOp, target: Target, passes: list[Pass]) -> str:
             "Nothing here allocates or waits; a stream that captures a graph will do. Returned is",
             "cudaErrorInvalidValue for a null pointer or a number out of range,",
             "cudaErrorMisalignedAddress for a pointer that is no multiple of "
-            f"{cuda.ALIGNMENT} bytes, else",
+            f"{ALIGNMENT} bytes, else",
             "what the launch returned.",
         ]
     else:

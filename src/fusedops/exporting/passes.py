@@ -13,8 +13,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 from fusedops.bind.bind import KEPT, Bound
+from fusedops.bind.dimensions import read_positions
 from fusedops.bind.geometry import Geometry
-from fusedops.bind.positions import read_positions
 from fusedops.errors import UnsupportedError
 from fusedops.exporting.parameters import Parameter, Parameters
 from fusedops.generate.target import Target

@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from fusedops.functors import base, coordinates, fields, shipped
-from fusedops.functors.added_bias import AddedBias as AddedBias
+from fusedops.functors.arithmetic import AddedBias as AddedBias
 from fusedops.functors.base import *
 from fusedops.functors.coordinates import *
 from fusedops.functors.fields import *

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from fusedops.functors.lookup import TableOf
+from fusedops.functors.protocols import TableOf
 
 if TYPE_CHECKING:
     from fusedops.functors.protocols import Chain, Writer

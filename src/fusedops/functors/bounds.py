@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fusedops.functors import whole
 from fusedops.functors.definition import Bounds, names
 from fusedops.functors.integers import Memory, Tree, is_whole
+from fusedops.functors.pointwise import COMPARISONS, integer_literal, integer_text
 
 #: Larger than every coordinate.
 _POSITION = 1 << 40
@@ -106,7 +106,7 @@ class _Reading:
             both = tree.name.endswith("and") == wanted
             first, second = (self.range(given[key], wanted) for key in ("self", "other"))
             return first.and_also(second) if both else first.or_else(second)
-        if tree.name in whole.COMPARISONS:
+        if tree.name in COMPARISONS:
             name = tree.name if wanted else _NEGATED[tree.name]
             return self._compared(name, given["self"], given["other"])
         return _Range()
@@ -140,7 +140,7 @@ class _Reading:
             assert moved is not None
             limit = moved.times(left.column)
             name = name if left.column > 0 else _MIRRORED[name]
-        at = limit.rest or whole.literal(0)
+        at = limit.rest or integer_literal(0)
         if len(at) > _LONGEST:
             return _Range()
         known = " && ".join(
@@ -160,7 +160,7 @@ class _Reading:
         if isinstance(one, Memory) and one.number is not None:
             one = one.number
         if isinstance(one, int):
-            return _Line(0, whole.literal(one), abs(one))
+            return _Line(0, integer_literal(one), abs(one))
         if not is_whole(one):
             return None
         if one.text == self.column:
@@ -193,7 +193,7 @@ class _Reading:
         rests = {key: line.rest for key, line in lines.items() if line and not line.column}
         if len(rests) < len(lines):
             return None
-        text = whole.spelled(tree.name, {**given, **{k: r or "0" for k, r in rests.items()}})
+        text = integer_text(tree.name, {**given, **{k: r or "0" for k, r in rests.items()}})
         sizes = [line.most for line in lines.values() if line]
         most = max(sizes) if tree.name in _NO_LARGER else float("inf")
         return None if text is None else _Line(0, text, most)

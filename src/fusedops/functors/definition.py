@@ -13,13 +13,13 @@ import re
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from fusedops.functors.whole import WHOLE
+from fusedops.functors.pointwise import WHOLE
 
 #: What expressions call the value that the functor sees, and the gradient of what it makes of it.
 VALUE, GRADIENT = "v", "g"
 
 #: The kinds of values that a step holds: the compute type, and truth values. Whole numbers are the
-#: third (`functors.whole`).
+#: third (`functors.pointwise`).
 COMPUTE, TRUTH = "Compute", "bool"
 
 #: What the struct itself uses; identifiers that start like these are its own, too.

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 import torch
 
 from fusedops.functors.definition import COMPUTE, TRUTH
-from fusedops.functors.whole import WHOLE
+from fusedops.functors.pointwise import WHOLE
 
 
 class Memory:
     """The contents of one element of a tensor's memory: the C++ text of the value, and its kind.
 
     Of integers that floating point holds also the range; truth values are such, floating point is
-    none, nor are whole numbers (`functors.whole`). What was moved away has no text; torch's
+    none, nor are whole numbers (`functors.pointwise`). What was moved away has no text; torch's
     formulas move some tensors whose values nothing uses.
     """
 

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, fx
 
 from fusedops.errors import UnsupportedError
-from fusedops.functors import whole
 from fusedops.functors.definition import COMPUTE, TRUTH, Step
 from fusedops.functors.integers import (
     CONSTANT,
@@ -31,16 +30,21 @@ from fusedops.functors.integers import (
     range_of,
 )
 from fusedops.functors.pointwise import (
+    COMPARISONS,
+    CONDITIONS,
     COPIES,
+    DIVISIONS,
     EMPTY,
     IDLE,
     LOGICAL,
     PREDICATES,
     SAME,
     SPELLINGS,
+    WHOLE,
+    integer_literal,
+    integer_text,
     literal,
 )
-from fusedops.functors.whole import CONDITIONS, WHOLE
 
 _CURE = (
     "compute it outside and pass the result as an operand, or give the functor as C++ with "
@@ -102,7 +106,7 @@ class _Lowering:
         if memory.kind == kind:
             return memory.text
         if kind == WHOLE and memory.number is not None:
-            return whole.literal(memory.number)
+            return integer_literal(memory.number)
         return f"({memory.text} != 0)" if kind == TRUTH else f"{kind}({memory.text})"
 
     def constant(self, value: Any) -> Memory:
@@ -122,7 +126,7 @@ class _Lowering:
         if not is_integer(value.dtype):
             return Memory(literal(number), given=True)
         if abs(number) > EXACT:
-            return Memory(whole.literal(number), WHOLE, given=True, number=number)
+            return Memory(integer_literal(number), WHOLE, given=True, number=number)
         return Memory(literal(number), given=True, integers=Range.of(number), number=number)
 
     def call(self, node: fx.Node, memory: dict[fx.Node, Any]) -> Any:
@@ -183,7 +187,7 @@ class _Lowering:
         if name in CONSTANT and value.dtype == torch.int64:
             number: Any = given.get("fill_value", given.get("s"))
             large = isinstance(number, int) and abs(number) > EXACT
-            return whole.literal(number) if large else None
+            return integer_literal(number) if large else None
         used = {key: one for key, one in given.items() if key not in CONDITIONS}
         numbers = [one for one in used.values() if isinstance(one, Memory)]
         constants = SMALL - {"sign", "sgn"}
@@ -192,7 +196,7 @@ class _Lowering:
         called = f"{node.target.overloadpacket} ({node.target})"  # type: ignore[union-attr]
         floats = any(one.kind == COMPUTE and one.integers is None for one in numbers)
         fractions = any(isinstance(one, float) for one in used.values())
-        if value.dtype.is_floating_point or (name in whole.COMPARISONS and floats):
+        if value.dtype.is_floating_point or (name in COMPARISONS and floats):
             if not floats or fractions:
                 self.refuse(
                     called,
@@ -205,18 +209,18 @@ class _Lowering:
         texts = {
             key: self.text(one, TRUTH if key in CONDITIONS else WHOLE)
             if isinstance(one, Memory)
-            else whole.literal(one)
+            else integer_literal(one)
             if isinstance(one, int) and key not in ("alpha", "exponent")
             else one
             for key, one in given.items()
         }
-        if name in whole.DIVISIONS and not is_divisor(given["other"]):
+        if name in DIVISIONS and not is_divisor(given["other"]):
             self.refuse(called, "divides by what may be 0; divide by a number, or in x.dtype")
         text = None
-        if name in whole.COMPARISONS and not fractions:
-            text = whole.COMPARISONS[name].format_map(texts)
+        if name in COMPARISONS and not fractions:
+            text = COMPARISONS[name].format_map(texts)
         elif value.dtype == torch.int64 and not fractions:
-            text = whole.spelled(name, texts)
+            text = integer_text(name, texts)
         if text is None:
             self.refuse(
                 called,
@@ -306,7 +310,7 @@ class _Lowering:
         called = f"{target.overloadpacket} ({target})"
         if torch.Tag.nondeterministic_seeded in target.tags:
             self.refuse(called, "draws random numbers; the functor for that is fusedops.Dropout")
-        if name not in (*SPELLINGS, *whole.DIVISIONS) and name not in SAME | COPIES | EMPTY:
+        if name not in (*SPELLINGS, *DIVISIONS) and name not in SAME | COPIES | EMPTY:
             pointwise = torch.Tag.pointwise in target.tags
             why = (
                 "is pointwise, but has no spelling in C++ here"

@@ -1,19 +1,33 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The objects that functors are given: a writer of a kernel's argument, a chain of torch calls.
+"""Interfaces that functors use: `Writer` of a kernel's argument, `Chain` of torch calls.
 
-Functors are written against these two types alone, and so know neither the generator of the code
-(`generate`) nor the unfused reference (`reference`) that call them.
+Functors know these types alone, and so neither the generator of the code (`generate`) nor the
+unfused reference (`reference`) that call them.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from fusedops.functors.lookup import TableOf
+__all__ = ["Chain", "TableOf", "Writer"]
+
+
+class TableOf(NamedTuple):
+    """A table that a functor looks up.
+
+    Attributes:
+        table: The name of the operand, of shape (entries, n), or (entries,) if `dim` is None.
+        indices: The name of the operand that holds the indices.
+        dim: The dimension of x that the second one of the table stands for.
+    """
+
+    table: str
+    indices: str
+    dim: int | None
 
 
 class Writer(Protocol):

@@ -8,21 +8,11 @@ the module that defines it.
 
 from typing import TYPE_CHECKING
 
-from fusedops.functors import (
-    activations,
-    alibi,
-    arithmetic,
-    dropout,
-    gather,
-    masks,
-    quantize,
-    residual,
-)
+from fusedops.functors import activations, arithmetic, biases, dropout, masks, quantize, residual
 from fusedops.functors.activations import *
-from fusedops.functors.alibi import *
 from fusedops.functors.arithmetic import *
+from fusedops.functors.biases import *
 from fusedops.functors.dropout import *
-from fusedops.functors.gather import *
 from fusedops.functors.masks import *
 from fusedops.functors.quantize import *
 from fusedops.functors.residual import *
@@ -32,10 +22,9 @@ if not TYPE_CHECKING:  # type checkers follow the imports, but cannot compute a 
         name
         for module in (
             activations,
-            alibi,
             arithmetic,
+            biases,
             dropout,
-            gather,
             masks,
             quantize,
             residual,

@@ -18,7 +18,7 @@ from fusedops.errors import IN_COMPILED_CODE, UnsupportedError, shortened
 from fusedops.functors.base import Functor, Operand, Reads, Role
 from fusedops.functors.definition import VALUE, Definition, define
 from fusedops.functors.fields import check_name
-from fusedops.functors.from_torch import made_into_functor
+from fusedops.functors.suggestions import made_into_functor
 from fusedops.functors.trace import Traced, trace, with_positions
 
 if TYPE_CHECKING:

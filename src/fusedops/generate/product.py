@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fusedops.generate.arguments import ArgumentWriter
-from fusedops.generate.members import Member, Members, of_side
-from fusedops.generate.source import CUDA_LINKAGE, Text, generated
-from fusedops.schedule.product_kernels import ProductTiling
+from fusedops.generate.source import CUDA_LINKAGE, Member, Members, Text, generated, of_side
+from fusedops.schedule.architectures import ProductTiling
 
 __all__ = [
     "BATCH_DIMS",

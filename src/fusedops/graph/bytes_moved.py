@@ -29,8 +29,7 @@ from typing import Any, NamedTuple
 
 from torch import fx
 
-from fusedops.graph.nodes import example, hint, tensors_of
-from fusedops.graph.pointwise import cast_of, dropout_of
+from fusedops.graph.nodes import cast_of, dropout_of, example, hint, tensors_of
 from fusedops.graph.region import Region
 
 __all__ = ["LONG", "Moved", "moved", "why_left"]

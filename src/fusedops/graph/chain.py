@@ -30,11 +30,18 @@ from fusedops.functors import (
     Scale,
     Softcap,
 )
-from fusedops.graph.nodes import arguments, example, name_of, number, same_shape, tensors_of
-from fusedops.graph.pointwise import CASTS, dropout_of
+from fusedops.graph.nodes import (
+    CASTS,
+    arguments,
+    dropout_of,
+    example,
+    name_of,
+    number,
+    same_shape,
+    tensors_of,
+)
 from fusedops.graph.region import Region
-from fusedops.graph.segments import Segment
-from fusedops.graph.written import written
+from fusedops.graph.segments import Segment, written
 from fusedops.group_norm import GroupNorm
 from fusedops.row_op import RowOp
 

@@ -1,21 +1,229 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""`explain_graph`: what the backend would fuse in a program, without building a kernel."""
+"""`explain_graph`: a report of what the backend would fuse; no kernel is built."""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import shutil
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from fusedops.graph.products import rewrite_products
-from fusedops.graph.report import GraphReport, OneGraph, drawn
-from fusedops.graph.rewrite import rewrite
+from fusedops.errors import UnsupportedError, counted
+from fusedops.graph.bytes_moved import Moved
+from fusedops.graph.nodes import name_of
+from fusedops.graph.products import FoundProduct, rewrite_products
+from fusedops.graph.rewrite import Found, rewrite
+from fusedops.graph.segments import source_of
 
-__all__ = ["copied", "explain_graph", "explained"]
+__all__ = [
+    "GraphReport",
+    "OneGraph",
+    "copied",
+    "declared_text",
+    "drawn",
+    "explain_graph",
+    "explained",
+    "reasons",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class OneGraph:
+    """One graph of a program, as Dynamo captured it, and what was found in it.
+
+    Attributes:
+        found: The row reductions, in order.
+        products: The linear layers, in order; none where the backend is told to leave them.
+        calls: Each node that computes: its name, what it calls, and the names of what it reads.
+    """
+
+    found: tuple[Found, ...]
+    products: tuple[FoundProduct, ...]
+    calls: tuple[tuple[str, str, tuple[str, ...]], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphReport:
+    """What `explain_graph` found: print it, or read its attributes.
+
+    Attributes:
+        name: The name of the model or function.
+        graphs: Its graphs: one, unless Dynamo broke it.
+    """
+
+    name: str
+    graphs: tuple[OneGraph, ...]
+
+    @property
+    def found(self) -> list[Found]:
+        """The row reductions of all graphs."""
+        return [one for graph in self.graphs for one in graph.found]
+
+    @property
+    def fused(self) -> list[Found]:
+        """Those that are fused."""
+        return [one for one in self.found if one.op is not None]
+
+    @property
+    def left(self) -> list[Found]:
+        """Those that are left as they are."""
+        return [one for one in self.found if one.op is None]
+
+    @property
+    def products(self) -> list[FoundProduct]:
+        """The linear layers of all graphs, fused or left."""
+        return [one for graph in self.graphs for one in graph.products]
+
+    @property
+    def moved(self) -> Moved:
+        """The bytes of all row ops that are fused, before and after."""
+        known = [one.moved for one in self.fused if one.moved is not None]
+        return Moved(sum(one.before for one in known), sum(one.after for one in known))
+
+    def __str__(self) -> str:
+        fused, left = self.fused, self.left
+        total = f"{self.moved.before} -> {self.moved.after} bytes forward" if fused else "no bytes"
+        lines = [
+            f"fusedops.explain_graph({self.name}): {counted(len(self.graphs), 'graph')}, "
+            f"{counted(len(fused), 'row op')} fused, {len(left)} left; "
+            f"{total}{_of_layers(self.products)}"
+        ]
+        for one in fused:
+            assert one.moved is not None
+            lines += [f"  {one.name}: {one.what}", f"    {one.op!r}"]
+            lines.append(f"    from   {', '.join(one.nodes)}")
+            lines.append(f"    bytes  {one.moved.before} -> {one.moved.after}")
+            if one.drops:
+                lines.append("    masks  dropout by the contract of fusedops, not torch's stream")
+            lines += [f"    ends at {one}" for one in reasons(one.why)]
+        if left:
+            lines.append("  left:")
+            width = max(len(one.name) for one in left)
+            for one in left:
+                why = "; ".join(reasons(one.why, one.name))
+                lines.append(f"    {one.name:<{width}}  {one.what}: {why}")
+        return "\n".join([*lines, *_told(self.products)])
+
+    __repr__ = __str__
+
+    def dot(self) -> str:
+        """The picture as text for Graphviz: what is fused into one kernel stands in one box."""
+        lines = ["digraph {", '  node [shape=box, fontname="sans-serif", fontsize=10];']
+        for number, graph in enumerate(self.graphs):
+            products = [one for one in graph.products if one.op is not None]
+            fused = [one.nodes for one in graph.found if one.op] + [one.nodes for one in products]
+            boxes = {name for nodes in fused for name in nodes}
+            known = {name for name, _, _ in graph.calls}
+            for count, one in enumerate(found for found in graph.found if found.op):
+                assert one.moved is not None
+                title = f"{one.op!r}\n{one.moved.before} -> {one.moved.after} bytes"
+                lines.append(f"  subgraph cluster_{number}_{count} {{")
+                lines.append(f'    label={_quoted(title)}; style=filled; color="#cfe8cf";')
+                lines += [f"    {_quoted(f'{number}.{name}')};" for name in one.nodes]
+                lines.append("  }")
+            for count, product in enumerate(products):
+                lines.append(f"  subgraph cluster_{number}_product_{count} {{")
+                title = repr(product.op)
+                lines.append(f'    label={_quoted(title)}; style=filled; color="#cfdff3";')
+                lines += [f"    {_quoted(f'{number}.{name}')};" for name in product.nodes]
+                lines.append("  }")
+            left = {one.name for one in graph.found if one.op is None}
+            for name, calls, read in graph.calls:
+                colour = ', style=filled, fillcolor="#f3d9c4"' if name in left else ""
+                bold = ', style=filled, fillcolor="white"' if name in boxes else ""
+                lines.append(
+                    f"  {_quoted(f'{number}.{name}')} [label={_quoted(calls)}{colour}{bold}];"
+                )
+                lines += [
+                    f"  {_quoted(f'{number}.{one}')} -> {_quoted(f'{number}.{name}')};"
+                    for one in read
+                    if one in known
+                ]
+        return "\n".join([*lines, "}"])
+
+    def svg(self, path: str | Path | None = None) -> str:
+        """The picture, drawn by the program ``dot`` of Graphviz, and written to a path if given.
+
+        Raises:
+            UnsupportedError: Graphviz is not installed.
+        """
+        program = shutil.which("dot")
+        if program is None:
+            raise UnsupportedError(
+                "explain_graph: a picture is drawn by the program dot, which is not on the PATH; "
+                "install Graphviz (apt install graphviz, say), or draw what dot() returns elsewhere"
+            )
+        done = subprocess.run(
+            [program, "-Tsvg"], input=self.dot(), capture_output=True, text=True, check=True
+        )
+        if path is not None:
+            Path(path).write_text(done.stdout, encoding="utf-8")
+        return done.stdout
+
+    def _repr_svg_(self) -> str | None:
+        return self.svg() if shutil.which("dot") else None
+
+
+def reasons(why: Mapping[str, str], own: str = "") -> list[str]:
+    """Each reason once, after the names of the nodes that have it; not after a node's own name."""
+    nodes: dict[str, list[str]] = {}
+    for node, reason in why.items():
+        nodes.setdefault(reason, []).append(node)
+    return [
+        reason if names == [own] else f"{', '.join(names)}: {reason}"
+        for reason, names in nodes.items()
+    ]
+
+
+def _of_layers(products: list[FoundProduct]) -> str:
+    """The number of linear layers in the heading of a report, if there are any."""
+    fused = sum(one.op is not None for one in products)
+    return f"; {fused} of {counted(len(products), 'linear layer')} fused" if products else ""
+
+
+def _told(products: list[FoundProduct]) -> list[str]:
+    """The lines about linear layers; those that are left for one reason share a line."""
+    lines: list[str] = []
+    left: dict[str, list[str]] = {}
+    for one in products:
+        if one.op is None:
+            left.setdefault("; ".join(reasons(one.why, one.name)), []).append(one.name)
+            continue
+        lines += [f"  {one.name}: linear", f"    {one.op!r}", f"    from   {', '.join(one.nodes)}"]
+        if one.drops:
+            lines.append("    masks  dropout by the contract of fusedops, not torch's stream")
+        lines += [f"    ends at {one}" for one in reasons(one.why)]
+    if left:
+        lines.append("  linear layers left:")
+        lines += [f"    {', '.join(names)}: {why}" for why, names in left.items()]
+    return lines
+
+
+def declared_text(found: Found) -> str:
+    """A declaration as a program would write it, its functors of Python functions included."""
+    assert found.op is not None
+    sources = [source_of(one) for one in (*found.op.load, *found.op.store)]
+    return "\n\n".join([*dict.fromkeys(one for one in sources if one), repr(found.op)])
+
+
+def drawn(graph: fx.Graph) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
+    """The nodes of a graph that compute, for a picture."""
+    return tuple(
+        (node.name, name_of(node) or str(node.target), tuple(n.name for n in node.all_input_nodes))
+        for node in graph.nodes
+        if node.op in ("call_function", "call_method", "call_module")
+    )
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
 def explain_graph(model: Callable[..., Any], *inputs: Any, **named: Any) -> GraphReport:

@@ -1,9 +1,12 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a node of a captured graph is: its name, its tensor, its arguments, what it writes to.
+"""Facts about a node of a captured graph: name, tensor, arguments, whether it is pointwise.
 
 Dynamo's graphs hold functions, methods and operators of torch as the program calls them, and an
 example of each result, a tensor with shape and dtype but without values.
+
+Autocast converts when the graph runs, so no node stands for it. What tells of it are the dtypes
+of a product: one of float32 gives 16 bits only there.
 """
 
 from __future__ import annotations
@@ -15,17 +18,59 @@ import torch
 from torch import Tensor, fx
 
 __all__ = [
+    "CASTS",
+    "FLOATS",
     "arguments",
     "barriers",
+    "cast_of",
+    "dropout_of",
     "example",
     "hint",
+    "is_double",
+    "is_elementwise",
+    "is_pointwise",
     "known",
     "name_of",
     "number",
+    "read_as",
     "same_shape",
     "tensors_of",
     "users_of",
+    "widens",
 ]
+
+#: The products that autocast computes in its dtype from factors that it converts as they are, by
+#: the names of their factors. (einsum may add up a factor in float32 before it is converted.)
+_FACTORS = {
+    "matmul": "input other",
+    "__matmul__": "input other",
+    "__rmatmul__": "input other",
+    "bmm": "input mat2",
+    "mm": "input mat2",
+    "linear": "input weight",
+}
+
+
+def read_as(result: fx.Node) -> torch.dtype | None:
+    """The dtype to which autocast converts a result wherever it is read; None if it does not.
+
+    Rounding is the same in a kernel. That its gradient is then of this dtype loses nothing either
+    where one product alone reads it: two would have theirs added in float32.
+    """
+    made = example(result)
+    users = users_of(result)
+    if made is None or made.dtype is not torch.float32 or len(users) != 1:
+        return None
+    (user,) = users
+    product = example(user)
+    names = _FACTORS.get(name_of(user))
+    if names is None or product is None or product.dtype not in (torch.float16, torch.bfloat16):
+        return None
+    times = sum(one is result for one in (*user.args, *user.kwargs.values()))
+    given = arguments(user, names)
+    is_factor = any(given.get(name) is result for name in names.split())
+    return product.dtype if is_factor and times == 1 else None
+
 
 #: Where the functions of a graph may come from for their names to mean what torch's do.
 _MODULES = ("torch", "_operator", "math")
@@ -170,3 +215,105 @@ def _is_augmented(name: str) -> bool:
             or plain in ("xor", "lshift", "rshift", "concat")
         )
     )
+
+
+#: The dtypes that x, results and operands of values may have.
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+#: What a generated functor may hold, by the names that functions, methods and operators share. How
+#: each is computed is not written here: the functor's own trace says that, or refuses it.
+_NAMES = frozenset(
+    """
+    add sub rsub mul truediv div neg reciprocal pow square addcmul addcdiv lerp subtract multiply
+    divide true_divide negative eq ne lt le gt ge isnan isinf logical_and logical_or logical_xor
+    logical_not and_ or_ invert bitwise_and bitwise_or bitwise_not where masked_fill maximum
+    minimum fmax fmin clamp clamp_min clamp_max clip exp exp2 expm1 log log1p log2 log10 sqrt
+    rsqrt erf erfc sigmoid sin cos tan sinh cosh tanh asinh acosh atanh atan abs absolute sgn sign
+    floor ceil trunc round frac atan2 logaddexp xlogy relu relu6 leaky_relu elu celu selu gelu
+    silu mish softplus logsigmoid log_sigmoid hardtanh hardswish hardsigmoid threshold softsign
+    softshrink hardshrink tanhshrink special_expit expit special_expm1 special_log1p special_erf
+    special_erfc
+    """.split()  # noqa: SIM905
+)
+
+#: Conversions by name; what they convert to is read from their results.
+CASTS = frozenset(["to", "float", "half", "bfloat16", "double", "type", "type_as"])
+
+#: Conversions to what no functor computes.
+_OTHER_CASTS = frozenset(["bool", "byte", "char", "int", "long", "short"])
+
+#: Keywords that would change what a node computes, or where.
+_OPTIONS = ("out", "inplace", "rounding_mode", "decimals")
+
+
+def is_pointwise(node: fx.Node) -> bool:
+    """Whether a functor of a Python function may hold the node."""
+    if name_of(node) not in _NAMES or any(node.kwargs.get(one) for one in _OPTIONS):
+        return False
+    made = example(node)
+    if made is None or (made.dtype not in FLOATS and made.dtype is not torch.bool):
+        return False
+    for argument in (*node.args, *node.kwargs.values()):
+        if isinstance(argument, fx.Node):
+            given = example(argument)
+            if given is None and number(argument) is None:
+                return False
+            if given is not None and given.dtype not in (*FLOATS, torch.bool):
+                return False
+        elif not isinstance(argument, (bool, int, float, str, type(None))):
+            return False
+    return True
+
+
+def is_elementwise(node: fx.Node) -> bool:
+    """Whether a node computes each element from the same elements, by a functor or not."""
+    name = name_of(node).rstrip("_")  # in place or not
+    if name in _NAMES | CASTS | _OTHER_CASTS or name == "dropout":
+        return True
+    packet = getattr(torch.ops.aten, name, None) if name else None
+    overloads = [] if packet is None else [getattr(packet, one) for one in packet.overloads()]
+    return any(torch.Tag.pointwise in one.tags for one in overloads)
+
+
+def cast_of(node: fx.Node) -> tuple[fx.Node, torch.dtype] | None:
+    """What a node converts and to which dtype, if it is a conversion between floats alone."""
+    if name_of(node) not in CASTS or not node.args:
+        return None
+    source, made, given = node.args[0], example(node), example(node.args[0])
+    if made is None or given is None or made.device != given.device:
+        return None
+    if made.dtype not in FLOATS or given.dtype not in FLOATS:
+        return None
+    if node.kwargs.get("memory_format") is not None:
+        return None
+    assert isinstance(source, fx.Node)
+    return source, made.dtype
+
+
+def widens(node: fx.Node) -> bool:
+    """Whether a node is a conversion that rounds nothing."""
+    cast = cast_of(node)
+    source = None if cast is None else example(cast[0])
+    if cast is None or source is None:
+        return False
+    return torch.promote_types(source.dtype, cast[1]) is cast[1]
+
+
+def dropout_of(node: fx.Node) -> tuple[fx.Node, float] | None:
+    """What a node drops out and with which probability; 0 where it is not training."""
+    if name_of(node) != "dropout" or node.op != "call_function" or example(node) is None:
+        return None
+    given: dict[str, Any] = {"p": 0.5, "training": True, "train": True}
+    functional = getattr(node.target, "__module__", "") == "torch.nn.functional"
+    flag = "training" if functional else "train"
+    given.update(arguments(node, f"input p {flag} inplace"))
+    p, training = number(given["p"]), given[flag]
+    if given.get("inplace") or p is None or not isinstance(training, bool):
+        return None
+    return given["input"], float(p) if training else 0.0
+
+
+def is_double(node: fx.Node) -> bool:
+    """Whether the result is computed in double."""
+    made = example(node)
+    return made is not None and made.dtype is torch.float64

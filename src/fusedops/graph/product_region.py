@@ -21,8 +21,7 @@ from torch.nn import functional
 
 from fusedops.functors import Bias, Functor
 from fusedops.graph.chain import Chains
-from fusedops.graph.nodes import arguments, example, same_shape, tensors_of, users_of
-from fusedops.graph.pointwise import FLOATS
+from fusedops.graph.nodes import FLOATS, arguments, example, same_shape, tensors_of, users_of
 from fusedops.graph.reductions import Refused
 from fusedops.graph.segments import (
     Place,

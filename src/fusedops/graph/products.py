@@ -20,7 +20,7 @@ from torch import fx
 
 from fusedops.errors import FusedOpsError
 from fusedops.generate.target import Target
-from fusedops.graph.nodes import barriers, example, hint, transforms
+from fusedops.graph.nodes import barriers, example, hint, read_as, transforms
 from fusedops.graph.product_region import (
     DeclaredProduct,
     Product,
@@ -29,7 +29,6 @@ from fusedops.graph.product_region import (
     grow,
     product_of,
 )
-from fusedops.graph.read_as import read_as
 from fusedops.graph.reductions import Refused
 from fusedops.graph.rewrite import check_tensors, put_in_place
 from fusedops.graph.segments import Place

@@ -9,8 +9,7 @@ from typing import Any
 
 from torch import fx
 
-from fusedops.graph.nodes import arguments, example, name_of, number
-from fusedops.graph.pointwise import FLOATS
+from fusedops.graph.nodes import FLOATS, arguments, example, name_of, number
 from fusedops.nn.norms import default_eps
 
 __all__ = ["Reduction", "Refused", "called"]

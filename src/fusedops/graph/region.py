@@ -15,8 +15,15 @@ from types import MappingProxyType
 
 from torch import fx
 
-from fusedops.graph.nodes import example, same_shape, tensors_of, users_of
-from fusedops.graph.pointwise import FLOATS, cast_of, dropout_of
+from fusedops.graph.nodes import (
+    FLOATS,
+    cast_of,
+    dropout_of,
+    example,
+    same_shape,
+    tensors_of,
+    users_of,
+)
 from fusedops.graph.reductions import Reduction
 from fusedops.graph.segments import (
     Place,

@@ -15,8 +15,7 @@ from torch import fx
 from fusedops.errors import FusedOpsError
 from fusedops.graph.bytes_moved import Moved, moved, why_left
 from fusedops.graph.chain import Declared, declare
-from fusedops.graph.nodes import barriers, example, name_of, transforms
-from fusedops.graph.read_as import read_as
+from fusedops.graph.nodes import barriers, example, name_of, read_as, transforms
 from fusedops.graph.reductions import Reduction, Refused, called
 from fusedops.graph.region import Region, grow
 from fusedops.graph.segments import Place

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusedops.graph.nodes import arguments, example, name_of, number, same_shape
-from fusedops.graph.pointwise import FLOATS, widens
+from fusedops.graph.nodes import FLOATS, arguments, example, name_of, number, same_shape, widens
 from fusedops.graph.reductions import Reduction, Refused
 
 __all__ = ["spelled"]

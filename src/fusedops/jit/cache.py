@@ -20,14 +20,27 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from fusedops.jit import lock
-from fusedops.jit.entry import META, Damaged, Entry, Identity, read_entry, record
+from fusedops.jit.entry import META, Damaged, Entry, Identity, read_entry, read_record, record
 from fusedops.jit.scratch import scratch
 
-__all__ = ["DAMAGED", "FAILED", "TEMPORARY", "Entry", "Identity", "Store", "make_folder"]
+__all__ = [
+    "DAMAGED",
+    "FAILED",
+    "TEMPORARY",
+    "Entry",
+    "Identity",
+    "Item",
+    "Store",
+    "folder_size",
+    "leftovers",
+    "list_items",
+    "make_folder",
+]
 
 LOCK_SECONDS = 60.0  # many times the slowest build: whoever holds it longer is stuck
 DAMAGED_KEPT = 8
@@ -197,3 +210,60 @@ def _flush(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+_ENTRY = re.compile(r"[A-Za-z0-9_]+-[0-9a-f]{16}-[0-9a-f]{8}")
+
+
+@dataclass(frozen=True)
+class Item:
+    """A folder that has an entry's name, whole or not.
+
+    Attributes:
+        folder: Where.
+        size: Bytes.
+        meta: Its record, empty if that cannot be read.
+        built: When it was built, in seconds since 1970.
+    """
+
+    folder: Path
+    size: int
+    meta: Mapping[str, Any]
+    built: float
+
+
+def list_items(root: Path) -> Iterator[Item]:
+    """The folders that have an entry's name, in the order of names.
+
+    Raises:
+        OSError: The folder cannot be read.
+    """
+    for folder in sorted(root.iterdir()):
+        if not _ENTRY.fullmatch(folder.name) or folder.is_symlink() or not folder.is_dir():
+            continue
+        meta = read_record(folder)
+        with contextlib.suppress(FileNotFoundError):  # gone meanwhile
+            try:
+                built = datetime.fromisoformat(meta["date"]).timestamp()
+            except (KeyError, TypeError, ValueError):
+                built = folder.stat().st_mtime
+            yield Item(folder, folder_size(folder), meta, built)
+
+
+def leftovers(root: Path) -> list[Path]:
+    """Damaged entries that were set aside, and what did not compile.
+
+    Raises:
+        OSError: The folder cannot be read.
+    """
+    folders = [path for path in root.iterdir() if path.is_dir() and not path.is_symlink()]
+    return [path for path in folders if path.name.startswith(DAMAGED) or path.name == FAILED]
+
+
+def folder_size(folder: Path) -> int:
+    """The bytes of the files in a folder."""
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            total += path.lstat().st_size if path.is_file() and not path.is_symlink() else 0
+    return total

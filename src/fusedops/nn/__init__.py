@@ -16,8 +16,7 @@ from typing import NoReturn
 
 from fusedops.nn.attention import AttentionSoftmax
 from fusedops.nn.group_norm import GroupNorm
-from fusedops.nn.linear import Linear
-from fusedops.nn.mlp import MLP
+from fusedops.nn.linear import MLP, Linear
 from fusedops.nn.norms import LayerNorm, RMSNorm
 from fusedops.nn.residual import ResidualLayerNorm, ResidualRMSNorm
 
@@ -38,7 +37,7 @@ def __getattr__(name: str) -> NoReturn:
     said = f"module {__name__!r} has no attribute {name!r}"
     if name.startswith("_"):  # asked for by Python and its tools, not by people
         raise AttributeError(said)
-    from fusedops.declare.elsewhere import missing
+    from fusedops.declare.hints import missing
 
     ops = sys.modules["fusedops"].__all__
     raise AttributeError(f"{said}{missing(name, __all__, 'fusedops', ops)}")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Linear: a linear layer with the activation, dropout and residual connection that follow it."""
+"""Linear and MLP: linear layers with the activation, dropout and residual that follow them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from fusedops import product
-from fusedops.errors import shortened
+from fusedops.errors import UnsupportedError, shortened
 from fusedops.functors import Bias, Dropout, Functor, Residual
-from fusedops.functors.from_torch import made_into_functor
+from fusedops.functors.suggestions import made_into_functor
 from fusedops.nn.declares import Declares, acts, check_dtype, check_flag, check_probability, shared
 from fusedops.product.factors import factor_dtype
 
-__all__ = ["Linear", "check_activation", "dtype_of_sum", "tail"]
+__all__ = ["MLP", "Linear", "check_activation", "dtype_of_sum", "tail"]
 
 
 def check_activation(module: str, activation: Functor | None) -> Functor | None:
@@ -181,3 +181,162 @@ class Linear(Declares, nn.Linear):
         said = super().extra_repr()
         said += "" if self.activation is None else f", activation={self.activation!r}"
         return said + (f", p={self.p}" if self.p else "")
+
+
+_BIASES = ("bias1", "bias2")
+
+
+def _check_layer(name: str, layer: nn.Module) -> None:
+    """Raise UnsupportedError for a layer that does more than hold parameters."""
+    own = type(layer).forward is not nn.Linear.forward or "forward" in layer.__dict__
+    forward_hooks = layer._forward_hooks or layer._forward_pre_hooks
+    if own or forward_hooks or layer._backward_hooks or layer._backward_pre_hooks:
+        what = f"the forward of this {type(layer).__name__}" if own else "hooks of it"
+        raise UnsupportedError(
+            f"MLP: {name} holds parameters and is not called, so {what} would not run; use two "
+            "fusedops.nn.Linear in place of the MLP, which are called"
+        )
+
+
+class MLP(Declares):
+    r"""``dropout(linear2(dropout(activation(linear1(x))))) + residual``: a feed-forward block.
+
+    `linear1` and `linear2` are layers of torch, named as those of
+    `torch.nn.TransformerEncoderLayer`, from which a ``state_dict`` can be loaded. They hold the
+    parameters, which may be parametrized (`torch.nn.utils.parametrize`), and are not called: a
+    layer with a forward or with hooks of its own is refused. One kernel follows each product, or
+    multiplies as well, and one of the two tensors of hidden_features columns is not kept for the
+    backward pass (`fusedops.MLP`).
+
+    Args:
+        in_features: The size of x's last dimension.
+        hidden_features: The size between the two layers.
+        out_features: The size of y's last dimension; None for in_features.
+        bias: False leaves both biases out.
+        device: Of the parameters.
+        dtype: Of the parameters: half, bfloat16, float or double.
+        activation: A functor without operands, of your own as a rule (`fusedops.functor`).
+        p: The probability with which dropout zeroes elements of y in training.
+        p_hidden: That with which it zeroes elements of the hidden tensor.
+
+    Raises:
+        TypeError: If dtype is none of the four, or activation no functor.
+        ValueError: If p or p_hidden is no probability, or activation takes operands.
+
+    Attributes:
+        linear1, linear2: The layers, of `torch.nn.Linear`.
+
+    >>> import torch, fusedops as fo
+    >>> @fo.functor
+    ... def gelu(v):
+    ...     return torch.nn.functional.gelu(v, approximate="tanh")
+    >>> block = fo.nn.MLP(8, 32, activation=gelu(), p=0.1)
+    >>> x = torch.randn(4, 8)
+    >>> block(x, x).shape
+    torch.Size([4, 8])
+    """
+
+    _settings = frozenset({"activation", "p", "p_hidden"})
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int | None = None,
+        bias: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        *,
+        activation: Functor,
+        p: float = 0.0,
+        p_hidden: float = 0.0,
+    ) -> None:
+        check_flag("MLP", "bias", bias)
+        check_dtype("MLP", dtype)
+        super().__init__()
+        outer = in_features if out_features is None else out_features
+        self.linear1 = nn.Linear(in_features, hidden_features, bias, device, dtype)
+        self.linear2 = nn.Linear(hidden_features, outer, bias, device, dtype)
+        self.activation = check_activation("MLP", activation)
+        self.p = check_probability("MLP", p)
+        self.p_hidden = check_probability("MLP", p_hidden)
+        self._settle()
+
+    def reset_parameters(self) -> None:
+        """Draw weights and biases anew, as torch's layers draw them."""
+        self.linear1.reset_parameters()
+        self.linear2.reset_parameters()
+
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+            """As `forward`."""
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Run the block.
+
+        Args:
+            x: ``[..., in_features]``.
+            residual: Added in the end; broadcasts against y. None for none.
+
+        Returns:
+            y, ``[..., out_features]``, of the dtype of the products' sum with the residual.
+
+        Raises:
+            TypeError, ValueError: A tensor does not fit; the message says how to mend it.
+            UnsupportedError: A layer has a forward or hooks of its own.
+        """
+        op = self.op(residual=residual is not None)
+        weights = self.linear1.weight, self.linear2.weight
+        y: Tensor = op(x, *weights, **self._arguments(x, residual))
+        return y
+
+    def unfused(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """The same as a chain of torch calls: same arguments, same results, same dropout mask."""
+        op = self.op(residual=residual is not None)
+        weights = self.linear1.weight, self.linear2.weight
+        y: Tensor = op.unfused(x, *weights, **self._arguments(x, residual))
+        return y
+
+    def op(self, *, residual: bool = False) -> product.MLP:
+        """The declaration that a call runs, with a residual or without.
+
+        Raises:
+            UnsupportedError: A layer has a forward or hooks of its own.
+        """
+        for name, layer in (("linear1", self.linear1), ("linear2", self.linear2)):
+            _check_layer(name, layer)
+        biased = self.linear1.bias is not None, self.linear2.bias is not None
+        if biased != self._biased:  # the layers have been changed since
+            self._declare()
+        return self._ops[residual]
+
+    def _declare(self) -> None:
+        self._biased = self.linear1.bias is not None, self.linear2.bias is not None
+        names = [name if there else None for name, there in zip(_BIASES, self._biased, strict=True)]
+        p_hidden, p = "p_hidden" if acts(self.p_hidden) else None, "p" if acts(self.p) else None
+        hidden = tuple(tail(names[0], self.activation, p_hidden, None))
+        self._ops: dict[bool, product.MLP] = {}
+        for residual in (False, True):
+            store = tuple(tail(names[1], None, p, "residual" if residual else None))
+            settings = ("MLP", hidden, store)
+            self._ops[residual] = shared.get(settings) or product.MLP(hidden, store)
+            shared[settings] = self._ops[residual]
+
+    def _arguments(self, x: Tensor, residual: Tensor | None) -> dict[str, Any]:
+        arguments: dict[str, Any] = {}
+        if self.linear1.bias is not None:
+            arguments["bias1"] = self.linear1.bias
+        if self.linear2.bias is not None:
+            arguments["bias2"] = self.linear2.bias
+        if acts(self.p):
+            arguments.update(p=self.p, training=self.training)
+        if acts(self.p_hidden):
+            arguments.update(p_hidden=self.p_hidden, training=self.training)
+        if residual is not None:
+            arguments.update(residual=residual, **dtype_of_sum(x, residual))
+        return arguments
+
+    def extra_repr(self) -> str:
+        """The settings of what follows the layers."""
+        return f"activation={self.activation!r}, p={self.p}, p_hidden={self.p_hidden}"

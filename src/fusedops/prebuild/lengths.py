@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fusedops.schedule.buckets import samples
+from fusedops.schedule.tiling import samples
 
 __all__ = ["of_lengths"]
 

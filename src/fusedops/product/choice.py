@@ -28,11 +28,10 @@ from fusedops.product.product_kernel import describe
 from fusedops.run.planned import Planned
 from fusedops.run.saved_tensors import needed
 from fusedops.schedule import override
-from fusedops.schedule.architectures import Gpu
+from fusedops.schedule.architectures import PRODUCT_KERNELS, TILINGS, Gpu, ProductTiling
 from fusedops.schedule.features import ProductFeatures
 from fusedops.schedule.launch import ProductConfig
 from fusedops.schedule.lookup import product_config, remembered
-from fusedops.schedule.product_kernels import PRODUCT_KERNELS, TILINGS, ProductTiling
 
 __all__ = [
     "HALVES_ALONE",

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from fusedops import _runtime
 from fusedops._runtime import Reason
-from fusedops.bind import broadcast_hints
 from fusedops.bind.generator import draw, draw_in_memory
 from fusedops.bind.geometry import mismatch
+from fusedops.bind.operands import broadcast_cure
 from fusedops.declare.chains import OPTIONS, functors_of
 from fusedops.declare.hints import check_declaration, nearest
 from fusedops.declare.interactive import CallSignature, ShownToUsers, check_assignment, for_users
@@ -301,7 +301,7 @@ class ProductOp(_runtime.Dispatcher, metaclass=ShownToUsers):
                     if wrong.wanted is None
                     else f"size {wrong.got} in dimension {wrong.dim} where it has {wrong.wanted}"
                 )
-                cure = broadcast_hints.cure(key, shape, value.shape, ())
+                cure = broadcast_cure(key, shape, value.shape, ())
                 raise ValueError(
                     f"{epilogue.name}: operand {key!r} of shape {tuple(value.shape)} does not "
                     f"broadcast against the product of shape {shape}: {detail}; "

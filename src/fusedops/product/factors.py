@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fusedops.bind.layouts import check_layouts
-from fusedops.bind.operands import FLOATING, parts_of
+from fusedops.bind.operands import FLOATING, check_layouts, parts_of
 from fusedops.errors import IN_SYMBOLIC_TRACE, shortened
 from fusedops.generate.product import BATCH_DIMS, Factor
 

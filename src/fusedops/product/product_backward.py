@@ -22,7 +22,7 @@ from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound
 from fusedops.bind.generator import draw
 from fusedops.bind.geometry import Placed, Sharing, shares_of
-from fusedops.generate.members import Member
+from fusedops.generate.source import Member
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import STORAGE, Number, Part, View, contiguous, part_of, views_of
@@ -51,8 +51,8 @@ from fusedops.run.outline import is_shared
 from fusedops.run.planned import Launch, Planned
 from fusedops.run.reading import USUAL
 from fusedops.run.second_stage import argument_of, second_stage
+from fusedops.schedule.architectures import ProductTiling
 from fusedops.schedule.features import ProductFeatures
-from fusedops.schedule.product_kernels import ProductTiling
 
 __all__ = [
     "ProductBackward",

@@ -17,8 +17,8 @@ from fusedops.bind.bind import Bound
 from fusedops.bind.geometry import Geometry, Placed
 from fusedops.errors import CompilerNotFound, MissingVariantError, UnknownArchError
 from fusedops.generate.arguments import ArgumentWriter
-from fusedops.generate.members import Member
 from fusedops.generate.product import Factor, write_factors
+from fusedops.generate.source import Member
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import STORAGE, Number, Part, View
@@ -36,7 +36,7 @@ from fusedops.run.placing import (
 )
 from fusedops.run.planned import Launch, Planned
 from fusedops.run.reading import padded, rank_of
-from fusedops.schedule.product_kernels import ProductTiling
+from fusedops.schedule.architectures import ProductTiling
 
 __all__ = ["WIDTH", "InOrder", "build_or_warn", "describe", "factors_of", "in_order"]
 

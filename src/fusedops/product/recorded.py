@@ -19,7 +19,7 @@ from fusedops.product.choice import able, as_if_cast, bind_store, chosen, reads_
 from fusedops.product.factors import factor_dtype
 from fusedops.product.product_backward import gradient_variants, may_fuse
 from fusedops.product.product_kernel import describe
-from fusedops.schedule.product_kernels import PRODUCT_KERNELS
+from fusedops.schedule.architectures import PRODUCT_KERNELS
 
 if TYPE_CHECKING:
     from fusedops.map import Map

@@ -45,9 +45,9 @@ from fusedops.product.torch_op_arguments import (
 )
 from fusedops.run.autograd import what_is_kept
 from fusedops.schedule import override
+from fusedops.schedule.architectures import PRODUCT_KERNELS
 from fusedops.schedule.launch import VEHICLES
 from fusedops.schedule.lookup import product_vehicles
-from fusedops.schedule.product_kernels import PRODUCT_KERNELS
 from fusedops.torch_ops.fakes import stand_in
 from fusedops.torch_ops.kept_draws import keep_draws
 from fusedops.torch_ops.lowering import enter, lower

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.bind import Bound
-from fusedops.reference.gradients import gradients_of
 from fusedops.reference.roundings import Roundings, copied, in_place_of
-from fusedops.reference.unfused import Chain
+from fusedops.reference.unfused import Chain, gradients_of
 
 #: Two chains in double differ by so much of the largest number at hand: nothing here is more exact.
 _DOUBLE = 2.0**-44

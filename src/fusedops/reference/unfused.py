@@ -13,19 +13,38 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from fusedops.bind.bind import Bound
+from fusedops.bind.dimensions import arranged, restored
 from fusedops.bind.generator import draw
-from fusedops.bind.reduced import arranged, restored
 from fusedops.bind.shard_offset import drawn_rows, first_query, first_rows, shared_dims
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Functor, TableOf
 from fusedops.reference.dropout_mask import keep_mask, keep_scale
+
+
+def gradients_of(
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor], upstream: Sequence[Tensor]
+) -> list[Tensor]:
+    """Gradients of all inputs, zero where no output depends on one; the graph is kept."""
+    made = [(one, g) for one, g in zip(outputs, upstream, strict=True) if one.requires_grad]
+    able = [one for one in inputs if one.requires_grad]
+    found: Iterable[Tensor] = map(torch.zeros_like, able)
+    if made and able:
+        found = torch.autograd.grad(
+            [one for one, _ in made],
+            able,
+            [g for _, g in made],
+            retain_graph=True,
+            materialize_grads=True,
+        )
+    of_able = iter(found)
+    return [next(of_able) if one.requires_grad else torch.zeros_like(one) for one in inputs]
 
 
 class Chain:

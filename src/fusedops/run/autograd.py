@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fusedops.bind.bind import KEPT, bind, drops
 from fusedops.bind.generator import draw, draw_in_memory
-from fusedops.bind.layouts import check_layouts
+from fusedops.bind.operands import check_layouts
 from fusedops.bind.scalars import check_pair, read_ints
 from fusedops.errors import UnsupportedError
 from fusedops.jit.lock import guard

@@ -18,7 +18,7 @@ from torch import Tensor
 from fusedops.bind.bind import KEPT, Bound
 from fusedops.bind.shard_offset import first_rows
 from fusedops.generate.arguments import ArgumentWriter
-from fusedops.generate.members import Member, Members
+from fusedops.generate.source import Member, Members
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.generate.views import Number, View, kept_view, views_of

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.geometry import Geometry, Placed, Sharing
-from fusedops.generate.arguments import MANY_ROWS, ArgumentWriter
-from fusedops.generate.recipe import Recipe, known
+from fusedops.generate.arguments import MANY_ROWS, ArgumentWriter, Recipe, known
 from fusedops.generate.views import View
 from fusedops.run.backward_cut import Cut
 from fusedops.run.gradient_targets import GradientTargets
@@ -33,7 +32,7 @@ from fusedops.schedule.row_partition import Slices
 if TYPE_CHECKING:
     from fusedops.bind.bind import Bound
     from fusedops.declare.declaration import Declaration
-    from fusedops.generate.members import Member, Members
+    from fusedops.generate.source import Member, Members
     from fusedops.generate.variant import Variant
     from fusedops.run.wanted_gradients import WantedGradients
 

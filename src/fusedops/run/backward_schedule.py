@@ -20,8 +20,7 @@ from fusedops.run.outline import Outline, is_shared
 from fusedops.run.reading import Reading, may_broadcast
 from fusedops.schedule import Schedule, override
 from fusedops.schedule.architectures import Gpu
-from fusedops.schedule.backward import choose_gradient
-from fusedops.schedule.backward_tile import values_of
+from fusedops.schedule.backward import choose_gradient, values_of
 from fusedops.schedule.features import BackwardFeatures
 from fusedops.schedule.forward import choose_host
 from fusedops.schedule.forward_tile import Row

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from fusedops.bind.bind import Bound
+from fusedops.bind.dimensions import arranged, order, restored
 from fusedops.bind.geometry import Strided, place
-from fusedops.bind.reduced import arranged, order, restored
 from fusedops.bind.scalars import read_ints
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Functor

@@ -14,8 +14,7 @@ from torch import Tensor
 from fusedops.bind.bind import Bound
 from fusedops.bind.geometry import Geometry, Placed
 from fusedops.bind.shard_offset import first_rows
-from fusedops.generate.arguments import MANY_ROWS, ArgumentWriter
-from fusedops.generate.recipe import Recipe
+from fusedops.generate.arguments import MANY_ROWS, ArgumentWriter, Recipe
 from fusedops.generate.views import Number, View
 from fusedops.run.kernel_members import forward_members
 from fusedops.run.placing import DrawnRows, first_query, queries, row_maps
@@ -23,7 +22,7 @@ from fusedops.run.symbolic import Opening, form_of, types_of
 from fusedops.schedule import Schedule
 
 if TYPE_CHECKING:
-    from fusedops.generate.members import Member
+    from fusedops.generate.source import Member
 
 __all__ = ["Call", "written"]
 

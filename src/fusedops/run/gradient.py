@@ -18,9 +18,9 @@ from torch import Tensor
 from fusedops import _runtime
 from fusedops._runtime import Reason
 from fusedops.bind.bind import KEPT, Bound, bound_call
+from fusedops.bind.dimensions import find_reduced
 from fusedops.bind.generator import draw
 from fusedops.bind.operands import check_shape
-from fusedops.bind.reduced import find_reduced
 from fusedops.bind.scalars import read_number
 from fusedops.bind.shard_offset import check_part_of
 from fusedops.bind.tables import check_table

@@ -13,9 +13,8 @@ import torch
 from fusedops import _runtime
 from fusedops.bind.bind import Bound
 from fusedops.bind.geometry import Geometry, Placed, Sharing
-from fusedops.generate.arguments import ArgumentWriter
-from fusedops.generate.members import Member
-from fusedops.generate.recipe import Symbol
+from fusedops.generate.arguments import ArgumentWriter, Symbol
+from fusedops.generate.source import Member
 from fusedops.generate.views import STORAGE, View
 from fusedops.run.operand_gradients import Occurrence, acting_place
 from fusedops.schedule import Schedule

@@ -9,7 +9,7 @@ from fusedops.bind.geometry import Geometry
 from fusedops.bind.shard_offset import shared_dims
 from fusedops.functors import rounded
 from fusedops.generate.arguments import ArgumentWriter
-from fusedops.generate.members import Member, Purpose
+from fusedops.generate.source import Member, Purpose
 from fusedops.schedule import Schedule
 
 

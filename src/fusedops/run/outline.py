@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from torch import Tensor
 
 from fusedops import _runtime
-from fusedops.bind.positions import read_positions
+from fusedops.bind.dimensions import read_positions
 from fusedops.bind.shard_offset import shared_dims
 from fusedops.schedule.traffic import Traffic, traffic_of, without_rows
 

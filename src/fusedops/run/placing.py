@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 from fusedops import _runtime
 from fusedops.bind.bind import KEPT, Bound
+from fusedops.bind.dimensions import row_positions
 from fusedops.bind.geometry import Geometry, Placed, place
-from fusedops.bind.positions import row_positions
 from fusedops.bind.shard_offset import drawn_rows
 from fusedops.bind.shard_offset import first_query as number_of_first
 from fusedops.errors import UNFUSED, UnsupportedError

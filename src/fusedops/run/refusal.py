@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound, bind
-from fusedops.bind.layouts import check_layouts, described
+from fusedops.bind.operands import check_layouts, described
 from fusedops.errors import UNFUSED, UnsupportedError
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fusedops.bind.geometry import Geometry, Placed, Sharing
-from fusedops.generate.arguments import ArgumentWriter, RowMaps
-from fusedops.generate.members import Member
-from fusedops.generate.recipe import Recipe
+from fusedops.generate.arguments import ArgumentWriter, Recipe, RowMaps
+from fusedops.generate.source import Member
 from fusedops.generate.views import View
 from fusedops.run.operand_gradients import Occurrence
 from fusedops.run.symbolic import Opening

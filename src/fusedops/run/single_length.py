@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels for a single row length, built in the background where a length recurs.
 
-The kernel of a bucket (schedule/buckets.py) serves many lengths, so the length of the chunks into
+The kernel of a bucket (schedule/tiling.py) serves many lengths, so the length of the chunks into
 which it cuts a long row is a word of its argument. In a kernel for one length that is a constant,
 and most bounds checks go, which is up to 4 percent of the ceiling in a forward pass. The tile is
 the same, and so is every bit.

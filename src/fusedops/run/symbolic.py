@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from fusedops import _runtime
 from fusedops.bind.geometry import Geometry, Placed
-from fusedops.generate.recipe import Symbol
+from fusedops.generate.arguments import Symbol
 from fusedops.generate.views import View
 
 __all__ = ["Opening", "form_of", "types_of"]

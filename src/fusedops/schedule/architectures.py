@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of GPUs by architecture: the one table of hardware facts that schedules ask.
+"""Tables by GPU architecture: hardware facts, and the tilings of GEMM kernels with epilogues.
+
+A GEMM kernel for another architecture is one more entry of `PRODUCT_KERNELS`, and the header that
+its tilings name. What is chosen among them is data, rows of a tuning file (lookup.py).
 
 Each fact stands for itself: whether a device has clusters says nothing about its bulk copies. On a
 device that is present the driver is asked instead (`generate.target.Target.of`), except for what it
@@ -9,9 +12,126 @@ does not tell.
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
-__all__ = ["GPUS", "OLDEST", "PORTABLE_CLUSTER", "Gpu", "number"]
+import torch
+
+__all__ = [
+    "GPUS",
+    "OLDEST",
+    "PORTABLE_CLUSTER",
+    "PRODUCT_KERNELS",
+    "TILINGS",
+    "Gpu",
+    "ProductKernel",
+    "ProductTiling",
+    "number",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class ProductTiling:
+    """A tile of the product, and the form of the kernel.
+
+    Attributes:
+        name: The C++ template in gemm/kernel.cuh.
+        dtype: The C++ type of the factors.
+        rows, cols: The size of a tile.
+        stages: The stages of the ring.
+        group: Pairs of tiles of a column that clusters work on before the next column.
+        in_turns: Whether warpgroups multiply in turns.
+        mn_major: Whether w has shape (K, N), as in x @ w, in place of (N, K), as in x @ w.T.
+        compiled_for: The architecture that compilers are told: wgmma is in no other's code.
+        header: The header of the template.
+        threads: The threads of a block: a warpgroup that produces, two that multiply, and one that
+            runs the STORE.
+        cluster: The blocks of a cluster.
+        stage_columns: The columns of a factor in one stage of the ring, `kStageK` in pipeline.cuh.
+    """
+
+    name: str
+    dtype: str
+    rows: int
+    cols: int
+    stages: int
+    group: int = 8
+    in_turns: bool = False
+    mn_major: bool = False
+    compiled_for: str = "sm_90a"
+    header: str = "gemm/kernel.cuh"
+    threads: int = 512
+    cluster: int = 2
+    stage_columns: int = 64
+
+    @property
+    def cpp(self) -> str:
+        """The C++ type; kPacks is a constant of the source."""
+        major = ", gemm::Major::kMN" if self.mn_major else ""
+        return f"gemm::{self.name}<{self.dtype}, kPacks{major}>"
+
+    @property
+    def source_options(self) -> tuple[object, ...]:
+        """What else the source depends on: nothing."""
+        return ()
+
+    @property
+    def storage(self) -> str:
+        """A word for the name of the kernel's folder in the cache."""
+        return f"{self.rows}x{self.cols}"
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of dynamic shared memory, `Ring::kShared` in pipeline.cuh."""
+        stage = (self.rows + self.cols) * self.stage_columns * 2
+        if not self.in_turns:
+            stage += self.cols * 2  # a bias
+        return 1024 + self.stages * stage + (8 * 8192 + 128) + 2 * self.stages * 8
+
+    @property
+    def boxes(self) -> tuple[int, int]:
+        """The rows of x and of w that one copy takes; its columns are `stage_columns`."""
+        return self.rows, self.stage_columns if self.mn_major else self.cols // self.cluster
+
+    def parts(self, rows: int) -> int:
+        """How many sums over rows of a tile there are for a column: four warps have each tile."""
+        return 4 * self.cluster * -(-rows // (self.cluster * self.rows))
+
+    def grid(self, rows: int, cols: int, multiprocessors: int, batches: int = 1) -> int:
+        """Blocks of a launch, which stay until all tiles of all products are done."""
+        pairs = batches * -(-rows // (self.cluster * self.rows))
+        return self.cluster * min(pairs * -(-cols // self.cols), multiprocessors // self.cluster)
+
+
+class ProductKernel(NamedTuple):
+    """What multiplies on an architecture.
+
+    Attributes:
+        dtypes: The dtypes of factors.
+        tilings: Its tilings by name, which no other architecture's has.
+        counted: The tiling by which waves and filled tiles of a product are counted.
+    """
+
+    dtypes: tuple[torch.dtype, ...]
+    tilings: Mapping[str, ProductTiling]
+    counted: ProductTiling
+
+
+_SM_90 = {
+    "Together": ProductTiling("Together", "half", 128, 256, 3),
+    "InTurns": ProductTiling("InTurns", "half", 128, 128, 5, in_turns=True),
+}
+
+#: By the name of the architecture; others run torch's product and a kernel after it.
+PRODUCT_KERNELS: Mapping[str, ProductKernel] = MappingProxyType(
+    {"sm_90": ProductKernel((torch.float16, torch.bfloat16), _SM_90, _SM_90["Together"])}
+)
+
+#: The tilings of all architectures by name.
+TILINGS = {name: one for kernel in PRODUCT_KERNELS.values() for name, one in kernel.tilings.items()}
+
 
 MIB = 1 << 20
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 
 from fusedops.schedule.architectures import Gpu
-from fusedops.schedule.buckets import Bucket
 from fusedops.schedule.features import ForwardFeatures
 from fusedops.schedule.forward_tile import WIDE_ACCESS, Row, is_staged_tile, row_bucket
 from fusedops.schedule.launch import LaunchConfig
@@ -25,6 +24,7 @@ from fusedops.schedule.row_schedule import (
     cluster_of,
     reserved_shared,
 )
+from fusedops.schedule.tiling import Bucket
 
 __all__ = ["HOST_BUFFERED", "Row", "choose", "choose_host", "host_columns", "staged"]
 

@@ -13,8 +13,17 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
-from fusedops.schedule.buckets import Bucket, bucket_of, longest, single_length
-from fusedops.schedule.tiling import Table, Tile, at_most, pack_width, tile_of
+from fusedops.schedule.tiling import (
+    Bucket,
+    Table,
+    Tile,
+    at_most,
+    bucket_of,
+    longest,
+    pack_width,
+    single_length,
+    tile_of,
+)
 
 __all__ = ["WIDE_ACCESS", "Row", "is_staged_tile", "row_bucket"]
 
@@ -138,7 +147,7 @@ class Row(NamedTuple):
     def stand_in(self) -> Row:
         """A row whose schedule is this one's too, if that has one chunk; itself if there is none.
 
-        It is the longest row of its step of the ladder (buckets.py) that fills no tile, and has
+        It is the longest row of its step of the ladder (tiling.py) that fills no tile, and has
         packs of the same width, which the end of the row cuts or does not. So few schedules are
         computed and kept where lengths vary.
         """

@@ -5,17 +5,24 @@
 Each chunk has a thread block of its own, whatever the length of the row and the architecture. No
 tile changes a bit of a result or of the gradient of x, so the tile follows from speed alone. A sum
 over rows depends on the number of blocks, as it does for every operator. Lengths share kernels as
-those of other operators do (buckets.py).
+those of other operators do (tiling.py).
 """
 
 from __future__ import annotations
 
 from fusedops.schedule.architectures import Gpu
-from fusedops.schedule.buckets import Bucket, bucket_of
 from fusedops.schedule.forward_tile import Row
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.schedule.row_schedule import Schedule
-from fusedops.schedule.tiling import Table, Tile, at_most, ceil_div, power_of_two_above
+from fusedops.schedule.tiling import (
+    Bucket,
+    Table,
+    Tile,
+    at_most,
+    bucket_of,
+    ceil_div,
+    power_of_two_above,
+)
 
 __all__ = ["choose_map", "choose_map_gradient"]
 

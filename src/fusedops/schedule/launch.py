@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fusedops.schedule.product_kernels import TILINGS
+from fusedops.schedule.architectures import TILINGS
 
 __all__ = ["PREFETCHES", "SUM_STORAGES", "VEHICLES", "LaunchConfig", "ProductConfig"]
 

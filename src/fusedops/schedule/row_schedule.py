@@ -73,7 +73,7 @@ class Schedule:
         features: The features by which the launch configuration was looked up; None for a kernel
             that has none.
         tuned: The file from which the launch configuration is, if it was tuned on this machine.
-        lengths: The shortest and the longest rows of its bucket (buckets.py); None for a kernel
+        lengths: The shortest and the longest rows of its bucket (tiling.py); None for a kernel
             that has none.
         single: Whether the kernel is made for one length of a bucket, so that the length of a chunk
             is a constant.

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """For tests: check a declaration; force a schedule, see which one ran, count launches.
 
-May import: errors, progress, _runtime, bind, reference, schedule, run, row_op, product.
+May import: errors, terminal, _runtime, bind, reference, schedule, run, row_op, product.
 """
 
 from __future__ import annotations

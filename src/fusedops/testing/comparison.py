@@ -16,11 +16,11 @@ from fusedops.bind.bind import Bound, floating
 from fusedops.bind.generator import draw
 from fusedops.product.mlp import MLP
 from fusedops.product.single import SingleProduct
-from fusedops.progress import shown
 from fusedops.reference.error_bound import expected
-from fusedops.reference.gradients import gradients_of
+from fusedops.reference.unfused import gradients_of
 from fusedops.row_op import RowOp
 from fusedops.run.refusal import refuse
+from fusedops.terminal import shown
 from fusedops.testing.pairs import check_pair
 from fusedops.testing.products import check_product
 from fusedops.testing.report import SEED, Compared, Report, cut, same_bits, worst

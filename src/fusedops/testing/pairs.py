@@ -21,10 +21,10 @@ from fusedops.product.epilogue import Epilogue
 from fusedops.product.linear import Linear
 from fusedops.product.mlp import MLP
 from fusedops.product.product_backward import chosen
-from fusedops.progress import shown
 from fusedops.reference.error_bound import Expected, expected
-from fusedops.reference.gradients import gradients_of
 from fusedops.reference.product_bound import expected_product
+from fusedops.reference.unfused import gradients_of
+from fusedops.terminal import shown
 from fusedops.testing.products import ProductCase, check_product, expected_of
 from fusedops.testing.report import SEED, Compared, Report, same_bits, worst
 

@@ -15,10 +15,10 @@ from torch import Tensor
 from fusedops.bind.bind import floating
 from fusedops.bind.generator import draw
 from fusedops.product.single import SingleProduct
-from fusedops.progress import shown
 from fusedops.reference.error_bound import Expected, expected
-from fusedops.reference.gradients import gradients_of
 from fusedops.reference.product_bound import expected_product, gradients_of_factors
+from fusedops.reference.unfused import gradients_of
+from fusedops.terminal import shown
 from fusedops.testing.report import SEED, Compared, Report, cut, same_bits, worst
 
 __all__ = ["ProductCase", "ProductComparison", "check_product", "expected_of"]

@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 
 import fusedops.torch_ops.operators  # noqa: F401 (registers them)
 from fusedops.bind.bind import check_names, check_number
-from fusedops.bind.reduced import arranged, find_reduced, order, restored
+from fusedops.bind.dimensions import arranged, find_reduced, order, restored
 from fusedops.bind.scalars import check_offset, check_pair
 from fusedops.declare.text import lacking_text
 from fusedops.errors import UNFUSED, UnsupportedError

@@ -15,7 +15,7 @@ from fusedops.bind.bind import Bound
 from fusedops.generate.target import Target
 from fusedops.product.choice import Choice, able, features_of
 from fusedops.product.single import SingleProduct
-from fusedops.schedule.product_kernels import PRODUCT_KERNELS
+from fusedops.schedule.architectures import PRODUCT_KERNELS
 from fusedops.testing.products import ProductComparison
 from fusedops.tuning import clock
 from fusedops.tuning.inputs import fewer_rows, fewer_rows_of_factor

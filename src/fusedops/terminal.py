@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""How far long work is: a line of the terminal, which goes away when the work is done.
+"""What commands and long checks show on a terminal: a console for tables, and a line of progress.
 
 May import: nothing of fusedops.
 """
@@ -11,9 +11,25 @@ import contextlib
 import importlib.util
 import sys
 from collections.abc import Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-__all__ = ["Step", "shown"]
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+__all__ = ["Step", "make_console", "shown"]
+
+WIDE = 160  # columns of a file or a pipe, which has no width: in 80 most cells would be broken
+
+
+def make_console() -> Console:
+    """The terminal, or what stands in its place."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, WIDE)
+    return console
 
 
 class Step(Protocol):

@@ -1,20 +1,59 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""A header exported for a CPU: functions over all rows on the calling thread, or a range of them.
-
-Backward, what threads share are slices of the rows; sums that several slices have a part in are
-finished when all have been visited.
-"""
+"""The functions of an exported header: kernel launches on a stream, or loops over rows of a CPU."""
 
 from __future__ import annotations
 
 import textwrap
 
 from fusedops.exporting import text
-from fusedops.exporting.passes import Pass
-from fusedops.generate.source import HOST_LINKAGE
+from fusedops.exporting.passes import Launch, Pass
+from fusedops.generate.source import CUDA_LINKAGE, HOST_LINKAGE
 
-HEAD = """\
+#: Of every pointer: kernels were chosen for it.
+ALIGNMENT = 16
+
+CUDA_HEAD = """\
+#if !defined(__CUDACC__)
+#error "this header holds CUDA kernels: compile what includes it with nvcc"
+#endif
+
+#include <cuda_runtime.h>
+
+"""
+
+#: A template, so that a program holds a kernel once however many files include it.
+CUDA_KERNEL = (CUDA_LINKAGE, "template <class = void>")
+
+
+def cuda_functions(name: str, one: Pass) -> str:
+    """The function of a pass for GPUs: it launches kernels on a stream, and never waits."""
+    body = text.checks(one, "cudaErrorInvalidValue", "cudaErrorMisalignedAddress", ALIGNMENT)
+    body += text.pieces(one)
+    *before, last = [
+        _launched(name, one, number, launch) for number, launch in enumerate(one.launches)
+    ]
+    for launched in before:
+        call = textwrap.indent(launched, "  ")
+        body += f"{{\n{call}  if (status != cudaSuccess) return status;\n}}\n"
+    body += f"{last}return status;\n"
+    stream = ["cudaStream_t cuda_stream"]
+    return text.function(f"cudaError_t {name}_{one.kind}", stream, one, body)
+
+
+def _launched(name: str, one: Pass, number: int, launch: Launch) -> str:
+    space = text.namespace(name, one, number)
+    kernel = f"reinterpret_cast<const void*>({space}::fusedops_kernel<>)"
+    sizes = f"{launch.grid}, {launch.block}, {launch.shared}, cuda_stream"
+    cluster = f", {launch.cluster}" if launch.cluster > 1 else ""
+    return (
+        f"{text.filled(launch)}"
+        f"const cudaError_t status = exported::launch(\n"
+        f"    {kernel},\n    {sizes}, words{cluster});\n"
+    )
+
+
+HOST_HEAD = """\
 #if defined(__CUDACC__)
 #error "this header is for a CPU: compile what includes it with a host compiler"
 #endif
@@ -25,13 +64,17 @@ HEAD = """\
 
 #: Weak: a program holds a kernel once, and no compiler rewrites it for one of its callers, which
 #: could change who is fused with whom into a multiply-add.
-linkage = (HOST_LINKAGE, "__attribute__((weak))")
+HOST_KERNEL = (HOST_LINKAGE, "__attribute__((weak))")
 
 _RANGE = ["int64_t begin", "int64_t end"]
 
 
-def functions(name: str, one: Pass) -> str:
-    """The functions of a pass."""
+def host_functions(name: str, one: Pass) -> str:
+    """The functions of a pass for CPUs: over all rows on the calling thread, or a range of them.
+
+    Backward, what threads share are slices of the rows; sums that several slices have a part in are
+    finished when all have been visited.
+    """
     called = f"{name}_{one.kind}"
     space = f"fusedops::{text.namespace(name, one, 0)}"
     rows = "int64_t rows" if one.rows is None else ""
