@@ -13,8 +13,9 @@ from torch import fx
 
 from fusedops.errors import UnsupportedError
 from fusedops.graph.explain import GraphReport, declared_text, explained, reasons
-from fusedops.graph.products import FoundProduct, check_option, rewrite_products
+from fusedops.graph.products import check_option, rewrite_products
 from fusedops.graph.rewrite import Found, rewrite
+from fusedops.product import Linear
 from fusedops.row_op import RowOp
 
 __all__ = ["FusedFunction", "fuse", "fusedops"]
@@ -26,11 +27,11 @@ def fusedops(
     *,
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
-    report: Callable[[list[Found]], None] | None = None,
-    report_products: Callable[[list[FoundProduct]], None] | None = None,
+    report: Callable[[list[Found[RowOp]]], None] | None = None,
+    report_products: Callable[[list[Found[Linear]]], None] | None = None,
     **named: Any,
 ) -> Callable[..., Any]:
-    """Compile a captured graph: row ops with what is around them here, the rest by Inductor.
+    """Compile a captured graph: fuse row ops and linear layers here, leave the rest to Inductor.
 
     ``torch.compile(model, backend="fusedops")`` finds it by its entry point. In each graph
     softmaxes, log-softmaxes and norms, called as functions of torch or spelled out in operations,
@@ -85,7 +86,7 @@ def _rest(
     options: dict[str, Any],
     named: dict[str, Any],
 ) -> Callable[..., Any]:
-    """What the inner backend makes of a graph."""
+    """Compile a graph with the inner backend, Inductor unless another is named."""
     if inner == "inductor":
         from torch._inductor import list_mode_options
         from torch._inductor.compile_fx import compile_fx
@@ -106,7 +107,7 @@ def _rest(
 
 
 class FusedFunction:
-    """A function whose row op is fused; calling it runs that, and the rest of it in eager torch.
+    """A function compiled with its row op fused and everything else in eager torch.
 
     Attributes:
         function: The function.
@@ -116,14 +117,14 @@ class FusedFunction:
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
         self.function = function
-        self.found: list[Found] = []
+        self.found: list[Found[RowOp]] = []
         # What is declared is what `declaration` shows: row ops alone.
         options = {"inner": "eager", "products": "off"}
         backend = functools.partial(fusedops, options=options, report=self.found.extend)
         self._compiled = torch.compile(function, backend=backend, fullgraph=True)
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        """Run it.
+        """Run the fused function.
 
         Raises:
             UnsupportedError: Nothing in it is fused.
@@ -139,7 +140,7 @@ class FusedFunction:
 
     @property
     def ops(self) -> tuple[RowOp, ...]:
-        """The ops that it was made into so far, each once."""
+        """The distinct ops that calls so far have been fused into."""
         return tuple(dict.fromkeys(one.op for one in self.found if one.op is not None))
 
     @property
@@ -158,7 +159,7 @@ class FusedFunction:
 
 
 def fuse(function: Callable[..., Any]) -> FusedFunction:
-    """Make an op of a function of torch operations; it shows the declaration that it became.
+    """Find the softmax or norm in a torch function and run it fused, with its pointwise neighbours.
 
     The first call with inputs of new kinds finds the softmax or norm in the function with what is
     elementwise around it, as ``torch.compile(backend="fusedops")`` does, and declares it. What else

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The byte model: what a region moves as separate operations, and what one kernel of it moves.
+"""Byte model: memory traffic of a region run op by op, against one fused kernel.
 
 - Before: each node reads every tensor that it takes and writes its result. A view is no node of a
   region, a conversion that changes no dtype moves nothing, and neither does a dropout that drops
@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 from torch import fx
 
 from fusedops.graph.nodes import cast_of, dropout_of, example, hint, tensors_of
+from fusedops.graph.reductions import Reduction
 from fusedops.graph.region import Region
 
 __all__ = ["LONG", "Moved", "moved", "why_left"]
@@ -41,40 +42,40 @@ WIDE = 256
 
 
 class Moved(NamedTuple):
-    """The bytes of a region as separate operations, and as one kernel."""
+    """Bytes that a region moves run op by op, and as one fused kernel."""
 
     before: int
     after: int
 
 
-def moved(region: Region) -> Moved:
-    """What the model says of a region."""
+def moved(region: Region[Reduction]) -> Moved:
+    """Bytes that the model counts for a region, before and after fusion."""
     before = sum(_bytes([*tensors_of(node), node]) for node in region.nodes if not _idle(node))
     outputs = [region.result, *region.saved]
     return Moved(before, _bytes([*region.leaves, *outputs]))
 
 
-def why_left(region: Region, by: Moved) -> str:
-    """Why a region is not worth a kernel of its own; empty if it is."""
+def why_left(region: Region[Reduction], by: Moved) -> str:
+    """Why fusing a region does not pay; empty if it does."""
     columns = _gpu_columns(region)
     if by.after >= by.before and not (columns is not None and columns >= LONG):
         return "nothing around it can join" if region.stops else "alone it moves the same bytes"
-    norm = region.reduction.kind.endswith("Norm")
+    norm = region.root.kind.endswith("Norm")
     if norm and columns is not None and columns < WIDE and not _drops(region):
         return f"norms of less than {WIDE} columns are as fast otherwise, where nothing drops"
     return ""
 
 
-def _gpu_columns(region: Region) -> int | None:
-    """The length of a row on a GPU, if all calls have the same."""
-    source, dim = example(region.reduction.source), region.reduction.dim
+def _gpu_columns(region: Region[Reduction]) -> int | None:
+    """The static row length of a reduction on a GPU; None on a CPU or if it is dynamic."""
+    source, dim = example(region.root.source), region.root.dim
     if source is None or source.device.type != "cuda" or dim is None:
         return None
     columns = math.prod(source.shape[one] for one in dim)
     return columns if isinstance(columns, int) else None
 
 
-def _drops(region: Region) -> bool:
+def _drops(region: Region[Reduction]) -> bool:
     return any((drop := dropout_of(node)) is not None and drop[1] > 0 for node in region.nodes)
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""A region as a declaration: its segments as functors, and what the call passes for each operand.
+"""Turn a region of a graph into a declaration: its functors, and the operands of the call.
 
 A functor of the library stands where it means exactly what the nodes compute; the others are
 written from the nodes.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import fx
@@ -40,61 +40,79 @@ from fusedops.graph.nodes import (
     same_shape,
     tensors_of,
 )
+from fusedops.graph.reductions import Product, Reduction
 from fusedops.graph.region import Region
-from fusedops.graph.segments import Segment, written
+from fusedops.graph.segments import Segment, generated
 from fusedops.group_norm import GroupNorm
+from fusedops.product import Linear
 from fusedops.row_op import RowOp
 
-__all__ = ["Chains", "Declared", "declare"]
+__all__ = ["Declared", "declare", "declare_layer"]
 
 #: The ops by their text: a graph names an op by it, and may outlive the region that it is of.
 _ops: dict[str, RowOp] = {}
+_layers: dict[str, Linear] = {}  # by the text of the STORE
+
+#: The class of a declaration.
+Op = TypeVar("Op", bound=RowOp | Linear)
 
 _ACTIVATIONS = ("silu", "gelu", "sigmoid")
 
 
 @dataclasses.dataclass
-class Declared:
-    """A declaration and its call.
+class Declared(Generic[Op]):
+    """The op that replaces a region, with the arguments of its call.
 
     Attributes:
         op: The op.
         operands: What the call passes, by name: nodes, or numbers.
         outputs: The node of each further output, in the op's order.
-        dim: The option of this name, or None.
         dtype: The dtype of y.
+        dim: The option of this name, or None.
     """
 
-    op: RowOp
+    op: Op
     operands: dict[str, fx.Node | float]
     outputs: list[fx.Node]
-    dim: tuple[int, ...] | None
     dtype: torch.dtype
+    dim: tuple[int, ...] | None = None
 
 
-def declare(region: Region) -> Declared:
-    """The declaration of a region.
+def declare(region: Region[Reduction]) -> Declared[RowOp]:
+    """The declaration of a region around a reduction.
 
     Raises:
         UnsupportedError: A functor cannot hold one of its nodes.
     """
-    chains = Chains(region.reduction.kind)
+    root = region.root
+    chains = _Chains(root.kind)
     load = chains.side(region.load, before=True)
-    store = chains.affine(region) + chains.side(region.store, before=False)
-    kind: Any = GroupNorm if region.reduction.kind == "GroupNorm" else None
-    kind = kind or getattr(ops, region.reduction.kind)
-    constants = dict(region.reduction.constants)
+    store = chains.affine(root) + chains.side(region.store, before=False)
+    kind: Any = GroupNorm if root.kind == "GroupNorm" else getattr(ops, root.kind)
+    constants = dict(root.constants)
     first = (constants.pop("num_groups"),) if "num_groups" in constants else ()
-    op = kind(*first, load=load, store=_joined(store, region, chains), **constants)
+    op: RowOp = kind(*first, load=load, store=_joined(store, root, chains), **constants)
     op = _ops.setdefault(op.text, op)
-    made = example(region.result)
-    assert made is not None
     given = {name: chains.operands[name] for name in op.slots}
-    return Declared(op, given, chains.saved, region.reduction.dim, made.dtype)
+    return Declared(op, given, chains.saved, _of(region.result).dtype, root.dim)
 
 
-class Chains:
-    """The functors of both sides, and the operands that they name.
+def declare_layer(region: Region[Product]) -> Declared[Linear]:
+    """The declaration of a region after a linear layer.
+
+    Raises:
+        UnsupportedError: A functor cannot hold one of its nodes.
+    """
+    chains, bias = _Chains("Linear"), region.root.bias
+    store: list[Functor] = [] if bias is None else [Bias(chains.name("bias", bias))]
+    op = Linear([*store, *chains.side(region.store, before=False)])
+    op = _layers.setdefault(op.epilogue.text, op)
+    given = {name: chains.operands[name] for name in op.slots}
+    return Declared(op, given, chains.saved, _of(region.result).dtype)
+
+
+class _Chains:
+    """Builds the functors of LOAD and STORE for a region, and names their operands.
 
     Args:
         kind: The class of the op.
@@ -116,7 +134,7 @@ class Chains:
         self.without_beta: dict[Functor, Affine] = {}
 
     def name(self, wanted: str, value: Any) -> str:
-        """The name of an operand: the wanted one, numbered where another has it."""
+        """A free name for an operand: the wanted one, numbered if another operand has it."""
         name, count = wanted, 1
         while name in self.operands and self.operands[name] is not value:
             count += 1
@@ -124,9 +142,9 @@ class Chains:
         self.operands[name] = value
         return name
 
-    def affine(self, region: Region) -> list[Functor]:
-        """The affine part of a norm that torch's function has."""
-        gamma, beta = region.reduction.gamma, region.reduction.beta
+    def affine(self, reduction: Reduction) -> list[Functor]:
+        """The `Affine` of a norm whose call passes a weight or a bias."""
+        gamma, beta = reduction.gamma, reduction.beta
         if gamma is None and beta is None:
             return []
         names = [
@@ -165,10 +183,10 @@ class Chains:
             made.append(Save(name, dtype=dtype))
 
     def _pointwise(self, segment: Segment, last: bool) -> list[Functor]:
-        """The functors of a segment: the library's where its nodes are steps of one value."""
+        """The functors of a pointwise segment: the library's where one matches, else generated."""
         path = _path(segment)
         if path is None:
-            return self._written(list(segment.nodes), segment.entry)
+            return self._generated(list(segment.nodes), segment.entry)
         made: list[Functor] = []
         waiting: list[fx.Node] = []
         entry, value = segment.entry, segment.entry
@@ -184,15 +202,15 @@ class Chains:
                 at += 1
                 continue
             if waiting:
-                made += self._written(waiting, entry)
+                made += self._generated(waiting, entry)
                 waiting = []
             if found is not None:
                 made.append(found)
             at += taken
             entry = value = path[at - 1][0]
-        return made + (self._written(waiting, entry) if waiting else [])
+        return made + (self._generated(waiting, entry) if waiting else [])
 
-    def _written(self, nodes: list[fx.Node], entry: fx.Node) -> list[Functor]:
+    def _generated(self, nodes: list[fx.Node], entry: fx.Node) -> list[Functor]:
         inside = {*nodes, entry}
         read = [one for node in nodes for one in tensors_of(node) if one not in inside]
         words = [name_of(node) for node in nodes if not _is_nothing(node)]
@@ -200,7 +218,7 @@ class Chains:
             return []
         operands = {one: self.name("operand", one) for one in dict.fromkeys(read)}
         label = "_".join(word.strip("_") for word in dict.fromkeys(words[:4]))
-        return [written(nodes, entry, operands, label)]
+        return [generated(nodes, entry, operands, label)]
 
     def _softcap(
         self, path: list[tuple[fx.Node, list[fx.Node]]], value: fx.Node
@@ -223,7 +241,7 @@ class Chains:
     def _known(
         self, node: fx.Node, sides: list[fx.Node], value: fx.Node, last: bool
     ) -> Functor | None:
-        """The functor of the library that means exactly what a node computes of the value."""
+        """The library's functor with exactly the meaning of a node; None if there is none."""
         name, args = name_of(node), list(node.args)
         if name in ("mul", "multiply") and len(args) == 2:
             other = args[1] if args[0] is value else args[0]
@@ -296,7 +314,7 @@ class Chains:
 
 
 def _path(segment: Segment) -> list[tuple[fx.Node, list[fx.Node]]] | None:
-    """The nodes through which the value goes, one by one, each with those that only it reads.
+    """The nodes that the value passes one by one, each with its private side inputs.
 
     None where the value is read by more than one node on its way.
     """
@@ -319,14 +337,14 @@ def _path(segment: Segment) -> list[tuple[fx.Node, list[fx.Node]]] | None:
     return path if not sides else None
 
 
-def _joined(store: list[Functor], region: Region, chains: Chains) -> list[Functor]:
-    """The store with a factor and a summand of a norm's columns as one `Affine`."""
-    if region.reduction.kind not in ("LayerNorm", "RMSNorm", "GroupNorm"):
+def _joined(store: list[Functor], reduction: Reduction, chains: _Chains) -> list[Functor]:
+    """The STORE with a factor and a summand per column joined into one `Affine`."""
+    if reduction.kind not in ("LayerNorm", "RMSNorm", "GroupNorm"):
         return store
     made: list[Functor] = []
     for one in store:
         factor, summand = chains.factors.get(one), chains.summands.get(one)
-        if factor is not None and _is_vector(chains.operands[factor], region):
+        if factor is not None and _is_vector(chains.operands[factor], reduction):
             affine = Affine(factor)
             chains.without_beta[affine] = affine
             made.append(affine)
@@ -334,7 +352,7 @@ def _joined(store: list[Functor], region: Region, chains: Chains) -> list[Functo
             summand is not None
             and made
             and made[-1] in chains.without_beta
-            and _is_vector(chains.operands[summand], region)
+            and _is_vector(chains.operands[summand], reduction)
         ):
             made[-1] = dataclasses.replace(chains.without_beta[made[-1]], beta=summand)
         else:
@@ -342,15 +360,14 @@ def _joined(store: list[Functor], region: Region, chains: Chains) -> list[Functo
     return made
 
 
-def _is_vector(value: fx.Node | float, region: Region) -> bool:
-    """Whether an operand has one number for each column."""
-    found = example(value)
-    dims = region.reduction.dim
+def _is_vector(value: fx.Node | float, reduction: Reduction) -> bool:
+    """Whether an operand has one element per column."""
+    found, dims = example(value), reduction.dim
     return found is not None and dims is not None and 0 < found.dim() <= len(dims)
 
 
 def _is_nothing(node: fx.Node) -> bool:
-    """Whether a node of a segment leaves the value as it is; what rounds is no part of one."""
+    """Whether a node leaves the value unchanged, as a widening cast or an inactive dropout."""
     return name_of(node) in (*CASTS, "dropout")
 
 

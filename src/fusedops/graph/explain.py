@@ -18,9 +18,11 @@ from torch import fx, nn
 from fusedops.errors import UnsupportedError, counted
 from fusedops.graph.bytes_moved import Moved
 from fusedops.graph.nodes import name_of
-from fusedops.graph.products import FoundProduct, rewrite_products
+from fusedops.graph.products import rewrite_products
 from fusedops.graph.rewrite import Found, rewrite
 from fusedops.graph.segments import source_of
+from fusedops.product import Linear
+from fusedops.row_op import RowOp
 
 __all__ = [
     "GraphReport",
@@ -36,7 +38,7 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class OneGraph:
-    """One graph of a program, as Dynamo captured it, and what was found in it.
+    """One captured graph, with the reductions and linear layers found in it.
 
     Attributes:
         found: The row reductions, in order.
@@ -44,14 +46,14 @@ class OneGraph:
         calls: Each node that computes: its name, what it calls, and the names of what it reads.
     """
 
-    found: tuple[Found, ...]
-    products: tuple[FoundProduct, ...]
+    found: tuple[Found[RowOp], ...]
+    products: tuple[Found[Linear], ...]
     calls: tuple[tuple[str, str, tuple[str, ...]], ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class GraphReport:
-    """What `explain_graph` found: print it, or read its attributes.
+    """What `explain_graph` found: prints as a table, draws with Graphviz.
 
     Attributes:
         name: The name of the model or function.
@@ -62,22 +64,22 @@ class GraphReport:
     graphs: tuple[OneGraph, ...]
 
     @property
-    def found(self) -> list[Found]:
+    def found(self) -> list[Found[RowOp]]:
         """The row reductions of all graphs."""
         return [one for graph in self.graphs for one in graph.found]
 
     @property
-    def fused(self) -> list[Found]:
-        """Those that are fused."""
+    def fused(self) -> list[Found[RowOp]]:
+        """The row reductions that are fused."""
         return [one for one in self.found if one.op is not None]
 
     @property
-    def left(self) -> list[Found]:
-        """Those that are left as they are."""
+    def left(self) -> list[Found[RowOp]]:
+        """The row reductions that are left unfused."""
         return [one for one in self.found if one.op is None]
 
     @property
-    def products(self) -> list[FoundProduct]:
+    def products(self) -> list[Found[Linear]]:
         """The linear layers of all graphs, fused or left."""
         return [one for graph in self.graphs for one in graph.products]
 
@@ -95,44 +97,33 @@ class GraphReport:
             f"{counted(len(fused), 'row op')} fused, {len(left)} left; "
             f"{total}{_of_layers(self.products)}"
         ]
-        for one in fused:
-            assert one.moved is not None
-            lines += [f"  {one.name}: {one.what}", f"    {one.op!r}"]
-            lines.append(f"    from   {', '.join(one.nodes)}")
-            lines.append(f"    bytes  {one.moved.before} -> {one.moved.after}")
-            if one.drops:
-                lines.append("    masks  dropout by the contract of fusedops, not torch's stream")
-            lines += [f"    ends at {one}" for one in reasons(one.why)]
+        lines += [line for one in fused for line in _of_fused(one)]
         if left:
             lines.append("  left:")
             width = max(len(one.name) for one in left)
             for one in left:
                 why = "; ".join(reasons(one.why, one.name))
                 lines.append(f"    {one.name:<{width}}  {one.what}: {why}")
-        return "\n".join([*lines, *_told(self.products)])
+        return "\n".join([*lines, *_of_products(self.products)])
 
     __repr__ = __str__
 
     def dot(self) -> str:
-        """The picture as text for Graphviz: what is fused into one kernel stands in one box."""
+        """The graphs in Graphviz's language, with a box around each fused kernel."""
         lines = ["digraph {", '  node [shape=box, fontname="sans-serif", fontsize=10];']
         for number, graph in enumerate(self.graphs):
-            products = [one for one in graph.products if one.op is not None]
-            fused = [one.nodes for one in graph.found if one.op] + [one.nodes for one in products]
-            boxes = {name for nodes in fused for name in nodes}
+            every: list[Found[Any]] = [*graph.found, *graph.products]
+            fused = [one for one in every if one.op is not None]
+            boxes = {name for one in fused for name in one.nodes}
             known = {name for name, _, _ in graph.calls}
-            for count, one in enumerate(found for found in graph.found if found.op):
-                assert one.moved is not None
-                title = f"{one.op!r}\n{one.moved.before} -> {one.moved.after} bytes"
-                lines.append(f"  subgraph cluster_{number}_{count} {{")
-                lines.append(f'    label={_quoted(title)}; style=filled; color="#cfe8cf";')
-                lines += [f"    {_quoted(f'{number}.{name}')};" for name in one.nodes]
-                lines.append("  }")
-            for count, product in enumerate(products):
-                lines.append(f"  subgraph cluster_{number}_product_{count} {{")
-                title = repr(product.op)
-                lines.append(f'    label={_quoted(title)}; style=filled; color="#cfdff3";')
-                lines += [f"    {_quoted(f'{number}.{name}')};" for name in product.nodes]
+            for count, one in enumerate(fused):
+                title, name, colour = repr(one.op), f"{number}_product_{count}", "#cfdff3"
+                if one.moved is not None:
+                    title += f"\n{one.moved.before} -> {one.moved.after} bytes"
+                    name, colour = f"{number}_{count}", "#cfe8cf"
+                lines.append(f"  subgraph cluster_{name} {{")
+                lines.append(f'    label={_quoted(title)}; style=filled; color="{colour}";')
+                lines += [f"    {_quoted(f'{number}.{node}')};" for node in one.nodes]
                 lines.append("  }")
             left = {one.name for one in graph.found if one.op is None}
             for name, calls, read in graph.calls:
@@ -172,7 +163,7 @@ class GraphReport:
 
 
 def reasons(why: Mapping[str, str], own: str = "") -> list[str]:
-    """Each reason once, after the names of the nodes that have it; not after a node's own name."""
+    """Reasons without repetition, each preceded by the names of the nodes it applies to."""
     nodes: dict[str, list[str]] = {}
     for node, reason in why.items():
         nodes.setdefault(reason, []).append(node)
@@ -182,31 +173,38 @@ def reasons(why: Mapping[str, str], own: str = "") -> list[str]:
     ]
 
 
-def _of_layers(products: list[FoundProduct]) -> str:
+def _of_fused(one: Found[Any]) -> list[str]:
+    """Report lines about one fused reduction or linear layer."""
+    lines = [f"  {one.name}: {one.what}", f"    {one.op!r}", f"    from   {', '.join(one.nodes)}"]
+    if one.moved is not None:
+        lines.append(f"    bytes  {one.moved.before} -> {one.moved.after}")
+    if one.drops:
+        lines.append("    masks  dropout by the contract of fusedops, not torch's stream")
+    return lines + [f"    ends at {why}" for why in reasons(one.why)]
+
+
+def _of_layers(products: list[Found[Linear]]) -> str:
     """The number of linear layers in the heading of a report, if there are any."""
     fused = sum(one.op is not None for one in products)
     return f"; {fused} of {counted(len(products), 'linear layer')} fused" if products else ""
 
 
-def _told(products: list[FoundProduct]) -> list[str]:
-    """The lines about linear layers; those that are left for one reason share a line."""
+def _of_products(products: list[Found[Linear]]) -> list[str]:
+    """Report lines about linear layers; layers left for the same reason share a line."""
     lines: list[str] = []
     left: dict[str, list[str]] = {}
     for one in products:
         if one.op is None:
             left.setdefault("; ".join(reasons(one.why, one.name)), []).append(one.name)
             continue
-        lines += [f"  {one.name}: linear", f"    {one.op!r}", f"    from   {', '.join(one.nodes)}"]
-        if one.drops:
-            lines.append("    masks  dropout by the contract of fusedops, not torch's stream")
-        lines += [f"    ends at {one}" for one in reasons(one.why)]
+        lines += _of_fused(one)
     if left:
         lines.append("  linear layers left:")
         lines += [f"    {', '.join(names)}: {why}" for why, names in left.items()]
     return lines
 
 
-def declared_text(found: Found) -> str:
+def declared_text(found: Found[RowOp]) -> str:
     """A declaration as a program would write it, its functors of Python functions included."""
     assert found.op is not None
     sources = [source_of(one) for one in (*found.op.load, *found.op.store)]
@@ -266,7 +264,7 @@ def explained(
     named: Mapping[str, Any],
     products: str = "auto",
 ) -> GraphReport:
-    """What the backend would do with this option ``"products"``."""
+    """The report of what the backend does with a given option ``"products"``."""
     graphs: list[OneGraph] = []
 
     def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

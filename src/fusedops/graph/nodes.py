@@ -104,7 +104,7 @@ def name_of(node: Any) -> str:
 
 
 def example(node: Any) -> Tensor | None:
-    """The example of a node's result, if that is a plain tensor."""
+    """The example tensor of a node's result; None unless it is a plain tensor."""
     if not isinstance(node, fx.Node):
         return None
     value = node.meta.get("example_value", node.meta.get("val"))
@@ -112,7 +112,7 @@ def example(node: Any) -> Tensor | None:
 
 
 def number(argument: Any) -> float | int | bool | None:
-    """The number that an argument is, for every run of the graph; None if it is none."""
+    """The constant that an argument is in every run of the graph; None for anything else."""
     if isinstance(argument, (bool, int, float)):
         return argument
     if isinstance(argument, fx.Node):
@@ -204,7 +204,7 @@ def _is_barrier(node: fx.Node) -> bool:
 
 
 def _is_augmented(name: str) -> bool:
-    """Whether an operator's function is that of an augmented assignment, as in x += y."""
+    """Whether a function implements an augmented assignment, as x += y."""
     plain = name.removeprefix("i").rstrip("_")
     return (
         name.startswith("i")
@@ -266,7 +266,7 @@ def is_pointwise(node: fx.Node) -> bool:
 
 
 def is_elementwise(node: fx.Node) -> bool:
-    """Whether a node computes each element from the same elements, by a functor or not."""
+    """Whether a node is pointwise, even if no functor can hold it."""
     name = name_of(node).rstrip("_")  # in place or not
     if name in _NAMES | CASTS | _OTHER_CASTS or name == "dropout":
         return True
@@ -276,7 +276,7 @@ def is_elementwise(node: fx.Node) -> bool:
 
 
 def cast_of(node: fx.Node) -> tuple[fx.Node, torch.dtype] | None:
-    """What a node converts and to which dtype, if it is a conversion between floats alone."""
+    """Source and dtype of a conversion between floating dtypes; None for other nodes."""
     if name_of(node) not in CASTS or not node.args:
         return None
     source, made, given = node.args[0], example(node), example(node.args[0])
@@ -300,7 +300,7 @@ def widens(node: fx.Node) -> bool:
 
 
 def dropout_of(node: fx.Node) -> tuple[fx.Node, float] | None:
-    """What a node drops out and with which probability; 0 where it is not training."""
+    """Input and probability of a dropout, 0 in evaluation; None for other nodes."""
     if name_of(node) != "dropout" or node.op != "call_function" or example(node) is None:
         return None
     given: dict[str, Any] = {"p": 0.5, "training": True, "train": True}

@@ -10,27 +10,20 @@ does, as a GELU's, the kernel has to write the product too, and what it saves sh
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx
 
 from fusedops.errors import FusedOpsError
+from fusedops.functors import Functor
 from fusedops.generate.target import Target
-from fusedops.graph.nodes import barriers, example, hint, read_as, transforms
-from fusedops.graph.product_region import (
-    DeclaredProduct,
-    Product,
-    ProductRegion,
-    declare,
-    grow,
-    product_of,
-)
-from fusedops.graph.reductions import Refused
-from fusedops.graph.rewrite import check_tensors, put_in_place
+from fusedops.graph.chain import Declared, declare_layer
+from fusedops.graph.nodes import barriers, example, hint
+from fusedops.graph.reductions import Product, Refused, product_of
+from fusedops.graph.region import Region
+from fusedops.graph.rewrite import Found, call_of, check_tensors, fuse_each, largest, replace
 from fusedops.graph.segments import Place
 from fusedops.product import Linear
 from fusedops.product.choice import (
@@ -42,29 +35,10 @@ from fusedops.product.choice import (
 )
 from fusedops.product.torch_op import call_in_graph
 
-__all__ = ["PRODUCTS", "FoundProduct", "check_option", "rewrite_products"]
+__all__ = ["PRODUCTS", "check_option", "rewrite_products"]
 
 #: What the backend's option may be.
 PRODUCTS = ("auto", "off", "always")
-
-
-@dataclasses.dataclass(frozen=True)
-class FoundProduct:
-    """A linear layer of a graph, and what became of it.
-
-    Attributes:
-        name: The name of its node.
-        op: The declaration that it is fused into; None where it is left.
-        nodes: The names of the nodes that are fused, in order.
-        why: Why it is left; or where the chain ends, by the name of the node there.
-        drops: Whether the kernel draws a dropout mask, by this package's contract.
-    """
-
-    name: str
-    op: Linear | None
-    nodes: tuple[str, ...]
-    why: dict[str, str]
-    drops: bool = False
 
 
 def check_option(products: Any) -> str:
@@ -77,8 +51,8 @@ def check_option(products: Any) -> str:
     return str(products)
 
 
-def rewrite_products(graph_module: fx.GraphModule, products: str = "auto") -> list[FoundProduct]:
-    """Put fused linear layers into a graph, in place, and say what was found.
+def rewrite_products(graph_module: fx.GraphModule, products: str = "auto") -> list[Found[Linear]]:
+    """Replace linear layers of a graph by fused ones, in place; report on each layer.
 
     Args:
         graph_module: The graph, whose row ops are fused already.
@@ -86,94 +60,80 @@ def rewrite_products(graph_module: fx.GraphModule, products: str = "auto") -> li
     """
     if products == "off":
         return []
-    graph = graph_module.graph
-    transformed = bool([*transforms(graph)])
-    found: list[FoundProduct] = []
-    for node in list(graph.nodes):
-        if node._erased:
-            continue
-        try:
-            product = product_of(node)
-            if product is None:
-                continue
-            if transformed:
-                raise Refused(
-                    "the graph holds a transform of torch.func, which sees into no kernel"
-                )
-            found.append(_one(graph, product, products == "always"))
-        except Refused as reason:
-            found.append(FoundProduct(node.name, None, (), {node.name: str(reason)}))
-    if any(one.op is not None for one in found):
-        graph.lint()
-        graph_module.recompile()
-    return found
+    always = products == "always"
+    return fuse_each(graph_module, product_of, lambda graph, one: _fuse(graph, one, always))
 
 
-def _one(graph: fx.Graph, product: Product, always: bool) -> FoundProduct:
-    """Fuse one linear layer with what is after it, or say why not."""
-    node = product.node
-    check_tensors(product.x, (product.x, product.w, product.bias))
-    made = example(node)
-    assert made is not None
-    target = None
-    if not always:
-        try:
-            target = Target.of(made.device)
-        except FusedOpsError as error:  # the GPU is older than all that kernels are built for
-            raise Refused(_short(error)) from error
-        never = why_never(made.dtype, target)
-        if never:
-            raise Refused(never)
-    order = {one: count for count, one in enumerate(graph.nodes)}
-    place = Place(order, barriers(graph))
-    banned: set[fx.Node] = set()
-    known: dict[fx.Node, str] = {}
-    while True:
-        region = grow(product, place, banned, known)
-        stops = {one.name: why for one, why in region.stops.items()}
-        try:
-            declared = declare(region)
-            break
-        except FusedOpsError as error:  # no functor can hold a node: leave the segments out
-            more = {one.nodes[-1] for one in region.store if one.nodes} - banned
-            if not more:
-                raise Refused(_short(error)) from error
-            banned |= more
-            known.update(dict.fromkeys(more, _short(error)))
-    if not declared.steps:
-        why = "torch's product has all of it"
+def _fuse(graph: fx.Graph, product: Product, always: bool) -> Found[Linear]:
+    """Fuse one linear layer with its pointwise epilogue, or say why it is left."""
+    check_tensors(product.source, (product.source, product.w, product.bias))
+    target = None if always else _target(product)
+    place = Place({node: count for count, node in enumerate(graph.nodes)}, barriers(graph))
+    region, declared = largest(product, place, declare_layer)
+    assert declared is not None
+    stops = {node.name: _short(why) for node, why in region.stops.items()}
+    if not _steps(declared):
         if stops:
-            why = f"nothing after it can join: {'; '.join(dict.fromkeys(stops.values()))}"
-        return FoundProduct(node.name, None, (), {node.name: why})
-    lower = read_as(region.result)
-    if lower is not None:
-        declared = dataclasses.replace(declared, dtype=lower)
-    if target is not None:
-        why = _why_it_does_not_pay(region, declared, target)
-        if why:
-            return FoundProduct(node.name, None, (), {node.name: why})
-    names = tuple(one.name for one in region.nodes)
-    call = (
-        _caller(declared.op),
-        (product.x, product.w),
-        {**declared.operands, "dtype": declared.dtype},
-    )
-    old = [region.result, *declared.outputs]
-    put_in_place(graph, region.nodes, old, call, declared.dtype, order)
-    return FoundProduct(node.name, declared.op, names, stops, declared.op.dropouts > 0)
+            ends = "; ".join(dict.fromkeys(stops.values()))
+            raise Refused(f"nothing after it can join: {ends}")
+        raise Refused("torch's product has all of it")
+    why = "" if target is None else _why_it_does_not_pay(region, declared, target)
+    if why:
+        raise Refused(why)
+    op = declared.op
+
+    def fused(x: torch.Tensor, w: torch.Tensor, /, **arguments: Any) -> Any:
+        return call_in_graph(op, x, w, arguments)
+
+    factors = (product.source, product.w)
+    names = replace(graph, place, region, declared, call_of(op, fused, __name__), factors)
+    return Found(product.node.name, product.what, op, names, stops, drops=op.dropouts > 0)
 
 
-def _why_it_does_not_pay(region: ProductRegion, declared: DeclaredProduct, target: Target) -> str:
+def _target(product: Product) -> Target:
+    """The GPU that a linear layer runs on; raises Refused where no kernel would run it there."""
+    made = example(product.node)
+    assert made is not None
+    try:
+        target = Target.of(made.device)
+    except FusedOpsError as error:  # the GPU is older than all that kernels are built for
+        raise Refused(_short(error)) from error
+    never = why_never(made.dtype, target)
+    if never:
+        raise Refused(never)
+    return target
+
+
+def _short(error: object) -> str:
+    """An error's message without its cure, which addresses authors of declarations."""
+    return str(error).split(";")[0]
+
+
+def _steps(declared: Declared[Linear]) -> tuple[Functor, ...]:
+    """The functors of the epilogue, less a bias that torch's GEMM adds."""
+    steps = declared.op.store
+    added = steps[0].adds if steps else None
+    first = None if added is None else example(declared.operands[added])
+    return steps[1:] if first is not None and first.dim() == 1 else steps
+
+
+def _why_it_does_not_pay(
+    region: Region[Product], declared: Declared[Linear], target: Target
+) -> str:
     """Why a region is left, in "auto"; empty where one kernel runs it and is faster."""
-    if not declared.works:
+    operands = declared.operands
+    if not any(
+        not one.is_affine or any(isinstance(operands[o.name], fx.Node) for o in one.operands())
+        for one in _steps(declared)
+    ):
         return "no more than a bias, numbers and a dtype follow it"
     epilogue = declared.op.epilogue
     if not able(epilogue):
         return "amax and 8-bit outputs are not supported in the epilogue of a GEMM"
     if gradient_reads_product(epilogue, _wanted(region, declared)):
         return "its gradient reads the product, which one kernel would have to write as well"
-    product = region.product
-    x, w = example(product.x), example(product.w)
+    product = region.root
+    x, w = example(product.source), example(product.w)
     assert x is not None
     assert w is not None
     if not (x.is_contiguous() and w.is_contiguous()):
@@ -182,45 +142,28 @@ def _why_it_does_not_pay(region: ProductRegion, declared: DeclaredProduct, targe
     assert made is not None
     rows = math.prod(map(hint, x.shape[:-1]))
     sizes = (rows, hint(w.shape[0]), hint(w.shape[1]), 1)
-    operands = {name: _as_captured(one) for name, one in declared.operands.items()}
+    given = {name: _as_captured(one) for name, one in operands.items()}
     # By the one of it that a call asks for.
-    epilogue = declared.op.that_adds(_as_captured(product.w), operands).epilogue
+    epilogue = declared.op.that_adds(_as_captured(product.w), given).epilogue
     writes = len(epilogue.outputs) - 1
-    call = product_call(epilogue, epilogue.text, sizes, made.dtype, operands, 0, writes)
+    call = product_call(epilogue, epilogue.text, sizes, made.dtype, given, 0, writes)
     choice = chosen_for(call, target)
     return "" if choice.tiling is not None else choice.why
 
 
-def _short(error: FusedOpsError) -> str:
-    """What is wrong, without the cure, which is for those who write declarations."""
-    return str(error).split(";")[0]
-
-
-def _wanted(region: ProductRegion, declared: DeclaredProduct) -> set[str]:
-    """The operands of a STORE that have a gradient, and "x" if the product has."""
+def _wanted(region: Region[Product], declared: Declared[Linear]) -> set[str]:
+    """The epilogue's operands that require grad, and "x" if the GEMM's result does."""
     results = [example(one) for one in (region.result, *declared.outputs)]
     if not any(one is not None and one.requires_grad for one in results):
         return set()
-    given = {**declared.operands, "x": region.product.node}
+    given = {**declared.operands, "x": region.root.node}
     tensors = {name: example(one) for name, one in given.items()}
     return {name for name, one in tensors.items() if one is not None and one.requires_grad}
 
 
 def _as_captured(value: fx.Node | float) -> Any:
-    """An operand of the sizes that the graph was captured with, without memory."""
+    """A meta tensor of the sizes that an operand was captured with; numbers as they are."""
     given = example(value)
     if given is None:
         return value
     return torch.empty([*map(hint, given.shape)], dtype=given.dtype, device="meta")
-
-
-def _caller(op: Linear) -> Callable[..., Any]:
-    """A function that calls a layer, for a node to have a name; it keeps the layer alive."""
-
-    def fused(x: torch.Tensor, w: torch.Tensor, /, **arguments: Any) -> Any:
-        return call_in_graph(op, x, w, arguments)
-
-    fused.__name__ = fused.__qualname__ = "fused_linear"
-    fused.__module__ = __name__
-    fused.op = op  # type: ignore[attr-defined]
-    return fused

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The row reductions that torch has a function for, as nodes of a captured graph call them."""
+"""Nodes of a captured graph that call a row reduction or a linear layer of torch."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ import dataclasses
 from typing import Any
 
 from torch import fx
+from torch.nn import functional
 
-from fusedops.graph.nodes import FLOATS, arguments, example, name_of, number
+from fusedops.graph.nodes import FLOATS, arguments, example, name_of, number, same_shape
 from fusedops.nn.norms import default_eps
 
-__all__ = ["Reduction", "Refused", "called"]
+__all__ = ["Product", "Reduction", "Refused", "called", "product_of"]
 
 
 class Refused(Exception):  # noqa: N818 (it is a reason, which the report has)
-    """Why a reduction is left as it is."""
+    """Why a reduction or a linear layer is left as it is."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Reduction:
-    """A reduction over rows.
+    """A softmax or norm in a graph.
 
     Attributes:
         kind: The class of op that computes it: "Softmax", "LayerNorm" and so on.
@@ -47,9 +48,41 @@ class Reduction:
         """The nodes that compute it, in order; the last one's result is its result."""
         return self.inner or (self.node,)
 
+    @property
+    def what(self) -> str:
+        """The name in reports: the torch function's, or the pattern's."""
+        return f"{self.kind}, spelled out" if self.inner else name_of(self.node)
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """A linear layer in a graph.
+
+    Attributes:
+        node: The node whose result it is.
+        source: The factor of shape (..., K).
+        w: The factor of shape (N, K).
+        bias: What is added, of shape (N,), or None.
+    """
+
+    node: fx.Node
+    source: fx.Node
+    w: fx.Node
+    bias: fx.Node | None
+
+    @property
+    def nodes(self) -> tuple[fx.Node, ...]:
+        """The node that computes it."""
+        return (self.node,)
+
+    @property
+    def what(self) -> str:
+        """The name in reports."""
+        return "linear"
+
 
 def called(node: fx.Node) -> Reduction | None:
-    """The reduction that a node calls by name; None if it calls none.
+    """The softmax or norm that a node calls by name; None for other nodes.
 
     Raises:
         Refused: It is one for which there is no op.
@@ -144,3 +177,31 @@ _READERS: dict[str, Any] = {
     "group_norm": _group_norm,
     "normalize": _normalize,
 }
+
+
+def product_of(node: fx.Node) -> Product | None:
+    """The linear layer that a node calls; None for other nodes.
+
+    Raises:
+        Refused: It is one for which there is no op.
+    """
+    if node.op != "call_function" or node.target is not functional.linear:
+        return None
+    given = arguments(node, "input weight bias")
+    x, w, bias = given.get("input"), given.get("weight"), given.get("bias")
+    made, of_x, of_w = example(node), example(x), example(w)
+    if made is None or of_x is None or of_w is None:
+        return None
+    if any(one.dtype not in FLOATS for one in (made, of_x, of_w)):
+        raise Refused(f"it is computed in {made.dtype}, not in a float's dtype")
+    if of_w.dim() != 2 or of_x.dim() == 0:
+        raise Refused("its weight is no matrix")
+    if made.dim() > 6:
+        raise Refused("x has more than six dimensions")
+    if bias is not None:
+        of_bias = example(bias)
+        if of_bias is None or not same_shape(of_bias.shape, of_w.shape[:1]):
+            raise Refused("its bias is no vector")
+    assert isinstance(x, fx.Node)
+    assert isinstance(w, fx.Node)
+    return Product(node, x, w, bias)

@@ -1,17 +1,19 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is elementwise before and after a reduction: the nodes that one kernel can compute with it.
+"""Regions of a captured graph: a reduction or linear layer with the nodes that one kernel computes.
 
-A region is grown from the reduction, upwards through what it reads and downwards through what reads
-it, as a chain (`segments`).
+A region is grown from its root as a chain (`segments`): upwards through what a reduction reads, and
+downwards through what reads the result.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import heapq
+import math
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
+from typing import Generic, TypeVar
 
 from torch import fx
 
@@ -24,36 +26,41 @@ from fusedops.graph.nodes import (
     tensors_of,
     users_of,
 )
-from fusedops.graph.reductions import Reduction
+from fusedops.graph.reductions import Product, Reduction
 from fusedops.graph.segments import (
     Place,
     Segment,
     ancestors,
     chain_down,
-    is_own,
-    odd_one,
+    own_kind,
+    parallel_node,
     segment_of,
     why_not,
     with_sides,
 )
+from fusedops.row_op import RowOp
 
-__all__ = ["Region", "grow"]
+__all__ = ["Region", "Root", "grow"]
+
+#: What a region is grown from.
+Root = TypeVar("Root", bound=Reduction | Product)
 
 
 @dataclasses.dataclass
-class Region:
-    """A reduction with what one kernel computes before and after it.
+class Region(Generic[Root]):
+    """A softmax, norm or linear layer with its pointwise neighbours, as one kernel computes them.
 
     Attributes:
-        reduction: The reduction.
+        root: The reduction or the linear layer.
         x: The node that is the kernel's input.
-        load, store: The segments before and after the reduction, in order.
+        load, store: The segments before and after the root, in order. A linear layer has no load.
         result: The node whose result is y.
-        saved: The nodes before the reduction that are used outside of the region, too.
+        saved: The other nodes that are used outside of the region, too: before a reduction, or
+            after a linear layer.
         stops: Why the region ends where it does, by the node that is outside.
     """
 
-    reduction: Reduction
+    root: Root
     x: fx.Node
     load: list[Segment]
     store: list[Segment]
@@ -66,41 +73,46 @@ class Region:
         """All nodes that the kernel computes, in order of the chain."""
         before = [node for one in self.load for node in one.nodes]
         after = [node for one in self.store for node in one.nodes]
-        return list(dict.fromkeys([*before, *self.reduction.nodes, *after]))
+        return list(dict.fromkeys([*before, *self.root.nodes, *after]))
 
     @property
     def leaves(self) -> list[fx.Node]:
-        """The nodes outside that the kernel reads, x first."""
-        inside = {*self.nodes}
-        own = [one for one in (self.reduction.gamma, self.reduction.beta) if one is not None]
+        """The nodes outside that the kernel of a reduction reads, x first."""
+        inside, own = {*self.nodes}, []
+        if isinstance(self.root, Reduction):
+            own = [one for one in (self.root.gamma, self.root.beta) if one is not None]
         read = [one for node in self.nodes for one in tensors_of(node) if one not in inside]
         return list(dict.fromkeys([self.x, *own, *read]))
 
 
 def grow(
-    reduction: Reduction,
+    root: Root,
     place: Place,
     banned: Collection[fx.Node] = (),
     why: Mapping[fx.Node, str] = MappingProxyType({}),
-) -> Region:
-    """The largest region of a reduction, without the banned nodes; `why` has the known reasons."""
+) -> Region[Root]:
+    """The largest region around a root, without the banned nodes; `why` has the known reasons."""
     stops = dict(why)
     out = {*banned}
+    core: Reduction | Product = root
+    if isinstance(core, Product):
+        store, result, saved = _store(core.node, place, out, stops, saves=True)
+        return Region(root, core.source, [], store, result, saved, stops)
     while True:
-        x, load, saved, odd = _load(reduction, place, out, stops)
+        x, load, saved, odd = _load(core, place, out, stops)
         if odd is None:
             break
         out.add(odd)
-    used = {one: min(place.order[u] for u in _outside(one, load, reduction)) for one in saved}
-    late = min(used.values(), default=None)
-    before = {node for one in load for node in one.nodes} | {*reduction.nodes[:-1]}
-    store, result = _store(reduction, place, out, stops, (late, before))
-    region = Region(reduction, x, load, store, result, saved, stops)
-    if late is not None and any(place.order[leaf] >= late for leaf in region.leaves):
+    used = {one: min(place.order[u] for u in _outside(one, load, core)) for one in saved}
+    late = min(used.values(), default=math.inf)
+    before = {node for one in load for node in one.nodes} | {*core.nodes[:-1]}
+    store, result, _ = _store(core.node, place, out, stops, late=late, before=before)
+    region = Region(root, x, load, store, result, saved, stops)
+    if any(place.order[leaf] >= late for leaf in region.leaves):
         # It would be needed before the kernel can run: leave the first such value to its own node.
         early = min(used, key=used.__getitem__)
         stops[early] = "it is used before all that the kernel reads is there"
-        return grow(reduction, place, {*out, early}, stops)
+        return grow(root, place, {*out, early}, stops)
     return region
 
 
@@ -112,7 +124,7 @@ def _outside(node: fx.Node, load: Iterable[Segment], reduction: Reduction) -> li
 def _load(
     reduction: Reduction, place: Place, out: Collection[fx.Node], stops: dict[fx.Node, str]
 ) -> tuple[fx.Node, list[Segment], list[fx.Node], fx.Node | None]:
-    """x, the chain before the reduction, what it saves, and a node that must be left out if any."""
+    """Grow the LOAD: its input x, its segments, saved nodes, and a node to leave out, or None."""
     source, order = reduction.source, place.order
     region: set[fx.Node] = set()
     saved: list[fx.Node] = []
@@ -144,9 +156,9 @@ def _load(
             if one not in seen and same_shape(given.shape, like.shape):
                 seen.add(one)
                 heapq.heappush(heap, (-order[one], one))
-    special = [one for one in region if one in saved or is_own(one) in ("dropout", "cast")]
+    special = [one for one in region if one in saved or own_kind(one) in ("dropout", "cast")]
     special.sort(key=order.__getitem__, reverse=True)
-    odd = odd_one(special, [source] if source in region else [], region)
+    odd = parallel_node(special, [source] if source in region else [], region)
     if odd is not None:
         stops[odd] = "it runs beside another step that a chain would have to pass"
         return source, [], [], odd
@@ -169,26 +181,26 @@ def _is_idle(segment: Segment) -> bool:
     if made is None or given is None or made.dtype is not given.dtype:
         return False
     return all(cast_of(one) or dropout_of(one) for one in segment.nodes) and not any(
-        is_own(one) for one in segment.nodes
+        own_kind(one) for one in segment.nodes
     )
 
 
 def _chain_up(
     reduction: Reduction, region: set[fx.Node], saved: list[fx.Node], order: dict[fx.Node, int]
 ) -> tuple[fx.Node | None, list[Segment]]:
-    """x, and the segments of a region before a reduction."""
+    """The LOAD as segments, from its input x to the reduction; x is None if it is no chain."""
     segments: list[Segment] = []
     current, source = reduction.source, reduction.source
     while current in region:
         if current in saved:
             segments.append(Segment((), current, "save"))
-        kind = is_own(current)
+        kind = own_kind(current)
         if kind:
             entry = current.all_input_nodes[0]
             segments.append(Segment((current,), entry, kind))
             current = entry
             continue
-        own = lambda one: one in saved or bool(is_own(one))  # noqa: E731
+        own = lambda one: one in saved or bool(own_kind(one))  # noqa: E731
         nodes, edge = segment_of(current, region, own)
         found = _entry(current, nodes, edge, region, source)
         if found is None:
@@ -206,7 +218,7 @@ def _entry(
     region: Collection[fx.Node],
     source: fx.Node,
 ) -> fx.Node | None:
-    """Which of the tensors that a segment reads is the value that comes in: the one farthest up."""
+    """The tensor that carries the value into a segment, among all that the segment reads."""
     like = example(source)
     assert like is not None
 
@@ -215,7 +227,7 @@ def _entry(
         return made is not None and made.dtype in FLOATS and same_shape(made.shape, like.shape)
 
     def distance(node: fx.Node) -> int:
-        """The most nodes between it and the end."""
+        """The longest path from a node to the end of the segment."""
         steps = [distance(user) for user in users_of(node) if user in nodes and user is not end]
         direct = [0] if end in node.users else []
         return 1 + max([*steps, *direct], default=-1)
@@ -226,47 +238,97 @@ def _entry(
 
 
 def _store(
-    reduction: Reduction,
+    start: fx.Node,
     place: Place,
     out: Collection[fx.Node],
     stops: dict[fx.Node, str],
-    saving: tuple[int | None, set[fx.Node]],
-) -> tuple[list[Segment], fx.Node]:
-    """The chain after a reduction, and the node whose result is y."""
-    late, before = saving
-    start, order = reduction.node, place.order
-    found = {start}
+    saves: bool = False,
+    late: float = math.inf,
+    before: Collection[fx.Node] = (),
+) -> tuple[list[Segment], fx.Node, list[fx.Node]]:
+    """Grow the STORE: its segments, the node that becomes y, and the nodes that are saved.
+
+    Args:
+        start: The node of the root.
+        place: Facts of the graph.
+        out: Nodes that are left out.
+        stops: Takes why the chain ends, by the node that is outside.
+        saves: Whether a value on the way that is used outside is saved; else the chain ends there.
+        late: The number of the first node that uses what the chain before the root saves.
+        before: The other nodes of the kernel, up to the root.
+    """
+    order = place.order
+    found = _joining(start, place, out, stops, saves, late, before)
+    for end in sorted(found - {start}, key=order.__getitem__, reverse=True):
+        inside = with_sides(ancestors(end, found), start, start, place, out)
+        outside = {
+            one: [user for user in users_of(one) if user not in inside] for one in inside - {end}
+        }
+        saved = sorted((one for one in outside if outside[one]), key=order.__getitem__)
+        if (saved and not saves) or not all(_is_stored(one) for one in (end, *saved)):
+            continue
+        first = min((order[user] for one in saved for user in outside[one]), default=math.inf)
+        leaves = {one for node in inside for one in tensors_of(node)} - inside
+        if any(order[leaf] >= first for leaf in leaves):
+            continue  # it would be needed before the kernel can run
+        special = [one for one in inside - {start} if one in saved or own_kind(one)]
+        special.sort(key=order.__getitem__, reverse=True)
+        if parallel_node([*special, start], [end], inside) is None:
+            return chain_down(start, end, inside, order, saved), end, saved
+    return [], start, []
+
+
+def _joining(
+    start: fx.Node,
+    place: Place,
+    out: Collection[fx.Node],
+    stops: dict[fx.Node, str],
+    saves: bool,
+    late: float,
+    before: Collection[fx.Node],
+) -> set[fx.Node]:
+    """All nodes after the root that one kernel may compute with it.
+
+    What is computed from a value that something outside reads must not be read: so what is found is
+    near the root, not all of a residual stream. The arguments are those of `_store`.
+    """
+    order = place.order
+    found, due = {start}, {start: late}
     heap = [(order[one], one) for one in users_of(start)]
     heapq.heapify(heap)
     seen = {*users_of(start)}
     while heap:
         node = heapq.heappop(heap)[1]
-        reason = "" if node.op != "output" else "it is returned"
-        reason = reason or why_not(node, start, start, place)
+        given = [one for one in node.all_input_nodes if one in found]
+        reason = "it is returned" if node.op == "output" else why_not(node, start, start, place)
+        if isinstance(getattr(node.target, "op", None), RowOp):
+            reason = "a row op reads it, which has what is elementwise before it"
         if not reason and node in out:
             reason = stops.get(node, "it is left out")
-        if not reason and late is not None:
+        if not reason:
+            first = min(due[up] for one in given for up in ancestors(one, found))
             leaves = [one for one in tensors_of(node) if one not in found]
-            if any(order[leaf] >= late or leaf in before for leaf in leaves):
+            if any(order[one] >= first or one in before for one in leaves):
                 reason = "it reads a value that the kernel saves, or what is computed from one"
+                if saves:
+                    reason = "it reads what is computed from a value that would have to be saved"
         if reason:
             if node.op != "output":
                 stops[node] = reason
+            if saves:
+                for one in given:
+                    due[one] = min(due[one], order[node])
             continue
         found.add(node)
+        due[node] = math.inf
         for one in users_of(node):
             if one not in seen:
                 seen.add(one)
                 heapq.heappush(heap, (order[one], one))
-    for end in sorted(found, key=order.__getitem__, reverse=True):
-        inside = with_sides(ancestors(end, found), start, start, place, out)
-        if any(user not in inside for one in inside - {end} for user in users_of(one)):
-            continue
-        made = example(end)
-        if made is None or made.dtype not in FLOATS or not made.is_contiguous():
-            continue
-        special = [one for one in inside - {start} if is_own(one) in ("dropout", "cast")]
-        special.sort(key=order.__getitem__, reverse=True)
-        if odd_one([*special, start], [end], inside) is None:
-            return chain_down(start, end, inside, order), end
-    return [], start
+    return found
+
+
+def _is_stored(node: fx.Node) -> bool:
+    """Whether a kernel can write the result of a node as it is."""
+    made = example(node)
+    return made is not None and made.dtype in FLOATS and made.is_contiguous()

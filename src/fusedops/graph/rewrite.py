@@ -1,122 +1,152 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The pass over a captured graph: each region that pays becomes one call of an op."""
+"""The pass over a captured graph: each row reduction that pays becomes one call of an op.
+
+`products` is the same for linear layers, with the functions of this module.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Generic
 
 import torch
 from torch import fx
 
 from fusedops.errors import FusedOpsError
 from fusedops.graph.bytes_moved import Moved, moved, why_left
-from fusedops.graph.chain import Declared, declare
+from fusedops.graph.chain import Declared, Op, declare
 from fusedops.graph.nodes import barriers, example, name_of, read_as, transforms
+from fusedops.graph.patterns import match
 from fusedops.graph.reductions import Reduction, Refused, called
-from fusedops.graph.region import Region, grow
+from fusedops.graph.region import Region, Root, grow
 from fusedops.graph.segments import Place
-from fusedops.graph.spelled import spelled
+from fusedops.product import Linear
 from fusedops.row_op import RowOp
 
-__all__ = ["Found", "check_tensors", "put_in_place", "rewrite"]
+__all__ = ["Found", "call_of", "check_tensors", "fuse_each", "largest", "replace", "rewrite"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
-    """A row reduction of a graph, and what became of it.
+class Found(Generic[Op]):
+    """A reduction or linear layer of a graph: fused into which op, or left for which reason.
 
     Attributes:
         name: The name of its node.
-        what: The reduction: "softmax", "layer_norm", as the graph calls it.
+        what: What it is: "softmax", "layer_norm", "linear", as the graph calls it.
         op: The declaration that it is fused into; None where it is left.
         nodes: The names of the nodes that are fused, in order of the chain.
         why: Why it is left; or where the chain ends, by the name of the node there.
-        moved: The bytes before and after, by the byte model; None where there is no region.
+        moved: The bytes before and after, by the byte model of row ops; None where it says nothing.
         drops: Whether the kernel draws a dropout mask, by this package's contract.
     """
 
     name: str
     what: str
-    op: RowOp | None
+    op: Op | None
     nodes: tuple[str, ...]
     why: dict[str, str]
-    moved: Moved | None
+    moved: Moved | None = None
     drops: bool = False
 
 
-def rewrite(graph_module: fx.GraphModule) -> list[Found]:
-    """Put fused ops into a graph, in place, and say what was found."""
+def rewrite(graph_module: fx.GraphModule) -> list[Found[RowOp]]:
+    """Replace softmaxes and norms of a graph by fused ops, in place; report on each."""
+    return fuse_each(graph_module, lambda node: called(node) or match(node), _fuse)
+
+
+def fuse_each(
+    graph_module: fx.GraphModule,
+    find: Callable[[fx.Node], Root | None],
+    fuse: Callable[[fx.Graph, Root], Found[Op]],
+) -> list[Found[Op]]:
+    """Visit a graph's nodes, fuse each reduction or linear layer, and report on each.
+
+    Args:
+        graph_module: The graph, which is changed in place.
+        find: Gives what a node calls, None if that is nothing to fuse, or raises `Refused`.
+        fuse: Fuses it, says why it is left, or raises `Refused`.
+    """
     graph = graph_module.graph
-    kinds = sorted({*transforms(graph)})
-    found: list[Found] = []
+    transformed = bool([*transforms(graph)])
+    found: list[Found[Op]] = []
     for node in list(graph.nodes):
-        if node.op not in ("call_function", "call_method") or node.graph is not graph:
+        if node._erased or node.op not in ("call_function", "call_method"):
             continue
         what = name_of(node)
-        if node._erased:
-            continue
         try:
-            reduction = called(node) or spelled(node)
-            if reduction is None:
+            root = find(node)
+            if root is None:
                 continue
-            if reduction.inner:
-                what = f"{reduction.kind}, spelled out"
-            if kinds:
+            what = root.what
+            if transformed:
                 raise Refused(
                     "the graph holds a transform of torch.func, which sees into no kernel"
                 )
-            found.append(_one(graph, reduction, what))
+            found.append(fuse(graph, root))
         except Refused as reason:
-            found.append(Found(node.name, what, None, (), {node.name: str(reason)}, None))
+            found.append(Found(node.name, what, None, (), {node.name: str(reason)}))
     if any(one.op is not None for one in found):
         graph.lint()
         graph_module.recompile()
     return found
 
 
-def _one(graph: fx.Graph, reduction: Reduction, what: str) -> Found:
-    """Fuse one reduction with what is around it, or say why not."""
+def _fuse(graph: fx.Graph, reduction: Reduction) -> Found[RowOp]:
+    """Fuse one reduction with its pointwise neighbours, or say why it is left."""
     check_tensors(reduction.source, (reduction.source, reduction.gamma, reduction.beta))
-    order = {node: count for count, node in enumerate(graph.nodes)}
-    place = Place(order, barriers(graph))
+    place = Place({node: count for count, node in enumerate(graph.nodes)}, barriers(graph))
     if len({place.barriers[node] for node in reduction.nodes}) > 1:
         raise Refused("something is written in place between its operations")
+    name, what = reduction.node.name, reduction.what
+    region, declared = largest(reduction, place, declare, lambda one: why_left(one, moved(one)))
+    by = moved(region)
+    stops = {node.name: why for node, why in region.stops.items()}
+    if declared is None:
+        return Found(name, what, None, (), {name: why_left(region, by), **stops}, by)
+    op = declared.op
+
+    def fused(x: torch.Tensor, /, **arguments: Any) -> Any:
+        return op(x, **arguments)
+
+    names = replace(graph, place, region, declared, call_of(op, fused, __name__), (region.x,))
+    return Found(name, what, op, names, stops, by, op.dropouts > 0)
+
+
+def largest(
+    root: Root,
+    place: Place,
+    declare: Callable[[Region[Root]], Declared[Op]],
+    left: Callable[[Region[Root]], str] = lambda region: "",
+) -> tuple[Region[Root], Declared[Op] | None]:
+    """The largest region that can be declared, with its declaration; None if it does not pay.
+
+    Args:
+        root: What it is grown from.
+        place: Facts of the graph.
+        declare: Gives the declaration of a region.
+        left: Why a region is left; empty for one that is declared.
+    """
     banned: set[fx.Node] = set()
     known: dict[fx.Node, str] = {}
     while True:
-        region = grow(reduction, place, banned, known)
-        stops = {node.name: why for node, why in region.stops.items()}
-        by = moved(region)
-        if why := why_left(region, by):
-            return Found(
-                reduction.node.name, what, None, (), {reduction.node.name: why, **stops}, by
-            )
+        region = grow(root, place, banned, known)
+        if left(region):
+            return region, None
         try:
-            declared = declare(region)
-            break
+            return region, declare(region)
         except FusedOpsError as error:  # no functor can hold a node: leave the segments out
             more = {one.nodes[-1] for one in (*region.load, *region.store) if one.nodes} - banned
             if not more:
                 raise Refused(str(error)) from error
             banned |= more
             known.update(dict.fromkeys(more, str(error)))
-    made = example(region.result)
-    if made is None or not made.is_contiguous():
-        raise Refused("its result is not contiguous, as a kernel's is")
-    lower = read_as(region.result)
-    if lower is not None:
-        declared = dataclasses.replace(declared, dtype=lower)
-    names = tuple(node.name for node in region.nodes)
-    _insert(graph, region, declared, order)
-    return Found(reduction.node.name, what, declared.op, names, stops, by, declared.op.dropouts > 0)
 
 
 def check_tensors(x: fx.Node, read: Iterable[fx.Node | None]) -> None:
-    """Raise Refused unless kernels run where x is, and what is read is plain tensors."""
+    """Raise Refused unless x is on a supported device and all inputs are plain tensors."""
     source = example(x)
     assert source is not None
     if source.device.type not in ("cpu", "cuda"):
@@ -127,39 +157,37 @@ def check_tensors(x: fx.Node, read: Iterable[fx.Node | None]) -> None:
             raise Refused(f"it is of a {type(given).__name__}, not of plain tensors")
 
 
-def _insert(graph: fx.Graph, region: Region, declared: Declared, order: dict[fx.Node, int]) -> None:
-    """Put the call into the graph, in place of the region's nodes."""
-    options: dict[str, Any] = {"dtype": declared.dtype}
-    if declared.dim is not None:
-        options["dim"] = declared.dim if len(declared.dim) > 1 else declared.dim[0]
-    call = (caller(declared.op), (region.x,), {**declared.operands, **options})
-    old = [region.result, *declared.outputs]
-    put_in_place(graph, region.nodes, old, call, declared.dtype, order)
-
-
-def put_in_place(
+def replace(
     graph: fx.Graph,
-    nodes: Iterable[fx.Node],
-    old: Sequence[fx.Node],
-    call: tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]],
-    dtype: torch.dtype,
-    order: Mapping[fx.Node, int],
-) -> None:
-    """Put a call into a graph in place of nodes.
+    place: Place,
+    region: Region[Root],
+    declared: Declared[Op],
+    call: Callable[..., Any],
+    factors: tuple[fx.Node, ...],
+) -> tuple[str, ...]:
+    """Put a call into a graph in place of a region's nodes; the names of these.
 
     Args:
         graph: The graph.
-        nodes: What the call computes.
-        old: Those of them whose results it gives, in the order of its outputs.
-        call: What is called, with what by position and by name.
-        dtype: The dtype of its first output.
-        order: The number of each node.
+        place: Facts of it.
+        region: The region.
+        declared: Its declaration.
+        call: The function that calls the op.
+        factors: What it is called with by position.
     """
-    inside = {*nodes}
+    result = example(region.result)
+    if result is None or not result.is_contiguous():
+        raise Refused("its result is not contiguous, as a kernel's is")
+    options: dict[str, Any] = {"dtype": read_as(region.result) or declared.dtype}
+    if declared.dim is not None:
+        options["dim"] = declared.dim if len(declared.dim) > 1 else declared.dim[0]
+    nodes, inside = region.nodes, {*region.nodes}
+    names = tuple(node.name for node in nodes)
+    old = [region.result, *declared.outputs]
     outside = [u for one in old[1:] for u in one.users if u not in inside]
-    at = min([old[0], *outside], key=order.__getitem__)
+    at = min([old[0], *outside], key=place.order.__getitem__)
     with graph.inserting_before(at):
-        made = graph.call_function(call[0], call[1], dict(call[2]))
+        made = graph.call_function(call, factors, {**declared.operands, **options})
         results = [made]
         if len(old) > 1:
             results = [graph.call_function(operator.getitem, (made, k)) for k in range(len(old))]
@@ -167,10 +195,11 @@ def put_in_place(
         new.meta.update(one.meta)
         new.meta.pop("stack_trace", None)
         if one is old[0]:
-            _set_dtype(new, dtype)
+            _set_dtype(new, options["dtype"])
         one.replace_all_uses_with(new, delete_user_cb=lambda user: user not in inside)
-    for node in sorted(inside, key=order.__getitem__, reverse=True):
+    for node in sorted(inside, key=place.order.__getitem__, reverse=True):
         graph.erase_node(node)
+    return names
 
 
 def _set_dtype(node: fx.Node, dtype: torch.dtype) -> None:
@@ -181,13 +210,9 @@ def _set_dtype(node: fx.Node, dtype: torch.dtype) -> None:
         node.meta[at] = made.to(dtype)
 
 
-def caller(op: RowOp) -> Callable[..., Any]:
-    """A function that calls an op, for a node to have a name; it keeps the op alive."""
-
-    def fused(x: torch.Tensor, /, **arguments: Any) -> Any:
-        return op(x, **arguments)
-
-    fused.__name__ = fused.__qualname__ = f"fused_{op.name.lower()}"
-    fused.__module__ = __name__
-    fused.op = op  # type: ignore[attr-defined]
-    return fused
+def call_of(op: RowOp | Linear, call: Callable[..., Any], module: str) -> Callable[..., Any]:
+    """A function that calls an op, with a name for its node; it keeps the op alive."""
+    call.__name__ = call.__qualname__ = f"fused_{op.name.lower()}"
+    call.__module__ = module
+    call.op = op  # type: ignore[attr-defined]
+    return call

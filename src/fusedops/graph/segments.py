@@ -42,19 +42,19 @@ __all__ = [
     "Segment",
     "ancestors",
     "chain_down",
-    "is_own",
-    "odd_one",
+    "generated",
+    "own_kind",
+    "parallel_node",
     "segment_of",
     "source_of",
     "why_not",
     "with_sides",
-    "written",
 ]
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Facts of a graph that regions ask for.
+    """Node order and in-place writes of a graph, as regions need them.
 
     Attributes:
         order: The number of each node.
@@ -67,7 +67,7 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
-    """A part of a chain: elementwise nodes, or one node that is a functor of its own.
+    """A run of pointwise nodes that become one functor, or a single dropout, cast or save.
 
     Attributes:
         nodes: The nodes, in order; the last one's result goes on.
@@ -110,8 +110,8 @@ def why_not(node: fx.Node, like: fx.Node, centre: fx.Node, place: Place) -> str:
     return ""
 
 
-def is_own(node: fx.Node) -> str:
-    """The kind of the functor that a node is by itself; empty for what a segment holds."""
+def own_kind(node: fx.Node) -> str:
+    """The kind of functor that a node becomes alone, "dropout" or "cast"; empty for others."""
     drop, cast = dropout_of(node), cast_of(node)
     if drop is not None:
         return "dropout" if drop[1] else ""
@@ -131,8 +131,10 @@ def ancestors(node: fx.Node, region: Collection[fx.Node]) -> set[fx.Node]:
     return found
 
 
-def odd_one(special: list[fx.Node], ends: list[fx.Node], region: set[fx.Node]) -> fx.Node | None:
-    """A special node that what goes on does not all pass; special ones latest first."""
+def parallel_node(
+    special: list[fx.Node], ends: list[fx.Node], region: set[fx.Node]
+) -> fx.Node | None:
+    """A dropout, cast or save that runs in parallel to the chain, and must stay outside."""
     after = {one for end in ends for one in ancestors(end, region)}
     for node in special:
         if node not in after:
@@ -148,7 +150,7 @@ def odd_one(special: list[fx.Node], ends: list[fx.Node], region: set[fx.Node]) -
 def segment_of(
     end: fx.Node, region: Collection[fx.Node], own: Callable[[fx.Node], bool]
 ) -> tuple[set[fx.Node], list[fx.Node]]:
-    """The elementwise nodes up to the next that are functors of their own, and what they read."""
+    """The pointwise nodes between two special ones, with the tensors that they read."""
     nodes, edge, todo = set(), [], [end]
     while todo:
         node = todo.pop()
@@ -170,11 +172,11 @@ def with_sides(
     place: Place,
     out: Collection[fx.Node],
 ) -> set[fx.Node]:
-    """The nodes, and those of x's shape that only these read, such as the activation of a gate."""
+    """Add side inputs of full size that no other node reads, as the activation of a gate."""
     todo = [one for node in inside - {start} for one in tensors_of(node)]
     while todo:
         node = todo.pop()
-        if node in inside or node in out or is_own(node) or {*node.users} - inside:
+        if node in inside or node in out or own_kind(node) or {*node.users} - inside:
             continue
         if not why_not(node, start, centre, place):
             inside = inside | {node}
@@ -189,10 +191,10 @@ def chain_down(
     order: dict[fx.Node, int],
     saved: Collection[fx.Node] = (),
 ) -> list[Segment]:
-    """The segments of the nodes inside from one, which is not among them, to the last."""
+    """The STORE as segments, from the root to its last node."""
 
     def is_edge(node: fx.Node) -> bool:
-        return node in saved or bool(is_own(node))
+        return node in saved or bool(own_kind(node))
 
     segments: list[Segment] = []
     current, rest = end, {*inside} - {start}
@@ -201,7 +203,7 @@ def chain_down(
             segments.append(Segment((), current, "save"))
         if current is start:
             return segments[::-1]
-        kind = is_own(current)
+        kind = own_kind(current)
         if kind:
             entry = current.all_input_nodes[0]
             segments.append(Segment((current,), entry, kind))
@@ -227,14 +229,14 @@ _SYMBOLS = {
 
 
 def source_of(declared: Functor) -> str | None:
-    """The Python function of a functor that was made here; None of any other."""
+    """The generated Python source of a functor; None for functors from elsewhere."""
     return SOURCES.get(type(declared))
 
 
-def written(
+def generated(
     nodes: Sequence[fx.Node], entry: fx.Node, operands: Mapping[fx.Node, str], label: str
 ) -> Functor:
-    """A functor that computes nodes, in order, from the value and from operands by name.
+    """Generate a functor that computes a sequence of pointwise nodes.
 
     Args:
         nodes: The nodes, in order; the last one's result is the functor's.

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Softmaxes and norms that a graph spells out in elementary operations, such as Llama's RMSNorm.
+"""Match softmaxes and norms written in elementary operations, such as Llama's RMSNorm.
 
 Each is found from its last node, the product or quotient of a value and a number of its row. All
 nodes between must serve it alone, or there is something else that a kernel would have to return.
@@ -17,11 +17,11 @@ from torch import fx
 from fusedops.graph.nodes import FLOATS, arguments, example, name_of, number, same_shape, widens
 from fusedops.graph.reductions import Reduction, Refused
 
-__all__ = ["spelled"]
+__all__ = ["match"]
 
 
-def spelled(node: fx.Node) -> Reduction | None:
-    """The reduction that ends in a node; None if none does.
+def match(node: fx.Node) -> Reduction | None:
+    """The softmax or norm whose pattern ends in a node; None if no pattern matches.
 
     Raises:
         Refused: There is one, and parts of it are used elsewhere.
@@ -49,14 +49,14 @@ def spelled(node: fx.Node) -> Reduction | None:
 
 
 class _Match:
-    """A search from the last node of a pattern; it collects the nodes that it passes."""
+    """A pattern match, upwards from the last node; it collects the nodes that belong to it."""
 
     def __init__(self, last: fx.Node) -> None:
         self.last = last
         self.nodes: list[fx.Node] = []
 
     def find(self) -> Any:
-        """The class of op, what is reduced, its dimension, eps, and all nodes but the last."""
+        """Try each pattern: the op's class, its input, dimension and eps, and the inner nodes."""
         name, args = name_of(self.last), self.last.args
         if name not in ("mul", "multiply", "div", "truediv", "true_divide", "sub", "subtract"):
             return None
@@ -200,7 +200,7 @@ class _Match:
             self.nodes.append(node)
 
     def _same(self, one: Any, other: Any) -> Any:
-        """The tensor that two nodes are, but for conversions that round nothing."""
+        """The tensor behind two nodes if it is the same one, seen through widening casts."""
         if one is other:
             return one if isinstance(one, fx.Node) else None
         ends = []
@@ -212,7 +212,7 @@ class _Match:
         return ends[0] if ends[0] is ends[1] and isinstance(ends[0], fx.Node) else None
 
     def _root(self, factor: Any, divides: bool) -> Any:
-        """What the factor is one over the root of."""
+        """The radicand of a factor that is a reciprocal square root."""
         name, args = name_of(factor), factor.args
         if divides:
             if name != "sqrt":
@@ -255,7 +255,7 @@ class _Match:
         return _dimension(given.get("dim"), node)
 
     def _squared(self, node: Any) -> Any:
-        """What a node is the square of."""
+        """The base of a square."""
         name = name_of(node)
         if name == "square" or (name == "pow" and number(node.args[1]) == 2):
             self._take(node)
@@ -266,7 +266,7 @@ class _Match:
         return None
 
     def _centred(self, node: Any, dim: int) -> Any:
-        """What a node is less its mean of."""
+        """The tensor from which a node subtracts its mean."""
         if name_of(node) not in ("sub", "subtract") or len(node.args) != 2 or node.kwargs:
             return None
         source, mean = node.args
