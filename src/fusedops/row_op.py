@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What all fused row ops are: a declaration that can be called.
+"""The base class of ops: a declaration that can be called.
 
 The declaration is data (`declare`), finding and launching a kernel is the C++ runtime's business.
 This class ties the two together: it says what is done where the runtime has no plan for a call.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -209,7 +209,7 @@ class RowOp(Runnable, metaclass=ShownToUsers):
     def over_rows(
         self, x: Tensor, arguments: dict[str, Any]
     ) -> tuple[RowOp, Tensor, dict[str, Any]]:
-        """The call that is run: itself, unless the op sees x in other dimensions than the caller.
+        """The call that is run: another op on views of x for a GroupNorm, else the call itself.
 
         Returns:
             An op that reduces dimensions of its x, that x, and operands and options, mixed.
@@ -227,11 +227,16 @@ class RowOp(Runnable, metaclass=ShownToUsers):
         Raises:
             TypeError, ValueError: An argument does not fit, as in a fused call.
         """
-        result: Result = self.wrap(run(self.bind(x, arguments)))
+        result = self.wrap(run(self.bind(x, arguments)))
+        given: Result = self._as_given(result, x.shape, arguments)
+        return given
+
+    def _as_given(self, result: Any, shape: Sequence[int], options: Mapping[str, Any]) -> Any:
+        """The result of a call of `over_rows` in the shapes that the caller knows."""
         return result
 
     def explain(self, x: Tensor, /, **arguments: Any) -> Any:
-        """Say what a call with these arguments would run and why, without running it.
+        """Explain which kernel a call with these arguments would run and why, without running it.
 
         Returns an `Explanation`; print it. It shows the LOAD and STORE chains, the schedule, each
         operand's memory layout and vector width, whether the variant is cached, and the bytes that
@@ -331,7 +336,7 @@ class RowOp(Runnable, metaclass=ShownToUsers):
     def _slow_trained(
         self, reason: Reason, x: Any, operands: dict[str, Any], options: dict[str, Any]
     ) -> Any:
-        """Do what `_slow` does for a call whose row statistics are saved for the backward pass."""
+        """Handle, as `_slow`, a call whose row statistics are saved for the backward pass."""
         if reason is not Reason.MISS:
             refuse(self, reason, x, operands, options)
             bound = bind(self, x, operands, options)
@@ -381,7 +386,8 @@ class RowOp(Runnable, metaclass=ShownToUsers):
         Raises:
             TypeError, ValueError: An argument is unknown, is missing or does not fit.
         """
-        return bind(self, x, *parted(arguments))
+        op, seen, given = self.over_rows(x, arguments)
+        return bind(op, seen, *parted(given))
 
     def __dir__(self) -> list[str]:
         return for_users(type(self), super().__dir__())
