@@ -268,7 +268,7 @@ def test_any_path_serves(
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(folder / "cache"))
-    monkeypatch.setattr(scratch, "_bases", lambda: [folder])
+    monkeypatch.setattr(scratch.tempfile, "gettempdir", lambda: str(folder))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert call()

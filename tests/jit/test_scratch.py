@@ -190,7 +190,7 @@ def test_the_compilers_temporary_files_go_there_too(
     compiler.path.write_text(
         compiler.path.read_text().replace("sleep", f'echo "$TMPDIR $PWD" >> {tmp_path}/told; sleep')
     )
-    monkeypatch.setattr(scratch, "_bases", lambda: [tmp_path])
+    monkeypatch.setattr(scratch.tempfile, "gettempdir", lambda: str(tmp_path))
     build(HOST, name="h", arch=LEVEL)
     temporary, working = (tmp_path / "told").read_text().split()
     assert temporary == working
@@ -198,40 +198,16 @@ def test_the_compilers_temporary_files_go_there_too(
     assert not Path(temporary).exists()
 
 
-def full(base: Path) -> Callable[[Path], None]:
-    def probe(folder: Path) -> None:
-        if base in folder.parents:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    return probe
-
-
-def test_shared_memory_serves_where_there_is_no_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scratch, "SHARED_MEMORY", tmp_path / "shm")
-    monkeypatch.setattr(scratch.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
-    for name in ("shm", "tmp"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setattr(scratch, "_probe", full(tmp_path / "tmp"))
-    with scratch.anywhere() as folder:
-        assert folder.parent == tmp_path / "shm"
-    assert names(tmp_path / "tmp") == names(tmp_path / "shm") == []
-    monkeypatch.setattr(scratch, "_probe", full(tmp_path))
-    with (
-        pytest.raises(OSError, match=r"tmp: No space left.*shm: No space left.*set TMPDIR"),
-        scratch.anywhere(),
-    ):
-        pass
-
-
-def test_a_base_where_everybody_may_rename_is_passed_over(
+def test_a_base_where_everybody_may_rename_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bases = [tmp_path / name for name in ("open", "sticky")]
     for base, mode in zip(bases, (0o777, 0o1777), strict=True):
         base.mkdir()
         base.chmod(mode)
-    monkeypatch.setattr(scratch, "_bases", lambda: bases)
+    monkeypatch.setattr(scratch.tempfile, "gettempdir", lambda: str(bases[0]))
+    with pytest.raises(PermissionError, match=r"open: .*: set TMPDIR to one"), scratch.anywhere():
+        pass
+    monkeypatch.setattr(scratch.tempfile, "gettempdir", lambda: str(bases[1]))
     with scratch.anywhere() as folder:
         assert folder.parent == bases[1]

@@ -108,30 +108,6 @@ def signature(words: Iterable[str]) -> dict[str, Any]:
     return found
 
 
-def call(
-    op: RowOp,
-    operand: Iterable[str],
-    dtype: str,
-    dim: str | None,
-    result: str | None,
-    **options: Any,
-) -> tuple[Bound, dict[str, Any]]:
-    """The checked call on tensors without memory, and its options.
-
-    Args:
-        op: The declaration.
-        operand: The words for x and the operands; T as the dtype stands for `dtype`.
-        dtype: The name of that dtype.
-        dim: The reduced dimensions with commas between, or None.
-        result: The name of the dtype of the result, or None.
-        options: Other options of the call.
-
-    Raises:
-        TypeError, ValueError: A word has another form, or the call does not fit.
-    """
-    return bound(op, values_of(operand, dtype), dim, result, **options)
-
-
 def values_of(operand: Iterable[str], dtype: str) -> dict[str, Any]:
     """The values that such words give by name, as `signature`; T stands for `dtype`."""
     return signature(word.replace("=T:", f"={dtype}:") for word in operand)
@@ -140,7 +116,18 @@ def values_of(operand: Iterable[str], dtype: str) -> dict[str, Any]:
 def bound(
     op: RowOp, values: Mapping[str, Any], dim: str | None, result: str | None, **options: Any
 ) -> tuple[Bound, dict[str, Any]]:
-    """The checked call on x and operands by name; the other arguments are those of `call`."""
+    """The checked call on tensors without memory, and its options.
+
+    Args:
+        op: The declaration.
+        values: x and the operands by name.
+        dim: The reduced dimensions with commas between, or None.
+        result: The name of the dtype of the result, or None.
+        options: Other options of the call.
+
+    Raises:
+        TypeError, ValueError: The call does not fit.
+    """
     if dim is not None:
         options["dim"] = ints(dim)
     if result is not None:

@@ -27,8 +27,6 @@ __all__ = ["abandoned", "anywhere", "reclaim", "scratch"]
 PREFIX = "fusedops-tmp-"  # in folders that others use too
 LEFTOVER_SECONDS = 86400.0
 ATTEMPTS = 5  # at a name that a reclaimer has just taken for an abandoned one
-ROOM = 4 << 20  # bytes: more than any source, binary and what a compiler writes in between
-SHARED_MEMORY = Path("/dev/shm")
 _SUFFIX = ".lock"
 
 
@@ -60,54 +58,23 @@ def scratch(base: Path, prefix: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def anywhere() -> Iterator[Path]:
-    """A scratch folder where temporary files go, or in shared memory if there is no room.
+    """A scratch folder in the system's folder for temporary files.
 
     Raises:
-        OSError: Neither can be used; says why.
+        OSError: There is no folder for them that is safe to use; says why.
     """
-    reasons = []
-    with contextlib.ExitStack() as held:
-        for base in _bases():
-            attempt = contextlib.ExitStack()
-            try:
-                if reason := trust.distrust_above(base / PREFIX):
-                    raise PermissionError(errno.EPERM, reason)
-                folder = attempt.enter_context(scratch(base, PREFIX))
-                _probe(folder)
-            except OSError as error:
-                attempt.close()
-                reasons.append(f"{base}: {error.strerror or error}")
-                continue
-            held.enter_context(attempt)
-            yield folder
-            return
-    tried = "; ".join(reasons)
-    raise OSError(errno.ENOSPC, f"no folder for temporary files ({tried}): set TMPDIR to one")
+    base = Path(tempfile.gettempdir())
+    if reason := trust.distrust_above(base / PREFIX):
+        said = f"no folder for temporary files ({base}: {reason}): set TMPDIR to one"
+        raise PermissionError(errno.EPERM, said)
+    with scratch(base, PREFIX) as folder:
+        yield folder
 
 
 def reclaim(base: Path, prefix: str) -> None:
     """Remove this user's folders in `base` whose owners are gone."""
     for folder in abandoned(base, prefix):
         _remove(folder)
-
-
-def _bases() -> list[Path]:
-    bases = [SHARED_MEMORY]
-    with contextlib.suppress(OSError):
-        bases.insert(0, Path(tempfile.gettempdir()))
-    return bases
-
-
-def _probe(folder: Path) -> None:
-    """Raise OSError if there is no room; a limit on one file's size is the same everywhere."""
-    room = folder / "room"
-    with room.open("wb") as file:
-        try:
-            os.posix_fallocate(file.fileno(), 0, ROOM)
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise
-    room.unlink()
 
 
 def abandoned(base: Path, prefix: str) -> Iterator[Path]:
