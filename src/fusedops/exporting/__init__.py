@@ -20,17 +20,18 @@ from torch import Tensor
 
 from fusedops.errors import shortened
 from fusedops.exporting import text
-from fusedops.exporting.functions import (
+from fusedops.exporting.passes import Pass, backward_pass, forward_pass
+from fusedops.exporting.text import (
     ALIGNMENT,
     CUDA_HEAD,
     CUDA_KERNEL,
     HOST_HEAD,
     HOST_KERNEL,
     cuda_functions,
+    exported_call,
+    gradient_of,
     host_functions,
 )
-from fusedops.exporting.passes import Pass, backward_pass, forward_pass
-from fusedops.exporting.text import exported_call, gradient_of
 from fusedops.generate.target import ARCHS, Target
 from fusedops.jit import host, nvrtc
 from fusedops.product import ProductOp
@@ -56,7 +57,7 @@ _OPTIONS = ("name", "path", "arch", "backward", "multiprocessors")
 
 
 class Exported(NamedTuple):
-    """What `export` made.
+    """The result of `export`: the header's text, its parameters, and how to compile it.
 
     Attributes:
         name: What the functions' names begin with.
@@ -83,7 +84,7 @@ def export(
     multiprocessors: int | None = None,
     **arguments: Any,
 ) -> Exported:
-    """Make a header that does what a call of `op` does, and its backward pass.
+    """Write a C++ header that computes a call of `op`, and its backward pass.
 
     It includes only the headers of this package; one for a GPU takes nvcc, one for a CPU any host
     compiler. On the same device and under the flags in its head, results equal those of the op to
@@ -202,7 +203,7 @@ def target_of(arch: str | None, device: torch.device, multiprocessors: int | Non
 
 
 def command(target: Target) -> tuple[str, ...]:
-    """The compiler and the flags under which the bits are those of the op, without include path."""
+    """Compiler and flags that reproduce the op's results to the bit, without include path."""
     if target.gpu is None:
         kept = [flag for flag in host.flags(target.arch) if flag not in _LIBRARY]
         return ("g++", *kept, *host.GCC)
@@ -247,7 +248,7 @@ def _workspace(name: str, one: Pass) -> str:
 
 
 def _head(name: str, op: RowOp, target: Target, passes: list[Pass]) -> str:
-    """What a reader of the header wants to know before its functions."""
+    """The comment at the top of the header."""
     gpu = target.gpu is not None
     compiled = f'{shlex.join(command(target))} -I"$(fusedops --include)"'
     lines = [

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The parameters of an exported function, and how they get into the words of a kernel's argument.
+"""Parameters of an exported function, and how they fill the kernel's argument.
 
 The runtime patches words at each call (csrc/stage.cpp); here each patch becomes an expression.
 """
@@ -84,7 +84,7 @@ class Parameters:
         shape: Sequence[int],
         joins: bool = False,
     ) -> None:
-        """A tensor that is written, dense; `joins` says that what is there counts."""
+        """A dense output tensor; `joins` if its previous content is read."""
         kind, about = f"{_element(dtype)}*", _said(dtype, shape)
         if joins:
             about += "; the maximum joins what is there: zero it first"
@@ -95,7 +95,7 @@ class Parameters:
         self._scratch[number] = name
 
     def used(self, patches: Collection[Patch]) -> tuple[Parameter, ...]:
-        """Those that the patches ask for: inputs in the order they came, the draw, outputs."""
+        """The parameters that patches refer to: inputs as they came, the draw, outputs."""
         drawn = any(kind == _runtime.SEED for _, kind, _ in patches)
         read = {source for _, kind, source in patches if _is_input(kind)}
         draw = [

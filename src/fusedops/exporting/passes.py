@@ -59,7 +59,7 @@ class Launch(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """What one exported function does.
+    """One exported function: parameters, kernel launches, workspace.
 
     Attributes:
         kind: "forward" or "backward".
@@ -119,20 +119,20 @@ def backward_pass(bound: Bound, gradient: Gradient, target: Target) -> Pass:
         UnsupportedError: A gradient would have to be summed by the caller.
     """
     dy, given, options = described(bound, gradient)
-    told = gradient.describe(dy, given, options, target, reading=EXACT)
-    fixed = told.apart or not _any_rows(bound, told.geometry)
+    plan = gradient.describe(dy, given, options, target, reading=EXACT)
+    fixed = plan.apart or not _any_rows(bound, plan.geometry)
     if not fixed:
-        told = gradient.describe(dy, given, options, target, split=True, reading=EXACT)
-    _check_sums(bound, gradient, told)
-    parameters = _backward_parameters(bound, gradient, told, dy, given)
-    total = str(told.slices.total) if fixed else "slices.per_span"
+        plan = gradient.describe(dy, given, options, target, split=True, reading=EXACT)
+    _check_sums(bound, gradient, plan)
+    parameters = _backward_parameters(bound, gradient, plan, dy, given)
+    total = str(plan.slices.total) if fixed else "slices.per_span"
     pieces: list[str] = []
-    for number, (dtype, (parts, wide)) in enumerate(told.outputs[told.returned :], told.returned):
+    for number, (dtype, (parts, wide)) in enumerate(plan.outputs[plan.returned :], plan.returned):
         parameters.scratch(number, f"piece{len(pieces)}")
-        size = f"{_share(told, total, parts, number)} * {wide * dtype.itemsize}"
+        size = f"{_share(plan, total, parts, number)} * {wide * dtype.itemsize}"
         pieces.append(f"{_HELPERS}piece({size})")
-    tile, rows = told.tile, told.geometry.rows
-    variant, words, patches = told.first
+    tile, rows = plan.tile, plan.geometry.rows
+    variant, words, patches = plan.first
     lanes = 1 if tile is None else tile.rows_per_block
     cluster, apart = (1, 1) if tile is None else (tile.cluster, tile.blocks_per_row)
     launches = [
@@ -143,17 +143,17 @@ def backward_pass(bound: Bound, gradient: Gradient, target: Target) -> Pass:
             total,
             _blocks(total, lanes, apart),
             1 if tile is None else tile.threads_per_block,
-            told.targets.shared_sums * bound.compute.itemsize,
+            plan.targets.shared_sums * bound.compute.itemsize,
             cluster,
         )
     ]
-    if told.second is not None:
-        sums, words, of_sums, count, _, grid, block, _ = told.second
+    if plan.second is not None:
+        sums, words, of_sums, count, _, grid, block, _ = plan.second
         shares = [
-            _share(told, total, parts, number)
-            for (_, number), parts in told.targets.parts_of.values()
+            _share(plan, total, parts, number)
+            for (_, number), parts in plan.targets.parts_of.values()
         ]
-        parts_of = [] if fixed else list(zip(told.parts_at, shares, strict=True))
+        parts_of = [] if fixed else list(zip(plan.parts_at, shares, strict=True))
         launches.append(
             Launch(
                 sums,
@@ -171,9 +171,9 @@ def backward_pass(bound: Bound, gradient: Gradient, target: Target) -> Pass:
         parameters.used(patches),
         tuple(launches),
         rows if fixed else None,
-        None if fixed else _cut(told, target),
+        None if fixed else _cut(plan, target),
         tuple(pieces),
-        0 if fixed or not pieces else _fewest(told),
+        0 if fixed or not pieces else _fewest(plan),
     )
 
 
@@ -199,9 +199,9 @@ def _operand(parameters: Parameters, slot: int, name: str, bound: Bound) -> None
 
 
 def _backward_parameters(
-    bound: Bound, gradient: WantedGradients, told: Backward, dy: Tensor, given: dict[str, object]
+    bound: Bound, gradient: WantedGradients, plan: Backward, dy: Tensor, given: dict[str, object]
 ) -> Parameters:
-    """Incoming gradients and what was kept go by the names of what they belong to."""
+    """Name gradients and saved tensors after the forward tensors they belong to."""
     parameters, op, numbers = Parameters(), bound.op, gradient.numbers
     parameters.tensor(0, "dy", dy)
     parameters.tensor(numbers["x"], "x", bound.x)
@@ -214,21 +214,21 @@ def _backward_parameters(
         if isinstance(value, Tensor) and (name != "kept" or op.kept):
             parameters.tensor(numbers[keyword], name, value)
     for number, name in enumerate(gradient.names):
-        dtype, shape = told.outputs[number]
+        dtype, shape = plan.outputs[number]
         parameters.output(number, f"d{name}", dtype, shape)
     return parameters
 
 
-def _check_sums(bound: Bound, gradient: Gradient, told: Backward) -> None:
+def _check_sums(bound: Bound, gradient: Gradient, plan: Backward) -> None:
     """Refuse gradients that a kernel does not finish."""
-    if told.apart:
+    if plan.apart:
         raise UnsupportedError(
             f"export: the gradients of {bound.op.name} over dimensions {bound.reduced} would be "
             "made on copies; make x and its operands dense, with the reduced dimensions last"
         )
-    if not (gradient.loose or told.targets.loose):
+    if not (gradient.loose or plan.targets.loose):
         return
-    apart = {one.name for one, share in told.sharing.items() if share.kind == "apart"}
+    apart = {one.name for one, share in plan.sharing.items() if share.kind == "apart"}
     looked_up = {*bound.tables} & {*gradient.names}
     names = gradient.names
     twice = {name for name in names if names.count(name) > 1}
@@ -253,31 +253,31 @@ def _blocks(slices: str, of_block: int, apart: int) -> str:
     return slices if of_block == 1 else f"({slices} + {of_block - 1}) / {of_block}"
 
 
-def _cut(told: Backward, target: Target) -> str:
+def _cut(plan: Backward, target: Target) -> str:
     """As `row_partition.cut` does with rows of one dimension."""
-    tile = told.tile
+    tile = plan.tile
     if tile is None:
-        most = f"{_HELPERS}host_slices(rows, {_fewest_rows(told)})"
+        most = f"{_HELPERS}host_slices(rows, {_fewest_rows(plan)})"
         return f"fusedops::cut_rows(rows, {most}, 1, 1)"
-    summed = any(s.group > 1 for s in told.sharing.values() if s.kind in ("column", "row"))
+    summed = any(s.group > 1 for s in plan.sharing.values() if s.kind in ("column", "row"))
     if not tile.launch.persistent and not summed:
         return "fusedops::cut_rows(rows, rows, 1, 1)"
     resident = resident_rows(tile, target.multiprocessors)
     return f"fusedops::cut_rows(rows, {resident}, 1, {tile.rows_per_block})"
 
 
-def _fewest(told: Backward) -> int:
+def _fewest(plan: Backward) -> int:
     """Rows from which on the op makes sums over them in parts."""
-    tile, gpu = told.tile, told.target.gpu
+    tile, gpu = plan.tile, plan.target.gpu
     if tile is None or gpu is None:
-        return 2 * _fewest_rows(told)
+        return 2 * _fewest_rows(plan)
     few = in_one_block(tile, gpu)
     return 2 if few is None else 1 + few.rows_per_block
 
 
-def _fewest_rows(told: Backward) -> int:
+def _fewest_rows(plan: Backward) -> int:
     """Of a slice on a CPU."""
-    return -(-HOST_SLICE // told.geometry.columns)
+    return -(-HOST_SLICE // plan.geometry.columns)
 
 
 def _slices(words: bytes) -> list[tuple[int, str]]:
@@ -286,16 +286,16 @@ def _slices(words: bytes) -> list[tuple[int, str]]:
     return [(first, "slices.rows"), (first + 1, "slices.span"), (first + 2, "slices.per_span")]
 
 
-def _share(told: Backward, total: str, parts: int, number: int) -> str:
+def _share(plan: Backward, total: str, parts: int, number: int) -> str:
     """So many parts as an expression of all slices: one for each, or for each block of them.
 
     `number` is that of the output that holds them. Where columns share an element there is a part
     for each row.
     """
-    for one, ((_, output), _) in told.targets.parts_of.items():
-        if output == number and told.sharing[one].kind == "channel":
+    for one, ((_, output), _) in plan.targets.parts_of.items():
+        if output == number and plan.sharing[one].kind == "channel":
             return str(parts) if total.isdigit() else "rows"
-    each = told.slices.total // parts
+    each = plan.slices.total // parts
     if total.isdigit():
         return str(parts)
     return total if each == 1 else f"{total} / {each}"

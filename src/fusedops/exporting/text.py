@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The C++ of an exported header, except what kind of function a kernel is called from."""
+"""C++ text of an exported header: kernels, and functions that launch them or loop over rows."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from fusedops.bind.bind import Bound, bind, floating
 from fusedops.declare.chains import parted
 from fusedops.errors import UnsupportedError
 from fusedops.exporting.passes import Launch, Pass
+from fusedops.generate.source import CUDA_LINKAGE, HOST_LINKAGE
 from fusedops.run import placing
 from fusedops.run.gradient import Gradient
 
@@ -54,7 +55,7 @@ def exported_call(op: RowOp, x: Any, arguments: Mapping[str, Any]) -> Bound:
 
 
 def gradient_of(bound: Bound, wanted: Collection[str] | bool) -> Gradient | None:
-    """The gradients that are exported: all that there can be, those of these names, or none.
+    """The backward pass to export: all gradients, the named ones, or None.
 
     Saved streams and differentiable statistics have gradients that come in; all of them.
 
@@ -101,7 +102,7 @@ ALIAS = "namespace exported = fusedops::exported;"
 
 
 def parts(passes: Sequence[Pass]) -> str:
-    """What the kernels are made of: the headers, and functors that these do not hold."""
+    """Include lines, and definitions of functors that no header has."""
     texts = [launch.variant.text for one in passes for launch in one.launches]
     headers = dict.fromkeys(header for text in texts for header in text.headers)
     includes = [f"#include <fusedops/{name}>" for name in (*headers, "host/call.cuh")]
@@ -128,7 +129,7 @@ def namespace(name: str, one: Pass, number: int) -> str:
 
 
 def function(head: str, first: Sequence[str], one: Pass, body: str, *, about: bool = True) -> str:
-    """A function over the parameters of a pass, after those in `first`."""
+    """C++ of a function that takes `first` and then a pass's parameters."""
     lines = [(text, "") for text in first]
     if one.rows is None:
         lines.append(("int64_t rows", ""))
@@ -144,13 +145,13 @@ def function(head: str, first: Sequence[str], one: Pass, body: str, *, about: bo
 
 
 def arguments(one: Pass, *first: str) -> str:
-    """What a function hands on to another over the same parameters."""
+    """Arguments that forward a pass's parameters to another function."""
     own = ["rows"] * (one.rows is None) + [parameter.name for parameter in one.parameters]
     return ", ".join([*first, *own, *(["workspace"] if one.kind == "backward" else [])])
 
 
 def checks(one: Pass, invalid: str, misaligned: str, alignment: int) -> str:
-    """Refuses what a kernel cannot take. Where there are no rows, pointers may be null."""
+    """Statements that return an error for invalid arguments. Without rows, pointers may be null."""
     tensors = [p.name for p in one.parameters if p.role == "tensor"]
     if one.pieces:
         tensors.append("static_cast<const double*>(workspace)")
@@ -203,3 +204,117 @@ def _guarded(definition: str) -> str:
     """A functor that several exports may bring along."""
     macro = f"FUSEDOPS_DEFINED_{hashlib.sha256(definition.encode()).hexdigest()[:16]}"
     return f"\n#if !defined({macro})\n#define {macro}\n{definition}\n#endif"
+
+
+#: Of every pointer: kernels were chosen for it.
+ALIGNMENT = 16
+
+CUDA_HEAD = """\
+#if !defined(__CUDACC__)
+#error "this header holds CUDA kernels: compile what includes it with nvcc"
+#endif
+
+#include <cuda_runtime.h>
+
+"""
+
+#: A template, so that a program holds a kernel once however many files include it.
+CUDA_KERNEL = (CUDA_LINKAGE, "template <class = void>")
+
+
+def cuda_functions(name: str, one: Pass) -> str:
+    """The function of a pass for GPUs: it launches kernels on a stream, and never waits."""
+    body = checks(one, "cudaErrorInvalidValue", "cudaErrorMisalignedAddress", ALIGNMENT)
+    body += pieces(one)
+    *before, last = [
+        _launched(name, one, number, launch) for number, launch in enumerate(one.launches)
+    ]
+    for launched in before:
+        call = textwrap.indent(launched, "  ")
+        body += f"{{\n{call}  if (status != cudaSuccess) return status;\n}}\n"
+    body += f"{last}return status;\n"
+    stream = ["cudaStream_t cuda_stream"]
+    return function(f"cudaError_t {name}_{one.kind}", stream, one, body)
+
+
+def _launched(name: str, one: Pass, number: int, launch: Launch) -> str:
+    space = namespace(name, one, number)
+    kernel = f"reinterpret_cast<const void*>({space}::fusedops_kernel<>)"
+    sizes = f"{launch.grid}, {launch.block}, {launch.shared}, cuda_stream"
+    cluster = f", {launch.cluster}" if launch.cluster > 1 else ""
+    return (
+        f"{filled(launch)}"
+        f"const cudaError_t status = exported::launch(\n"
+        f"    {kernel},\n    {sizes}, words{cluster});\n"
+    )
+
+
+HOST_HEAD = """\
+#if defined(__CUDACC__)
+#error "this header is for a CPU: compile what includes it with a host compiler"
+#endif
+
+#include <cstdint>
+
+"""
+
+#: Weak: a program holds a kernel once, and no compiler rewrites it for one of its callers, which
+#: could change who is fused with whom into a multiply-add.
+HOST_KERNEL = (HOST_LINKAGE, "__attribute__((weak))")
+
+_RANGE = ["int64_t begin", "int64_t end"]
+
+
+def host_functions(name: str, one: Pass) -> str:
+    """The functions of a pass for CPUs: over all rows on the calling thread, or a range of them.
+
+    Backward, what threads share are slices of the rows; sums that several slices have a part in are
+    finished when all have been visited.
+    """
+    called = f"{name}_{one.kind}"
+    space = f"fusedops::{namespace(name, one, 0)}"
+    rows = "int64_t rows" if one.rows is None else ""
+    stage, *sums = one.launches
+    body = checks(one, "1", "2", 0) + pieces(one)
+    for number, launch in enumerate(one.launches):
+        kernel = f"{namespace(name, one, number)}::fusedops_rows"
+        run = (
+            f"if (begin < 0 || begin > end || end > {launch.total}) return 1;\n"
+            f"{filled(launch)}"
+            f"{kernel}(words, begin, end);\n"
+        )
+        body += f"if (stage == {number}) {{\n{textwrap.indent(run, '  ')}}}\n"
+    inner = function("int run", ["int stage", *_RANGE], one, f"{body}return 0;\n", about=False)
+    blocks = [f"namespace {space} {{\n\n{inner}\n}}  // namespace {space}\n"]
+    count = stage.total
+    if one.kind == "backward":
+        what = f"{called}_slices({'rows' if rows else ''})"
+        slices = count if one.slices is None else f"{one.slices}.per_span"
+        blocks.append(
+            "/// How many slices there are to share among threads.\n"
+            f"inline int64_t {called}_slices({rows}) {{\n"
+            f"  {ALIAS}\n  return {slices};\n}}\n"
+        )
+        count = what
+    ranged = f"return {space}::run({arguments(one, '0', 'begin', 'end')});\n"
+    doc = "Slices" if one.kind == "backward" else "Rows"
+    blocks.append(
+        f"/// {doc} begin to end of {count}, on the calling thread; others may do others.\n"
+        + function(f"int {called}_range", _RANGE, one, ranged)
+    )
+    whole = f"return {space}::run({arguments(one, '0', '0', count)});\n"
+    if sums:
+        finish = f"return {space}::run({arguments(one, '1', '0', sums[0].total)});\n"
+        blocks.append(
+            "/// After all slices: completes the sums that they left in the workspace.\n"
+            + function(f"int {called}_finish", [], one, finish, about=False)
+        )
+        whole = (
+            f"const int status = {called}_range({arguments(one, '0', count)});\n"
+            f"return status ? status : {called}_finish({arguments(one)});\n"
+        )
+    blocks.append(
+        "/// All of it on the calling thread.\n"
+        + function(f"int {called}", [], one, whole, about=False)
+    )
+    return "\n".join(blocks)
