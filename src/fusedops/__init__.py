@@ -126,7 +126,7 @@ def _public() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """What few programs use; in the process of a command, everything."""
+    """Import lazily: rarely used names, and in a command's process every name."""
     if name == "__all__":
         return _public()
     known = globals().get("__all__", _NAMES)

@@ -52,7 +52,7 @@ def root(
         bool, _prints("--cmakedir", env.cmake_dir, "folder of the CMake package, for fusedops_DIR")
     ] = False,
 ) -> None:
-    """What stands before a command."""
+    """Options before a command."""
 
 
 def _add(command: Callable[..., None], **options: Any) -> None:
@@ -76,7 +76,7 @@ _add(export.export, epilog=export.EXAMPLE)
 
 
 def main() -> None:
-    """Run a command; what cannot be imported for it is said without a traceback."""
+    """Run a command; a missing dependency is reported without a traceback."""
     try:
         app()
     except ImportError as error:  # torch, most likely

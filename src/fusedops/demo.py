@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""`fusedops demo`: both flagship ops from declaration to result, beside the torch chains.
+"""`fusedops demo`: declare, build, check and time both flagship ops against torch.
 
 May import: fusedops, errors, flagship.
 """
@@ -106,7 +106,7 @@ def errors(cases: list[Case]) -> Table:
 
 
 def first(result: Tensor | tuple[Tensor, ...]) -> Tensor:
-    """The op's own output, without what it saved."""
+    """The op's result without its saved streams."""
     return result if isinstance(result, Tensor) else result[0]
 
 

@@ -60,7 +60,7 @@ class FusedOpsError(Exception):
 
 
 class UnsupportedError(FusedOpsError, NotImplementedError):
-    """What was asked for is well formed, but not supported here; the message says what is."""
+    """A valid request that this library does not support; the message says what is supported."""
 
 
 class UnknownArchError(UnsupportedError):
@@ -68,11 +68,11 @@ class UnknownArchError(UnsupportedError):
 
 
 class CompilerNotFound(FusedOpsError, RuntimeError):  # noqa: N818 (reads better at the raise)
-    """No compiler for what is wanted; the message says what was looked for and the cure."""
+    """No suitable compiler was found; the message says where it was sought, and the cure."""
 
 
 class MissingVariantError(FusedOpsError, LookupError):
-    """The cache holds no such variant, and compiling is forbidden (``FUSEDOPS_OFFLINE=1``)."""
+    """A kernel is not in the cache, and compiling is forbidden (``FUSEDOPS_OFFLINE=1``)."""
 
 
 class CompileError(FusedOpsError, RuntimeError):
@@ -103,30 +103,30 @@ class CompileError(FusedOpsError, RuntimeError):
 
     @property
     def first(self) -> str:
-        """The line of the log that says what is wrong."""
+        """The first line of the log that reports an error."""
         lines = [line.strip() for line in self.log.splitlines() if line.strip()]
         wrong = (line for line in lines if re.search(r"\berror\b", line))
         return next(wrong, lines[-1] if lines else "(the log is empty)")
 
     def __str__(self) -> str:
-        told = [f"{self.what} does not compile: {self.first}"]
+        parts = [f"{self.what} does not compile: {self.first}"]
         if self.culprit is not None:
-            told.append(f"in: {self.culprit}")
+            parts.append(f"in: {self.culprit}")
         if cure := _cure(self.log):
-            told.append(f"cure: {cure}")
+            parts.append(f"cure: {cure}")
         kept = str(self.source)  # in place of the bare name, so that it can be run again
         command = [kept if self.source and one == self.source.name else one for one in self.command]
-        told.append(f"command: {shlex.join(command)}")
+        parts.append(f"command: {shlex.join(command)}")
         if self.source is not None:
             log = self.source.with_name(LOG)
-            return "\n".join([*told, f"source: {self.source}", f"whole log: {log}"])
+            return "\n".join([*parts, f"source: {self.source}", f"whole log: {log}"])
         lines = self.log.strip().splitlines()
         shown = lines[:LOG_LINES]
         if len(lines) > len(shown):
             shown.append(
                 f"... ({counted(len(lines) - len(shown), 'more line')} in the log attribute)"
             )
-        return "\n".join([*told, "source: not kept", "log:", *(shown or ["(empty)"])])
+        return "\n".join([*parts, "source: not kept", "log:", *(shown or ["(empty)"])])
 
 
 def counted(number: int, what: str) -> str:
@@ -153,7 +153,7 @@ def _shown(value: Any) -> str:
 
 
 def _cure(log: str) -> str | None:
-    """What to install, where a compiler lacks something that is not ours."""
+    """The packages to install, where a compiler lacks headers that are not ours."""
     if re.search(r"(could not|cannot) open source file \"(cuda|nv/|vector_)", log):
         return "the CUDA headers are incomplete: pip install 'fusedops[cuda]', or set CUDA_HOME"
     if re.search(r"fatal error: '?(c?std|cmath|type_traits|algorithm)\w*(\.h)?'?[: ]", log):

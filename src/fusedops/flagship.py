@@ -61,7 +61,7 @@ def torch_add_norm(
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """An op with what to call it with, and the torch chain that takes the same arguments."""
+    """An op, the arguments of a call, and the torch chain that takes the same arguments."""
 
     name: str
     op: Any

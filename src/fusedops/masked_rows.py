@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a norm means, in torch, over the elements of a row that masks leave: those not -inf.
+"""Reference of norms with masks in torch: statistics over the unmasked elements of each row.
 
 May import: nothing of fusedops.
 """
@@ -35,7 +35,7 @@ class PresentRows:
         return torch.where(self._present, value, torch.zeros_like(value))
 
     def mean(self, value: Tensor) -> Tensor:
-        """The mean of each row over what is left of it: NaN where that is nothing."""
+        """The mean over the unmasked elements of each row; NaN if there are none."""
         return self.within(value).sum(-1, keepdim=True) / self.count
 
     def normalized(self, *, eps: float, centred: bool) -> tuple[Tensor, dict[str, Tensor]]:

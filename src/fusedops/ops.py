@@ -33,7 +33,7 @@ def _flag(op: RowOp, name: str, value: object) -> bool:
 
 
 def _eps(op: RowOp, value: float) -> float:
-    """The eps of a norm; raises ValueError for what is none."""
+    """The eps of a norm as a float; raises ValueError if it is negative or not finite."""
     if not is_finite(value) or value < 0:
         kind = type(op).__name__
         raise ValueError(f"{kind}: eps must be a finite number >= 0, got {shortened(value)}")
@@ -226,7 +226,7 @@ class LogSoftmax(Softmax):
 
 
 class _Norm(RowOp):
-    """A norm: with masks in the LOAD it is that of what they leave of a row."""
+    """Base of the norms; masks in the LOAD exclude elements from the row."""
 
     numbers = ("eps",)
     several_dims = True

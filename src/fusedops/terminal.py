@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What commands and long checks show on a terminal: a console for tables, and a line of progress.
+"""Terminal output of commands and long checks: a console for tables, a progress line.
 
 May import: nothing of fusedops.
 """
@@ -23,7 +23,7 @@ WIDE = 160  # columns of a file or a pipe, which has no width: in 80 most cells 
 
 
 def make_console() -> Console:
-    """The terminal, or what stands in its place."""
+    """A rich console, wide enough for tables if the output is no terminal."""
     from rich.console import Console
 
     console = Console()
@@ -33,7 +33,7 @@ def make_console() -> Console:
 
 
 class Step(Protocol):
-    """Takes what is done now, and how many of the parts have been done since."""
+    """Progress callback: the current task, and how many parts were done since the last call."""
 
     def __call__(self, text: str | None = None, done: int = 0) -> None:
         """Show it."""

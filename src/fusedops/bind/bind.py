@@ -76,7 +76,7 @@ class Bound(NamedTuple):
 
     @property
     def differentiated(self) -> Bound:
-        """The call whose backward pass this one has (`Declaration.differentiated`)."""
+        """The call whose backward pass runs: this one, without rounding y to 8 bits."""
         op = self.op.differentiated
         if op is self.op:
             return self
@@ -99,7 +99,7 @@ class Bound(NamedTuple):
 
     @property
     def read(self) -> tuple[Sequence[str], Sequence[str]]:
-        """The names of the operands that the functors of LOAD and of STORE read that act."""
+        """Names of the operands read by the active functors of LOAD and of STORE."""
         op = self.op
         if len(self.dropout_slots) == op.dropouts:
             return op.read_by_load, op.read_by_store
@@ -127,7 +127,7 @@ class Bound(NamedTuple):
         return operand.dtype if isinstance(operand, Tensor) else self.x.dtype
 
     def output_shape(self, name: str) -> tuple[int, ...]:
-        """The shape of outputs: x's; of statistics without the reduced dimensions; () of maxima."""
+        """The shape of an output: x's, a statistic's without reduced dimensions, () for amax."""
         if name == KEPT:
             return (*self.row_shape, self.op.kept)
         if name in self.op.maxima:
@@ -136,7 +136,7 @@ class Bound(NamedTuple):
 
     @property
     def counted(self) -> tuple[int, ...]:
-        """The sizes by which rows and queries are numbered: those of the whole tensor."""
+        """Sizes by which rows and queries are numbered: the global shape of a sharded x."""
         return tuple(self.x.shape) if self.whole is None else self.whole.sizes
 
     @property
@@ -286,7 +286,7 @@ def check_names(op: Declaration, name: str, operands: Mapping[str, Any]) -> None
 
 
 def _spared(op: Declaration, key: str) -> str:
-    """How else a call may do without an operand, as a part of a sentence."""
+    """Alternatives to giving an operand, as the end of an error's sentence."""
     if key in op.probabilities:
         return f", {key}=0 to drop nothing"
     users = [f for f in (*op.load, *op.store) if key in (one.name for one in f.operands())]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The dimensions of x that a call reduces, and those along which functors read positions."""
+"""Reduced dimensions of a call, and dimensions whose coordinates functors read."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def check_positions(
 
 
 def order(rank: int, reduced: Sequence[int]) -> list[int]:
-    """The dimensions of x in that order."""
+    """A permutation of x's dimensions that puts the reduced ones last."""
     return [dim for dim in range(rank) if dim not in reduced] + list(reduced)
 
 
 def arranged(tensor: Tensor, shape: Sequence[int], reduced: Sequence[int]) -> Tensor:
-    """A view of a tensor that broadcasts against x's shape, its dimensions in that order.
+    """A view that broadcasts against x's shape, with the reduced dimensions last.
 
     A tensor that is broadcast over some of the reduced dimensions, but not over the innermost ones
     alone, is expanded to all of them.
@@ -103,7 +103,7 @@ def shares_neighbours(held: Sequence[bool]) -> bool:
 
 
 def restored(tensor: Tensor, reduced: Sequence[int]) -> Tensor:
-    """A view of an arranged tensor of x's shape, its dimensions in x's order again."""
+    """Undo `arranged` for a tensor of x's shape."""
     there = order(tensor.dim(), reduced)
     return tensor.permute([there.index(dim) for dim in range(len(there))])
 

@@ -22,7 +22,7 @@ SHARED_BYTES = _runtime.SHARED_BYTES
 
 
 class Virtual(NamedTuple):  # or a plain tuple of the same
-    """A number computed from the coordinates, such as the row that dropout counts: no memory.
+    """An index computed from coordinates, such as the row number in dropout; it has no memory.
 
     Attributes:
         strides: What one step along each of x's dimensions adds to the number.

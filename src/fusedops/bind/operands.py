@@ -79,8 +79,8 @@ def broadcast_cure(
         return f"use {key}.transpose(-2, -1)"
     if len(found) == 1:
         return f"use {found[0][0]}"
-    told = [f"{text} for {_dims(places)}" for text, places in found[:_MOST]]
-    return f"use {' or '.join(told)}".replace(" or ", " of x or ", 1) if told else ""
+    ways = [f"{text} for {_dims(places)}" for text, places in found[:_MOST]]
+    return f"use {' or '.join(ways)}".replace(" or ", " of x or ", 1) if ways else ""
 
 
 def _dims(places: Sequence[int]) -> str:

@@ -105,7 +105,7 @@ def check_offset(name: str, offset: int, slots: int) -> None:
 
 
 def offset_of(generator: Any) -> int | None:
-    """The offset in a call's generator option; None if there is none, or only in a GPU's memory.
+    """The Philox offset given with ``generator=``; None if unknown on the host.
 
     Reading it from a GPU would wait for the device.
     """
@@ -176,7 +176,7 @@ def read_number(name: str, key: str, role: Role, value: Any) -> float:
 
 
 def _cure(key: str, role: Role, value: Any) -> str:
-    """What to write in place of a value that is no number of this role, where something is near."""
+    """A suggestion for an invalid number, if a valid one is near."""
     floats = role in (Role.VALUE, Role.ROW, Role.PROBABILITY)
     counts = role in (Role.COUNT, Role.INTEGER)
     if isinstance(value, (str, bytes)):

@@ -93,7 +93,7 @@ class Whole(NamedTuple):
 def check_part_of(
     name: str, shape: Sequence[int], reduced: Sequence[int], given: Any
 ) -> Whole | None:
-    """What ``part_of=`` says of an x of this shape; None if nothing is given.
+    """Validate ``part_of=`` for an x of this shape; None if it is not given.
 
     Raises:
         TypeError: It is no pair of sequences of ints.

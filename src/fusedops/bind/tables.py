@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tables that functors look up: how a kernel sees one, and where its gradient comes from.
+"""Lookup tables of functors: the view that a kernel reads, and the layout of their gradients.
 
 A table of shape (entries, n) does not broadcast against x. What does is its first entry, with its n
 numbers along one dimension of x; the other entries lie a constant step further. The gradient comes
@@ -60,7 +60,7 @@ def check_table(name: str, one: TableOf, table: Tensor, x: Tensor, reduced: Sequ
 
 
 def seen(table: Tensor, one: TableOf, rank: int) -> SeenTable:
-    """A table as a kernel sees it that is called with an x of this rank."""
+    """The view of a table that a kernel reads, for an x of this rank."""
     first = table.detach()[0]
     if one.dim is not None:
         for _ in range(rank - 1 - one.dim % rank):

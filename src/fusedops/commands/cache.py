@@ -38,8 +38,8 @@ def list_(
 
     root, found = _items()
     if as_json:
-        told = [{"folder": str(one.folder), "bytes": one.size, **one.meta} for one in found]
-        typer.echo(json.dumps(told, indent=1))
+        records = [{"folder": str(one.folder), "bytes": one.size, **one.meta} for one in found]
+        typer.echo(json.dumps(records, indent=1))
         return
     ops: dict[str, list[Item]] = {}
     for item in found:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
         @property
         def zeroes_masked(self) -> bool:
-            """Whether what masks take out is zero in y, as in a norm."""
+            """Whether masked elements are zero in y, as in a norm."""
 
         @property
         def zeroes(self) -> bool:

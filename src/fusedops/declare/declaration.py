@@ -170,7 +170,7 @@ class Declaration(Operator):
                 )
 
     def without(self, names: tuple[str, ...]) -> Any:
-        """The op that a call runs which leaves these optional operands out, made once."""
+        """The op that runs where these optional operands are left out; cached."""
         found = self._without.get(names)
         if found is None:
 
@@ -183,7 +183,7 @@ class Declaration(Operator):
 
     @functools.cached_property
     def differentiated(self) -> Any:
-        """The op whose backward pass this one has: itself, or that with a y that is not rounded."""
+        """The op whose backward pass runs: this one, without rounding y to 8 bits."""
         return self if self.quantized is None else self.of(self.load, self.store[:-1])
 
     @functools.cached_property

@@ -40,7 +40,7 @@ def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
 
 
 def for_call(op: Declaration, name: str, options: Iterable[str]) -> str:
-    """A suggestion for a keyword that a call of `op` does not take; empty if none is near."""
+    """A suggestion for an unknown keyword of a call; empty if no known name is near."""
     kind = op.name
     if op.constants.get(name) in op.row_operands:
         return f"; the declaration names it {op.constants[name]!r}: pass {op.constants[name]}=..."
@@ -108,7 +108,7 @@ def _for_declaration(kind: type, name: str, known: list[str], options: Collectio
 
 
 class Elsewhere(NamedTuple):
-    """One thing that the library has not.
+    """A name that other libraries have, with the expression that replaces it here.
 
     Attributes:
         names: What it is called, in CamelCase or with underscores.
@@ -213,7 +213,7 @@ _BY_NAME = {_plain(name): one for one in ELSEWHERE for name in one.names}
 
 
 def missing(name: str, here: Iterable[str], other: str, there: Iterable[str]) -> str:
-    """What an error says of a name that a module of fusedops has not; empty if there is nothing.
+    """The hint of an AttributeError for a name that a module lacks; empty if there is none.
 
     Args:
         name: The name.

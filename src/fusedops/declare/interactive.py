@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What help(), dir() and editors show of an op: the names for its users, and the call's signature.
+"""Names and call signatures of ops for help(), dir() and editors.
 
 The ops of the library have many more public names: those with which an operator of one's own is
 written, and those with which the package runs a call.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Called(Protocol):
-        """What can be called: the names of its operands, and of those that a call may leave out."""
+        """Interface of an op that can be called: its operands, required and optional."""
 
         slots: dict[str, int]
         optional: tuple[str, ...]
@@ -31,7 +31,7 @@ __all__ = ["CallSignature", "ShownToUsers", "check_assignment", "for_users"]
 
 
 def check_assignment(op: object, title: str, name: str, options: Collection[str]) -> None:
-    """Refuse an assignment to a declaration that would have no effect: it stays what it was.
+    """Raise for an assignment to a declaration, which would have no effect.
 
     Raises:
         AttributeError: `name` is an option or an operand of its calls, or a chain that it has.
@@ -76,7 +76,7 @@ class ShownToUsers(type):
 
 
 def for_users(owner: type, names: Iterable[str]) -> list[str]:
-    """Those of the names that are for users; all names of a class from outside of this package."""
+    """The public names of a class of ops; all names if the class is the user's own."""
     if owner.__module__.partition(".")[0] != __name__.partition(".")[0]:
         return [*names]
     return [name for name in names if name.startswith("_") or name in _FOR_USERS]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of an operator in Python: what a class says of the reduction that it stands for.
+"""Base class of operators: what a reduction declares about itself, in Python.
 
 Its C++ half is include/fusedops/op/contract.cuh. Everything else (arguments of kernels, outputs,
 gradients, torch operators, exports, error bounds) reads what is said here, and knows no operator.
@@ -61,7 +61,7 @@ class RowParts(NamedTuple):
 
 
 class WholeRow(NamedTuple):
-    """What is known of rows once all ranks' numbers are.
+    """Statistics of a whole row, combined from the numbers of all ranks.
 
     Attributes:
         shift: What is added to a rank's part, of size 1 in the last dimension; None if nothing is.
@@ -75,7 +75,7 @@ class WholeRow(NamedTuple):
 
 
 class Operator:
-    """What an operator says of itself. Derive from `RowOp`, not from this class, to write one.
+    """Base of all operators. Derive from `RowOp`, not from this class, to write one.
 
     The C++ structs are in a header of fusedops (`header`, `gradient_header`), or in text
     (`definition`).
@@ -143,7 +143,7 @@ class Operator:
         return None
 
     def part_numbers(self, value: Tensor) -> Tensor:
-        """What a rank hands to the others of its columns, by torch, which differentiates it.
+        """The numbers per row that a rank shares with the others, differentiably in torch.
 
         Args:
             value: What the LOAD makes of a rank's columns; at least one.
@@ -154,7 +154,7 @@ class Operator:
         raise NotImplementedError(f"{type(self).__name__}: part_numbers(value)")
 
     def of_parts(self, here: Tensor, parts: Tensor, columns: Sequence[int]) -> WholeRow:
-        """What makes a rank's part of a row that of the whole; torch differentiates it, too.
+        """Compute a rank's shard of the result from whole-row statistics, differentiably.
 
         Args:
             here: The rank's own numbers, in a last dimension of their own.
@@ -167,7 +167,7 @@ class Operator:
 
     @property
     def from_result(self) -> bool:
-        """Whether the gradient can be computed from the result y and what is kept of the row.
+        """Whether the gradient can be computed from y and the saved statistics, without x.
 
         If so, `gradient_header` has the template ``FromResult``: for the C++ struct G of the
         gradient, ``FromResult<G>`` is the same with y loaded in place of the value.
@@ -230,7 +230,7 @@ class Operator:
     def gradient_sizes(
         self, value: Tensor, result: Tensor, upstream: Tensor, statistics: Mapping[str, Tensor]
     ) -> Tensor | None:
-        """The sizes of what the gradient of `value` is added up from, per element.
+        """Magnitudes of the terms in the gradient of `value`, per element.
 
         `fusedops.testing.check` allows errors relative to them. None, unless an operator knows a
         formula: then they are estimated from gradients of random signs, which is slow, and too
@@ -245,7 +245,7 @@ class Operator:
         return None
 
     def statistic_sizes(self, name: str, value: Tensor, statistic: Tensor) -> Tensor:
-        """The sizes of what a statistic is added up from, per row; its own, unless terms cancel."""
+        """Magnitudes of the terms in a statistic, per row; its own unless terms cancel."""
         return statistic.abs()
 
     def headers(self, gradient: bool = False) -> Sequence[str]:
@@ -254,7 +254,7 @@ class Operator:
         return [header] if header else ["op/contract.cuh"]
 
     def check_contract(self) -> None:
-        """Raise TypeError if the class lacks what its author has to say."""
+        """Raise TypeError if the class lacks a required attribute."""
         name = type(self).__name__
         if not self.definition and not (self.header and self.gradient_header):
             raise TypeError(

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What calls return: the named tuples of the library's ops, and their place in types.
+"""Named tuples that ops return, and their registration as types of exported programs.
 
 A result with outputs that a declaration names itself, such as a saved stream, has a class that is
 made for these outputs (`declare.declaration`). The classes here are those that annotations name.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     class Result(Tensor, Any):  # type: ignore[misc]
-        """What a call returns, as type checkers see it: a tensor, or a named tuple of tensors.
+        """The result of a call for type checkers: a tensor, or a named tuple of tensors.
 
         The arguments of a declaration decide which of the two it is. So this is a tensor whose
         further attributes and whose elements are tensors, and Any among its bases makes it fit
@@ -45,7 +45,7 @@ __all__ = [
 
 
 class SoftmaxResult(NamedTuple):
-    """What a softmax with ``lse=True`` returns.
+    """The result of a softmax with ``lse=True``.
 
     Attributes:
         y: The result, of x's shape.
@@ -57,7 +57,7 @@ class SoftmaxResult(NamedTuple):
 
 
 class ProbsResult(NamedTuple):
-    """What a softmax returns that also taps its weights, before a dropout say, as ``probs``.
+    """The result of a softmax that taps its weights as ``probs``, before a dropout, say.
 
     Attributes:
         y: The result, of x's shape.
@@ -69,7 +69,7 @@ class ProbsResult(NamedTuple):
 
 
 class ProbsLseResult(NamedTuple):
-    """What such a softmax returns with ``lse=True``.
+    """The result of a softmax that taps its weights as ``probs``, with ``lse=True``.
 
     Attributes:
         y, probs: As of `ProbsResult`.
@@ -82,7 +82,7 @@ class ProbsLseResult(NamedTuple):
 
 
 class NormResult(NamedTuple):
-    """What a norm with ``stats=True`` returns, but `L2Norm`.
+    """The result of a LayerNorm or RMSNorm with ``stats=True``.
 
     Attributes:
         y: The result, of x's shape.
@@ -96,7 +96,7 @@ class NormResult(NamedTuple):
 
 
 class L2NormResult(NamedTuple):
-    """What `L2Norm` with ``stats=True`` returns.
+    """The result of an `L2Norm` with ``stats=True``.
 
     Attributes:
         y: The result, of x's shape.
@@ -108,7 +108,7 @@ class L2NormResult(NamedTuple):
 
 
 class StreamResult(NamedTuple):
-    """What a norm returns that also saves its residual stream under the name ``stream``.
+    """The result of a norm that saves its residual stream under the name ``stream``.
 
     Attributes:
         y: The result, of x's shape.

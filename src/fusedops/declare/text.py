@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""A declaration as text, and back: how an operator of torch knows which op it runs.
+"""Serialise a declaration as text, by which a torch operator names its op, and read it back.
 
 The text is the declaration as it prints. Where the operator or a functor is not part of fusedops,
 the places of all classes follow after a ``#``, with a digest of the C++ that each means. Reading
@@ -144,7 +144,7 @@ def _no_declaration(text: str) -> UnsupportedError:
 
 
 def _class(name: str, order: Iterator[str], text: str) -> Any:
-    """The class of this name in the text; UnsupportedError if there is none."""
+    """The class of this name in the text; raises UnsupportedError if it is unknown."""
     place = next(order, _OWN)
     if place != _OWN:
         return _find(name, place)

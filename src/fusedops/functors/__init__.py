@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The functors: what can stand before and after a row reduction.
+"""Functors: the elementwise steps before (LOAD) and after (STORE) a row reduction.
 
 Each class is a declaration, a value that holds names and constants. ``apply`` (for masks:
 ``masked``) is its meaning in torch, which ``op.unfused`` runs; ``emit`` names the C++ struct of

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The base class of all functors, and what it says of their operands."""
+"""The base class of functors, and the traits that it declares about operands and gradients."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Stream(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a part of x lies that a rank has, and of how much.
+    """Where a rank's shard of x lies in the whole tensor.
 
     Attributes:
         query: The number of its first query, in x's last dimension that is not reduced.
@@ -246,7 +246,7 @@ class Functor:
         return ()
 
     def on_columns(self, place: Place) -> Functor | None:
-        """The functor that does to a rank's part of x what this one does to x; None: there is none.
+        """The functor for a rank's shard of the columns; None if there is none.
 
         Its numbers of queries and columns are those of the part. An operand of `Role.COUNT` counts
         from the part's first column on there.
@@ -322,7 +322,7 @@ class Functor:
         return ()
 
     def gradients(self) -> tuple[str | None, ...]:
-        """The operands that have gradients: entry k is that of ``sink.add<k>`` in the C++ struct.
+        """The operands that have gradients; ``sink.add<k>`` in the C++ struct writes entry k.
 
         None stands for an operand without a gradient. By default those of `Role.VALUE` have one.
         """
@@ -350,7 +350,7 @@ class Functor:
         return tuple(one.name for one in self.operands()) if self.optional else ()
 
     def without(self, names: Collection[str]) -> Functor | None:
-        """What stands in the functor's place where a call leaves these of its operands out.
+        """The functor that replaces this one in a call without these operands; None to drop it.
 
         None, unless a functor knows better: nothing stands there.
         """

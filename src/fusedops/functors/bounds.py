@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which columns of a row a mask made from indices can keep, read off what it computes.
+"""Column bounds of a mask made from indices, derived from its traced comparisons.
 
 A comparison bounds the column where one side is the column, plus or minus numbers of the row, and
 the other a number of the row: ``key <= query + 3``, ``(query - key).abs() < width``. Of two masks
@@ -37,7 +37,7 @@ _NO_LARGER = (
 
 
 class _Line(NamedTuple):
-    """A whole number as the column times -1, 0 or 1, plus a number of the row.
+    """An integer expression: the column index times -1, 0 or 1, plus a number per row.
 
     Attributes:
         column: That factor.
@@ -83,7 +83,7 @@ class _Range(NamedTuple):
 
 
 class _Reading:
-    """A mask of which one coordinate is taken for the column.
+    """One interpretation of a mask: which of its coordinates is the column index.
 
     Attributes:
         members: The types of the struct's members, by what expressions call what they hold.
@@ -95,7 +95,7 @@ class _Reading:
         self.column = column
 
     def range(self, truth: Any, wanted: bool = True) -> _Range:
-        """The columns in which a truth value can be what is wanted."""
+        """The columns in which a boolean expression can have the wanted value."""
         tree = self.trees.get(str(truth.text)) if isinstance(truth, Memory) else None
         if tree is None:
             return _Range()
@@ -156,7 +156,7 @@ class _Reading:
         return _Range(begin and guarded(begin, "0"), end and guarded(end, "whole::kMost"))
 
     def line(self, one: Any) -> _Line | None:
-        """A whole number as a line; None if it is none."""
+        """An integer expression as a line in the column index; None if it is not linear."""
         if isinstance(one, Memory) and one.number is not None:
             one = one.number
         if isinstance(one, int):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Functors of the user's own, given as C++."""
+"""User-defined functors, given as C++ expressions."""
 
 from __future__ import annotations
 

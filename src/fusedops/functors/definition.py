@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Write the C++ struct of a functor of the user's own, from expressions over one element.
+"""Generate the C++ struct of a user-defined functor from expressions over one element.
 
 The struct follows include/fusedops/functor/contract.cuh as those in that folder do. Everything that
 leads to a gradient which nobody asks for has no other use, so a compiler leaves it out.

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Dropout."""
+"""The dropout functor, with a counter-based (Philox) mask."""
 
 from __future__ import annotations
 

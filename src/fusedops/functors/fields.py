@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The fields of a functor's declaration: how they print, and checks of what they are given."""
+"""Repr and validation of a functor's fields."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def shown(functor: Any, *quiet: str) -> str:
-    """How a functor prints: what is keyword-only, or in `quiet`, only where it is no default.
+    """The repr of a functor; keyword-only fields, and those in `quiet`, only if not default.
 
     A field that joins a class after its first release is one of these, so that declarations which
     do not use it keep their text.

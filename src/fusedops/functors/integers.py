@@ -45,7 +45,7 @@ class Memory:
 
 
 class Tree(NamedTuple):
-    """What a truth value or a whole number was computed by.
+    """The expression that computed a boolean or an integer.
 
     Attributes:
         name: The operation of torch's.
@@ -57,7 +57,7 @@ class Tree(NamedTuple):
 
     @classmethod
     def of(cls, name: str, given: Mapping[str, Any]) -> Tree:
-        """The same, apart from what is written to memory later."""
+        """An expression over copies of its arguments, which later writes do not change."""
         kept = {k: copy.copy(v) if isinstance(v, Memory) else v for k, v in given.items()}
         return cls(name, kept)
 
@@ -112,7 +112,7 @@ class Range(NamedTuple):
 
 
 def is_integer(dtype: torch.dtype) -> bool:
-    """Whether a dtype holds integers; truth values are none."""
+    """Whether a dtype is an integer dtype; bool is not."""
     return not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
 
 

@@ -27,7 +27,7 @@ FAR = 1 << 60
 
 
 class Positioned(Functor):
-    """A functor that compares the number of a query, moved to ``q'``, with that of a key.
+    """A functor that compares a query's position, shifted to ``q'``, with the key's.
 
     Queries are x's last dimension that is not reduced, keys the columns. A call whose x has no such
     dimension is refused.
@@ -43,7 +43,7 @@ class Positioned(Functor):
     needs_query: ClassVar[bool] = True
 
     def check_position(self) -> None:
-        """Raise TypeError or ValueError if align or offset is none that the functor takes."""
+        """Raise TypeError or ValueError for an invalid align or offset."""
         kind = type(self).__name__
         if self.align not in ("top-left", "bottom-right"):
             raise ValueError(
@@ -70,7 +70,7 @@ class Positioned(Functor):
 
 
 class _Masking(Functor):
-    """A functor that removes elements: its gradient reads nothing, for what has left is known."""
+    """Base of masks whose gradient reads no tensor."""
 
     masks: ClassVar[bool] = True
 

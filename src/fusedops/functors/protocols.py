@@ -57,7 +57,7 @@ class Writer(Protocol):
         """Append a stream by its name: written by the forward kernel, read by the backward one."""
 
     def output_gradient(self, name: str) -> str:
-        """Append the gradient of a saved stream by its name; ``Absent`` if it has none."""
+        """Append the gradient of a saved stream by its name; ``Absent`` if it has no gradient."""
 
     def number(self, value: float) -> str:
         """Append a constant of the declaration, in the compute type."""
@@ -118,7 +118,7 @@ class Chain(Protocol):
         """The coordinates along a dimension of x, in int64, to broadcast to (..., columns)."""
 
     def gathered(self, table: TableOf) -> Tensor:
-        """What is looked up in a table, in the compute type, to broadcast to (..., columns)."""
+        """Values looked up in a table, in the compute type, to broadcast to (..., columns)."""
 
     def nothing(self) -> Tensor:
         """One element in the compute type, on x's device, which stands for any value."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The residual connection, and values that are saved on the way."""
+"""The residual connection, and functors that write intermediate values as outputs."""
 
 from __future__ import annotations
 

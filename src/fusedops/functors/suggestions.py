@@ -88,7 +88,7 @@ def made_into_functor(given: Any) -> str:
 
 
 def activation_of(given: Any) -> str:
-    """What torch.nn.functional calls an activation: its name, or a function or module; or empty."""
+    """The name in torch.nn.functional of an activation, given by name, function or module."""
     name = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
     return _ACTIVATIONS.get(name.lower().replace("_", ""), "")
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Trace a Python function of torch operations: it and its derivative as programs for one element.
+"""Trace a Python function and its derivative into programs for one element.
 
 torch traces the function together with its ``torch.func.vjp``, so the derivatives are torch's own,
 with its conventions at kinks and its care for large arguments. The samples have shapes and dtypes
@@ -34,7 +34,7 @@ _VIEWS = SAME - {"alias", "detach", "lift", "contiguous"}
 
 
 def freeze(traced: fx.GraphModule, shape: tuple[int, ...]) -> Callable[..., Tensor]:
-    """The same operations for an x of any shape, on its device, and operands that broadcast.
+    """The traced operations as a torch function for an x of any shape and device.
 
     Args:
         traced: The operations, of the value and the operands, all of the same shape.
@@ -110,7 +110,7 @@ class _Function(NamedTuple):
 
     @property
     def masks(self) -> bool:
-        """Whether it has no gradients, as a mask has none."""
+        """Whether the function is a mask, which has no gradients."""
         return self.returns is not None
 
 

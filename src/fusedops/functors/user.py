@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Functors of the user's own: a Python function, from which C++ and derivative are derived."""
+"""User-defined functors, compiled from a Python function together with its derivative."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class UserFunctor(Functor):
         )
 
     def _as_whole(self, operand: str) -> str:
-        """How to declare an operand that holds integers, for errors; C++ expressions have none."""
+        """The hint in errors on how to declare an integer operand; empty for C++ expressions."""
         if not self._takes_numbers():
             return ""
         own = zip(self.parameters.parameters, self.arguments, strict=True)
@@ -114,7 +114,7 @@ class UserFunctor(Functor):
         return ~self._run(chain.nothing(), chain)
 
     def _run(self, x: Tensor, chain: Chain) -> Tensor:
-        """What the function returns of x, as it was traced."""
+        """The value of the traced function for x."""
         forward, names = self._traced.forward, self._names()
         if forward is None:
             self._check_unchanged()
@@ -168,7 +168,7 @@ class UserFunctor(Functor):
         return [name in whole for name in self._names()]
 
     def _check_kinds(self) -> None:
-        """Raise TypeError or ValueError where an argument is none of its parameter's kind."""
+        """Raise TypeError or ValueError for an argument that does not fit its parameter."""
         title = type(self).__name__
         own = dict(zip(self.parameters.parameters, self.arguments, strict=True))
         kinds: dict[str, bool] = {}

@@ -32,7 +32,7 @@ __all__ = ["MANY_ROWS", "ArgumentWriter", "Recipe", "RowMaps", "Symbol", "divide
 
 
 class Symbol:
-    """A number of a call that is not known yet.
+    """A placeholder for a size or stride that each call fills in.
 
     Attributes:
         at: Its index among the numbers of the call.
@@ -65,7 +65,7 @@ class Symbol:
 
 
 def known(values: Sequence[Any], numbers: Sequence[int]) -> tuple[int, ...]:
-    """The values of symbols, and of numbers the numbers themselves."""
+    """The values of symbols in a call; numbers stay as they are."""
     return tuple([numbers[one.at] * one.times if type(one) is Symbol else one for one in values])
 
 
@@ -78,7 +78,7 @@ def divider(size: int) -> tuple[int, int]:
 
 
 class Recipe:
-    """The words of an argument, some of which are numbers of the call.
+    """The bytes of a kernel's argument with placeholders for sizes and strides.
 
     Args:
         words: The words, two at least, each a number or a symbol.
@@ -119,7 +119,7 @@ MANY_ROWS = 1 << 31
 
 
 class RowMaps(NamedTuple):
-    """The numbers that functors read of a row and of a column, beside operands.
+    """Maps from rows and columns to the query and position indices that functors read.
 
     Attributes:
         query: The strides of the rows that give the number of a row's query.

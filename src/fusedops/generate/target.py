@@ -153,7 +153,7 @@ def _cuda_target(index: int) -> Target:
 
 
 def _tuned(arch: str, device: str) -> TuningFile | None:
-    """The file that was tuned on a device; importing fusedops does not import what reads it."""
+    """The tuning file of a device, imported lazily."""
     from fusedops.generate.tuned import find
 
     return find(arch, device)

@@ -68,7 +68,7 @@ def culprit(
 
 
 def _places(log: str) -> Iterator[tuple[str, int]]:
-    """Files and lines of the first error, then those from which it was included or instantiated."""
+    """Source locations of the first compiler error, then of its includes and instantiations."""
     lines = log.splitlines()
     errors = [number for number, line in enumerate(lines) if _ERROR.search(line)]
     if not errors:
@@ -170,13 +170,13 @@ class Variant(NamedTuple):
     def key(self) -> tuple[object, ...]:
         """Identity of the variant in this process: everything that the source text is made of."""
         tile = (self.schedule, self.most_columns) if self.tile is None else self.tile.cpp
-        told = self.tile and self.tile.source_options
+        options = self.tile and self.tile.source_options
         arch = (self.arch, self.translated)
-        return (arch, tile, told, self.entry, self.members, self.definitions)
+        return (arch, tile, options, self.entry, self.members, self.definitions)
 
     @property
     def name(self) -> str:
-        """Prefix of the folder's name in the cache, made of a part of what the source is made of.
+        """Prefix of the variant's folder in the cache.
 
         One source under two names would be built twice. So a second stage, whose source has neither
         the op's nor the functors' code, and on a CPU not the schedule's, has a name without them.

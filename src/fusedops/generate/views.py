@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Operands of a kernel between torch and the kernel's argument: tensor views and numbers."""
+"""Tensor views and scalars of a kernel's argument, and how torch's tensors become them."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Part(NamedTuple):
 
 
 class Blank(NamedTuple):
-    """A part whose shape, strides and alignment are left open: what calls of many sizes share.
+    """A tensor with symbolic shape, strides and alignment, shared by calls of many sizes.
 
     Attributes:
         key: What the part is called.

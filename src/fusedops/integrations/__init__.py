@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Models that others wrote, with fused ops in the places where their own stand.
+"""Replace norms and attention of existing models by fused ops.
 
 `patch` swaps the norms of any model of torch, and `fusedops.integrations.transformers` is an
 attention for the models of Hugging Face's transformers. Neither is imported before it is asked for.

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which attention the models of transformers inside a module use, and used before a patch."""
+"""Set the attention implementation of transformers' models, and restore it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAME = "fusedops"
 
 
 def _models(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """The outermost models of transformers; there are none where nobody has imported it."""
+    """The outermost transformers models in a module; empty if transformers is not imported."""
     library = sys.modules.get("transformers.modeling_utils")
     if library is None:
         return

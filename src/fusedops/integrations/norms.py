@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Norms: which modules are any, which one, and what they become."""
+"""Recognise norm modules by probing their forward, and define their fused replacements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fusedops.functors import Bias, Dropout, Functor, Residual
 from fusedops.functors.fields import is_finite
 from fusedops.graph.bytes_moved import LONG
 from fusedops.integrations.swap import Swapped, ask_ahead, result_dtype
-from fusedops.nn.declares import acts, declared
+from fusedops.nn.base import acts, declared
 from fusedops.nn.norms import affine
 
 __all__ = [
@@ -44,7 +44,7 @@ _CLOSE = 2.0**-17
 
 
 def twin_of(module: nn.Module, **parts: Tensor | nn.Module | None) -> nn.Module:
-    """An object of the module's class with its settings, and these parameters and submodules."""
+    """A copy of a module with its settings, but these parameters and submodules."""
     twin: nn.Module = type(module).__new__(type(module))
     twin.__dict__.update(module.__dict__)
     twin._parameters = {
@@ -62,7 +62,7 @@ def random(generator: torch.Generator, *shape: int) -> Tensor:
 
 
 def parameters_of_forward(module: nn.Module) -> list[str] | None:
-    """The names of what a call takes, or None if it takes anything by keyword or in a tuple."""
+    """Parameter names of a module's forward; None if it takes * or ** arguments."""
     found = []
     for parameter in inspect.signature(type(module).forward).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
@@ -73,7 +73,7 @@ def parameters_of_forward(module: nn.Module) -> list[str] | None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[torch.Generator]:
-    """Random numbers of our own, and none of the modes that a caller may be in."""
+    """Isolate a probe: its own random state, gradients on, no autocast or inference mode."""
     with (
         torch.random.fork_rng(devices=[]),
         torch.inference_mode(False),
@@ -131,7 +131,7 @@ _LONGEST = 1 << 15
 
 
 class Norm(NamedTuple):
-    """What a norm becomes.
+    """A recognised norm: its fused class and settings.
 
     Attributes:
         kind: The class that `swap` takes.
@@ -167,11 +167,11 @@ class _SwappedNorm(Swapped):
     adds = ("_settled",)
 
     def _run(self, own: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """What `own`, the fused forward, gives; by the stock module's code where Dynamo traces.
+        """Run the fused forward; under Dynamo's trace, the stock module's code.
 
-        The compiler fuses that with the sum before it and the conversion after it, and cannot see
-        into an operator. Long rows on a GPU are faster by an op all the same. torch.export traces
-        without Dynamo, unless it is told to be strict.
+        The compiler fuses the stock code with the sum before it and the cast after it; it cannot
+        see into an operator. Long rows on a GPU are faster by an op all the same. torch.export
+        traces without Dynamo, unless it is told to be strict.
         """
         if torch.compiler.is_dynamo_compiling() and not (x.is_cuda and self._is_long()):
             return cast(Tensor, self.stock.forward(self, x))
@@ -275,7 +275,7 @@ _TORCHS: dict[type[nn.Module], Norm] = {
 
 
 def recognise(module: nn.Module) -> Norm | str | None:
-    """What a module becomes, or why it is left; None if nothing says that it is a norm."""
+    """The fused norm for a module, or why it is left; None for a module that is no norm."""
     cls = type(module)
     said = re.search("norm", cls.__name__, re.IGNORECASE) or isinstance(module, tuple(_TORCHS))
     if not said or isinstance(module, Swapped):

@@ -79,7 +79,7 @@ def _has_hooks(module: nn.Module) -> bool:
 
 
 def is_output(module: nn.Module) -> bool:
-    """Whether a module is one of these: by its class's name, its parts and a probe."""
+    """Whether a module is a dense-dropout-add-norm block, by name, parts and a probe."""
     cls = type(module)
     parts = dict(module.named_children())
     return (
@@ -157,7 +157,7 @@ class Place(NamedTuple):
 
 
 class Patch:
-    """What `patch` did to a model. Print it for a table; as a context manager, it ends the patch.
+    """The result of `patch`. Print it for a table; as a context manager, it undoes the patch.
 
     Attributes:
         model: The model.
@@ -190,13 +190,13 @@ class Patch:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Undo what this patch did, and nothing that another did before it."""
+        """Undo this patch, and no earlier one."""
         for module in self._swapped:
             restore(module)
             attend_as_before(module)
 
     def __str__(self) -> str:
-        """A table: what was replaced, by what, and what was left, and why."""
+        """A table of replaced modules, and of those left with the reasons."""
         counted = collections.Counter((p.cls, p.label, p.reason) for p in self.places)
         first = {(p.cls, p.label, p.reason): p.name for p in reversed(self.places)}
         rows = [
@@ -231,7 +231,7 @@ def patch(
     attention: bool | None = None,
     skip: Collection[type[nn.Module] | str] = (),
 ) -> Patch:
-    """Have a model's norms, and what is added before them, run as fused ops.
+    """Replace a model's norms, and residual additions before them, by fused ops.
 
     Replaced are, each where it stands:
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""A module of somebody else's becomes a fused one by its class alone, and goes back.
+"""Swap a module's class for a fused one in place, and back.
 
 The object stays: its parameters, hooks, names and places in the model, and all that refers to it.
 The new class derives from a fused one and from the stock one, so that `isinstance` sees both. It is
@@ -16,13 +16,13 @@ import torch
 from torch import nn
 
 from fusedops.bind.operands import FLOATING
-from fusedops.nn.declares import Declares
+from fusedops.nn.base import Declares
 
 __all__ = ["Swapped", "ask_ahead", "restore", "result_dtype", "swap"]
 
 
 class Swapped(nn.Module):
-    """Base of the classes that a swapped module has: comes first, before a fused class.
+    """Mixin of swapped modules' classes; it precedes the fused class.
 
     Attributes:
         stock: The class that the module had.
@@ -72,7 +72,7 @@ def _blank(kind: type[Swapped], stock: type[nn.Module], options: tuple[Any, ...]
 
 
 def swap(module: nn.Module, kind: type[Swapped], *options: Any) -> None:
-    """Give a module the class that `kind` and its own make together, and declare what it calls."""
+    """Give a module a class derived from `kind` and its own, and declare the ops of its calls."""
     made = _class_of(kind, type(module), options)
     object.__setattr__(module, "__class__", made)  # of a module itself it would look for settings
     if isinstance(module, Declares):
@@ -94,7 +94,7 @@ _dtypes: dict[tuple[Any, ...], torch.dtype] = {}
 def result_dtype(
     module: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> torch.dtype:
-    """The dtype of what the stock module gives for an x of this dtype.
+    """The dtype of the stock module's result for an x of this dtype.
 
     That depends on how its forward is written, on the dtypes of its parameters, and on autocast. So
     the stock forward is asked once for each of these, with a single row of ones.
@@ -125,7 +125,7 @@ def result_dtype(
 
 
 def ask_ahead(module: Any, shape: tuple[int, ...]) -> None:
-    """Ask for the dtypes of all results that are likely: torch.compile would trace the question."""
+    """Cache result dtypes ahead of torch.compile, which would trace the probe."""
     device = next((each.device for each in module.parameters()), torch.device("cpu"))
     if device.type == "meta":
         return

@@ -34,7 +34,7 @@ from fusedops import ops
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Bias, Causal, Dropout, Functor, Mask, Scale, Softcap
 from fusedops.integrations.attention import why_not_asked
-from fusedops.nn.declares import acts
+from fusedops.nn.base import acts
 
 try:
     from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel

@@ -76,7 +76,7 @@ class Artifact:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What there is to say of how it was compiled."""
+        """Compiler remarks about the kernel, such as register spills."""
         lines = self.log.splitlines()
         return tuple(line.removeprefix(nvrtc.SAYS) for line in lines if line.startswith(nvrtc.SAYS))
 
@@ -93,7 +93,7 @@ class Artifact:
 
 @dataclass(frozen=True)
 class _Backend:
-    """What the two kinds of compiler have in common."""
+    """Interface of a compiler, NVRTC or the host's."""
 
     source: str
     flags: Callable[[str], tuple[str, ...]]
@@ -147,7 +147,7 @@ def build(
 
 
 def cached(source: str, *, name: str, arch: str) -> Artifact | None:
-    """What `build` would find in the cache, or None where it would compile; never compiles.
+    """The cache entry that `build` would use; None where it would compile. Never compiles.
 
     Offline, or where there is no compiler, that is the variant as the newest compiler made it.
 
@@ -160,7 +160,7 @@ def cached(source: str, *, name: str, arch: str) -> Artifact | None:
 
 
 def _found(job: _Job) -> Entry | None:
-    """The entry that today's compiler makes; any compiler's where none may or can be used."""
+    """The cache entry of the current compiler; of any compiler if none may run here."""
     with contextlib.suppress(CompilerNotFound):
         if not env.offline():
             return find(_identity(job)[0])
@@ -200,7 +200,7 @@ def _identity(job: _Job) -> tuple[Identity, dict[str, str]]:
 
 
 def _unusable(job: _Job) -> str:
-    """What there is in place of an entry that serves."""
+    """Why no cache entry serves: the reason that a damaged one has, or "none"."""
     shared = shared_store()
     for folder, reason in shared.entries(job.request.digest) if shared else ():
         return f"only {folder.name}, which is not used: {reason}"
@@ -256,7 +256,7 @@ _count = itertools.count(1)
 
 
 def load_host(built: Artifact, symbol: str) -> _runtime.Kernel:
-    """Load the kernel of a shared library: what was verified, whatever is at its path by now.
+    """Load a kernel's shared library: its verified bytes, even if the file has changed since.
 
     Its file is what profilers know, and what processes share. But it may have been exchanged by
     whoever may rename a folder above the cache, or cleared, or never been kept, or lie where
@@ -273,7 +273,7 @@ def load_host(built: Artifact, symbol: str) -> _runtime.Kernel:
 
 
 def _load(descriptor: int, symbol: str) -> _runtime.Kernel:
-    """Load what is open there, and close it."""
+    """Load the library behind a descriptor, and close the descriptor."""
     # The loader takes a path that it has heard for the library that it has: slashes and dots that
     # count make each one new, though numbers of descriptors come again.
     new = format(next(_count), "b").replace("0", "/").replace("1", "./")

@@ -50,7 +50,7 @@ TEMPORARY, DAMAGED, FAILED, LOCKS = ".tmp-", ".damaged-", ".failed", ".locks"
 
 @dataclass(frozen=True)
 class Store:
-    """A folder of entries that is its owner's alone."""
+    """A cache folder that belongs to its owner alone."""
 
     root: Path
 
@@ -110,7 +110,7 @@ class Store:
         raise OSError(errno.EBUSY, "others keep rewriting the entry", str(target))
 
     def keep_failure(self, identity: Identity, files: Mapping[str, bytes]) -> Path:
-        """Keep what did not compile, for people to look at; gives the first file's path."""
+        """Keep the files of a failed compilation for inspection; returns the first one's path."""
         folder = self.root / FAILED / identity.folder
         make_folder(folder)
         for name, content in files.items():
@@ -118,7 +118,7 @@ class Store:
         return folder / next(iter(files))
 
     def entries(self, request: str = "") -> Iterator[tuple[Path, Entry | Damaged]]:
-        """Each entry's folder with the entry, or with what is wrong with it.
+        """Each entry's folder, with the verified entry or the reason that it is damaged.
 
         Of one request digest, if that is given.
         """
@@ -168,7 +168,7 @@ class Store:
 
 
 def make_folder(folder: Path) -> None:
-    """Make `folder` and what lacks above it, for the user alone whatever the umask.
+    """Make a folder and its parents with mode 0700, whatever the umask.
 
     Raises:
         OSError: It cannot be made.
@@ -217,7 +217,7 @@ _ENTRY = re.compile(r"[A-Za-z0-9_]+-[0-9a-f]{16}-[0-9a-f]{8}")
 
 @dataclass(frozen=True)
 class Item:
-    """A folder that has an entry's name, whole or not.
+    """One folder of the cache listing, whole or damaged.
 
     Attributes:
         folder: Where.
@@ -251,7 +251,7 @@ def list_items(root: Path) -> Iterator[Item]:
 
 
 def leftovers(root: Path) -> list[Path]:
-    """Damaged entries that were set aside, and what did not compile.
+    """Folders of damaged entries, and of sources that did not compile.
 
     Raises:
         OSError: The folder cannot be read.

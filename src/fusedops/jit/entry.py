@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""One entry of the cache: what its record says of it, and reading it with that verified.
+"""One cache entry: its metadata, and reading its files with their digests verified.
 
 Digests tell damage, not malice: whoever may write an entry may write its record. So its folder and
 files have to belong to the user or root, with nobody else writing, and no link is followed.
@@ -83,7 +83,7 @@ class Entry:
 def record(
     identity: Identity, meta: Mapping[str, Any], files: Mapping[str, bytes]
 ) -> dict[str, Any]:
-    """`meta` with what an entry is verified by; the last of `files` is the binary."""
+    """Metadata of an entry with the size and digest of each file; the last file is the binary."""
     return {
         **meta,
         "request": identity.request,

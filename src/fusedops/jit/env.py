@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The environment, read here and nowhere else, and the folders that follow from it.
+"""Environment variables, read in this module alone, and the folders that follow from them.
 
 Everything is read when it is asked for, so that a change takes effect at the next build.
 
@@ -99,7 +99,7 @@ def cuda_homes() -> list[Path]:
 
 
 def compiler_environment(scratch: Path | None = None) -> dict[str, str]:
-    """The environment of a compiler's process: ours, less what changes unseen what it makes.
+    """The environment for a compiler's process, without variables that silently change its output.
 
     Its messages are in one language, and its temporary files go to `scratch`.
     """
@@ -131,7 +131,7 @@ def _home() -> Path:
 
 
 def _bad_home() -> str:
-    """What is wrong with HOME; with a relative one, each working directory would have a cache."""
+    """Why HOME cannot hold the cache: a relative path means a cache per working directory."""
     home = os.environ.get("HOME")
     if home is None or Path(home).is_absolute():
         return ""
@@ -149,7 +149,7 @@ def listed(name: str) -> str:
 
 
 def _choice(name: str, default: str) -> str:
-    """What the environment says, or the default where the variable is empty or not set.
+    """The value of an environment variable, or its default if it is empty or unset.
 
     Raises:
         ValueError: It says something else.

@@ -84,7 +84,7 @@ _NAMES_FILES = re.compile(
 
 
 def flags(arch: str) -> tuple[str, ...]:
-    """The options that decide what the code is; the include path is added when compiling."""
+    """Compiler flags that determine the code; the include path is added when compiling."""
     # Never -ffast-math: linking with it sets flush-to-zero in the process that loads the library.
     optimise = (f"-O{env.opt_level()}", "-fno-math-errno", "-fno-trapping-math", *SIMD)
     return ("-std=c++17", *optimise, *LEVELS[arch], "-fPIC", "-shared", "-fvisibility=hidden")
@@ -123,7 +123,7 @@ def find_compiler() -> tuple[str, ...]:
 
 
 def identity(request: Request) -> dict[str, str]:
-    """What answers `request`: the compiler's name, full version and the arguments in ``CXX``.
+    """The compiler's identity for the cache key: name, full version and arguments in ``CXX``.
 
     The compiler is asked, once in a process: behind a wrapper nothing else would tell that it has
     changed, and the question costs 2 to 4 ms.
@@ -194,7 +194,7 @@ def _run(command: Sequence[str], scratch: Path | None = None) -> tuple[int, str]
 
 
 def _arguments(command: tuple[str, ...]) -> Iterator[str]:
-    """What is given to the compiler, less programs: it is known by what it says, not by its name.
+    """Arguments in ``CXX`` that take part in the compiler's identity: all but names of programs.
 
     Behind a wrapper it is the first word that names a program; an option ends the search, since
     its value may look like one.
@@ -215,7 +215,7 @@ def _own_flags(command: tuple[str, ...]) -> tuple[str, ...]:
 
 @functools.cache
 def _banner(command: tuple[str, ...]) -> str:
-    """What the compiler says of itself, less paths: version, target, defaults, clang's files."""
+    """The compiler's ``-v`` output without paths: version, target, defaults, clang's files."""
     try:
         status, said = _run([*command, "-v"])
     except OSError as error:

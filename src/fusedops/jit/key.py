@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The identity of a variant: two digests, of content alone.
+"""Cache keys of a variant: digests of source, headers, flags and compiler.
 
 The *request* is what is asked for: schema, source, every ``<fusedops/...>`` header that it can
 reach, flags and arch. The *build* adds who answers: the compiler's full version and, for CUDA, the
@@ -27,7 +27,7 @@ _PROJECT = "fusedops/"
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for; ``foreign`` are the headers included from outside the project."""
+    """What is to be compiled; ``foreign`` lists headers included from outside the project."""
 
     digest: str
     source: str

@@ -194,14 +194,14 @@ _SUPPLIED = frozenset({"builtin_types.h", "cuda_runtime_api.h", "vector_function
 
 
 def flags(arch: str) -> tuple[str, ...]:
-    """The options that decide what the code is; the include paths are added when compiling."""
+    """Compiler flags that determine the code; the include paths are added when compiling."""
     # The last keeps the working directory off the include path.
     target = f"--gpu-architecture={arch}"
     return ("-std=c++17", target, "-default-device", "--no-source-include")
 
 
 def identity(request: Request) -> dict[str, str]:
-    """What answers `request`: NVRTC's release and the toolkit's headers that it can reach.
+    """The compiler's identity for the cache key: NVRTC's release and the toolkit's headers.
 
     Does not load NVRTC.
 
@@ -244,7 +244,7 @@ def compile_cuda(source: str, arch: str, extra: Sequence[str] = ()) -> tuple[byt
 
 
 def _without_spills(source: str, arch: str, extra: Sequence[str]) -> tuple[bytes, bytes, str]:
-    """Compile; a kernel that spills registers is given room.
+    """Compile; where registers spill, compile again with fewer blocks per SM or packs at a time.
 
     It is compiled again with less of what takes registers, and so on down to 1. A row kernel has
     ``FUSEDOPS_BLOCKS``, the blocks that a multiprocessor shall have room for (0 leaves it to the

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Who else could put code where we load it from.
+"""Whether other users could write to files and folders that code is loaded from.
 
 What is in a cache is loaded and run, so only the user and root (who can do so anyway) may be able
 to write there.

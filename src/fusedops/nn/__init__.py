@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Modules over fused ops, for where those of `torch.nn` stand today.
+"""Drop-in modules with fused ops, in place of those of `torch.nn`.
 
 A module with the name of one of torch's takes its arguments, has its parameters by name, shape and
 initial value, and is an instance of its class. A module chooses its declaration by its own settings
@@ -33,7 +33,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> NoReturn:
-    """Say what there is for a name that is not here."""
+    """Raise AttributeError with a hint for a name that is not here."""
     said = f"module {__name__!r} has no attribute {name!r}"
     if name.startswith("_"):  # asked for by Python and its tools, not by people
         raise AttributeError(said)

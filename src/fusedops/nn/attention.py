@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The softmax of attention, with what models put around it."""
+"""Attention softmax with scaling, bias, masks, soft cap, dropout and sinks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fusedops.functors import (
     Tap,
     Window,
 )
-from fusedops.nn.declares import (
+from fusedops.nn.base import (
     Declares,
     acts,
     check_finite,
@@ -250,7 +250,7 @@ class AttentionSoftmax(Declares):
             AttentionSoftmax.op(self, mask=mask, bias=bias, slopes=slopes, sink=sink)
 
     def extra_repr(self) -> str:
-        """The settings; those after p and causal where they are not those by default."""
+        """The settings for the module's repr; rare ones only where they are not default."""
         settings = [f"scale={self.scale}", f"p={self.p}", f"causal={self.causal}"]
         if self.window is not None:
             settings.append(f"window={self.window}")

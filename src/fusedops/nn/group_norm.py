@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fusedops import group_norm
 from fusedops.bind.scalars import read_int
 from fusedops.errors import shortened
-from fusedops.nn.declares import Declares, check_dtype, declared
+from fusedops.nn.base import Declares, check_dtype, declared
 from fusedops.nn.norms import affine
 
 __all__ = ["GroupNorm"]

@@ -13,7 +13,7 @@ from fusedops import product
 from fusedops.errors import UnsupportedError, shortened
 from fusedops.functors import Bias, Dropout, Functor, Residual
 from fusedops.functors.suggestions import made_into_functor
-from fusedops.nn.declares import Declares, acts, check_dtype, check_flag, check_probability, shared
+from fusedops.nn.base import Declares, acts, check_dtype, check_flag, check_probability, shared
 from fusedops.product.factors import factor_dtype
 
 __all__ = ["MLP", "Linear", "check_activation", "dtype_of_sum", "tail"]
@@ -177,7 +177,7 @@ class Linear(Declares, nn.Linear):
         return arguments
 
     def extra_repr(self) -> str:
-        """The settings: torch's, then those of what follows."""
+        """The settings for the module's repr: torch's, then the epilogue's."""
         said = super().extra_repr()
         said += "" if self.activation is None else f", activation={self.activation!r}"
         return said + (f", p={self.p}" if self.p else "")
@@ -338,5 +338,5 @@ class MLP(Declares):
         return arguments
 
     def extra_repr(self) -> str:
-        """The settings of what follows the layers."""
+        """The epilogue's settings for the module's repr."""
         return f"activation={self.activation!r}, p={self.p}, p_hidden={self.p_hidden}"

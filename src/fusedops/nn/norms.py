@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Norms over the end of a shape, LayerNorm and RMSNorm, and what those with a residual share."""
+"""LayerNorm and RMSNorm over trailing dimensions, and what the residual norms share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fusedops import ops
 from fusedops.functors import Affine, Functor
-from fusedops.nn.declares import Declares, check_dtype, check_flag, declared
+from fusedops.nn.base import Declares, check_dtype, check_flag, declared
 
 __all__ = ["LayerNorm", "RMSNorm", "UnitOffset", "affine", "arguments_of", "default_eps"]
 
@@ -26,7 +26,7 @@ def affine(weight: bool, bias: bool, unit_offset: bool = False) -> list[Functor]
 
 
 def default_eps(dtype: torch.dtype | None) -> float:
-    """The eps of an RMSNorm that names none, where x has this dtype.
+    """The eps of an RMSNorm with eps=None, which follows from x's dtype.
 
     It is torch's: that of the type which the arithmetic is in.
     """
@@ -146,7 +146,7 @@ class UnitOffset(Declares):
     unit_offset: bool = False  # also while torch's constructor sets the weight
 
     def reset_parameters(self) -> None:
-        """Set the weight to what changes nothing: ones, or zeros with ``unit_offset``."""
+        """Set the weight to the identity: ones, or zeros with ``unit_offset``."""
         weight: Any = self.weight
         if weight is not None:
             nn.init.constant_(weight, 0.0 if self.unit_offset else 1.0)

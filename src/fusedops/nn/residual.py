@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fusedops import ops
 from fusedops.functors import Bias, Dropout, Functor, Residual
-from fusedops.nn.declares import (
+from fusedops.nn.base import (
     Declares,
     acts,
     check_dtype,
@@ -30,7 +30,7 @@ __all__ = ["ResidualLayerNorm", "ResidualRMSNorm"]
 
 
 class _Residual(Declares):
-    """What a norm of a residual sum is, whichever the norm."""
+    """Base of the norms of a residual sum."""
 
     p: float
     alpha: float
@@ -80,7 +80,7 @@ class _Residual(Declares):
         raise NotImplementedError
 
     def _parameters_for(self, x: Tensor) -> dict[str, Any]:
-        """What the norm itself gives to a call."""
+        """The norm's own parameters, as arguments of the op."""
         raise NotImplementedError
 
     def _load(self, input_bias: bool) -> list[Functor]:
@@ -109,7 +109,7 @@ class _Residual(Declares):
         return arguments
 
     def extra_repr(self) -> str:
-        """The settings: torch's, then those of the sum."""
+        """The settings for the module's repr: the norm's, then the residual sum's."""
         return (
             f"{super().extra_repr()}, p={self.p}, alpha={self.alpha}, "
             f"return_stream={self.return_stream}"

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What an op means: its declaration as a chain of torch calls, and how exact a result must be.
+"""Reference of an op: a chain of torch calls, and bounds on a result's error.
 
 Nothing here generates or launches a kernel.
 

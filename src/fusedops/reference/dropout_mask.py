@@ -25,7 +25,7 @@ def threshold(p: float) -> int:
 
 
 def keep_scale(p: float) -> float:
-    """What survivors are multiplied by, so that the expectation is exact; 0 if there are none."""
+    """The factor of kept elements, 1 / (1 - p) for p in 16 bits; 0 if none is kept."""
     dropped = threshold(p)
     return 65536 / (65536 - dropped) if dropped < 65536 else 0.0
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a call should give: its unfused chain in double on the inputs as they are, and how exactly.
+"""Expected results of a call in float64, with error bounds derived from its chain.
 
 The bound that each element is held to is docs/design.md's: 0.51 ulp of the output's type for its
 one rounding, and four times the error that the chain makes in the compute type.
@@ -31,7 +31,7 @@ _BENDS = 5
 
 
 class Expected(NamedTuple):
-    """What one output or gradient should be.
+    """The expected value and error bound of one output or gradient.
 
     Attributes:
         value: In double.
@@ -225,7 +225,7 @@ class _Run:
 
 
 class _Following(Chain):
-    """A chain that goes on from streams that were saved elsewhere, and notes what it comes by.
+    """A chain that continues from streams saved elsewhere, and records its own values of them.
 
     Attributes:
         reduced: What the reduction gets.
@@ -310,7 +310,7 @@ class _Following(Chain):
         self.stored.append(self.restore(value.detach().expand(self.result.shape)))
 
     def cancelling(self, gradient: Tensor, upstream: Mapping[str, Tensor]) -> Tensor:
-        """The sizes of what the reduction adds up for its gradient, from that of its result."""
+        """Magnitudes of the terms in the operator's gradient sums, before they cancel."""
         op, g = self._bound.op, gradient.abs()
         if not self.columns:
             return g
@@ -319,7 +319,7 @@ class _Following(Chain):
         return self.probed(self.reduced, g, upstream) if found is None else found
 
     def probed(self, of: Tensor, g: Tensor, upstream: Mapping[str, Tensor]) -> Tensor:
-        """The same of what the operator reads, for want of a formula: the 2-norm of the terms.
+        """The 2-norm of the terms of a gradient, estimated by random probes.
 
         With random signs of the upstream gradients, the expected square of a sum is the sum of the
         squares of its terms.

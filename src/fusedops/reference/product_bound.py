@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""How exact a matrix product of torch is, and what follows for the gradients of its factors.
+"""Error bounds of torch's matrix products and of their gradients.
 
 docs/gemm.md derives the bound. All is computed from the product as a function, so it holds for any
 that is linear in both factors: batched, broadcast, with a factor transposed.
@@ -48,7 +48,7 @@ def expected_product(
 def gradients_of_factors(
     product: Product, first: Tensor, second: Tensor, upstream: Expected
 ) -> tuple[Expected, Expected]:
-    """What the gradients of both factors should be, from that of the product.
+    """Expected gradients of both factors of a GEMM, from the gradient of its result.
 
     Args:
         product: The product as a function of both factors.

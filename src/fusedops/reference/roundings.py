@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a chain gives if its operations had rounded otherwise."""
+"""Perturb each torch operation by one rounding, to measure how a chain propagates errors."""
 
 from __future__ import annotations
 

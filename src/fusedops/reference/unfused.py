@@ -48,7 +48,7 @@ def gradients_of(
 
 
 class Chain:
-    """What functors may ask of a call. Tensors have the reduced dimensions last, as one."""
+    """The state of a chain of torch calls. Tensors have the reduced dimensions last, as one."""
 
     def __init__(self, bound: Bound) -> None:
         self._bound = bound
@@ -107,7 +107,7 @@ class Chain:
         return self.arrange(torch.arange(x.shape[dim], device=x.device).view(sizes))
 
     def gathered(self, table: TableOf) -> Tensor:
-        """What is looked up in a table; NaN where the index is none of an entry."""
+        """Values looked up in a table; NaN for indices out of range."""
         given = self._bound.operands[table.table].to(self._bound.compute)
         index = self.tensor(table.indices).long()
         known = (index >= 0) & (index < given.shape[0])
@@ -123,7 +123,7 @@ class Chain:
         return torch.zeros((), dtype=self._bound.compute, device=self._bound.x.device)
 
     def save(self, name: str, value: Tensor) -> Tensor:
-        """Keep a value as an output; the chain goes on with what was kept."""
+        """Keep a value as an output; the chain continues with the rounded value."""
         rounded = self.rounded(name, value)
         if self._gone is None:  # else it was saved before
             self.saved[name] = self.restore(rounded)
@@ -218,7 +218,7 @@ class Chain:
         return result, {k: v.detach() if k in constant else v for k, v in returned.items()}
 
     def _load(self) -> Tensor:
-        """What is reduced: masked elements are -inf."""
+        """Apply the LOAD; masked elements are -inf."""
         bound = self._bound
         shared, end = self._shared(), len(bound.load)
         start = self.apply("load", self.arrange(bound.x).to(bound.compute), range(shared))
@@ -267,7 +267,7 @@ class Chain:
             self._gone = None
 
     def _kept(self, value: Tensor) -> Tensor:
-        """The same value, with a gradient from what is in the row alone."""
+        """The value unchanged; masked elements get no gradient."""
         return value if self._gone is None else torch.where(self._gone, value.detach(), value)
 
 
@@ -294,7 +294,7 @@ class _Round(torch.autograd.Function):
 
 
 def _without_infinity(value: Tensor) -> Tensor:
-    """The same with NaN for -inf, by which masks mark what they take out of a norm."""
+    """Replace -inf, by which masks mark elements of a norm's row, by NaN."""
     return value.where(value != -torch.inf, value - value)
 
 
@@ -307,7 +307,7 @@ def _once(value: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class _ToOdd(torch.autograd.Function):
-    """Rounds doubles to floats, of odd bits unless exact: rounding again is then rounding once."""
+    """Round double to float with round-to-odd, so that a second rounding is exact."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor) -> Tensor:

@@ -74,7 +74,7 @@ class ProductTiling:
 
     @property
     def source_options(self) -> tuple[object, ...]:
-        """What else the source depends on: nothing."""
+        """Compile-time options besides the C++ type: none."""
         return ()
 
     @property
@@ -106,7 +106,7 @@ class ProductTiling:
 
 
 class ProductKernel(NamedTuple):
-    """What multiplies on an architecture.
+    """The GEMM kernel with an epilogue for one architecture.
 
     Attributes:
         dtypes: The dtypes of factors.
@@ -182,7 +182,7 @@ GPUS = {
 
 
 def number(arch: str) -> int:
-    """The number of an architecture, by which older and newer ones are told.
+    """The compute capability as an integer, 90 for "sm_90", for comparisons.
 
     >>> number("sm_90")
     90

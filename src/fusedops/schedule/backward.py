@@ -103,7 +103,7 @@ class GradientBucket(NamedTuple):
 
 
 def values_of(normalizes: bool, beside: int) -> str:
-    """The key into GRADIENT_VALUES.
+    """The key into GRADIENT_VALUES for a row: plain, softmax, norm or long norm.
 
     Args:
         normalizes: Whether the operator is a norm; otherwise it is a softmax.
@@ -203,7 +203,7 @@ def choose_gradient(
         ValueError: The storage cannot hold the row.
     """
     if storage is None:
-        chosen = _chosen(row.stand_in, arch, gpu, family, sums, None, launch)
+        chosen = _chosen(row.representative, arch, gpu, family, sums, None, launch)
         if chosen.chunks == 1:
             return chosen
     return _chosen(row, arch, gpu, family, sums, storage, launch)

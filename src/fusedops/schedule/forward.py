@@ -56,7 +56,7 @@ def choose(
         ValueError: The storage cannot hold the row.
     """
     if storage is None:
-        found = _chosen(row.stand_in, arch, gpu, None, launch)
+        found = _chosen(row.representative, arch, gpu, None, launch)
         if found.chunks == 1:
             return found
     return _chosen(row, arch, gpu, storage, launch)
@@ -165,5 +165,5 @@ def choose_host(columns: int, forced: str | None) -> str:
 
 
 def host_columns(kind: str, columns: int) -> int:
-    """Largest number of columns of a CPU's kernel for such rows; 0 if it takes any number."""
+    """The most columns that a CPU kernel for such rows can take; 0 if any number."""
     return 0 if kind == "streaming" else next(most for most in HOST_COLUMNS if columns <= most)

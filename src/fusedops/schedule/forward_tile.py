@@ -144,14 +144,14 @@ class Row(NamedTuple):
         return self.columns % self.width > 0
 
     @property
-    def stand_in(self) -> Row:
-        """A row whose schedule is this one's too, if that has one chunk; itself if there is none.
+    def representative(self) -> Row:
+        """The representative row, whose schedule this one shares if it fits one chunk.
 
         It is the longest row of its step of the ladder (tiling.py) that fills no tile, and has
         packs of the same width, which the end of the row cuts or does not. So few schedules are
         computed and kept where lengths vary.
         """
-        columns = _stand_in_of(self.columns, self.element_bytes, self.dropout)
+        columns = _representative_of(self.columns, self.element_bytes, self.dropout)
         return self if columns == self.columns else Row(columns, *self[1:])
 
     @property
@@ -166,24 +166,26 @@ class Row(NamedTuple):
 
     @property
     def scaled(self) -> bool:
-        """Whether all rows share the operands read beside the row, and no mean is subtracted."""
+        """Whether rows share their operands, as an RMSNorm's weight, and no mean is subtracted."""
         return self.streams == "columns" and not self.centred
 
 
 @functools.lru_cache(maxsize=64)  # both passes of a call ask for it
-def _stand_in_of(columns: int, element_bytes: int, dropout: bool) -> int:
-    """The columns of the stand-in of a row; its own if there is none."""
+def _representative_of(columns: int, element_bytes: int, dropout: bool) -> int:
+    """The representative of a row length: lengths that share a schedule have one."""
     width = pack_width(columns, element_bytes, dropout)
     cut = columns % width > 0
     top = longest(columns, width, cut, dropout)
     return (
-        columns if columns == top else _stand_in(top, width, cut, element_bytes, dropout) or columns
+        columns
+        if columns == top
+        else _representative(top, width, cut, element_bytes, dropout) or columns
     )
 
 
 @functools.cache  # of the steps of the ladder
-def _stand_in(top: int, width: int, cut: bool, element_bytes: int, dropout: bool) -> int:
-    """The columns of the stand-in of rows shorter than `top`, in its step; 0 if there is none."""
+def _representative(top: int, width: int, cut: bool, element_bytes: int, dropout: bool) -> int:
+    """The representative of row lengths below `top`, in its step; 0 if they have none."""
     columns = top - (1 if cut else width)
     if columns <= 0 or pack_width(columns, element_bytes, dropout) != width:
         return 0

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What changes speed alone: the launch configuration of a kernel, and the vehicle of a product.
+"""Launch configurations of kernels, which change speed and no bit of a row's result.
 
 No field of a launch configuration changes a bit of a forward pass or of the gradient of x. Sums
 over rows depend on how many blocks share the rows, as they do on the size of the device.
@@ -64,7 +64,7 @@ class LaunchConfig(NamedTuple):
 
 
 class ProductConfig(NamedTuple):
-    """By what a matrix product and the functors after it are run, within one bound (docs/gemm.md).
+    """How a GEMM with an epilogue is run: two kernels, or one fused kernel (docs/gemm.md).
 
     Attributes:
         vehicle: One of `VEHICLES`.

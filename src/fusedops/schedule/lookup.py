@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Look up what is fastest by the features of a kernel: which tuning file serves a GPU, its limits.
+"""Look up the fastest launch configuration by a kernel's features, in tuning files.
 
 The files of this package are tuning/ARCH.json. A GPU whose architecture has none takes the nearest
 older one's, and one that is older than all takes the oldest; in both cases, what the GPU lacks or
@@ -95,7 +95,7 @@ def use_tuned(find: Callable[[str, str], TuningFile | None]) -> None:
 
 
 def forget() -> None:
-    """Forget what has been looked up, since a tuning file has changed."""
+    """Clear cached lookups, after a tuning file has changed."""
     for clear in _caches:
         clear()
 
@@ -158,7 +158,7 @@ def product_config(features: ProductFeatures, arch: str, gpu: Gpu) -> FoundVehic
 
 @remembered
 def product_vehicles(arch: str, gpu: Gpu, **known: Any) -> frozenset[str]:
-    """By what products of which only these features are known may be run; as above."""
+    """How GEMMs may be run of which only these features are known."""
     found: set[str] = set()
     own = _tuned(arch, gpu.name) if gpu.name else None
     for file in filter(None, (own, builtin(arch))):
@@ -186,7 +186,7 @@ def _in_rows(
 
 
 def _within(config: LaunchConfig, features: Features, gpu: Gpu, file: TuningFile) -> LaunchConfig:
-    """The configuration without what the GPU lacks, and within the limits of GPU and kernels."""
+    """Restrict a configuration to what the GPU has, and to the limits of GPU and kernel."""
     changed: dict[str, Any] = {}
     if not gpu.bulk_copies:
         changed["smem_staged"] = False

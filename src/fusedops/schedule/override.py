@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What tests and the tuner put in the place of a choice: a storage, a launch, or a vehicle.
+"""Overrides of schedules, for tests and the tuner: storage, launch, or one kernel or two.
 
 `fusedops.testing` sets it, and parts the plans that are made under it from all others.
 """

@@ -128,7 +128,7 @@ class Schedule:
 
     @property
     def extent(self) -> str:
-        """What the tile holds of a row, in words."""
+        """How much of a row the tile holds, in words."""
         packs, columns = counted(self.packs, "pack"), counted(self.width, "column")
         return f"{counted(self.threads, 'thread')} x {packs} x {columns}"
 
@@ -165,7 +165,7 @@ class Schedule:
 
     @functools.cached_property
     def blocks_per_row(self) -> int:
-        """Thread blocks that share a row: those of a cluster, or of chunks that are independent."""
+        """Thread blocks that share a row: a cluster's, or one for each independent chunk."""
         return self.chunks if self.storage == "chunks" else self.cluster
 
     @property
@@ -199,7 +199,7 @@ class Schedule:
 
     @functools.cached_property
     def source_options(self) -> tuple[object, ...]:
-        """The choices that the source of a kernel depends on beside the C++ type."""
+        """Compile-time choices that are not part of the C++ type of the schedule."""
         launch = self.launch
         return (
             launch.prefetch,
@@ -228,7 +228,7 @@ def cluster_of(chunks: int, limit: int) -> int:
 
 
 def check_cluster(columns: int, chunks: int, cluster: int) -> None:
-    """Raise ValueError where a cluster is forced and there is none for this row."""
+    """Raise ValueError if a cluster is forced for a row that cannot have one."""
     if chunks == 1:
         raise ValueError(f"a row of {counted(columns, 'column')} is one chunk: nothing to share")
     if cluster == 1:
@@ -244,7 +244,7 @@ def check_reduces(storage: str | None) -> None:
 
 
 def reserved_shared(threads: int, compute_bytes: int) -> int:
-    """Shared memory in bytes that a block needs beside its rows and sums.
+    """Shared memory per block in bytes, besides rows and sums over rows.
 
     `threads` is the number of threads per block.
     """

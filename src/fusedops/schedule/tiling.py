@@ -270,7 +270,7 @@ def longest(columns: int, width: int, pieces: bool, padded: bool = False) -> int
 
 
 def samples(most: int) -> list[int]:
-    """Row lengths that stand for all up to `most`: those of some alignment in some bucket.
+    """Representative row lengths up to `most`: one per alignment and bucket.
 
     >>> samples(9)
     [1, 2, 3, 4, 5, 6, 7, 8, 9]
@@ -300,7 +300,7 @@ def _shortest(pieces: bool, padded: bool) -> int:
 
 
 def _step_below(top: int, width: int, pieces: bool, padded: bool) -> int:
-    """The longest rows of the next shorter bucket; 0 if there is none."""
+    """The longest rows of the next shorter bucket; 0 for the shortest."""
     if top <= _shortest(pieces, padded):
         return 0
     below = 1 << (top - 1).bit_length() - 1

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Memory traffic of a row beside x and y: all that a schedule knows of functors and operands.
+"""Memory traffic of a row besides x and y, from which schedules are chosen.
 
 A schedule does not depend on which functor reads an operand, so two declarations that move the same
 bytes at the same time get the same schedule, whatever their functors are called. Since the tile
@@ -30,7 +30,7 @@ class Extent(enum.Enum):
 
 
 class Traffic(NamedTuple):
-    """Memory traffic of the rows of a call beside x and y.
+    """Memory traffic of a call's rows besides x and y, by operand.
 
     Attributes:
         load, store: The extent of each operand of the LOAD's and of the STORE's functors, in their
@@ -48,7 +48,7 @@ class Traffic(NamedTuple):
 
     @property
     def streams(self) -> str:
-        """Class of the forward pass's traffic beside x and y: the `streams` of a `Row`.
+        """The traffic class of a forward pass, the `streams` of a `Row`.
 
         A number is no stream. Vectors that all rows share have schedules of their own where the
         STORE reads them, after the reduction. The LOAD's vectors are in flight together with x;
@@ -66,12 +66,12 @@ class Traffic(NamedTuple):
 
     @property
     def more(self) -> bool:
-        """Whether tensors of x's size move beside x and y."""
+        """Whether tensors of x's size move in addition to x and y."""
         return self.saves > 0 or Extent.FULL in self.load or Extent.FULL in self.store
 
     @property
     def beside(self) -> int:
-        """Number of tensors that the backward pass moves beside dy, x and dx, as its tables count.
+        """Tensors of x's size that a backward pass moves in addition to dy, x and dx.
 
         Counted are tensors that are read or have gradients, and dropouts. What the STORE reads
         counts as two at least: a norm with gamma alone and one with gamma and beta were measured
@@ -83,7 +83,7 @@ class Traffic(NamedTuple):
 
 
 def traffic_of(bound: Bound) -> Traffic:
-    """The memory traffic of those functors of a call that act."""
+    """Memory traffic of a call's active functors."""
     op, x, reduced = bound.op, bound.x, bound.reduced
     extents = {name: extent(value, x, reduced) for name, value in bound.seen.items()}
     load, store = bound.read
@@ -97,7 +97,7 @@ def traffic_of(bound: Bound) -> Traffic:
 
 
 def without_rows(value: Tensor, x: Tensor, reduced: tuple[int, ...]) -> bool:
-    """Whether an operand has none of x's row dimensions: all rows read the same elements."""
+    """Whether all rows read the same elements of an operand."""
     return reduced[0] == x.dim() - len(reduced) and value.dim() <= len(reduced)
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tuning files: rows that give what is fastest by features, checked when they are read.
+"""Tuning files: the fastest configurations by kernel features, validated when they are read.
 
 A file is JSON:
 
@@ -66,7 +66,7 @@ _NOTES = ("percent", "why", "measured")
 
 
 class TuningFileError(ValueError):
-    """A tuning file is not what it should be; names the file, the row and what is wrong."""
+    """An invalid tuning file; the message names the file, the row and the mistake."""
 
 
 class Device(NamedTuple):
@@ -115,7 +115,7 @@ class Rule(NamedTuple):
         return frozenset(UNITS.get(name, name) for name in self.fields)
 
     def matches(self, features: Features | ProductFeatures) -> bool:
-        """Whether this row is for a kernel with such features."""
+        """Whether this row applies to a kernel with these features."""
         return all(getattr(features, name) in wanted for name, wanted in self.when.items())
 
     def implies(self, other: Rule) -> bool:
@@ -148,7 +148,7 @@ class TuningFile(NamedTuple):
     rules: Mapping[str, tuple[Rule, ...]]
 
     def matching(self, features: Features | ProductFeatures) -> Iterator[Rule]:
-        """The rows for a kernel with such features, in their order."""
+        """All rows that apply to a kernel with these features, in file order."""
         kind = next(name for name, one in KINDS.items() if isinstance(features, one))
         return (rule for rule in self.rules[kind] if rule.matches(features))
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What all modules share: they declare their ops ahead of their calls, and check their settings."""
+"""Base class of the modules: declares ops ahead of calls, and checks settings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ shared: dict[tuple[Any, ...], Any] = {}
 
 
 class Declares(nn.Module):
-    """A module that declares what its calls may ask for as soon as its settings are known.
+    """Base of the modules: declares the ops of its calls as soon as its settings are known.
 
     Inside torch.compile nothing can be declared, and what a declaration refuses is refused here,
     not at the first call.
@@ -92,14 +92,14 @@ def check_dtype(module: str, dtype: torch.dtype | None) -> None:
 
 
 def check_probability(module: str, p: float, name: str = "p") -> float:
-    """The probability of a dropout; raises ValueError for what is none."""
+    """A dropout probability as a float; raises ValueError outside of [0, 1]."""
     if not is_finite(p) or not 0 <= p <= 1:
         raise ValueError(f"{module}: {name} must be a probability in [0, 1], got {p!r}")
     return float(p)
 
 
 def check_finite(module: str, name: str, value: float) -> float:
-    """A finite number; raises ValueError for what is none."""
+    """A number as a finite float; raises ValueError for anything else."""
     if not is_finite(value):
         raise ValueError(f"{module}: {name} must be a finite number, got {value!r}")
     return float(value)
